@@ -1,5 +1,5 @@
-//! Cost of parsing a packet's headers, and of rewriting it, at the shortest and the usual longest
-//! length.
+//! Benchmarks of parsing and rewriting a packet's headers, for the shortest packet and the longest
+//! usual one.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn packets(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("parse and rewrite");
     for (name, [client, vip, snat, server], frame) in &packets {
         let (there, back) = (rule(snat, server), rule(client, vip));
-        // Use the frames in turn, so that no frame is read just after it was written.
+        // Take the frames in turn, so that no frame is read right after it was written.
         let mut ring = vec![frame.clone(); 16];
         let mut turn = 0_usize;
         let hops = if client.starts_with('[') { 21 } else { HOPS_V4 };
@@ -65,8 +65,8 @@ fn packets(criterion: &mut Criterion) {
                 let headers = parsed.as_ref().expect("a valid packet");
                 let to = if turn & 16 == 0 { &there } else { &back };
                 rewrite(frame, headers, to, &hop, Checksum::Complete);
-                // Restores the hop count, because the benchmark rewrites the same packet over and
-                // over.
+                // Restore the TTL or hop limit, because the benchmark rewrites the same frames
+                // repeatedly.
                 give_hop_back(frame, hops);
             });
         });
@@ -74,10 +74,10 @@ fn packets(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Offset of the hop count in an IPv4 frame.
+/// Offset of the TTL in an IPv4 frame.
 const HOPS_V4: usize = 22;
 
-/// Undoes the decrement of the hop count in a rewritten frame.
+/// Increments the TTL or hop limit again after a rewrite, and updates the IPv4 header checksum.
 fn give_hop_back(frame: &mut [u8], hops: usize) {
     frame[hops] += 1;
     if hops == HOPS_V4 {

@@ -1,5 +1,6 @@
-//! Packets that convey itself sends: resets, and ICMP errors about packets that it cannot forward.
-//! All of them are complete frames without padding. They replace the contents of the given buffer.
+//! Packets that convey itself sends: TCP resets, and ICMP errors about packets that it cannot
+//! forward. Each function builds a complete frame without padding, and replaces the contents of the
+//! given buffer.
 
 use super::checksum::{header_checksum, payload_checksum};
 use super::fields::{
@@ -11,23 +12,24 @@ use convey_model::{Addr, FlowKey, NextHop, TCP};
 /// Length in bytes of the longest frame that this module builds.
 pub const ANSWER_LEN: usize = ETHERNET_LEN + MOST_V6;
 
-/// Longest ICMP error: every host accepts it in one piece (RFC 1812, section 4.3.2.3).
+/// Maximum length of an ICMP error in bytes: every host accepts it in one piece (RFC 1812, section
+/// 4.3.2.3).
 const MOST_V4: usize = 576;
-/// Longest ICMPv6 error: every link carries it (RFC 4443, section 2.4).
+/// Maximum length of an ICMPv6 error in bytes: every link carries it (RFC 4443, section 2.4).
 const MOST_V6: usize = 1280;
 
-/// Initial TTL of most systems (RFC 1700 recommends it).
+/// TTL of sent packets: the initial TTL of most systems (RFC 1700 recommends it).
 const TTL: u8 = 64;
 
-/// ICMP errors: reasons why a packet is not forwarded.
+/// ICMP error that convey sends: the reason why a packet is not forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IcmpError {
-    /// No service takes the packet: destination unreachable, port unreachable.
+    /// No service accepts the packet: "destination unreachable, port unreachable".
     PortUnreachable,
-    /// The packet arrived with its last hop: time exceeded in transit.
+    /// The TTL or hop limit of the packet has expired: "time exceeded in transit".
     TimeExceeded,
-    /// The packet is longer than the MTU of the next hop, and must not be fragmented: fragmentation
-    /// needed (RFC 1191), packet too big.
+    /// The packet is longer than the MTU of the next hop, and must not be fragmented:
+    /// "fragmentation needed" (RFC 1191) or "packet too big".
     TooBig {
         /// MTU of the next hop in bytes.
         mtu: u32,
@@ -35,7 +37,7 @@ pub enum IcmpError {
 }
 
 impl IcmpError {
-    /// Type and code.
+    /// ICMP type and code of the error, for IPv4 or IPv6.
     pub(super) fn numbers(self, is_v4: bool) -> [u8; 2] {
         match (self, is_v4) {
             (IcmpError::PortUnreachable, true) => [3, 3],
@@ -56,10 +58,10 @@ pub fn is_port_unreachable(frame: &[u8], headers: &Headers) -> bool {
     frame[headers.l4..headers.l4 + 2] == IcmpError::PortUnreachable.numbers(headers.is_v4())
 }
 
-/// Builds the reset that answers a segment for a connection that does not exist (RFC 9293, section
-/// 3.10.7.1), addressed to the sender of the segment.
+/// Builds the reset to a segment of a connection that does not exist (RFC 9293, section 3.10.7.1),
+/// addressed to the sender of the segment.
 ///
-/// The caller has checked that the frame is a TCP segment and no reset: resets are never answered.
+/// The caller has checked that the frame is a TCP segment without RST: a reset is never answered.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -75,20 +77,23 @@ pub fn reset_reply(frame: &[u8], headers: &Headers, answer: &mut Vec<u8>) {
     put_segment(answer, &key, seq, ack, flags);
 }
 
-/// Builds a reset that answers no segment: it notifies the destination of `key` that the connection
-/// with the source has ended. `seq` must be the next sequence number that the destination expects,
-/// as in its last acknowledgment; any other number makes the destination send a challenge ACK (RFC
-/// 5961, section 3.2).
+/// Builds a reset that no segment triggered: it notifies the destination of `key` that the
+/// connection has ended.
+///
+/// `seq` must be the next sequence number that the destination expects, as in its last
+/// acknowledgment. For any other number, the destination sends a challenge ACK (RFC 5961, section
+/// 3.2).
 pub fn reset(key: &FlowKey, seq: u32, hop: &NextHop, answer: &mut Vec<u8>) {
     begin(answer, &hop.dst_mac, &hop.src_mac, key);
     put_segment(answer, key, seq, 0, TcpFlags::RST);
 }
 
 /// Builds the ICMP error about a packet, from `src` to the sender of the packet. The error quotes
-/// as much of the packet as allowed, and at least its header and eight bytes.
+/// as much of the packet as the maximum length allows, and at least its IP header and eight more
+/// bytes.
 ///
-/// The caller has checked that the packet is neither an ICMP error nor a later fragment (RFC 1122,
-/// section 3.2.2): these are never answered. `src` is of the packet's family.
+/// The caller has checked that the packet is neither an ICMP error nor a later fragment: no error
+/// is sent about these (RFC 1122, section 3.2.2). `src` must be of the packet's address family.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -120,7 +125,7 @@ pub fn icmp_error(frame: &[u8], headers: &Headers, error: IcmpError, src: Addr, 
     put_ip(&mut answer[ETHERNET_LEN..], &key);
 }
 
-/// Writes the link-layer header of a frame for packets of this key.
+/// Clears the buffer and writes an Ethernet header for packets of this key.
 pub(super) fn begin(answer: &mut Vec<u8>, dst: &[u8], src: &[u8], key: &FlowKey) {
     let ether_type = if key.dst.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
     answer.clear();
@@ -129,7 +134,7 @@ pub(super) fn begin(answer: &mut Vec<u8>, dst: &[u8], src: &[u8], key: &FlowKey)
     answer.extend_from_slice(&ether_type.to_be_bytes());
 }
 
-/// Writes everything after the link-layer header.
+/// Appends the IP header and the TCP header of a segment without payload.
 pub(super) fn put_segment(answer: &mut Vec<u8>, key: &FlowKey, seq: u32, ack: u32, flags: u8) {
     let at = answer.len() + ip_len(key);
     answer.resize(at + TCP_LEN, 0);
@@ -148,7 +153,7 @@ fn ip_len(key: &FlowKey) -> usize {
     if key.dst.is_v4() { IPV4_LEN } else { IPV6_LEN }
 }
 
-/// Writes the header of a whole packet; the header's bytes must be zero.
+/// Writes the IP header of an unfragmented packet. The header's bytes must be zero before.
 pub(super) fn put_ip(packet: &mut [u8], key: &FlowKey) {
     let len = packet.len();
     if !key.dst.is_v4() {

@@ -11,9 +11,9 @@ use super::headers::TcpFlags;
 use super::rewrite::checksum_at;
 use convey_model::{Addr, TCP, UDP};
 
-/// A TCP segment or UDP datagram, over IPv4 or IPv6, in an Ethernet frame. The other fields have
-/// the values that an ordinary host sends: TTL 64, "don't fragment", no options, no payload,
-/// checksums valid and complete.
+/// A TCP segment or UDP datagram over IPv4 or IPv6, in an Ethernet frame. Fields that are not set
+/// have the values of an ordinary host: TTL 64, "don't fragment", no options, no payload, and
+/// valid, complete checksums.
 ///
 /// ```
 /// use convey_wire::{TestPacket, parse};
@@ -50,7 +50,7 @@ impl TestPacket {
     /// Starts a packet from an address and port.
     ///
     /// # Panics
-    /// If `src` does not read like `10.0.0.9:4242` or `[2001:db8::9]:4242`.
+    /// If `src` is not an address with a port, as in `10.0.0.9:4242` or `[2001:db8::9]:4242`.
     pub fn from(src: impl Display) -> TestPacket {
         let src = endpoint(src);
         let nobody = if src.is_ipv4() { [0; 4].into() } else { std::net::IpAddr::from([0; 16]) };
@@ -80,19 +80,19 @@ impl TestPacket {
     /// Sets the destination.
     ///
     /// # Panics
-    /// If `dst` does not read like an address of the source's family and a port.
+    /// If `dst` is not an address of the source's family with a port.
     pub fn to(self, dst: impl Display) -> TestPacket {
         let dst = endpoint(dst);
         assert_eq!(self.src.is_ipv4(), dst.is_ipv4(), "{} and {dst} are of two families", self.src);
         TestPacket { dst, ..self }
     }
 
-    /// Makes the packet a UDP datagram; TCP fields are left out.
+    /// Makes the packet a UDP datagram. TCP fields have no effect.
     pub fn udp(self) -> TestPacket {
         TestPacket { protocol: UDP, ..self }
     }
 
-    /// Omits the checksum of UDP over IPv4.
+    /// Omits the checksum of UDP over IPv4: the field is 0.
     pub fn without_checksum(self) -> TestPacket {
         TestPacket { has_checksum: false, ..self }
     }
@@ -102,30 +102,33 @@ impl TestPacket {
         TestPacket { src_mac: src, dst_mac: dst, ..self }
     }
 
-    /// Sets the remaining hops.
+    /// Sets the TTL or hop limit.
     pub fn ttl(self, ttl: u8) -> TestPacket {
         TestPacket { ttl, ..self }
     }
 
-    /// IPv4: allows routers to fragment the packet; its fragments have this ID.
+    /// IPv4: clears "don't fragment", and sets the ID of the packet, which its fragments share.
     pub fn may_be_cut(self, id: u16) -> TestPacket {
         TestPacket { dont_fragment: false, id, ..self }
     }
 
-    /// IPv4 options, filled up with zeros to a multiple of 4 bytes; at most 40 bytes.
+    /// Sets the IPv4 options, at most 40 bytes. They are padded with zeros to a multiple of 4
+    /// bytes.
     pub fn ip_options(self, options: &[u8]) -> TestPacket {
         TestPacket { ip_options: words(options), ..self }
     }
 
-    /// Adds an IPv6 extension header with this number. `rest` is the header without the number of
-    /// the next header; its length is a multiple of 8 bytes, minus one.
+    /// Adds an IPv6 extension header with this protocol number, before a fragment header. `rest` is
+    /// the header without its first byte (the next header); the length of `rest` is a multiple of 8
+    /// bytes minus one.
     pub fn extension(mut self, number: u8, rest: &[u8]) -> TestPacket {
         assert_eq!(rest.len() % 8, 7, "a multiple of 8 bytes with the number of the next header");
         self.extensions.push((number, rest.to_vec()));
         self
     }
 
-    /// Adds an extension header after those, in the part of the packet that fragmentation splits.
+    /// Adds an IPv6 extension header after a fragment header, in the part of the packet that
+    /// fragmentation splits. The arguments are those of `extension`.
     pub fn cut_extension(mut self, number: u8, rest: &[u8]) -> TestPacket {
         assert_eq!(rest.len() % 8, 7, "a multiple of 8 bytes with the number of the next header");
         self.cut_extensions.push((number, rest.to_vec()));
@@ -137,37 +140,37 @@ impl TestPacket {
         TestPacket { seq, ..self }
     }
 
-    /// Sets ACK, and the acknowledgment number.
+    /// Sets the ACK flag and the acknowledgment number.
     pub fn ack(self, ack: u32) -> TestPacket {
         TestPacket { ack, ..self }.flag(TcpFlags::ACK)
     }
 
-    /// Sets SYN.
+    /// Sets the SYN flag.
     pub fn syn(self) -> TestPacket {
         self.flag(TcpFlags::SYN)
     }
 
-    /// Sets FIN.
+    /// Sets the FIN flag.
     pub fn fin(self) -> TestPacket {
         self.flag(TcpFlags::FIN)
     }
 
-    /// Sets RST.
+    /// Sets the RST flag.
     pub fn rst(self) -> TestPacket {
         self.flag(TcpFlags::RST)
     }
 
-    /// Sets PSH.
+    /// Sets the PSH flag.
     pub fn psh(self) -> TestPacket {
         self.flag(TcpFlags::PSH)
     }
 
-    /// Sets the receive window, unscaled.
+    /// Sets the window field, without scaling.
     pub fn window(self, window: u16) -> TestPacket {
         TestPacket { window, ..self }
     }
 
-    /// TCP options, filled up with zeros to a multiple of 4 bytes; at most 40 bytes.
+    /// Sets the TCP options, at most 40 bytes. They are padded with zeros to a multiple of 4 bytes.
     pub fn tcp_options(self, options: &[u8]) -> TestPacket {
         TestPacket { tcp_options: words(options), ..self }
     }
@@ -177,13 +180,13 @@ impl TestPacket {
         TestPacket { payload: payload.to_vec(), ..self }
     }
 
-    /// Leaves the checksum of TCP or UDP to the sender that puts the frame on a wire:
-    /// [`Checksum::Partial`].
+    /// Leaves the TCP or UDP checksum partial: the sender that puts the frame on a wire must
+    /// complete it ([`Checksum::Partial`]).
     pub fn partial(self) -> TestPacket {
         TestPacket { checksum: Checksum::Partial, has_checksum: true, ..self }
     }
 
-    /// Returns the frame, without padding.
+    /// Returns the packet as one frame, without padding.
     ///
     /// # Panics
     /// If the packet is longer than 65,535 bytes.
@@ -191,7 +194,8 @@ impl TestPacket {
         self.frame(&self.cuttable(), self.dont_fragment_field(), &self.extensions)
     }
 
-    /// Returns the packet in fragments that carry at most `most` bytes each, a multiple of 8.
+    /// Returns the packet as fragments with this ID. Each carries at most `most` bytes, a multiple
+    /// of 8.
     pub fn fragments(&self, id: u32, most: usize) -> Vec<Vec<u8>> {
         assert!(most > 0 && most.is_multiple_of(8), "fragments carry multiples of 8 bytes");
         let whole = self.cuttable();
@@ -264,7 +268,8 @@ impl TestPacket {
         ip
     }
 
-    /// The part of the packet that fragmentation splits.
+    /// Bytes that fragmentation splits: the extension headers of `cut_extension`, and the segment
+    /// or datagram.
     fn cuttable(&self) -> Vec<u8> {
         let numbers = self.cut_extensions.iter().map(|(number, _)| *number).skip(1).chain([self.protocol]);
         let extensions = self.cut_extensions.iter().zip(numbers);
@@ -321,7 +326,8 @@ impl TestPacket {
     }
 }
 
-/// Updates the checksum of an IPv4 header that a test has changed. Other frames stay as they are.
+/// Updates the IPv4 header checksum of a frame that a test has changed. Other frames stay
+/// unchanged.
 pub fn update_header_checksum(frame: &mut [u8]) {
     let Some(packet) = frame.get_mut(ETHERNET_LEN..) else { return };
     let Some(first) = packet.first().filter(|first| **first >> 4 == 4) else { return };

@@ -1,45 +1,45 @@
-//! The Internet checksum (RFC 1071): the complement of the ones' complement sum of all 16-bit
-//! words.
+//! Internet checksum (RFC 1071): the complement of the ones' complement sum of all 16-bit words.
 //!
-//! Ones' complement has two zeros, 0x0000 and 0xffff. A sum over anything but zeros is never
-//! 0x0000, so a computed checksum is never 0xffff; updating with equation 3 of RFC 1624 keeps it
-//! so.
+//! Ones' complement has two representations of zero, 0x0000 and 0xffff. The sum is 0x0000 only if
+//! all words are zero, so a computed checksum is never 0xffff. Updates by equation 3 of RFC 1624
+//! preserve this property.
 
 use super::fields::{icmp, put_u16, u16_at, udp};
 use super::headers::{Headers, Kind};
 use super::parse::{IpAddresses, addresses};
 use convey_model::{Addr, FlowKey, Rewrite, UDP};
 
-/// State of a frame's TCP or UDP checksum field.
+/// State of the TCP or UDP checksum field in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksum {
     /// The field holds the checksum.
     Complete,
-    /// The field holds the sum of the pseudo-header, not complemented; the sender that puts the
-    /// frame on a wire adds the segment (Linux: `CHECKSUM_PARTIAL`; virtio:
+    /// The field holds the sum of the pseudo-header, not complemented. The sender that puts the
+    /// frame on a wire must add the segment (Linux: `CHECKSUM_PARTIAL`; virtio:
     /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
     Partial,
 }
 
-/// Change of a checksum by replaced words.
+/// Change of a checksum when words are replaced.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Delta(u64);
 
 impl Delta {
-    /// Adds the replacement of `old` by `new`.
+    /// Adds the replacement of the word `old` by `new`.
     #[inline]
     pub(super) fn replace_u16(self, old: u16, new: u16) -> Delta {
         Delta(self.0 + u64::from(!old) + u64::from(new))
     }
 
-    /// Adds the replacement of two adjacent words: the carry out of the lower one is folded in with
-    /// the rest.
+    /// Adds the replacement of two adjacent words. The carry out of the lower word is folded in
+    /// later.
     #[inline]
     pub(super) fn replace_u32(self, old: u32, new: u32) -> Delta {
         Delta(self.0 + u64::from(!old) + u64::from(new))
     }
 
-    /// Adds the replacement of an address; an IPv4 packet contains its last four bytes.
+    /// Adds the replacement of an address. For IPv4, only the last four bytes of an address count,
+    /// because only these are in the packet.
     #[inline]
     pub(super) fn replace_addr(self, old: &Addr, new: &Addr, is_v4: bool) -> Delta {
         if is_v4 {
@@ -53,37 +53,37 @@ impl Delta {
         words(old).into_iter().zip(words(new)).fold(self, |delta, (old, new)| delta.replace_u32(old, new))
     }
 
-    /// Combines two changes.
+    /// Adds two changes.
     #[inline]
     pub(super) fn and(self, other: Delta) -> Delta {
         Delta(self.0 + other.0)
     }
 
-    /// Applies the change to a checksum (RFC 1624, equation 3).
+    /// Returns the checksum after the change (RFC 1624, equation 3).
     #[inline]
     pub(super) fn apply(self, checksum: u16) -> u16 {
         !self.apply_partial(!checksum)
     }
 
-    /// Applies the change to the sum in the field of a [`Checksum::Partial`] frame. The change may
-    /// only contain parts of the pseudo-header: addresses, not ports.
+    /// Returns the sum in a [`Checksum::Partial`] field after the change. The change may include
+    /// only parts of the pseudo-header: addresses, but not ports.
     #[inline]
     pub(super) fn apply_partial(self, sum: u16) -> u16 {
         fold(self.0 + u64::from(sum))
     }
 }
 
-/// Changes of a packet's checksum by a rewrite: sums of the complemented old words and the new
-/// words (RFC 1624, equation 3).
+/// Changes of a packet's checksum by a rewrite, as folded sums of the complemented old words and
+/// the new words (RFC 1624, equation 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChecksumChanges {
-    /// Change by the new addresses.
+    /// Change that the new addresses cause.
     pub addresses: u16,
-    /// Change by the new ports.
+    /// Change that the new ports cause.
     pub ports: u16,
 }
 
-/// Checksum changes by the new addresses and the new ports of a packet with this key.
+/// Checksum changes when a packet with this key gets the addresses and ports of `to`.
 pub fn checksum_changes(key: &FlowKey, to: &Rewrite) -> ChecksumChanges {
     let is_v4 = key.dst.is_v4();
     let addresses =
@@ -93,11 +93,12 @@ pub fn checksum_changes(key: &FlowKey, to: &Rewrite) -> ChecksumChanges {
     ChecksumChanges { addresses: fold(addresses.0), ports: fold(ports.0) }
 }
 
-/// Whether the checksum of an IPv4 header is right (RFC 1071: the sum over all words, including the
-/// checksum, is 0xffff).
+/// Whether the checksum of an IPv4 header is valid: the sum of all its words, including the
+/// checksum, is 0xffff (RFC 1071).
 #[inline]
 pub(super) fn is_header_intact(header: &[u8]) -> bool {
-    // The sum has the byte order of its words; a 32-bit word counts as two 16-bit words.
+    // The sum has the byte order of its words (RFC 1071, section 2), so native order is enough.
+    // Each 32-bit word is two 16-bit words.
     let words = header.chunks_exact(4);
     let sum = words.map(|word| u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]])));
     fold(sum.sum()) == 0xffff
@@ -108,15 +109,15 @@ pub(super) fn header_checksum(header: &[u8]) -> u16 {
     !fold(sum(header))
 }
 
-/// Computes the checksum of an IP packet's payload whose checksum field is zero. UDP sends 0xffff
-/// if the checksum is zero.
+/// Computes the checksum of an IP packet's payload whose checksum field is zero. If the result is
+/// zero, the caller must write 0xffff for UDP.
 pub(super) fn payload_checksum(src: &Addr, dst: &Addr, protocol: u8, payload: &[u8]) -> u16 {
     !fold(u64::from(pseudo_header_sum(src, dst, protocol, payload.len())) + sum(payload))
 }
 
-/// Whether the checksum of the TCP segment, UDP datagram or ICMP error in `frame` is right. A
-/// fragment, a UDP datagram without a checksum, and a packet whose checksum the sender has left to
-/// its interface ([`Checksum::Partial`]) count as intact.
+/// Whether the checksum of the TCP segment, UDP datagram or ICMP error in `frame` is valid. Frames
+/// without a checkable checksum count as intact: a fragment, an IPv4 UDP datagram without a
+/// checksum, and a packet with a [`Checksum::Partial`] field.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -144,7 +145,7 @@ pub fn is_intact(frame: &[u8], headers: &Headers, checksum: Checksum) -> bool {
 }
 
 /// Sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1), as in a
-/// [`Checksum::Partial`] field. For IPv4 it covers only the four bytes of each address.
+/// [`Checksum::Partial`] field. For IPv4, only the four bytes of each address count.
 pub(super) fn pseudo_header_sum(src: &Addr, dst: &Addr, protocol: u8, payload_len: usize) -> u16 {
     let addresses = match dst.is_v4() {
         true => sum(&src.v4_bytes()) + sum(&dst.v4_bytes()),
@@ -153,13 +154,13 @@ pub(super) fn pseudo_header_sum(src: &Addr, dst: &Addr, protocol: u8, payload_le
     fold(addresses + u64::from(protocol) + payload_len as u64)
 }
 
-/// Adds `parts` to a sum. All parts but the last must have an even length.
+/// Adds the words of `parts` to a sum. All parts except the last must have an even length.
 pub(super) fn sum_onto(before: u16, parts: &[&[u8]]) -> u16 {
     fold(parts.iter().map(|part| sum(part)).sum::<u64>() + u64::from(before))
 }
 
 /// Completes a [`Checksum::Partial`] field, as the sender that puts the packet on a wire does.
-/// `payload` is the payload of the IP packet, and `at` the offset of the field in it.
+/// `payload` is the payload of the IP packet; `at` is the offset of the field in `payload`.
 pub(super) fn complete(payload: &mut [u8], at: usize) {
     let checksum = match !fold(sum(payload)) {
         0 => 0xffff, // UDP takes 0 for none; to TCP both are the same
@@ -168,14 +169,14 @@ pub(super) fn complete(payload: &mut [u8], at: usize) {
     put_u16(payload, at, checksum);
 }
 
-/// A remaining byte at the end counts as the upper half of a word.
+/// Sum of the bytes as big-endian words. An odd last byte is the upper half of a word.
 fn sum(bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(2);
     let last = words.remainder().first().map_or(0, |&byte| u64::from(byte) << 8);
     words.map(|word| u64::from(u16_at(word, 0))).sum::<u64>() + last
 }
 
-/// Adds the carries back in until none is left.
+/// Folds a sum to 16 bits: adds the carries until none is left.
 #[inline]
 fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
@@ -193,7 +194,7 @@ mod tests {
 
     #[test]
     fn checksum_update_matches_the_example_of_rfc_1624() {
-        // Section 4: HC = 0xdd2f, m = 0x5555, m' = 0x3285; RFC 1141 would result in 0xffff.
+        // Section 4: HC = 0xdd2f, m = 0x5555, m' = 0x3285. RFC 1141 would give 0xffff.
         assert_eq!(Delta::default().replace_u16(0x5555, 0x3285).apply(0xdd2f), 0x0000);
     }
 
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_sender_that_writes_the_other_zero_is_still_understood() {
-        // 0xffff is never computed, but a receiver accepts it in place of 0x0000.
+        // 0xffff is never computed, but receivers accept it as they accept 0x0000.
         let updated = Delta::default().replace_u16(0x1111, 0x2222).apply(0xffff);
         assert_eq!(updated, Delta::default().replace_u16(0x1111, 0x2222).apply(0x0000));
     }
@@ -229,7 +230,7 @@ mod tests {
         }
     }
 
-    /// Words with a high share of both zeros and of values close to a carry.
+    /// Words that often are one of the two zeros or close to a carry.
     fn word() -> impl Strategy<Value = u16> {
         prop_oneof![Just(0x0000), Just(0x0001), Just(0xfffe), Just(0xffff), any::<u16>()]
     }

@@ -6,12 +6,14 @@ use super::headers::{Headers, Kind};
 use super::parse::{IpAddresses, addresses};
 use convey_model::UDP;
 
-/// Passes each datagram to `send` as a frame. Each carries `payload` bytes of the payload, the last
-/// one the rest. Checksums are valid (absent if the super-frame has none), and the IDs count up
-/// from the super-frame's ID, as the sender's kernel would set them.
+/// Passes each datagram of a UDP super-frame to `send`, as a frame.
 ///
-/// The caller has checked that the frame is a whole UDP packet; `headers` are those from before its
-/// rewrite.
+/// Each datagram carries `payload` bytes of the super-frame's payload; the last one carries the
+/// rest. Checksums are valid, or absent if the super-frame has none. The IPv4 IDs count up from the
+/// super-frame's ID, as the sender's kernel would set them.
+///
+/// The caller has checked that the frame is a whole UDP packet. `headers` are the headers before
+/// any rewrite of the frame.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -19,7 +21,8 @@ pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl F
     debug_assert!(!headers.is_tcp());
     let (head, content) = frame[..headers.end].split_at(headers.l4 + UDP_LEN);
     let IpAddresses { src, dst } = addresses(frame, headers);
-    // A complete checksum is never zero; a partial one is a sum that contains nonzero words.
+    // A complete checksum of UDP is never written as zero, and a partial one is a sum of nonzero
+    // words.
     let has_checksum = u16_at(head, headers.l4 + udp::CHECKSUM) != 0;
     let mut datagram = Vec::with_capacity(head.len() + usize::from(payload));
     for (n, piece) in content.chunks(usize::from(payload.max(1))).enumerate() {
@@ -41,7 +44,7 @@ pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl F
     }
 }
 
-/// UDP payload of a frame: a whole datagram, or its first fragment. `None` for other frames.
+/// UDP payload in a frame, of a whole datagram or its first fragment. `None` for other frames.
 pub fn datagram<'a>(frame: &'a [u8], headers: &Headers) -> Option<&'a [u8]> {
     let is_there =
         headers.key.protocol == UDP && matches!(headers.kind, Kind::Whole | Kind::FirstFragment { .. });
@@ -49,8 +52,8 @@ pub fn datagram<'a>(frame: &'a [u8], headers: &Headers) -> Option<&'a [u8]> {
     content.get(..headers.payload_len.into())
 }
 
-/// Sets the length fields before the header of TCP or UDP, for `transport_len` bytes. Adds `number`
-/// to the ID of an IPv4 header.
+/// Sets the length fields of the IP header in `outer`, for a TCP or UDP part of `transport_len`
+/// bytes. Adds `number` to the ID of an IPv4 header.
 pub(super) fn put_lengths(outer: &mut [u8], headers: &Headers, transport_len: usize, number: u16) {
     let ip = &mut outer[headers.l3..];
     if !headers.is_v4() {

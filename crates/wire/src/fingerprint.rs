@@ -1,37 +1,38 @@
-//! Fingerprint of a packet that begins a flow. Forwarding does not change it.
+//! Fingerprint of a packet that begins a flow; forwarding leaves the fingerprint unchanged.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::fields::{ETHERNET_LEN, TCP_LEN, UDP_LEN, ipv4, ipv6, u16_at, u32_at};
 use super::headers::Headers;
 
-/// Bytes of a datagram's payload that the fingerprint covers.
+/// Number of payload bytes of a datagram that the fingerprint covers.
 const PAYLOAD: usize = 64;
 
-/// TCP option with the sender's clock (RFC 7323, section 3.2), and the options without a length.
+/// TCP option with the sender's timestamp (RFC 7323, section 3.2), and the two options without a
+/// length.
 const TIMESTAMPS: u8 = 8;
 const END_OF_OPTIONS: u8 = 0;
 const NO_OPERATION: u8 = 1;
 
-/// Fingerprint that recognises a packet when it comes again.
+/// Fingerprint by which convey recognises a packet that arrives again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Hash of the fields that no balancer changes.
+    /// Hash of fields that forwarding does not change.
     pub hash: u64,
-    /// Whether the packet is the only one with the fingerprint. Otherwise packets of the same
-    /// network with equal contents share it.
+    /// Whether the fingerprint identifies the packet. Otherwise other packets with equal contents
+    /// may have the same fingerprint.
     pub is_unique: bool,
 }
 
-/// Computes the fingerprint of a packet that begins a flow. It covers the numbers, window and
-/// options of a segment; or the beginning of a datagram and the ID or flow label of its packet; and
-/// the source network. Forwarding changes none of these, and clients in other networks have other
-/// fingerprints, even with equal contents and IDs.
+/// Computes the fingerprint of a packet that begins a flow, from fields that forwarding does not
+/// change. Returns `None` if the frame is too short.
 ///
-/// The time stamp makes a segment unique. Without one, many segments may have the fingerprint:
-/// small stacks (lwIP) begin all connections after a power cut with the same sequence numbers. The
-/// ID of its IPv4 packet makes a datagram unique; all datagrams of a flow share a flow label (RFC
-/// 6437).
+/// - TCP: sequence numbers, flags, window and options. The fingerprint is unique if the options
+///   contain a timestamp. Without one, many segments may share a fingerprint: small stacks (lwIP)
+///   begin all connections after a power cut with the same sequence numbers.
+/// - UDP: the source network, the beginning of the payload, and the IPv4 ID or IPv6 flow label. The
+///   fingerprint is unique for IPv4 with a nonzero ID. In IPv6, all datagrams of a flow share a
+///   flow label (RFC 6437).
 pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<Fingerprint> {
     let l4 = frame.get(headers.l4..)?;
     if headers.is_tcp() {
@@ -49,7 +50,8 @@ pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<Fingerp
     let payload = l4.get(UDP_LEN..).unwrap_or_default();
     let payload = &payload[..payload.len().min(PAYLOAD).min(headers.payload_len.into())];
     let of_payload = xxh3_64_with_seed(payload, seed ^ (u64::from(number) << 32) ^ payload.len() as u64);
-    // A /24, as an IPv4 address is in the last bytes, or a /64.
+    // The source network: a /24 of IPv4 (whose address is in the last four bytes), or a /64 of
+    // IPv6.
     let network = &headers.key.src.bytes()[..if headers.is_v4() { 15 } else { 8 }];
     Some(Fingerprint {
         hash: xxh3_64_with_seed(network, of_payload),

@@ -3,35 +3,39 @@
 use convey_model::{Addr, FlowKey, TCP};
 use thiserror::Error;
 
-/// Headers of a frame that convey forwards: a TCP segment, a UDP datagram, a fragment of either, or
-/// an ICMP error about one. Offsets count from the start of the frame; all of them lie within it.
+/// Parsed headers of a frame that convey forwards: a TCP segment, a UDP datagram, a fragment of
+/// either, or an ICMP error about either. Offsets count from the start of the frame and lie within
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Headers {
-    /// Flow key with the addresses and ports of the packet. An ICMP error belongs to the flow of
-    /// the packet that it quotes, in the opposite direction: its key is that of the quoted packet,
-    /// reversed. In a later fragment the ports are 0. In IPv6 its protocol is 0 as well, since the
-    /// fragment may name an extension header.
+    /// Flow key with the addresses and ports of the packet.
+    ///
+    /// - An ICMP error belongs to the flow of the packet that it quotes, in the opposite direction:
+    ///   its key is the reversed key of the quoted packet.
+    /// - A later fragment has ports 0. In IPv6 its protocol is 0 too, since the fragment may
+    ///   contain only the number of an extension header.
     pub key: FlowKey,
     /// Part of the packet that the frame holds.
     pub kind: Kind,
     /// Offset of the IP header.
     pub l3: usize,
-    /// Offset of the header of TCP, UDP or ICMP; in a later fragment, of its part of the payload.
+    /// Offset of the TCP, UDP or ICMP header; in a later fragment, offset of its part of the
+    /// payload.
     pub l4: usize,
-    /// End of the IP packet. Padding follows.
+    /// Offset of the end of the IP packet. Padding may follow.
     pub end: usize,
-    /// Remaining hops of the packet, including this one.
+    /// TTL or hop limit of the packet, not yet decremented by convey.
     pub ttl: u8,
-    /// Whether routers must not fragment the packet; always true for IPv6.
+    /// Whether routers must not fragment the packet. Always true for IPv6.
     pub dont_fragment: bool,
-    /// TCP: sequence number of the segment; in an ICMP error, of the quoted segment.
+    /// TCP: sequence number of the segment. In an ICMP error about TCP: of the quoted segment.
     pub seq: u32,
-    /// TCP: next sequence number that the sender expects; undefined without [`TcpFlags::ack`].
+    /// TCP: next sequence number that the sender expects. Undefined if [`TcpFlags::ack`] is false.
     pub ack: u32,
     /// TCP: control bits. Empty for other packets.
     pub flags: TcpFlags,
-    /// Bytes after the header of TCP (with its options) or UDP, as far as this frame contains them;
-    /// 0 for other packets.
+    /// Number of bytes in this frame after the TCP header with its options, or after the UDP
+    /// header; 0 for other packets.
     pub payload_len: u16,
 }
 
@@ -40,35 +44,35 @@ pub struct Headers {
 pub enum Kind {
     /// A whole segment or datagram.
     Whole,
-    /// The fragment at the beginning of a packet, which contains the ports.
+    /// The first fragment of a packet, which contains the ports.
     FirstFragment {
-        /// ID that all fragments of the packet share: see [`FragmentKey`].
+        /// ID that all fragments of the packet share (see [`FragmentKey`]).
         id: u32,
     },
     /// Any other fragment.
     LaterFragment {
-        /// ID that all fragments of the packet share: see [`FragmentKey`].
+        /// ID that all fragments of the packet share (see [`FragmentKey`]).
         id: u32,
     },
     /// An ICMP error.
     Error {
         /// Offset of the IP header of the quoted packet.
         l3: u16,
-        /// Offset of the header of TCP or UDP in the quoted packet; at least 8 bytes of it are
-        /// there.
+        /// Offset of the TCP or UDP header in the quoted packet. The frame contains at least its
+        /// first 8 bytes.
         l4: u16,
     },
 }
 
 impl Headers {
-    /// Length of the IP packet in bytes, the IP header included.
+    /// Length of the IP packet in bytes, including the IP header.
     #[inline]
     pub fn packet_len(&self) -> usize {
         self.end - self.l3
     }
 
-    /// Advance of the sequence number by the segment: its payload, and one each for SYN and FIN
-    /// (SEG.LEN in RFC 9293, section 3.4).
+    /// Number of sequence numbers that the segment uses: its payload bytes, and one each for SYN
+    /// and FIN (SEG.LEN in RFC 9293, section 3.4).
     #[inline]
     pub fn segment_len(&self) -> u32 {
         u32::from(self.payload_len) + u32::from(self.flags.syn()) + u32::from(self.flags.fin())
@@ -92,7 +96,7 @@ impl Headers {
         matches!(self.kind, Kind::Error { .. })
     }
 
-    /// Key of the packet that this fragment is a part of; `None` if the frame is no fragment.
+    /// Key of the packet that this fragment belongs to; `None` if the frame is not a fragment.
     pub fn fragment(&self) -> Option<FragmentKey> {
         let (Kind::FirstFragment { id } | Kind::LaterFragment { id }) = self.kind else { return None };
         let FlowKey { src, dst, protocol, .. } = self.key;
@@ -100,16 +104,17 @@ impl Headers {
     }
 }
 
-/// Fields that all fragments of a packet share (RFC 791, section 3.2; RFC 8200, section 4.5).
+/// Key of a fragmented packet: the fields that all its fragments share (RFC 791, section 3.2; RFC
+/// 8200, section 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FragmentKey {
     /// Source address.
     pub src: Addr,
     /// Destination address.
     pub dst: Addr,
-    /// ID from the sender of the packet; 16 bits in IPv4.
+    /// ID that the sender gave the packet; 16 bits in IPv4.
     pub id: u32,
-    /// IP protocol; 0 in IPv6, where addresses and ID identify a packet.
+    /// IP protocol; 0 in IPv6, where addresses and ID alone identify a packet.
     pub protocol: u8,
 }
 
@@ -118,18 +123,18 @@ pub struct FragmentKey {
 pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
-    /// The sender has no more data.
+    /// FIN: the sender has no more data.
     pub const FIN: u8 = 0x01;
-    /// Begins a connection.
+    /// SYN: begins a connection.
     pub const SYN: u8 = 0x02;
-    /// Ends a connection at once.
+    /// RST: ends a connection immediately.
     pub const RST: u8 = 0x04;
-    /// Pass the received data to the application.
+    /// PSH: the receiver should pass the data to its application.
     pub const PSH: u8 = 0x08;
-    /// The acknowledgment number is valid.
+    /// ACK: the acknowledgment number is valid.
     pub const ACK: u8 = 0x10;
 
-    /// The segment contains urgent data.
+    /// URG: the segment contains urgent data.
     pub const URG: u8 = 0x20;
 
     /// Whether FIN is set.
@@ -157,14 +162,14 @@ impl TcpFlags {
     }
 }
 
-/// Errors of the parser: reasons why a frame has no [`Headers`].
+/// Parser errors: the reason why a frame has no [`Headers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ParseError {
-    /// Another EtherType: ARP, LLDP, a VLAN tag. convey ignores such frames.
+    /// The EtherType is not IP: ARP, LLDP, a VLAN tag. convey ignores such frames.
     #[error("no IP packet")]
     NotIp,
     /// convey does not forward this protocol: echo requests, neighbour discovery, tunnels, IPsec,
-    /// or an ICMP error about one of these. It ignores such frames.
+    /// or an ICMP error about one of these. convey ignores such frames.
     #[error("IP protocol {protocol} is not forwarded")]
     NotForwarded {
         /// The IP protocol number.
@@ -176,29 +181,31 @@ pub enum ParseError {
     /// The IP version does not match the EtherType.
     #[error("the IP version is not the EtherType's")]
     BadVersion,
-    /// An IPv4 header length below 20 bytes, a TCP header length below 20 bytes or beyond the
-    /// packet, IPv6 extension headers beyond the packet or more of them than
+    /// A header length is wrong: an IPv4 or TCP header length below 20 bytes; a TCP header or IPv6
+    /// extension headers that end beyond the packet; or more extension headers than
     /// [`MAX_EXTENSIONS`](crate::MAX_EXTENSIONS).
     #[error("a header's length is wrong")]
     BadHeaderLength,
-    /// A length that is too short for the headers that follow, or longer than the enclosing packet
-    /// or frame. A packet of more than 65,535 bytes ("BIG TCP", jumbograms) has length 0 and is one
-    /// of these, and so is a fragment that ends beyond the longest possible packet.
+    /// A packet length is wrong: too short for the headers that follow, or longer than the
+    /// enclosing packet or frame. This includes packets of more than 65,535 bytes ("BIG TCP",
+    /// jumbograms), whose length field is 0, and fragments that end beyond the maximum packet
+    /// length.
     #[error("the packet's length is wrong")]
     BadTotalLength,
-    /// An IPv4-mapped IPv6 address (`::ffff:a.b.c.d`), which must not appear on a wire (RFC 4942,
-    /// section 2.2).
+    /// An address is an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`), which must not appear on a
+    /// wire (RFC 4942, section 2.2).
     #[error("an IPv4-mapped IPv6 address")]
     MappedAddress,
-    /// The packet specifies its route: a routing header of IPv6 with remaining segments (RFC 5095),
-    /// or a source route of IPv4, used up or not (RFC 7126, section 4.3).
+    /// The packet specifies its route: by an IPv6 routing header with remaining segments (RFC
+    /// 5095), or by an IPv4 source route, even if it is used up (RFC 7126, section 4.3).
     #[error("source routed")]
     SourceRouted,
-    /// The checksum of an IPv4 header is wrong: any field may be damaged (RFC 1812, section 5.2.2).
+    /// The checksum of the IPv4 header is wrong, so any field may be damaged (RFC 1812, section
+    /// 5.2.2).
     #[error("the checksum of the IPv4 header is wrong")]
     BadHeaderChecksum,
-    /// An ICMP error that quotes too little, or quotes a packet that the receiver of the error has
-    /// not sent.
+    /// An ICMP error quotes too little of a packet, or quotes a packet that the receiver of the
+    /// error has not sent.
     #[error("an ICMP error that quotes too little, or another packet")]
     BadQuote,
 }

@@ -1,10 +1,10 @@
-//! Packets as bytes. Pure: parses headers, and rewrites packets without touching their payload.
-//! Ethernet II, IPv4 and IPv6, TCP and UDP, and the ICMP errors about them.
+//! Parser and rewriter of packets. Pure: parses headers, and rewrites packets without touching
+//! their payload. Supports Ethernet II, IPv4 and IPv6, TCP and UDP, and ICMP errors about these.
 //!
-//! A rewrite updates the checksums of TCP and UDP incrementally (RFC 1624). So a packet that
-//! arrives damaged leaves with a wrong checksum, and its receiver drops it. [`is_intact`] verifies
-//! these checksums, for packets that convey cuts, and for packets whose contents it relies on.
-//! [`parse`] verifies the checksum of the IPv4 header.
+//! A rewrite updates TCP and UDP checksums incrementally (RFC 1624). So a packet that arrives
+//! damaged leaves with a wrong checksum, and its receiver drops it. [`is_intact`] verifies TCP, UDP
+//! and ICMP checksums, for packets that convey cuts and for packets whose contents convey relies
+//! on. [`parse`] verifies the checksum of the IPv4 header.
 //!
 //! ```
 //! use convey_wire::{TestPacket, parse};

@@ -1,11 +1,11 @@
-//! Packet lengths in ICMP errors and in IPv4 headers.
+//! Path MTU fields: the MTU in ICMP errors, and "don't fragment" and ID in IPv4 headers.
 
 use super::answer::IcmpError;
 use super::checksum::Delta;
 use super::fields::{icmp, ipv4, put_u16, u16_at, u32_at};
 use super::headers::Headers;
 
-/// MTU that an ICMP error reports, in bytes: "fragmentation needed" or "packet too big"; `None` for
+/// MTU in bytes that an ICMP error reports ("fragmentation needed", "packet too big"). `None` for
 /// other errors. A router that does not know the MTU reports 0 (RFC 1191, section 4).
 ///
 /// # Panics
@@ -18,7 +18,7 @@ pub fn reported_mtu(frame: &[u8], headers: &Headers) -> Option<u32> {
     (message[..2] == too_big.numbers(is_v4)).then(mtu)
 }
 
-/// Clears "don't fragment" in an IPv4 packet.
+/// Clears "don't fragment" in an IPv4 packet, and updates the header checksum.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -31,7 +31,7 @@ pub fn allow_cutting(frame: &mut [u8], headers: &Headers) {
     put_u16(ip, ipv4::CHECKSUM, checksum);
 }
 
-/// Sets the ID of an IPv4 packet.
+/// Sets the ID of an IPv4 packet, and updates the header checksum.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.

@@ -12,15 +12,15 @@ use super::headers::{Headers, Kind, ParseError, TcpFlags};
 use super::quote;
 use convey_model::{Addr, FlowKey, TCP, UDP};
 
-/// Parses the headers of an Ethernet II frame that carries TCP or UDP, or an ICMP error about them,
-/// over IPv4 or IPv6; options, extension headers, fragments and padding are allowed. Verifies the
-/// checksum of the IPv4 header; for the others see [`is_intact`](crate::is_intact).
+/// Parses the headers of an Ethernet II frame that carries TCP, UDP, or an ICMP error about either,
+/// over IPv4 or IPv6. Options, extension headers, fragments and padding are allowed. Verifies the
+/// checksum of the IPv4 header; [`is_intact`](crate::is_intact) verifies the others.
 ///
 /// # Errors
-/// The first fault, outer headers before inner ones; the checksum of an IPv4 header last.
+/// The first fault: outer headers are checked before inner ones, and the IPv4 header checksum last.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Headers, ParseError> {
-    // Return at once: joining the two results first would copy all of `Headers`.
+    // Return from each branch: combining the two options first would copy all of `Headers`.
     if let Some(headers) = common_v4(frame) {
         return Ok(headers);
     }
@@ -30,7 +30,7 @@ pub fn parse(frame: &[u8]) -> Result<Headers, ParseError> {
     strict(frame)
 }
 
-/// Location of an IP packet and its fields from the IP headers.
+/// IP packet in a frame: its location, and fields from the IP headers.
 #[derive(Clone, Copy)]
 pub(super) struct IpPacket {
     pub(super) src: Addr,
@@ -41,7 +41,8 @@ pub(super) struct IpPacket {
     pub(super) dont_fragment: bool,
 }
 
-/// Fast path for nearly every frame: whole IPv4 packets without options. `None`: use [`strict`].
+/// Fast path for nearly every frame: IPv4 packets that are whole and have no options. `None`: the
+/// caller must use [`strict`].
 #[inline]
 fn common_v4(frame: &[u8]) -> Option<Headers> {
     let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_LEN>()?;
@@ -62,7 +63,7 @@ fn common_v4(frame: &[u8]) -> Option<Headers> {
     Some(read(&packet, Kind::Whole, transport))
 }
 
-/// Fast path for IPv6 without extension headers. `None`: use [`strict`].
+/// Fast path for IPv6 packets without extension headers. `None`: the caller must use [`strict`].
 #[inline]
 fn common_v6(frame: &[u8]) -> Option<Headers> {
     let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_LEN>()?;
@@ -94,8 +95,8 @@ struct Transport {
     payload_len: u16,
 }
 
-/// Fast path for whole TCP segments and UDP datagrams with consistent lengths. `None`: use
-/// [`strict`].
+/// Fast path for whole TCP segments and UDP datagrams with consistent lengths. `None`: the caller
+/// must use [`strict`].
 #[inline]
 fn transport(payload: &[u8], protocol: u8) -> Option<Transport> {
     match protocol {
@@ -113,7 +114,7 @@ fn transport(payload: &[u8], protocol: u8) -> Option<Transport> {
     }
 }
 
-/// Parses any frame step by step.
+/// Parses any frame step by step, and finds the fault of an invalid one.
 #[cold]
 fn strict(frame: &[u8]) -> Result<Headers, ParseError> {
     let ethernet = Ethernet2Slice::from_slice_without_fcs(frame).map_err(|_| ParseError::Truncated)?;
@@ -172,15 +173,17 @@ fn strict_v6(frame: &[u8]) -> Result<Headers, ParseError> {
     if packet.src.is_v4() || packet.dst.is_v4() {
         return Err(ParseError::MappedAddress);
     }
-    // Only the first fragment contains the protocol of the packet.
+    // A later fragment does not contain the protocol of the packet, so TCP and UDP are only
+    // possible.
     if matches!(kind, Kind::LaterFragment { .. }) && extensions::may_lead_to_ours(protocol) {
         return Ok(read(&packet, kind, nothing(0)));
     }
     carried(&packet, kind, frame, protocol, icmp::V6)
 }
 
-/// Whether IPv4 options contain a source route, used up or not: hosts and routers drop such packets
-/// on arrival (RFC 7126, sections 4.3 and 4.4). Parsing stops at an option of length zero.
+/// Whether IPv4 options contain a source route, even a used-up one: hosts and routers drop such
+/// packets on arrival (RFC 7126, sections 4.3 and 4.4). The search stops at an option with an
+/// invalid length.
 fn is_source_routed(options: &[u8]) -> bool {
     let mut at = 0;
     while let Some(option) = options.get(at) {
@@ -197,8 +200,8 @@ fn is_source_routed(options: &[u8]) -> bool {
     false
 }
 
-/// Checks that no fragment ends beyond the longest possible packet: its receiver would have no room
-/// for it.
+/// Checks that a fragment does not end beyond the maximum length of a packet; no receiver could
+/// reassemble it.
 fn check_end(end: usize) -> Result<(), ParseError> {
     if end > usize::from(u16::MAX) { Err(ParseError::BadTotalLength) } else { Ok(()) }
 }
@@ -222,7 +225,7 @@ fn carried(
         (UDP, _) => {
             let udp = payload.first_chunk().ok_or(ParseError::BadTotalLength)?;
             let len = usize::from(u16_at(udp, udp::LEN));
-            // A fragment's UDP length is that of the whole datagram.
+            // The first fragment has the UDP length of the whole datagram.
             if len < UDP_LEN || (len > payload.len() && kind == Kind::Whole) {
                 return Err(ParseError::BadTotalLength);
             }
@@ -263,7 +266,7 @@ fn v6(ip: &[u8; IPV6_LEN], headers_len: usize, len: usize) -> IpPacket {
     }
 }
 
-/// The address at this offset; the caller has checked the length.
+/// IPv6 address at an offset. The caller has checked the length.
 #[inline]
 pub(super) fn v6_at(bytes: &[u8], at: usize) -> Addr {
     let mut address = [0; 16];
@@ -271,13 +274,14 @@ pub(super) fn v6_at(bytes: &[u8], at: usize) -> Addr {
     Addr::v6(address)
 }
 
-/// Addresses in an IP header.
+/// Source and destination address in an IP header.
 pub(super) struct IpAddresses {
     pub(super) src: Addr,
     pub(super) dst: Addr,
 }
 
-/// Addresses in the IP header; after a rewrite they differ from those of the key.
+/// Reads the addresses in the IP header of a frame. After a rewrite they differ from those in
+/// `headers.key`.
 pub(super) fn addresses(frame: &[u8], headers: &Headers) -> IpAddresses {
     let ip = &frame[headers.l3..headers.l4];
     match headers.is_v4() {
@@ -289,7 +293,8 @@ pub(super) fn addresses(frame: &[u8], headers: &Headers) -> IpAddresses {
     }
 }
 
-/// Reads the fixed fields of a TCP header. The caller has checked the lengths.
+/// Reads the fixed fields of a TCP header. The caller has checked the lengths; `len` is the length
+/// of the IP packet's payload.
 #[inline]
 fn segment(tcp: &[u8; TCP_LEN], len: usize) -> Transport {
     Transport {
@@ -310,7 +315,8 @@ fn datagram(udp: &[u8; UDP_LEN], len: usize) -> Transport {
     Transport { protocol: UDP, src_port, dst_port, payload_len, ..Transport::default() }
 }
 
-/// Result for packets without ports, or with ports of another packet.
+/// Fields of a packet whose ports are missing, or belong to another packet: only the protocol is
+/// set.
 fn nothing(protocol: u8) -> Transport {
     Transport { protocol, ..Transport::default() }
 }

@@ -1,5 +1,5 @@
-//! Quoted packet of an ICMP error: the beginning of the packet that could not be delivered (RFC
-//! 792; RFC 4443, section 3; RFC 1812, section 4.3.2.3).
+//! Parser of the quoted packet in an ICMP error: the beginning of the packet that a router or host
+//! could not deliver (RFC 792; RFC 4443, section 3; RFC 1812, section 4.3.2.3).
 
 use super::extensions;
 use super::fields::{ICMP_LEN, IPV4_LEN, IPV6_LEN, icmp, ipv4, ipv6, tcp, u16_at, u32_at};
@@ -7,28 +7,29 @@ use super::headers::{Kind, ParseError};
 use super::parse::{IpPacket, v6_at};
 use convey_model::{Addr, FlowKey, TCP, UDP};
 
-/// Destination unreachable, time exceeded, parameter problem.
+/// ICMP types of errors: destination unreachable, time exceeded, parameter problem.
 const ERRORS: [u8; 3] = [3, 11, 12];
-/// Destination unreachable, packet too big, time exceeded, parameter problem.
+/// ICMPv6 types of errors: destination unreachable, packet too big, time exceeded, parameter
+/// problem.
 const ERRORS_V6: [u8; 4] = [1, 2, 3, 4];
 
-/// Quoted packet of an ICMP error.
+/// Quoted packet in an ICMP error.
 pub(super) struct Quote {
-    /// Key of the packet as it was sent.
+    /// Key of the quoted packet, from its sender to its destination.
     pub(super) key: FlowKey,
-    /// Its location; a [`Kind::Error`].
+    /// Location of the quoted packet: always a [`Kind::Error`].
     pub(super) kind: Kind,
-    /// Its sequence number; 0 if it is not TCP.
+    /// TCP sequence number of the quoted packet; 0 if it is not TCP.
     pub(super) seq: u32,
 }
 
-/// Whether an ICMP message of this version is an error, and so quotes a packet.
+/// Whether the type of an ICMP message of this version is an error. Errors quote a packet.
 pub(super) fn is_error(message: &[u8], version: u8) -> bool {
     let errors = if version == icmp::V4 { &ERRORS[..] } else { &ERRORS_V6[..] };
     message.get(icmp::TYPE).is_some_and(|kind| errors.contains(kind))
 }
 
-/// Parses the packet in an ICMP error. The sender of the packet must be the receiver of the error.
+/// Parses the quoted packet in an ICMP error. Its source must be the destination of the error.
 pub(super) fn read(error: &IpPacket, message: &[u8]) -> Result<Quote, ParseError> {
     let quoted = message.get(ICMP_LEN..).ok_or(ParseError::BadQuote)?;
     let QuotedHeader { src, dst, protocol, at } = match error.dst.is_v4() {
@@ -63,11 +64,12 @@ struct QuotedHeader {
     src: Addr,
     dst: Addr,
     protocol: u8,
-    /// Offset of the payload.
+    /// Offset of the payload in the quoted packet.
     at: usize,
 }
 
-/// Reads an IPv4 header. A later fragment has no ports, so its flow is unknown.
+/// Reads the IPv4 header of a quoted packet. `None` for a later fragment: it has no ports, so its
+/// flow is unknown.
 fn v4(quoted: &[u8]) -> Option<QuotedHeader> {
     let ip = quoted.first_chunk::<IPV4_LEN>()?;
     let header_len = usize::from(ip[ipv4::VERSION_AND_LEN] & 0x0f) * 4;

@@ -7,18 +7,19 @@ use super::headers::{Headers, Kind};
 use super::translate::{QuotedAt, translate};
 use convey_model::{Addr, NextHop, Rewrite, TCP};
 
-/// Rewrites the frame that `headers` were parsed from: new addresses and ports, a new link-layer
-/// source and destination, and a TTL reduced by one. Checksums are updated without reading the
-/// payload. A later fragment has no ports to change. In an ICMP error, the quoted packet is
-/// rewritten as well, to the form in which its sender sent it; `to` is the rewrite for packets in
-/// the direction of the error (RFC 5508, section 4).
+/// Rewrites the frame that `headers` were parsed from: sets new addresses, ports and link-layer
+/// addresses, and decrements the TTL.
+///
+/// Checksums are updated without reading the payload. A later fragment has no ports to change. In
+/// an ICMP error, the quoted packet is rewritten too, back to the form in which its sender sent it.
+/// `to` is then the rewrite for packets in the direction of the error (RFC 5508, section 4).
 ///
 /// The caller has checked that the TTL is above 1, and that both addresses of `to` are of the
-/// packet's family. `checksum` is the state of the frame's TCP or UDP checksum field, before and
-/// after. Afterwards `headers` no longer describe the frame.
+/// packet's family. `checksum` is the state of the frame's TCP or UDP checksum field; the rewrite
+/// keeps this state. Afterwards `headers` no longer describe the frame.
 ///
 /// # Panics
-/// If `headers` are not this frame's and point beyond its end.
+/// If `headers` belong to another frame and point beyond the end of this one.
 #[inline]
 pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Rewrite, hop: &NextHop, checksum: Checksum) {
     debug_assert!(headers.ttl > 1, "the packet may go no further");
@@ -54,12 +55,14 @@ pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Rewrite, hop: &NextHop,
     put_u16(transport, at, field);
 }
 
-/// Sets the ID of a fragment, rewritten or not. Packets of two senders that leave with one source
-/// need different IDs (RFC 6864, section 4.3). IPv6 IDs are twice as long; the lower half is set. A
-/// packet that is no fragment stays as it is.
+/// Sets the ID of a fragment, before or after a rewrite. Packets of different senders that leave
+/// with one source address need different IDs (RFC 6864, section 4.3).
+///
+/// For IPv6, only the lower 16 bits of the 32-bit ID change. A packet that is not a fragment stays
+/// unchanged.
 ///
 /// # Panics
-/// If `headers` are not this frame's and point beyond its end.
+/// If `headers` belong to another frame and point beyond the end of this one.
 pub fn renumber(frame: &mut [u8], headers: &Headers, id: u16) {
     if headers.fragment().is_none() {
         return;
@@ -75,14 +78,14 @@ pub fn renumber(frame: &mut [u8], headers: &Headers, id: u16) {
     }
 }
 
-/// Offset of the checksum in the header of a protocol.
+/// Offset of the checksum in a TCP or UDP header.
 #[inline]
 pub(super) fn checksum_at(protocol: u8) -> usize {
     if protocol == TCP { tcp::CHECKSUM } else { udp::CHECKSUM }
 }
 
-/// UDP checksum after a change: 0 means no checksum, and stays; a computed 0 is written as 0xffff
-/// (RFC 768).
+/// UDP checksum field after a change. 0 means "no checksum" and stays 0; a computed 0 is written as
+/// 0xffff (RFC 768).
 #[inline]
 pub(super) fn udp_checksum(delta: Delta, field: u16) -> u16 {
     match field {
@@ -94,13 +97,13 @@ pub(super) fn udp_checksum(delta: Delta, field: u16) -> u16 {
     }
 }
 
-/// Writes new addresses and a reduced TTL to an IPv4 header. `addresses` is the checksum change by
-/// the addresses alone.
+/// Writes new addresses and a decremented TTL to an IPv4 header. `addresses` is the checksum change
+/// of the addresses alone.
 #[inline]
 pub(super) fn put_v4(ip: &mut [u8], src: &Addr, dst: &Addr, addresses: Delta) {
     put_u32(ip, ipv4::SRC, u32::from_be_bytes(src.v4_bytes()));
     put_u32(ip, ipv4::DST, u32::from_be_bytes(dst.v4_bytes()));
-    // Checksums work on words: TTL and protocol share one.
+    // The checksum works on 16-bit words: the TTL shares a word with the protocol.
     let hops = u16_at(ip, ipv4::TTL);
     let [ttl, protocol] = hops.to_be_bytes();
     let hops_left = u16::from_be_bytes([ttl.saturating_sub(1), protocol]);
@@ -109,7 +112,7 @@ pub(super) fn put_v4(ip: &mut [u8], src: &Addr, dst: &Addr, addresses: Delta) {
     put_u16(ip, ipv4::CHECKSUM, field);
 }
 
-/// Writes new addresses and a reduced hop limit to an IPv6 header, which has no checksum.
+/// Writes new addresses and a decremented hop limit to an IPv6 header, which has no checksum.
 #[inline]
 pub(super) fn put_v6(ip: &mut [u8], src: &Addr, dst: &Addr) {
     ip[ipv6::SRC..ipv6::DST].copy_from_slice(src.bytes());

@@ -1,4 +1,4 @@
-//! Cuts a TCP segment into shorter ones.
+//! Cuts a TCP super-frame into shorter segments.
 
 use super::checksum::payload_checksum;
 use super::datagrams::put_lengths;
@@ -6,15 +6,18 @@ use super::fields::{put_u16, put_u32, tcp};
 use super::headers::{Headers, TcpFlags};
 use super::parse::{IpAddresses, addresses};
 
-/// Congestion window reduced (RFC 3168, section 6.1.2): only the first segment carries it.
+/// Flag "congestion window reduced" (RFC 3168, section 6.1.2). Only the first segment keeps it.
 const CWR: u8 = 0x80;
 
-/// Passes each segment to `send` as a frame, as the sender would have sent them on a narrower path.
-/// Each carries `payload` bytes of the payload, the last one the rest. Checksums are valid. The
-/// first segment has the packet's ID, and the IDs of the others count up from it.
+/// Cuts a TCP segment into shorter ones and passes each to `send` as a frame, as its sender would
+/// have sent them on a path with a smaller MTU.
 ///
-/// The caller has checked that the frame is a whole TCP packet without SYN, RST or urgent data;
-/// `headers` are those from before its rewrite.
+/// Each segment carries `payload` bytes of the payload; the last one carries the rest. Checksums
+/// are valid. The first segment has the packet's IPv4 ID; the IDs of the other segments count up
+/// from it.
+///
+/// The caller has checked that the frame is a whole TCP packet without SYN, RST or urgent data.
+/// `headers` are the headers before any rewrite of the frame.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.

@@ -1,14 +1,15 @@
-//! Fragments a packet (RFC 791, section 3.2; RFC 1812, section 4.2.2.7; RFC 8200, section 4.5).
+//! Fragmentation of packets (RFC 791, section 3.2; RFC 1812, section 4.2.2.7; RFC 8200, section
+//! 4.5).
 
 use super::checksum::{Checksum, complete, header_checksum};
 use super::fields::{ETHERNET_LEN, IPV6_LEN, ipv4, ipv6, put_u16, put_u32, u16_at};
 use super::headers::{Headers, Kind};
 use super::rewrite::checksum_at;
 
-/// No operation: replaces options that only the first fragment has.
+/// IPv4 option "no operation". In later fragments it replaces the options that are not copied.
 const NO_OPERATION: u8 = 1;
 const END_OF_OPTIONS: u8 = 0;
-/// Set in options that all fragments have.
+/// Flag in the type of an IPv4 option that is copied to all fragments.
 const COPIED: u8 = 0x80;
 
 /// Parameters of a fragmentation.
@@ -16,18 +17,18 @@ const COPIED: u8 = 0x80;
 pub struct Split {
     /// State of the frame's TCP or UDP checksum field.
     pub checksum: Checksum,
-    /// Most bytes in an IP packet; at least 68, the minimum MTU.
+    /// Maximum length of an IP packet in bytes; at least 68, the minimum MTU of IPv4.
     pub mtu: usize,
-    /// ID of the fragments; `None` keeps the packet's ID.
+    /// ID of the fragments; `None` keeps the ID of the packet.
     pub id: Option<u16>,
 }
 
-/// Cuts the packet in `frame` into fragments, and passes each to `send` as a frame. A fragment is
-/// cut further. Afterwards the checksum of the payload is complete.
+/// Cuts the packet in `frame` into fragments, and passes each to `send` as a frame. A packet that
+/// is already a fragment is cut into smaller ones. A partial checksum in `frame` is completed.
 ///
-/// The caller has checked that the packet is IPv4 without "don't fragment" in the frame, or that
-/// [`is_simple`] holds. `headers` are those from before its rewrite (which changes none of the
-/// fields that are used here).
+/// The caller has checked that the packet is either IPv4 without "don't fragment", or IPv6 for
+/// which [`is_simple`] returns true. `headers` are the headers before any rewrite of the frame; a
+/// rewrite changes none of the fields that are used here.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -48,7 +49,7 @@ pub fn split(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnM
     let header_len = head.len() - ETHERNET_LEN;
     let field = u16_at(&head[ETHERNET_LEN..], ipv4::FRAGMENT);
     debug_assert_eq!(field & ipv4::DONT_FRAGMENT, 0, "it may not be cut");
-    // All fragments but the last carry a multiple of 8 bytes.
+    // All fragments except the last must carry a multiple of 8 bytes.
     let most = (mtu.saturating_sub(header_len) / 8 * 8).max(8);
     let pieces = payload.len().div_ceil(most);
     for (n, piece) in payload.chunks(most).enumerate() {
@@ -68,14 +69,14 @@ pub fn split(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnM
     }
 }
 
-/// Length of a fragment header of IPv6.
+/// Length of an IPv6 fragment header in bytes.
 const FRAGMENT_LEN: usize = 8;
 
-/// Flag "more fragments" in the offset field of a fragment header.
+/// Flag "more fragments" in the offset field of an IPv6 fragment header.
 const MORE: u16 = 1;
 
-/// Whether a packet has no IPv6 extension header except a fragment header, so that [`split`], which
-/// handles no others, may cut it. All IPv4 packets are simple.
+/// Whether [`split`] can cut the packet: it handles no IPv6 extension header except a fragment
+/// header. True for all IPv4 packets.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -91,7 +92,8 @@ pub fn is_simple(frame: &[u8], headers: &Headers) -> bool {
     }
 }
 
-/// In IPv6 only senders fragment packets; for the receiver, convey is the sender.
+/// Cuts an IPv6 packet. Only senders may fragment IPv6 packets; from the receiver's view, convey is
+/// the sender.
 fn split_v6(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnMut(&[u8])) {
     let Split { checksum, mtu, id } = how;
     debug_assert!(is_simple(frame, headers));
@@ -114,7 +116,8 @@ fn split_v6(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnMu
     if let Some(id) = id {
         put_u16(&mut fragment[own..], ipv6::FRAGMENT_ID + 2, id);
     }
-    // Offset of this part in the packet, in units of 8 bytes above three bits.
+    // Offset of this part in the packet: units of 8 bytes in the upper 13 bits, so the field
+    // without its lower three bits is the offset in bytes.
     let field = u16_at(&fragment[own..], ipv6::FRAGMENT_OFFSET);
     let most = (mtu.saturating_sub(IPV6_LEN + FRAGMENT_LEN) / 8 * 8).max(8);
     let pieces = payload.len().div_ceil(most);
@@ -128,7 +131,7 @@ fn split_v6(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnMu
     }
 }
 
-/// Replaces the options that only the first fragment has.
+/// Replaces the options that only the first fragment carries by "no operation".
 fn drop_options(options: &mut [u8]) {
     let mut at = 0;
     while let Some(&kind) = options.get(at) {

@@ -1,5 +1,5 @@
-//! Generators for packets of every kind, and checks that share no code with the parser and the
-//! rewrite.
+//! Generators of all kinds of packets, and checks that share no code with the parser and the
+//! rewriter.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,8 +20,7 @@ pub(super) const HOP: NextHop = NextHop {
     redirect_peer: false,
 };
 
-/// Any address and port of the family, including all zeros and all ones, but no IPv4-mapped IPv6
-/// address.
+/// Any endpoint of the family, including all zeros and all ones, except IPv4-mapped IPv6 addresses.
 pub(super) fn any_endpoint(is_v4: bool) -> BoxedStrategy<SocketAddr> {
     let port = prop_oneof![1 => Just(0), 1 => Just(u16::MAX), 8 => any::<u16>()];
     let v4 = prop_oneof![1 => Just(0), 1 => Just(u32::MAX), 8 => any::<u32>()];
@@ -35,12 +34,12 @@ pub(super) fn any_endpoint(is_v4: bool) -> BoxedStrategy<SocketAddr> {
     (ip, port).prop_map(|(ip, port)| SocketAddr::new(ip, port)).boxed()
 }
 
-/// Any valid packet with at least one more hop, and two more endpoints of its family.
+/// Any valid packet with at least one hop left, and two other endpoints of its family.
 pub(super) fn any_packet_to() -> impl Strategy<Value = (TestPacket, SocketAddr, SocketAddr)> {
     any::<bool>().prop_flat_map(|is_v4| (any_packet_of(is_v4), any_endpoint(is_v4), any_endpoint(is_v4)))
 }
 
-/// Any valid packet with at least one more hop.
+/// Any valid packet with at least one hop left.
 pub(super) fn any_packet() -> impl Strategy<Value = TestPacket> {
     any::<bool>().prop_flat_map(any_packet_of)
 }
@@ -105,15 +104,15 @@ pub(super) fn any_ip_options() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>().prop_map(|byte| if [131, 137].contains(&byte) { 1 } else { byte }), 0..=40)
 }
 
-/// The rewrite to these endpoints.
+/// Rewrite to these endpoints.
 pub(super) fn to(src: impl ToString, dst: impl ToString) -> Rewrite {
     let [src, dst] = [src.to_string(), dst.to_string()].map(|addr| addr.parse::<SocketAddr>().unwrap());
     let key = FlowKey::tcp(src, dst);
     Rewrite { src: key.src, dst: key.dst, src_port: key.src_port, dst_port: key.dst_port, next_hop: 0 }
 }
 
-/// Whether a packet's checksums are valid, of the IP header and of the payload, as etherparse
-/// computes them.
+/// Whether the checksums of a packet are valid according to etherparse: of the IP header, and of
+/// the payload.
 pub(super) fn checksums_hold(frame: &[u8]) -> (bool, bool) {
     let ip = IpSlice::from_slice(&frame[14..]).unwrap();
     let ip_holds = match &ip {
@@ -140,8 +139,8 @@ pub(super) fn checksums_hold(frame: &[u8]) -> (bool, bool) {
     (ip_holds, without || sum.add_slice(payload.payload).ones_complement() == 0)
 }
 
-/// Completes a partial checksum like a network card: sums up the segment, including the field, and
-/// writes the complement to the field. For frames without padding.
+/// Completes a partial checksum like a network card: sums the segment, including the checksum
+/// field, and writes the complement to the field. The frame must have no padding.
 pub(super) fn complete(frame: &mut [u8]) {
     let headers = parse(frame).unwrap();
     let Some(TransportSlice::Tcp(_) | TransportSlice::Udp(_)) =

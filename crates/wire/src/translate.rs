@@ -1,5 +1,5 @@
-//! Translates ICMP errors for the sender of the quoted packet: the quoted packet is restored to the
-//! form in which its sender sent it.
+//! Translation of ICMP errors for the sender of the quoted packet: the quoted packet gets the form
+//! in which its sender sent it.
 
 use super::checksum::Delta;
 use super::fields::{ethernet, icmp, ipv4, ipv6, put_u16, put_u32, tcp, u16_at};
@@ -8,18 +8,18 @@ use super::parse::{addresses, v6_at};
 use super::rewrite::{checksum_at, put_v4, put_v6, udp_checksum};
 use convey_model::{Addr, Rewrite, TCP};
 
-/// Offsets of the headers of a quoted packet.
+/// Offsets of the headers of a quoted packet, from the start of the frame or of the ICMP message.
 pub(super) struct QuotedAt {
     pub(super) l3: usize,
     pub(super) l4: usize,
 }
 
-/// Rewrites an error to `to.dst`, about a packet from `to.dst` to `to.src`. The quoted packet is at
-/// `quoted`.
+/// Rewrites an ICMP error about a packet from `to.dst` to `to.src`; the error then goes to
+/// `to.dst`. The quoted packet is at `quoted`.
 ///
-/// If `to.src` is a translated address of the flow's other end, it also replaces the addresses of
-/// routers on the way there, which may be unreachable from here (RFC 5508, REQ-5). Otherwise
-/// routers keep their addresses.
+/// If `to.src` differs from the address of the flow's other end (source NAT, or a VIP), it also
+/// replaces the source of the error, the address of a router that may be unreachable from `to.dst`
+/// (RFC 5508, REQ-5). Otherwise the source of the error stays.
 pub(super) fn translate(frame: &mut [u8], headers: &Headers, quoted: QuotedAt, to: &Rewrite) {
     let is_v4 = headers.is_v4();
     let (outer, message) = frame[headers.l3..headers.end].split_at_mut(headers.l4 - headers.l3);
@@ -28,7 +28,7 @@ pub(super) fn translate(frame: &mut [u8], headers: &Headers, quoted: QuotedAt, t
     let quote = restore(message, headers, at, to);
     let from = source_of(outer, is_v4);
     let src = if to.src == headers.key.src { from } else { to.src };
-    // The destination of an error is the source of the quoted packet; the parser has checked that.
+    // The destination of an error is the source of the quoted packet; the parser has checked it.
     let addresses =
         Delta::default().replace_addr(&from, &src, is_v4).replace_addr(&headers.key.dst, &to.dst, is_v4);
     let field = u16_at(message, icmp::CHECKSUM);
@@ -42,8 +42,8 @@ pub(super) fn translate(frame: &mut [u8], headers: &Headers, quoted: QuotedAt, t
     }
 }
 
-/// Rewrites the quoted packet as far as the error contains it. Returns the change of the message's
-/// checksum.
+/// Rewrites the quoted packet, as much as the error contains of it. Returns the change of the ICMP
+/// message's checksum.
 fn restore(message: &mut [u8], headers: &Headers, QuotedAt { l3, l4 }: QuotedAt, to: &Rewrite) -> Delta {
     let (was, is_v4) = (headers.key.reversed(), headers.is_v4());
     let addresses =
@@ -79,8 +79,8 @@ fn restore(message: &mut [u8], headers: &Headers, QuotedAt { l3, l4 }: QuotedAt,
     sum
 }
 
-/// Source address of the frame that `headers` were parsed from; for an ICMP error it differs from
-/// the key's.
+/// Source address of the frame that `headers` were parsed from. In an ICMP error, it differs from
+/// the source in the key.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -88,7 +88,7 @@ pub fn source(frame: &[u8], headers: &Headers) -> Addr {
     addresses(frame, headers).src
 }
 
-/// Whether the frame's link-layer source is this address.
+/// Whether the frame comes from this link-layer (MAC) address.
 pub fn is_from(frame: &[u8], mac: &[u8; 6]) -> bool {
     frame.get(ethernet::SRC) == Some(mac)
 }

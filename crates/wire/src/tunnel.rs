@@ -1,5 +1,5 @@
-//! Encapsulates packets: IP in IP (RFC 2003, RFC 2473, RFC 4213) and Generic UDP Encapsulation,
-//! version 0 (draft-ietf-intarea-gue-09).
+//! Encapsulation of packets: IP in IP (RFC 2003, RFC 2473, RFC 4213) and Generic UDP Encapsulation
+//! (GUE), version 0 (draft-ietf-intarea-gue-09).
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -11,37 +11,37 @@ use super::headers::{Headers, Kind};
 use super::rewrite::checksum_at;
 use convey_model::{Addr, Encapsulation, FlowKey, TCP, Tunnel, UDP};
 
-/// Hop limit of outer packets (RFC 2003, section 3.1).
+/// TTL or hop limit of outer packets (RFC 2003, section 3.1).
 const TTL: u8 = 64;
 
-/// Protocol numbers of an encapsulated packet of IPv4, and of IPv6.
+/// IP protocol numbers of an encapsulated IPv4 or IPv6 packet.
 pub(super) const IPV4_INSIDE: u8 = 4;
 pub(super) const IPV6_INSIDE: u8 = 41;
 
-/// The headers of UDP and GUE.
+/// Length of the UDP and GUE headers in bytes.
 pub(super) const GUE_LEN: usize = UDP_LEN + 4;
 
-/// First source port of GUE; there are 16,384 (RFC 6335, section 6: dynamic ports).
+/// First of the 16,384 source ports of GUE, the dynamic ports (RFC 6335, section 6).
 const FIRST_PORT: u16 = 49_152;
 
-/// The tunnel of a packet, and the hash of its flow.
+/// Tunnel and flow hash of a packet to be encapsulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Envelope {
     /// The tunnel.
     pub tunnel: Tunnel,
-    /// Hash of the flow, which selects the outer source, the port and the flow label. Routers and
-    /// receive queues can then keep a flow together and spread the flows.
+    /// Hash of the flow. It selects the outer source, the source port and the flow label, by which
+    /// routers and receive queues keep the packets of a flow together and spread the flows.
     pub hash: u32,
 }
 
-/// The headers in front of an encapsulated packet.
+/// Outer headers: all headers in front of an encapsulated packet.
 #[derive(Debug, Clone, Copy)]
 pub struct OuterHeaders {
     bytes: [u8; Tunnel::MAX_OVERHEAD],
     len: usize,
 }
 
-/// UDP ports in front of an encapsulated packet.
+/// UDP ports of the outer headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OuterPorts {
     /// Source port.
@@ -60,7 +60,7 @@ struct OuterIp {
 }
 
 impl Envelope {
-    /// Envelope for the packets of a client with this key.
+    /// Envelope of the packets that a client sends with this key.
     pub fn new(tunnel: &Tunnel, key: &FlowKey) -> Envelope {
         let mut bytes = [0; 36];
         bytes[..16].copy_from_slice(key.src.bytes());
@@ -71,12 +71,12 @@ impl Envelope {
         Envelope { tunnel: *tunnel, hash: (hash >> 32) as u32 ^ hash as u32 }
     }
 
-    /// Outer source address.
+    /// Source address of the outer packet.
     pub fn source(&self) -> Addr {
         self.tunnel.source_of(self.hash)
     }
 
-    /// The outer ports, if there are any.
+    /// UDP ports of the outer packet; `None` for IP in IP.
     pub fn ports(&self) -> Option<OuterPorts> {
         match self.tunnel.encapsulation {
             Encapsulation::Ipip => None,
@@ -86,31 +86,33 @@ impl Envelope {
         }
     }
 
-    /// Flow label of an outer IPv6 packet (RFC 6438: routers spread flows by it).
+    /// Flow label of an outer IPv6 packet, by which routers spread flows (RFC 6438).
     pub fn flow_label(&self) -> u32 {
         self.hash & 0xf_ffff
     }
 
-    /// Whether outer packets have a checksum over their whole payload: UDP over IPv6.
+    /// Whether outer packets have a checksum over their whole payload: only UDP over IPv6 does.
     pub fn has_checksum(&self) -> bool {
         self.ports().is_some() && !self.tunnel.server.is_v4()
     }
 
     /// Whether the outer headers of `packet`, which begins with its IP header, can be computed from
-    /// its inner headers alone. Then the kernel's flow cache can write them, too. Otherwise a
-    /// worker has to: the outer checksum covers the whole packet, and no inner checksum gives the
-    /// sum of its bytes.
+    /// its inner headers alone, as the kernel's flow cache does.
+    ///
+    /// If not, only a worker can encapsulate the packet: the outer UDP checksum covers the whole
+    /// packet, and no inner checksum provides the sum of its bytes.
     pub fn follows_from_headers(&self, packet: &[u8]) -> bool {
         !self.has_checksum() || sum_by_checksum(packet).is_some()
     }
 
     /// Computes the outer headers for `packet`, which begins with its IP header and has no padding.
-    /// Outer packets are not fragmented on their way; they have the traffic class of the inner
-    /// packet, including its ECN bits (RFC 6040, normal mode). The UDP checksum is computed over
-    /// IPv6, where receivers may require it, and left out over IPv4.
     ///
-    /// The caller has checked that `packet` is an IP packet, and that the outer packet is no longer
-    /// than 65,535 bytes.
+    /// Outer packets are never fragmented. They have the traffic class of the inner packet,
+    /// including its ECN bits (RFC 6040, normal mode). The UDP checksum is computed over IPv6,
+    /// where receivers may require it, and left out over IPv4.
+    ///
+    /// The caller has checked that `packet` is an IP packet, and that the outer packet is at most
+    /// 65,535 bytes long.
     pub fn headers(&self, packet: &[u8]) -> OuterHeaders {
         let (src, dst) = (self.source(), self.tunnel.server);
         let is_v4 = packet.first().is_some_and(|version| version >> 4 == 4);
@@ -152,7 +154,7 @@ fn put_gue(bytes: &mut [u8], outer: &OuterIp, ports: OuterPorts, inside: u8, pac
     put_u16(bytes, 0, ports.src);
     put_u16(bytes, 2, ports.dst);
     put_u16(bytes, udp::LEN, len as u16);
-    // Version 0, no control message, no further fields.
+    // GUE version 0, no control message, no optional fields.
     bytes[UDP_LEN + 1] = inside;
     if !dst.is_v4() {
         let pseudo = pseudo_header_sum(&src, &dst, UDP, len);
@@ -164,11 +166,13 @@ fn put_gue(bytes: &mut [u8], outer: &OuterIp, ports: OuterPorts, inside: u8, pac
     }
 }
 
-/// Sum over a packet, derived from the checksum in it: together with the pseudo-header, the bytes
-/// that the checksum covers sum up to zero. The kernel's flow cache, which cannot read the whole
-/// packet, can compute it in the same way. If the packet is damaged, both checksums are wrong, and
-/// the server drops it. `None`: the packet has no such checksum, or the checksum covers only a
-/// part.
+/// Ones' complement sum of all bytes of a packet, derived from the TCP or UDP checksum in the
+/// packet. `None` if there is no checksum, or it covers only a part of the packet.
+///
+/// With a valid checksum, the pseudo-header and the segment sum up to zero, so the packet's sum
+/// depends only on its headers. The kernel's flow cache computes it in the same way, as it cannot
+/// read the whole packet. If the packet is damaged, both checksums are wrong, and the server drops
+/// it.
 fn sum_by_checksum(packet: &[u8]) -> Option<u16> {
     let is_v4 = *packet.first()? == 0x45;
     let (ip, rest) = packet.split_at_checked(if is_v4 { IPV4_LEN } else { IPV6_LEN })?;
@@ -191,7 +195,8 @@ fn sum_by_checksum(packet: &[u8]) -> Option<u16> {
     is_covered.then(|| sum_onto(!pseudo, &[ip]))
 }
 
-/// Packets that are never fragmented need no ID (RFC 6864, section 4.1).
+/// Writes the outer IPv4 header. It has no ID, as the packet is never fragmented (RFC 6864, section
+/// 4.1).
 fn put_v4(ip: &mut [u8], outer: &OuterIp) {
     let OuterIp { src, dst, class, protocol, payload_len } = *outer;
     ip[ipv4::VERSION_AND_LEN] = 0x45;
@@ -207,7 +212,7 @@ fn put_v4(ip: &mut [u8], outer: &OuterIp) {
 }
 
 impl OuterHeaders {
-    /// The bytes between the Ethernet header and the inner packet.
+    /// Bytes of the outer headers, to be inserted between the Ethernet header and the inner packet.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -218,17 +223,19 @@ impl OuterHeaders {
     }
 }
 
-/// Encapsulates the packet in `frame` from `at`, right after its Ethernet header, to the end.
+/// Encapsulates the packet in `frame` from offset `at`, right after its Ethernet header, to the end
+/// of the frame.
 ///
 /// # Panics
-/// If there is no Ethernet header before it.
+/// If `at` is less than the length of an Ethernet header.
 pub fn enclose(frame: &mut Vec<u8>, at: usize, envelope: &Envelope) {
     let outer = envelope.headers(&frame[at..]);
     frame.splice(at..at, outer.bytes().iter().copied());
     put_u16(&mut frame[at - ETHERNET_LEN..at], ethernet::TYPE, outer.ether_type());
 }
 
-/// Completes a partial checksum: network cards do not complete it within a tunnel.
+/// Completes a partial checksum before encapsulation: network cards do not complete inner
+/// checksums.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.

@@ -1,5 +1,5 @@
-//! ICMP errors about convey's outer packets that were too long for a link on the way to a server
-//! (RFC 1191, RFC 8201).
+//! Parser of ICMP errors about convey's outer packets that exceeded the MTU of a link on the way to
+//! a server (RFC 1191, RFC 8201).
 
 use super::answer::IcmpError;
 use super::checksum::{header_checksum, payload_checksum};
@@ -7,28 +7,28 @@ use super::fields::{ICMP_LEN, IPV4_LEN, IPV6_LEN, UDP_LEN, icmp, ipv4, ipv6, u16
 use super::tunnel::{GUE_LEN, IPV4_INSIDE, IPV6_INSIDE};
 use convey_model::{Addr, Encapsulation, UDP};
 
-/// A router's report about an outer packet, and parts of the quoted packet. Anybody can send such a
-/// report.
+/// Path MTU report of a router about an outer packet, with fields of the quoted packet. Anybody can
+/// forge such a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TunnelMtuReport {
-    /// The sender of the error.
+    /// Sender of the error.
     pub router: Addr,
-    /// MTU of the router's next link in bytes; 0 if the router does not know it (RFC 1191, section
-    /// 4).
+    /// MTU of the router's next link in bytes; 0 if the router does not know the MTU (RFC 1191,
+    /// section 4).
     pub mtu: u32,
-    /// Outer source, which is also the destination of the error.
+    /// Source of the outer packet, and so the destination of the error.
     pub source: Addr,
-    /// The outer destination.
+    /// Destination of the outer packet.
     pub server: Addr,
-    /// Outer protocol, and the port of GUE.
+    /// Encapsulation of the outer packet, with the destination port of GUE.
     pub encapsulation: Encapsulation,
-    /// Inner destination; `None` if the quoted part is too short. IPv4 guarantees 8 bytes after the
-    /// outer header.
+    /// Destination of the inner packet; `None` if the quoted part is too short. IPv4 errors
+    /// guarantee only 8 bytes after the outer header.
     pub inner_destination: Option<Addr>,
 }
 
-/// Parses a packet that begins with its IP header. `None`: the packet is no such error, or is
-/// damaged.
+/// Parses an IP packet as an MTU report. `None` if the packet is not an ICMP error about an outer
+/// packet that was too long, or is damaged.
 pub fn tunnel_mtu_report(packet: &[u8]) -> Option<TunnelMtuReport> {
     let IcmpPacket { src: router, dst: source, message } = match packet.first()? >> 4 {
         4 => v4_message(packet)?,
@@ -51,7 +51,7 @@ pub fn tunnel_mtu_report(packet: &[u8]) -> Option<TunnelMtuReport> {
         UDP => {
             let ports = payload.first_chunk::<4>()?;
             let encapsulation = Encapsulation::Gue { port: u16_at(ports, 2) };
-            // Version 0, no control message, no further fields: as convey writes it.
+            // GUE version 0, no control message, no optional fields: as convey writes it.
             let gue = payload.get(UDP_LEN..GUE_LEN);
             if gue.is_some_and(|gue| gue[0] != 0) {
                 return None;
@@ -74,7 +74,7 @@ struct IcmpPacket<'a> {
     message: &'a [u8],
 }
 
-/// An outer packet in an error.
+/// Outer packet that an error quotes.
 struct QuotedPacket<'a> {
     src: Addr,
     dst: Addr,
@@ -82,7 +82,7 @@ struct QuotedPacket<'a> {
     payload: &'a [u8],
 }
 
-/// Reads a whole ICMP packet.
+/// Reads a whole ICMP packet over IPv4; `None` if it is another packet or damaged.
 fn v4_message(packet: &[u8]) -> Option<IcmpPacket<'_>> {
     let ip = packet.first_chunk::<IPV4_LEN>()?;
     let header_len = usize::from(ip[ipv4::VERSION_AND_LEN] & 0x0f) * 4;
@@ -92,7 +92,8 @@ fn v4_message(packet: &[u8]) -> Option<IcmpPacket<'_>> {
     is_icmp.then(|| IcmpPacket { src: v4_at(ip, ipv4::SRC), dst: v4_at(ip, ipv4::DST), message })
 }
 
-/// Reads a whole ICMPv6 packet. Routers put no extension header before an error.
+/// Reads a whole ICMPv6 packet; `None` if it is another packet or damaged. Routers put no extension
+/// header before an error.
 fn v6_message(packet: &[u8]) -> Option<IcmpPacket<'_>> {
     let (ip, rest) = packet.split_first_chunk::<IPV6_LEN>()?;
     let message = rest.get(..u16_at(ip, ipv6::PAYLOAD_LEN).into())?;
@@ -101,7 +102,7 @@ fn v6_message(packet: &[u8]) -> Option<IcmpPacket<'_>> {
     is_icmp.then_some(IcmpPacket { src, dst, message })
 }
 
-/// Reads an outer packet as convey writes it: without options.
+/// Reads a quoted outer IPv4 packet as convey writes it: without options, and not a fragment.
 fn quoted_v4(quoted: &[u8]) -> Option<QuotedPacket<'_>> {
     let (ip, payload) = quoted.split_first_chunk::<IPV4_LEN>()?;
     let is_ours = ip[ipv4::VERSION_AND_LEN] == 0x45 && u16_at(ip, ipv4::FRAGMENT) & ipv4::FRAGMENT_MASK == 0;
@@ -124,7 +125,7 @@ fn quoted_v6(quoted: &[u8]) -> Option<QuotedPacket<'_>> {
     })
 }
 
-/// Destination of the inner packet; `Some(None)` if the quoted part is too short, `None` if the
+/// Destination of the inner packet. `Some(None)` if the quoted part is too short; `None` if the
 /// inner packet does not match the outer headers.
 fn inner_destination(inside: u8, inner: &[u8]) -> Option<Option<Addr>> {
     let version = match inside {
@@ -144,7 +145,8 @@ fn v4_at(ip: &[u8], at: usize) -> Addr {
     Addr::v4(u32_at(ip, at).to_be_bytes())
 }
 
-/// `None` for an IPv4-mapped address: no packet has one.
+/// IPv6 address at an offset; `None` if it is IPv4-mapped, because no packet contains such an
+/// address.
 fn v6_at(ip: &[u8], at: usize) -> Option<Addr> {
     let addr = Addr::v6(ip.get(at..at + 16)?.try_into().ok()?);
     (!addr.is_v4()).then_some(addr)

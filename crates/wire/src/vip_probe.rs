@@ -1,5 +1,5 @@
-//! Probe of a VIP on one server: builds a SYN like a client's, forwarded as in mode `dsr`, and
-//! parses the answer. The caller sends the frames and waits.
+//! Probe of a VIP on one server: builds the SYN of a client as mode `dsr` forwards it, and parses
+//! the answer. The caller sends the frames and waits for the answer.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use super::parse;
 use super::translate::source;
 use convey_model::{DsrKind, FlowKey, NextHop};
 
-/// A SYN for a service, on its way to one of its servers.
+/// SYN of a client to a VIP, forwarded to one server, to check that the server answers for the VIP.
 ///
 /// ```
 /// use convey_model::DsrKind;
@@ -24,40 +24,41 @@ use convey_model::{DsrKind, FlowKey, NextHop};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VipProbe {
-    /// Client address: an address of the probing host, and a port that is unused there. With
-    /// [`DsrKind::L3`] it is the VIP, because a server's script does not rewrite answers to the
-    /// balancer's other addresses. With [`DsrKind::L2`] it is another address, because the server
-    /// has the VIP itself.
+    /// Client of the probe: an address of the probing host, and a port that is unused there.
+    ///
+    /// With [`DsrKind::L3`] the address must be the VIP, because the script on a server does not
+    /// rewrite answers to the balancer's other addresses. With [`DsrKind::L2`] it must be another
+    /// address, because the server has the VIP itself.
     pub client: SocketAddr,
     /// The VIP and port that clients connect to.
     pub vip: SocketAddr,
-    /// The server that is probed.
+    /// The probed server.
     pub server: SocketAddr,
-    /// Forwarding mode to the server.
+    /// Forwarding method to the server.
     pub dsr: DsrKind,
-    /// Sequence number of the SYN. It should be random: an answer acknowledges the next one.
+    /// Sequence number of the SYN, which should be random: a valid answer acknowledges `seq` + 1.
     pub seq: u32,
 }
 
-/// Answer to a probe.
+/// Server's answer to a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VipAnswer {
-    /// The VIP accepts: clients can connect.
+    /// The VIP accepts the connection, so clients can connect.
     Accepted,
-    /// Another address than the VIP accepts, usually the server's own. A client ignores such an
-    /// answer.
+    /// The SYN is accepted from another address than the VIP, usually the server's own address.
+    /// Clients ignore such an answer.
     WrongSource {
         /// Source of the answer.
         from: SocketAddr,
     },
-    /// A reset: no process listens there, or a firewall rejects the SYN.
+    /// A reset: no process listens on the port, or a firewall rejects the SYN.
     Refused {
         /// Source of the reset.
         from: SocketAddr,
     },
     /// An ICMP error about the SYN.
     Unreachable {
-        /// Sender of the error: the server, or a router before it.
+        /// Sender of the error: the server, or a router on the way to it.
         from: IpAddr,
         /// ICMP type and code.
         icmp: [u8; 2],
@@ -65,12 +66,13 @@ pub enum VipAnswer {
 }
 
 impl VipProbe {
-    /// Writes the SYN as a frame, in place of the contents of `frame`.
+    /// Writes the SYN as a frame; replaces the contents of `frame`.
     pub fn syn(&self, hop: &NextHop, frame: &mut Vec<u8>) {
         self.segment(self.seq, TcpFlags::SYN, hop, frame);
     }
 
-    /// Writes the reset that cancels the SYN after an answer, so that the server keeps no state.
+    /// Writes the reset that follows an answer and cancels the connection, so that the server keeps
+    /// no state. Replaces the contents of `frame`.
     pub fn reset(&self, hop: &NextHop, frame: &mut Vec<u8>) {
         self.segment(self.seq.wrapping_add(1), TcpFlags::RST, hop, frame);
     }
@@ -95,7 +97,7 @@ impl VipProbe {
         }
     }
 
-    /// Parses an ICMP error about the SYN. The key of the error is the reversed key of the SYN.
+    /// Parses an ICMP error about the SYN; `None` if the error is about another packet.
     fn error(&self, frame: &[u8], headers: &Headers) -> Option<VipAnswer> {
         let is_ours = headers.key == self.key().reversed() && headers.seq == self.seq;
         let icmp = frame.get(headers.l4..headers.l4 + ICMP_LEN)?;
@@ -103,7 +105,7 @@ impl VipProbe {
         is_ours.then(|| VipAnswer::Unreachable { from: source(frame, headers).ip(), icmp })
     }
 
-    /// Source and destination of the probe's packets once they are forwarded.
+    /// Flow key of the probe's packets as they are sent to the server.
     fn key(&self) -> FlowKey {
         let to = match self.dsr {
             DsrKind::L3 => self.server,

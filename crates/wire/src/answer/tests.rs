@@ -152,7 +152,7 @@ fn answer(segment: &TestPacket) -> Vec<u8> {
     answer
 }
 
-/// The reply as a frame to the sender of the segment. A reset offers no window.
+/// Frame of the reply, addressed to the sender of the segment. A reset has a window of 0.
 fn expected(reply: TestPacket) -> Vec<u8> {
     reply.macs(HOP.src_mac, HOP.dst_mac).window(0).bytes()
 }

@@ -1,4 +1,4 @@
-//! Valid frames, and frames with each fault by name.
+//! Parser tests with valid frames, and with frames that have each fault.
 
 mod oracle;
 
@@ -59,7 +59,7 @@ fn a_super_frame_is_taken_whole() {
 #[test]
 fn every_fault_has_its_name() {
     use ParseError::*;
-    // Name of the fault, the changed byte and its value.
+    // Description, offset of the changed byte, its new value, and the expected error.
     let faults: [(&str, usize, u8, ParseError); 18] = [
         ("ARP", 13, 0x06, NotIp),
         ("a length instead of an EtherType", 12, 0x00, NotIp),
@@ -113,7 +113,8 @@ fn a_datagram_says_whose_it_is_and_padding_is_not_payload() {
 fn extension_headers_are_stepped_over() {
     let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").syn().payload(b"hello");
     let plain = parse(&packet.bytes()).unwrap();
-    // A hop-by-hop and a destination header with only padding, the first of 16 bytes.
+    // A hop-by-hop header of 16 bytes and a destination options header of 8 bytes, with only
+    // padding.
     let mut long = vec![1, 1, 12];
     long.resize(15, 0);
     let packet = packet.extension(0, &long).extension(60, &[0, 1, 4, 0, 0, 0, 0]);
@@ -159,7 +160,8 @@ fn source_route_is_refused_at_any_place_among_the_options() {
             assert_eq!(with(&[before, &route].concat()), Err(ParseError::SourceRouted), "{before:?}");
         }
     }
-    // After the end of options, within another option, and after an invalid option.
+    // Bytes of a source route after the end of options, within another option, and after an invalid
+    // option.
     for harmless in
         [&[0, 131, 7, 4][..], &[7, 7, 4, 131, 7, 4, 0], &[7, 0, 131, 7], &[7, 1, 131, 7], &[7, 40, 131], &[7]]
     {
@@ -254,8 +256,8 @@ fn fragments_of_what_is_not_forwarded_are_passed_on() {
     }
 }
 
-/// Parses an error from a router at `10.9.9.9` or `fd09::9` about this packet, with one byte
-/// changed.
+/// Parses an ICMP error about this packet from a router at `10.9.9.9` or `fd09::9`. In the error,
+/// the byte at offset `at` is replaced by `value`, if given.
 fn error(packet: &TestPacket, at: usize, value: Option<u8>) -> Result<Headers, ParseError> {
     let frame = packet.bytes();
     let headers = parse(&frame).unwrap();

@@ -56,7 +56,7 @@ fn udp_checksum_of_zero_is_sent_as_all_ones() {
         let packet = TestPacket::from("10.0.0.9:4242").to("10.0.1.2:53").udp();
         packet.payload(&payload.to_be_bytes()).ttl(63).macs(HOP.src_mac, HOP.dst_mac).bytes()
     };
-    // A payload that compensates the sum of all other words.
+    // A payload that makes the sum of all words 0xffff, so that the checksum is 0.
     let rest = packet(0);
     let zero = u16::from_be_bytes([rest[40], rest[41]]);
     let expected = packet(zero);
@@ -89,7 +89,8 @@ fn the_fragments_of_a_datagram_arrive_as_those_of_the_rewritten_one() {
 fn fragments_that_were_somebody_elses_get_numbers_of_their_own() {
     let v4 = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().payload(&[7; 100]);
     let v6 = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 100]);
-    // In IPv6, an extension header before the fragment header, and one behind it.
+    // In IPv6: without extension headers, with one before the fragment header, and with one after
+    // it.
     let pad = [0, 1, 4, 0, 0, 0, 0];
     for packet in [v4, v6.clone(), v6.clone().extension(0, &pad), v6.cut_extension(60, &pad)] {
         for (mut old, new) in packet.fragments(0x1_004d, 48).into_iter().zip(packet.fragments(0x1_abcd, 48)) {

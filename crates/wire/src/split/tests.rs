@@ -6,7 +6,7 @@ use super::*;
 use crate::testing::any_ip_options;
 use crate::{TestPacket, parse};
 
-/// Cuts a frame.
+/// Cuts a frame into fragments that keep its ID.
 fn cut(frame: &[u8], checksum: Checksum, mtu: usize) -> Vec<Vec<u8>> {
     let (mut frame, mut pieces) = (frame.to_vec(), Vec::new());
     let headers = parse(&frame).unwrap();
@@ -14,7 +14,7 @@ fn cut(frame: &[u8], checksum: Checksum, mtu: usize) -> Vec<Vec<u8>> {
     pieces
 }
 
-/// Reassembles fragments with etherparse.
+/// Reassembles fragments with etherparse; returns the payload of the packet.
 fn together(pieces: &[Vec<u8>]) -> Option<Vec<u8>> {
     let mut pool = IpDefragPool::<(), ()>::new();
     let mut whole = None;
@@ -82,7 +82,7 @@ fn partial_checksum_is_completed_before_fragmentation() {
 
 #[test]
 fn uncopied_ip_options_are_in_the_first_fragment_only() {
-    // Record route (7), and router alert (148), which is copied.
+    // Record route (7) is not copied; router alert (148) is copied.
     let options = [7, 7, 4, 0, 0, 0, 0, 148, 4, 0, 0, 0];
     let pieces = cut(&packet(1_000).ip_options(&options).bytes(), Checksum::Complete, 576);
     assert_eq!(pieces[0][34..46], options);

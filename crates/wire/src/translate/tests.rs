@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{HOP, any_packet_to, checksums_hold, to};
 use crate::{Checksum, IcmpError, TestPacket, icmp_error, parse, rewrite};
 
-/// Error of a router about a packet, as it leaves the router.
+/// ICMP error of a router about a packet, as the router sends it.
 fn error_about(packet: &[u8], error: IcmpError, router: &str) -> Vec<u8> {
     let mut answer = Vec::new();
     let router = router.parse::<std::net::IpAddr>().unwrap().into();
@@ -18,7 +18,7 @@ fn forwarded(packet: &[u8], to: &Rewrite) -> Vec<u8> {
     frame
 }
 
-/// The packet without link-layer addresses and hop count.
+/// IP packet in the frame, with hop count and header checksum set to zero.
 fn packet(frame: &[u8]) -> Vec<u8> {
     let headers = parse(frame).unwrap();
     let mut packet = frame[14..headers.end].to_vec();
@@ -42,7 +42,7 @@ fn path_mtu_error_to_a_client_quotes_its_own_packet() {
         let error = error_about(&passed_on, IcmpError::TooBig { mtu: 1280 }, router);
         let translated = forwarded(&error, &to(vip, client));
         assert_eq!(checksums_hold(&translated), (true, true));
-        // As if the VIP had received the client's packet, one hop later, and sent the error.
+        // The error that the VIP itself would have sent about the client's packet, one hop later.
         let vip_ip = vip.parse::<std::net::SocketAddr>().unwrap().ip().to_string();
         let one_hop_on = TestPacket::from(client).to(vip).seq(7).ack(1).payload(&[7; 700]).ttl(8).bytes();
         let expected = error_about(&one_hop_on, IcmpError::TooBig { mtu: 1280 }, &vip_ip);
@@ -53,7 +53,7 @@ fn path_mtu_error_to_a_client_quotes_its_own_packet() {
 #[test]
 fn router_address_in_an_error_is_kept_without_snat() {
     let (client, vip, server) = ("10.0.0.9:4242", "10.0.0.1:80", "10.0.1.2:80");
-    // The server's reply has left the server with the VIP as its source.
+    // The server sent its reply directly, with the VIP as the source.
     let answered = TestPacket::from(vip).to(client).seq(7).ack(1).payload(&[7; 1400]).bytes();
     let error = error_about(&answered, IcmpError::TooBig { mtu: 1280 }, "172.16.0.1");
     let translated = forwarded(&error, &to(client, server));
@@ -104,7 +104,7 @@ proptest! {
         prop_assert_eq!(checksums_hold(&translated), (true, true));
         let read = parse(&translated).unwrap();
         prop_assert_eq!((read.key, read.seq), (before.key.reversed(), before.seq));
-        // The quoted packet is the original one, except for the hop count: its checksums too.
+        // The quoted packet is the original one, including its checksums, except for the hop count.
         let crate::Kind::Error { l3, .. } = read.kind else { panic!("no error") };
         let mut quoted = [&translated[..14], &translated[usize::from(l3)..]].concat();
         let mut own = sent[..quoted.len().min(sent.len())].to_vec();
@@ -115,7 +115,7 @@ proptest! {
             (quoted[at], own[at]) = (0, 0);
         }
         let at = before.l4 + checksum_at(before.key.protocol);
-        // Either zero of ones' complement may come back as the other.
+        // The checksum may change between the two zeros of ones' complement, 0x0000 and 0xffff.
         for field in [&mut quoted, &mut own].map(|bytes| bytes.get_mut(at..at + 2)).into_iter().flatten() {
             if field == [0xff, 0xff] {
                 field.fill(0);

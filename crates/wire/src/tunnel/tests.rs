@@ -14,7 +14,7 @@ fn tunnel(encapsulation: Encapsulation, server: &str) -> Tunnel {
     Tunnel { encapsulation, source: source.parse().unwrap(), server: server.into() }
 }
 
-/// Each kind of tunnel, to a server of each family.
+/// Each encapsulation, to a server of each address family.
 fn tunnels() -> impl Iterator<Item = Tunnel> {
     let kinds = [Encapsulation::Ipip, Encapsulation::Gue { port: 6_080 }];
     kinds.into_iter().flat_map(|kind| SERVERS.map(|server| tunnel(kind, server)))
@@ -31,8 +31,8 @@ fn put(tunnel: &Tunnel, packet: &[u8]) -> Vec<u8> {
     [headers.bytes(), packet].concat()
 }
 
-/// Decapsulates an outer packet with another implementation: its source, destination, traffic
-/// class, and inner packet.
+/// Decapsulates an outer packet with etherparse. Returns the outer source, destination and traffic
+/// class, and the inner packet.
 fn taken_out(outer: &[u8], tunnel: &Tunnel) -> (IpAddr, IpAddr, u8, Vec<u8>) {
     let read = SlicedPacket::from_ip(outer).unwrap();
     let (src, dst, class, protocol) = match read.net.as_ref().unwrap() {
@@ -92,15 +92,15 @@ fn a_packet_of_either_family_goes_whole_to_a_server_of_either() {
     }
 }
 
-/// Another implementation decapsulates the original packet (`taken_out`), however the outer
-/// checksum was computed.
+/// `taken_out` decapsulates the original packet, whether the outer checksum was derived from the
+/// inner headers or computed over all bytes.
 #[test]
 fn outer_headers_are_derived_from_inner_ones_where_checksums_allow() {
     let gue = |server| Envelope { tunnel: tunnel(Encapsulation::Gue { port: 6_080 }, server), hash: 7 };
     let (v4, v6) = (TestPacket::from("198.51.100.7:4242").to("192.0.2.1:80"), SERVERS[1]);
     let long = v4.clone().udp().payload(&[7; 200]);
     let mut short = packet_of(&long);
-    // The UDP length is shorter than the packet.
+    // Makes the UDP length shorter than the packet.
     short[25] -= 8;
     let [first, ..] = &long.fragments(9, 64)[..] else { panic!("fragments") };
     for (packet, expected) in [

@@ -17,7 +17,7 @@ fn addr(text: &str) -> Addr {
     text.parse::<IpAddr>().unwrap().into()
 }
 
-/// Outer packets of both kinds, over both families, with both families inside, and the expected
+/// Outer packets of all encapsulations, outer families and inner families, each with the expected
 /// report.
 fn outer_packets() -> impl Iterator<Item = (Vec<u8>, TunnelMtuReport)> {
     let kinds = [Encapsulation::Ipip, Encapsulation::Gue { port: 6_080 }];
@@ -41,8 +41,8 @@ fn outer_packets() -> impl Iterator<Item = (Vec<u8>, TunnelMtuReport)> {
     )
 }
 
-/// Error of a router with this quoted packet, by type and code and the last four bytes of its
-/// header.
+/// ICMP error of a router: type and code, the last four bytes of the ICMP header, and the quoted
+/// packet.
 fn error(router: &str, to: &str, numbers: [u8; 2], rest: [u8; 4], quoted: &[u8]) -> Vec<u8> {
     let is_v4 = router.parse::<IpAddr>().unwrap().is_ipv4();
     let mut message = [&numbers[..], &[0; 2], &rest, quoted].concat();
@@ -58,7 +58,7 @@ fn error(router: &str, to: &str, numbers: [u8; 2], rest: [u8; 4], quoted: &[u8])
     packet
 }
 
-/// The report as a router's error message.
+/// Router's ICMP error that contains the report.
 fn too_big(report: &TunnelMtuReport, quoted: &[u8]) -> Vec<u8> {
     let (router, to) = (report.router.ip().to_string(), report.source.ip().to_string());
     match report.source.is_v4() {
@@ -118,7 +118,7 @@ fn errors_of_other_kinds_or_about_packets_of_others_are_no_reports() {
         for numbers in others {
             assert_eq!(tunnel_mtu_report(&error(&router, &own, *numbers, [0, 0, 5, 0x78], &outer)), None);
         }
-        // Sent to another host than the packet's source.
+        // The error is sent to another host than the packet's source.
         let elsewhere = TunnelMtuReport { source: addr(SERVERS[usize::from(!is_v4)]), ..report };
         assert_eq!(tunnel_mtu_report(&too_big(&elsewhere, &outer)), None);
         let with = |at: usize, byte: u8| {

@@ -17,7 +17,7 @@ fn probe(dsr: DsrKind, v6: bool) -> VipProbe {
     VipProbe { client, vip: addr("100]:80"), server: addr("11]:80"), dsr, seq: u32::MAX }
 }
 
-/// Probes of every kind and family, with the client address that the server receives.
+/// Probes of each kind and family, with the destination address of the SYN.
 fn probes() -> impl Iterator<Item = (VipProbe, SocketAddr)> {
     [(DsrKind::L3, false), (DsrKind::L3, true), (DsrKind::L2, false), (DsrKind::L2, true)].into_iter().map(
         |(dsr, v6)| {

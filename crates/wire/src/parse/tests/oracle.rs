@@ -1,4 +1,4 @@
-//! Compares the parser with etherparse on any packets, and any bytes.
+//! Compares the parser with etherparse on generated packets, and checks it on arbitrary bytes.
 
 use std::net::SocketAddr;
 
@@ -11,8 +11,8 @@ use crate::testing::any_packet;
 use crate::update_header_checksum;
 use convey_model::Protocol;
 
-/// A valid packet with padding or a truncated end, and up to four replaced header bytes. Most have
-/// a valid IPv4 header checksum.
+/// A valid packet, sometimes with padding or a truncated end, and with up to three replaced header
+/// bytes. Most generated packets have a valid IPv4 header checksum.
 fn mutated() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![12..24usize, 12..62usize];
     let mutations = prop::collection::vec((byte, any::<u8>()), 0..4);
@@ -34,12 +34,12 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Parses a frame with etherparse; `None` unless it finds a whole TCP segment or UDP datagram right
-/// inside IP.
+/// Parses a frame with etherparse. `None` unless etherparse finds a whole TCP segment or UDP
+/// datagram directly in an IP packet.
 fn judge(frame: &[u8]) -> Option<Headers> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
-    // etherparse skips VLAN tags and, below, IPsec authentication headers. convey ignores both: it
-    // captures on the VLAN's interface, and cannot rewrite authenticated packets.
+    // etherparse skips VLAN tags, and later IPsec authentication headers. convey ignores such
+    // frames: it captures on the VLAN's interface, and cannot rewrite authenticated packets.
     if !packet.link_exts.is_empty() {
         return None;
     }
@@ -73,8 +73,8 @@ fn judge(frame: &[u8]) -> Option<Headers> {
                 ..start
             })
         }
-        // etherparse takes a datagram without a length for a long one (RFC 2675), which no frame
-        // here can hold.
+        // etherparse treats UDP length 0 as a jumbo datagram (RFC 2675), which no frame here can
+        // contain.
         TransportSlice::Udp(udp) if udp.length() > 0 => Some(Headers {
             key: ip.key(Protocol::Udp, udp.source_port(), udp.destination_port()),
             payload_len: (ip.end - ip.l4 - 8) as u16,
@@ -98,7 +98,7 @@ impl Judged {
         match net {
             NetSlice::Ipv4(ip) if ip.extensions().is_empty() => {
                 let header = ip.header();
-                // Check the original bytes: etherparse drops the reserved flag.
+                // Verify the original bytes: etherparse's header drops the reserved flag.
                 if Sum16BitWords::new().add_slice(header.slice()).ones_complement() != 0 {
                     return None;
                 }
@@ -159,7 +159,7 @@ proptest! {
     #[test]
     fn fragments_of_a_packet_share_the_key_of_the_first(packet in any_packet()) {
         let whole = parse(&packet.bytes()).unwrap();
-        // All of the headers, or more.
+        // The first fragment has space for all headers.
         let fragments: Vec<Headers> = packet.fragments(9, 72).iter().map(|f| parse(f).unwrap()).collect();
         prop_assert_eq!(fragments[0].key, whole.key);
         prop_assert_eq!((fragments[0].flags, fragments[0].seq), (whole.flags, whole.seq));
