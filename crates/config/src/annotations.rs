@@ -14,10 +14,10 @@ use convey_model::{Algorithm, SourceSettings};
 /// Prefix of convey's annotations. Other prefixes belong to other programs.
 const PREFIX: &str = "convey.dev/";
 
-/// Most problems that are reported: a Service may have thousands of annotations.
+/// Maximum number of reported problems. A Service may have thousands of annotations.
 const MAX_PROBLEMS: usize = 8;
 
-/// Longest text that may be a number.
+/// Maximum length in bytes of a text that is parsed as a number.
 const MAX_NUMBER: usize = 32;
 
 const WEIGHT: &str = "convey.dev/weight";
@@ -35,7 +35,8 @@ const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::Maglev,
 ];
 
-/// Annotations of a Service. After a mistake in one of them all settings stay as they were.
+/// Settings from the annotations of a Service. While an annotation is invalid, all settings keep
+/// their previous values.
 #[derive(Debug, Default)]
 pub struct Annotations {
     settings: SourceSettings,
@@ -43,7 +44,8 @@ pub struct Annotations {
 }
 
 impl Annotations {
-    /// Replaces the annotations with the current ones of the Service, each with its name.
+    /// Replaces all annotations. `all` has the name and the text of each current annotation of the
+    /// Service.
     pub fn take<'a>(&mut self, all: impl IntoIterator<Item = (&'a str, &'a str)>) {
         let (mut settings, mut problems) = (SourceSettings::default(), BTreeSet::new());
         for (name, text) in all {
@@ -59,7 +61,7 @@ impl Annotations {
         self.problems = problems;
     }
 
-    /// Settings from the annotations.
+    /// Settings from the last annotations without a mistake.
     pub fn settings(&self) -> SourceSettings {
         self.settings
     }
@@ -92,7 +94,8 @@ fn set(settings: &mut SourceSettings, name: &str, text: &str) -> Result<(), Stri
     Ok(())
 }
 
-/// Value of an annotation as a value of the file: annotations have no number type.
+/// Converts the text of an annotation to a TOML value. Annotations have no number type, so a text
+/// such as `100` becomes a number.
 fn value(text: &str) -> DeValue<'_> {
     let is_short = text.len() <= MAX_NUMBER;
     match DeValue::parse(if is_short { text } else { "" }).map(toml::Spanned::into_inner) {

@@ -44,7 +44,7 @@ pub fn describe(config: &Config) -> String {
     text
 }
 
-/// Text such as `, at most 50 connections`.
+/// Text of a connection limit, such as `, at most 50 connections`; empty without a limit.
 pub(super) fn limit(connections: Option<u32>) -> String {
     connections.map_or(String::new(), |most| format!(", at most {most} connections"))
 }

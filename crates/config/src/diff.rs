@@ -9,9 +9,10 @@ use super::tables::{
     access_log, acme, announce, backend, dns, frontend, logs, passthrough, privileges, stats,
 };
 
-/// One line for each difference; empty if and only if both are equal.
+/// Returns one line for each difference; no line if and only if both configurations are equal.
 pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
-    // Destructured field by field, here and below, so that a new field cannot be forgotten.
+    // This function and those below destructure the structs, so that a new field does not compile
+    // until it is compared.
     let Config {
         frontends,
         backends,
@@ -51,7 +52,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     changes
 }
 
-/// Line for a frontend or backend that was added, removed or changed.
+/// Line for a frontend or backend that was added, removed or changed; `None` if it is unchanged.
 fn line<T>(
     kind: &str,
     (before, after): (Option<&T>, Option<&T>),
@@ -70,7 +71,7 @@ fn line<T>(
     }
 }
 
-/// Differences of a table, each below its name.
+/// Prefixes each difference with the name of its table.
 pub(super) fn below(table: &str, changes: Vec<String>) -> Vec<String> {
     changes.into_iter().map(|change| format!("{table}.{change}")).collect()
 }
@@ -85,7 +86,7 @@ pub(super) fn list_or<T: Display>(values: &[T], none: &str) -> String {
     if values.is_empty() { none.to_owned() } else { values.join(", ") }
 }
 
-/// Text `what old -> new`, if they differ.
+/// Text `what old -> new`; `None` if both values are equal.
 pub(super) fn change<T: Display + PartialEq>(what: &str, old: T, new: T) -> Option<String> {
     (old != new).then(|| format!("{what} {old} -> {new}"))
 }
@@ -96,7 +97,7 @@ pub(super) fn or<T: Display>(value: Option<T>, none: &str) -> String {
 }
 
 /// Pairs equal items of both lists, one to one: first the items of `before` in order, then the
-/// items that are only in `after`.
+/// items that are only in `after`. An item without a partner is paired with `None`.
 pub(super) fn pair<'a, T>(
     before: &'a [T],
     after: &'a [T],

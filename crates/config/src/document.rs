@@ -14,8 +14,8 @@ use super::variables::{VariableLookup, expand};
 /// Key that is allowed only in the main file.
 pub(super) const INCLUDE: &str = "include";
 
-/// Keys and tables of a configuration. Errors quote nothing from an included file without any of
-/// them: it may be a secret of another program.
+/// Top-level keys and tables of a configuration. An included file without any of them may be a
+/// secret of another program, so errors quote nothing from it.
 pub(super) const TOP_LEVEL: [&str; 14] = [
     "access_log",
     "acme",
@@ -33,22 +33,22 @@ pub(super) const TOP_LEVEL: [&str; 14] = [
     "timeouts",
 ];
 
-/// Most syntax errors that are reported for an included file that is not a configuration.
+/// Maximum number of syntax errors reported for an included file that is not a configuration.
 const MAX_FOREIGN_ERRORS: usize = 3;
 
 /// All texts merged into one table.
 pub(super) struct Document<'a> {
     pub(super) root: Spanned<DeTable<'a>>,
-    /// TOML syntax errors, by the start of their text.
+    /// TOML syntax errors of each text, with the offset at which the text starts.
     pub(super) syntax_errors: Vec<(usize, Vec<de::Error>)>,
-    /// Places of values from the environment.
+    /// Offsets of values that come from environment variables.
     pub(super) expanded: HashSet<usize>,
-    /// Problems between the texts.
+    /// Problems found while the texts were merged, such as a key in two of them.
     faults: Vec<DocumentFault>,
 }
 
 enum DocumentFault {
-    /// Key that another text already has.
+    /// Key that is set in two texts.
     Twice {
         second: Place,
         first: Place,
@@ -68,7 +68,7 @@ impl<'a> Document<'a> {
         for (start, text) in texts.parts() {
             let (table, mut errors) = DeTable::parse_recoverable(text);
             if start > 0 && is_foreign(table.get_ref()) {
-                // Messages about duplicates quote the key.
+                // Syntax errors about duplicates quote the key, so they are dropped.
                 errors.retain(|error| !is_duplicate(error));
                 errors.truncate(MAX_FOREIGN_ERRORS);
                 if let Some(fault) = foreign(table.get_ref(), start).filter(|_| errors.is_empty()) {
@@ -94,7 +94,7 @@ impl<'a> Document<'a> {
         Document { root: Spanned::new(0..0, root), syntax_errors, expanded, faults }
     }
 
-    /// Places of values that are unknown because a variable is missing.
+    /// Offsets of values that are unknown because an environment variable is missing.
     pub(super) fn unknown(&self) -> HashSet<usize> {
         let of_variable = |fault: &DocumentFault| match fault {
             DocumentFault::Variable(place, _) => Some(place.at),
@@ -103,7 +103,7 @@ impl<'a> Document<'a> {
         self.faults.iter().filter_map(of_variable).collect()
     }
 
-    /// Reports the problems between the texts.
+    /// Reports the problems found while the texts were merged.
     pub(super) fn report(&self, report: &Report<'_>) {
         for fault in &self.faults {
             match fault {
@@ -123,7 +123,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Whether an included file has no key of a configuration.
+/// Whether an included file is not a configuration: it has no key of one.
 fn is_foreign(table: &DeTable<'_>) -> bool {
     !table.keys().any(|key| TOP_LEVEL.contains(&key.get_ref().as_ref()))
 }
@@ -137,14 +137,15 @@ fn foreign(table: &DeTable<'_>, start: usize) -> Option<DocumentFault> {
 
 struct Walk<'l> {
     lookup: VariableLookup<'l>,
-    /// Start of the text.
+    /// Offset at which the current text starts among all texts.
     start: usize,
     expanded: HashSet<usize>,
     faults: Vec<DocumentFault>,
 }
 
 impl Walk<'_> {
-    /// Copies a table, with places among all texts and with variables replaced.
+    /// Copies a table, replaces variables, and converts places in the text to places among all
+    /// texts.
     fn table<'a>(&mut self, table: DeTable<'a>, path: &str) -> DeTable<'a> {
         let entries = table.into_iter().map(|(key, value)| {
             let path = join(path, key.get_ref());

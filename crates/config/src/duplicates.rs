@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use toml_parser::Source;
 use toml_parser::parser::{Event, EventKind, RecursionGuard, parse_document};
 
-/// Maximum depth, equal to that of the reader of values.
+/// Maximum nesting depth. The parser of values has the same limit.
 const MAX_DEPTH: u32 = 80;
 
-/// Keys of a text, by their start.
+/// Keys of a text, by the offset of their first byte.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     all: HashMap<usize, Key>,
-    /// First place where each path gets a value or a header.
+    /// First offset at which each path gets a value or is the header of a table.
     defined: HashMap<KeyPath, usize>,
-    /// First place where each path is part of another.
+    /// First offset at which each path appears, also as the beginning of a longer path.
     mentioned: HashMap<KeyPath, usize>,
 }
 
@@ -23,12 +23,12 @@ type KeyPath = Vec<String>;
 #[derive(Debug)]
 struct Key {
     path: KeyPath,
-    /// Start of the last key in the table's header.
+    /// Offset of the last key in the header of the key's table.
     header: Option<usize>,
 }
 
 impl Keys {
-    /// Reads the keys. A text that is not TOML has none.
+    /// Reads the keys of a text. The result is empty if the text is not TOML.
     pub(super) fn of(text: &str) -> Keys {
         let mut events: Vec<Event> = Vec::new();
         let tokens = Source::new(text).lex().into_vec();
@@ -38,14 +38,14 @@ impl Keys {
         reader.keys
     }
 
-    /// First place of the key that is repeated at `second`.
+    /// Offset of the first occurrence of the key that is repeated at offset `second`.
     pub(super) fn first(&self, second: usize) -> Option<usize> {
         let path = &self.all.get(&second)?.path;
         let before = |places: &HashMap<KeyPath, usize>| places.get(path).copied().filter(|at| *at < second);
         before(&self.defined).or_else(|| before(&self.mentioned))
     }
 
-    /// Start of the header of the table that contains the key at `at`.
+    /// Offset of the header of the table that contains the key at offset `at`.
     pub(super) fn header(&self, at: usize) -> Option<usize> {
         self.all.get(&at)?.header
     }
@@ -57,13 +57,13 @@ struct Reader<'a> {
     text: &'a str,
     keys: Keys,
     table: KeyPath,
-    /// Start of the last key in the table's header.
+    /// Offset of the last key in the header of the current table.
     header: Option<usize>,
     in_header: bool,
     /// Keys before the next `=` or `]`, and the start of the last one.
     parts: KeyPath,
     at: usize,
-    /// Path of the value that comes next.
+    /// Path of the next value, once its keys are complete.
     value: Option<KeyPath>,
     /// Open inline tables and arrays.
     open: Vec<KeyPath>,
@@ -139,7 +139,8 @@ impl Reader<'_> {
         self.open.last().unwrap_or(&self.table)
     }
 
-    /// Path of an array item: each item has its own keys.
+    /// Path of the next item of an array. A number makes each path unique, because each item has
+    /// its own keys.
     fn item(&mut self, mut array: KeyPath) -> KeyPath {
         self.items += 1;
         array.push(format!("\n{}", self.items));

@@ -2,10 +2,10 @@
 
 use super::problem::Problem;
 
-/// Decodes bytes; `file` is the name of the file in the problem.
+/// Decodes bytes as UTF-8. `file` is the name of the file in the error.
 ///
 /// # Errors
-/// The first byte that is not UTF-8, with its line.
+/// Returns a problem at the first byte that is not UTF-8.
 pub(super) fn decode(file: &str, bytes: Vec<u8>) -> Result<String, Problem> {
     let error = match String::from_utf8(bytes) {
         Ok(text) => return Ok(text),

@@ -1,5 +1,5 @@
 //! Schema of the file: tables and keys, allowed values, and defaults. `validate` checks constraints
-//! between several of them.
+//! between several values.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -24,8 +24,8 @@ use super::values::{ServerAddress, choice, string};
 use super::{AccessLogConfig, Config, DnsConfig, LogConfig, Privileges, Stats};
 use convey_model::{self as model, AcmeConfig, CertificatePair, Mode, Timeouts};
 
-/// A whole file, whose values are each valid. Required values that are missing or wrong are `None`,
-/// and reported.
+/// A parsed file, in which each value is valid by itself. A required value that is missing or wrong
+/// is `None`, and its error is reported.
 #[derive(Debug, Clone)]
 pub(super) struct ParsedFile {
     pub(super) mode: Mode,
@@ -155,8 +155,8 @@ impl ParsedFile {
     }
 }
 
-/// Keeps the ordered certificates of a frontend whose names are still wanted, in the order of these
-/// names.
+/// Drops ACME certificates of a frontend for names that are no longer configured, and sorts the
+/// others in the order of the configured names.
 fn keep_wanted(acme: &AcmeConfig, frontend: &mut model::FrontendConfig) {
     let Some(tls) = frontend.tls.as_mut().filter(|tls| tls.acme) else { return };
     let folder = acme.folder.join(AcmeConfig::CERTIFICATES);

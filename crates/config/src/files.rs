@@ -12,11 +12,11 @@ use tokio::sync::oneshot;
 
 use crate::rights::{explained, with_rights};
 
-/// Largest file that is read, in bytes. A configuration with 100,000 servers has this size; usual
-/// ones have a thousandth.
+/// Maximum size of a file in bytes. A configuration with 100,000 servers is about this long; most
+/// configurations have a thousandth of it.
 pub(crate) const MAX_SIZE: u64 = 16 << 20;
 
-/// Most names that are read from a folder.
+/// Maximum number of names read from a directory.
 const MAX_ENTRIES: usize = 100_000;
 
 /// End of the first line of a private key (RFC 7468), encrypted or not.
@@ -27,46 +27,47 @@ const KEY: &[u8] = b"PRIVATE KEY-----";
 pub struct ReadFile {
     /// Path of the file.
     pub path: PathBuf,
-    /// `None` if it could not be read.
+    /// Content of the file; `None` if it could not be read.
     pub content: Option<Vec<u8>>,
     /// Whether the file is an access list, with a network on each line.
     pub is_access_list: bool,
-    /// Whether the file was read as a certificate or a key, with rights that convey uses for these
-    /// only.
+    /// Whether the file was read as a certificate or a key. convey uses its right to read files of
+    /// other users only for these.
     pub is_secret: bool,
 }
 
-/// Files that a load of a configuration has read.
+/// All files read during a load of a configuration.
 #[derive(Debug, Clone, Default)]
 pub struct ReadFiles {
-    /// The configuration, and the files that it includes.
+    /// The configuration file and the files that it includes, with their contents.
     pub texts: Vec<(PathBuf, Vec<u8>)>,
-    /// Files that the configuration names.
+    /// Other files that the configuration names, such as certificates and access lists.
     pub named: Vec<ReadFile>,
 }
 
-/// Reads a file to its end, if it is a regular file within the size limit. Never waits for a
-/// writer.
+/// Reads a file to its end, if it is a regular file within the size limit. Never waits for a writer
+/// of a FIFO.
 ///
 /// # Errors
-/// The file cannot be read, or must not be: the text has the reason.
+/// The file cannot be read or is not allowed. The error text has the reason.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_checked(path, check)
 }
 
-/// Reads a file of certificates. convey may hold the right to read those of other users.
+/// Reads a file of certificates. If convey has the right to read files of other users, it uses the
+/// right here.
 ///
 /// # Errors
-/// The kernel refuses to open it, or it is no regular file, or too long.
+/// The kernel refuses to open the file, or the file is not regular or too long.
 pub(crate) fn read_certificates(path: &Path) -> io::Result<Vec<u8>> {
     with_rights(|| read(path))
 }
 
-/// Reads a file with a secret, which others may neither read nor write. convey may hold the right
-/// to read those of other users.
+/// Reads a file with a secret, which other users must neither read nor write. If convey has the
+/// right to read files of other users, it uses the right here.
 ///
 /// # Errors
-/// The file cannot be read, or must not be: the text has the reason.
+/// The file cannot be read or is not allowed. The error text has the reason.
 pub(crate) fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
     let check = |found: &Metadata| {
         check(found)?;
@@ -75,11 +76,11 @@ pub(crate) fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
     with_rights(|| read_checked(path, check))
 }
 
-/// Reads a private key like [`read_secret`]. A file without a key may be readable by others: it is
-/// not a secret, and the missing key is the problem to report.
+/// Reads a private key like [`read_secret`]. A file that contains no key may be readable by other
+/// users: it is not a secret, and the caller reports the missing key.
 ///
 /// # Errors
-/// As [`read_secret`].
+/// Those of [`read_secret`].
 pub(crate) fn read_key(path: &Path) -> io::Result<Vec<u8>> {
     let has_key = |bytes: &[u8]| bytes.windows(KEY.len()).any(|part| part == KEY);
     read_secret(path).or_else(|refused| match read_certificates(path) {
@@ -88,11 +89,11 @@ pub(crate) fn read_key(path: &Path) -> io::Result<Vec<u8>> {
     })
 }
 
-/// Lists the names in a folder of certificates, sorted, one in a line. Names that are not UTF-8 are
-/// left out.
+/// Lists the names in a directory of certificates: sorted, one name per line, without names that
+/// are not UTF-8.
 ///
 /// # Errors
-/// The folder cannot be read, or the path is not a folder.
+/// The directory cannot be read, or the path is not a directory.
 pub(crate) fn list(path: &Path) -> io::Result<Vec<u8>> {
     with_rights(|| list_plainly(path))
 }
@@ -108,23 +109,24 @@ fn list_plainly(path: &Path) -> io::Result<Vec<u8>> {
 
 fn read_checked(path: &Path, check: impl Fn(&Metadata) -> io::Result<()>) -> io::Result<Vec<u8>> {
     let explained = |error| explained(path, error);
-    // Opening a FIFO or a device may have side effects.
+    // The check comes before the open: opening a FIFO or a device may have side effects.
     check(&fs::metadata(path).map_err(explained)?)?;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
     let file = opened.map_err(explained)?;
-    // Another file may have replaced it since.
+    // Another file may have replaced the checked one.
     check(&file.metadata()?)?;
     read_all(file)
 }
 
-/// Runs `work` in a thread of its own, since it may take long or never end. The runtime continues
-/// meanwhile, and the exit of the program does not wait. `None` if no thread can be started.
+/// Runs `work` in its own thread, because it may take long or never end. The async runtime
+/// continues meanwhile, and the exit of the program does not wait for the thread. Returns `None` if
+/// no thread can be started.
 pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     begin_aside(work).await.ok()
 }
 
-/// Starts `work` in a thread; the channel returns its result.
+/// Starts `work` in its own thread, and returns a channel that receives the result.
 pub fn begin_aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
     let (done, result) = oneshot::channel();
     // If the thread cannot be started, the channel is closed.

@@ -6,15 +6,15 @@ use std::fmt::Display;
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let length = lower.chars().count();
-    // A third of the length, and never the whole word.
+    // At most a third of the letters may differ, and never all of them.
     let most = |candidate: &str| {
         let length = candidate.chars().count();
         length.div_ceil(3).min(length.saturating_sub(1))
     };
     candidates
         .into_iter()
-        // The distance is at least the difference in length, and takes long to compute for a very
-        // long word.
+        // The distance is at least the difference in length. Computing the distance takes long for
+        // a very long word.
         .filter(|candidate| length.abs_diff(candidate.chars().count()) <= most(candidate))
         .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate))
         .filter(|(distance, candidate)| *distance <= most(candidate))
@@ -22,8 +22,8 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// Names in other load balancers (HAProxy, nginx, Envoy, IPVS), the name here, and other keys to
-/// set.
+/// Names in other load balancers (HAProxy, nginx, Envoy, IPVS), each with the name in convey and a
+/// hint about other keys to set.
 const ELSEWHERE: [(&str, &str, &str); 22] = [
     ("leastconn", "least_connections", ""),
     ("least_conn", "least_connections", ""),
@@ -49,7 +49,8 @@ const ELSEWHERE: [(&str, &str, &str); 22] = [
     ("ping", "none", ""),
 ];
 
-/// Hint for a wrong choice of a few words; the word may be the name in another load balancer.
+/// Hint for a word that is not one of the allowed `names`. It may be the name in another load
+/// balancer.
 pub(super) fn did_you_mean_or_elsewhere(word: &str, names: &[&str]) -> String {
     let lower = word.to_lowercase();
     let known = ELSEWHERE.iter().find(|(elsewhere, name, _)| *elsewhere == lower && names.contains(name));
@@ -59,12 +60,12 @@ pub(super) fn did_you_mean_or_elsewhere(word: &str, names: &[&str]) -> String {
     }
 }
 
-/// Text `; did you mean ...?` to append to a message, or an empty one.
+/// Text `; did you mean ...?` to append to a message; empty if no candidate is close.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default()
 }
 
-/// The first items of a list, and the number of further ones, so that a line stays short.
+/// The first `most` items of a list, and the number of further items, so that a line stays short.
 pub fn listed(all: impl ExactSizeIterator<Item: Display>, most: usize) -> String {
     let more = all.len().saturating_sub(most);
     let some = all.take(most).map(|one| one.to_string()).collect::<Vec<_>>().join(", ");

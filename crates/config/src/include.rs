@@ -8,18 +8,18 @@ use toml::de::{DeTable, DeValue};
 use super::document::INCLUDE;
 use super::variables::expand;
 
-/// Most files that a configuration may include.
+/// Maximum number of files that a configuration may include.
 pub(super) const MAX_FILES: usize = 1_000;
 
-/// Matching as in shells: `*` does not match `/`. [`is_shown`] checks hidden files instead of glob,
-/// which would panic at names that are not UTF-8.
+/// Wildcards match as in shells: `*` does not match `/`. [`is_shown`] checks hidden files instead
+/// of glob, which would panic at names that are not UTF-8.
 const LIKE_A_SHELL: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: false,
 };
 
-/// Valid patterns of a text; invalid ones are left out.
+/// Valid include patterns in the text of a configuration. Invalid patterns are left out.
 pub(super) fn patterns(text: &str) -> Vec<String> {
     if !text.contains(INCLUDE) {
         return Vec::new();
@@ -37,12 +37,12 @@ pub(super) fn patterns(text: &str) -> Vec<String> {
     }
 }
 
-/// Files that the patterns of the file at `path` match: sorted, each file once, and at most one
-/// more than [`MAX_FILES`]. A pattern without wildcards always yields its file, even if that does
-/// not exist. A pattern with wildcards never matches the file at `path`.
+/// Files that the include patterns of the file at `path` match: sorted, each file once. Returns at
+/// most [`MAX_FILES`] + 1 files. A pattern without wildcards always yields its file, even if the
+/// file does not exist. A pattern with wildcards never matches the file at `path` itself.
 ///
 /// # Errors
-/// A folder cannot be read, so its files are unknown.
+/// A directory cannot be read, so its files are unknown.
 pub(super) fn files(path: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, GlobError> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let own = path.canonicalize().ok();
@@ -71,14 +71,15 @@ pub(super) fn files(path: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, Gl
 /// Whether a pattern may match this file: hidden names need a dot in the pattern.
 fn is_shown(file: &Path, pattern: &Path) -> bool {
     let is_hidden = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
-    // Compared from the end: the beginning of both may be written in two ways.
+    // Compares from the end, because the paths may begin differently for the same directory.
     file.components()
         .rev()
         .zip(pattern.components().rev())
         .all(|(part, meant)| !is_hidden(part) || is_hidden(meant))
 }
 
-/// Folders in which the patterns may find files: the part of a pattern before its first wildcard.
+/// Directories in which the patterns may find files: the part of each pattern before its first
+/// wildcard.
 pub(super) fn folders(path: &Path, patterns: &[String]) -> Vec<PathBuf> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let folder = |pattern: &String| {

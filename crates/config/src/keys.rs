@@ -44,17 +44,19 @@ use crate::problem::{Place, Placed};
 ///     - `read`: the parser of the value, a function of `values`.
 ///     - `unset`: for an optional field, the word for `None` in the log.
 ///     - `shown`: the text of a value in the log, if it is not that of [`Shown`].
-///     - `reworded`: a pair of an older word that still works, and its new name.
+///     - `reworded`: a former word for a value, which still works, and the new word.
 ///     - `renamed`: a former name of the key that still works.
-///     - `only_in`: the modes that have the key, a variant of [`OnlyIn`].
+///     - `only_in`: the modes in which the key has an effect, a variant of [`OnlyIn`].
 ///     - `describe`: the text of `convey check`, given the model and the modes that use it.
-///       Fragments are joined. Without this part the key is not shown, or with another one.
+///       The fragments of all keys are joined. A key without this part is not shown, or it is part
+///       of another key's fragment.
 ///     - `kind`, `default`, `sample`, `example` (and `change`, unless a reload applies it): see
 ///       `KeyDoc`.
 /// - `list "NAME" => FIELD: TYPE { ... }` is a key with one value or several, with the same parts.
 ///   `by` is another method of `TomlTable` that reads it.
-/// - `also FIELD = VALUE, ... { ... }` are fields that other code reads: each with its value, and
-///   together `changes` (the log text of a reload), `describe`, and the `docs` of their keys.
+/// - `also FIELD = VALUE, ... { ... }` are fields that other code reads, each with its value. The
+///   parts `changes` (the log text of a reload), `describe`, and `docs` apply to all fields of the
+///   entry.
 ///
 /// The macro makes:
 ///
@@ -65,7 +67,7 @@ use crate::problem::{Place, Placed};
 /// - `shown`, the values of all keys as text;
 /// - `changes`, the differences of two models, in the order of the entries;
 /// - `describe`, the fragments of `convey check`, in the order of the entries;
-/// - `of_some_modes`, the places of keys that only some modes have;
+/// - `of_some_modes`, the places of keys that have an effect only in some modes;
 /// - `DOCS`, the keys for the reference.
 ///
 /// `model` and `changes` name every field of the model, so that a new field does not compile before
@@ -246,12 +248,12 @@ macro_rules! keys {
 
 pub(crate) use keys;
 
-/// `changes` of a field that another line reports.
+/// Omits a field from `changes`, because another entry reports its differences.
 pub(crate) fn unreported<M>(_: &M, _: &M) -> Option<String> {
     None
 }
 
-/// Differences from a `changes` closure of a list. (The closure gets its types here.)
+/// Calls the `changes` closure of a list entry. (The closure gets its types here.)
 pub(crate) fn changes_of<M, C: IntoIterator<Item = String>>(
     old: &M,
     new: &M,
@@ -260,7 +262,7 @@ pub(crate) fn changes_of<M, C: IntoIterator<Item = String>>(
     changes(old, new)
 }
 
-/// Fragment from a `describe` closure of a list. (The closure gets its types here.)
+/// Calls the `describe` closure of a list entry. (The closure gets its types here.)
 pub(crate) fn fragment<M>(
     model: &M,
     modes: &[convey_model::Mode],
@@ -269,18 +271,18 @@ pub(crate) fn fragment<M>(
     describe(model, modes)
 }
 
-/// Values of a list, or the given word without any.
+/// Values of a list, joined by commas; `none` if the list is empty.
 pub(crate) fn list_of<T: Shown>(values: &[T], none: &str) -> String {
     let values: Vec<String> = values.iter().map(Shown::shown).collect();
     if values.is_empty() { none.to_owned() } else { values.join(", ") }
 }
 
-/// Text of a value from a `shown` closure of a list. (The closure gets its types here.)
+/// Calls the `shown` closure of a list entry. (The closure gets its types here.)
 pub(crate) fn text_of<T>(value: &T, shown: impl Fn(&T) -> String) -> String {
     shown(value)
 }
 
-/// Place of a key that is set.
+/// Place of a key; `None` if the key is not set.
 pub(crate) fn place<T>(found: Option<&Placed<T>>) -> Option<&Place> {
     found.map(|found| &found.place)
 }

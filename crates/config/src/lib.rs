@@ -68,8 +68,8 @@ use convey_model::{
     AcmeConfig, AnnounceConfig, BackendConfig, FrontendConfig, Mode, PacketSettings, Timeouts,
 };
 
-/// A validated configuration. Code that uses it gets no unchecked strings, and no defaults that
-/// depend on a mode.
+/// A validated configuration. It contains no unchecked strings, and no defaults that depend on a
+/// mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Frontends, sorted by name.
@@ -84,7 +84,7 @@ pub struct Config {
     pub privileges: Privileges,
     /// Certificates that convey orders itself.
     pub acme: Option<Arc<AcmeConfig>>,
-    /// How the addresses of frontends are announced.
+    /// Settings for announcing the addresses of frontends.
     pub announce: Option<Arc<AnnounceConfig>>,
     /// Statistics endpoint.
     pub stats: Stats,
@@ -134,13 +134,13 @@ pub struct Loaded {
     pub config: Config,
     /// Warnings about settings that work but are probably mistakes; in the order of the file.
     pub warnings: Vec<Problem>,
-    /// Chains of unusable pairs in a folder of certificates. Empty except for a reload: at the
-    /// start these are errors.
+    /// Certificate chains of unusable pairs in a folder of certificates. Empty except after a
+    /// reload: at the start, an unusable pair is an error.
     pub refused_certificates: Vec<PathBuf>,
     source: Source,
 }
 
-/// Texts of a configuration, for the places of later problems.
+/// Texts of a configuration and the parsed file, for the places of later problems.
 #[derive(Debug, Clone)]
 struct Source {
     texts: Texts,
@@ -181,12 +181,12 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
     load_with_lists(path, &mut ReadFiles::default(), None)
 }
 
-/// Loads a configuration as [`load`] does. `read_files` gets all files that were read, also if they
-/// have errors. `before` is set for a reload: then an unusable pair in a folder of certificates is
-/// no error, and the previous pair is kept, if there was one.
+/// Loads a configuration like [`load`]. `read_files` receives all files that were read, even if
+/// they have errors. `before` is set for a reload: an unusable pair in a folder of certificates is
+/// then no error, and the previous pair stays, if there was one.
 ///
 /// # Errors
-/// As [`load`].
+/// Those of [`load`].
 pub fn load_with_lists(
     path: &Path,
     read_files: &mut ReadFiles,
@@ -212,8 +212,8 @@ pub fn load_with_lists(
     Ok(loaded)
 }
 
-/// Folders that contain a file and its included files, if the file can be read. For a folder that
-/// is a link, also the target of the link.
+/// Directories that contain the file at `path` and its included files. If a symbolic link leads to
+/// an included file, the real directory is included, too.
 pub fn folders(path: &Path) -> Vec<PathBuf> {
     let read = read(path, &mut ReadFiles::default());
     let patterns = read.map(|text| include::patterns(&text)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A list of servers in place of a configuration file: one `HOST:PORT` a line.
+//! A list of servers in place of a configuration file: one `HOST:PORT` per line.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -22,9 +22,9 @@ pub struct ListSettings {
     pub stats: SocketAddr,
 }
 
-/// Reads and validates a list of servers. All other settings have their defaults: a frontend
-/// `listen`, and a backend `servers`, in which the name of each server is its text in the list.
-/// `read_files` gets the list as it was read.
+/// Reads and validates a list of servers. All other settings have their defaults. The result has
+/// one frontend `listen` and one backend `servers`; the name of each server is its text in the
+/// list. `read_files` receives the list.
 ///
 /// # Errors
 /// [`LoadError::Unreadable`] if there is no text to read, [`LoadError::Invalid`] with all errors in
@@ -66,7 +66,7 @@ fn parse(name: &str, text: &str, list: ListSettings) -> Result<Loaded, Vec<Probl
     Ok(Loaded::new(texts, file, warnings))
 }
 
-/// Entries of the lines, without blanks and comments, and where each begins.
+/// Entries of a list with the offset of each, without comments and empty lines.
 fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut next = 0;
     let lines = text.split_inclusive('\n').map(move |line| {

@@ -1,8 +1,9 @@
-//! Loops: servers of a proxied frontend that lead back to it, through addresses of this host. Pure.
+//! Detection of loops: servers of a proxied frontend that lead back to it through addresses of this
+//! host. Pure.
 //!
-//! Connections may go from backend to backend: the address of a server may be that of a frontend,
-//! which has a backend again. One pass over the whole configuration finds the backends that lead to
-//! no loop. Only the servers of the other backends are checked one by one.
+//! Connections may pass through several backends: the address of a server may be the address of a
+//! frontend, which has a backend again. One pass over the whole configuration finds the backends
+//! that cannot be in a loop. Only the servers of the other backends are checked one by one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +15,7 @@ pub(super) struct Listens<'a> {
     pub(super) name: &'a str,
     pub(super) protocol: Protocol,
     pub(super) listen: Vec<Listen>,
-    /// Backends that its connections may go on to.
+    /// Backends that connections of this frontend may go to.
     pub(super) backends: Vec<&'a str>,
 }
 
@@ -27,9 +28,9 @@ pub(super) struct Loop<'a> {
     listen: SocketAddr,
 }
 
-/// Adds these servers to their backends, one after another. Leaves out a server that would close a
-/// loop on a host with the addresses `own`, and returns that loop. `own` need not contain the
-/// addresses of the loopback interface.
+/// Finds the servers that would close a loop. The result has one item for each server: the loop, or
+/// `None`. Servers are added one after another, and a server that would close a loop is not added.
+/// `own` has the addresses of this host; it need not contain loopback addresses.
 pub(super) fn loops<'a>(
     frontends: &[Listens<'a>],
     servers: &[(&'a str, SocketAddr)],
@@ -49,25 +50,26 @@ pub(super) fn loops<'a>(
     found
 }
 
-/// A backend reached by a protocol; by a certain port, too, if a server keeps the client's port.
+/// A backend and the protocol of its connections; also their port, if a server keeps the client's
+/// port.
 type Node<'a> = (&'a str, Protocol, Option<u16>);
 
 /// Graph of the listen addresses of frontends, and their backends.
 struct Graph<'a, 'b> {
     frontends: &'b [Listens<'a>],
     listeners: HashMap<Endpoint, usize>,
-    /// Listen addresses.
+    /// IP addresses on which frontends listen.
     addresses: HashSet<IpAddr>,
     own: &'b BTreeSet<IpAddr>,
-    /// Backends with a server that has no port.
+    /// Backends with a server that has no port of its own and keeps the client's port.
     keeps_port: HashSet<&'a str>,
     numbers: HashMap<Node<'a>, usize>,
-    /// Nodes of each backend, with the protocol and port of connections.
+    /// Nodes of each backend, with the protocol and the port of their connections.
     of_backend: HashMap<&'a str, BTreeMap<usize, (Protocol, u16)>>,
     count: usize,
 }
 
-/// Edge of the graph: connections of one node that a server sends on to another.
+/// Edge of the graph: `server`, a server of node `from`, sends connections to node `to`.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     server: usize,
@@ -119,7 +121,7 @@ impl<'a, 'b> Graph<'a, 'b> {
         (backend, protocol, self.keeps_port.contains(backend).then_some(port))
     }
 
-    /// Steps through these servers, in order.
+    /// Edges that these servers add to the graph, in order.
     fn steps(&self, servers: &[(&'a str, SocketAddr)]) -> Vec<Step> {
         let mut steps = Vec::new();
         for (number, (backend, server)) in
@@ -146,7 +148,7 @@ impl<'a, 'b> Graph<'a, 'b> {
     }
 
     /// Frontend that receives connections from this host to `addr`, and its listen address. A
-    /// concrete address takes precedence over a wildcard.
+    /// specific address takes precedence over a wildcard.
     fn listener(&self, protocol: Protocol, addr: SocketAddr) -> Option<(usize, SocketAddr)> {
         let wildcard: IpAddr = match addr.is_ipv4() {
             true => Ipv4Addr::UNSPECIFIED.into(),
@@ -160,19 +162,20 @@ impl<'a, 'b> Graph<'a, 'b> {
     }
 }
 
-/// Steps through the servers that were added.
+/// Graph of the servers added so far, and the state of searches in it.
 struct Ways {
-    /// Whether a node may be in a loop, with all servers added.
+    /// Whether each node may be in a loop once all servers are added.
     in_question: Vec<bool>,
-    /// Steps from each node.
+    /// Edges from each node.
     from: Vec<Vec<Step>>,
-    /// Search in which a node was last reached, and the step to it.
+    /// For each node: the number of the last search that reached it, and the edge to it.
     reached: Vec<Option<(usize, Step)>>,
     searches: usize,
 }
 
 impl Ways {
-    /// Creates the graph without steps, for this number of nodes. `steps` are all possible steps.
+    /// Creates a graph with this number of nodes and no edges. `steps` are all edges that may be
+    /// added.
     fn new(nodes: usize, steps: &[Step]) -> Ways {
         let mut in_question = vec![true; nodes];
         drop_ends(&mut in_question, steps.iter().map(|step| (step.from, step.to)));
@@ -180,8 +183,8 @@ impl Ways {
         Ways { in_question, from: vec![Vec::new(); nodes], reached: vec![None; nodes], searches: 0 }
     }
 
-    /// Adds the steps server by server, except those of servers that close a loop. Returns these
-    /// servers with their loops.
+    /// Adds the edges server by server, except the edges of servers that close a loop. Returns
+    /// these servers with their loops.
     fn close(mut self, steps: &[Step]) -> Vec<(usize, Vec<Step>)> {
         let mut found = Vec::new();
         for of_server in steps.chunk_by(|a, b| a.server == b.server) {
@@ -196,7 +199,8 @@ impl Ways {
         found
     }
 
-    /// Steps from `first` back to its start, if there is such a path.
+    /// Edges of a path that begins with `first` and ends at its start; `None` if there is no such
+    /// path.
     fn way_back(&mut self, first: Step) -> Option<Vec<Step>> {
         self.searches += 1;
         let mut next = vec![first];
@@ -220,8 +224,8 @@ impl Ways {
     }
 }
 
-/// Removes nodes without outgoing steps, and those that lead only to such nodes. Each step is
-/// between two nodes.
+/// Removes nodes without outgoing steps, and nodes that lead only to removed nodes. Each step is a
+/// pair of nodes.
 fn drop_ends(nodes: &mut [bool], steps: impl Iterator<Item = (usize, usize)>) {
     let (mut onwards, mut before) = (vec![0_usize; nodes.len()], vec![Vec::new(); nodes.len()]);
     for (from, to) in steps.filter(|(from, to)| nodes[*from] && nodes[*to]) {
@@ -240,7 +244,8 @@ fn drop_ends(nodes: &mut [bool], steps: impl Iterator<Item = (usize, usize)>) {
     }
 }
 
-/// Address of a server for a client that connects to `port`.
+/// Address of a server for a client that connects to `port`. A server without a port keeps the
+/// client's port.
 fn at(mut server: SocketAddr, port: u16) -> SocketAddr {
     if server.port() == 0 {
         server.set_port(port);
@@ -286,14 +291,14 @@ mod tests {
         all.iter().map(listens).collect()
     }
 
-    /// Loops of servers, each with its backend.
+    /// Result of `loops` for these servers, each given as backend and address.
     fn found<'a>(frontends: &[Listens<'a>], servers: &[(&'a str, &str)]) -> Vec<Option<Loop<'a>>> {
         let servers: Vec<(&str, SocketAddr)> =
             servers.iter().map(|(backend, server)| (*backend, addr(server))).collect();
         loops(frontends, &servers, &own())
     }
 
-    /// Frontends of these loops.
+    /// Names of the frontends in each loop.
     fn passed<'a>(frontends: &[Listens<'a>], servers: &[(&'a str, &str)]) -> Vec<String> {
         let names = |found: Option<Loop<'_>>| found.map_or(String::new(), |found| found.frontends.join(" "));
         found(frontends, servers).into_iter().map(names).collect()

@@ -12,11 +12,11 @@ use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer};
 use super::{Config, Loaded, hint, validate};
 use convey_model::{FrontendConfig, Interface, Mode, RouteHop};
 
-/// Most ports of a range in proxy mode.
+/// Maximum number of ports in a range in proxied modes.
 const MAX_PROXIED_PORTS: usize = 1_024;
 
-/// Most ports of all frontends in packet modes. The guard's map has twice as many entries: ports
-/// that a reload removes stay while they drain.
+/// Maximum number of ports of all frontends in packet modes. The guard's map has twice as many
+/// entries, because ports that a reload removes stay in it while they drain.
 const MAX_FORWARDED_PORTS: usize = 32_768;
 
 /// Network of this host, for checks of a configuration.
@@ -31,9 +31,9 @@ pub struct HostNetwork<'a> {
     pub refusal: &'a dyn Fn(IpAddr) -> Option<String>,
 }
 
-/// Checks whether a valid file can run on a host with this network, with the modes of its
-/// configuration. Returns warnings. For proxy mode the check covers only this host's addresses: the
-/// kernel reports addresses that cannot be bound.
+/// Checks whether a valid file can run on a host with this network, in the modes of its
+/// configuration. Returns warnings. In proxy mode, only the addresses of this host are checked
+/// here; the kernel later reports addresses that cannot be bound.
 ///
 /// # Errors
 /// All settings that cannot work, in the order of the file.
@@ -70,7 +70,7 @@ pub(crate) struct HostCheck<'a> {
     pub(crate) frontends: Vec<(&'a ParsedFrontend, Mode)>,
     pub(crate) config: &'a Config,
     pub(crate) network: &'a HostNetwork<'a>,
-    /// Whether the network is that of the host, and not only derived from the file.
+    /// Whether `network` is the network of this host; `false` if only the file is checked.
     pub(crate) is_host_known: bool,
     pub(crate) report: &'a Report<'a>,
     pub(crate) backends: HashMap<&'a str, &'a ParsedBackend>,
@@ -85,7 +85,7 @@ pub(crate) struct HostCheck<'a> {
 impl<'a> HostCheck<'a> {
     fn new(loaded: &'a Loaded, network: &'a HostNetwork<'a>, report: &'a Report<'a>) -> HostCheck<'a> {
         let (file, config) = (&loaded.source.file, &loaded.config);
-        // A process that drains leaves out frontends of the file.
+        // While a process drains, its configuration lacks some frontends of the file.
         let modes: HashMap<&str, Mode> =
             config.frontends.iter().map(|frontend| (&*frontend.name, frontend.mode)).collect();
         let with_mode = |frontend: &'a ParsedFrontend| Some((frontend, modes.get(&*frontend.name).copied()?));
@@ -119,7 +119,7 @@ impl<'a> HostCheck<'a> {
 }
 
 impl HostCheck<'_> {
-    /// Reports keys that have no effect in a mode.
+    /// Reports keys that have no effect in the mode of their frontends.
     fn keys(&self) {
         for (frontend, mode) in &self.frontends {
             self.frontend(frontend, *mode);
@@ -156,7 +156,7 @@ impl HostCheck<'_> {
         self.announcing();
     }
 
-    /// Reports timeouts of the file and of backends that have no effect in any of their frontends.
+    /// Reports timeouts, of the file and of backends, that have no effect in any frontend.
     fn timeouts(&self) {
         self.without_effect(self.file.timeouts.of_some_modes(), "", |_| true);
         for backend in &self.file.backends {
@@ -165,7 +165,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Reports keys for certain modes, if none of the frontends that `has_them` selects is in one.
+    /// Reports keys for certain modes, if none of the frontends that `has_them` selects is in such
+    /// a mode.
     fn without_effect(
         &self,
         keys: Vec<(&Place, OnlyIn)>,
@@ -181,13 +182,13 @@ impl HostCheck<'_> {
         }
     }
 
-    /// convey looks for packets on the interface of an address, unless that is the loopback
-    /// interface or the file names interfaces.
+    /// Checks the interface of `[announce]`. convey captures packets on the interface that has the
+    /// frontend's address, unless that is the loopback interface or the file names interfaces.
     fn announcing(&self) {
         let Some(announce) = &self.file.announce else { return };
         let name = &announce.config.interface;
         let interface = self.network.interfaces.iter().find(|interface| interface.name == *name);
-        // Interfaces are known only if there are packet modes.
+        // `network.interfaces` is empty unless there are packet modes.
         if interface.is_none() && !self.network.interfaces.is_empty() {
             let all: Vec<&str> =
                 self.network.interfaces.iter().map(|interface| interface.name.as_str()).collect();
@@ -215,8 +216,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Limits the number of ports: a port takes sockets in proxied modes, and else a descriptor and
-    /// an entry of the guard's map.
+    /// Limits the number of ports. In proxied modes a port needs sockets; in packet modes it needs
+    /// a descriptor and an entry of the guard's map.
     fn ports(&self) {
         let mut forwarded = 0;
         for (frontend, mode) in &self.frontends {
@@ -278,13 +279,13 @@ pub(crate) fn can_be_reached(own: IpAddr) -> bool {
     !own.is_loopback() && !is_link_local(own)
 }
 
-/// Whether an address is link-local. Such IPv4 addresses work like any other, and such IPv6
-/// addresses need the name of the interface.
+/// Whether an address is link-local in IPv6: such addresses need the name of an interface.
+/// Link-local IPv4 addresses work like any other.
 pub(crate) fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Whether both are of one family.
+/// Whether both addresses are IPv4, or both are IPv6.
 pub(crate) fn is_like(a: IpAddr, b: IpAddr) -> bool {
     a.is_ipv4() == b.is_ipv4()
 }

@@ -1,5 +1,5 @@
-//! Certificates of the last loaded configuration: a reload keeps the previous pair in place of a
-//! broken one in a folder. Pure.
+//! Certificates of the last loaded configuration. If a pair in a folder is broken, a reload keeps
+//! the previous pair. Pure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ use super::pairs_before::PairsBefore;
 use super::texts::{Spot, Texts, position};
 use convey_model::{Access, one_line};
 
-/// Error or warning about a configuration file. No part has a line break.
+/// Error or warning about a configuration file. No field contains a line break.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The file as the user named it.
@@ -39,8 +39,8 @@ impl Problem {
         Problem::new(file, line, column, "", &message)
     }
 
-    /// Escapes line breaks and terminal codes in every part: paths and texts of the file may
-    /// contain them.
+    /// Creates a problem. Escapes line breaks and terminal codes in every part, because paths and
+    /// texts of the file may contain them.
     fn new(file: &str, line: usize, column: usize, key: &str, message: &str) -> Problem {
         let (file, key, message) = (one_line(file), one_line(key), one_line(message));
         Problem { file, line, column, key, message }
@@ -69,7 +69,7 @@ pub enum LoadError {
         /// The system's error.
         source: io::Error,
     },
-    /// The included files are too many, or too long.
+    /// The configuration includes too many files, or the files are too long.
     #[error(
         "cannot read {}: with it the configuration would have more than {} files, or {} MiB",
         path.display(), super::include::MAX_FILES, super::files::MAX_SIZE >> 20
@@ -104,29 +104,28 @@ pub(super) struct Placed<T> {
     pub(super) place: Place,
 }
 
-/// Most problems that are reported: a user fixes no more at once, and finding the line of each
-/// scans the whole text.
+/// Maximum number of reported problems. Finding the line of each problem scans the whole text.
 const MAX_PROBLEMS: usize = 100;
 
 /// Collector of problems while a file is read and checked.
 pub(super) struct Report<'a> {
     texts: &'a Texts,
-    /// For each text, the line of the first syntax error after which the parser cannot know what
-    /// the rest means.
+    /// For each text, the line of the first syntax error after which the parser may misread the
+    /// rest; `None` without such an error.
     lost_at: Vec<Option<usize>>,
-    /// Places of values from the environment.
+    /// Offsets of values from environment variables.
     expanded: HashSet<usize>,
-    /// Places of unknown values, which are reported already.
+    /// Offsets of values that are unknown; their errors are reported already.
     unknown: HashSet<usize>,
     errors: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
-    /// Files that the configuration names: networks, error pages.
+    /// Files that the configuration names, such as access lists and error pages.
     lists: RefCell<Vec<ReadFile>>,
-    /// Access lists from these files, or from the configuration itself.
+    /// Access lists read so far, from files or from the configuration itself.
     access: RefCell<Vec<Access>>,
     /// Certificates of the previous load; `None` at the start.
     pub(super) before: Option<&'a PairsBefore>,
-    /// Chains of unusable pairs, which are left out or stay as they were.
+    /// Chains of unusable pairs. Each pair is left out, or the previous pair stays.
     refused: RefCell<Vec<PathBuf>>,
 }
 
@@ -178,7 +177,8 @@ impl<'a> Report<'a> {
         Report { before, ..self }
     }
 
-    /// Whether the value at `place` is from the environment: then it may be a number in quotes.
+    /// Whether the value at `place` is from an environment variable. If so, it may be a number in
+    /// quotes.
     pub(super) fn is_expanded(&self, place: &Place) -> bool {
         self.expanded.contains(&place.at)
     }
@@ -189,7 +189,8 @@ impl<'a> Report<'a> {
         self.unknown.contains(&place.at)
     }
 
-    /// Adds an error about the text at `place`.
+    /// Adds an error about the text at `place`. Ignored after a syntax error, or if there are too
+    /// many errors.
     pub(super) fn error(&self, place: &Place, message: impl Into<String>) {
         let mut errors = self.errors.borrow_mut();
         if errors.len() >= MAX_PROBLEMS {
@@ -218,8 +219,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Line of a place, from 1, as text. Includes the file unless `told_at` is in the same one.
-    /// Servers added at run time have places after all texts.
+    /// Line of `place` as text, such as `line 3`, with the file name unless `told_at` is in the
+    /// same file. A server added at run time has a place after all texts.
     pub(super) fn line(&self, place: &Place, told_at: &Place) -> String {
         if place.at >= self.texts.len() {
             return "added while convey runs".to_owned();
@@ -232,8 +233,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Returns an equal access list that was read before, or this one: many frontends may name the
-    /// same long file.
+    /// Returns an equal access list that was read before, or `access` itself. So frontends that
+    /// name the same long file share one list.
     pub(super) fn share(&self, access: Access) -> Access {
         let mut known = self.access.borrow_mut();
         if let Some(same) = known.iter().find(|known| **known == access && known.files() == access.files()) {
@@ -243,15 +244,15 @@ impl<'a> Report<'a> {
         access
     }
 
-    /// Reads the text of a file named at `place`, once for all places. A relative path starts at
-    /// the directory of the naming file.
+    /// Reads the text of a file that is named at `place`. A file named at several places is read
+    /// only once. A relative path starts at the directory of the naming file.
     pub(super) fn read_list(&self, place: &Place, path: &str) -> Option<(PathBuf, String)> {
         let path = self.beside(place, path);
         let text = self.decoded(place, &path, self.read_once(&path, true))?;
         Some((path, text))
     }
 
-    /// Reads a file named at `place` that need not be text.
+    /// Reads a file named at `place`; the content may be any bytes.
     pub(super) fn read_bytes(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
         let path = self.beside(place, path);
         match self.read_once(&path, false) {
@@ -271,8 +272,8 @@ impl<'a> Report<'a> {
         Some((path, bytes.ok()?))
     }
 
-    /// Reads a file with a secret named at `place`, which others must neither read nor write. Also
-    /// returns its path.
+    /// Reads a file with a secret, named at `place`, and returns its path and text. Other users
+    /// must neither read nor write the file.
     pub(super) fn read_secret(&self, place: &Place, path: &str) -> Option<(PathBuf, String)> {
         let path = self.beside(place, path);
         let text = self.decoded(place, &path, self.read_named(&path, files::read_secret))?;
@@ -305,18 +306,18 @@ impl<'a> Report<'a> {
         (path, bytes)
     }
 
-    /// Records the chain of a pair that cannot be used.
+    /// Records the certificate chain of a pair that cannot be used.
     pub(super) fn refuse(&self, chain: PathBuf) {
         self.refused.borrow_mut().push(chain);
     }
 
-    /// Returns all recorded chains.
+    /// Returns the chains of all pairs that cannot be used.
     pub(super) fn take_refused(&self) -> Vec<PathBuf> {
         self.refused.take()
     }
 
-    /// Reads the certificates of a folder that may not exist yet, each with its key in one file:
-    /// only names that end in `.pem`.
+    /// Reads each `.pem` file of a folder; such a file has a certificate and its key. The folder
+    /// need not exist.
     pub(super) fn read_pairs(&self, folder: &Path) -> Vec<(PathBuf, io::Result<Vec<u8>>)> {
         let names = self.read_named(folder, files::list).unwrap_or_default();
         let names = String::from_utf8_lossy(&names).into_owned();
@@ -363,7 +364,7 @@ impl<'a> Report<'a> {
         read
     }
 
-    /// Notes a file to watch, even if it cannot be read: it may appear later.
+    /// Records a file to watch, even if it cannot be read: it may appear later.
     fn watch(&self, path: &Path, read: &io::Result<Vec<u8>>, is_access_list: bool, is_secret: bool) {
         let content = read.as_ref().ok().cloned();
         let read = ReadFile { path: path.to_owned(), content, is_access_list, is_secret };
@@ -382,7 +383,7 @@ impl<'a> Report<'a> {
         None
     }
 
-    /// Adds an error about a line of a file named at `place`.
+    /// Adds an error about a line of a file. `place` is where the configuration names the file.
     pub(super) fn error_in_list(&self, place: &Place, path: &str, line: usize, message: String) {
         let mut errors = self.errors.borrow_mut();
         if errors.len() < MAX_PROBLEMS {
@@ -390,12 +391,12 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Returns the files that [`Report::read_list`] has read.
+    /// Returns all files that were read because the configuration names them.
     pub(super) fn take_lists(&self) -> Vec<ReadFile> {
         self.lists.take()
     }
 
-    /// Returns the warnings of a file without errors, or its errors.
+    /// Returns the warnings if there are no errors, or else the errors.
     pub(super) fn finish(self) -> Result<Vec<Problem>, Vec<Problem>> {
         let sorted = |problems: RefCell<Vec<Problem>>| {
             let mut problems = problems.into_inner();
@@ -420,7 +421,7 @@ pub(super) fn is_duplicate(error: &de::Error) -> bool {
 /// Duplicate keys of a text.
 struct Duplicates {
     keys: Keys,
-    /// Places of the second occurrences.
+    /// Offsets of the second occurrences.
     second: HashSet<usize>,
 }
 
@@ -428,12 +429,13 @@ impl Duplicates {
     fn of(text: &str, errors: &[de::Error]) -> Duplicates {
         let second = errors.iter().filter(|error| is_duplicate(error));
         let second: HashSet<usize> = second.filter_map(|error| Some(error.span()?.start)).collect();
-        // Most texts have no duplicates.
+        // Most texts have no duplicates, so their keys need not be read.
         let keys = if second.is_empty() { Keys::default() } else { Keys::of(text) };
         Duplicates { keys, second }
     }
 
-    /// Whether the key's table has a duplicate header, whose error covers it.
+    /// Whether the error is about a key in a table with a duplicate header. The error about the
+    /// header covers it.
     fn follows(&self, error: &de::Error) -> bool {
         let header = error.span().and_then(|span| self.keys.header(span.start));
         is_duplicate(error) && header.is_some_and(|header| self.second.contains(&header))

@@ -1,5 +1,5 @@
 //! Reads tables key by key. Errors are reported and reading continues, so that one pass finds all
-//! of them; a key that no code reads is unknown.
+//! of them. A key that no code reads is reported as unknown.
 
 use std::borrow::Cow;
 
@@ -30,7 +30,8 @@ impl<'a> TomlTable<'a> {
         TomlTable::new(Place { key: String::new(), at: 0 }, Some(entries), report)
     }
 
-    /// Value of an optional key. `None` if the key is absent, or wrong (and reported).
+    /// Value of an optional key. `None` if the key is absent, or if its value is wrong, which is
+    /// reported.
     pub(super) fn optional<T>(
         &mut self,
         key: &'static str,
@@ -50,8 +51,8 @@ impl<'a> TomlTable<'a> {
         self.optional(key, parse).map_or(default, |found| found.value)
     }
 
-    /// Value of an optional key with a renamed value. The former word still works, with a warning
-    /// that names the new one.
+    /// Value of an optional key that has a renamed word. The former word still works, with a
+    /// warning that names the new word.
     pub(super) fn reworded<T>(
         &mut self,
         key: &'static str,
@@ -70,8 +71,8 @@ impl<'a> TomlTable<'a> {
         Some(Placed { value, place })
     }
 
-    /// Value of a renamed optional key. The former name still works, with a warning that names the
-    /// new one.
+    /// Value of an optional key that was renamed. The former name still works, with a warning that
+    /// names the new name.
     pub(super) fn renamed<T>(
         &mut self,
         old: &'static str,
@@ -96,7 +97,8 @@ impl<'a> TomlTable<'a> {
         self.value(place, value, &parse)
     }
 
-    /// Value under either name of a key. Both names at once are an error.
+    /// Value of a key that is set by its former or its current name. Both names together are an
+    /// error.
     pub(super) fn keep_one<T>(
         &self,
         old: Option<Placed<T>>,
@@ -109,7 +111,8 @@ impl<'a> TomlTable<'a> {
         new.or(old)
     }
 
-    /// Value of a required key. `None` if the key is absent or wrong; either is reported.
+    /// Value of a required key. `None` if the key is absent or its value is wrong; both are
+    /// reported.
     pub(super) fn required<T>(
         &mut self,
         key: &'static str,
@@ -164,7 +167,7 @@ impl<'a> TomlTable<'a> {
         }
     }
 
-    /// Table under a key.
+    /// Table under a key; without entries if the key is absent.
     pub(super) fn table(&mut self, key: &'static str) -> TomlTable<'a> {
         match self.take(key) {
             Some(value) => self.below(key, value),
@@ -193,7 +196,7 @@ impl<'a> TomlTable<'a> {
         Some(Place { key: join(&self.place.key, key), at: value.span().start })
     }
 
-    /// Places of the keys in a list that only frontends in these modes have, if they are set.
+    /// Places of those keys in `docs` that are set here and that have an effect only in `only`.
     pub(super) fn places_of(&self, docs: &'static [Docs], only: OnlyIn) -> Vec<Place> {
         let keys = Docs::keys(docs).into_iter().filter(|key| key.only_in == Some(only));
         keys.filter_map(|key| self.place_of(key.name)).collect()
@@ -253,14 +256,14 @@ impl<'a> TomlTable<'a> {
         value.is_some_and(|value| value.get_ref().as_table().is_some())
     }
 
-    /// Reports a missing key, unless a misspelt one is set.
+    /// Reports a missing key when the table ends, unless a misspelling of the key is set.
     pub(super) fn require(&mut self, key: &'static str, message: &'static str) {
         if !self.has(key) {
             self.missing.push((key, message));
         }
     }
 
-    /// Ends the table: every key that no code has read is reported as unknown.
+    /// Ends the table: reports each key that no code has read as unknown, and each missing key.
     pub(super) fn finish(mut self) {
         self.asked.sort_unstable();
         for key in self.unknown() {
@@ -312,7 +315,7 @@ impl<'a> TomlTable<'a> {
             return None;
         }
         let parsed = parse(value.get_ref()).or_else(|message| {
-            // A value from the environment has to be in quotes.
+            // A value from an environment variable is in quotes, even if it is a number.
             let text = value.get_ref().as_str().filter(|_| self.report.is_expanded(&place));
             let bare = text.and_then(|text| DeValue::parse(text).ok()).map(Spanned::into_inner);
             let bare = bare.filter(|bare| !matches!(bare, DeValue::Array(_) | DeValue::Table(_)));

@@ -1,8 +1,8 @@
 //! Generates the reference of keys and the annotated sample from the lists of keys in `tables`.
 //!
-//! `reference/keys.md.in` and `reference/config.toml.in` are the texts around the keys. A line such
-//! as `{{[backends.NAME]}}` is replaced by the keys of that table, `{{[backends.NAME] files}}` by
-//! one key. Only the keys outside of tables are part of these texts.
+//! `reference/keys.md.in` and `reference/config.toml.in` are templates with the text around the
+//! keys. A line such as `{{[backends.NAME]}}` is replaced by the keys of that table,
+//! `{{[backends.NAME] files}}` by one key. Keys outside of tables are written in the templates.
 
 use std::fmt::Write as _;
 
@@ -42,16 +42,18 @@ pub struct KeyDoc {
     pub default: &'static str,
     /// Time at which a new value takes effect.
     pub change: TakesEffect,
-    /// Modes that have the key; `None`: all of them.
+    /// Modes in which the key has an effect; `None` means all modes.
     pub only_in: Option<OnlyIn>,
-    /// Lines of `config.toml`; empty if a table of its own shows the key.
+    /// Lines of `config.toml`. Empty for a key that is a table, if the table has its own section
+    /// there.
     pub sample: &'static str,
-    /// A value other than the default, in TOML, and further keys that go with it. Tables have none.
+    /// A value other than the default, in TOML, with further keys that it needs. Empty for keys
+    /// that are tables.
     pub example: &'static str,
 }
 
 impl KeyDoc {
-    /// Key in all modes that a reload applies.
+    /// Template for a key that a reload applies and that has an effect in all modes.
     pub(crate) const USUAL: KeyDoc = KeyDoc {
         name: "",
         kind: "",
@@ -111,7 +113,7 @@ pub fn tables() -> &'static [TableDoc] {
 pub fn page() -> String {
     filled(PAGE, |table, _| {
         let mut keys = table.keys();
-        // Tables come last.
+        // Keys that are tables come last.
         keys.sort_by_key(|key| key.example.is_empty());
         let rows = keys.into_iter().fold(String::new(), |mut rows, key| {
             let KeyDoc { name, kind, default, change, .. } = key;
@@ -130,7 +132,7 @@ pub fn sample() -> String {
         let keys = table.keys().into_iter().filter(is_here);
         let mut text = String::new();
         for sample in keys.map(|key| key.sample.trim_matches('\n')).filter(|sample| !sample.is_empty()) {
-            // A key with a comment above it starts a paragraph.
+            // A key with a comment above it starts a new paragraph.
             if sample.starts_with("# ") && !text.is_empty() {
                 text.push('\n');
             }

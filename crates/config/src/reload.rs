@@ -1,4 +1,4 @@
-//! Decides which changes of a file a reload applies, and which need a restart, judging by two
+//! Decides which changes of a file a reload applies, and which need a restart. It compares only two
 //! files. Pure. `app::restart` decides about settings that depend on the host at the start, such as
 //! SNAT addresses.
 
@@ -15,17 +15,18 @@ use convey_model::{FrontendConfig, Mode};
 /// Effects of a reload, as text for the log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Diff {
-    /// Changes that take effect at once: one line for each changed frontend and backend, and one
-    /// for each changed table of timeouts.
+    /// Changes that take effect immediately: one line for each changed frontend and backend, and
+    /// one for each changed table of timeouts.
     pub changes: Vec<String>,
     /// Changes that need a restart, one line each.
     pub needs_restart: Vec<String>,
 }
 
 impl Loaded {
-    /// Configuration from the file as far as a process that runs `running` can apply it, and the
-    /// changes. A restart is needed for the mode of a frontend (except between `proxy` and `http`),
-    /// privileges, the statistics address, and settings of packet modes except flow timeouts.
+    /// Configuration from the file, as far as a process that runs `running` can apply it, and the
+    /// differences. These changes need a restart: the mode of a frontend (except between `proxy`
+    /// and `http`), privileges, the statistics address, and settings of packet modes other than
+    /// flow timeouts.
     pub fn reload(self, running: &Config) -> (Loaded, Diff) {
         let wanted = self.config.clone();
         let mut modes: HashMap<&str, Mode> =
@@ -54,8 +55,9 @@ impl Loaded {
         (Loaded { config: applied, ..self }, Diff { changes, needs_restart })
     }
 
-    /// Reload for a process that drains `running`: it keeps the listen addresses of frontends that
-    /// the file still has, and adds no frontends, so it opens no listener.
+    /// Reload in a process that drains `running`. The result keeps only frontends that are running
+    /// and still in the file, with their running listen addresses, so the process opens no
+    /// listener.
     pub fn reload_draining(self, running: &Config) -> (Loaded, Diff) {
         let (mut loaded, _) = self.reload(running);
         let frontends = std::mem::take(&mut loaded.config.frontends);
@@ -70,7 +72,8 @@ impl Loaded {
     }
 }
 
-/// Whether a change of a frontend's mode needs a restart. Proxied modes have the same sockets.
+/// Whether a change of a frontend's mode needs a restart. A change between proxied modes does not,
+/// because they use the same sockets.
 fn needs_restart(before: Mode, after: Mode) -> bool {
     !(before.is_proxied() && after.is_proxied())
 }

@@ -1,4 +1,4 @@
-//! Resolves servers known by name, or from a discovery source, into servers with addresses. Pure.
+//! Turns servers known by host name or from a discovery source into servers with addresses. Pure.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -11,12 +11,12 @@ use convey_model::{
     SourceSettings,
 };
 
-/// Address of a name that gets no server, because the server would lead back to a frontend.
+/// Address that does not become a server, because the server would lead back to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeftOut {
     /// Name of the backend.
     pub backend: String,
-    /// Name of the server in the file, or kind of the source.
+    /// Name of the server in the file, or kind of the discovery source.
     pub name: String,
     /// Address of the server.
     pub addr: SocketAddr,
@@ -32,7 +32,7 @@ impl LeftOut {
         names.map(|of_name| of_name[0].line(of_name.len())).collect()
     }
 
-    /// Line for this one of `count` addresses of its name.
+    /// Log line about this address, which stands for all `count` left-out addresses of its name.
     pub fn line(&self, count: usize) -> String {
         match count {
             ..=1 => self.to_string(),
@@ -42,11 +42,11 @@ impl LeftOut {
     }
 }
 
-/// Lookups for names and discovery sources.
+/// Functions that look up host names and discovery sources.
 pub struct FoundServers<N, D> {
-    /// Current addresses of a name.
+    /// Returns the current addresses of a host name.
     pub addresses: N,
-    /// Current result of a source.
+    /// Returns the current result of a discovery source.
     pub discovered: D,
 }
 
@@ -55,7 +55,7 @@ pub struct FoundServers<N, D> {
 pub struct FoundBySource<'a> {
     /// Servers, sorted by name.
     pub servers: &'a [DiscoveredServer],
-    /// Settings of the servers.
+    /// Settings for the servers, from the source.
     pub settings: SourceSettings,
 }
 
@@ -64,7 +64,8 @@ pub struct FoundBySource<'a> {
 pub struct Resolved {
     /// Backends, each with a server for every address and every discovered server.
     pub backends: Vec<BackendConfig>,
-    /// Addresses without a server, because it would lead back to a frontend that uses it.
+    /// Addresses that did not become servers, because they would lead back to a frontend that uses
+    /// them.
     pub left_out: BTreeSet<LeftOut>,
     /// Servers that get no new connections, according to their source.
     pub draining: HashSet<ServerKey>,
@@ -78,20 +79,20 @@ impl fmt::Display for LeftOut {
 }
 
 impl Config {
-    /// Names to look up.
+    /// Host names to look up.
     pub fn hosts(&self) -> BTreeSet<&str> {
         let named = self.backends.iter().flat_map(|backend| &backend.named);
         named.map(|named| named.host.as_str()).collect()
     }
 
-    /// Sources to watch.
+    /// Discovery sources to watch.
     pub fn sources(&self) -> BTreeSet<&DiscoverySource> {
         self.backends.iter().filter_map(|backend| Some(&backend.discovery.as_ref()?.source)).collect()
     }
 
-    /// Backends, each with a server for every current address of its names, and for every current
-    /// server of its source. A server that would lead back to a frontend that uses it, on a host
-    /// with the addresses `own`, is left out.
+    /// Backends with their current servers: one for each address of a host name, and one for each
+    /// server of a discovery source. A server is left out if it would lead back to a frontend that
+    /// uses it, on a host with the addresses `own`.
     pub fn resolved<'a, N, D>(&self, known: &FoundServers<N, D>, own: &BTreeSet<IpAddr>) -> Resolved
     where
         N: Fn(&str) -> BTreeSet<ServerAddr>,
@@ -137,8 +138,8 @@ impl Config {
             }
         }
         let (mut backends, mut left_out) = (self.backends.clone(), BTreeSet::new());
-        // A server of the file may lead back since the host got a new address. It stays: the next
-        // reload reports it.
+        // A server of the file may lead back because the host got a new address. The server stays;
+        // the next reload reports it.
         let found = loops(&proxied, &servers, own).into_iter().skip(count);
         for ((index, name, server), found) in of_names.into_iter().zip(found) {
             let (backend, addr) = (&mut backends[index], server.addr);
@@ -161,8 +162,8 @@ impl Config {
     }
 }
 
-/// Gives a discovered server a unique name: its address if a server of the file has the name
-/// already. Returns `None` if the address is taken as a name, too.
+/// Gives a discovered server a unique name: its address, if a server of the file already has its
+/// name. Returns `None` if a server has the address as its name.
 fn called_uniquely(mut server: ServerConfig, taken: &HashSet<String>) -> Option<ServerConfig> {
     if taken.contains(&server.name) {
         server.name = server.addr.to_string();

@@ -1,5 +1,5 @@
-//! Rights to read files: the capability that convey raises for certificates and keys only, and the
-//! reasons for a refusal by the kernel.
+//! Rights to read files: a capability that convey raises only for certificates and keys, and
+//! explanations of refusals by the kernel.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 const ADVICE: &str = "; with the Debian package, /usr/share/convey/systemd/certificates.conf lets the service read certificates and \
                       keys of root (docs/guides/tls.md)";
 
-/// Reason if modes allow access: Linux asks security modules as well.
+/// Explanation if the file's mode allows access: Linux also asks security modules.
 const BY_MODULE: &str = "its mode permits it, but Landlock (privileges.landlock) or another security module does not. With \
                          landlock = true convey reads only the folders of its configuration at the start: restart convey";
 
-/// Most symbolic links that are followed to explain a refusal.
+/// Maximum number of symbolic links followed to explain a refusal.
 const MAX_LINKS: usize = 8;
 
 /// Lowers `CAP_DAC_READ_SEARCH` in this thread, and in the threads that it starts later. Threads
@@ -43,7 +43,8 @@ pub fn lower_rights() -> io::Result<()> {
 pub(crate) struct RaisedRights(CapabilitySets);
 
 impl RaisedRights {
-    /// Raises the capability; `None` if this thread does not hold it, or it is in effect anyway.
+    /// Raises the capability; `None` if this thread does not hold it, or if it is in effect
+    /// already.
     pub(crate) fn raise() -> Option<RaisedRights> {
         let sets = capabilities(None).ok()?;
         if !sets.permitted.contains(READ_ALL) || sets.effective.contains(READ_ALL) {
@@ -60,13 +61,13 @@ impl Drop for RaisedRights {
     }
 }
 
-/// A refusal by the mode of a file or of a folder on the way to it.
+/// A refusal because of the mode of a file or of a directory on its path.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct RefusedByMode(String);
 
-/// Reads a certificate or a key as this user, and with the raised capability if the kernel refuses
-/// that.
+/// Reads a certificate or a key as the current user. If the kernel refuses access, the function
+/// tries again with the capability raised.
 pub(crate) fn with_rights<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let refused = match read() {
         Err(refused) if refused.kind() == ErrorKind::PermissionDenied => refused,
@@ -79,8 +80,8 @@ pub(crate) fn with_rights<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> 
     Err(if is_by_mode { io::Error::new(refused.kind(), format!("{refused}{ADVICE}")) } else { refused })
 }
 
-/// Adds the reason to an error if the kernel refuses access to the file: a folder on the way, its
-/// mode, or a security module.
+/// Adds the reason to an error if the kernel refuses access to the file: a directory on its path,
+/// its mode, or a security module.
 pub(crate) fn explained(path: &Path, error: io::Error) -> io::Error {
     if error.raw_os_error() != Some(Errno::ACCESS.raw_os_error()) {
         return error;
@@ -94,7 +95,7 @@ pub(crate) fn explained(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, RefusedByMode(format!("{error}: {why}")))
 }
 
-/// First folder on the path to a file that this user may not enter.
+/// First directory on the path to a file that this user may not enter; `None` if there is none.
 fn refusing_folder(path: &Path, links: usize) -> Option<PathBuf> {
     let absolute = std::path::absolute(path).ok()?;
     let mut folders: Vec<&Path> = absolute.ancestors().skip(1).collect();
@@ -106,7 +107,8 @@ fn refusing_folder(path: &Path, links: usize) -> Option<PathBuf> {
     refusing_folder(&absolute.parent()?.join(target), links.checked_sub(1)?)
 }
 
-/// Whether the modes of a file and its folders refuse access. Linux does not ask Landlock here.
+/// Whether the mode of a file or of a directory on its path refuses access. This check does not
+/// cover Landlock.
 fn is_refused(path: &Path, access: Access) -> bool {
     accessat(CWD, path, access, AtFlags::EACCESS) == Err(Errno::ACCESS)
 }
@@ -122,7 +124,8 @@ mod tests {
     use super::*;
     use crate::files;
 
-    /// A file in a folder that only its owner may enter, and a link to it, as certbot makes them.
+    /// A file in a directory that only its owner may enter, and a link to the file: the layout of
+    /// certbot.
     fn lab() -> (tempfile::TempDir, PathBuf) {
         let lab = tempfile::tempdir().unwrap();
         let at = |name: &str| lab.path().join(name);
@@ -139,7 +142,8 @@ mod tests {
         (lab, link)
     }
 
-    /// Runs `act` as another user with these capabilities; `None` unless this is root.
+    /// Runs `act` as another user with these capabilities. Returns `None` unless the test runs as
+    /// root.
     fn as_other<T: Send>(held: CapabilitySet, act: impl FnOnce() -> T + Send) -> Option<T> {
         rustix::process::geteuid().is_root().then(|| {
             let acted = thread::scope(|scope| {

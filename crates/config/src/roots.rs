@@ -1,5 +1,5 @@
-//! Checks the directories of backends that serve files. Done whenever a file is read, not when a
-//! text is parsed.
+//! Checks the directories of backends that serve files. The check is part of reading a file, and
+//! not of parsing a text.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -12,10 +12,10 @@ use super::Loaded;
 use super::problem::{Placed, Problem, Report};
 use super::rights::explained;
 
-/// Opens each directory in the way that requests will.
+/// Opens each directory exactly as requests will.
 ///
 /// # Errors
-/// Problems for the directories that cannot be served.
+/// Problems of the directories that cannot be served.
 pub(super) fn check(loaded: &Loaded) -> Result<(), Vec<Problem>> {
     let report = Report::new(&loaded.source.texts);
     for Placed { value: files, place } in

@@ -1,5 +1,4 @@
-//! Configuration with the servers that operators added at run time, and without those that they
-//! removed. Pure.
+//! Configuration with servers that operators added or removed at run time. Pure.
 
 use toml::de::DeValue;
 
@@ -31,9 +30,9 @@ pub fn check_server_address(text: &str) -> Result<(), String> {
 }
 
 impl Loaded {
-    /// Applies these changes. The file takes precedence: an added server whose name the file has,
-    /// or a removed one that it lacks, changes nothing. The second value is whether each change has
-    /// an effect.
+    /// Applies run-time changes of servers. The file takes precedence: adding a server whose name
+    /// is in the file, or removing a server that is not in the file, changes nothing. The second
+    /// value is whether each change has an effect.
     pub fn with_servers(&self, changes: &[ServerChange<'_>]) -> (Loaded, Vec<bool>) {
         let mut steered = self.clone();
         let effects = changes.iter().map(|change| steered.apply(*change)).collect();
@@ -44,7 +43,7 @@ impl Loaded {
         (steered, effects)
     }
 
-    /// Validates a file with changes, on a host with this network. Returns warnings.
+    /// Validates a file with run-time changes, on a host with this network. Returns warnings.
     ///
     /// # Errors
     /// Settings that cannot work.
@@ -56,7 +55,7 @@ impl Loaded {
         Ok(odd)
     }
 
-    /// Key of a server's address in problems.
+    /// Dotted key of a server's address, as in problems.
     pub fn key_of_server(&self, backend: &str, server: &str) -> String {
         join(&join(&join("backends", backend), "servers"), server) + ".addr"
     }

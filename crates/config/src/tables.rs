@@ -1,4 +1,4 @@
-//! Tables of the file: keys, defaults, checks, differences and description of each.
+//! Tables of the file: keys, defaults, checks, differences and descriptions.
 
 pub(crate) mod access_log;
 pub(crate) mod acme;
@@ -51,12 +51,12 @@ pub(crate) const ALL: &[TableDoc] = &[
     passthrough::TIMEOUTS,
 ];
 
-/// Reference row of a key that is a table.
+/// Row in the reference for a key that is a table.
 const fn table(name: &'static str, kind: &'static str, default: &'static str) -> Docs {
     Docs::Key(KeyDoc { name, kind, default, ..KeyDoc::USUAL })
 }
 
-/// Reference row of a key that is a table, and that only some modes have.
+/// Row in the reference for a key that is a table and has an effect only in some modes.
 const fn table_in(only_in: OnlyIn, name: &'static str, kind: &'static str, default: &'static str) -> Docs {
     Docs::Key(KeyDoc { name, kind, default, only_in: Some(only_in), ..KeyDoc::USUAL })
 }

@@ -1,8 +1,8 @@
-//! Texts of a configuration: its file, and the included files. Pure.
+//! Texts of a configuration: its file and the included files. Pure.
 //!
-//! A place is an offset into the concatenation of all texts.
+//! A place in a configuration is an offset into the concatenation of all texts.
 
-/// One or more texts.
+/// Texts of a configuration, concatenated.
 #[derive(Debug, Clone)]
 pub(super) struct Texts {
     all: String,
@@ -20,7 +20,7 @@ struct Part {
 pub(super) struct Spot<'a> {
     /// The file as the user named it.
     pub(super) file: &'a str,
-    /// Index of the text.
+    /// Index of the text among all texts.
     pub(super) part: usize,
     /// Line, from 1.
     pub(super) line: usize,
@@ -41,16 +41,16 @@ impl Texts {
         let start = self.all.len();
         self.all.push_str(text.strip_prefix('\u{feff}').unwrap_or(text));
         self.parts.push(Part { name: name.to_owned(), start, end: self.all.len() });
-        // The end of a text must be a place, too.
+        // The newline makes the end of each text a place of its own.
         self.all.push('\n');
     }
 
-    /// Length in bytes.
+    /// Length of all texts in bytes.
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Each text, with its start.
+    /// All texts, each with the offset of its start.
     pub(super) fn parts(&self) -> impl Iterator<Item = (usize, &str)> {
         self.parts.iter().map(|part| (part.start, &self.all[part.start..part.end]))
     }
@@ -64,7 +64,7 @@ impl Texts {
     }
 }
 
-/// Line and column of a byte, both from 1.
+/// Line and column of the byte at offset `at`, both from 1.
 pub(super) fn position(text: &str, at: usize) -> (usize, usize) {
     let before = &text.as_bytes()[..at.min(text.len())];
     let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);

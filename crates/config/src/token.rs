@@ -1,4 +1,4 @@
-//! Token of the statistics endpoint, which allows requests to change things. Its file must be
+//! Token of the statistics endpoint. Requests need it to change something, so its file must be
 //! secret.
 
 use std::fmt;
@@ -11,10 +11,11 @@ use toml::de::DeValue;
 use super::problem::{Placed, Report};
 use super::values::not_allowed;
 
-/// Allowed lengths: the minimum cannot be guessed, and the maximum fits into a header.
+/// Allowed lengths in characters. The shortest token cannot be guessed, and the longest fits into a
+/// header.
 const LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
 
-/// A token, and the file with it.
+/// A token, and the path of its file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminToken {
     /// Path of the file.
@@ -42,26 +43,27 @@ impl AdminToken {
         Ok(AdminToken { path, secret: secret.into() })
     }
 
-    /// Whether `sent` is the token. The duration of the comparison reveals only its length.
+    /// Whether `sent` is the token. The comparison takes constant time for an equal length, so its
+    /// duration reveals only the length of the token.
     pub fn matches(&self, sent: &[u8]) -> bool {
         self.secret.as_bytes().ct_eq(sent).into()
     }
 }
 
-/// Keeps the secret out of logs and of the configuration's hash.
+/// Omits the secret, which must not appear in logs or in the configuration's hash.
 impl fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdminToken").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
-/// Parses the path of the file.
+/// Parses the path of a token file.
 pub(super) fn path(value: &DeValue<'_>) -> Result<String, String> {
     let path = value.as_str().filter(|path| !path.is_empty() && !path.ends_with('/'));
     path.map(str::to_owned).ok_or_else(|| not_allowed(value, "the path of a file that has the token"))
 }
 
-/// Reads the file. Errors are reported.
+/// Reads the token file. Returns `None` on an error, which is reported.
 pub(super) fn read(file: Placed<String>, report: &Report<'_>) -> Option<AdminToken> {
     let Placed { value, place } = file;
     let (path, text) = report.read_secret(&place, &value)?;

@@ -1,4 +1,4 @@
-//! Checks between several parts of a file.
+//! Checks that involve several parts of a file.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use super::problem::{Place, Placed, Report};
 use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer, announce, frontend};
 use convey_model::{Endpoint, Listen, Protocol, overlap};
 
-/// Reports errors and warnings about a file whose values are each valid.
+/// Reports errors and warnings about a file in which each value is valid by itself.
 pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
     listen_addresses(file, report);
     file.check_acme(report);
@@ -28,12 +28,13 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
         let used = used.contains(backend.name.as_str());
         backend.check(used, &file.frontends, report);
     }
-    // `validate_mode` checks the addresses of this host.
+    // Only loopback addresses are checked here; `validate_mode` checks the other addresses of this
+    // host.
     loops(file.frontends.iter(), &file.backends, &BTreeSet::new(), report);
 }
 
-/// Reports forwarding loops: servers whose address is a frontend that uses them, directly or
-/// through other frontends. `own` are the addresses of the host.
+/// Reports forwarding loops: servers whose address belongs to a frontend that uses them, directly
+/// or through other frontends. `own` has the addresses of the host.
 pub(super) fn loops<'a>(
     frontends: impl Iterator<Item = &'a ParsedFrontend>,
     backends: &[ParsedBackend],
@@ -59,8 +60,8 @@ pub(super) fn loops<'a>(
     }
 }
 
-/// Reports addresses that two frontends listen on with the same protocol. A wildcard beside an
-/// address with the same port is allowed: the address takes precedence, in every mode.
+/// Reports addresses on which two frontends listen with the same protocol. A wildcard and a
+/// specific address may share a port, because the specific address takes precedence in every mode.
 fn listen_addresses(file: &ParsedFile, report: &Report<'_>) {
     let mut all: Vec<(Protocol, &Placed<Listen>)> = Vec::new();
     for frontend in &file.frontends {
@@ -75,7 +76,7 @@ fn listen_addresses(file: &ParsedFile, report: &Report<'_>) {
         let endpoints = || value.addrs().map(|addr| Endpoint { protocol, addr });
         let is_statistics =
             |listen: &Endpoint| listen.protocol == Protocol::Tcp && overlap(listen.addr, file.stats.listen);
-        // The first conflicting port of a range is enough.
+        // One error, about the first conflicting port of a range, is enough.
         if let Some((listen, first)) = endpoints().find_map(|listen| Some((listen, *taken.get(&listen)?))) {
             let line = report.line(first, place);
             report.error(place, format!("{listen} is taken by {} ({line})", first.key));
@@ -86,7 +87,7 @@ fn listen_addresses(file: &ParsedFile, report: &Report<'_>) {
     }
 }
 
-/// Checks that the backend exists.
+/// Reports a backend that does not exist.
 fn is_there(name: &Placed<String>, backends: &HashMap<&str, &ParsedBackend>, report: &Report<'_>) {
     if backends.contains_key(name.value.as_str()) {
         return;

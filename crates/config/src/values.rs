@@ -14,16 +14,16 @@ use toml::de::DeValue;
 use super::hint;
 use convey_model::{BodyPattern, Listen, ListenError, Prefix, ServerAddr, is_of_one_machine, is_service};
 
-/// Longest time that can be set: a year.
+/// Maximum time that can be set, in seconds: one year.
 const MAX_SECONDS: u32 = 365 * 24 * 60 * 60;
 
-/// Shortest time for keys where zero makes no sense.
+/// Minimum time for keys that must not be zero.
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Shortest interval of checks.
+/// Minimum interval of checks.
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// Formats a wrong value for a message: on one line, and shortened if it is long.
+/// Text of a wrong value for a message: one line, shortened if the value is long.
 pub(super) fn found(value: &DeValue<'_>) -> String {
     const MAX_SHOWN: usize = 60;
     match value {
@@ -45,17 +45,17 @@ pub(super) fn anything(_: &DeValue<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// `true` or `false`.
+/// Parses `true` or `false`.
 pub(super) fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| not_allowed(value, "true, false"))
 }
 
-/// Any string.
+/// Parses any string.
 pub(super) fn string(value: &DeValue<'_>) -> Result<String, String> {
     value.as_str().map(str::to_owned).ok_or_else(|| not_allowed(value, "a string"))
 }
 
-/// An integer in a range.
+/// Parses an integer in a range.
 pub(super) fn integer<T>(range: RangeInclusive<T>) -> impl Fn(&DeValue<'_>) -> Result<T, String>
 where
     T: TryFrom<i128> + PartialOrd + Display,
@@ -67,14 +67,14 @@ where
     }
 }
 
-/// An integer from 1 to `most`.
+/// Parses an integer from 1 to `most`.
 pub(super) fn non_zero(most: u32) -> impl Fn(&DeValue<'_>) -> Result<NonZeroU32, String> {
     move |value| {
         integer(NonZeroU32::MIN.get()..=most)(value).map(|n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN))
     }
 }
 
-/// A port, as an integer or, in old files, a string.
+/// Parses a port: an integer or, as in older files, a string.
 pub(super) fn port(value: &DeValue<'_>) -> Result<u16, String> {
     let port = match value {
         DeValue::String(s) => s.parse().ok(),
@@ -83,7 +83,8 @@ pub(super) fn port(value: &DeValue<'_>) -> Result<u16, String> {
     port.filter(|port| *port != 0).ok_or_else(|| not_allowed(value, "a port from 1 to 65535"))
 }
 
-/// A number of seconds, or a text such as `500ms`; at least `min` and at most a year.
+/// Parses a time: a number of seconds, or a text such as `500ms`. Allowed are times from `min` to
+/// one year.
 pub(super) fn seconds(min: Duration) -> impl Fn(&DeValue<'_>) -> Result<Duration, String> {
     move |value| {
         let seconds = match value {
@@ -118,7 +119,7 @@ pub(super) fn choice<T: Copy>(
         all.iter().copied().find(|one| name(*one) == word).ok_or_else(|| {
             let names: Vec<_> = all.iter().map(|one| name(*one)).collect();
             let meant = hint::did_you_mean_or_elsewhere(word, &names);
-            // A value that is not a string may only lack its quotation marks.
+            // If the value is not a string, perhaps only its quotation marks are missing.
             let allowed = if value.as_str().is_some() {
                 names.join(", ")
             } else {
@@ -129,13 +130,13 @@ pub(super) fn choice<T: Copy>(
     }
 }
 
-/// An IP address without a port.
+/// Parses an IP address without a port.
 pub(super) fn ip(value: &DeValue<'_>) -> Result<IpAddr, String> {
     let ip = value.as_str().and_then(|s| s.parse().ok());
     ip.ok_or_else(|| not_allowed(value, "an IP address without a port, such as 127.0.0.1 or ::1"))
 }
 
-/// Listen address of a frontend: `IP:port` or `IP:first-last`, wildcards too.
+/// Parses the listen address of a frontend: `IP:port` or `IP:first-last`; wildcards are allowed.
 pub(super) fn listen_address(value: &DeValue<'_>) -> Result<Listen, String> {
     const ALLOWED: &str =
         "IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010";
@@ -151,7 +152,7 @@ pub(super) fn listen_address(value: &DeValue<'_>) -> Result<Listen, String> {
         Some(Err(error @ ListenError::Backwards)) => {
             return Err(format!("{error}, found {}; allowed: {ALLOWED}", found(value)));
         }
-        // Returns the error for an address without a range.
+        // No range: parses a single address, or returns its error.
         _ => socket_address(value, ALLOWED)?.into(),
     };
     if listen.ip().is_multicast() { Err(not_allowed(value, ALLOWED)) } else { Ok(listen) }
@@ -160,9 +161,9 @@ pub(super) fn listen_address(value: &DeValue<'_>) -> Result<Listen, String> {
 /// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ServerAddress {
-    /// `IP:port` of one machine, or `IP` with port 0.
+    /// Address of one server: `IP:port`, or `IP` with port 0.
     Ip(SocketAddr),
-    /// `NAME:port` or `NAME`, the name in lower case.
+    /// `NAME:port` or `NAME` with port 0; the name is in lower case.
     Name(String, u16),
 }
 
@@ -187,17 +188,17 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// Allowed addresses of a server.
+/// Allowed addresses of a server, for error messages.
 const SERVER_ADDRESS: &str = "IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port";
 
-/// Address of a server, as IP or name. Without a port, connections keep the port that the client
-/// connected to.
+/// Parses the address of a server: an IP address or a host name. Without a port, connections keep
+/// the port that the client connected to.
 pub(super) fn server_address(value: &DeValue<'_>) -> Result<ServerAddress, String> {
     let text = value.as_str().unwrap_or_default();
     if is_host_name(text) {
         return Ok(ServerAddress::Name(text.to_ascii_lowercase(), 0));
     }
-    // An IPv6 address needs brackets, because its end could be meant as the port.
+    // An IPv6 address without brackets is ambiguous: its last group may be meant as the port.
     let ip = match text.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')) {
         Some(ip) => ip.parse().map(IpAddr::V6),
         None => text.parse().map(IpAddr::V4),
@@ -208,7 +209,7 @@ pub(super) fn server_address(value: &DeValue<'_>) -> Result<ServerAddress, Strin
     one_machine(addr, value).map(ServerAddress::Ip)
 }
 
-/// Address of a server, as IP or name, with a port.
+/// Parses the address of a server with a port: an IP address or a host name.
 pub(super) fn server_with_port(value: &DeValue<'_>) -> Result<ServerAddress, String> {
     const ALLOWED: &str = SERVER_ADDRESS;
     let refuse = |why: &str| Err(format!("{why}, found {}; allowed: {ALLOWED}", found(value)));
@@ -233,7 +234,7 @@ fn one_machine(addr: SocketAddr, value: &DeValue<'_>) -> Result<SocketAddr, Stri
     if is_of_one_machine(addr.ip()) { Ok(addr) } else { Err(not_allowed(value, SERVER_ADDRESS)) }
 }
 
-/// A name server: an IP address, with a port unless it is 53.
+/// Parses the address of a name server: an IP address, and a port unless the port is 53.
 pub(super) fn name_server(value: &DeValue<'_>) -> Result<SocketAddr, String> {
     let text = value.as_str().unwrap_or_default();
     let addr = text.parse().or_else(|_| text.parse().map(|ip| SocketAddr::new(ip, 53))).ok();
@@ -242,7 +243,7 @@ pub(super) fn name_server(value: &DeValue<'_>) -> Result<SocketAddr, String> {
     })
 }
 
-/// An address of this host that replaces those of clients (SNAT).
+/// Parses a SNAT address: an address of this host that replaces the addresses of clients.
 pub(super) fn snat_address(value: &DeValue<'_>) -> Result<IpAddr, String> {
     let ip = value.as_str().and_then(|s| s.parse().ok());
     let usable = |ip: &IpAddr| {
@@ -253,7 +254,7 @@ pub(super) fn snat_address(value: &DeValue<'_>) -> Result<IpAddr, String> {
         .ok_or_else(|| not_allowed(value, "an address of this host without a port, such as 10.0.0.1"))
 }
 
-/// A range of ports: `"33768-61000"`.
+/// Parses a range of ports, such as `"33768-61000"`.
 pub(super) fn snat_ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
     range(value.as_str().unwrap_or_default())
         .filter(|(from, to)| *from > 0 && from <= to)
@@ -261,12 +262,12 @@ pub(super) fn snat_ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, Str
         .ok_or_else(|| not_allowed(value, "a range of ports from 1 to 65535, such as \"33768-61000\""))
 }
 
-/// A network, or one address.
+/// Parses a network or a single address.
 pub(super) fn network(value: &DeValue<'_>) -> Result<Prefix, String> {
     network_or(value, "")
 }
 
-/// A network, or one address; the message also lists `others` as allowed.
+/// Parses a network or a single address. The error message also lists `others` as allowed.
 pub(super) fn network_or(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
     let text = value.as_str().unwrap_or_default();
     text.parse().map_err(|()| {
@@ -276,7 +277,7 @@ pub(super) fn network_or(value: &DeValue<'_>, others: &str) -> Result<Prefix, St
     })
 }
 
-/// Path and query of a health check.
+/// Parses the path and query of a health check.
 pub(super) fn http_path(value: &DeValue<'_>) -> Result<String, String> {
     let path = value.as_str().filter(|path| {
         let parsed = path.parse::<PathAndQuery>().ok();
@@ -286,7 +287,7 @@ pub(super) fn http_path(value: &DeValue<'_>) -> Result<String, String> {
         .ok_or_else(|| not_allowed(value, "a path that begins with `/`, encoded as in a URL"))
 }
 
-/// `Host` of a health check: a name or an address, optionally with a port.
+/// Parses the `Host` of a health check: a name or an address, optionally with a port.
 pub(super) fn http_host(value: &DeValue<'_>) -> Result<String, String> {
     let host = value.as_str().filter(|host| {
         let authority = host.parse::<Authority>().ok();
@@ -296,11 +297,13 @@ pub(super) fn http_host(value: &DeValue<'_>) -> Result<String, String> {
         .ok_or_else(|| not_allowed(value, "a host, such as www.example.org or app.internal:8080"))
 }
 
-/// Headers that a health check sets itself: length of the request, and its destination.
+/// Headers that users cannot set for a health check, because convey sets them: the headers of the
+/// connection, the length and the destination.
 const OWN_HEADERS: [&str; 7] =
     ["host", "connection", "content-length", "transfer-encoding", "expect", "te", "upgrade"];
 
-/// Checks the name of a header.
+/// Checks the name of a header for health checks. The error is the end of a sentence about the
+/// name.
 pub(super) fn header_name(name: &str) -> Result<(), String> {
     let Ok(parsed) = name.parse::<HeaderName>() else {
         return Err("is no name of an HTTP header".to_owned());
@@ -314,7 +317,7 @@ pub(super) fn header_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// The value of a header.
+/// Parses the value of a header.
 pub(super) fn header_value(value: &DeValue<'_>) -> Result<String, String> {
     let text = value.as_str().filter(|text| text.is_ascii() && text.parse::<HeaderValue>().is_ok());
     text.map(str::to_owned).ok_or_else(|| {
@@ -328,7 +331,7 @@ pub(super) fn header_value(value: &DeValue<'_>) -> Result<String, String> {
     })
 }
 
-/// Pattern for the body of a response.
+/// Parses a regular expression for the body of a response.
 pub(super) fn body_pattern(value: &DeValue<'_>) -> Result<BodyPattern, String> {
     let allowed = "allowed: a regular expression, such as \"^OK\"";
     let text = value.as_str().filter(|text| !text.is_empty());
@@ -336,7 +339,7 @@ pub(super) fn body_pattern(value: &DeValue<'_>) -> Result<BodyPattern, String> {
     BodyPattern::parse(text).map_err(|why| format!("found {}: {why}; {allowed}", found(value)))
 }
 
-/// Status codes of HTTP: `200`, `"200"` or `"200-399"`.
+/// Parses HTTP status codes: `200`, `"200"` or `"200-399"`.
 pub(super) fn status_range(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
     let range = match value {
         DeValue::String(s) => range(s).or_else(|| range(&format!("{s}-{s}"))),
@@ -350,7 +353,7 @@ pub(super) fn status_range(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, S
         })
 }
 
-/// Both ends of a range `from-to`.
+/// Both ends of a range `from-to`, without checks of their order.
 fn range(text: &str) -> Option<(u16, u16)> {
     let (from, to) = text.split_once('-')?;
     from.trim().parse().ok().zip(to.trim().parse().ok())
@@ -372,8 +375,8 @@ fn socket_address(value: &DeValue<'_>, allowed: &str) -> Result<SocketAddr, Stri
     }
 }
 
-/// A bare IPv6 address in the notation with a port. Its last group may be the port, or a range of
-/// ports.
+/// Puts an IPv6 address without brackets into the notation with a port: `[IP]:PORT`. The last group
+/// may be meant as the port or as a range of ports. `None` if the text is no such address.
 fn in_brackets(text: &str) -> Option<String> {
     let is_address = |text: &str| text.parse::<Ipv6Addr>().is_ok();
     let is_port = |text: &str| text.parse::<u16>().is_ok_and(|port| port != 0);
@@ -402,8 +405,8 @@ fn not_mapped(addr: SocketAddr, value: &DeValue<'_>, allowed: &str) -> Result<()
     }
 }
 
-/// Whether this is a valid host name (RFC 1123, section 2.1), or one with underscores, as
-/// containers have.
+/// Whether the text is a valid host name (RFC 1123, section 2.1). Underscores are allowed, because
+/// names of containers have them.
 fn is_host_name(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())

@@ -1,8 +1,9 @@
-//! `${VAR}` and `${VAR:-default}` in values. Pure: the caller looks variables up.
+//! Expands `${VAR}` and `${VAR:-default}` in values. Pure: the caller provides the values of
+//! variables.
 
 use std::env::VarError;
 
-/// Lookup of an environment variable.
+/// Function that returns the value of an environment variable.
 pub(super) type VariableLookup<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
 
 /// Replaces the variables in a text; `None` if the text has none. `$${` becomes `${`.
@@ -33,7 +34,7 @@ pub(super) fn expand(text: &str, lookup: VariableLookup<'_>) -> Result<Option<St
     Ok(Some(expanded + rest))
 }
 
-/// Value of a variable; like in a shell, the default also replaces an empty value.
+/// Value of a variable, or its default. As in a shell, the default also replaces an empty value.
 fn value(variable: &str, lookup: VariableLookup<'_>) -> Result<String, String> {
     let (name, default) = match variable.split_once(":-") {
         Some((name, default)) => (name, Some(default)),

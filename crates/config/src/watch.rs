@@ -1,10 +1,10 @@
-//! Detects changes of a file's content, however the file is saved: written in place, replaced by a
-//! rename, or swapped behind a symbolic link. Also covers included files, and the files that the
-//! configuration names.
+//! Detects changes of a file's content, in whatever way the file is saved: written in place,
+//! replaced by a rename, or swapped behind a symbolic link. Also covers included files and other
+//! files that the configuration names.
 //!
-//! inotify reports changes in the folders of these files and of the links on the way to them
-//! (`folders`, `places`). convey reads a file once its writer has closed it (`schedule`). On file
-//! systems without events, such as NFS, convey polls the files.
+//! inotify reports changes in the directories of these files, and in the directories of symbolic
+//! links on their paths (`folders`, `places`). convey reads a file after its writer has closed it
+//! (`schedule`). On file systems without events, such as NFS, convey polls the files.
 
 mod folders;
 mod named_files;
@@ -35,26 +35,27 @@ impl Drop for Watch {
     }
 }
 
-/// State of the file at the first look.
+/// Content of the file before its first load.
 pub struct FirstLook(WatchedFile);
 
 impl FirstLook {
-    /// Reads the file. To miss no change, call this before the file is first loaded.
+    /// Reads the file. Call this before the first load of the file, so that no change is missed.
     ///
     /// # Errors
-    /// The current directory is gone, and the path is relative to it.
+    /// The path is relative, and the current directory no longer exists.
     pub fn new(path: &Path) -> io::Result<FirstLook> {
         Ok(FirstLook(WatchedFile::new(&std::path::absolute(path)?)))
     }
 }
 
-/// Calls `on_change` from a thread of its own after every change since the `first` look: at most
-/// 300 ms after the writer has closed the file. Without events of inotify, the watch polls metadata
-/// every 200 ms and reads a file once they are stable. It polls overlayfs every 2 s and other local
-/// file systems every 30 s, for changes that inotify does not report. The watch compares the
-/// content of the file, of the included files, and of the `lists`. A file that stays missing or
-/// empty counts as one change. Changes in the folder `brought_into` are ignored: the code that
-/// saves files there requests the reload.
+/// Calls `on_change` from its own thread after every change since `first` was read, at most 300 ms
+/// after the writer has closed the file. Where inotify sends no events, the watch polls metadata
+/// every 200 ms, and reads a file once its metadata are stable. The watch also polls overlayfs
+/// every 2 s and other local file systems every 30 s, for changes that inotify does not report.
+///
+/// The watch compares the content of the file, of the included files, and of the `lists`. A file
+/// that stays missing or empty counts as one change. Changes in the folder `brought_into` are
+/// ignored, because the code that saves files there requests the reload.
 ///
 /// # Errors
 /// No thread can be started.
@@ -68,8 +69,8 @@ pub fn watch(
     lists.set_watch(&shared);
     let in_thread = Arc::clone(&shared);
     std::thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
-        // Certificates are read with the rights of the code that loads them. This thread only
-        // compares.
+        // The code that loads certificates also raises this right. This thread only compares their
+        // content.
         let _rights = RaisedRights::raise();
         WatchThread::new(in_thread, first.0, lists, brought_into).run(on_change);
     })?;

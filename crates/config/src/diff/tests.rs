@@ -217,7 +217,7 @@ fn settings_that_need_a_restart_are_listed_apart() {
         snat_addresses = ["10.0.0.8", "10.0.0.9"]
         [frontends.api]"#;
     let text = BEFORE.replace("[frontends.api]", settings);
-    // The running modes stay, and so do the defaults that depend on them.
+    // The running modes stay, and so do the defaults that depend on the modes.
     let diff = reload(BEFORE, &text);
     assert_eq!(diff.changes, [""; 0]);
     assert_eq!(

@@ -1,9 +1,9 @@
-//! Modes and protocols that have a key. Pure.
+//! Modes and protocols in which a key has an effect. Pure.
 
 use convey_model::{Mode, Protocol};
 
-/// Modes and protocols that have a key. The checks of its table decide whether the key is an error
-/// or a warning elsewhere.
+/// Modes and protocols in which a key has an effect. In other modes, the checks of its table report
+/// the key as an error or a warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnlyIn {
     /// Mode http.
@@ -19,7 +19,8 @@ pub enum OnlyIn {
 }
 
 impl OnlyIn {
-    /// Message about a key of a frontend that has no effect there; `None` if it has one.
+    /// Message about a key that has no effect in a frontend with this mode and protocol; `None` if
+    /// it has an effect.
     pub(crate) fn fault(self, mode: Mode, protocol: Protocol) -> Option<String> {
         if self.fits(mode, protocol) {
             return None;
@@ -38,8 +39,9 @@ impl OnlyIn {
         })
     }
 
-    /// Message about a key for several frontends, such as ` of this backend`, that has no effect in
-    /// any of them; `None` if it has one. Another warning covers a key without frontends.
+    /// Message about a key that has no effect in any of these frontends; `None` if it has an effect
+    /// in one. `whose` is a text such as ` of this backend`. Without frontends the result is
+    /// `None`, because another warning covers that case.
     pub(crate) fn common_fault(self, whose: &str, frontends: &[(Mode, Protocol)]) -> Option<String> {
         if frontends.is_empty() || frontends.iter().any(|(mode, protocol)| self.fits(*mode, *protocol)) {
             return None;
@@ -54,7 +56,7 @@ impl OnlyIn {
         Some(format!("has no effect: no frontend{whose}{wanted}"))
     }
 
-    /// Whether frontends in this mode, with this protocol, have the key.
+    /// Whether the key has an effect in frontends with this mode and protocol.
     pub(crate) fn fits(self, mode: Mode, protocol: Protocol) -> bool {
         match self {
             OnlyIn::Http => mode.is_http(),

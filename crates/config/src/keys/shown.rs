@@ -1,4 +1,4 @@
-//! Values in the format of the log.
+//! Text of values in the log.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -12,7 +12,7 @@ use convey_model::{
     OverLimit, Prefix, ProbeVia, Protocol, ProxyVersion, Redirect, TlsVersion,
 };
 
-/// Value in the format of the log: the word or number from the file.
+/// Text of a value in the log: the word or number from the file.
 pub(crate) trait Shown {
     /// Returns the text.
     fn shown(&self) -> String;

@@ -1,4 +1,4 @@
-//! Requirements of passthrough for source NAT towards servers.
+//! Checks of source NAT (SNAT) towards servers, which passthrough mode uses.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::tables::ParsedFrontend;
 use convey_model::Listen;
 
 impl HostCheck<'_> {
-    /// Checks that there are ports for every worker, and an address for each family.
+    /// Checks that SNAT has ports for every worker, and an address of each family.
     pub(super) fn snat(&self) {
         let ports = self.config.passthrough.snat_ports.len();
         if let Some(workers) =
@@ -30,8 +30,9 @@ impl HostCheck<'_> {
         passthrough.for_each(|(frontend, _)| self.snat_address(frontend));
     }
 
-    /// SNAT excludes ports of frontends: a packet to a SNAT port belongs to an open connection, and
-    /// a packet to a frontend begins one. Every worker needs a port of its own.
+    /// Checks that enough SNAT ports are left for the workers. SNAT excludes the ports of
+    /// frontends, because a packet to a SNAT port belongs to an open connection, and a packet to a
+    /// frontend begins a new one.
     fn snat_ports_left(&self) {
         let settings = &self.config.passthrough;
         let listen = self.frontends.iter().flat_map(|(frontend, _)| &frontend.listen);
@@ -57,7 +58,7 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Checks that there is an address of the servers' family.
+    /// Checks that there is a SNAT address of the servers' family.
     fn snat_address(&self, frontend: &ParsedFrontend) {
         let Some(vip) = frontend.listen.first() else { return };
         let ip = vip.value.ip();

@@ -12,7 +12,7 @@ use crate::reference::TableDoc;
 use crate::values::{integer, not_allowed};
 use convey_access_log::{Field, Format, FormatError};
 
-/// Longest template in bytes: convey formats a line for each connection.
+/// Maximum length of a template in bytes. convey formats a line for each connection.
 const MAX_TEMPLATE: usize = 4096;
 
 /// `[access_log]`
@@ -22,7 +22,7 @@ pub struct AccessLogConfig {
     pub output: Option<LogOutput>,
     /// Format of a line.
     pub format: Format,
-    /// Sampling: convey writes one line of this number, at least 1.
+    /// Sampling: convey logs one in this many connections; at least 1.
     pub sample: u32,
 }
 
@@ -32,7 +32,7 @@ impl Default for AccessLogConfig {
     }
 }
 
-/// Table in the reference.
+/// `[access_log]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[access_log]", docs: AccessLogKeys::DOCS };
 
 keys! {
@@ -66,7 +66,7 @@ keys! {
     };
 }
 
-/// Reads the table.
+/// Reads `[access_log]`.
 pub(crate) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> AccessLogConfig {
     let is_meant = table.has("format") || table.has("sample");
     if is_meant && !table.has("output") {
@@ -97,12 +97,12 @@ fn format(value: &DeValue<'_>) -> Result<Format, String> {
     })
 }
 
-/// Log text of the differences.
+/// Changes of `[access_log]` for the log of a reload.
 pub(crate) fn changes(old: &AccessLogConfig, new: &AccessLogConfig) -> Vec<String> {
     below("access_log", AccessLogKeys::changes(old, new))
 }
 
-/// Line of `convey check`; empty if there is no access log.
+/// Line of `convey check` about the access log; empty if there is none.
 pub(crate) fn describe(log: &AccessLogConfig) -> String {
     let AccessLogConfig { output: Some(output), format, sample } = log else { return String::new() };
     let sample = if *sample == 1 { String::new() } else { format!(", one line in {sample}") };

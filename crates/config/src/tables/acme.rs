@@ -16,16 +16,16 @@ use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::values::{choice, not_allowed, string};
 
-/// Default folder of the state that outlives the process.
+/// Default directory for state that outlives the process.
 pub(crate) const STATE_DIR: &str = "/var/lib/convey";
 
-/// Most names: each name is an order, and a file.
+/// Maximum number of domain names. Each name is an order and a file.
 const MAX_DOMAINS: usize = 1_000;
 
-/// Table in the reference.
+/// `[acme]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[acme]", docs: AcmeKeys::DOCS };
 
-/// `[acme]` as the file has it.
+/// Parsed `[acme]`, with the places of its values.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedAcme {
     pub(crate) place: Place,
@@ -81,7 +81,7 @@ keys! {
     };
 
     also folder = default.folder; {
-        // It is below `state_dir`.
+        // The folder is below `state_dir`, whose changes are reported instead.
         changes: unreported,
         docs: &[],
     };
@@ -97,7 +97,7 @@ const DOMAIN_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     ..KeyDoc::USUAL
 })];
 
-/// Keys of an account elsewhere in the reference.
+/// Keys for an account with external account binding, in the reference.
 const ACCOUNT_DOCS: &[Docs] = &[
     Docs::Key(KeyDoc {
         name: "eab_key_id",
@@ -153,7 +153,7 @@ impl ParsedAcme {
         Some(ParsedAcme { place, keys, domains, external_account, authorities, folder })
     }
 
-    /// Folder of the certificates.
+    /// Directory of the certificates.
     pub(crate) fn certificates(&self) -> PathBuf {
         self.folder.join(AcmeConfig::CERTIFICATES)
     }
@@ -172,7 +172,8 @@ impl ParsedAcme {
         Arc::new(self.keys.model((), default))
     }
 
-    /// Names from the file, or else the hosts of routes of frontends that use ACME certificates.
+    /// Domain names from the file, or by default the hosts in routes of frontends that use ACME
+    /// certificates.
     fn names(&self, frontends: &[FrontendConfig]) -> Vec<String> {
         let mut names: Vec<String> = match self.domains.is_empty() {
             false => self.domains.iter().map(|domain| domain.value.clone()).collect(),
@@ -183,13 +184,13 @@ impl ParsedAcme {
                 hosts
             }
         };
-        // In the order of the file, without duplicates.
+        // Names stay in the order of the file, without duplicates.
         let mut known = std::collections::HashSet::new();
         names.retain(|name| known.insert(name.clone()));
         names
     }
 
-    /// Reports settings that do not fit the frontends.
+    /// Reports settings of `[acme]` that do not fit the frontends.
     pub(crate) fn check(&self, parsed: &[ParsedFrontend], frontends: &[FrontendConfig], report: &Report<'_>) {
         if !parsed.iter().any(|frontend| frontend.tls.as_ref().is_some_and(|tls| tls.acme)) {
             report.warning(
@@ -209,7 +210,7 @@ impl ParsedAcme {
             report
                 .error(&self.place, format!("found {} hosts of routes; allowed: {MAX_DOMAINS}", names.len()));
         }
-        // The authority's request comes without TLS (RFC 8555, section 8.3).
+        // The authority sends its HTTP-01 request without TLS (RFC 8555, section 8.3).
         let is_http = |frontend: &FrontendConfig| frontend.mode.is_http() && frontend.tls.is_none();
         match &self.keys.challenge {
             Some(Placed { value: AcmeChallenge::Http01, place }) if !frontends.iter().any(is_http) => {
@@ -225,13 +226,13 @@ impl ParsedAcme {
     }
 }
 
-/// Whether this frontend uses the certificates that convey orders.
+/// Whether this frontend uses certificates that convey orders.
 fn takes_certificates(frontend: &FrontendConfig) -> bool {
     frontend.tls.as_ref().is_some_and(|tls| tls.acme)
 }
 
-/// Default challenge: HTTP if a frontend can receive the authority's request, or else the TLS
-/// handshake.
+/// Default challenge: HTTP-01 if a frontend can receive the authority's request, or else
+/// TLS-ALPN-01.
 fn usual_challenge(frontends: &[FrontendConfig]) -> Option<AcmeChallenge> {
     let listens =
         |frontend: &FrontendConfig, port| frontend.listen.iter().any(|listen| listen.ports().contains(&port));
@@ -246,7 +247,7 @@ fn usual_challenge(frontends: &[FrontendConfig]) -> Option<AcmeChallenge> {
     }
 }
 
-/// Hosts of the frontend's routes that a certificate can be ordered for.
+/// Hosts in the frontend's routes for which a certificate can be ordered.
 fn hosts(frontend: &FrontendConfig) -> Vec<String> {
     let routes = frontend.http.iter().flat_map(|http| &http.routes);
     let exact = routes.filter_map(|route| match &route.host {
@@ -256,7 +257,7 @@ fn hosts(frontend: &FrontendConfig) -> Vec<String> {
     exact.map(|host| host.to_ascii_lowercase()).filter(|host| is_domain(host)).collect()
 }
 
-/// `eab_key_id` and `eab_key_file`.
+/// Reads `eab_key_id` and `eab_key_file`, the account with external account binding.
 fn external_account(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<ExternalAccount> {
     let (id, file) = (table.optional("eab_key_id", string), table.optional("eab_key_file", string));
     let (id, file) = match (id, file) {
@@ -288,8 +289,8 @@ fn external_account(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Ex
     }
 }
 
-/// Whether a certificate can be ordered for the name: a host name (RFC 1123, section 2.1) in ASCII,
-/// and no address.
+/// Whether a certificate can be ordered for the name: it must be a host name (RFC 1123, section
+/// 2.1) in ASCII, not an address.
 fn is_domain(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -344,14 +345,14 @@ fn folder(value: &DeValue<'_>) -> Result<String, String> {
     text.map(str::to_owned).ok_or_else(|| not_allowed(value, "the path of a folder"))
 }
 
-/// Description of the ordered certificates.
+/// Line of `convey check` about certificates that convey orders.
 pub(crate) fn describe(acme: &AcmeConfig) -> String {
     let AcmeConfig { directory, domains, challenge, folder, .. } = acme;
     let (names, challenge) = (list_or(domains, "nothing"), challenge.name());
     format!("certificates of {directory} by {challenge}, kept in {}: {names}\n", folder.display())
 }
 
-/// Log text of the differences between two tables.
+/// Changes of `[acme]` and `state_dir` for the log of a reload.
 pub(crate) fn changes(old: Option<&AcmeConfig>, new: Option<&AcmeConfig>) -> Vec<String> {
     let (old, new) = match (old, new) {
         (Some(old), Some(new)) => (old, new),

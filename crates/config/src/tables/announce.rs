@@ -16,13 +16,13 @@ use crate::reader::TomlTable;
 use crate::reference::TableDoc;
 use crate::values::{integer, not_allowed, seconds};
 
-/// Longest name of an interface in bytes: `IFNAMSIZ` without the final NUL (netdevice(7)).
+/// Maximum length of an interface name in bytes: `IFNAMSIZ` without the final NUL (netdevice(7)).
 const MAX_NAME: usize = 15;
 
-/// Table in the reference.
+/// `[announce]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[announce]", docs: AnnounceKeys::DOCS };
 
-/// `[announce]` as the file has it.
+/// Parsed `[announce]`, with the places of its values.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedAnnounce {
     place: Place,
@@ -63,13 +63,13 @@ keys! {
 }
 
 impl ParsedAnnounce {
-    /// Place of the interface's name, or else of the table.
+    /// Place of the interface's name; place of the table if the name is missing.
     pub(crate) fn interface_place(&self) -> &Place {
         self.keys.interface.as_ref().map_or(&self.place, |interface| &interface.place)
     }
 }
 
-/// Reads the table; `None` without one.
+/// Reads `[announce]`; `None` if the file does not have the table.
 pub(crate) fn read(root: &mut TomlTable<'_>) -> Option<ParsedAnnounce> {
     let is_there = root.has("announce");
     let mut table = root.table("announce");
@@ -80,7 +80,7 @@ pub(crate) fn read(root: &mut TomlTable<'_>) -> Option<ParsedAnnounce> {
     is_there.then_some(ParsedAnnounce { place, keys, config })
 }
 
-/// Reports addresses that would never be announced.
+/// Reports an `[announce]` table that would never announce an address.
 pub(crate) fn check(file: &ParsedFile, report: &Report<'_>) {
     let Some(ParsedAnnounce { place, keys, config }) = &file.announce else { return };
     let listens = file.frontends.iter().flat_map(|frontend| &frontend.listen);
@@ -123,7 +123,7 @@ fn interface(value: &DeValue<'_>) -> Result<String, String> {
     name.map(str::to_owned).ok_or_else(|| not_allowed(value, "the name of an interface, such as \"lo\""))
 }
 
-/// Description of the announced addresses.
+/// Line of `convey check` about announced addresses.
 pub(crate) fn describe(config: &Config) -> String {
     let Some(announce) = &config.announce else { return String::new() };
     let addresses: Vec<_> = config.announced().into_iter().collect();
@@ -131,7 +131,7 @@ pub(crate) fn describe(config: &Config) -> String {
     format!("{}: {addresses}\n", AnnounceKeys::describe(announce, &[]))
 }
 
-/// Log text of the differences between two tables.
+/// Changes of `[announce]` for the log of a reload.
 pub(crate) fn changes(old: Option<&AnnounceConfig>, new: Option<&AnnounceConfig>) -> Vec<String> {
     let (old, new) = match (old, new) {
         (Some(old), Some(new)) => (old, new),

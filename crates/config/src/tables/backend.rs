@@ -36,10 +36,10 @@ use convey_model::{
     OnDown, OutlierDetection, ProbeKind, Protocol, ProxyVersion, QuicConfig,
 };
 
-/// Table in the reference.
+/// `[backends.NAME]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[backends.NAME]", docs: BackendKeys::DOCS };
 
-/// `[backends.NAME]` as the file has it.
+/// Parsed `[backends.NAME]`, with the places of its values.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedBackend {
     pub(crate) name: String,
@@ -162,7 +162,7 @@ keys! {
 
     key "dsr" => dsr: DsrKind {
         read: choice(&DsrKind::ALL, DsrKind::name),
-        // "nat" clashed with the NAT of passthrough.
+        // The word "nat" was confused with the NAT of passthrough.
         reworded: ("nat", "l3"),
         describe: |backend, modes| match modes.iter().any(|mode| mode.is_dsr()) {
             true => format!("; dsr {}", tunnel::describe(backend)),
@@ -245,7 +245,7 @@ keys! {
 }
 
 impl ParsedBackend {
-    /// Reads the table of a backend, which these frontends use.
+    /// Reads the table of a backend. `users` are the frontends that use the backend.
     pub(crate) fn read(
         name: String,
         mut table: TomlTable<'_>,
@@ -276,7 +276,7 @@ impl ParsedBackend {
         backend
     }
 
-    /// Model of the backend. `gets_packets`: a frontend in a packet mode uses the backend.
+    /// Model of the backend. `gets_packets`: whether a frontend in a packet mode uses the backend.
     pub(crate) fn model(&self, gets_packets: bool) -> BackendConfig {
         self.keys.model(self, BackendConfig::new(&self.name, gets_packets))
     }
@@ -287,7 +287,7 @@ impl ParsedBackend {
     }
 }
 
-/// Log text of the differences of a backend.
+/// Changes of a backend for the log of a reload.
 pub(crate) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     BackendKeys::changes(old, new)
 }
@@ -302,7 +302,7 @@ pub(crate) fn about(backend: &BackendConfig) -> String {
     format!("{}, servers {}", backend.algorithm.name(), servers.join(", "))
 }
 
-/// Line of `convey check`. `modes` are those of the frontends that use the backend.
+/// Line of `convey check` about a backend. `modes` are the modes of the frontends that use it.
 pub(crate) fn line(backend: &BackendConfig, modes: &[Mode]) -> String {
     let note = if modes.is_empty() { ", used by no frontend" } else { "" };
     let settings = match &backend.files {
@@ -322,7 +322,7 @@ pub(crate) fn rows(backend: &BackendConfig) -> Vec<[String; 3]> {
     rows
 }
 
-/// Fate of connections of a server that goes down, in each of these modes.
+/// Text about connections of a server that goes down, in these modes.
 fn on_down(backend: &BackendConfig, modes: &[Mode]) -> String {
     let mut words: Vec<_> = modes.iter().map(|mode| backend.on_down_in(*mode).name()).collect();
     words.sort_unstable();
@@ -334,7 +334,7 @@ fn on_down(backend: &BackendConfig, modes: &[Mode]) -> String {
     }
 }
 
-/// Protocol that all frontends of a backend have, if there is one.
+/// Protocol of all frontends of a backend; `None` if they differ, or without frontends.
 fn common_protocol(users: &[&ParsedFrontend]) -> Option<Protocol> {
     let mut protocols = users.iter().map(|frontend| frontend.protocol());
     let first = protocols.next()?;

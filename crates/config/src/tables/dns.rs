@@ -1,4 +1,4 @@
-//! `[dns]`: name servers for host names of servers.
+//! `[dns]`: name servers that resolve host names of servers.
 
 use std::net::SocketAddr;
 
@@ -8,16 +8,16 @@ use crate::reader::TomlTable;
 use crate::reference::TableDoc;
 use crate::values::{boolean, name_server};
 
-/// `[dns]`
+/// Settings of `[dns]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DnsConfig {
-    /// Name servers for the names of servers; `/etc/resolv.conf` applies if the list is empty.
+    /// Name servers for host names of servers. If the list is empty, `/etc/resolv.conf` applies.
     pub name_servers: Vec<SocketAddr>,
     /// Whether convey accepts loopback and link-local addresses in replies of name servers.
     pub allow_local: bool,
 }
 
-/// Table in the reference.
+/// `[dns]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[dns]", docs: DnsKeys::DOCS };
 
 keys! {
@@ -42,14 +42,14 @@ keys! {
     };
 }
 
-/// Reads the table.
+/// Reads `[dns]`.
 pub(crate) fn read(mut table: TomlTable<'_>) -> DnsConfig {
     let keys = DnsKeys::read(&mut table);
     table.finish();
     keys.model((), DnsConfig::default())
 }
 
-/// Log text of the differences.
+/// Changes of `[dns]` for the log of a reload.
 pub(crate) fn changes(old: &DnsConfig, new: &DnsConfig) -> Vec<String> {
     below("dns", DnsKeys::changes(old, new))
 }

@@ -58,15 +58,15 @@ listen_addr = "0.0.0.0:8080"            # or several: ["10.0.0.1:80", "[2001:db8
     ..KeyDoc::USUAL
 })];
 
-/// Table in the reference.
+/// `[frontends.NAME]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[frontends.NAME]", docs: FrontendKeys::DOCS };
 
-/// `[frontends.NAME]` as the file has it.
+/// Parsed `[frontends.NAME]`, with the places of its values.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedFrontend {
     pub(crate) name: String,
     pub(crate) place: Place,
-    /// `None` means the mode of the command line or of the file.
+    /// Mode of the frontend; `None` means the mode of the command line or of the file.
     pub(crate) mode: Option<Placed<Mode>>,
     pub(crate) listen: Vec<Placed<Listen>>,
     pub(crate) keys: FrontendKeys,
@@ -150,8 +150,8 @@ keys! {
     key "max_connections_per_client" => max_connections_per_client: u32 {
         read: integer(1..=u32::MAX),
         unset: "automatic",
-        // Packet modes count clients roughly, which will do for a share of what there is, and not
-        // for a number.
+        // Packet modes count clients only roughly. Rough counts are good enough for a share of the
+        // connections, but not for an exact limit.
         only_in: Proxied,
         describe: |frontend, _| {
             frontend.max_connections_per_client.map_or(String::new(), |most| format!(", {most} a client"))
@@ -239,7 +239,8 @@ keys! {
 }
 
 impl ParsedFrontend {
-    /// Reads the table of a frontend, with the mode of the file and the certificates to order.
+    /// Reads the table of a frontend. `file_mode` is the mode of the file; `acme` has the
+    /// certificates to order.
     pub(crate) fn read(
         name: String,
         mut table: TomlTable<'_>,
@@ -280,7 +281,7 @@ impl ParsedFrontend {
         frontend
     }
 
-    /// Frontend of a list of servers.
+    /// Frontend for a list of servers in place of a file.
     pub(crate) fn listed(listen: Placed<SocketAddr>, backend: &str) -> ParsedFrontend {
         let place = listen.place.clone();
         let backend = Some(Placed { value: backend.to_owned(), place: place.clone() });
@@ -298,7 +299,7 @@ impl ParsedFrontend {
         }
     }
 
-    /// Protocol, by default TCP.
+    /// Protocol of the frontend, by default TCP.
     pub(crate) fn protocol(&self) -> Protocol {
         value(&self.keys.protocol).unwrap_or_default()
     }
@@ -308,12 +309,12 @@ impl ParsedFrontend {
         value(&self.keys.accept_proxy).unwrap_or_default()
     }
 
-    /// Whether the frontend serves HTTP/3, over UDP beside TCP.
+    /// Whether the frontend serves HTTP/3, over UDP in addition to TCP.
     pub(crate) fn speaks_http3(&self) -> bool {
         self.tls.as_ref().and_then(|tls| value(&tls.keys.http3)).unwrap_or_default()
     }
 
-    /// Backends that the frontend names: its own, and those of its routes.
+    /// Backends that the frontend names: its default backend, and those of its routes.
     pub(crate) fn backends(&self) -> impl Iterator<Item = &Placed<String>> {
         self.keys.backend.iter().chain(self.http.routes.iter().filter_map(|route| route.backend.as_ref()))
     }
@@ -332,7 +333,7 @@ impl ParsedFrontend {
     }
 }
 
-/// Log text of the differences of a frontend.
+/// Changes of a frontend for the log of a reload.
 pub(crate) fn changes(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
     FrontendKeys::changes(old, new)
 }
@@ -363,7 +364,7 @@ fn row(frontend: &FrontendConfig) -> [String; 4] {
     ]
 }
 
-/// Added and removed listen addresses.
+/// Text about added and removed listen addresses.
 fn listen_changes(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
     let changes = pair(&old.listen, &new.listen, |a, b| a == b).into_iter().filter_map(|both| match both {
         (None, Some(addr)) => Some(format!("+ {addr}")),
@@ -373,7 +374,8 @@ fn listen_changes(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
     changes.collect()
 }
 
-/// Target of requests in mode http, or of connections in other modes, that match no route.
+/// Text about the target of requests in mode http, or of connections in other modes, that match no
+/// route.
 fn default_way(frontend: &FrontendConfig) -> String {
     let of_http = frontend.http.as_ref().and_then(|http| http.default_action(frontend.backend.as_deref()));
     match (of_http, &frontend.backend) {

@@ -13,10 +13,10 @@ use crate::reference::TableDoc;
 use crate::values::{choice, not_allowed};
 use convey_model::LogLevel;
 
-/// `[log]`
+/// Settings of `[log]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogConfig {
-    /// Least severe level that is written.
+    /// Least severe level that is logged.
     pub level: LogLevel,
     /// Format of a line.
     pub format: LogFormat,
@@ -24,7 +24,7 @@ pub struct LogConfig {
     pub output: LogOutput,
 }
 
-/// Level with this name, in any case.
+/// Log level with this name. Upper and lower case are equal.
 ///
 /// # Errors
 /// A message with the allowed levels, and the level that was probably meant.
@@ -40,7 +40,7 @@ pub fn parse_log_level(word: &str) -> Result<LogLevel, String> {
 /// Format of a line of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
-    /// Time, level, text.
+    /// Lines with time, level and text.
     #[default]
     Text,
     /// A JSON object with time, level and text.
@@ -90,7 +90,7 @@ impl fmt::Display for LogOutput {
     }
 }
 
-/// Table in the reference.
+/// `[log]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[log]", docs: LogKeys::DOCS };
 
 keys! {
@@ -125,15 +125,15 @@ keys! {
     };
 }
 
-/// Reads the table.
+/// Reads `[log]`.
 pub(crate) fn read(mut table: TomlTable<'_>) -> LogConfig {
     let keys = LogKeys::read(&mut table);
     table.finish();
     keys.model((), LogConfig::default())
 }
 
-/// Parses a word, or the absolute path of a file: a relative path would depend on the folder that
-/// convey is started in.
+/// Parses a destination: a word, or the absolute path of a file. A relative path would depend on
+/// the directory in which convey is started.
 pub(super) fn output(value: &DeValue<'_>) -> Result<LogOutput, String> {
     let text = value.as_str().unwrap_or_default();
     if let Some((_, output)) = LogOutput::WORDS.into_iter().find(|(word, _)| *word == text) {
@@ -147,12 +147,12 @@ pub(super) fn output(value: &DeValue<'_>) -> Result<LogOutput, String> {
     Err(not_allowed(value, &format!("{}, or the absolute path of a file", words.join(", "))) + &meant)
 }
 
-/// Log text of the differences.
+/// Changes of `[log]` for the log of a reload.
 pub(crate) fn changes(old: &LogConfig, new: &LogConfig) -> Vec<String> {
     below("log", LogKeys::changes(old, new))
 }
 
-/// Line of `convey check`; empty if all keys have their defaults.
+/// Line of `convey check` about the log; empty if all keys have their defaults.
 pub(crate) fn describe(log: &LogConfig) -> String {
     if *log == LogConfig::default() { String::new() } else { LogKeys::describe(log, &[]) }
 }

@@ -14,12 +14,12 @@ use crate::values::{
 };
 use convey_model::{FlowTimeouts, Offload, PacketSettings};
 
-/// Tables in the reference.
+/// `[passthrough]` and `[passthrough.timeouts]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[passthrough]", docs: PassthroughKeys::DOCS };
 pub(crate) const TIMEOUTS: TableDoc =
     TableDoc { name: "[passthrough.timeouts]", docs: FlowTimeoutKeys::DOCS };
 
-/// `[passthrough]` as the file has it.
+/// Parsed `[passthrough]`, with the places of its values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ParsedPassthrough {
     pub(crate) keys: PassthroughKeys,
@@ -127,7 +127,7 @@ keys! {
     };
 
     also timeouts = timeouts.model((), default.timeouts); {
-        // They have a line of their own.
+        // Timeouts have a log line of their own.
         changes: unreported,
         docs: &[table("timeouts", "table", "see below")],
     };
@@ -220,7 +220,7 @@ keys! {
 }
 
 impl ParsedPassthrough {
-    /// Reads the table.
+    /// Reads `[passthrough]`.
     pub(crate) fn read(mut table: TomlTable<'_>) -> ParsedPassthrough {
         let keys = PassthroughKeys::read(&mut table);
         let mut of_flows = table.table("timeouts");
@@ -230,18 +230,18 @@ impl ParsedPassthrough {
         ParsedPassthrough { keys, timeouts }
     }
 
-    /// Model of the table.
+    /// Model of `[passthrough]`.
     pub(crate) fn model(&self) -> PacketSettings {
         self.keys.model(&self.timeouts, PacketSettings::default())
     }
 }
 
-/// Log text of the differences, without timeouts.
+/// Changes of `[passthrough]` for the log of a reload, without changes of timeouts.
 pub(crate) fn changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String> {
     below("passthrough", PassthroughKeys::changes(old, new))
 }
 
-/// Lines of `convey check` for packet modes.
+/// Lines of `convey check` about packet modes.
 pub(crate) fn describe(settings: &PacketSettings) -> String {
     let timeouts = FlowTimeoutKeys::describe(&settings.timeouts, &[]);
     let timeouts = timeouts.trim_start_matches(", ");
@@ -254,7 +254,7 @@ pub(crate) fn describe(settings: &PacketSettings) -> String {
     )
 }
 
-/// Line of `convey check` for source NAT.
+/// Line of `convey check` about source NAT.
 pub(crate) fn describe_snat(settings: &PacketSettings) -> String {
     let (first, last) = (settings.snat_ports.start(), settings.snat_ports.end());
     format!("snat ports {first}-{last}; addresses {}\n", list(&settings.snat_addresses))

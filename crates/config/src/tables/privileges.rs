@@ -8,21 +8,21 @@ use crate::reader::TomlTable;
 use crate::reference::TableDoc;
 use crate::values::{boolean, not_allowed};
 
-/// `[privileges]`
+/// Settings of `[privileges]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Privileges {
-    /// User that convey switches to if root has started it: a name or a number. convey keeps the
-    /// capabilities that its modes need.
+    /// User to switch to if root starts convey: a name or a number. convey keeps the capabilities
+    /// that its modes need.
     pub user: Option<String>,
     /// Whether convey drops the capabilities that its modes do not need. After a switch to another
-    /// user they are dropped anyway.
+    /// user, convey always drops them.
     pub drop_capabilities: bool,
-    /// Whether no program that convey starts may gain privileges (`PR_SET_NO_NEW_PRIVS`).
+    /// Whether programs started by convey cannot gain privileges (`PR_SET_NO_NEW_PRIVS`).
     pub no_new_privileges: bool,
     /// Whether the kernel refuses system calls that convey does not need. Needs
     /// `no_new_privileges`.
     pub seccomp: bool,
-    /// Whether the kernel refuses files that convey does not need (Linux 5.13). Needs
+    /// Whether the kernel refuses access to files that convey does not need (Linux 5.13). Needs
     /// `no_new_privileges`.
     pub landlock: bool,
 }
@@ -39,7 +39,7 @@ impl Default for Privileges {
     }
 }
 
-/// Table in the reference.
+/// `[privileges]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[privileges]", docs: PrivilegeKeys::DOCS };
 
 keys! {
@@ -93,7 +93,7 @@ keys! {
     };
 }
 
-/// Reads the table.
+/// Reads `[privileges]`.
 pub(crate) fn read(mut table: TomlTable<'_>) -> Privileges {
     let keys = PrivilegeKeys::read(&mut table);
     table.finish();
@@ -105,7 +105,7 @@ pub(crate) fn read(mut table: TomlTable<'_>) -> Privileges {
     }
 }
 
-/// Parses a user name as useradd allows it, or a number.
+/// Parses a user: a name that useradd accepts, or a number.
 fn user(value: &DeValue<'_>) -> Result<String, String> {
     let text = value.as_str().unwrap_or_default();
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.$@".contains(c);
@@ -115,7 +115,7 @@ fn user(value: &DeValue<'_>) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Log text of the differences.
+/// Changes of `[privileges]` for the log of a reload.
 pub(crate) fn changes(old: &Privileges, new: &Privileges) -> Vec<String> {
     below("privileges", PrivilegeKeys::changes(old, new))
 }

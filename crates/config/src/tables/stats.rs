@@ -9,12 +9,12 @@ use crate::reference::{Docs, KeyDoc, TableDoc, TakesEffect};
 use crate::token::{self, AdminToken};
 use crate::values::{ip, port};
 
-/// The statistics endpoint.
+/// Settings of the statistics endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stats {
     /// Address of `/stats`, `/metrics` and `/healthz`.
     pub listen: SocketAddr,
-    /// Token that allows a request to change things; `None` makes the endpoint read-only.
+    /// Token that a request needs to change something; `None` makes the endpoint read-only.
     pub token: Option<AdminToken>,
 }
 
@@ -24,8 +24,8 @@ impl Default for Stats {
     }
 }
 
-/// Table in the reference. Two keys are one address, and the third is read from a file: there is no
-/// list of keys and fields.
+/// `[stats]` in the reference. The table has no list of keys and fields, because two keys set one
+/// address, and the value of the third is read from a file.
 pub(crate) const DOC: TableDoc = TableDoc {
     name: "[stats]",
     docs: &[
@@ -58,7 +58,7 @@ pub(crate) const DOC: TableDoc = TableDoc {
     ],
 };
 
-/// Reads the table.
+/// Reads `[stats]`.
 pub(crate) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Stats {
     let default = Stats::default().listen;
     let ip = table.or("listen_addr", default.ip(), ip);
@@ -68,12 +68,12 @@ pub(crate) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Stats {
     Stats { listen: SocketAddr::new(ip, port), token }
 }
 
-/// Settings after a reload: the address stays that of `running`.
+/// Settings after a reload. The address of `running` stays; a new address needs a restart.
 pub(crate) fn reloaded(wanted: Stats, running: &Stats) -> Stats {
     Stats { listen: running.listen, ..wanted }
 }
 
-/// Log text of the differences.
+/// Changes of `[stats]` for the log of a reload.
 pub(crate) fn changes(old: &Stats, new: &Stats) -> Vec<String> {
     let Stats { listen, token } = old;
     let path = |token: &Option<AdminToken>| token.as_ref().map(|token| token.path.display().to_string());
@@ -85,7 +85,7 @@ pub(crate) fn changes(old: &Stats, new: &Stats) -> Vec<String> {
     [address, file, secret].into_iter().flatten().collect()
 }
 
-/// Lines of `convey check`.
+/// Lines of `convey check` about the statistics endpoint.
 pub(crate) fn describe(stats: &Stats) -> String {
     let address = format!("statistics http://{}/stats (also /metrics, /healthz, /readyz)\n", stats.listen);
     let token = stats.token.as_ref();

@@ -10,7 +10,7 @@ use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::values::{MILLISECOND, seconds};
 use convey_model::{Mode, OwnTimeouts, Protocol, Timeouts};
 
-/// Tables in the reference.
+/// `[timeouts]` and the tables of frontends and backends in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[timeouts]", docs: TimeoutKeys::DOCS };
 pub(crate) const OF_FRONTENDS: TableDoc =
     TableDoc { name: "[frontends.NAME.timeouts]", docs: OwnLimits::DOCS };
@@ -93,8 +93,8 @@ keys! {
     };
 }
 
-/// Lists the keys that a frontend or backend may override: each with the connections that it is
-/// for, and its lines of the sample in both tables.
+/// Defines the keys that frontends and backends may override. Each has the connections to which it
+/// applies, and its lines of the sample in both tables.
 macro_rules! own_timeouts {
     ($($name:literal => $field:ident, for $modes:literal, $only_in:ident: $frontend:literal, $backend:literal;)+) => {
         keys! {
@@ -153,26 +153,26 @@ pub(crate) fn read(mut table: TomlTable<'_>) -> TimeoutKeys {
     keys
 }
 
-/// Reads the table of a frontend or backend.
+/// Reads `[frontends.NAME.timeouts]` or `[backends.NAME.timeouts]`.
 pub(super) fn read_own(mut table: TomlTable<'_>) -> OwnLimits {
     let keys = OwnLimits::read(&mut table);
     table.finish();
     keys
 }
 
-/// Log text of the differences of a frontend or backend.
+/// Changes of the timeouts of a frontend or backend, for the log of a reload.
 pub(super) fn own_changes(old: &OwnTimeouts, new: &OwnTimeouts) -> Vec<String> {
     below("timeouts", OwnLimits::changes(old, new))
 }
 
-/// Timeouts of a frontend or backend in `convey check`, after the text `before`; empty if none is
-/// set.
+/// Text of `convey check` about the timeouts of a frontend or backend, after the text `before`;
+/// empty if none is set.
 pub(super) fn describe_own(before: &str, own: &OwnTimeouts) -> String {
     let text = OwnLimits::describe(own, &[]);
     text.strip_prefix(", ").map_or(String::new(), |set| format!("{before}{set}"))
 }
 
-/// Line of `convey check`, for frontends in these modes.
+/// Line of `convey check` about timeouts that have an effect in one of these frontends.
 pub(crate) fn describe(timeouts: &Timeouts, frontends: &[(Mode, Protocol)]) -> String {
     let Timeouts { connect, idle, response, tcp_user_timeout, udp_idle, .. } = timeouts;
     let is_for = |only: OnlyIn| frontends.iter().any(|(mode, protocol)| only.fits(*mode, *protocol));

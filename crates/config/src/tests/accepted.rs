@@ -1,4 +1,4 @@
-//! Meaning of valid files.
+//! Valid files, and the settings that result from them.
 
 use std::time::Duration;
 

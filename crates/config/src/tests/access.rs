@@ -1,4 +1,4 @@
-//! Access lists, in the file and in files of their own.
+//! Access lists in the configuration and in separate files.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::super::{LoadError, load_with_lists, parse};
 use super::GOOD;
 use convey_model::Access;
 
-/// A file with these access lists in a directory.
+/// Writes a configuration with these access lists, and returns its path.
 fn write(directory: &Path, access: &str) -> std::path::PathBuf {
     let path = directory.join("config.toml");
     fs::write(&path, format!("{GOOD}\n[frontends.web.access]\n{access}\n")).unwrap();

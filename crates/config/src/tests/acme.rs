@@ -1,4 +1,4 @@
-//! `[acme]` and `state_dir`.
+//! Tests of `[acme]` and `state_dir`.
 
 use std::fs;
 use std::path::Path;
@@ -17,8 +17,8 @@ const SITE: &str = "[frontends.site]\nlisten_addr = '10.0.0.1:443'\nmode = 'http
 
 const PLAIN: &str = "[frontends.plain]\nlisten_addr = '10.0.0.1:80'\nmode = 'http'\nredirect = 'https'\n";
 
-/// Loads a file with this table. The certificate authority is in a file beside it, so that the host
-/// needs none.
+/// Loads a file with this `[acme]` table. The certificate authority is in a file next to it, so
+/// that the test does not depend on the authorities of the host.
 fn loaded(folder: &Path, acme: &str, frontends: &str) -> Result<Loaded, String> {
     let path = folder.join("c.toml");
     super::tls::save(folder, "ca", "authority.example");

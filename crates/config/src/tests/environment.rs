@@ -1,4 +1,4 @@
-//! Variables in values, and times with a unit.
+//! Environment variables in values, and times with a unit.
 
 use std::time::Duration;
 

@@ -16,14 +16,14 @@ use convey_model::{
     RouteConfig,
 };
 
-/// Lines 1 to 5 of a file; further lines of the frontend may follow.
+/// Lines 1 to 4 of a file; further lines of the frontend may follow.
 pub(super) const FRONTEND: &str =
     "[frontends.web]\nlisten_addr = '10.0.0.1:80'\nmode = 'http'\nbackend = 'site'\n";
 
 pub(super) const BACKENDS: &str =
     "[backends.api.servers.a]\naddr = '10.0.0.2:80'\n[backends.site.servers.a]\naddr = '10.0.0.3:80'\n";
 
-/// File with all settings.
+/// File with all settings of mode http.
 const FULL: &str = r#"
     [frontends.web]
     listen_addr = "0.0.0.0:80"
@@ -114,7 +114,7 @@ backend api (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on dow
 fn the_mode_may_be_that_of_the_file() {
     let text = format!("mode = 'http'\n{FRONTEND}{BACKENDS}").replace("mode = 'http'\nbackend", "backend");
     assert!(config(&text).frontends[0].http.is_some());
-    // A frontend without a mode has that of the command line.
+    // A frontend without a mode has the mode of the command line.
     let routed = text.replace("backend = 'site'", "routes = [{ path = '/a', backend = 'site' }]");
     let loaded = parse("config.toml", &routed).expect("valid").with_default_mode(Mode::Proxy);
     let network =

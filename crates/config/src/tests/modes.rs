@@ -1,4 +1,4 @@
-//! Meaning of files in each mode.
+//! Validation of files in each mode, on a host.
 
 mod host;
 mod ports;
@@ -17,14 +17,14 @@ fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
     Interface { loopback: name == "lo", ..Interface::ethernet(index, name, [2; 6], addresses) }
 }
 
-/// Errors or warnings of a file on a host between 10.0.0.0/24 on eth0 and 10.1.0.0/24 on eth1,
-/// without a default route. 10.2.0.0/16 is behind a router; 2001:db8:0::/48 is on eth0,
-/// 2001:db8:1::/48 on eth1.
+/// Errors or warnings of a file on a host with 10.0.0.0/24 on eth0, 10.1.0.0/24 on eth1, and no
+/// default route. 10.2.0.0/16 is behind a router; 2001:db8:0::/48 is on eth0, 2001:db8:1::/48 on
+/// eth1.
 pub(super) fn told(text: &str, mode: Mode) -> Result<Vec<String>, Vec<String>> {
     told_of(&parse("config.toml", text).expect("right in itself").with_default_mode(mode))
 }
 
-/// Errors or warnings of a loaded file on that host.
+/// Errors or warnings of a loaded file on the host of `told`.
 pub(super) fn told_of(loaded: &Loaded) -> Result<Vec<String>, Vec<String>> {
     let interfaces = [
         interface(1, "lo", &["127.0.0.1", "::1"]),
@@ -61,7 +61,7 @@ fn good6() -> String {
     GOOD.replace("10.0.0.1:80", "[2001:db8::1]:80").replace("10.0.0.2:80", "[2001:db8::2]:80")
 }
 
-/// The only error, in this mode, of [`GOOD`] with a replacement.
+/// The only error of [`GOOD`] after a replacement, in this mode.
 fn error_with(mode: Mode, from: &str, to: &str) -> String {
     assert!(GOOD.contains(from));
     let mut all = told(&GOOD.replace(from, to), mode).expect_err("the host cannot run it");
@@ -69,7 +69,7 @@ fn error_with(mode: Mode, from: &str, to: &str) -> String {
     all.remove(0)
 }
 
-/// Errors or warnings, in this mode, of [`GOOD`] with lines added to the end.
+/// Errors or warnings of [`GOOD`] with lines added at the end, in this mode.
 fn after(mode: Mode, lines: &str) -> Result<Vec<String>, Vec<String>> {
     told(&format!("{GOOD}{lines}"), mode)
 }
@@ -83,7 +83,7 @@ fn check_without_host_refuses_everything_that_the_file_alone_decides() {
     };
     for mode in Mode::ALL {
         assert_eq!(without_host(GOOD, mode), Ok(vec![]));
-        // An address that this host lacks may be another host's.
+        // An address that this host does not have may be the address of another host.
         assert_eq!(without_host(&GOOD.replace("10.0.0.1:80", "192.0.2.1:80"), mode), Ok(vec![]));
     }
     let check = |lines: &str| format!("{GOOD}[backends.web.health_check]\n{lines}");
@@ -158,7 +158,7 @@ fn the_mode_of_the_command_line_overrides_the_files_and_its_defaults() {
     assert_eq!(of(&loaded.with_default_mode(Mode::Proxy).config), (Mode::Proxy, Algorithm::RoundRobin));
 }
 
-/// A proxied frontend and one for DSR that share a backend.
+/// File in which a proxied frontend and a DSR frontend share a backend.
 fn mixed() -> String {
     format!(
         "{}[frontends.x]\nlisten_addr = \"10.0.0.1:80\"\nmode = \"dsr\"\nbackend = \"web\"\n",

@@ -1,11 +1,11 @@
-//! The keys of the PROXY protocol.
+//! Keys of the PROXY protocol.
 
 use super::super::{describe, parse};
 use super::modes::told;
 use super::{GOOD, errors, warnings};
 use convey_model::{Mode, ProxyVersion};
 
-/// [`GOOD`] with lines of its frontend and of its backend.
+/// [`GOOD`] with additional lines of its frontend and of its backend.
 fn with(frontend: &str, backend: &str) -> String {
     let text = GOOD.replace("backend = \"web\"", &format!("backend = \"web\"\n{frontend}"));
     format!("{text}[backends.web]\n{backend}\n")

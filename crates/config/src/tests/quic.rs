@@ -8,7 +8,7 @@ use crate::diff::differences;
 
 const KEY: &str = "8f95f09245765f80256934e50c66207f";
 
-/// File with two servers with these ids, and these lines of their backend.
+/// File with two servers that have these ids, and with these additional lines of their backend.
 fn with(ids: [&str; 2], lines: &str) -> String {
     format!(
         "[frontends.web]\nprotocol = \"udp\"\nlisten_addr = \"10.0.0.1:443\"\nbackend = \"web\"\n\

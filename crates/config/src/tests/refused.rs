@@ -432,7 +432,7 @@ fn a_file_that_cannot_be_read_says_which_and_why() {
     assert!(error.lines().all(|line| line.starts_with(&format!("{}:", path.display()))), "{error}");
 }
 
-/// The only error of [`GOOD`] with a replacement.
+/// The only error of [`GOOD`] after a replacement.
 fn error_with(from: &str, to: &str) -> String {
     assert!(GOOD.contains(from));
     let mut all = errors(&GOOD.replace(from, to));
@@ -440,7 +440,7 @@ fn error_with(from: &str, to: &str) -> String {
     all.remove(0)
 }
 
-/// The only error of [`GOOD`] with lines added to the end, which is the table of its server.
+/// The only error of [`GOOD`] with lines added at the end, in the table of its server.
 fn error_after(lines: &str) -> String {
     let mut all = errors(&format!("{GOOD}{lines}"));
     assert_eq!(all.len(), 1, "{all:?}");

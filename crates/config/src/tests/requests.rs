@@ -16,7 +16,7 @@ fn paths_and_underscores_are_normalized_unless_the_file_says_otherwise() {
         |more: &str| http(&format!("headers.request = {{ set = {{ X-A = 'b' }}{more} }}")).headers.request;
     assert!(!rule("").keeps(b"x_a"));
     assert!(rule(", keep_underscores = true").keeps(b"x_a"));
-    // Two spellings of a path are one route.
+    // Both spellings of the path are one route.
     let routes = "[[frontends.web.routes]]\npath = '/a//b'\nbackend = 'api'\n\
                   [[frontends.web.routes]]\npath = '/a%2Fb'\nbackend = 'api'";
     assert_eq!(of_frontend(routes).len(), 1, "{:?}", of_frontend(routes));

@@ -11,7 +11,7 @@ use convey_model::OutlierDetection;
 const SAMPLE: &str = include_str!("../../../../config.toml");
 
 /// The annotated sample with every `#key = value` and `#[table]` uncommented. Its health check uses
-/// HTTPS, since some keys are for HTTPS only.
+/// HTTPS, because some keys have an effect only with HTTPS.
 fn sample_in_full() -> String {
     let in_force = |line: &str| match line.strip_prefix('#') {
         Some(rest) if rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '[') => format!("{rest}\n"),
@@ -22,8 +22,8 @@ fn sample_in_full() -> String {
     full.replace("\nkind = \"tcp\"", "\nkind = \"https\"")
 }
 
-/// The uncommented sample, with the token and the certificates that it names, as long as the folder
-/// exists.
+/// The uncommented sample, with the token and the certificates that it names. The files exist as
+/// long as the returned folder.
 fn sample_with_files() -> (String, TempDir) {
     let folder = TempDir::new().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
@@ -107,7 +107,7 @@ fn sample_defaults_are_the_real_defaults() {
 
 #[test]
 fn the_annotated_sample_shows_every_key() {
-    // After an unknown key in every table, the errors list the allowed keys.
+    // The test adds an unknown key to every table; each error then lists the allowed keys.
     let mut text = String::from("q = 1\n");
     let (full, _folder) = sample_with_files();
     for line in full.lines() {
@@ -118,15 +118,15 @@ fn the_annotated_sample_shows_every_key() {
     for error in &errors {
         let (before, allowed) = error.split_once(": unknown key (allowed here: ").expect("a list of keys");
         let (_, place) = before.rsplit_once(' ').expect("the place and the key");
-        // The first server shows keys that the second one may have, too.
+        // The table of the first server shows the keys that both servers may have.
         let table = place.trim_end_matches('q').trim_end_matches('.').replace("servers.b", "servers.a");
         for key in allowed.trim_end_matches(')').split(", ") {
-            // Each frontend shows only the keys of its mode or its protocol.
+            // Each frontend shows only the keys of its mode and protocol.
             let frontends = ["frontends.web", "frontends.site", "frontends.https"];
             let own = frontends.into_iter().find(|frontend| table.starts_with(frontend)).unwrap_or(&table);
             let is_shown = shows(&text, &table, key)
                 || frontends.iter().any(|other| shows(&text, &table.replacen(own, other, 1), key))
-                // Some keys are for backends with servers, others for one with files.
+                // Some keys are for backends with servers, others for a backend that serves files.
                 || shows(&text, &table.replacen("backends.www", "backends.web", 1), key)
                 || shows(&text, &table.replacen("backends.web", "backends.www", 1), key);
             assert!(is_shown, "{key} of {error}");

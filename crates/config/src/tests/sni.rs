@@ -13,7 +13,7 @@ fn routed(routes: &str) -> String {
     format!("{FRONTEND}{routes}\n{BACKENDS}")
 }
 
-/// Errors of a route with this text, on line 4.
+/// Errors of a file whose line 4 is a route with this text.
 fn of_route(route: &str) -> Vec<String> {
     errors(&routed(&format!("routes = [{{ {route} }}]")))
 }

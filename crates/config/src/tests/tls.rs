@@ -1,4 +1,4 @@
-//! `[frontends.NAME.tls]`.
+//! Tests of `[frontends.NAME.tls]`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use crate::{Loaded, Problem, describe, load, validate_without_host};
 
 const SERVED: &str = "backends.site.servers.a.addr = '10.0.0.2:80'\n";
 
-/// Saves a certificate for this name and its key, in `NAME.pem` and `NAME.key`.
+/// Saves a certificate for the host `name` in `FILE.pem`, and its key in `FILE.key`.
 pub(super) fn save(folder: &Path, file: &str, name: &str) {
     let key = KeyPair::generate().unwrap();
     let chain = CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap().pem();
@@ -38,7 +38,7 @@ fn certificates_are_read_beside_the_file_and_in_folders() {
     fs::create_dir(folder.join("more")).unwrap();
     save(&folder.join("more"), "b", "b.example");
     save(&folder.join("more"), "a", "a.example");
-    // The key is in the same file, and hidden files and other files do not count.
+    // The key is in the same file as the certificate; hidden files and other files are ignored.
     let both =
         ["pem", "key"].map(|ending| fs::read_to_string(folder.join(format!("more/b.{ending}"))).unwrap());
     save_secret(&folder.join("more/both.crt"), &both.concat());
@@ -198,7 +198,7 @@ fn tls_is_for_modes_that_end_connections() {
         in_dsr.iter().any(|message| message.contains("tls needs mode = \"http\" or \"proxy\"")),
         "{in_dsr:?}"
     );
-    // The file alone shows this error, on any host.
+    // The error does not depend on the host, so it is found on any host.
     let on_any_host = |frontend: &str, more: &str| {
         let loaded = loaded(folder.path(), frontend, &format!("{tls}\n{more}")).unwrap();
         let keys = |errors: Vec<Problem>| errors.into_iter().map(|error| error.key).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Watches of folders by inotify, through the crate `notify`.
+//! Watches directories with inotify, through the crate `notify`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,16 +14,16 @@ use super::places::{FolderToWatch, InodeId, inode_at};
 use super::schedule::FileChange;
 use super::shared::WatchShared;
 
-/// Most folders that are watched. Files in others are polled.
+/// Maximum number of watched directories. Files in other directories are polled.
 const MAX_WATCHED_FOLDERS: usize = 4_096;
 
-/// Folders that inotify watches.
+/// Directories that inotify watches.
 pub(super) struct WatchedFolders {
     watcher: Option<INotifyWatcher>,
     /// The thread of `notify` has a clone: a count of 1 shows that the thread has ended.
     thread: Arc<()>,
     watched: BTreeMap<PathBuf, InodeId>,
-    /// Inodes of the watched folders.
+    /// Inodes of the watched directories.
     inodes: BTreeSet<InodeId>,
     has_warned: bool,
 }
@@ -31,14 +31,15 @@ pub(super) struct WatchedFolders {
 /// Result of [`WatchedFolders::watch`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct WatchOutcome {
-    /// A folder that is needed cannot be watched.
+    /// Whether a directory that is needed cannot be watched.
     pub(super) lacks_one: bool,
-    /// A folder was not watched before: it may have changed meanwhile.
+    /// Whether a directory is watched that was not watched before. It may have changed in between.
     pub(super) has_new: bool,
 }
 
 impl WatchedFolders {
-    /// Starts without folders. Without inotify, no folder can be watched.
+    /// Starts inotify without directories. If inotify is not available, no directory can be
+    /// watched.
     pub(super) fn new(shared: &Arc<WatchShared>) -> WatchedFolders {
         let (thread, watched, inodes) = (Arc::new(()), BTreeMap::new(), BTreeSet::new());
         let mut folders = WatchedFolders { watcher: None, thread, watched, inodes, has_warned: false };
@@ -46,14 +47,14 @@ impl WatchedFolders {
         folders
     }
 
-    /// Starts inotify if it does not run.
+    /// Starts inotify unless it is running.
     pub(super) fn start(&mut self, shared: &Arc<WatchShared>) {
         if self.is_running() {
             return;
         }
         self.watched.clear();
         self.inodes.clear();
-        // `INotifyWatcher::drop` panics if its thread has ended.
+        // `INotifyWatcher::drop` would panic, because its thread has ended.
         std::mem::forget(self.watcher.take());
         if thread::Builder::new().spawn(|| ()).is_err() {
             self.warn("cannot start a thread");
@@ -73,12 +74,12 @@ impl WatchedFolders {
         }
     }
 
-    /// Whether inotify runs.
+    /// Whether inotify is running.
     pub(super) fn is_running(&self) -> bool {
         self.watcher.is_some() && Arc::strong_count(&self.thread) > 1
     }
 
-    /// Starts to watch folders.
+    /// Starts to watch these directories, unless they are watched already.
     pub(super) fn watch(&mut self, folders: &BTreeMap<PathBuf, FolderToWatch>) -> WatchOutcome {
         let mut outcome = WatchOutcome::default();
         for (path, folder) in folders {
@@ -100,7 +101,7 @@ impl WatchedFolders {
             self.warn(&format!("more than {MAX_WATCHED_FOLDERS} folders"));
             return false;
         }
-        // inotify reports a folder that is mounted twice under one of its paths only.
+        // inotify reports a directory that is mounted twice only under one of its paths.
         if !self.is_running() || self.inodes.contains(&id) {
             return false;
         }
@@ -121,16 +122,16 @@ impl WatchedFolders {
         }
     }
 
-    /// Logs once that files are polled.
+    /// Logs, only once, that some files are polled.
     fn warn(&mut self, why: &str) {
         if !std::mem::replace(&mut self.has_warned, true) {
             warn!("inotify cannot watch some files ({why}); convey polls these files 5 times a second");
         }
     }
 
-    /// Renews watches of folders that have ended without an event, for example because a file
-    /// system was unmounted. The other watches lose no event. A folder that was replaced is left to
-    /// [`WatchedFolders::watch`].
+    /// Renews the watches of directories that have ended without an event, for example because a
+    /// file system was unmounted. The other watches lose no event. [`WatchedFolders::watch`]
+    /// handles directories that were replaced.
     pub(super) fn renew(&mut self, folders: &BTreeMap<PathBuf, FolderToWatch>) {
         for path in folders.keys() {
             let id = self.watched.get(path);
@@ -144,7 +145,7 @@ impl WatchedFolders {
         }
     }
 
-    /// Ends the watches of a folder and of all folders below it.
+    /// Ends the watches of a directory and of all directories below it.
     pub(super) fn forget(&mut self, path: &Path) {
         let below: Vec<PathBuf> =
             self.watched.keys().filter(|folder| folder.starts_with(path)).cloned().collect();
@@ -153,7 +154,7 @@ impl WatchedFolders {
         }
     }
 
-    /// Ends the watches of folders that are no longer wanted.
+    /// Ends the watches of directories that are not `wanted`.
     pub(super) fn retain(&mut self, wanted: &BTreeSet<&Path>) {
         let unwanted = self.watched.keys().filter(|folder| !wanted.contains(folder.as_path()));
         for folder in unwanted.cloned().collect::<Vec<_>>() {
@@ -168,7 +169,7 @@ impl WatchedFolders {
         if self.is_running()
             && let Some(watcher) = &mut self.watcher
         {
-            // It may be gone already.
+            // The watch may have ended already.
             let _ = watcher.unwatch(folder);
         }
     }
@@ -182,7 +183,8 @@ impl Drop for WatchedFolders {
     }
 }
 
-/// Reason why a folder cannot be watched, unless the folder is gone.
+/// Reason why a directory cannot be watched; `None` if the error does not last, for example because
+/// the directory is gone.
 fn lasting_reason(error: &notify::Error, path: &Path) -> Option<String> {
     match &error.kind {
         ErrorKind::MaxFilesWatch => Some("fs.inotify.max_user_watches is reached".to_owned()),
@@ -193,7 +195,7 @@ fn lasting_reason(error: &notify::Error, path: &Path) -> Option<String> {
     }
 }
 
-/// Runs in the thread of `notify`.
+/// Handles an event in the thread of `notify`.
 fn handle(shared: &WatchShared, event: notify::Result<Event>) {
     match event {
         Ok(event) if !event.need_rescan() => {
@@ -279,7 +281,7 @@ mod tests {
         );
     }
 
-    /// Watches of inotify of an inode, by all watchers of this process.
+    /// Lists the inotify watches of an inode, from all watchers of this process.
     fn kernel_watches(inode: u64) -> Vec<String> {
         let files = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
         let infos: Vec<String> = files.filter_map(|file| fs::read_to_string(file.path()).ok()).collect();

@@ -1,4 +1,5 @@
-//! The files that a configuration names, shared between the code that loads it and the watch.
+//! List of the files that a configuration names. The code that loads the configuration shares it
+//! with the watch.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,21 +11,21 @@ use crate::file::access;
 use crate::files::ReadFile;
 use crate::pairs_before::PairsBefore;
 
-/// The files that a configuration names (access lists, error pages, certificates), and folders of
-/// them. The code that loads the configuration lists them. Clones share one list.
+/// Files that the configuration names (access lists, error pages, certificates), and folders of
+/// such files. The code that loads the configuration sets the list. Clones share one list.
 #[derive(Debug, Clone, Default)]
 pub struct NamedFiles(Arc<Mutex<LastLoad>>);
 
-/// The last load of the configuration.
+/// Files of the last load of the configuration.
 #[derive(Debug, Default)]
 struct LastLoad {
     files: Vec<ReadFile>,
-    /// The configuration and the files that it includes, with their content.
+    /// The configuration and the files that it includes, with their contents.
     texts: Vec<(PathBuf, Vec<u8>)>,
     entries: EntryCounts,
     /// The certificates; `None` before the first load.
     pairs: Option<PairsBefore>,
-    /// The watch of these files, once there is one.
+    /// The watch of these files, if there is one.
     watch: Weak<WatchShared>,
 }
 
@@ -32,8 +33,8 @@ struct LastLoad {
 type EntryCounts = BTreeMap<PathBuf, usize>;
 
 impl NamedFiles {
-    /// Sets all files of a configuration that was loaded. Returns the access lists that are empty
-    /// now, with the numbers of their former entries.
+    /// Sets the files that a loaded configuration names. Returns the access lists that had entries
+    /// before and are empty now, each with the former number of entries.
     pub fn set(&self, files: Vec<ReadFile>) -> BTreeMap<PathBuf, usize> {
         let count = |content: &Option<Vec<u8>>| {
             let text = String::from_utf8_lossy(content.as_deref().unwrap_or_default());
@@ -50,7 +51,7 @@ impl NamedFiles {
         emptied
     }
 
-    /// Adds the files of a configuration that was refused to those of the running one.
+    /// Adds the files of a refused configuration to the files of the running one.
     pub fn add(&self, files: Vec<ReadFile>) {
         self.update(|last| {
             last.files.retain(|known| files.iter().all(|file| file.path != known.path));
@@ -58,33 +59,33 @@ impl NamedFiles {
         });
     }
 
-    /// Sets the configuration and the files that it includes as they were read, also if something
-    /// is wrong with them.
+    /// Sets the configuration and the files that it includes, with the contents that were read,
+    /// even if they have errors.
     pub fn set_texts(&self, texts: Vec<(PathBuf, Vec<u8>)>) {
         self.update(|last| last.texts = texts);
     }
 
-    /// Sets the certificates of a configuration that was loaded.
+    /// Sets the certificates of a loaded configuration.
     pub fn keep_pairs(&self, pairs: PairsBefore) {
         self.lock().pairs = Some(pairs);
     }
 
-    /// The certificates that were loaded last; `None` before the first load.
+    /// Certificates of the last loaded configuration; `None` before the first load.
     pub fn pairs(&self) -> Option<PairsBefore> {
         self.lock().pairs.clone()
     }
 
-    /// The paths of all files.
+    /// Paths of all files.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.lock().files.iter().map(|file| file.path.clone()).collect()
     }
 
-    /// Notifies this watch of changes from now on.
+    /// Sets the watch to notify of changes of this list.
     pub(super) fn set_watch(&self, watch: &Arc<WatchShared>) {
         self.lock().watch = Arc::downgrade(watch);
     }
 
-    /// Takes the contents that were loaded since the last call.
+    /// Returns the contents that were loaded since the last call, and forgets them.
     pub(super) fn take_loaded(&self) -> LoadedFiles {
         let (mut loaded, mut last) = (LoadedFiles::default(), self.lock());
         for ReadFile { path, content, .. } in &mut last.files {
@@ -99,7 +100,8 @@ impl NamedFiles {
         loaded
     }
 
-    /// Changes the list, and notifies the watch once the lock is free: the watch takes it, too.
+    /// Changes the list, and notifies the watch. The lock is released first, because the watch
+    /// takes it, too.
     fn update<T>(&self, change: impl FnOnce(&mut LastLoad) -> T) -> T {
         let mut last = self.lock();
         let changed = change(&mut last);
@@ -116,7 +118,7 @@ impl NamedFiles {
     }
 }
 
-/// Files as a load has read them.
+/// Contents of files at the time of a load.
 #[derive(Default)]
 pub(super) struct LoadedFiles {
     /// All files that the configuration names.
@@ -128,7 +130,8 @@ impl LoadedFiles {
     fn add(&mut self, path: PathBuf, content: Vec<u8>) {
         match self.contents.entry(path) {
             Entry::Vacant(entry) => _ = entry.insert(content),
-            // The file has changed between two reads of one load: no content is the loaded one.
+            // The file has changed between two reads of one load, so neither content counts as
+            // loaded.
             Entry::Occupied(mut entry) if *entry.get() != content => entry.get_mut().clear(),
             Entry::Occupied(_) => {}
         }

@@ -1,5 +1,5 @@
-//! Finds the folders and paths in which a change of a file shows: its own, those of symbolic links
-//! on the way to it, and those that patterns list.
+//! Finds the directories and paths to watch for changes of a file: the file itself, symbolic links
+//! on its path, and files that match include patterns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -14,20 +14,18 @@ use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statfs, statx};
 use super::schedule::LOOK_EVERY;
 use crate::include::{MAX_FILES, has_wildcards};
 
-/// Most symbolic links on the way to a file, as in Linux.
+/// Maximum number of symbolic links on the path of a file, as in Linux.
 const MAX_LINKS: u32 = 40;
 
-/// Time between two checks of a file of which inotify reports every change but a few: writes
-/// through
-/// `mmap` or through another name of the file, and mounts over a folder.
+/// Polling interval for files on local file systems. inotify reports most changes there, but not
+/// writes through `mmap` or through another name of the file, and mounts over a directory.
 const LOCAL_POLL: Duration = Duration::from_secs(30);
 
-/// Time between two checks of a file of overlayfs: inotify does not report changes of a lower
-/// layer.
+/// Polling interval for files on overlayfs: inotify does not report changes of a lower layer.
 const OVERLAY_POLL: Duration = Duration::from_secs(2);
 
-/// File systems (`statfs(2)`) that only this kernel changes: inotify reports it. On any other
-/// (NFS, CIFS, FUSE, 9p, virtiofs, /proc) files may change without an event.
+/// File systems (`statfs(2)`) that only this kernel changes, so inotify reports the changes. On
+/// other file systems (NFS, CIFS, FUSE, 9p, virtiofs, /proc), files may change without an event.
 const LOCAL: [u32; 17] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // XFS
@@ -50,31 +48,32 @@ const LOCAL: [u32; 17] = [
 
 const OVERLAY: u32 = 0x794c_7630;
 
-/// Device and inode.
+/// Device number and inode number.
 pub(super) type InodeId = (u64, u64);
 
-/// Folder to watch, or a file that is a mount of its own.
+/// Directory to watch, or a file that is a mount point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FolderToWatch {
     pub(super) id: InodeId,
-    /// Whether saves would go unnoticed without a watch. Other folders matter only when they are
-    /// renamed themselves.
+    /// Whether saves would be missed without this watch. Other directories are watched only because
+    /// they may be renamed.
     pub(super) is_needed: bool,
 }
 
-/// Places in which a change of a file shows.
+/// Paths and directories to watch for changes of a file.
 #[derive(Debug, Default)]
 pub(super) struct FilePlaces {
-    /// Links, folders and files, without links on the way to them.
+    /// Paths of links, directories and files; no path contains a symbolic link before its last
+    /// part.
     pub(super) paths: BTreeSet<PathBuf>,
-    /// Folders in which every name that the pattern matches counts.
+    /// Directories with patterns: each name that matches the pattern is watched.
     pub(super) listed: Vec<(PathBuf, Pattern)>,
-    /// Folders that contain these paths.
+    /// Directories to watch.
     pub(super) folders: BTreeMap<PathBuf, FolderToWatch>,
 }
 
 impl FilePlaces {
-    /// Adds the places of a file or folder.
+    /// Adds the paths and directories to watch for a file or directory.
     pub(super) fn add(&mut self, path: &Path) {
         let found = self.walk(path);
         if let Some(folder) = found.filter(|found| found.is_dir()) {
@@ -84,7 +83,7 @@ impl FilePlaces {
         }
     }
 
-    /// Adds the places of the files that a pattern beside the file at `path` includes.
+    /// Adds the paths and directories to watch for an include pattern in the file at `path`.
     pub(super) fn add_pattern(&mut self, path: &Path, pattern: &str) {
         let mut bases = vec![path.parent().unwrap_or(Path::new("")).to_owned()];
         let mut literal = PathBuf::new();
@@ -109,7 +108,8 @@ impl FilePlaces {
         }
     }
 
-    /// Follows a path to its end, and returns it without links; `None` if there is nothing.
+    /// Follows a path and its symbolic links to the end. Returns the path without links; `None` if
+    /// the target does not exist.
     fn walk(&mut self, path: &Path) -> Option<PathBuf> {
         let mut todo = Vec::new();
         push_parts(&mut todo, &std::path::absolute(path).ok()?);
@@ -136,7 +136,7 @@ impl FilePlaces {
                 }
                 Ok(found) if found.is_dir() => {
                     real = at;
-                    // Folders directly below the root are hardly ever renamed, and busy.
+                    // Directories directly below the root are busy, and hardly ever renamed.
                     if real.components().count() > 2 {
                         let id = id(&found);
                         self.folders.entry(real.clone()).or_insert(FolderToWatch { id, is_needed: false });
@@ -167,7 +167,7 @@ impl FilePlaces {
         }
     }
 
-    /// Polling interval of the file while inotify reports nothing.
+    /// Polling interval of the file, unless events report changes.
     pub(super) fn poll_every(&self) -> Duration {
         let needed = self.folders.iter().filter(|(_, folder)| folder.is_needed);
         needed.map(|(path, _)| poll_every(path)).min().unwrap_or(LOOK_EVERY)
@@ -181,7 +181,7 @@ fn poll_every(path: &Path) -> Duration {
     }
 }
 
-/// Polling interval for a type of file system.
+/// Polling interval for a type of file system (`statfs(2)`).
 fn poll_interval(kind: u32) -> Duration {
     match kind {
         OVERLAY => OVERLAY_POLL,
@@ -190,7 +190,7 @@ fn poll_interval(kind: u32) -> Duration {
     }
 }
 
-/// Inode at a path, not of the target of a link.
+/// Inode at a path. For a symbolic link, this is the link and not its target.
 pub(super) fn inode_at(path: &Path) -> Option<InodeId> {
     fs::symlink_metadata(path).ok().map(|found| id(&found))
 }
@@ -199,14 +199,14 @@ fn id(found: &Metadata) -> InodeId {
     (found.dev(), found.ino())
 }
 
-/// Whether a file is mounted by itself, as containers do it: writers outside open it in another
-/// folder.
+/// Whether a file is a mount point, as in containers. Writers outside of the container open the
+/// file in another directory.
 fn is_mount(path: &Path) -> bool {
     let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE);
     found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Puts the parts of a path on a stack, the first on top.
+/// Pushes the parts of a path onto a stack, with the first part on top.
 fn push_parts(todo: &mut Vec<OsString>, path: &Path) {
     let parts = path.components().rev();
     let parts = parts.filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));

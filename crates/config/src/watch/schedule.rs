@@ -6,67 +6,67 @@ use std::time::Duration;
 
 use glob::{MatchOptions, Pattern};
 
-/// Pause between two checks of a file that polling has seen change, or that inotify cannot watch.
+/// Interval between polls of a file that has changed lately, or that inotify cannot watch.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Quiet time after an event before its file is read: events of one save come together.
+/// Time without events before a reported file is read, because one save causes several events.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Longest delay of a look by events without a quiet time in between.
+/// Maximum delay of a check while events keep coming.
 const MAX_BURST: Duration = Duration::from_secs(1);
-/// Idle time after which a file that is still open is read.
+/// Time without writes after which a file is read although a writer still has it open.
 const QUIET_WRITER: Duration = Duration::from_secs(3);
-/// Longest wait for a writer that keeps writing.
+/// Maximum wait for a writer that keeps writing.
 const MAX_WRITE: Duration = Duration::from_secs(30);
-/// Time between two reads of a file whose writer has not stopped within [`MAX_WRITE`].
+/// Interval between reads of a file that its writer has kept changing for more than [`MAX_WRITE`].
 const ENDLESS_WRITER_READ_EVERY: Duration = Duration::from_secs(1);
-/// Most files whose open writers are waited for at once.
+/// Maximum number of open files whose writers convey waits for at the same time.
 const MAX_OPEN_WRITES: usize = 1_024;
 
 /// Hidden files match only a pattern that begins with a dot.
 const LIKE_A_SHELL: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
-/// A watched file, and the files that it includes.
+/// Id of a watched file. The files that it includes have the same id.
 pub(super) type FileId = u64;
 
 /// Change of a file, as inotify reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileChange {
-    /// A process opened it.
+    /// A process opened the file.
     Opened,
     /// The path appeared: a link, or a file that a process is about to write.
     Created,
     /// A writer changed the file, and still has it open.
     Modified,
-    /// Its owner, mode or times changed.
+    /// The owner, mode or times of the file changed.
     Attributes,
-    /// The file is whole: a writer closed it, or a rename put it there.
+    /// The file is complete: a writer closed it, or a rename put it in place.
     Whole,
     /// The path was removed or renamed.
     Gone,
 }
 
-/// Kind of a check of a file.
+/// How to check a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LookKind {
-    /// Compare the metadata first: a save may be under way.
+    /// Compare metadata before reading, because a save may be in progress.
     Poll,
-    /// An event reports the file as whole.
+    /// Read the file: an event has reported it as complete.
     Whole,
 }
 
-/// Times at which each watched file is checked next.
+/// Schedule of the next check of each watched file.
 #[derive(Debug, Default)]
 pub(super) struct LookSchedule {
     files: BTreeMap<FileId, FilePlan>,
-    /// The files that a path belongs to.
+    /// Watched files that an event about each path concerns.
     paths: HashMap<PathBuf, BTreeSet<FileId>>,
-    /// Files that include names of a folder by a pattern.
+    /// Watched files that include names in a directory by a pattern.
     listed: HashMap<PathBuf, Vec<(Pattern, FileId)>>,
-    /// Files that a writer has open.
+    /// Paths that a writer has open.
     writes: BTreeMap<PathBuf, OpenWrite>,
-    /// Files that appeared in this burst, and may be open.
+    /// Paths that appeared in the current burst of events, and that a writer may open.
     created: BTreeSet<PathBuf>,
-    /// Paths that were removed or renamed since the last look.
+    /// Paths that were removed or renamed since the last call of `take_gone`.
     gone: BTreeSet<PathBuf>,
     burst: Option<Burst>,
     wants_reload: bool,
@@ -76,13 +76,13 @@ pub(super) struct LookSchedule {
 struct FilePlan {
     next_poll: Duration,
     poll_every: Duration,
-    /// Whether an event has reported the file since the last look.
+    /// Whether an event has reported the file since its last check.
     is_reported: bool,
     paths: Vec<PathBuf>,
     folders: Vec<PathBuf>,
 }
 
-/// Events that came shortly after one another.
+/// Series of events in short succession.
 #[derive(Debug, Clone, Copy)]
 struct Burst {
     first: Duration,
@@ -97,10 +97,11 @@ impl Burst {
 
 #[derive(Debug)]
 struct OpenWrite {
-    /// Time of the first write, or of the last read of an endless one.
+    /// Time of the first write, or of the last read while the write is endless.
     first: Duration,
     last: Duration,
-    /// Whether the write takes longer than [`MAX_WRITE`]: no other file waits for it.
+    /// Whether the write has taken longer than [`MAX_WRITE`]. Checks of other files do not wait for
+    /// it.
     is_endless: bool,
 }
 
@@ -114,22 +115,22 @@ impl OpenWrite {
 }
 
 impl LookSchedule {
-    /// Adds a file, due for a look now.
+    /// Adds a file. Its first check is due immediately.
     pub(super) fn add(&mut self, id: FileId, now: Duration) {
         let (paths, folders) = Default::default();
         let (next_poll, poll_every) = (now, LOOK_EVERY);
         self.files.insert(id, FilePlan { next_poll, poll_every, is_reported: false, paths, folders });
     }
 
-    /// Removes a file.
+    /// Removes a file from the schedule.
     pub(super) fn remove(&mut self, id: FileId) {
         self.forget_places(id);
         self.files.remove(&id);
         self.forget_unwatched_writes();
     }
 
-    /// Sets the paths whose events concern a file, and how often it is polled while nothing
-    /// happens. In `listed` folders, events of all names that match concern it.
+    /// Sets the paths whose events concern a file, and its polling interval. In `listed`
+    /// directories, events of all names that match the pattern concern the file.
     pub(super) fn set_places(
         &mut self,
         id: FileId,
@@ -151,7 +152,7 @@ impl LookSchedule {
         self.forget_unwatched_writes();
     }
 
-    /// Forgets the writers of files that are no longer watched: nothing waits for them.
+    /// Forgets open writes of files that are no longer watched, so that nothing waits for them.
     fn forget_unwatched_writes(&mut self) {
         let (mut writes, mut created) = (std::mem::take(&mut self.writes), std::mem::take(&mut self.created));
         writes.retain(|path, _| !self.ids(path).is_empty());
@@ -159,14 +160,15 @@ impl LookSchedule {
         (self.writes, self.created) = (writes, created);
     }
 
-    /// Sets how often a file is polled while nothing happens.
+    /// Sets the polling interval of a file.
     pub(super) fn poll_every(&mut self, id: FileId, every: Duration) {
         if let Some(plan) = self.files.get_mut(&id) {
             plan.poll_every = every;
         }
     }
 
-    /// Schedules a poll of a file soon: the file may have changed before its folder was watched.
+    /// Schedules a poll of a file within [`LOOK_EVERY`]: the file may have changed before its
+    /// directory was watched.
     pub(super) fn poll_soon(&mut self, id: FileId, now: Duration) {
         if let Some(plan) = self.files.get_mut(&id) {
             plan.next_poll = plan.next_poll.min(now + LOOK_EVERY);
@@ -193,7 +195,7 @@ impl LookSchedule {
         }
     }
 
-    /// Whether an event of inotify matters.
+    /// Whether an event of inotify concerns a watched file.
     pub(super) fn concerns(&self, path: &Path, change: FileChange) -> bool {
         match change {
             FileChange::Opened => self.created.contains(path),
@@ -201,7 +203,7 @@ impl LookSchedule {
         }
     }
 
-    /// Takes in an event of inotify.
+    /// Processes an event of inotify.
     pub(super) fn event(&mut self, path: &Path, change: FileChange, now: Duration) {
         if !self.concerns(path, change) {
             return;
@@ -232,8 +234,8 @@ impl LookSchedule {
         self.report(ids, now);
     }
 
-    /// Has all files polled soon after a loss of events. Writers may be at work unseen: a poll
-    /// reads a file once its metadata stay the same.
+    /// Schedules polls of all files after a loss of events. A writer may be active without a known
+    /// event, so a poll reads a file only once its metadata are stable.
     pub(super) fn lost_events(&mut self, now: Duration) {
         for plan in self.files.values_mut() {
             plan.is_reported = false;
@@ -241,7 +243,7 @@ impl LookSchedule {
         }
     }
 
-    /// Waits for the writer of a file. Returns whether the limit of open writes allows it.
+    /// Records that a writer has a file open. Returns `false` if there are too many open files.
     fn wait_for_writer(&mut self, path: &Path, now: Duration) -> bool {
         if let Some(write) = self.writes.get_mut(path) {
             write.last = now;
@@ -254,8 +256,8 @@ impl LookSchedule {
         true
     }
 
-    /// Ends the wait for the writer of a file. If a burst has waited for the writer, the burst
-    /// starts again.
+    /// Records that the writer of a file has closed it. If a burst has waited only for this writer,
+    /// the burst starts again.
     fn end_write(&mut self, path: &Path, now: Duration) {
         let ended = self.writes.remove(path).is_some_and(|write| !write.is_endless);
         if ended
@@ -278,7 +280,7 @@ impl LookSchedule {
         ids
     }
 
-    /// Has files checked once it is quiet.
+    /// Schedules a check of these files at the end of the burst.
     fn report(&mut self, ids: impl IntoIterator<Item = FileId>, now: Duration) {
         for id in ids {
             if let Some(plan) = self.files.get_mut(&id) {
@@ -288,7 +290,7 @@ impl LookSchedule {
         }
     }
 
-    /// The next time at which [`LookSchedule::due`] may return something.
+    /// Next time at which [`LookSchedule::due`] may return something; `None` if nothing is planned.
     pub(super) fn wake_at(&self) -> Option<Duration> {
         let writes = self.writes.values().map(OpenWrite::due).min();
         if self.is_held() {
@@ -298,12 +300,12 @@ impl LookSchedule {
         [writes, self.burst.map(Burst::due), polls].into_iter().flatten().min()
     }
 
-    /// Whether a writer has a file open: a reload would read half of it.
+    /// Whether a writer has a file open. A reload now would read an incomplete file.
     fn is_held(&self) -> bool {
         self.writes.values().any(|write| !write.is_endless)
     }
 
-    /// Returns the files to be checked now.
+    /// Returns the files to check now, and how.
     pub(super) fn due(&mut self, now: Duration) -> Vec<(FileId, LookKind)> {
         self.expire_writes(now);
         if self.is_held() {
@@ -339,28 +341,29 @@ impl LookSchedule {
                 expired.push(path.clone());
             }
             (write.first, write.is_endless) = (now, true);
-            // A quiet writer counts as if it had closed the file.
+            // A writer without recent writes counts as if it had closed the file.
             write.last + QUIET_WRITER > now
         });
         for path in expired {
             let ids = self.ids(&path);
             self.report(ids, now);
-            // The files have waited for long enough.
+            // The files have waited long enough, so the burst ends immediately.
             self.burst = self.burst.map(|burst| Burst { first: now.saturating_sub(MAX_BURST), ..burst });
         }
     }
 
-    /// Returns the paths that are gone since the last call.
+    /// Returns the paths that were removed or renamed since the last call.
     pub(super) fn take_gone(&mut self) -> BTreeSet<PathBuf> {
         std::mem::take(&mut self.gone)
     }
 
-    /// Plans the next check of a file after one. An active file has changed lately, or is missing:
-    /// it is polled soon.
+    /// Schedules the next poll of a file after a check. `is_active`: the file has changed lately or
+    /// is missing, so it is polled soon.
     pub(super) fn looked(&mut self, id: FileId, is_active: bool, now: Duration) {
         if let Some(plan) = self.files.get_mut(&id) {
             let every = plan.poll_every;
-            // All files are polled at the same times: the thread wakes up once for all.
+            // All files are polled at the same times, so that the thread wakes up once for all of
+            // them.
             let beats = now.as_nanos() / every.as_nanos().max(1) + 1;
             let beat = every.saturating_mul(u32::try_from(beats).unwrap_or(u32::MAX));
             plan.next_poll = if is_active || every <= LOOK_EVERY { now + LOOK_EVERY } else { beat };
@@ -372,12 +375,12 @@ impl LookSchedule {
         self.wants_reload = true;
     }
 
-    /// Whether to reload now: not while a file is being written, nor in a burst of events.
+    /// Whether a reload is due. It waits for the end of writes and of a burst of events.
     pub(super) fn is_reload_due(&self) -> bool {
         self.wants_reload && !self.is_held() && self.burst.is_none()
     }
 
-    /// Returns once for each reload that is due.
+    /// Returns `true` once for each reload that is due.
     pub(super) fn take_reload(&mut self) -> bool {
         let is_due = self.is_reload_due();
         self.wants_reload &= !is_due;

@@ -1,4 +1,4 @@
-//! State that the thread of a watch shares with the code that notifies it.
+//! State that the thread of a watch shares with the code that notifies the thread.
 #![expect(clippy::disallowed_methods, reason = "a shell: it reads the clock")]
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::schedule::{FileId, LookKind, LookSchedule};
 
-/// State of a watch, and the wake-up of its thread.
+/// State of a watch, and the condition that wakes its thread.
 #[derive(Debug)]
 pub(super) struct WatchShared {
     state: Mutex<WatchState>,
@@ -17,12 +17,12 @@ pub(super) struct WatchShared {
 #[derive(Debug, Default)]
 pub(super) struct WatchState {
     pub(super) schedule: LookSchedule,
-    /// Whether the names of files in the configuration have changed.
+    /// Whether the list of files that the configuration names has changed.
     pub(super) has_new_names: bool,
     pub(super) is_stopped: bool,
 }
 
-/// Work of the thread after a wake-up.
+/// Work of the watch's thread after a wake-up.
 #[derive(Debug)]
 pub(super) struct WatchTurn {
     pub(super) has_new_names: bool,
@@ -34,7 +34,7 @@ impl WatchShared {
         WatchShared { state: Mutex::default(), changed: Condvar::new(), start: Instant::now() }
     }
 
-    /// Changes the state, and wakes the thread if it has to do something sooner.
+    /// Changes the state. Wakes the thread if its next work is due earlier than before.
     pub(super) fn update(&self, change: impl FnOnce(&mut WatchState, Duration)) {
         let mut state = self.lock();
         let before = state.schedule.wake_at();
@@ -48,12 +48,12 @@ impl WatchShared {
         }
     }
 
-    /// Changes the state from the thread of the watch itself.
+    /// Changes the state without waking the thread. For use in the thread itself.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut WatchState, Duration) -> T) -> T {
         change(&mut self.lock(), self.start.elapsed())
     }
 
-    /// Waits for the next turn; `None` once the watch is stopped.
+    /// Waits for the next work of the thread; `None` once the watch is stopped.
     pub(super) fn wait(&self) -> Option<WatchTurn> {
         let mut state = self.lock();
         while !state.is_stopped {

@@ -20,17 +20,17 @@ struct Scenario {
     _watch: Watch,
 }
 
-/// Time in which a notification about a change would arrive.
+/// Time within which a notification about a change would arrive.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// Longest wait on a machine that is busy with other work.
+/// Maximum wait on a machine that is busy with other work.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Path of the configuration in the directory of a test.
 const CONFIG: &str = "etc/config.toml";
 
 impl Scenario {
-    /// Starts with the files that `prepare` puts into the directory.
+    /// Starts a watch with the files that `prepare` writes into the directory.
     fn begin(prepare: impl FnOnce(&Path)) -> Scenario {
         let directory = tempfile::tempdir().expect("a temporary directory");
         fs::create_dir(directory.path().join("etc")).expect("writable");
@@ -61,19 +61,19 @@ impl Scenario {
         fs::rename(self.at(from), self.at(to)).expect("writable");
     }
 
-    /// Checks that there is exactly one notification so far, and that the content is `text`; `None`
+    /// Waits for the next notification, and checks that the content at its time is `text`; `None`
     /// means no file.
     fn is_told_of(&self, text: Option<&str>) {
         let found = self.told.recv_timeout(PATIENCE).expect("told");
         assert_eq!(found.as_deref(), text);
     }
 
-    /// Checks that there is no notification in this time.
+    /// Checks that no notification arrives in this time.
     fn is_told_nothing_for(&self, time: Duration) {
         assert_eq!(self.told.recv_timeout(time), Err(RecvTimeoutError::Timeout));
     }
 
-    /// Saves `text`, and checks that there was no notification before the one for it.
+    /// Saves `text`, and checks that the next notification is about it.
     fn next_told_is(&self, text: &str) {
         self.write(CONFIG, text);
         self.is_told_of(Some(text));
@@ -189,7 +189,8 @@ fn a_save_that_changes_no_metadata_is_told() {
     let mut watched = WatchedFile::unseen(&path);
     assert!(!watched.look() && watched.look());
     fs::write(&path, "two").expect("writable");
-    // The times of this file system have a resolution of a second.
+    // Simulates a file system whose times have a resolution of one second: the metadata do not show
+    // the change.
     watched.stamps = watched.stamps_now();
     assert!(watched.look());
     assert_eq!(watched.known, [(path, Some(b"two".to_vec()))]);

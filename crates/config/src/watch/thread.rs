@@ -1,4 +1,4 @@
-//! Thread of a watch: checks files when they are due, and keeps the watches of their folders.
+//! Thread of a watch: checks files when they are due, and watches their directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::shared::{WatchShared, WatchTurn};
 use super::watched_file::WatchedFile;
 use super::{LoadedFiles, NamedFiles};
 
-/// Private state of the watch's thread.
+/// State that only the thread of the watch uses.
 pub(super) struct WatchThread {
     shared: Arc<WatchShared>,
     named: NamedFiles,
@@ -20,17 +20,17 @@ pub(super) struct WatchThread {
     files: BTreeMap<FileId, WatchedFile>,
     places: BTreeMap<FileId, FilePlaces>,
     folders: WatchedFolders,
-    /// Files that are polled because a folder cannot be watched.
+    /// Files that are polled because one of their directories cannot be watched.
     lacking: BTreeSet<FileId>,
-    /// Time of the next attempt to watch their folders.
+    /// Time of the next attempt to watch the directories of polled files.
     retry_at: Duration,
     next_id: FileId,
 }
 
-/// Interval of attempts to watch the folders of polled files.
+/// Interval between attempts to watch the directories of polled files.
 const RETRY_EVERY: Duration = Duration::from_secs(30);
 
-/// The configuration itself.
+/// Id of the configuration file.
 const MAIN: FileId = 0;
 
 impl WatchThread {
@@ -52,7 +52,7 @@ impl WatchThread {
         thread
     }
 
-    /// Runs until the watch is stopped.
+    /// Checks files until the watch is stopped.
     pub(super) fn run(mut self, on_change: impl Fn()) {
         while let Some(turn) = self.shared.wait() {
             if self.take_turn(turn) {
@@ -61,7 +61,7 @@ impl WatchThread {
         }
     }
 
-    /// Performs one turn; returns whether to reload.
+    /// Does the work of one wake-up; returns whether to reload.
     fn take_turn(&mut self, turn: WatchTurn) -> bool {
         let gone = self.shared.with(|state, _| state.schedule.take_gone());
         gone.iter().for_each(|path| self.folders.forget(path));
@@ -98,7 +98,7 @@ impl WatchThread {
         })
     }
 
-    /// Tries again to watch folders that could not be watched. Returns whether a retry was due.
+    /// Tries again to watch directories that could not be watched. Returns whether a retry was due.
     fn retry(&mut self) -> bool {
         let now = self.shared.with(|_, now| now);
         if self.lacking.is_empty() || now < self.retry_at {
@@ -110,9 +110,9 @@ impl WatchThread {
         true
     }
 
-    /// Watches the files that the configuration names now, and no longer those that it named. A
-    /// reload may have read a file while it was written: a file is checked soon if its loaded
-    /// content is not the known one.
+    /// Watches the files that the configuration names now, and stops watching other files. A reload
+    /// may have read a file during a save, so a file is checked soon if the loaded content differs
+    /// from the known content.
     fn follow(&mut self) {
         let LoadedFiles { named, mut contents } = self.named.take_loaded();
         let is_gone = |id: FileId, file: &WatchedFile| id != MAIN && !named.contains(&file.path);
@@ -149,11 +149,11 @@ impl WatchThread {
         self.find_places(id);
     }
 
-    /// Finds the places in which a change of the file shows, and watches their folders.
+    /// Finds the paths of a file that may change, and watches their directories.
     fn find_places(&mut self, id: FileId) {
         let Some(file) = self.files.get(&id) else { return };
         let places = file.places();
-        // Events arrive as soon as a folder is watched.
+        // The schedule needs the paths first: events arrive as soon as a directory is watched.
         let every = places.poll_every();
         self.shared.with(|state, _| {
             state.schedule.set_places(id, places.paths.iter().cloned(), &places.listed, every);

@@ -1,4 +1,4 @@
-//! Content of a watched file, and of its included files: detects changes since the last look.
+//! Content of a watched file and of its included files. Detects changes since the last check.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,33 +9,34 @@ use super::places::FilePlaces;
 use super::schedule::LookKind;
 use crate::{files, include};
 
-/// Checks that read a file after a change of its metadata. They take longer than two seconds, the
-/// resolution of times in some file systems.
+/// Number of checks that read a file after a change of its metadata. They take longer than two
+/// seconds, the resolution of times in some file systems.
 const READING_LOOKS: u32 = 12;
-/// Number of looks with changing metadata after which a file is read all the same.
+/// Number of consecutive checks with changed metadata after which a file is read although it is
+/// still changing.
 const MAX_RESTLESS_LOOKS: u32 = 5;
-/// Number of looks after which a missing or empty file counts as a change. Some programs unlink or
-/// truncate it before they write it anew.
+/// Number of checks after which a missing or empty file counts as a change. Some programs unlink or
+/// truncate a file before they write it again.
 const ABSENT_LOOKS: u32 = 2;
 
-/// A file and its included files, as last seen.
+/// A file and its included files, with the content that was seen last.
 pub(super) struct WatchedFile {
     pub(super) path: PathBuf,
-    /// Whether the file may include others.
+    /// Whether the file may include other files.
     includes: bool,
-    /// Patterns of the files that it includes.
+    /// Include patterns in the file.
     patterns: Vec<String>,
     pub(super) stamps: Stamps,
-    /// Looks without a difference since then.
+    /// Number of checks since the metadata changed last.
     looks: u32,
-    /// Consecutive looks with a difference each.
+    /// Number of consecutive checks that each found changed metadata.
     restless: u32,
-    /// Content that was reported last.
+    /// Content that was reported or loaded last.
     pub(super) known: Content,
 }
 
 /// Metadata that change with each save: device, inode, length, and the time of the last change in
-/// nanoseconds. `None` without a file.
+/// seconds and nanoseconds. `None` if there is no file.
 pub(super) type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 /// Metadata of the file and of each file that it includes.
@@ -45,7 +46,7 @@ pub(super) type Stamps = Vec<(PathBuf, Stamp)>;
 pub(super) type Content = Vec<(PathBuf, Option<Vec<u8>>)>;
 
 impl WatchedFile {
-    /// Reads the file as it is now.
+    /// Reads the current content of a file.
     pub(super) fn new(path: &Path) -> WatchedFile {
         let mut watched = WatchedFile::unseen(path);
         watched.patterns = watched.patterns_now();
@@ -54,9 +55,10 @@ impl WatchedFile {
         watched
     }
 
-    /// A file that the configuration names, with the content that was loaded.
+    /// A file that the configuration names, with the loaded content. The first check detects
+    /// changes since the load.
     pub(super) fn named(path: &Path, content: Option<Vec<u8>>) -> WatchedFile {
-        // A file that has changed since it was loaded differs from this.
+        // The content is compared with the current file at the first check.
         let known = vec![(path.to_owned(), content.filter(|content| !content.is_empty()))];
         WatchedFile { includes: false, known, ..WatchedFile::unseen(path) }
     }
@@ -66,8 +68,8 @@ impl WatchedFile {
         WatchedFile { path: path.to_owned(), includes: true, patterns, stamps, looks: 0, restless: 0, known }
     }
 
-    /// Makes the contents that were loaded the known ones. Returns whether one of them differs: the
-    /// next look reads the files then, even if their metadata stay the same.
+    /// Sets the loaded contents as known. Returns whether one of them was different. If so, the
+    /// next check reads the files, even if their metadata are unchanged.
     pub(super) fn set_loaded(&mut self, loaded: &BTreeMap<PathBuf, Vec<u8>>) -> bool {
         let mut differs = false;
         for (path, known) in &mut self.known {
@@ -81,7 +83,8 @@ impl WatchedFile {
         differs
     }
 
-    /// Polls the file; returns whether there is new content.
+    /// Polls the file: reads it if its metadata changed lately and are stable. Returns whether
+    /// there is new content.
     pub(super) fn look(&mut self) -> bool {
         let stamps = self.stamps_now();
         if stamps != self.stamps {
@@ -95,7 +98,7 @@ impl WatchedFile {
         self.looks <= READING_LOOKS && self.read()
     }
 
-    /// Reads the file after an event that reports it as whole; returns whether there is new
+    /// Reads the file after an event that reports it as complete. Returns whether there is new
     /// content.
     pub(super) fn look_at_whole(&mut self) -> bool {
         let stamps = self.stamps_now();
@@ -106,7 +109,7 @@ impl WatchedFile {
         self.read()
     }
 
-    /// Polls the file, or reads it as a whole one, depending on `kind`.
+    /// Checks the file in the way that `kind` requires. Returns whether there is new content.
     pub(super) fn look_as(&mut self, kind: LookKind) -> bool {
         match kind {
             LookKind::Poll => self.look(),
@@ -114,17 +117,17 @@ impl WatchedFile {
         }
     }
 
-    /// Whether the file has changed lately, so that polling checks it again soon.
+    /// Whether the file has changed lately, so that it is polled again soon.
     pub(super) fn is_active(&self) -> bool {
         self.looks <= READING_LOOKS
     }
 
-    /// Whether the last look has found other metadata than the one before.
+    /// Whether the last check found changed metadata.
     pub(super) fn has_just_changed(&self) -> bool {
         self.looks == 0
     }
 
-    /// Places in which a change shows.
+    /// Paths and directories to watch for changes of the file.
     pub(super) fn places(&self) -> FilePlaces {
         let mut places = FilePlaces::default();
         self.files().for_each(|file| places.add(&file));
@@ -137,7 +140,7 @@ impl WatchedFile {
         if patterns != self.patterns {
             self.patterns = patterns;
             self.stamps = self.stamps_now();
-            // A file that is no longer included is not missing.
+            // A file that is no longer included does not count as missing.
             let (stamps, main) = (&self.stamps, &self.path);
             self.known.retain(|(file, _)| file == main || stamps.iter().any(|(other, _)| other == file));
         }
@@ -149,7 +152,7 @@ impl WatchedFile {
         is_new
     }
 
-    /// Whether a file is missing or empty that was not when the content was reported last.
+    /// Whether a file is missing or empty now, and had content when it was reported last.
     fn lacks(&self, content: &Content) -> bool {
         let is_there =
             |of: &Content, path: &Path| of.iter().any(|(file, text)| file == path && text.is_some());
@@ -161,7 +164,7 @@ impl WatchedFile {
         content.first().is_none_or(|(_, text)| text.is_none())
     }
 
-    /// The file, and its included files.
+    /// Paths of the file and of its included files.
     fn files(&self) -> impl Iterator<Item = PathBuf> {
         [self.path.clone()].into_iter().chain(include::files(&self.path, &self.patterns).unwrap_or_default())
     }
@@ -174,7 +177,7 @@ impl WatchedFile {
         self.files().map(|file| (file.clone(), content(&file))).collect()
     }
 
-    /// Current patterns; a file that is missing for a moment keeps its patterns.
+    /// Current include patterns. If the file is missing at the moment, the former patterns stay.
     fn patterns_now(&self) -> Vec<String> {
         match content(&self.path).filter(|_| self.includes) {
             Some(content) => include::patterns(&String::from_utf8_lossy(&content)),

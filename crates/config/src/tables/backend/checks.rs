@@ -1,4 +1,4 @@
-//! Checks of a backend that the file alone decides.
+//! Checks of a backend that need only the file.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,7 +10,8 @@ use crate::tables::ParsedFrontend;
 use convey_model::{Algorithm, HttpVersion, Mode, ProbeKind, Protocol, ProxyVersion};
 
 impl ParsedBackend {
-    /// Reports errors and warnings of any mode. `is_used`: a frontend uses the backend.
+    /// Reports errors and warnings that do not depend on a mode. `is_used`: whether a frontend uses
+    /// the backend.
     pub(crate) fn check(&self, is_used: bool, frontends: &[ParsedFrontend], report: &Report<'_>) {
         if !is_used {
             report.warning(&self.place, "no frontend uses this backend");
@@ -23,7 +24,7 @@ impl ParsedBackend {
         }
     }
 
-    /// Reports keys that have no effect with an algorithm.
+    /// Reports keys that have no effect with this algorithm.
     pub(crate) fn check_algorithm(&self, algorithm: Algorithm, report: &Report<'_>) {
         algorithm_fits(self, algorithm, report);
     }
@@ -49,7 +50,7 @@ impl ParsedBackend {
     }
 }
 
-/// Reports a key that only mode http has.
+/// Reports a key that has an effect only in mode http.
 fn only_http(place: &Place, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
         let (name, mode) = (&frontend.name, mode.name());
@@ -57,7 +58,7 @@ fn only_http(place: &Place, used: &[(&ParsedFrontend, Mode)], report: &Report<'_
     }
 }
 
-/// `ewma` needs mode `http`, the only one that sees response times.
+/// Checks that `ewma` is used only in mode `http`, the only mode that measures response times.
 fn ewma(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(Placed { value: Algorithm::Ewma, place }) = &backend.keys.algorithm else { return };
     if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
@@ -69,8 +70,8 @@ fn ewma(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Repo
     }
 }
 
-/// Reports PROXY headers with HTTP/2 to servers: a PROXY header describes one client, and all
-/// clients share a connection of HTTP/2.
+/// Reports PROXY headers in combination with HTTP/2 to servers. A PROXY header describes one
+/// client, but an HTTP/2 connection is shared by all clients.
 fn shared_connections(backend: &ParsedBackend, report: &Report<'_>) {
     let Some(Placed { value, place }) = &backend.keys.protocol else { return };
     if *value != HttpVersion::H1
@@ -85,7 +86,7 @@ fn shared_connections(backend: &ParsedBackend, report: &Report<'_>) {
     }
 }
 
-/// Version 1 of the PROXY protocol is for TCP only.
+/// Reports version 1 of the PROXY protocol for UDP: version 1 is for TCP only.
 fn version_fits(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &Report<'_>) {
     let Some(send) = backend.keys.send_proxy.as_ref().filter(|send| send.value == ProxyVersion::V1) else {
         return;
@@ -104,7 +105,8 @@ fn version_fits(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &
 /// Warns of `hash` and `hash_key` with an algorithm that does not hash, and of `slow_start` with an
 /// algorithm that hashes.
 fn algorithm_fits(backend: &ParsedBackend, algorithm: Algorithm, report: &Report<'_>) {
-    // The algorithm chooses servers for new clients; connection ids identify those of others.
+    // With `quic_cid`, the algorithm applies to new clients; connection ids identify the servers of
+    // the others.
     let hash = backend.hash.as_ref().filter(|_| !backend.hashes_quic());
     let places = [hash.map(|hash| &hash.place), backend.keys.hash_key.as_ref().map(|key| &key.place)];
     for place in places.into_iter().flatten().filter(|_| !algorithm.hashes()) {
@@ -121,7 +123,7 @@ fn algorithm_fits(backend: &ParsedBackend, algorithm: Algorithm, report: &Report
     }
 }
 
-/// Checks that the backend has a server to choose.
+/// Checks that the backend has a server that can be chosen.
 fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
     if let Some(files) = &backend.files {
         return no_servers(backend, &files.place, report);
@@ -161,7 +163,7 @@ fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
     probed_ports(backend, report);
 }
 
-/// A backend serves files or has servers.
+/// Reports servers of a backend that serves files.
 fn no_servers(backend: &ParsedBackend, files: &Place, report: &Report<'_>) {
     let server = backend.servers.iter().find_map(|server| server.addr.as_ref());
     if let Some(server) = server {
@@ -173,7 +175,7 @@ fn no_servers(backend: &ParsedBackend, files: &Place, report: &Report<'_>) {
     }
 }
 
-/// Checks that servers without a port have a port for their health checks.
+/// Checks that health checks have a port for servers without one.
 fn probed_ports(backend: &ParsedBackend, report: &Report<'_>) {
     let is_probed =
         backend.health_check.default.kind != ProbeKind::None || backend.outlier_detection.is_some();
@@ -191,8 +193,8 @@ fn probed_ports(backend: &ParsedBackend, report: &Report<'_>) {
     }
 }
 
-/// Warns of addresses that are reserved for documentation (RFC 5737), such as those of the
-/// `config.toml` that comes with convey.
+/// Warns of addresses reserved for documentation (RFC 5737), such as the addresses in the sample
+/// `config.toml`.
 fn addrs_of_examples(backend: &ParsedBackend, report: &Report<'_>) {
     for Placed { value, place } in backend.servers.iter().filter_map(ParsedServer::ip) {
         if let IpAddr::V4(ip) = value.ip()
@@ -203,7 +205,8 @@ fn addrs_of_examples(backend: &ParsedBackend, report: &Report<'_>) {
     }
 }
 
-/// Checks the names of servers: servers from one DNS name are named after it.
+/// Reports server names that are reserved: a server known by host name reserves `NAME/...` for its
+/// addresses.
 fn names_of_servers(backend: &ParsedBackend, report: &Report<'_>) {
     for server in &backend.servers {
         let (Some((owner, _)), Some(addr)) = (server.name.split_once('/'), &server.addr) else { continue };

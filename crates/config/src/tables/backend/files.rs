@@ -1,4 +1,5 @@
-//! `files` of a backend and `[backends.NAME.file_options]`: files in place of servers.
+//! `files` of a backend and `[backends.NAME.file_options]`: a backend that serves files instead of
+//! using servers.
 
 use toml::de::DeValue;
 
@@ -12,7 +13,7 @@ use crate::tables::table;
 use crate::values::{boolean, not_allowed, string};
 use convey_model::{CacheRule, FilesConfig};
 
-/// Keys in the reference.
+/// `files` and `file_options` in the reference.
 pub(super) const DOCS: &[Docs] = &[
     Docs::Key(KeyDoc {
         name: "files",
@@ -25,7 +26,7 @@ pub(super) const DOCS: &[Docs] = &[
     table("file_options", "table", "see below"),
 ];
 
-/// Tables in the reference.
+/// `[backends.NAME.file_options]` in the reference.
 pub(crate) const OPTIONS: TableDoc = TableDoc { name: "[backends.NAME.file_options]", docs: FileKeys::DOCS };
 
 keys! {
@@ -33,7 +34,7 @@ keys! {
     struct FileKeys => FilesConfig, from (_unused: (), default);
 
     also root = default.root; {
-        // The backend has the key.
+        // The key `files` of the backend sets the root.
         changes: unreported,
         docs: &[],
     };
@@ -106,7 +107,8 @@ keys! {
     };
 }
 
-/// A rule in the reference. Both keys are one value: there is no list of keys and fields.
+/// `[[backends.NAME.file_options.cache_control]]` in the reference. The table has no list of keys
+/// and fields, because both keys set one value.
 pub(crate) const RULES: TableDoc = TableDoc {
     name: "[[backends.NAME.file_options.cache_control]]",
     docs: &[
@@ -129,12 +131,13 @@ pub(crate) const RULES: TableDoc = TableDoc {
     ],
 };
 
-/// Keys of a backend that are allowed beside `files`, or have checks of their own. All others are
-/// for servers.
+/// Keys of a backend that are allowed beside `files`, or have checks of their own. All other keys
+/// need servers.
 const BESIDE_FILES: [&str; 7] =
     ["files", "file_options", "gue_port", "quic_lb", "servers", "timeouts", "tunnel_source"];
 
-/// Reads both keys of a backend's table. A relative root starts at the directory of the file.
+/// Reads `files` and `file_options` of a backend. A relative root starts at the directory of the
+/// configuration file.
 pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<FilesConfig>> {
     let root = backend.optional("files", directory);
     let options_are_at = backend.place_of("file_options");
@@ -143,7 +146,7 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
         report.error(&place, "needs files, such as files = \"/srv/www\"");
     }
     let of_root = options_of(options, report);
-    // A wrong root is reported; the backend without servers is intended.
+    // The error of a wrong root is reported; the missing servers are then no error.
     let Placed { value: root, place } = match (root, backend.place_of("files")) {
         (Some(root), _) => root,
         (None, Some(place)) => return Some(Placed { value: of_root, place }),
@@ -169,12 +172,12 @@ fn options_of(mut table: TomlTable<'_>, report: &Report<'_>) -> FilesConfig {
     let cache_control = rules.filter_map(|rule| cache_rule(rule, report)).collect();
     table.finish();
     let options = keys.model((), FilesConfig { cache_control, ..FilesConfig::new("") });
-    // Without names, a directory has no index.
+    // An empty `index` means that directories have no index.
     let index = if has_index && keys.index.is_empty() { Vec::new() } else { options.index };
     FilesConfig { index, ..options }
 }
 
-/// `[[backends.NAME.file_options.cache_control]]`
+/// Reads a rule of `[[backends.NAME.file_options.cache_control]]`.
 fn cache_rule(mut table: TomlTable<'_>, report: &Report<'_>) -> Option<CacheRule> {
     let (pattern, value) = (table.required("match", string), table.required("value", field_value));
     table.finish();
@@ -190,7 +193,7 @@ fn cache_rule(mut table: TomlTable<'_>, report: &Report<'_>) -> Option<CacheRule
     }
 }
 
-/// Log text of the differences.
+/// Changes of `files` and `file_options` for the log of a reload.
 pub(super) fn changes(old: Option<&FilesConfig>, new: Option<&FilesConfig>) -> Vec<String> {
     let root = |files: Option<&FilesConfig>| or(files.map(|files| files.root.display()), "none");
     let mut changes: Vec<String> = change("files", root(old), root(new)).into_iter().collect();

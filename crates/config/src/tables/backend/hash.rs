@@ -1,4 +1,4 @@
-//! `hash` of a backend: the hash key of a client or a request.
+//! `hash` of a backend: the hash key, from a client's connection or from a request.
 
 use toml::de::DeValue;
 
@@ -11,7 +11,7 @@ use crate::values::choice;
 use convey_http_core::RequestField;
 use convey_model::{BackendConfig, HashOn, Mode};
 
-/// Key in the reference.
+/// `hash` in the reference.
 pub(super) const DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     name: "hash",
     kind: r#"`"source"`, `"tuple"` or `"quic_cid"` (as `"tuple"`, for packets whose [connection id](../guides/quic.md) names no server): what `ring` and `maglev` hash; mode http: also `"header:NAME"` or `"cookie:NAME"`, and `"source"` for a request without"#,
@@ -29,7 +29,7 @@ pub(super) const DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     ..KeyDoc::USUAL
 })];
 
-/// Hash key of a hashing algorithm.
+/// Value of `hash`: the hash key of an algorithm that hashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Hashed {
     /// Addresses of a connection or flow.
@@ -39,7 +39,7 @@ pub(crate) enum Hashed {
 }
 
 impl Hashed {
-    /// Hash key if a request has no such field.
+    /// Hash key of connections and flows, also of requests without the field.
     pub(super) fn on(&self) -> HashOn {
         match self {
             Hashed::Flow(on) => *on,
@@ -47,7 +47,7 @@ impl Hashed {
         }
     }
 
-    /// Field of a request, if that is the hash key.
+    /// Field of a request, if the field is the hash key.
     pub(super) fn request(&self) -> Option<&RequestField> {
         match self {
             Hashed::Flow(_) => None,
@@ -70,7 +70,7 @@ pub(super) fn parse(found: &DeValue<'_>) -> Result<Hashed, String> {
     flow.map_err(|message| message.replacen("quic_cid", "quic_cid, header:NAME, cookie:NAME", 1))
 }
 
-/// Reports a field of requests as hash key outside mode `http`.
+/// Reports a request field as hash key in modes other than `http`.
 pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(Placed { value, place }) = &backend.hash else { return };
     let of_other_mode = used.iter().find(|(_, mode)| !mode.is_http());
@@ -83,12 +83,12 @@ pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], r
     }
 }
 
-/// Log text of the differences.
+/// Changes of `hash` for the log of a reload.
 pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Option<String> {
     change("hash", old.hash_name(), new.hash_name())
 }
 
-/// Text such as ` by source`, for the hash key.
+/// Text about the hash key, such as ` by source`; empty without one.
 pub(super) fn describe(backend: &BackendConfig, _: &[Mode]) -> String {
     match backend.algorithm.hashes() {
         true => format!(" by {}", backend.hash_name()),

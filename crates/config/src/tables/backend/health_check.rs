@@ -1,4 +1,4 @@
-//! `[backends.NAME.health_check]`, and `health_check_interval` beside it: health checks of the
+//! `[backends.NAME.health_check]` and its former key `health_check_interval`: health checks of
 //! servers.
 
 use std::time::Duration;
@@ -15,15 +15,15 @@ use convey_model::{
     BackendConfig, CheckedRequests, FrontendConfig, HealthCheck, Mode, ProbeKind, ProbeVia, ProxyVersion,
 };
 
-/// Table in the reference.
+/// `[backends.NAME.health_check]` in the reference.
 pub(crate) const DOC: TableDoc =
     TableDoc { name: "[backends.NAME.health_check]", docs: HealthCheckKeys::DOCS };
 
-/// The table as the file has it.
+/// Parsed `[backends.NAME.health_check]`, with the places of its values.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedHealthCheck {
     pub(crate) keys: HealthCheckKeys,
-    /// Kind, with its defaults.
+    /// Kind of the health check, and defaults for it.
     pub(crate) default: HealthCheck,
 }
 
@@ -108,14 +108,14 @@ keys! {
     };
 
     also send_proxy = default.send_proxy, tls = default.tls, requests = default.requests; {
-        // The backend reports them.
+        // The backend reports changes of this field.
         changes: unreported,
         docs: &[],
     };
 }
 
 impl ParsedHealthCheck {
-    /// Reads the table of a backend.
+    /// Reads the health check of a backend.
     pub(super) fn read(
         backend: &mut TomlTable<'_>,
         default_kind: ProbeKind,
@@ -128,7 +128,7 @@ impl ParsedHealthCheck {
         let mut keys = HealthCheckKeys::read(&mut table);
         keys.interval = table.keep_one(old_interval, keys.interval, "health_check.interval");
         let interval = value(&keys.interval).unwrap_or(default.interval);
-        // A check interval below the default timeout must be valid without a timeout of its own.
+        // If only the check interval is set, it may be below the default timeout.
         default.timeout = default.timeout.min(interval);
         if let Some(timeout) = keys.timeout.as_ref().filter(|timeout| timeout.value > interval) {
             let [found, most] = [timeout.value, interval].map(|time| time.as_secs_f64());
@@ -142,13 +142,13 @@ impl ParsedHealthCheck {
         ParsedHealthCheck { keys, default }
     }
 
-    /// Model of the health check. `send_proxy` is the header that servers expect.
+    /// Model of the health check. `send_proxy` is the version of PROXY headers that servers expect.
     pub(super) fn model(&self, send_proxy: Option<ProxyVersion>) -> HealthCheck {
         self.keys.model((), HealthCheck { send_proxy, ..self.default.clone() })
     }
 }
 
-/// Log text of the differences.
+/// Changes of the health check for the log of a reload.
 pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     let changes = HealthCheckKeys::changes(&old.health_check, &new.health_check).into_iter();
     changes.map(|change| format!("health check {change}")).collect()
@@ -164,8 +164,8 @@ pub(super) fn describe(backend: &BackendConfig, modes: &[Mode]) -> String {
     }
 }
 
-/// Protocol and success criteria of a backend's health checks, for comparison with requests; `None`
-/// if no frontend or one of another mode uses the backend.
+/// Protocol and limits of requests to a backend, for comparison with its health checks; `None` if
+/// no frontend uses the backend, or if one of them is not in mode http.
 pub(crate) fn checked(backend: &BackendConfig, frontends: &[FrontendConfig]) -> Option<CheckedRequests> {
     let mut response_head: Option<HeadLimits> = None;
     for frontend in frontends.iter().filter(|frontend| frontend.backends().any(|name| name == backend.name)) {
@@ -179,7 +179,8 @@ pub(crate) fn checked(backend: &BackendConfig, frontends: &[FrontendConfig]) -> 
     response_head.map(|response_head| CheckedRequests { version: backend.protocol, response_head })
 }
 
-/// Differences in kind and request. Values of headers may be secrets.
+/// Differences in the kind and the request of a health check. Values of headers are not shown: they
+/// may be secrets.
 fn kind_changes(old: &ProbeKind, new: &ProbeKind) -> Option<String> {
     let [before, after] = [old, new].map(probe_of);
     let have_other_headers = before == after && headers(old) != headers(new);

@@ -12,8 +12,8 @@ use convey_model::{
     DiscoveryConfig, DiscoverySource, KubernetesCluster, KubernetesService, Protocol, ServicePort,
 };
 
-/// Table in the reference. Four keys are one source of the model, and three are those of a server:
-/// there is no list of keys and fields.
+/// `[backends.NAME.kubernetes]` in the reference. The table has no list of keys and fields, because
+/// four keys set one source of the model, and three keys are settings of a server.
 pub(crate) const DOC: TableDoc = TableDoc {
     name: "[backends.NAME.kubernetes]",
     docs: &[
@@ -84,8 +84,9 @@ pub(crate) const DOC: TableDoc = TableDoc {
     ],
 };
 
-/// Reads the table; `None` without one. A relative path starts at the directory of the file.
-/// `protocol` is that of the backend's frontends, if all have the same.
+/// Reads `[backends.NAME.kubernetes]`; `None` if the backend does not have the table. A relative
+/// path starts at the directory of the file. `protocol` is the protocol of the backend's frontends,
+/// if all have the same.
 pub(super) fn read(
     backend: &mut TomlTable<'_>,
     protocol: Option<Protocol>,
@@ -105,7 +106,7 @@ pub(super) fn read(
     };
     let (zone, settings) = (table.optional("zone", string), settings(&mut table));
     table.finish();
-    // Missing and wrong values are reported; the backend without servers is intended.
+    // Errors of missing and wrong values are reported; the missing servers are then no error.
     let (namespace, name) = service.map(|service| service.value).unwrap_or_default();
     let port = port.map_or(ServicePort::Number(0), |port| port.value);
     let source = DiscoverySource::Kubernetes(KubernetesService { namespace, name, port, protocol, cluster });
@@ -128,7 +129,7 @@ fn is_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// Parses the name of a port of the Service, or the port number of pods.
+/// Parses the name of a Service port, or a port number of the pods.
 fn service_port(value: &DeValue<'_>) -> Result<ServicePort, String> {
     const ALLOWED: &str =
         "the name of a port of the Service, such as \"http\", or the number at which pods listen";
@@ -143,7 +144,7 @@ fn service_port(value: &DeValue<'_>) -> Result<ServicePort, String> {
     found.ok_or_else(|| not_allowed(value, ALLOWED))
 }
 
-/// Log text of the differences.
+/// Changes of `[backends.NAME.kubernetes]` for the log of a reload.
 pub(super) fn changes(old: Option<&DiscoveryConfig>, new: Option<&DiscoveryConfig>) -> Vec<String> {
     let (old, new) = match (old, new) {
         (Some(old), Some(new)) => (old, new),
@@ -163,7 +164,7 @@ pub(super) fn changes(old: Option<&DiscoveryConfig>, new: Option<&DiscoveryConfi
     changes
 }
 
-/// Text of the Service with its cluster, which other texts leave out.
+/// Text of the Service with its cluster. Other texts omit the cluster.
 fn of(source: &DiscoverySource) -> String {
     let DiscoverySource::Kubernetes(service) = source;
     let KubernetesService { cluster, .. } = service;
@@ -172,7 +173,7 @@ fn of(source: &DiscoverySource) -> String {
     format!("{service}{}{}", file.unwrap_or_default(), context.unwrap_or_default())
 }
 
-/// Row of `convey check`.
+/// Row of `convey check` about the Service.
 pub(super) fn row(discovery: &DiscoveryConfig) -> [String; 3] {
     let settings = describe_settings(&discovery.settings);
     let zone = discovery

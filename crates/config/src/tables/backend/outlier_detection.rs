@@ -1,5 +1,5 @@
-//! `[backends.NAME.outlier_detection]`: ejection of servers that fail clients. The table turns the
-//! ejection on, even if it is empty.
+//! `[backends.NAME.outlier_detection]`: ejection of servers whose connections or requests fail. The
+//! table turns ejection on, even if it is empty.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::reference::TableDoc;
 use crate::values::{MILLISECOND, integer, seconds};
 use convey_model::{BackendConfig, Mode, OutlierDetection};
 
-/// Table in the reference.
+/// `[backends.NAME.outlier_detection]` in the reference.
 pub(crate) const DOC: TableDoc =
     TableDoc { name: "[backends.NAME.outlier_detection]", docs: OutlierKeys::DOCS };
 
@@ -56,7 +56,7 @@ keys! {
     };
 }
 
-/// Reads the table of a backend; `None` without one.
+/// Reads `[backends.NAME.outlier_detection]`; `None` if the backend does not have the table.
 pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<OutlierDetection>> {
     let is_there = backend.has("outlier_detection");
     let mut table = backend.table("outlier_detection");
@@ -75,7 +75,7 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
     is_there.then_some(Placed { value, place })
 }
 
-/// Log text of the differences.
+/// Changes of outlier detection for the log of a reload.
 pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     match (&old.outlier_detection, &new.outlier_detection) {
         (Some(old), Some(new)) => {

@@ -81,8 +81,8 @@ impl HostCheck<'_> {
         self.report.error(&server.place, message);
     }
 
-    /// Checks that the server has the frontend's port: in mode dsr the server rewrites only the
-    /// address.
+    /// Checks that the server has the same port as the frontend: in mode dsr the server rewrites
+    /// only the address.
     fn same_port(&self, frontend: &ParsedFrontend, server: &Placed<SocketAddr>) {
         let port = server.value.port();
         let ports: BTreeSet<(u16, u16)> =
@@ -104,7 +104,7 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Checks that the server is on the link: a router would send packets to the VIP back to
+    /// Checks that the server is on the link. A router would send packets to the VIP back to
     /// convey.
     fn on_link(&self, server: &Placed<SocketAddr>) {
         let ip = server.value.ip();

@@ -1,4 +1,4 @@
-//! `kind` of a health check, and its keys for HTTP.
+//! `kind` of a health check, and the keys of HTTP checks.
 
 use std::ops::RangeInclusive;
 
@@ -69,7 +69,7 @@ keys! {
     };
 
     also headers = default.headers; {
-        // Their values may be secrets: the health check reports them.
+        // Values of headers may be secrets, so the health check reports their changes.
         changes: unreported,
         docs: HEADER_DOCS,
     };
@@ -119,7 +119,7 @@ pub(super) fn kind(table: &mut TomlTable<'_>, default: ProbeKind, report: &Repor
     }
 }
 
-/// Checks `via`: only a health check that begins with a SYN can go through the VIP.
+/// Checks `via`: only a health check over TCP can go through the VIP.
 pub(super) fn check_via(place: &Place, kind: &ProbeKind, report: &Report<'_>) {
     if matches!(kind, ProbeKind::Udp | ProbeKind::None) {
         let message =
@@ -163,7 +163,7 @@ impl KindName {
     }
 }
 
-/// Keys for HTTP only, as the file has them.
+/// Parsed keys of HTTP checks, with their places.
 struct ParsedHttp {
     keys: HttpKeys,
     headers: Vec<(String, String)>,
@@ -190,7 +190,7 @@ impl ParsedHttp {
         ParsedHttp { keys, headers: named, headers_at, tls_skip_verify }
     }
 
-    /// Reports keys that a health check of this kind does not have.
+    /// Reports keys that have no effect with this kind of health check.
     fn misplaced(&self, kind: &str, report: &Report<'_>) {
         let wrong = |place: &Place, right: &str| {
             report.error(place, format!("is for kind = {right:?}; the kind is {kind:?}"));

@@ -16,8 +16,8 @@ use crate::tables::ParsedFrontend;
 use crate::values::{integer, not_allowed, string};
 use convey_model::{Protocol, QuicConfig};
 
-/// Table in the reference. Keys and ids of servers are one value of the model: there is no list of
-/// keys and fields.
+/// `[backends.NAME.quic_lb.N]` in the reference. The table has no list of keys and fields, because
+/// its keys and the ids of servers set one value of the model.
 pub(crate) const DOC: TableDoc = TableDoc {
     name: "[backends.NAME.quic_lb.N]",
     docs: &[
@@ -40,10 +40,10 @@ pub(crate) const DOC: TableDoc = TableDoc {
     ],
 };
 
-/// Most servers that a warning names.
+/// Maximum number of servers named in a warning.
 const MAX_NAMED: usize = 8;
 
-/// `[backends.NAME.quic_lb.N]`
+/// Parsed `[backends.NAME.quic_lb.N]`.
 #[derive(Debug)]
 struct ParsedScheme {
     rotation: u8,
@@ -52,7 +52,8 @@ struct ParsedScheme {
     key: Option<QuicKey>,
 }
 
-/// Reads the tables, and combines them with the server ids; `None` without both.
+/// Reads the `quic_lb` tables of a backend, and combines them with the server ids. Returns `None`
+/// if it has neither.
 pub(super) fn read(
     backend: &mut TomlTable<'_>,
     servers: &[ParsedServer],
@@ -69,7 +70,7 @@ pub(super) fn read(
         }
         return None;
     };
-    // If there is no valid id, errors in the given ones were reported.
+    // If no id is valid, the errors of the ids were reported.
     let len = ids.first().map_or(1, |(id, _)| id.len());
     let usual = DEFAULT_LEN.saturating_sub(len).max(MIN_NONCE);
     let mut schemes = Schemes::default();
@@ -95,7 +96,8 @@ pub(super) fn server_id(value: &DeValue<'_>) -> Result<ServerId, String> {
     value.as_str().and_then(|text| text.parse().ok()).ok_or_else(|| not_allowed(value, ALLOWED))
 }
 
-/// Reports ids without `hash = "quic_cid"`, the hash without ids, and frontends without QUIC.
+/// Reports server ids without `hash = "quic_cid"`, this hash without ids, and frontends without
+/// QUIC.
 pub(super) fn check(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &Report<'_>) {
     let hash = backend.hash.as_ref().filter(|_| backend.hashes_quic());
     let Some(Placed { place, .. }) = hash else {
@@ -115,7 +117,8 @@ pub(super) fn check(backend: &ParsedBackend, frontends: &[ParsedFrontend], repor
     }
 }
 
-/// Warns of servers without an id: a client that changes its address loses its server.
+/// Warns of servers without an id: a client that changes its address loses its connection to such a
+/// server.
 fn without_id(backend: &ParsedBackend, place: &Place, report: &Report<'_>) {
     let without = backend.servers.iter().filter(|server| server.quic_server_id.is_none());
     let mut names: Vec<String> = without.map(|server| format!("{:?}", server.name)).collect();
@@ -129,7 +132,7 @@ fn without_id(backend: &ParsedBackend, place: &Place, report: &Report<'_>) {
     }
 }
 
-/// Log text of the differences.
+/// Changes of `quic_lb` for the log of a reload.
 pub(super) fn changes(old: Option<&QuicConfig>, new: Option<&QuicConfig>) -> Option<String> {
     let changed = change("quic_lb", or(old, "none"), or(new, "none"));
     // The key is a secret, so the text does not contain it.
@@ -150,7 +153,7 @@ fn scheme(name: &str, mut table: TomlTable<'_>, report: &Report<'_>) -> Option<P
         );
         return None;
     };
-    // A wrong key file was reported.
+    // The error of a wrong key file was reported.
     (key.is_some() == key_file.is_some()).then_some(ParsedScheme { rotation, place, nonce_length, key })
 }
 
@@ -169,7 +172,8 @@ fn key(file: &Placed<String>, report: &Report<'_>) -> Option<QuicKey> {
     key
 }
 
-/// Ids of the servers that have one: all different, and of one length.
+/// Valid server ids, each with the name of its server. Reports ids that two servers share, ids of
+/// different lengths, and ids of servers known by host name.
 fn ids(servers: &[ParsedServer], report: &Report<'_>) -> Vec<(ServerId, String)> {
     let mut taken: HashMap<ServerId, &str> = HashMap::new();
     let mut ids: Vec<(ServerId, String)> = Vec::new();

@@ -1,4 +1,4 @@
-//! `[backends.NAME.servers.NAME]`: a server as the file has it.
+//! `[backends.NAME.servers.NAME]`: a server in the file.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::values::{ServerAddress, boolean, integer, server_address};
 use convey_model::{BackendConfig, NamedServer, ServerAddr, ServerConfig, ServerSettings};
 use convey_quic_cid::ServerId;
 
-/// Table in the reference.
+/// `[backends.NAME.servers.NAME]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc {
     name: "[backends.NAME.servers.NAME]",
     docs: &[Docs::Part(ADDRESS_DOCS), Docs::Part(SettingKeys::DOCS), Docs::Part(QUIC_DOCS)],
@@ -34,7 +34,7 @@ addr = "192.0.2.10:8080"                # or "app.internal:8080" (proxy, http): 
 })];
 
 keys! {
-    /// The keys of a server that the endpoints of a Service have, too.
+    /// Keys that servers in the file and endpoints of a Service have in common.
     struct SettingKeys => ServerSettings, from (_unused: (), default);
 
     key "weight" => weight: u16 {
@@ -78,7 +78,7 @@ const QUIC_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     ..KeyDoc::USUAL
 })];
 
-/// `[backends.NAME.servers.NAME]`
+/// Parsed `[backends.NAME.servers.NAME]`.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedServer {
     pub(crate) name: String,
@@ -88,7 +88,7 @@ pub(crate) struct ParsedServer {
 }
 
 impl ParsedServer {
-    /// Reads the table of a server.
+    /// Reads `[backends.NAME.servers.NAME]`.
     pub(super) fn read(name: String, mut table: TomlTable<'_>) -> ParsedServer {
         let server = ParsedServer {
             name,
@@ -100,13 +100,13 @@ impl ParsedServer {
         server
     }
 
-    /// Server from a list of servers: its name is its address, and all other settings are defaults.
+    /// Server from a list of servers. Its name is its address, and all other settings are defaults.
     pub(crate) fn listed(addr: Placed<ServerAddress>) -> ParsedServer {
         let (settings, quic_server_id) = Default::default();
         ParsedServer { name: addr.value.to_string(), addr: Some(addr), settings, quic_server_id }
     }
 
-    /// Address of the server, unless the file has a name instead.
+    /// Address of the server; `None` if the file has a host name instead.
     pub(crate) fn ip(&self) -> Option<Placed<SocketAddr>> {
         let Placed { value, place } = self.addr.as_ref()?;
         match value {
@@ -115,18 +115,18 @@ impl ParsedServer {
         }
     }
 
-    /// Place of the address, if it is a name.
+    /// Place of the host name; `None` if the server has an address.
     pub(crate) fn name_place(&self) -> Option<&Place> {
         let addr = self.addr.as_ref()?;
         matches!(addr.value, ServerAddress::Name(..)).then_some(&addr.place)
     }
 
-    /// Model of a server with an address.
+    /// Model of a server with an address; `None` if it has a host name.
     pub(crate) fn model(&self) -> Option<ServerConfig> {
         Some(ServerConfig { name: self.name.clone(), addr: self.ip()?.value, settings: self.settings })
     }
 
-    /// Model of a server known by a name.
+    /// Model of a server known by host name; `None` if it has an address.
     pub(crate) fn named(&self) -> Option<NamedServer> {
         let ServerAddress::Name(host, port) = &self.addr.as_ref()?.value else { return None };
         Some(NamedServer {
@@ -143,18 +143,18 @@ pub(super) fn settings(table: &mut TomlTable<'_>) -> ServerSettings {
     SettingKeys::read(table).model((), ServerSettings::default())
 }
 
-/// Log text of the differences in the settings.
+/// Changes of a server's settings for the log of a reload.
 pub(super) fn setting_changes(old: &ServerSettings, new: &ServerSettings) -> Vec<String> {
     SettingKeys::changes(old, new)
 }
 
-/// Servers, with their addresses as in the file.
+/// Texts of all servers of a backend, with their addresses as in the file.
 pub(super) fn all(backend: &BackendConfig) -> Vec<String> {
     entries(backend).iter().map(ToString::to_string).collect()
 }
 
-/// New servers, removed servers, and changes of the others. A server with only another name counts
-/// as renamed.
+/// Changes of servers for the log of a reload: added and removed servers, and changes of the
+/// others. A server whose name is the only difference counts as renamed.
 pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     let (old, new) = (entries(old), entries(new));
     let (mut added, mut removed, mut changed) = (Vec::new(), Vec::new(), Vec::new());
@@ -187,7 +187,7 @@ pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     [new, lost, changed].concat()
 }
 
-/// A server of the file, with an address or a name.
+/// A server of the file, with an address or a host name, as shown in the log.
 struct ServerLine<'a> {
     backend: &'a str,
     name: &'a str,
@@ -196,8 +196,8 @@ struct ServerLine<'a> {
 }
 
 impl fmt::Display for ServerLine<'_> {
-    /// Formats `web/a (10.0.0.2:80)`, as in every line of the log. Without the address if that is
-    /// the server's name.
+    /// Formats `web/a (10.0.0.2:80)`, as in every line of the log. The address is omitted if it is
+    /// also the server's name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ServerLine { backend, name, addr, .. } = self;
         if name == addr { write!(f, "{backend}/{name}") } else { write!(f, "{backend}/{name} ({addr})") }
@@ -232,13 +232,13 @@ fn about(old: &ServerLine<'_>, new: &ServerLine<'_>) -> Vec<String> {
     changes.into_iter().flatten().chain(settings).collect()
 }
 
-/// Row of `convey check`.
+/// Row of `convey check` for a server with an address.
 pub(super) fn row(server: &ServerConfig) -> [String; 3] {
     let settings = describe_settings(&server.settings);
     [format!("  server {}", server.name), ServerAddr(server.addr).to_string(), settings]
 }
 
-/// Row of `convey check` for a server known by a name.
+/// Row of `convey check` for a server known by host name.
 pub(super) fn named_row(named: &NamedServer) -> [String; 3] {
     let settings = describe_settings(&named.settings);
     [

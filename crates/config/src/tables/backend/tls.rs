@@ -1,4 +1,4 @@
-//! `[backends.NAME.tls]`: TLS with servers.
+//! `[backends.NAME.tls]`: TLS to servers.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::values::{boolean, choice, http_host, string};
 use convey_model::{Authorities, BackendConfig, BackendTls, Mode, Protocol, TlsVersion};
 use convey_tls::{TlsConnector, TlsFault, server_name};
 
-/// Table in the reference.
+/// `[backends.NAME.tls]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[backends.NAME.tls]", docs: TlsKeys::DOCS };
 
 keys! {
@@ -68,7 +68,7 @@ const AUTHORITY_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     ..KeyDoc::USUAL
 })];
 
-/// Keys of convey's own certificate in the reference.
+/// Keys of the certificate that convey presents to servers, in the reference.
 const CERTIFICATE_DOCS: &[Docs] = &[
     Docs::Key(KeyDoc {
         name: "certificate",
@@ -88,7 +88,8 @@ const CERTIFICATE_DOCS: &[Docs] = &[
     }),
 ];
 
-/// Reads the table and the files that it names; `None` without one.
+/// Reads `[backends.NAME.tls]` and the files that it names; `None` if the backend does not have the
+/// table.
 pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<Arc<BackendTls>>> {
     let is_there = backend.has("tls");
     let mut table = backend.table("tls");
@@ -126,7 +127,7 @@ fn none() -> Authorities {
     Authorities { path: None, certificates: Arc::default() }
 }
 
-/// Certificate authorities from a file, or those that this host trusts.
+/// Certificate authorities from the file `ca`; without `ca`, those that this host trusts.
 pub(crate) fn authorities(
     ca: Option<Placed<String>>,
     place: &Place,
@@ -156,7 +157,7 @@ fn authorities_of_host(place: &Place, report: &Report<'_>) -> Option<Authorities
     }
 }
 
-/// Reports TLS with servers in packet modes: only proxied connections can have it.
+/// Reports TLS to servers in packet modes and for UDP: convey must terminate the connections.
 pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(tls) = &backend.tls else { return };
     let others =
@@ -172,7 +173,7 @@ pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], r
     }
 }
 
-/// Log text of the differences.
+/// Changes of `[backends.NAME.tls]` for the log of a reload.
 pub(super) fn changes(old: Option<&BackendTls>, new: Option<&BackendTls>) -> Vec<String> {
     let (old, new) = match both(old, new) {
         Ok(both) => both,
@@ -189,7 +190,7 @@ fn authority_changes(old: &BackendTls, new: &BackendTls) -> Option<String> {
     change("ca", path(old), path(new)).or_else(|| are_other.then(|| "ca: authorities changed".to_owned()))
 }
 
-/// Text for `convey check`.
+/// Text of `convey check` about TLS to servers.
 pub(super) fn describe(backend: &BackendConfig, _: &[Mode]) -> String {
     let text = match backend.tls.as_ref().map(|tls| tls.skip_verify) {
         None => "",
@@ -199,7 +200,7 @@ pub(super) fn describe(backend: &BackendConfig, _: &[Mode]) -> String {
     text.to_owned()
 }
 
-/// Reports settings that would make every handshake fail.
+/// Reports TLS settings that would make every handshake fail.
 fn check_handshake(tls: &BackendTls, place: &Place, report: &Report<'_>) {
     let message = match TlsConnector::new(tls) {
         Ok(_) => return,

@@ -12,7 +12,7 @@ use crate::values::{network, port};
 use convey_model::{BackendConfig, DsrKind, Encapsulation, Mode, Prefix, TunnelConfig};
 
 keys! {
-    /// The keys of tunnels.
+    /// The keys of tunnels to servers.
     pub(crate) struct TunnelKeys => TunnelConfig, from (_unused: (), default);
 
     key "gue_port" => gue_port: u16 {
@@ -37,14 +37,14 @@ keys! {
 }
 
 impl HostCheck<'_> {
-    /// Whether packets to a backend go through a tunnel, whose outer packets may be of another
-    /// family.
+    /// Whether packets to a backend go through a tunnel. The outer packets may be of another family
+    /// than the inner ones.
     pub(crate) fn has_tunnel(&self, backend: &str) -> bool {
         let dsr = self.backends.get(backend).and_then(|backend| backend.keys.dsr.as_ref());
         dsr.is_some_and(|dsr| dsr.value.has_tunnel())
     }
 
-    /// Reports tunnels in modes other than dsr, which rewrite packets in place.
+    /// Reports tunnels in modes other than dsr. Those modes rewrite packets in place.
     pub(super) fn tunnel(&self, backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)]) {
         let kind = backend.keys.dsr.as_ref().filter(|dsr| dsr.value.has_tunnel());
         let has_none = |place: &Place, wanted: &str| {
@@ -89,8 +89,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Checks `tunnel_source`: routers and servers drop outer packets from addresses of no host, or
-    /// of many hosts.
+    /// Checks `tunnel_source`. Routers and servers drop outer packets whose source is not the
+    /// address of one host.
     fn source_can_be(&self, source: &Placed<Prefix>) {
         let ip = source.value.first();
         let what = match ip {
@@ -105,9 +105,10 @@ impl HostCheck<'_> {
         self.report.error(&source.place, message);
     }
 
-    /// Without `tunnel_source`, outer packets need an address of this host that is not a VIP.
+    /// Checks that this host has an address for outer packets, other than a VIP, if there is no
+    /// `tunnel_source`.
     fn own_sources(&self, backend: &ParsedBackend) {
-        // Interfaces are known only if there are packet modes.
+        // `holders` is empty unless there are packet modes.
         if self.holders.is_empty() {
             return;
         }

@@ -11,8 +11,8 @@ use crate::values::network_or;
 use crate::{encoding, files};
 use convey_model::{Access, AccessFile, FrontendConfig, Mode, Prefix};
 
-/// Table in the reference. Both keys are one field of the model, with the files that they name:
-/// there is no list of keys and fields.
+/// `[frontends.NAME.access]` in the reference. The table has no list of keys and fields, because
+/// both keys, with the files that they name, set one field of the model.
 pub(crate) const DOC: TableDoc = TableDoc {
     name: "[frontends.NAME.access]",
     docs: &[
@@ -35,7 +35,7 @@ pub(crate) const DOC: TableDoc = TableDoc {
     ],
 };
 
-/// Prefix of the path of a file.
+/// Character before the path of a file.
 const FILE: char = '@';
 
 /// Entry of an access list.
@@ -45,7 +45,7 @@ enum AccessEntry {
     File(String),
 }
 
-/// Reads the table and the files that it names.
+/// Reads `[frontends.NAME.access]` and the files that it names.
 pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Access {
     let lists_allowed = table.has("allow");
     let mut files = Vec::new();
@@ -62,7 +62,8 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Access {
         });
         networks.collect::<Vec<Prefix>>()
     });
-    // An empty list would refuse every client: the file may be empty because it is being written.
+    // The file may be empty because another program is writing it. Then an empty list would refuse
+    // every client.
     if lists_allowed && allowed.is_empty() {
         report.missing(&table.place, "allow has no network, so convey would refuse every client");
     }
@@ -70,7 +71,7 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Access {
     report.share(Access::from_files(allowed, denied, files))
 }
 
-/// Log text of the differences.
+/// Changes of `[frontends.NAME.access]` for the log of a reload.
 pub(super) fn changes(old: &FrontendConfig, new: &FrontendConfig) -> Option<String> {
     (old.access != new.access).then(|| {
         let (added, gone) = new.access.changes_since(&old.access);
@@ -78,7 +79,7 @@ pub(super) fn changes(old: &FrontendConfig, new: &FrontendConfig) -> Option<Stri
     })
 }
 
-/// Text for `convey check`; empty if every client is allowed.
+/// Text of `convey check` about access; empty if every client is allowed.
 pub(super) fn describe(frontend: &FrontendConfig, _: &[Mode]) -> String {
     match frontend.access.is_open() {
         true => String::new(),
@@ -86,8 +87,8 @@ pub(super) fn describe(frontend: &FrontendConfig, _: &[Mode]) -> String {
     }
 }
 
-/// Searches a file of networks for a network. Returns the first line with it, and the
-/// [fingerprint](AccessFile::fingerprint) of the text.
+/// Searches a file of networks for a network. Returns the number of the first line that has the
+/// network, if any, and the [fingerprint](AccessFile::fingerprint) of the text.
 ///
 /// # Errors
 /// Operator-facing reason why the file cannot be read.
@@ -107,8 +108,8 @@ fn entry(value: &DeValue<'_>) -> Result<AccessEntry, String> {
     }
 }
 
-/// Parses a network that clients can be in. IPv4-mapped networks are refused: such clients have
-/// IPv4 addresses here.
+/// Parses a network of clients. IPv4-mapped IPv6 networks are an error: convey shows such clients
+/// with IPv4 addresses.
 fn plain_network(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
     let network = network_or(value, others)?;
     match network.first().to_canonical() == network.first() {
@@ -119,8 +120,9 @@ fn plain_network(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
     }
 }
 
-/// Parses the networks of a file that is named at a place by this path: one a line; `#` and `;`
-/// begin a comment. Messages quote nothing from the file: it may be readable by convey only.
+/// Parses a file of networks: one network per line; `#` and `;` begin a comment. `place` is where
+/// the configuration names the file, by `path`. Error messages quote nothing from the file, because
+/// other users may not be allowed to read it.
 fn networks(text: &str, (place, path): (&Place, &str), report: &Report<'_>) -> Vec<Prefix> {
     let (mut networks, mut wrong) = (Vec::new(), Vec::new());
     for (line, entry) in entries(text) {
@@ -131,7 +133,7 @@ fn networks(text: &str, (place, path): (&Place, &str), report: &Report<'_>) -> V
     }
     let others = wrong.len().saturating_sub(MAX_ERRORS_OF_FILE);
     for (nth, (line, meant)) in wrong.into_iter().take(MAX_ERRORS_OF_FILE).enumerate() {
-        // The address that was found is no secret.
+        // The hint contains only an address, which is no secret.
         let mut message = NO_NETWORK.to_owned();
         message += &meant.map(|network| format!("; did you mean \"{network}\"?")).unwrap_or_default();
         if nth + 1 == MAX_ERRORS_OF_FILE && others > 0 {
@@ -142,12 +144,12 @@ fn networks(text: &str, (place, path): (&Place, &str), report: &Report<'_>) -> V
     networks
 }
 
-/// Most errors that are reported of one file of networks.
+/// Maximum number of errors reported for one file of networks.
 const MAX_ERRORS_OF_FILE: usize = 3;
 
 const NO_NETWORK: &str = "the line is no network; allowed: a network (the bits after its length zero), such as 10.0.0.0/8, or an address";
 
-/// Entries of a file, with their lines from 1.
+/// Entries of a file of networks, with their line numbers from 1.
 pub(crate) fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let entry = text.lines().map(|line| line.split(['#', ';']).next().unwrap_or_default().trim());
     (1..).zip(entry).filter(|(_, entry)| !entry.is_empty())

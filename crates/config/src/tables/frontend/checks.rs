@@ -1,4 +1,4 @@
-//! Checks of a frontend that the file alone decides.
+//! Checks of a frontend that need only the file.
 
 use super::routes::one_of;
 use super::{ParsedFrontend, sni};
@@ -20,7 +20,7 @@ pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
 }
 
 /// Checks that a frontend with PROXY headers has `trusted_proxies`. In mode http, convey also
-/// trusts the headers about clients in requests from these proxies.
+/// trusts the request headers in which these proxies describe clients.
 fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     let accept = frontend.keys.accept_proxy.as_ref().filter(|accept| accept.value);
     match (accept, frontend.keys.trusted_proxies.first()) {
@@ -36,7 +36,8 @@ fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     }
 }
 
-/// Warns about trusted proxies that `access` denies: it applies to the clients that they name.
+/// Warns about trusted proxies that `access` denies. convey admits these proxies, because `access`
+/// applies to the clients that they name.
 fn denied_proxies(frontend: &ParsedFrontend, report: &Report<'_>) {
     let denied = |proxy: &Placed<_>| frontend.access.denied_in(proxy.value);
     let mut proxies = frontend.keys.trusted_proxies.iter();
@@ -49,7 +50,7 @@ fn denied_proxies(frontend: &ParsedFrontend, report: &Report<'_>) {
     }
 }
 
-/// Reports keys of mode `http` in another mode. In mode `http`, reports a protocol without
+/// Reports keys of mode `http` in another mode. In mode `http`, reports a protocol that has no
 /// requests, and routes that no request can reach.
 pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     if !mode.is_http() {
@@ -68,15 +69,15 @@ pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_
     unreachable(frontend, report);
 }
 
-/// Reports two routes for the same requests, and a route for all requests beside a default for the
-/// rest.
+/// Reports two routes for the same requests, and a default that is unreachable because a route
+/// matches all requests.
 fn unreachable(frontend: &ParsedFrontend, report: &Report<'_>) {
     let mut first: RouteTable<&Place> =
         RouteTable::new(value(&frontend.http.keys.path_view).unwrap_or_default());
     let mut for_all = None;
     for route in &frontend.http.routes {
         let Some((host, path)) = route.pattern() else { continue };
-        // A redirect to HTTPS does not apply to requests that came by HTTPS.
+        // A redirect to HTTPS does not apply to requests that arrived over HTTPS.
         let may_be_https = frontend.tls.is_some() || !frontend.keys.trusted_proxies.is_empty();
         let takes_all = host == HostPattern::Any && path.is_empty() && !(may_be_https && route.is_redirect());
         match first.add(&host, path, &route.place) {

@@ -10,7 +10,7 @@ use crate::values::{boolean, choice, integer, not_allowed};
 use convey_http_core::{CompressionRules, ContentCoding, MediaPattern};
 use convey_model::RouteCompression;
 
-/// Table in the reference.
+/// `[frontends.NAME.compression]` in the reference.
 pub(crate) const DOC: TableDoc =
     TableDoc { name: "[frontends.NAME.compression]", docs: CompressionKeys::DOCS };
 
@@ -66,8 +66,8 @@ keys! {
 }
 
 impl ParsedCompression {
-    /// Reads the key of a frontend or of a route. `None` if the key is absent, or wrong and
-    /// reported.
+    /// Reads `compression` of a frontend or of a route. `None` if the key is absent, or if its
+    /// value is wrong, which is reported.
     pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<ParsedCompression> {
         if table.has_table("compression") {
             return Some(ParsedCompression::Rules(rules(table.table("compression"), report)));
@@ -79,7 +79,7 @@ impl ParsedCompression {
         table.optional("compression", switch).map(|on| ParsedCompression::Switch(on.value))
     }
 
-    /// Rules of a frontend with this value.
+    /// Compression rules of a frontend with this value; `None` without compression.
     pub(super) fn of_frontend(&self) -> Option<CompressionRules> {
         match self {
             ParsedCompression::Switch(false) => None,
@@ -88,8 +88,8 @@ impl ParsedCompression {
         }
     }
 
-    /// Setting of a route with this value. With `has_frontend_rules`, a route without rules uses
-    /// those of the frontend.
+    /// Compression of a route with this value. If the value is `true` and the frontend has rules
+    /// (`has_frontend_rules`), the route uses those rules.
     pub(super) fn of_route(&self, has_frontend_rules: bool) -> RouteCompression {
         match self {
             ParsedCompression::Switch(false) => RouteCompression::Off,
@@ -107,7 +107,7 @@ fn rules(mut table: TomlTable<'_>, report: &Report<'_>) -> CompressionRules {
     keys.model((), CompressionRules::default())
 }
 
-/// Reports encodings that a list has twice.
+/// Reports encodings that are twice in the list.
 fn once_each(encodings: &[Placed<ContentCoding>], report: &Report<'_>) {
     for (index, Placed { value, place }) in encodings.iter().enumerate() {
         if encodings[..index].iter().any(|other| other.value == *value) {

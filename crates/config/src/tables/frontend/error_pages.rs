@@ -5,7 +5,7 @@ use crate::reader::TomlTable;
 use crate::values::string;
 use convey_model::{ErrorPage, ErrorPages};
 
-/// Reads the table and the files that it names.
+/// Reads `[frontends.NAME.error_pages]` and the files that it names.
 pub(super) fn read(table: TomlTable<'_>, report: &Report<'_>) -> ErrorPages {
     let mut pages = ErrorPages::default();
     for (Placed { value: name, place }, path) in table.values(string) {

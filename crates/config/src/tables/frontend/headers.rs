@@ -7,8 +7,8 @@ use crate::values::{boolean, string};
 use convey_http_core::{FieldFault, FieldRules};
 use convey_model::HeaderRules;
 
-/// Tables in the reference. Names and values are the user's own: there is no list of keys and
-/// fields.
+/// `[frontends.NAME.headers]` in the reference. The table has no list of keys and fields, because
+/// users choose the names and the values.
 pub(crate) const DOC: TableDoc = TableDoc {
     name: "[frontends.NAME.headers]",
     docs: &[
@@ -35,7 +35,7 @@ pub(crate) const DOC: TableDoc = TableDoc {
     ],
 };
 
-/// Rules of requests or responses in the reference.
+/// `[frontends.NAME.headers.request]` in the reference; `response` has the same keys.
 pub(crate) const RULES: TableDoc = TableDoc {
     name: "[frontends.NAME.headers.request]",
     docs: &[
@@ -74,7 +74,8 @@ pub(crate) const RULES: TableDoc = TableDoc {
     ],
 };
 
-/// Request headers that describe clients to servers: convey sets them itself.
+/// Request headers that describe clients to servers. Rules must not change them, because convey
+/// sets them.
 const OF_CLIENTS: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
 
 /// Reads `headers` of a frontend or of a route.
@@ -90,8 +91,8 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> HeaderRules
     HeaderRules { request, response }
 }
 
-/// Finds text that looks like a variable of another load balancer or of the access log:
-/// `{client_ip}`, `%[src]`, `$remote_addr`.
+/// Finds text that looks like a variable of another load balancer or of the access log, such as
+/// `{client_ip}`, `%[src]` or `$remote_addr`.
 fn variable_in(value: &str) -> Option<&str> {
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     let name_len = |text: &str| text.bytes().take_while(|byte| is_name(*byte)).count();
@@ -112,8 +113,8 @@ fn variable_in(value: &str) -> Option<&str> {
     })
 }
 
-/// Reads `headers.request` or `headers.response` after the existing `rules`. Headers that are
-/// `reserved` are errors.
+/// Reads `headers.request` or `headers.response`, and adds its rules to the existing `rules`. Rules
+/// for `reserved` headers are errors.
 fn field_rules(
     mut table: TomlTable<'_>,
     mut rules: FieldRules,

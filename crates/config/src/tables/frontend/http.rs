@@ -1,4 +1,4 @@
-//! Settings of a frontend in mode `http` for requests.
+//! Settings for requests of a frontend in mode `http`.
 
 mod changes;
 mod describe;
@@ -49,11 +49,11 @@ const COMPRESSION_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     ..KeyDoc::USUAL
 })];
 
-/// Settings for requests as the file has them.
+/// Parsed settings for requests, with their places.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ParsedHttp {
     pub(crate) keys: HttpKeys,
-    /// Places of all keys for mode http only.
+    /// Places of all keys that have an effect only in mode http.
     pub(crate) places: Vec<Place>,
     /// Place of `routes`, if it is set.
     pub(crate) routes_at: Option<Place>,
@@ -174,12 +174,12 @@ impl ParsedHttp {
         }
     }
 
-    /// Whether a route limits the request rate of sources.
+    /// Whether a route limits the request rate of each source.
     pub(super) fn limits_sources(&self) -> bool {
         self.routes.iter().any(ParsedRoute::limits_sources)
     }
 
-    /// Routes of TLS connections (proxy mode).
+    /// Routes for TLS connections in proxy mode, sorted by name.
     pub(super) fn sni_routes(&self) -> Vec<SniRouteConfig> {
         let mut routes: Vec<SniRouteConfig> =
             self.routes.iter().flat_map(ParsedRoute::sni_routes).map(|(_, route)| route).collect();

@@ -1,4 +1,4 @@
-//! `[frontends.NAME.http]`: limits of a request and its connection.
+//! `[frontends.NAME.http]`: limits of requests and of their connections.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -11,22 +11,23 @@ use crate::values::{MILLISECOND, integer, non_zero, seconds};
 use convey_http_core::HeadLimits;
 use convey_model::HttpLimits;
 
-/// Longest request or response head that can be set, in bytes.
+/// Upper bound of the configurable length of a request or response head, in bytes.
 const MAX_HEAD: usize = u16::MAX as usize;
 
-/// Most header fields of a response that can be set.
+/// Upper bound of the configurable number of header fields in a response.
 const MAX_RESPONSE_FIELDS: usize = 1_000;
 
-/// Longest body that can be set, in bytes: TOML has no larger number.
+/// Upper bound of the configurable length of a body, in bytes: the largest number of TOML.
 const MAX_BODY: u64 = i64::MAX as u64;
 
-/// Highest minimum rate of a body that can be set, in bytes a second.
+/// Upper bound of the configurable minimum rate of a body, in bytes per second.
 const MAX_RATE: u32 = 1_000_000;
 
-/// Most streams of a connection that can be set: each may buffer 64 KiB for the client.
+/// Upper bound of the configurable number of streams per connection. Each stream may buffer 64 KiB
+/// for the client.
 const MAX_STREAMS: u32 = 1_000;
 
-/// Table in the reference.
+/// `[frontends.NAME.http]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[frontends.NAME.http]", docs: HttpLimitKeys::DOCS };
 
 keys! {
@@ -138,7 +139,7 @@ keys! {
     };
 }
 
-/// Reads the table.
+/// Reads `[frontends.NAME.http]`.
 pub(super) fn read(mut table: TomlTable<'_>) -> HttpLimits {
     let heads = (HeadKeys::read(&mut table), ResponseHeadKeys::read(&mut table));
     let keys = HttpLimitKeys::read(&mut table);
@@ -146,12 +147,12 @@ pub(super) fn read(mut table: TomlTable<'_>) -> HttpLimits {
     keys.model(heads, HttpLimits::default())
 }
 
-/// Log text of the differences.
+/// Changes of `[frontends.NAME.http]` for the log of a reload.
 pub(super) fn changes(old: &HttpLimits, new: &HttpLimits) -> Vec<String> {
     below("http", HttpLimitKeys::changes(old, new))
 }
 
-/// Limits other than the defaults in `convey check`.
+/// Text of `convey check` about limits that differ from their defaults.
 pub(super) fn describe(limits: &HttpLimits) -> String {
     let [all, usual] = [*limits, HttpLimits::default()].map(|limits| {
         let heads = [HeadKeys::shown(&limits.head), ResponseHeadKeys::shown(&limits.response_head)];

@@ -1,4 +1,5 @@
-//! `[frontends.NAME.limits]`: quotas of one source, and the wait for a client's first byte.
+//! `[frontends.NAME.limits]`: limits per source of connections, and the timeout for a client's
+//! first byte.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,13 +13,13 @@ use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::values::{MILLISECOND, choice, integer, non_zero, seconds};
 use convey_model::{FrontendConfig, Limits, Mode, OverLimit, RequestRate};
 
-/// Table in the reference.
+/// `[frontends.NAME.limits]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc {
     name: "[frontends.NAME.limits]",
     docs: &[Docs::Part(LimitKeys::DOCS), Docs::Part(REQUEST_DOCS)],
 };
 
-/// The table as the file has it.
+/// Parsed `[frontends.NAME.limits]`, with the places of its values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FrontendLimits {
     pub(crate) keys: LimitKeys,
@@ -94,7 +95,7 @@ keys! {
     };
 }
 
-/// Keys of [`ParsedRate`] in the reference.
+/// Keys of the request rate limit ([`ParsedRate`]) in the reference.
 const REQUEST_DOCS: &[Docs] = &[
     Docs::Key(KeyDoc {
         name: "requests_per_source",
@@ -124,17 +125,17 @@ pub(crate) struct ParsedRate {
 }
 
 impl FrontendLimits {
-    /// Whether there is a limit for each source.
+    /// Whether a limit for each source of connections is set.
     pub(crate) fn are_per_source(&self) -> bool {
         self.keys.connections_per_source.is_some() || self.keys.rate_per_source.is_some()
     }
 }
 
-/// Highest connection rate that can be set: the shortest interval is a nanosecond.
+/// Upper bound of the configurable rate of connections or requests, per second.
 const MAX_RATE: u32 = 1_000_000;
 
 impl ParsedRate {
-    /// Reads the keys from a table.
+    /// Reads `requests_per_source` and `request_burst` from the table of a frontend or a route.
     pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> ParsedRate {
         let per_source = table.optional("requests_per_source", integer(1..=MAX_RATE));
         let burst = table.optional("request_burst", integer(1..=MAX_RATE));
@@ -160,8 +161,8 @@ impl ParsedRate {
     }
 }
 
-/// Reads the table. `routes_limit`: a route of the frontend has a rate limit of its own for
-/// sources.
+/// Reads `[frontends.NAME.limits]`. `routes_limit`: whether a route of the frontend limits the
+/// request rate of sources.
 pub(super) fn read(mut table: TomlTable<'_>, routes_limit: bool, report: &Report<'_>) -> FrontendLimits {
     let keys = LimitKeys::read(&mut table);
     let requests = ParsedRate::read(&mut table, report);
@@ -181,12 +182,12 @@ pub(super) fn read(mut table: TomlTable<'_>, routes_limit: bool, report: &Report
     limits
 }
 
-/// Log text of the differences.
+/// Changes of `[frontends.NAME.limits]` for the log of a reload.
 pub(super) fn changes(old: &Limits, new: &Limits) -> Vec<String> {
     below("limits", LimitKeys::changes(old, new))
 }
 
-/// Limits of one source in `convey check`.
+/// Text of `convey check` about the limits of each source; empty if none is set.
 pub(super) fn describe(frontend: &FrontendConfig, _: &[Mode]) -> String {
     let limits = &frontend.limits;
     let connections = limits.connections_per_source.map(|most| format!("{most} connections"));

@@ -11,7 +11,7 @@ use crate::reader::join;
 use convey_model::{Interface, Listen, Mode};
 
 impl HostCheck<'_> {
-    /// Reports keys that have no effect in the mode of a frontend, or are not allowed there.
+    /// Reports keys that have no effect in the mode of a frontend, or are not allowed in it.
     pub(crate) fn frontend(&self, frontend: &ParsedFrontend, mode: Mode) {
         self.in_other_modes(frontend, mode);
         self.requests(frontend, mode);
@@ -28,8 +28,8 @@ impl HostCheck<'_> {
         self.one_family(frontend, mode);
     }
 
-    /// Reports keys that only other modes have. Keys of mode http are errors, which `requests`
-    /// reports.
+    /// Reports keys that have an effect only in other modes. Keys of mode http are left out here,
+    /// because `requests` reports them as errors.
     fn in_other_modes(&self, frontend: &ParsedFrontend, mode: Mode) {
         let keys = frontend.keys.of_some_modes().into_iter().filter(|(_, only)| *only != OnlyIn::Http);
         let limits = frontend.limits.keys.of_some_modes();
@@ -40,8 +40,9 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Reports clients without the limits of sources, which are the only limits of clients in DSR:
-    /// there anyone can forge the packets that open a flow, with any client's address.
+    /// Reports `trusted_clients` without limits of sources in mode DSR, where no other limit
+    /// applies to clients. In DSR, packets that open a flow can be forged with any client's
+    /// address.
     fn of_trusted_clients(&self, frontend: &ParsedFrontend, mode: Mode) {
         let has_no_limit = mode.is_dsr() && !frontend.limits.are_per_source();
         if let Some(network) = frontend.keys.trusted_clients.first().filter(|_| has_no_limit) {
@@ -49,8 +50,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Reports PROXY headers. A PROXY header comes between the handshake and the first byte, and
-    /// packet modes neither open connections nor change their payload.
+    /// Reports PROXY headers in packet modes. A PROXY header comes between the handshake and the
+    /// first byte; packet modes neither open connections nor change their payload.
     fn no_headers(&self, frontend: &ParsedFrontend, mode: Mode) {
         let backend = frontend.keys.backend.as_ref().and_then(|name| self.backends.get(&*name.value));
         let accept =
@@ -66,8 +67,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Checks routes and backend. The mode of the command line may be another one than that of the
-    /// file: without routes a backend is required.
+    /// Checks routes and the backend of a frontend in this mode, which may differ from the mode of
+    /// the file. Without routes, a backend is required.
     fn requests(&self, frontend: &ParsedFrontend, mode: Mode) {
         requests(frontend, mode, self.report);
         sni::check(frontend, mode, self.report);
@@ -104,7 +105,7 @@ impl HostCheck<'_> {
             );
             self.report.error(&vip.place, message);
         }
-        // Otherwise convey adds the address itself.
+        // With `[announce]`, convey adds the address to the interface itself.
         let is_announced = self.file.announce.as_ref().is_some_and(|announce| {
             self.network.interfaces.iter().any(|interface| interface.name == announce.config.interface)
         });
@@ -113,7 +114,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Checks that every address has a server of its own family: packets keep their family.
+    /// Checks that every address has a server of the same family: forwarding does not change the
+    /// family of a packet.
     fn one_family(&self, frontend: &ParsedFrontend, mode: Mode) {
         let Some(first) = frontend.listen.first().map(|first| first.value.ip()) else { return };
         if mode.is_dsr() && frontend.backends().all(|name| self.has_tunnel(&name.value)) {
@@ -136,7 +138,7 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Addresses of this host that could be meant instead of `ip`.
+    /// Addresses of this host that the user may have meant instead of `ip`, as a list.
     fn addresses(&self, ip: IpAddr) -> String {
         let of = |interface: &Interface| -> Vec<String> {
             let is_usable = |own: &&IpAddr| can_be_reached(**own) && is_like(**own, ip);

@@ -1,5 +1,4 @@
-//! `[[frontends.NAME.routes]]`: requests that go elsewhere (mode http), or TLS connections (mode
-//! proxy).
+//! `[[frontends.NAME.routes]]`: routes of requests (mode http) or of TLS connections (mode proxy).
 
 use toml::de::DeValue;
 
@@ -15,8 +14,9 @@ use crate::values::{choice, found, http_host, not_allowed, string};
 use convey_http_core::{HostPattern, PathPrefix};
 use convey_model::{HeaderRules, Redirect, RouteAction, RouteCompression, RouteConfig, SniRouteConfig};
 
-/// Table in the reference. A route is no list of keys and fields: two keys are its action, one name
-/// stands for two others, and in mode proxy it is several routes.
+/// `[[frontends.NAME.routes]]` in the reference. The table has no list of keys and fields, because
+/// two keys set the action, the route's name is derived from two other keys, and in mode proxy one
+/// table may be several routes.
 pub(crate) const DOC: TableDoc = TableDoc {
     name: "[[frontends.NAME.routes]]",
     docs: &[
@@ -130,16 +130,16 @@ pub(crate) const DOC: TableDoc = TableDoc {
     ],
 };
 
-/// Warning about keys for servers' requests in a route with a redirect.
+/// Warning about keys that change requests to servers, in a route with a redirect.
 const WITH_REDIRECT: &str = "has no effect with redirect";
 
-/// `[[frontends.NAME.routes]]`
+/// Parsed `[[frontends.NAME.routes]]`.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedRoute {
     pub(crate) place: Place,
-    /// Places of the keys for mode `http` only.
+    /// Places of the keys that have an effect only in mode `http`.
     pub(crate) http_keys: Vec<Place>,
-    /// TLS connections of the route (proxy mode).
+    /// TLS connections that match the route (proxy mode).
     pub(crate) sni: ParsedSni,
     host: Option<Written<HostPattern>>,
     path: Option<Written<PathPrefix>>,
@@ -154,7 +154,7 @@ pub(crate) struct ParsedRoute {
     compression: Option<ParsedCompression>,
 }
 
-/// A pattern, with its text in the file.
+/// A parsed pattern, with its text in the file.
 #[derive(Debug, Clone)]
 pub(super) struct Written<T> {
     pub(super) text: String,
@@ -162,7 +162,7 @@ pub(super) struct Written<T> {
 }
 
 impl ParsedRoute {
-    /// Reads the table.
+    /// Reads `[[frontends.NAME.routes]]`.
     pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> ParsedRoute {
         if !table.has("redirect") {
             table.require("backend", "required, but missing: a route has backend or redirect");
@@ -190,19 +190,21 @@ impl ParsedRoute {
             let place = table.place_of("compression");
             place.iter().for_each(|place| report.warning(place, WITH_REDIRECT));
         }
-        // A misspelt key may be `host` or `path`. Keys of proxy mode are errors in mode http.
+        // The pattern is invalid if an unknown key may be a misspelt `host` or `path`, or if keys
+        // of proxy mode are set, which are errors in mode http.
         route.has_pattern &= !table.has_unknown() && route.sni.keys.is_empty();
         table.finish();
         one_of(route.backend.as_ref(), route.redirect.as_ref(), report);
         route
     }
 
-    /// TLS connections of the route, with their places in the file (proxy mode).
+    /// Routes of TLS connections, each with its place in the file (proxy mode).
     pub(crate) fn sni_routes(&self) -> impl Iterator<Item = (&Place, SniRouteConfig)> {
         self.backend.iter().flat_map(|backend| self.sni.routes(&backend.value))
     }
 
-    /// Requests of the route; `None` if the pattern is wrong, and reported.
+    /// Host and path of the requests that match the route; `None` if one of them is wrong, which is
+    /// reported.
     pub(crate) fn pattern(&self) -> Option<(HostPattern, PathPrefix)> {
         let host = self.host.as_ref().map_or(HostPattern::Any, |host| host.pattern.clone());
         let path = match &self.path {
@@ -212,7 +214,7 @@ impl ParsedRoute {
         self.has_pattern.then_some((host, path))
     }
 
-    /// Whether the route limits the request rate of sources.
+    /// Whether the route limits the request rate of each source.
     pub(super) fn limits_sources(&self) -> bool {
         self.rate.is_set() && self.redirect.is_none()
     }
@@ -222,7 +224,7 @@ impl ParsedRoute {
         self.redirect.is_some()
     }
 
-    /// Model of the route. `is_compressed`: the frontend has compression rules.
+    /// Model of the route. `is_compressed`: whether the frontend has compression rules.
     pub(super) fn model(&self, is_compressed: bool) -> Option<RouteConfig> {
         let (host, path) = self.pattern()?;
         let action = match (&self.backend, &self.redirect) {
@@ -261,8 +263,8 @@ pub(crate) fn one_of(
     }
 }
 
-/// Reads a key for rewriting. With `redirect` there is a warning: only requests to servers are
-/// rewritten.
+/// Reads a key that rewrites requests to servers. Warns if the route has `redirect`, which sends no
+/// request to a server.
 fn rewritten(
     table: &mut TomlTable<'_>,
     key: &'static str,

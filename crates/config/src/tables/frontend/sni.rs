@@ -1,4 +1,4 @@
-//! `sni` and `alpn` of a route: the TLS connections that it matches (proxy mode).
+//! `sni` and `alpn` of a route: the TLS connections that match it (proxy mode).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,22 +15,23 @@ use crate::values::{found, not_allowed};
 use convey_http_core::HostPattern;
 use convey_model::{Mode, Protocol, SniRouteConfig};
 
-/// Longest name of a protocol in bytes: its length field has one byte (RFC 7301 3.1).
+/// Maximum length of a protocol name in bytes: its length field has one byte (RFC 7301, section
+/// 3.1).
 const MAX_PROTOCOL: usize = 255;
 
-/// Server names and protocols that a connection must request.
+/// Server names and protocols of connections that match a route.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ParsedSni {
     /// Places of the keys that are set.
     pub(crate) keys: Vec<Place>,
     hosts: Vec<Placed<Written<HostPattern>>>,
     alpn: Vec<Placed<String>>,
-    /// Whether both keys are valid.
+    /// Whether the values of both keys are valid.
     is_right: bool,
 }
 
 impl ParsedSni {
-    /// Reads the keys from the table of a route.
+    /// Reads `sni` and `alpn` from the table of a route.
     pub(super) fn read(table: &mut TomlTable<'_>) -> ParsedSni {
         let keys = table.places_of(routes::DOC.docs, OnlyIn::Proxy);
         let [is_by_host, is_by_protocol] = ["sni", "alpn"].map(|key| table.has(key));
@@ -39,8 +40,8 @@ impl ParsedSni {
         ParsedSni { keys, hosts, alpn, is_right }
     }
 
-    /// Routes for each name with each protocol, with the place of the name, or else of the
-    /// protocol.
+    /// Routes for each pair of a name and a protocol. The place of a route is the place of the
+    /// name, or of the protocol if there is no name.
     pub(crate) fn routes<'a>(
         &'a self,
         backend: &'a str,
@@ -68,8 +69,8 @@ fn optional<T>(all: &[T]) -> Vec<Option<&T>> {
     if all.is_empty() { vec![None] } else { all.iter().map(Some).collect() }
 }
 
-/// Reports keys of routes for another mode, routes in modes without routes, and routes that no
-/// connection can reach.
+/// Reports route keys of another mode, routes in modes that have no routes, and routes that no
+/// connection can match.
 pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     match mode {
         Mode::Http => frontend.http.routes.iter().for_each(|route| of_requests(route, report)),
@@ -82,7 +83,7 @@ pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
     }
 }
 
-/// Whether the frontend needs a backend of its own.
+/// Whether the frontend must have `backend` in this mode.
 pub(crate) fn needs_backend(frontend: &ParsedFrontend, mode: Mode) -> bool {
     match mode {
         Mode::Http => false,
@@ -114,7 +115,7 @@ fn of_connections(frontend: &ParsedFrontend, report: &Report<'_>) {
             let message = "needs mode = \"http\"; in proxy mode routes match sni and alpn";
             report.error(place, message);
         }
-        // A misspelt key may be `sni` or `alpn`.
+        // A misspelt key may be `sni` or `alpn`; then only the misspelling is reported.
         let says_nothing = route.sni.keys.is_empty() && route.http_keys.is_empty();
         if says_nothing && route.pattern().is_some() {
             let rest = match &frontend.keys.backend {
@@ -141,7 +142,7 @@ fn unreachable(routes: &[ParsedRoute], report: &Report<'_>) {
     }
 }
 
-/// Routes that were added, removed, or lead to another backend.
+/// Routes that were added or removed, or that have another backend now, for the log of a reload.
 pub(super) fn changes(old: &[SniRouteConfig], new: &[SniRouteConfig]) -> Vec<String> {
     let changes = pair(old, new, |a, b| a.name == b.name).into_iter().filter_map(|routes| match routes {
         (None, Some(after)) => Some(format!("+ route {} to backend {}", after.name, after.backend)),
@@ -168,7 +169,7 @@ fn name(value: &DeValue<'_>) -> Result<Written<HostPattern>, String> {
     host_pattern(value)
 }
 
-/// Parses the name of a protocol within TLS (ALPN), also for a frontend's `tls.alpn`.
+/// Parses the name of a protocol in TLS (ALPN); also used for `tls.alpn` of a frontend.
 pub(super) fn protocol(value: &DeValue<'_>) -> Result<String, String> {
     let allowed = "the name of a protocol as clients offer it, such as h2, http/1.1 or acme-tls/1";
     let is_name = |text: &&str| (1..=MAX_PROTOCOL).contains(&text.len()) && !text.contains(char::is_control);

@@ -1,4 +1,4 @@
-//! `[frontends.NAME.tls]`: certificates, and TLS with clients.
+//! `[frontends.NAME.tls]`: certificates of a frontend, and TLS with its clients.
 
 mod changes;
 mod checks;
@@ -25,22 +25,22 @@ use crate::values::{MILLISECOND, boolean, choice, integer, seconds, string};
 use convey_model::{CertificatePair, ClientCa, FrontendTls, Mode, TlsVersion};
 use convey_tls::{Certificate, CertificateFault, TlsAcceptor, TlsFault};
 
-/// Most certificates of a folder.
+/// Maximum number of certificates in a folder.
 const MAX_CERTIFICATES: usize = 10_000;
 
-/// Table in the reference.
+/// `[frontends.NAME.tls]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[frontends.NAME.tls]", docs: TlsKeys::DOCS };
 
-/// The table, with the places of its keys.
+/// Parsed `[frontends.NAME.tls]`, with the places of its values.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedTls {
     pub(crate) place: Place,
     /// Whether the frontend uses the certificates that convey orders.
     pub(crate) acme: bool,
     pub(crate) keys: TlsKeys,
-    /// Settings; in mode `http` the default protocols apply unless `alpn` is set.
+    /// TLS settings. In mode `http`, default protocols apply unless `alpn` is set.
     tls: FrontendTls,
-    /// Protocols from the file.
+    /// Value of `alpn` in the file; `None` if the key is not set.
     pub(crate) alpn: Option<Vec<Placed<String>>>,
 }
 
@@ -202,7 +202,7 @@ const CLIENT_DOCS: &[Docs] = &[
     }),
 ];
 
-/// Policy for client certificates.
+/// Policy for client certificates: whether the handshake needs one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientCertificate {
     Required,
@@ -220,7 +220,7 @@ impl ClientCertificate {
     }
 }
 
-/// A pair of files with their content, and their place in the configuration.
+/// Contents of a certificate chain and its key, with their places in the configuration.
 struct ReadPair {
     pair: CertificatePair,
     chain_place: Place,
@@ -228,7 +228,8 @@ struct ReadPair {
 }
 
 impl ParsedTls {
-    /// Reads the table and the files that it names; `None` without one.
+    /// Reads `[frontends.NAME.tls]` and the files that it names; `None` if the frontend does not
+    /// have the table.
     pub(super) fn read(
         frontend: &mut TomlTable<'_>,
         acme: Option<&ParsedAcme>,
@@ -281,8 +282,8 @@ fn cipher_suite(value: &DeValue<'_>) -> Result<String, String> {
     choice(&TlsAcceptor::CIPHER_SUITES, |suite| suite)(value).map(str::to_owned)
 }
 
-/// Whether the frontend uses certificates that convey orders: if it names no certificates, or sets
-/// `acme`.
+/// Returns `[acme]` if the frontend uses the certificates that convey orders: it sets `acme`, or it
+/// names no certificates.
 fn takes_of_acme<'a>(
     table: &mut TomlTable<'_>,
     acme: Option<&'a ParsedAcme>,
@@ -302,8 +303,8 @@ fn takes_of_acme<'a>(
     acme.filter(|_| wants)
 }
 
-/// Pairs that convey has ordered. An unusable one is ordered again, and does not stop the frontend
-/// from serving.
+/// Certificates that convey has ordered, with their keys. convey orders an unusable certificate
+/// again, and the frontend serves meanwhile.
 fn of_acme(acme: &ParsedAcme, place: &Place, report: &Report<'_>) -> Vec<ReadPair> {
     let provider = rustls::crypto::ring::default_provider();
     let mut pairs = Vec::new();
@@ -324,7 +325,7 @@ fn of_acme(acme: &ParsedAcme, place: &Place, report: &Report<'_>) -> Vec<ReadPai
     pairs
 }
 
-/// Pairs of the files and of the folder in the table.
+/// Certificates with their keys, from the files and the folder that the table names.
 fn pairs(table: &mut TomlTable<'_>, report: &Report<'_>) -> Vec<ReadPair> {
     let folder = table.optional("certificate_dir", string);
     let chains = table.any_number("certificate", string);
@@ -349,8 +350,8 @@ fn pairs(table: &mut TomlTable<'_>, report: &Report<'_>) -> Vec<ReadPair> {
     pairs
 }
 
-/// Pairs of a folder, sorted by name: `NAME.pem` or `NAME.crt`, and the key in `NAME.key` or in the
-/// same file.
+/// Certificates of a folder with their keys, sorted by name. The certificate is `NAME.pem` or
+/// `NAME.crt`; the key is in `NAME.key` or in the same file.
 fn of_folder(folder: &str, place: &Place, report: &Report<'_>) -> Vec<ReadPair> {
     let Some(names) = report.list_folder(place, folder) else { return Vec::new() };
     let is_chain = |name: &&String| {
@@ -383,8 +384,8 @@ fn of_folder(folder: &str, place: &Place, report: &Report<'_>) -> Vec<ReadPair> 
     pairs
 }
 
-/// Pair of a folder, for a reload: an unusable one is replaced by the previous pair. `None` if
-/// there was no previous pair: it is left out.
+/// Reads a certificate of a folder and its key during a reload. If the pair is unusable, returns
+/// the previous pair; `None` if there was none.
 fn usable_pair(
     (chain, key): (&str, &str),
     place: &Place,
@@ -415,7 +416,7 @@ fn usable_pair(
     found.map(of)
 }
 
-/// Reads a chain and its key.
+/// Reads a certificate chain and its key.
 fn pair(chain: (&str, &Place), key: (&str, &Place), report: &Report<'_>) -> Option<ReadPair> {
     let (key_path, key_bytes) = report.read_key(key.1, key.0)?;
     let (chain_path, chain_bytes) = report.read_certificates(chain.1, chain.0)?;
@@ -423,7 +424,7 @@ fn pair(chain: (&str, &Place), key: (&str, &Place), report: &Report<'_>) -> Opti
     Some(ReadPair { pair, chain_place: chain.1.clone(), key_place: key.1.clone() })
 }
 
-/// Reads a chain and its key, and keeps the names of the files.
+/// Reads a certificate chain and its key, without their places in the configuration.
 pub(crate) fn read_pair(
     chain: &Placed<String>,
     key: &Placed<String>,
@@ -445,8 +446,8 @@ fn client_ca(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<ClientCa>
     Some(ClientCa { path, certificates: certificates.into(), is_required })
 }
 
-/// Reports settings that early data lacks or excludes: it resumes an earlier session over HTTP/3,
-/// without a new check of the client's certificate.
+/// Reports settings that early data needs but lacks, and settings that exclude early data. Early
+/// data resumes an earlier session over HTTP/3, without a new check of the client's certificate.
 fn check_early_data(tls: &FrontendTls, place: &Place, report: &Report<'_>) {
     if !tls.http3 {
         report.error(place, "needs http3 = true: convey accepts early data only over HTTP/3");
@@ -457,7 +458,7 @@ fn check_early_data(tls: &FrontendTls, place: &Place, report: &Report<'_>) {
     }
 }
 
-/// Reports settings that would make every handshake fail.
+/// Reports TLS settings that would make every handshake fail.
 fn check(tls: &FrontendTls, pairs: &[ReadPair], place: &Place, report: &Report<'_>) {
     let fault = match TlsAcceptor::new(tls, None) {
         Ok(_) => return,

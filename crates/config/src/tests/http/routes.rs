@@ -1,4 +1,4 @@
-//! Routes and header rules that are wrong.
+//! Invalid routes and header rules.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Addresses, interfaces and servers of packet modes, compared with those of the host.
+//! Addresses, interfaces and servers of packet modes, compared with the host's.
 
 use super::*;
 

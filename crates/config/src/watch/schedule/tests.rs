@@ -1,4 +1,4 @@
-//! Events in virtual time, and the looks that follow.
+//! Events in virtual time, and the checks of files that follow.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ const MAIN: FileId = 0;
 const LIST: FileId = 1;
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A schedule of two files at rest, and its clock.
+/// A schedule of two unchanged files, and its clock.
 struct Clock {
     schedule: LookSchedule,
     now: Duration,
@@ -43,7 +43,7 @@ impl Clock {
         self
     }
 
-    /// Files that are checked within a time.
+    /// Files that are checked within this time.
     fn looks_for(&mut self, time: Duration) -> Vec<FileId> {
         let (end, mut looks) = (self.now + time, Vec::new());
         while let Some(at) = self.schedule.wake_at().filter(|at| *at <= end) {
@@ -57,7 +57,7 @@ impl Clock {
         looks
     }
 
-    /// Time until the next checks of whole files, and these files; `None` if only polls are due.
+    /// Time until the next checks of complete files, and these files; `None` if only polls are due.
     fn next_looks(&mut self) -> Option<(Duration, Vec<FileId>)> {
         let start = self.now;
         loop {

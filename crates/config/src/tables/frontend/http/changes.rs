@@ -1,19 +1,19 @@
-//! Log text of the differences in the requests of a frontend.
+//! Changes of a frontend's request settings, for the log of a reload.
 
 use super::HttpKeys;
 use crate::diff::{change, or, pair};
 use convey_http_core::FieldRules;
 use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, RequestRate, RouteConfig};
 
-/// Differences, in the format of the frontend's line. If one of the configurations is not in mode
-/// `http`, that line names the modes.
+/// Changes of a frontend's request settings for the log of a reload. `None` stands for a mode other
+/// than `http`, and is compared like default settings.
 pub(crate) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
     let none = HttpConfig::default();
     let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
     HttpKeys::changes(old, new)
 }
 
-/// Routes that were added, removed or changed.
+/// Routes that were added, removed or changed, for the log of a reload.
 pub(super) fn routes(old: &[RouteConfig], new: &[RouteConfig]) -> Vec<String> {
     let mut changes = Vec::new();
     for routes in pair(old, new, |a, b| a.name == b.name) {
@@ -27,7 +27,7 @@ pub(super) fn routes(old: &[RouteConfig], new: &[RouteConfig]) -> Vec<String> {
     changes
 }
 
-/// Error pages that were added, removed or changed.
+/// Error pages that were added, removed or changed, for the log of a reload.
 pub(super) fn pages(old: &ErrorPages, new: &ErrorPages) -> Vec<String> {
     let told = ErrorPages::STATUSES.into_iter().filter_map(|status| {
         let (before, after) = (old.get(status), new.get(status));
@@ -39,7 +39,7 @@ pub(super) fn pages(old: &ErrorPages, new: &ErrorPages) -> Vec<String> {
     told.collect()
 }
 
-/// Differences in the request rate limit of sources.
+/// Changes of the request rate limit of sources. `whose` is the prefix of the keys.
 pub(super) fn rate(whose: &str, old: Option<RequestRate>, new: Option<RequestRate>) -> Vec<String> {
     let per_source = |rate: Option<RequestRate>| or(rate.map(|rate| rate.per_source), "none");
     let burst = |rate: Option<RequestRate>| or(rate.and_then(|rate| rate.burst), "automatic");
@@ -84,7 +84,7 @@ pub(super) fn headers(whose: &str, old: &HeaderRules, new: &HeaderRules) -> Vec<
     told.collect()
 }
 
-/// Differences in header rules, without values, which may be secrets.
+/// Changes of header rules. Values are not shown, because they may be secrets.
 fn field_changes(what: &str, old: &FieldRules, new: &FieldRules) -> Option<String> {
     let shown = |rules: &FieldRules| match rules.is_empty() {
         true => "none".to_owned(),

@@ -6,7 +6,7 @@ use crate::diff::list;
 use convey_http_core::FieldRules;
 use convey_model::{ErrorPages, FrontendConfig, HeaderRules, HttpConfig, RouteCompression, RouteConfig};
 
-/// Settings of a frontend for requests.
+/// Text of `convey check` about the request settings of a frontend.
 pub(crate) fn describe(frontend: &FrontendConfig, http: &HttpConfig) -> String {
     let believed = match &frontend.trusted_proxies[..] {
         [] => String::new(),
@@ -15,13 +15,13 @@ pub(crate) fn describe(frontend: &FrontendConfig, http: &HttpConfig) -> String {
     believed + &HttpKeys::describe(http, &[frontend.mode])
 }
 
-/// Statuses with error pages; empty if there are none.
+/// Text about the statuses with error pages; empty if there are none.
 pub(super) fn pages(pages: &ErrorPages) -> String {
     let statuses = pages.statuses().map(|status| status.to_string()).collect::<Vec<_>>();
     if statuses.is_empty() { String::new() } else { format!("; error pages: {}", statuses.join(", ")) }
 }
 
-/// Row of a route.
+/// Row of `convey check` about a route.
 pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
     let path = route.rewrite_path.as_ref().map(|path| format!(", path becomes {path}"));
     let host = route.rewrite_host.as_ref().map(|host| format!(", host becomes {host}"));
@@ -35,7 +35,7 @@ pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
     [format!("  route {}", route.name), String::new(), String::new(), to]
 }
 
-/// Names of changed headers; empty if there are none.
+/// Text with the names of changed headers; empty if there are none.
 pub(super) fn headers(rules: &HeaderRules) -> String {
     let of = |what: &str, rules: &FieldRules| match rules.is_empty() {
         true => String::new(),

@@ -1,4 +1,4 @@
-//! Log text of the differences in a frontend's TLS, and its text in `convey check`.
+//! Changes of a frontend's TLS for the log of a reload, and text of `convey check` about it.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::TlsKeys;
 use crate::diff::{below, change, or, pair};
 use convey_model::{CertificatePair, ClientCa, FrontendConfig, FrontendTls};
 
-/// Log text of the differences.
+/// Changes of `[frontends.NAME.tls]` for the log of a reload.
 pub(crate) fn changes(old: Option<&FrontendTls>, new: Option<&FrontendTls>) -> Vec<String> {
     let (old, new) = match both(old, new) {
         Ok(both) => both,
@@ -20,13 +20,16 @@ pub(crate) fn changes(old: Option<&FrontendTls>, new: Option<&FrontendTls>) -> V
     below("tls", changes)
 }
 
-/// Both values, or a text that TLS is switched on or off.
+/// Returns both values if TLS is on before and after the reload.
+///
+/// # Errors
+/// Text that TLS is switched on or off; `None` if it is off before and after.
 pub(crate) fn both<'a, T>(old: Option<&'a T>, new: Option<&'a T>) -> Result<(&'a T, &'a T), Option<String>> {
     let is_on = |tls: Option<&T>| if tls.is_some() { "on" } else { "off" };
     old.zip(new).ok_or_else(|| change("tls", is_on(old), is_on(new)))
 }
 
-/// Certificates that were added, removed or renewed.
+/// Certificates that were added, removed or replaced, for the log of a reload.
 pub(crate) fn certificate_changes(old: &[CertificatePair], new: &[CertificatePair]) -> Vec<String> {
     let name = |path: &Path| format!("certificate {}", path.display());
     let told =
@@ -49,7 +52,7 @@ pub(super) fn ca(ca: Option<&ClientCa>) -> String {
     or(named, "none")
 }
 
-/// Text for `convey check`.
+/// Text of `convey check` about a frontend's TLS; empty without TLS.
 pub(crate) fn describe(frontend: &FrontendConfig) -> String {
     let Some(tls) = &frontend.tls else { return String::new() };
     let certificates = match tls.certificates.len() {

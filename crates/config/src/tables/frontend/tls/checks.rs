@@ -5,7 +5,7 @@ use crate::problem::Report;
 use convey_model::{Mode, Protocol};
 use convey_tls::TlsAcceptor;
 
-/// Reports TLS in packet modes and for datagrams, and protocols other than HTTP in mode `http`.
+/// Reports TLS in packet modes and with UDP, and in mode `http` reports protocols other than HTTP.
 pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     let Some(tls) = &frontend.tls else { return };
     if mode.forwards_packets() {
@@ -27,7 +27,8 @@ pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
     http3(frontend, tls, mode, report);
 }
 
-/// Reports HTTP/3 where it is impossible: its clients use UDP, which has no PROXY headers.
+/// Reports HTTP/3 where it is impossible: outside mode http, and with PROXY headers, which clients
+/// of HTTP/3 cannot send because they use UDP.
 fn http3(frontend: &ParsedFrontend, tls: &ParsedTls, mode: Mode, report: &Report<'_>) {
     let Some(http3) = tls.keys.http3.as_ref().filter(|http3| http3.value) else { return };
     if !mode.is_http() {
