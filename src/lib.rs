@@ -1,5 +1,5 @@
-//! convey, a load balancer for TCP, UDP and HTTP. ARCHITECTURE.md is the map; the libraries are
-//! under `crates/`.
+//! convey, a load balancer for TCP, UDP and HTTP. ARCHITECTURE.md is the map of the code; the
+//! libraries are under `crates/`.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 pub mod app;

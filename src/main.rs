@@ -9,10 +9,10 @@ use convey_cli::Cli;
 use convey_logging::Log;
 
 fn main() -> ExitCode {
-    // After an upgrade the process is started under another name (/proc/self/exe).
+    // After an upgrade, the process would otherwise have the name of `/proc/self/exe`.
     let _ = rustix::thread::set_name(c"convey");
     let cli = Cli::read();
-    // Before any thread starts, since each thread inherits the restrictions.
+    // Drop privileges before any thread starts, because each thread inherits the restrictions.
     let bootstrapped = match app::begin(&cli) {
         Ok(bootstrapped) => bootstrapped,
         Err(why) => {

@@ -1,5 +1,5 @@
-//! Orders certificates (ACME) while the program runs. A separate thread does it because files and
-//! authorities may be slow.
+//! ACME thread, which orders certificates while the program runs. The work has its own thread
+//! because files and certificate authorities may be slow.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,11 +25,11 @@ use super::{clock, runtime, state_folder};
 /// Interval between checks for due certificates and for challenge proofs of other nodes.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Ticks between checks of all stored certificates: another node may have renewed one.
+/// Number of ticks between reads of the stored certificates, which another node may have renewed.
 const LOOK_TICKS: u32 = 60;
 
-/// Delay from when this node shows a challenge proof until the authority looks for it: two ticks of
-/// the other nodes.
+/// Wait between the publication of a challenge proof and the authority's check. In two ticks, every
+/// other node has started to serve the proof too.
 const UNTIL_ALL_SHOW: Duration = Duration::from_secs(2);
 
 /// State that the ACME task shares with the rest of the program.
@@ -51,12 +51,13 @@ struct Orders {
     ticks_to_look: u32,
     /// Failures that could not be saved in the store.
     unsaved: BTreeMap<String, OrderFailure>,
-    /// Last fault of the store. convey logs each fault once.
+    /// Last logged fault of the store. convey logs each fault once.
     trouble: Option<String>,
 }
 
 impl AcmeTask {
-    /// Orders certificates as long as the program serves.
+    /// Starts the thread, which orders certificates until the program stops. Logs an error if the
+    /// thread cannot start.
     pub(super) fn start(self) {
         let begun = thread::Builder::new().name("acme".to_owned()).spawn(move || match runtime() {
             Ok(runtime) => runtime.block_on(self.run()),
@@ -119,7 +120,8 @@ impl AcmeTask {
             return Ok(());
         }
         let Some(_held) = orders.lock.try_take().map_err(words)? else {
-            // The certificate that the other node orders may be the one that is due here.
+            // Read the store again at the next tick: the other node may be ordering the certificate
+            // that is due here.
             orders.ticks_to_look = 0;
             return Ok(());
         };
@@ -209,7 +211,8 @@ impl AcmeTask {
 }
 
 impl Orders {
-    /// With `is_changed`, an operator has changed the orders, so failed names are tried again.
+    /// Creates the state of the orders in `config`. If an operator has changed the ACME
+    /// configuration (`is_changed`), convey immediately retries names that failed before.
     fn new(config: Arc<AcmeConfig>, is_changed: bool) -> Orders {
         let store = Store::new(&config.folder);
         if is_changed && let Err(error) = store.forget_failures() {
@@ -224,10 +227,10 @@ impl Orders {
     }
 }
 
-/// Checks that a new certificate is not due for renewal at once.
+/// Returns the validity of a new certificate unless the certificate is already due for renewal.
 ///
-/// # Errors
-/// The certificate is due for renewal: convey does not order in an endless loop.
+/// # Errors The certificate is already due for renewal. Without this check convey would order it
+/// again and again.
 fn useful(validity: Validity, now: i64) -> Result<Validity, OrderFault> {
     let left = validity.until - now;
     if left * 3 > validity.until - validity.from {
@@ -242,11 +245,10 @@ fn date(unix_seconds: i64) -> String {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
 }
 
-/// Makes the folder of certificates before convey gives up privileges. New folders belong to
-/// `owner`.
+/// Creates the folder of the ordered certificates before convey drops privileges. `owner` becomes
+/// the owner of new folders.
 ///
-/// # Errors
-/// Operator-facing error message.
+/// # Errors The folder cannot be created: operator-facing error message.
 pub(super) fn make_folder(config: &Config, owner: Option<FileOwner>) -> Result<(), String> {
     let Some(acme) = &config.acme else { return Ok(()) };
     let made = state_folder::make(&acme.folder);
@@ -254,7 +256,8 @@ pub(super) fn make_folder(config: &Config, owner: Option<FileOwner>) -> Result<(
     made.map_err(|error| format!("state_dir: cannot create {}: {error}", acme.folder.display()))
 }
 
-/// Reason why this user cannot write the ordered certificates, in one line.
+/// Reason why this user cannot safely store ordered certificates, in one line. `None` if there is
+/// no obstacle.
 pub(super) fn obstacle(config: &Config) -> Option<String> {
     let acme = config.acme.as_ref()?;
     if let Some(open) = convey_acme::open_to_all(&acme.folder) {

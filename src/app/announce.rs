@@ -1,5 +1,6 @@
-//! Puts the addresses of frontends on an interface while they can serve. `control::Announcement`
-//! decides, this module reads the kernel's state and carries decisions out.
+//! Adds the addresses of frontends to an interface while the frontends can serve.
+//! `control::Announcement` decides; this module reads the addresses from the kernel, and adds and
+//! removes them.
 
 mod decision;
 mod seen;
@@ -35,10 +36,10 @@ use super::stale_addresses::{announcers, name, own, own_all, own_in_lineage};
 /// processes have left addresses behind.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Upper bound for the wait at the program's end until addresses are withdrawn.
+/// Upper bound for the wait for the withdrawal of addresses when the program ends.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Advice for a process that may not add addresses.
+/// Hint for a process that lacks the privilege to add addresses.
 pub(super) const PRIVILEGE: &str = " (it takes CAP_NET_ADMIN, from a start on; with the Debian package: /usr/share/convey/systemd/announce.conf)";
 
 /// State that the announcing task works with.
@@ -51,13 +52,14 @@ pub(super) struct AnnounceParts {
     pub(super) events: Arc<EventLog>,
     pub(super) state: Arc<AnnounceState>,
     pub(super) acme: Arc<AcmeState>,
-    /// Packet modes since the start; `None` without one.
+    /// State of the packet modes since the start. `None` if no packet mode runs.
     pub(super) packets: Option<PacketFacts>,
-    /// Addresses that the process before an upgrade announced or was going to announce.
+    /// Addresses that the predecessor in an upgrade announced, or was about to announce.
     pub(super) known: BTreeMap<IpAddr, HandedAnnouncement>,
 }
 
-/// Address that the process before an upgrade announced, or would announce once it can serve.
+/// Address that the predecessor in an upgrade announced, or would have announced once its frontends
+/// could serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HandedAnnouncement {
     pub(super) announcement: KnownAnnouncement,
@@ -65,7 +67,7 @@ pub(super) struct HandedAnnouncement {
 }
 
 impl HandedAnnouncement {
-    /// Returns the addresses of this process for the next one.
+    /// Returns the addresses of this process, to be handed over to its successor.
     pub(super) fn all(state: &AnnounceState) -> BTreeMap<IpAddr, HandedAnnouncement> {
         let handed = |AnnouncedAddress { address, withdrawals, announcement, .. }| {
             (address, HandedAnnouncement { announcement, withdrawals })
@@ -80,17 +82,19 @@ pub(super) struct Announcer(mpsc::Sender<(End, oneshot::Sender<()>)>);
 /// How the announcing task ends.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    /// Removes the addresses.
+    /// Removes all addresses.
     Withdraw,
-    /// Another process has taken over. Removes the addresses that it does not announce.
+    /// Another process has taken over. Removes only the addresses that the other process does not
+    /// announce.
     Leave,
 }
 
-/// Names of the addresses that this process announces. Taken before the previous process leaves.
+/// Names of the addresses that this process announces. A name is a lock on an address between
+/// processes. This process takes the names before its predecessor exits.
 pub(super) struct AnnounceNames(BTreeMap<IpAddr, OwnedName>);
 
 impl AnnounceNames {
-    /// Takes the names that no process holds except the predecessor of this one in an upgrade.
+    /// Takes each name unless a process other than the predecessor in an upgrade holds it.
     pub(super) fn take(snapshot: &Snapshot) -> AnnounceNames {
         let frontends = snapshot.announce.iter().flat_map(|_| &snapshot.frontends);
         let addresses = AnnounceConfig::addresses(frontends.map(|frontend| &frontend.config));
@@ -99,7 +103,8 @@ impl AnnounceNames {
 }
 
 impl Announcer {
-    /// Starts the task in the current runtime. Takes over addresses that are present and marked.
+    /// Starts the task in the current runtime. Takes over addresses that are on the interface and
+    /// carry convey's mark.
     pub(super) fn start(parts: AnnounceParts, AnnounceNames(names): AnnounceNames) -> Announcer {
         let (end, ends) = mpsc::channel(1);
         tokio::spawn(
@@ -109,7 +114,7 @@ impl Announcer {
         Announcer(end)
     }
 
-    /// Removes the addresses and announces none from now on.
+    /// Removes the addresses and ends the task.
     pub(super) async fn withdraw(&self) {
         self.end(End::Withdraw).await;
     }
@@ -136,8 +141,8 @@ struct AnnounceTask {
     netlink: Option<HostAddresses>,
     /// Last logged reason why no address can be announced.
     fault: Option<String>,
-    /// Whether there are addresses to announce or to remove. Otherwise there is nothing to do until
-    /// the snapshot changes.
+    /// Whether there are addresses to announce or to remove. Without such addresses, the task waits
+    /// for the next snapshot.
     has_work: bool,
 }
 
@@ -148,7 +153,7 @@ impl AnnounceTask {
             let due = self.look().await;
             let wait = due.map_or(LOOK_EVERY, |due| due.since(clock::now()).min(LOOK_EVERY));
             tokio::select! {
-                // `notified` keeps a change that happens during the check.
+                // `notified` also returns for a change that happened during the check.
                 () = changed.notified() => {}
                 () = sleep(wait), if self.has_work => {}
                 end = ends.recv() => {
@@ -161,12 +166,13 @@ impl AnnounceTask {
         }
     }
 
-    /// Carries out the changes that are due now. Returns the time of the next one.
+    /// Announces and withdraws the addresses that are due now. Returns the time at which the next
+    /// change is due.
     async fn look(&mut self) -> Option<Timestamp> {
         let snapshot = self.parts.snapshot.load_full();
         let config = snapshot.announce.clone();
-        // Most configurations lack the table `[announce]`: their host is checked once, at the
-        // start.
+        // Most configurations lack the table `[announce]`. convey then checks the host only once,
+        // at its start.
         let is_first = self.netlink.is_none();
         if config.is_none() && !self.has_work && !is_first {
             return None;
@@ -220,8 +226,8 @@ impl AnnounceTask {
         SeenAddresses::ask(netlink, config).await.map_err(|error| error.to_string())
     }
 
-    /// Drops the state of addresses that are no longer in the file. `sweep` removes the addresses
-    /// themselves.
+    /// Drops the state of addresses that the configuration no longer contains. `sweep` removes
+    /// these addresses from the interface.
     fn forget_unwanted(&mut self, wanted: &AnnouncedAddresses) {
         self.parts.known.retain(|ip, _| wanted.contains_key(ip));
         let gone: Vec<IpAddr> = self.rows.keys().filter(|ip| !wanted.contains_key(ip)).copied().collect();
@@ -266,8 +272,8 @@ impl AnnounceTask {
         (decision.is_wanted && !is_there).then_some(ip)
     }
 
-    /// Takes the names of all new addresses at once, which is quick for thousands.
-    /// [`Self::take_name`] reports an address whose name cannot be taken.
+    /// Takes the names of all new addresses in one call, which is quick for thousands of addresses.
+    /// [`Self::take_name`] reports each address whose name cannot be taken.
     fn take_names(&mut self, wanted: &AnnouncedAddresses, seen: &SeenAddresses) {
         let is_new = |ip: &&IpAddr| {
             !self.names.contains_key(ip) && (seen.announced(**ip).is_some() || !seen.has_foreign(**ip))
@@ -276,8 +282,8 @@ impl AnnounceTask {
         self.names.extend(own_all(&new));
     }
 
-    /// Takes the name of the address, so that this process may announce it. The error is the reason
-    /// for the log.
+    /// Takes the name of the address, which this process needs to announce it. The error is the log
+    /// line with the reason.
     fn take_name(&mut self, ip: IpAddr, seen: &SeenAddresses) -> Result<(), LogLine> {
         if seen.announced(ip).is_none() && seen.has_foreign(ip) {
             let line = format!(
@@ -318,7 +324,8 @@ impl AnnounceTask {
         Some(Decision { is_wanted, is_changed: change.is_some(), is_leaving, why, wait })
     }
 
-    /// Asks the kernel to add or remove the address. The error is an operator-facing message.
+    /// Asks the kernel to add the address (`is_wanted`) or to remove it. The error is an
+    /// operator-facing message.
     async fn carry_out(&self, ip: IpAddr, is_wanted: bool, seen: &SeenAddresses) -> Result<(), String> {
         let Some(netlink) = &self.netlink else { return Ok(()) };
         let (verb, done) = match (is_wanted, seen.announced(ip)) {
@@ -332,8 +339,8 @@ impl AnnounceTask {
         })
     }
 
-    /// Checks that the kernel kept our mark on the added addresses. Removes unmarked ones: after a
-    /// kill, no process could recognize them.
+    /// Checks that the kernel kept convey's mark on the added addresses. Removes addresses without
+    /// the mark: after a kill, no process could recognize them as convey's.
     async fn check_marks(&mut self, added: &[IpAddr], config: &AnnounceConfig) {
         let Some(netlink) = self.netlink.as_ref().filter(|_| !added.is_empty()) else { return };
         let Ok(seen) = SeenAddresses::ask(netlink, Some(config)).await else { return };
@@ -353,8 +360,8 @@ impl AnnounceTask {
         }
     }
 
-    /// Logs once why no address can be announced. Without the table `[announce]` there is no log
-    /// line.
+    /// Logs a fault that prevents all announcements, once per fault. Without the table `[announce]`
+    /// it logs nothing.
     fn note_fault_of_all(&mut self, is_asked_for: bool, fault: Option<String>) {
         if let Some(fault) =
             fault.as_ref().filter(|fault| is_asked_for && self.fault.as_ref() != Some(*fault))
@@ -364,7 +371,7 @@ impl AnnounceTask {
         self.fault = fault;
     }
 
-    /// Logs the fault of an address once.
+    /// Logs the fault of an address, once per fault.
     fn note_fault(&mut self, ip: IpAddr, level: EventLevel, line: String) {
         let Some(row) = self.rows.get_mut(&ip) else { return };
         row.reason.clone_from(&line);
@@ -374,7 +381,8 @@ impl AnnounceTask {
         }
     }
 
-    /// Removes addresses that an earlier convey left, or that this one put on another interface.
+    /// Removes addresses that an earlier convey left behind, and addresses that this process added
+    /// to another interface.
     async fn sweep(&self, seen: &SeenAddresses) {
         let Some(netlink) = &self.netlink else { return };
         let is_ours = |ip: &IpAddr| self.rows.contains_key(ip) && self.names.contains_key(ip);
@@ -387,8 +395,8 @@ impl AnnounceTask {
         let others = announcers();
         for address in left {
             let ip = address.ip;
-            // Held until the address is removed, so that no other process begins to announce it
-            // meanwhile.
+            // Hold the name until the address is removed, so that no other process announces the
+            // address meanwhile.
             let name = if is_ours(&ip) || others.contains(&name(ip)) { None } else { own(ip).ok() };
             if !is_ours(&ip) && name.is_none() {
                 continue;
@@ -402,8 +410,8 @@ impl AnnounceTask {
         }
     }
 
-    /// Removes the addresses that are ours: those whose names we hold. In an upgrade the next
-    /// process holds the names too.
+    /// Removes the addresses whose names this process holds. In an upgrade, the next process keeps
+    /// the addresses whose names it holds too.
     async fn end(&mut self, end: End) {
         let there: Vec<IpAddr> =
             self.rows.iter().filter(|(_, row)| row.is_there).map(|(ip, _)| *ip).collect();

@@ -20,8 +20,8 @@ use super::{Failure, clock, print, runtime};
 /// Exit code if a frontend cannot serve its clients.
 const NOT_READY: u8 = 3;
 
-/// Sends a change to the running convey and prints the result. With a patience, waits until the
-/// draining target has no connection.
+/// Sends a change to the running convey and prints the result. With `patience`, waits at most this
+/// long until the draining target has no connections.
 pub(super) fn steer(
     options: &Options,
     change: &Change,
@@ -41,7 +41,7 @@ pub(super) fn steer(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Differences between the running convey and this file, a line each. Empty if no convey answers.
+/// Differences between the running convey and this file, one per line. Empty if no convey answers.
 pub(super) async fn other_than_file(file: &Path, socket: Option<&Path>) -> Vec<String> {
     let asked = async {
         let client = Client::find(&places(socket)).await?;
@@ -57,7 +57,7 @@ pub(super) fn wall_clock() -> SystemTime {
     clock::wall_clock_start() + Duration::from_nanos(clock::now().0)
 }
 
-/// Upper bound for the wait of a check for the running convey.
+/// Upper bound for the query of the running convey in `convey check`.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Part of the status to print.
@@ -78,7 +78,7 @@ pub(super) enum OutputFormat {
 
 /// Prints a part of the status.
 ///
-/// With `names` the screen shows only these frontends and backends.
+/// With `names`, the screen shows only these frontends and backends.
 pub(super) fn status(
     options: &Options,
     names: &[String],
@@ -110,7 +110,7 @@ pub(super) fn status(
     Ok(if is_ready { ExitCode::SUCCESS } else { ExitCode::from(NOT_READY) })
 }
 
-/// Prints the requested flows, or ends the named ones.
+/// Prints the flows that `args` select, or ends the flows with the given ids.
 pub(super) fn flows(options: &Options, args: &FlowsArgs) -> Result<ExitCode, Failure> {
     let asked = runtime()?.block_on(async {
         let client = Client::find(&places(options.socket.as_deref())).await?;
@@ -140,7 +140,8 @@ pub(super) fn flows(options: &Options, args: &FlowsArgs) -> Result<ExitCode, Fai
     Ok(ExitCode::SUCCESS)
 }
 
-/// Width of lines: `COLUMNS`, else the width of the terminal. `None`: no limit.
+/// Width of lines in columns: the variable `COLUMNS`, otherwise the width of the terminal. `None`
+/// if there is no limit.
 pub(super) fn width() -> Option<usize> {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let terminal =
@@ -148,7 +149,7 @@ pub(super) fn width() -> Option<usize> {
     said.or_else(terminal).filter(|width| *width > 0)
 }
 
-/// Converts a refusal of the running convey.
+/// Converts a refusal by the running convey into a failure of the command.
 pub(super) fn refused(Refused(why): Refused) -> Failure {
     Failure::Start(anyhow!("{why}"))
 }

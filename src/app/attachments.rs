@@ -1,5 +1,5 @@
-//! Traffic that the packet modes capture and keep from the host's stack. It changes with the
-//! configuration and with the interfaces of the host.
+//! Captures the traffic of packet modes and guards it from the host's stack. The traffic changes
+//! with the configuration and with the interfaces of the host.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,14 +17,14 @@ use log::{info, warn};
 pub(super) struct Drivers {
     pub(super) pipeline: Pipeline,
     pub(super) guard: Option<Guard>,
-    /// Set if there is a guard.
+    /// Guard that outlasts this process. Set if there is a guard.
     pub(super) lasting: Option<LastingGuard>,
     pub(super) offloader: Option<Offloader>,
     /// Counters that record which layer forwards on each interface.
     pub(super) stats: Arc<PacketStats>,
 }
 
-/// The drivers, with the selection and the interfaces that all of them share.
+/// The drivers, with the traffic selection and the interfaces that all drivers share.
 pub(super) struct Attachments {
     drivers: Drivers,
     selection: Selection,
@@ -36,9 +36,9 @@ pub(super) struct Attachments {
 }
 
 impl Attachments {
-    /// Starts with drivers that were made for this selection and, except for the pipeline, for
-    /// these interfaces. Begins to capture on the interfaces, unless `waits` leaves this to
-    /// [`Attachments::capture`].
+    /// Starts with drivers that were created for `selection` and, except for the pipeline, for
+    /// `interfaces`. Begins to capture on the interfaces unless `waits` is true; then
+    /// [`Attachments::capture`] does so.
     pub(super) fn begin(
         mut drivers: Drivers,
         selection: Selection,
@@ -55,7 +55,7 @@ impl Attachments {
         Ok(begun)
     }
 
-    /// Begins to capture on the interfaces of the start.
+    /// Begins to capture on the interfaces that were passed to `Attachments::begin`.
     pub(super) fn capture(&mut self) -> io::Result<()> {
         let layer = self.drivers.offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
         self.captured.iter().try_for_each(|interface| self.drivers.capture(interface, layer))
@@ -66,13 +66,13 @@ impl Attachments {
         &self.drivers.pipeline
     }
 
-    /// Links that attach the flow cache to drivers, for another process.
+    /// XDP links of the flow cache, to hand over to another process.
     pub(super) fn xdp_links(&self) -> io::Result<XdpLinks> {
         self.drivers.offloader.as_ref().map_or_else(|| Ok(XdpLinks::new()), Offloader::xdp_links)
     }
 
-    /// Attaches our flow cache in place of another process's, by the same links. Returns an error
-    /// for each interface where the other process's cache stays attached.
+    /// Replaces another process's flow cache by ours in the same XDP links. Returns an error for
+    /// each interface where the other process's cache stays attached.
     #[must_use]
     pub(super) fn take_xdp_links(&self) -> Vec<CacheError> {
         let mut errors = self.drivers.offloader.as_ref().map_or_else(Vec::new, Offloader::take_links);
@@ -92,8 +92,8 @@ impl Attachments {
         drop((guard, offloader));
     }
 
-    /// Captures and guards by this selection from now on; `dsr` holds its frontends in DSR mode.
-    /// Returns whether the selection has changed.
+    /// Captures and guards the traffic of this selection from now on. `dsr` contains its frontends
+    /// in DSR mode. Returns whether the selection has changed.
     pub(super) fn select(&mut self, selection: Selection, dsr: BTreeSet<Endpoint>) -> bool {
         if dsr != self.dsr || selection.draining != self.selection.draining {
             self.drivers.guard_lastingly(&dsr, &selection.draining, &self.captured);
@@ -119,7 +119,8 @@ impl Attachments {
         true
     }
 
-    /// Captures and guards on these interfaces too. Earlier interfaces stay until they are gone.
+    /// Captures and guards on these interfaces too. Continues on earlier interfaces until they
+    /// disappear.
     pub(super) fn cover(&mut self, passed: Vec<Interface>, network: &NextHops) {
         let there_is = |index: u32| network.interfaces().iter().any(|interface| interface.index == index);
         for gone in self.captured.extract_if(.., |interface| !there_is(interface.index)) {
@@ -154,8 +155,8 @@ impl Attachments {
         }
     }
 
-    /// Passes the routes to the kernel's flow cache, which forwards by itself. Called after
-    /// [`Attachments::cover`]: the cache may not be allowed to use every interface.
+    /// Passes the routes to the kernel's flow cache, which forwards packets without convey. Call
+    /// this after [`Attachments::cover`]: the cache may not be allowed to use every interface.
     pub(super) fn route(&mut self, network: &NextHops) {
         if let Some(offloader) = &mut self.drivers.offloader
             && let Err(error) = offloader.update_next_hops(network)
@@ -179,8 +180,9 @@ impl Attachments {
         self.drivers.pipeline.stop();
     }
 
-    /// Guards an interface before capturing on it: the host's stack answers every packet that it
-    /// sees. Returns the name of the layer that forwards open flows.
+    /// Guards the interface, attaches the flow cache and begins to capture. The guard comes first
+    /// because the host's stack answers every packet that it receives. Returns the name of the
+    /// layer that forwards open flows.
     fn add(&mut self, new: &Interface) -> anyhow::Result<&'static str> {
         if let Some(guard) = &mut self.drivers.guard {
             let all: Vec<Interface> = self.captured.iter().chain([new]).cloned().collect();
@@ -194,7 +196,7 @@ impl Attachments {
 }
 
 impl Drivers {
-    /// Attaches the flow cache if possible. Returns the layer that forwards open flows of this
+    /// Attaches the flow cache if possible. Returns the layer that forwards open flows on this
     /// interface.
     fn attach(&mut self, interface: &Interface) -> Layer {
         let Some(offloader) = &mut self.offloader else { return Layer::Worker };
@@ -211,8 +213,8 @@ impl Drivers {
         }
     }
 
-    /// Keeps these frontends guarded on these interfaces after this process has ended. Continues
-    /// without it where the process lacks the rights.
+    /// Keeps these frontends guarded on these interfaces after this process has ended. Logs a
+    /// warning if the process lacks the rights for this.
     fn guard_lastingly(
         &mut self,
         dsr: &BTreeSet<Endpoint>,

@@ -47,10 +47,10 @@ use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request
 
 use super::{Failure, acme, certificates, clock, limits, port_owner, socket_store};
 
-/// Upper bound for the wait until clients of a trace have received its end.
+/// Upper bound for the wait until clients of a trace have received the end of the trace.
 const TRACE_END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs the configuration until a signal ends it, with the output that `show` adds.
+/// Runs the balancer with this configuration until a signal ends it. `show` selects further output.
 pub(super) fn run(bootstrap: Bootstrap, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
     let predecessor = bootstrap.predecessor.clone();
     let handed = match &predecessor {
@@ -64,7 +64,7 @@ pub(super) fn run(bootstrap: Bootstrap, show: &Show, log: &Log) -> Result<ExitCo
     ran
 }
 
-/// Runs the balancer, where another process may have `handed` over to this one.
+/// Runs the balancer with the state of a predecessor (`handed`), if there is one.
 fn run_after(
     mut handed: Option<Handed>,
     bootstrap: Bootstrap,
@@ -77,7 +77,7 @@ fn run_after(
     let program = match show {
         Show::Nothing => Program::of_this_process()
             .map_err(|error| format!("this process cannot start another one: {error}")),
-        // Another process would begin its own demo.
+        // A successor would begin its own demo.
         Show::Servers | Show::Lab(_) => {
             Err("a demo cannot be upgraded: end it, and start it again".to_owned())
         }
@@ -94,7 +94,7 @@ fn run_after(
         warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", file.path.display());
     });
     if kernel.is_none() {
-        // Packet modes give ports back themselves.
+        // In packet modes, convey releases stale reserved ports elsewhere.
         ReservedPorts::give_back_stale();
     }
     let open_files = limits::raise_file_limit();
@@ -106,8 +106,8 @@ fn run_after(
     Ok(runtime.block_on(start.run(show, &confined, ignored))?)
 }
 
-/// Requests a reload whenever the file has changed. A reload that waits already will read the
-/// newest file too.
+/// Requests a reload when the file has changed. If a reload is already pending, this request is
+/// dropped: the pending reload reads the newest file.
 fn watch(first: FirstLook, file: &ConfigFile, reload: mpsc::Sender<()>) -> io::Result<Watch> {
     convey_config::watch::watch(first, file.lists.clone(), file.brought_into.clone(), move || {
         let _ = reload.try_send(());
@@ -120,7 +120,7 @@ struct Reloads {
     reloads: mpsc::Receiver<()>,
 }
 
-/// Input of a balancer's start.
+/// Parameters for the start of a balancer.
 struct Start {
     loaded: Loaded,
     kernel: Option<Kernel>,
@@ -151,8 +151,8 @@ impl Start {
         confined.tell();
         show.begin(balancer.config(), balancer.task.snapshot.clone());
         balancer.manager.is_ready();
-        // Not earlier: after a start that fails, the service manager starts convey again and needs
-        // the sockets.
+        // Not earlier: if the start fails, the service manager restarts convey and needs the
+        // sockets.
         balancer.manager.has_given(has_kept);
         let log = balancer.log.clone();
         let code = match balancer.serve(&mut signals).await {
@@ -164,7 +164,7 @@ impl Start {
     }
 }
 
-/// Everything of a running balancer.
+/// State of a running balancer.
 struct RunningBalancer {
     task: Task<Paths>,
     events: ControlEvents<Paths>,
@@ -178,13 +178,13 @@ struct RunningBalancer {
     announcing: Announcing,
     followed: Followed,
     upgrades: Upgrades,
-    /// `None` if the kernel refuses the socket: then signals request upgrades.
+    /// `None` if the kernel refuses to create the socket. Only signals can then request an upgrade.
     upgrade_requests: Option<Control>,
 }
 
-/// The source of the configuration.
+/// Source of the configuration.
 struct Followed {
-    /// `None` once a task follows the source.
+    /// `None` once a task has taken the source to follow its changes.
     source: Option<Box<dyn ConfigSource>>,
     with: FollowedWith,
 }
@@ -201,14 +201,15 @@ struct Announcing {
     state: Arc<AnnounceState>,
     changed: Arc<Notify>,
     packets: Option<PacketFacts>,
-    /// `None` before the first address is announced, and at the end.
+    /// `None` before the announcing task starts, and after it ends.
     announcer: Option<Announcer>,
-    /// Addresses of the previous process.
+    /// Addresses that the previous process announced.
     known: BTreeMap<IpAddr, HandedAnnouncement>,
 }
 
 impl RunningBalancer {
-    /// Begins the work that follows once clients are served.
+    /// Starts the tasks that run beside the service, such as announcements, once clients are
+    /// served.
     async fn begin(mut self, cores: usize, predecessor: Option<Predecessor>) -> Self {
         let Task { state, data_path, .. } = &mut self.task;
         let config = state.config().expect("a balancer starts with a configuration");
@@ -220,9 +221,9 @@ impl RunningBalancer {
                 None
             }
         };
-        // Take the names before the other process leaves: its addresses stay announced.
+        // Take the names before the other process leaves, so that its addresses stay announced.
         let names = AnnounceNames::take(&self.task.snapshot.load());
-        // A script that waits for this line finds everything ready.
+        // Scripts may wait for this line. When it appears, everything is ready.
         if let Some(predecessor) = predecessor {
             let line = format!("convey {} continues as process {}", env!("CARGO_PKG_VERSION"), process::id());
             self.task.events.record(EventKind::Upgrade, EventLevel::Info, clock::now(), &line);
@@ -285,8 +286,8 @@ impl RunningBalancer {
         info!("statistics on http://{}/stats and /metrics", config.stats.listen);
     }
 
-    /// Runs until a signal asks to stop and `timeouts.drain_delay` has passed since, or until
-    /// another process has taken over.
+    /// Runs until a signal requests a stop and `timeouts.drain_delay` has passed, or until another
+    /// process has taken over. `None` means a stop.
     async fn serve(&mut self, signals: &mut Signals) -> Option<Successful> {
         let RunningBalancer { task, events, reload, log, admin, upgrades, upgrade_requests: asked, .. } =
             self;
@@ -331,10 +332,10 @@ impl RunningBalancer {
         }
     }
 
-    /// Lets connections finish. New clients are refused from now on.
+    /// Stops accepting clients, and waits for connections to finish. Returns the exit code.
     async fn stop(mut self, signals: &mut Signals) -> ExitCode {
-        // The control task grants nothing any more: a revision that is tried now would stay in its
-        // folder as if it were in force.
+        // From here the control task accepts no configuration. A revision tried now would stay in
+        // its folder as if it were in force.
         self.followed.with.state.end();
         let is_upgrading = self.upgrades.is_under_way();
         if let Some(successful) = self.upgrades.abandon().await {
@@ -359,8 +360,8 @@ impl RunningBalancer {
         self.drain(kept, Handover::None, signals).await
     }
 
-    /// Lets connections finish after another process has taken over. There is no time limit unless
-    /// a signal comes or has come.
+    /// Waits for connections to finish after another process has taken over. There is no time limit
+    /// unless a signal to stop comes or came earlier.
     async fn leave(
         mut self,
         successful: Successful,
@@ -391,14 +392,14 @@ impl RunningBalancer {
 }
 
 impl RunningBalancer {
-    /// Notifies clients of traces that the trace ends, and why. Does not wait for clients that do
-    /// not read.
+    /// Notifies the clients of traces that the trace ends, and why. Waits at most
+    /// `TRACE_END_TIMEOUT` for clients that do not read.
     async fn end_traces(&self, why: TraceEnd) {
         let _ = timeout(TRACE_END_TIMEOUT, self.trace.end(why)).await;
     }
 }
 
-/// Waits until the delay has passed; for ever if there is none.
+/// Waits until the delay has passed. Never returns if there is no delay.
 async fn passes(delay: &mut Option<Pin<Box<Sleep>>>) {
     match delay {
         Some(delay) => delay.await,
@@ -406,7 +407,7 @@ async fn passes(delay: &mut Option<Pin<Box<Sleep>>>) {
     }
 }
 
-/// Next request for an upgrade or a release; waits for ever without a socket.
+/// Returns the next request for an upgrade or a release. Never returns if there is no socket.
 async fn requests(asked: &mut Option<Control>) -> Request {
     match asked {
         Some(asked) => asked.next().await,
@@ -414,7 +415,7 @@ async fn requests(asked: &mut Option<Control>) -> Request {
     }
 }
 
-/// Name of the mode; `passthrough` comes with the word NAT.
+/// Name of the mode for the log. `passthrough` also mentions NAT.
 fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Passthrough => "passthrough (NAT)",

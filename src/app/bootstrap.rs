@@ -1,5 +1,5 @@
-//! Steps before the first thread starts and clients are served: answer a process that is to be
-//! upgraded, load the configuration, and give up privileges.
+//! Steps before the first thread starts and clients are served: the reply to a process that is
+//! being upgraded, the load of the configuration, and the drop of privileges.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,32 +14,33 @@ use super::signals::ControlRuntime;
 use super::sources::{ConfigSource, Fetched, FileSource};
 use super::upgrade::{self, Predecessor};
 
-/// Input of a balancer that is gathered before the first thread.
+/// Input for the start of a balancer, collected before the first thread starts.
 pub(super) struct Bootstrap {
     pub(super) runtime: ControlRuntime,
-    /// Process that started this one to replace it.
+    /// Process that started this one as its replacement.
     pub(super) predecessor: Option<Predecessor>,
     pub(super) file: ConfigFile,
-    /// Source of the file; `remarks` are warnings from fetching it.
+    /// Source of the file. `remarks` are the warnings from fetching the file.
     pub(super) source: Box<dyn ConfigSource>,
     pub(super) remarks: Vec<String>,
-    /// State of the file before it was loaded.
+    /// State of the file before it was read.
     pub(super) first_look: io::Result<FirstLook>,
     pub(super) loaded: Result<Loaded, LoadError>,
     pub(super) confined: Confined,
     /// Path of the control socket, if the command line names one.
     pub(super) socket: Option<PathBuf>,
-    /// The control socket, or why it is missing. An upgrade takes over the other process's.
+    /// The control socket, or the reason why it is missing. `Ok(None)` if this process has none
+    /// yet. In an upgrade, convey takes over the other process's socket.
     pub(super) control: Result<Option<BoundSocket>, NotBound>,
 }
 
 impl Bootstrap {
-    /// Answers the predecessor, loads the file and gives up privileges. To be called while the
-    /// process has one thread. If the file cannot be read, the start reports the error later.
-    ///
+    /// Replies to the predecessor, loads the file and drops privileges. Must be called while the
+    /// process has one thread. If the file cannot be read, a later step of the start reports the
+    /// error.
     /// # Errors
-    /// The two processes do not understand each other, or this process cannot become the file's
-    /// user: operator-facing message.
+    /// The predecessor speaks an incompatible protocol, or this process cannot become the
+    /// configured user: operator-facing message.
     pub(super) fn begin(
         file: ConfigFile,
         source: Box<dyn ConfigSource>,
@@ -66,8 +67,8 @@ impl Bootstrap {
             let confined = Confined::by(&bootstrap.file, &loaded.config);
             bootstrap.confined = confined.inspect_err(refuse)?;
             let privileges = &loaded.config.privileges;
-            // A reload must be able to read the file too. At a start every certificate has to be
-            // usable.
+            // A reload must be able to read the file with the remaining privileges. At a start,
+            // every certificate must be usable.
             if (privileges.user.is_some() || privileges.landlock)
                 && let Err(unreadable) = bootstrap.file.unloaded().load()
             {
@@ -77,15 +78,15 @@ impl Bootstrap {
         Ok(bootstrap)
     }
 
-    /// For a demo that shows its servers.
+    /// For a demo that shows its servers: binds the control socket, and keeps all privileges.
     pub(super) fn shown(runtime: ControlRuntime, file: ConfigFile, socket: Option<&Path>) -> Bootstrap {
         let control = BoundSocket::new(socket, None);
         Bootstrap { control, socket: socket.map(Path::to_owned), ..Bootstrap::unconfined(runtime, file) }
     }
 
-    /// Loads the file without giving up privileges.
+    /// Loads the file without dropping privileges or binding a control socket.
     pub(super) fn unconfined(runtime: ControlRuntime, file: ConfigFile) -> Bootstrap {
-        // Watching begins before loading, so that a save between the two is not missed.
+        // Watching begins before the load, so that a change between the two is not missed.
         let first_look = FirstLook::new(&file.path);
         let loaded = file.load();
         let (confined, control) = (Confined::default(), Ok(None));

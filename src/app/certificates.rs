@@ -14,10 +14,10 @@ use log::{error, warn};
 
 use super::clock;
 
-/// Interval between checks: a reload may bring other certificates.
+/// Interval between checks. A reload may bring other certificates.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// Checks the certificates of the frontends as long as the program runs.
+/// Warns about the frontends' certificates as long as the program runs.
 pub(super) async fn watch(snapshot: Arc<ArcSwap<Snapshot>>, events: Arc<EventLog>) {
     let mut watch = ExpiryWatch::default();
     loop {
@@ -34,12 +34,12 @@ pub(super) async fn watch(snapshot: Arc<ArcSwap<Snapshot>>, events: Arc<EventLog
     }
 }
 
-/// Certificates of a configuration that expire soon or have expired, a line each.
+/// Warnings about certificates that expire soon or have expired, one per line.
 pub(super) fn expiring(config: &Config) -> Vec<String> {
     expiries(config).iter().map(|expiry| warning(expiry).text).collect()
 }
 
-/// Certificates of a configuration that have expired, a line each.
+/// Warnings about certificates that have expired, one per line.
 pub(super) fn expired(config: &Config) -> Vec<String> {
     expiries(config)
         .iter()
@@ -68,7 +68,7 @@ fn warning(Expiry { name, days_left }: &Expiry) -> LogLine {
     }
 }
 
-/// All certificates of a snapshot, by the names that operators know.
+/// All certificates of a snapshot, each with its name for log lines.
 fn certificates(snapshot: &Snapshot) -> Vec<(String, Validity)> {
     let frontends = snapshot.frontends.iter().filter_map(|frontend| {
         let (settings, acceptor) = frontend.config.tls.as_deref().zip(frontend.tls.as_deref())?;
@@ -77,7 +77,7 @@ fn certificates(snapshot: &Snapshot) -> Vec<(String, Validity)> {
     frontends.flatten().collect()
 }
 
-/// Certificates of a frontend, each with its file.
+/// Certificates of a frontend, each with its file for log lines.
 fn named(frontend: &str, settings: &FrontendTls, acceptor: &TlsAcceptor) -> Vec<(String, Validity)> {
     let pairs = settings.certificates.iter().zip(&acceptor.certificates);
     let name = |path: &Path| format!("certificate {} of frontend {frontend}", path.display());

@@ -31,7 +31,7 @@ use super::{
 /// Configuration to check.
 pub(super) struct Checked {
     file: ConfigFile,
-    /// Set if the configuration is not on this host.
+    /// Set if the configuration comes from a remote source.
     brought: Option<Brought>,
 }
 
@@ -44,8 +44,8 @@ struct Brought {
 }
 
 impl Checked {
-    /// Configuration that the command line names. A remote configuration is fetched into a
-    /// temporary folder; nothing else on this host changes.
+    /// Loads the configuration that the command line names. A remote configuration is fetched into
+    /// a temporary folder; the rest of the host stays unchanged.
     pub(super) fn of(options: &Options) -> anyhow::Result<Checked> {
         let Some(address) = sources::of(options, &options.state_dir).address() else {
             return Ok(Checked { file: super::file(options), brought: None });
@@ -58,7 +58,8 @@ impl Checked {
         let failed = |why: String| anyhow!(checked.at_home(why));
         let Fetched { mut made, .. } = source.fetch(&checked.file).map_err(failed)?;
         made.extend(checked.brought.iter().map(|brought| brought.folder.path().to_owned()));
-        // The user that convey becomes reads the file again.
+        // Make the folder readable for the configured user, because convey reads the file again as
+        // that user.
         if let Ok(loaded) = checked.file.load()
             && let Some(owner) = confine::owner(&loaded.config)
         {
@@ -120,7 +121,7 @@ impl Checked {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Checks the configuration on this host, and tries the steps of a start. Succeeds if convey
+    /// Validates the configuration on this host, and tries the steps of a start. Succeeds if convey
     /// would start.
     pub(super) fn run(&self, socket: Option<&Path>) -> Result<ExitCode, Failure> {
         self.try_out(socket).map_err(|failure| self.failure(failure))
@@ -188,8 +189,8 @@ impl Checked {
     }
 }
 
-/// SNAT addresses, a line for each with the servers that see it; and warnings about addresses that
-/// may be removed.
+/// SNAT addresses, one line per address with the servers whose packets carry it. Also returns
+/// warnings about SNAT addresses that may disappear or are unused.
 fn snat_of_servers(config: &Config, kernel: &Kernel) -> (String, Vec<String>) {
     let network = &kernel.network;
     let Ok(addresses) = packet_plan::snat_addresses(config, network) else { return Default::default() };
@@ -218,7 +219,7 @@ fn snat_of_servers(config: &Config, kernel: &Kernel) -> (String, Vec<String>) {
     (lines, servers.keys().filter_map(warning).chain(unused).collect())
 }
 
-/// Problems that keep proxy mode and the statistics from listening, a line each.
+/// Problems that prevent proxy mode or the statistics from listening, one per line.
 fn of_sockets(config: &Config) -> Vec<String> {
     let mut obstacles = proxy_path::bind_problems(config);
     let stats = config.stats.listen;
@@ -233,9 +234,9 @@ fn of_sockets(config: &Config) -> Vec<String> {
     obstacles
 }
 
-/// Problems that keep packet modes from starting, a line each. A missing optional part is a
-/// warning. The check attaches nothing to an interface: only a start shows whether a network card's
-/// driver takes XDP.
+/// Problems that prevent packet modes from starting, one per line. A missing optional part is only
+/// printed as a warning. The check attaches nothing to an interface, so only a start shows whether
+/// the driver of a network card supports XDP.
 fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
     if let Err(error) = privileges::check() {
         // All other checks need the interfaces.
@@ -279,8 +280,9 @@ pub(super) struct LookedUp {
     pub(super) config: Config,
     /// The addresses of each name.
     pub(super) names: BTreeMap<String, BTreeSet<String>>,
-    /// Names without an address now, or with an address of this host that leads back to convey, a
-    /// line each. These are not errors: a later lookup may return other addresses.
+    /// Names that have no address now, and names with an address of this host, which would lead
+    /// back to convey; one line each. These are not errors, because a later lookup may return other
+    /// addresses.
     pub(super) faults: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! The thread in which health checks run: their answers come from servers that may be hostile. It
-//! also gives memory back to the kernel.
+//! Thread that runs the health checks. It is separate because their answers come from servers that
+//! may be hostile. It also returns free memory to the kernel.
 
 use std::thread;
 
@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::runtime;
 
-/// Starts the thread, which lasts as long as the process. Returns its runtime.
+/// Starts the thread, which runs until the process ends. Returns its runtime.
 ///
 /// # Errors
 /// The thread cannot be started.

@@ -1,5 +1,5 @@
-//! `convey clear`: removes the addresses, filters, neighbours and reserved ports of a process that
-//! is gone. Waits for a process that is ending.
+//! `convey clear`: removes the addresses, filters, neighbours and reserved ports that a dead convey
+//! process left behind. If such a process is still ending, waits for its end.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -15,11 +15,11 @@ use super::stale_addresses::{MarkedAddresses, OwnedAddress, announcers};
 use super::stale_filters::{self, Cleared, Kinds};
 use super::{Failure, neighbours, print, print_error, runtime, stale_addresses};
 
-/// Number of pauses for a process that is ending: five seconds in all.
+/// Maximum number of pauses while waiting for a process that is ending: five seconds in total.
 const PAUSES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Removes everything, or only addresses, and prints a line for each.
+/// Removes all leftover state, or only the addresses, and prints a line per removed item.
 pub(super) fn run(addresses: bool) -> Result<ExitCode, Failure> {
     let clearing = async {
         let mut clearing = Clearing { is_clear: true, is_refused: false };
@@ -40,17 +40,17 @@ struct Clearing {
     is_refused: bool,
 }
 
-/// Processes that own state of convey and may be ending.
+/// Processes that own state of convey and are ending.
 #[derive(Default, PartialEq, Eq)]
 struct Ending {
     known: BTreeSet<SocketOwner>,
-    /// Whether a socket belongs to a process that this one cannot see: its descriptors are gone, or
-    /// belong to another user.
+    /// Whether the owner of a socket is not visible to this process: its descriptors are already
+    /// closed, or it belongs to another user.
     has_unseen: bool,
 }
 
 impl Ending {
-    /// Finds the processes of these sockets.
+    /// Finds the owners of the sockets with these inode numbers.
     fn of(inodes: &[u64]) -> Ending {
         let owners = SocketOwner::of_each(inodes);
         let has_unseen = inodes.iter().any(|inode| !owners.contains_key(inode));
@@ -71,7 +71,7 @@ impl Ending {
 }
 
 impl Clearing {
-    /// Removes the addresses that a convey announced.
+    /// Removes addresses that a convey announced and left behind.
     async fn addresses(&mut self) -> anyhow::Result<()> {
         let addresses = HostAddresses::open().context("cannot list the kernel's addresses")?;
         match self.unowned_addresses(&addresses).await {
@@ -85,7 +85,8 @@ impl Clearing {
         Ok(())
     }
 
-    /// Removes addresses without an owner, and prints the owner of each address that stays.
+    /// Removes announced addresses without an owner, and prints the owner of each other address.
+    /// Returns a description of each removed address.
     async fn unowned_addresses(&mut self, addresses: &HostAddresses) -> Result<Vec<String>, net::Error> {
         let found = found_without_ending(addresses).await?;
         for OwnedAddress { ip, interface, inodes } in &found.owned {
@@ -103,7 +104,8 @@ impl Clearing {
         stale_addresses::clear(addresses, found).await
     }
 
-    /// Waits until no process of this network namespace that owns state of convey is ending.
+    /// Waits until no owner of convey's state in this network namespace is ending, or until the
+    /// pauses are used up.
     async fn wait_for_ending(&mut self) {
         for pause in 0..PAUSES {
             let ending = Ending::of(&announcers().inodes());
@@ -181,7 +183,7 @@ impl Clearing {
     }
 }
 
-/// Finds the announced addresses, once no process that announces one of them is ending.
+/// Finds the announced addresses once no announcing process is ending, or the pauses are used up.
 async fn found_without_ending(addresses: &HostAddresses) -> Result<MarkedAddresses, net::Error> {
     for pause in 0..PAUSES {
         let found = stale_addresses::find(addresses).await?;

@@ -1,4 +1,4 @@
-//! Clocks of the program. No other module reads them.
+//! Clocks of the program. Other modules do not read the system's clocks.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,8 +8,8 @@ use convey_model::Timestamp;
 
 static START: OnceLock<Instant> = OnceLock::new();
 
-/// Current monotonic time. It counts from the first call, or from that of the first program in a
-/// chain of upgrades.
+/// Current monotonic time. It starts at the first call of the process; after an upgrade, at the
+/// first call of the first process in the chain.
 pub(super) fn now() -> Timestamp {
     Timestamp(start().elapsed().as_nanos() as u64)
 }
@@ -20,8 +20,8 @@ pub(super) fn start() -> Instant {
     *START.get_or_init(Instant::now)
 }
 
-/// Sets the start of the clock to a time that another process read from [`monotonic_start`]. To be
-/// called before [`now`].
+/// Sets the start of the clock to the value that another process read with [`monotonic_start`].
+/// Must be called before [`now`].
 #[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
 pub(super) fn begin_at(monotonic_start: u64) {
     let passed = kernel_time().saturating_sub(Duration::from_nanos(monotonic_start));
@@ -30,8 +30,8 @@ pub(super) fn begin_at(monotonic_start: u64) {
     }
 }
 
-/// `CLOCK_MONOTONIC` in nanoseconds at `Timestamp(0)`, as the kernel's programs read it,
-/// independent of this process's time namespace.
+/// `CLOCK_MONOTONIC` at `Timestamp(0)`, in nanoseconds, as BPF programs read it. It does not depend
+/// on the time namespace of this process.
 pub(super) fn monotonic_start() -> u64 {
     kernel_time().saturating_sub(now().since(Timestamp::default())).as_nanos() as u64
 }
@@ -43,7 +43,7 @@ pub(super) fn unix_seconds() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The wall-clock time of `Timestamp(0)`.
+/// Wall-clock time of `Timestamp(0)`.
 #[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
 pub(super) fn wall_clock_start() -> SystemTime {
     let since_start = now().since(Timestamp::default());

@@ -1,8 +1,8 @@
-//! The control socket: its path and its owner.
+//! The control socket: its path, its owner and its replacement.
 //!
-//! convey binds it before giving up the rights of root, so it may be in a folder of root's. At an
-//! upgrade the new process gets the socket from the old one. convey replaces a socket where no
-//! process answers, and the socket of a convey that is stopping. While another process has the
+//! convey binds the socket before it drops the rights of root, so the folder may belong to root. At
+//! an upgrade, the new process gets the socket from the old one. convey replaces a socket if no
+//! process answers there, or if a convey that is stopping does. While another process holds the
 //! socket, convey serves clients without it and tries again.
 
 use std::fs::{self, DirBuilder, Permissions};
@@ -23,20 +23,20 @@ use super::serving::Serving;
 use super::state_folder::FileOwner;
 use super::upgrade::HandedControl;
 
-/// Path for root, and for other users who may write there.
+/// Default path, for root and for other users with write access to the folder.
 const OF_HOST: &str = "/run/convey/control.sock";
 
-/// File mode of the socket: its user and its group may connect.
+/// File mode of the socket: its owner and its group may connect.
 const MODE: u32 = 0o660;
 
 /// Length of the accept queue.
 const BACKLOG: i32 = 64;
 
-/// Upper bound for the answer of the process that listens at a path.
+/// Upper bound for the wait for an answer of the process that listens at a path.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Number of pauses in which a start waits for a killed process to close its socket: two seconds in
-/// all.
+/// Maximum number of pauses in which a start waits for a killed process to close its socket: two
+/// seconds in total.
 const PAUSES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -44,8 +44,8 @@ const TAKEN: &str = "another convey answers there (--socket selects another path
 const SILENT: &str = "a process that does not answer has it (--socket selects another path)";
 const NO_SOCKET: &str = "this is no socket, so it stays as it is (--socket selects another path)";
 
-/// Possible paths of the socket: the named one; else that of the host, then that of this user's
-/// session.
+/// Possible paths of the socket. If `named` is set, only that path; none if it is empty. Otherwise
+/// the path of the host, then the path of this user's session.
 pub(super) fn places(named: Option<&Path>) -> Vec<PathBuf> {
     match named {
         Some(path) if path.as_os_str().is_empty() => Vec::new(),
@@ -59,34 +59,35 @@ pub(super) fn places(named: Option<&Path>) -> Vec<PathBuf> {
     }
 }
 
-/// Bound control socket. Clients that connect wait for an answer.
+/// Bound control socket. Clients can connect, but get no answer yet.
 #[derive(Debug)]
 pub(super) struct BoundSocket {
     listener: unix::UnixListener,
     file: SocketFile,
 }
 
-/// Path of a socket, with the identity of its file.
+/// Path of a socket, with the device and inode of its file.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
     id: Option<(u64, u64)>,
 }
 
-/// Reason for a missing control socket.
+/// Reason why convey has no control socket.
 #[derive(Debug)]
 pub(super) struct NotBound {
     /// Operator-facing error message.
     pub(super) why: String,
-    /// Whether another process has a path, which it may leave.
+    /// Whether another process holds the path, which may become free later.
     pub(super) is_taken: bool,
-    /// Whether this process lacks the rights for a path.
+    /// Whether this process lacks the rights to bind at the path.
     pub(super) is_denied: bool,
 }
 
 impl BoundSocket {
-    /// Binds the socket at the first path that this user may write to, for `owner` if given. Waits
-    /// a moment for a process that is ending. Returns `None` if [`places`] has no path.
+    /// Binds the socket at the first path that this user may write to. `owner` becomes the owner of
+    /// the file. Waits up to two seconds for a process that is ending. Returns `None` if [`places`]
+    /// has no path.
     ///
     /// # Errors
     /// No path is free.
@@ -101,7 +102,7 @@ impl BoundSocket {
         })
     }
 
-    /// Binds the socket at the first path where no process listens, without a wait.
+    /// Binds the socket at the first path where no process listens, without waiting.
     ///
     /// # Errors
     /// See [`BoundSocket::new`].
@@ -139,13 +140,13 @@ impl BoundSocket {
         }
     }
 
-    /// Socket that another process has handed over.
+    /// Wraps a socket that another process has handed over.
     pub(super) fn handed(path: PathBuf, socket: OwnedFd) -> BoundSocket {
         let id = id(&path);
         BoundSocket { listener: socket.into(), file: SocketFile { path, id } }
     }
 
-    /// Answers clients from now on. To be called in the runtime.
+    /// Begins to answer clients. Must be called within the runtime.
     ///
     /// # Errors
     /// The runtime cannot register the socket.
@@ -156,21 +157,23 @@ impl BoundSocket {
     }
 }
 
-/// Control socket that answers. Dropping it removes its file.
+/// Control socket that answers clients. Dropping it removes its file.
 pub(super) struct ControlSocket {
-    /// `None` once another process has the socket.
+    /// `None` once another process has taken over the socket.
     file: Option<SocketFile>,
     serving: Serving<UnixListener>,
 }
 
 impl ControlSocket {
-    /// Duplicate of the socket for another process.
+    /// Duplicates the socket for another process. `None` if the socket is already handed over or
+    /// cannot be duplicated.
     pub(super) fn socket(&self) -> Option<HandedControl> {
         let file = self.file.as_ref()?;
         Some(HandedControl { path: file.path.clone(), socket: self.serving.socket()?.ok()? })
     }
 
-    /// Leaves the socket to another process. Clients that have sent a request are still answered.
+    /// Leaves the socket to another process. Clients that have already sent a request still get an
+    /// answer.
     pub(super) async fn give_up(&mut self) {
         self.file = None;
         self.serving.give_up().await;
@@ -191,13 +194,13 @@ impl Drop for ControlSocket {
             && file.id.is_some()
             && id(&file.path) == file.id
         {
-            // In a folder of root's the file stays; then no process answers there.
+            // If the folder belongs to root, the file stays. No process answers there then.
             let _ = fs::remove_file(&file.path);
         }
     }
 }
 
-/// Logs the reason for a missing control socket.
+/// Logs why there is no control socket.
 pub(super) fn log_missing(missing: &NotBound) {
     let then = if missing.is_taken { "; convey tries again until it is free" } else { "" };
     let why = &missing.why;
@@ -207,7 +210,7 @@ pub(super) fn log_missing(missing: &NotBound) {
 fn bind(path: &Path, owner: Option<FileOwner>) -> io::Result<unix::UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // Clients are refused until the last step.
+    // Clients cannot connect before the last step, `listen`.
     fs::set_permissions(path, Permissions::from_mode(MODE))?;
     if let Some(owner) = owner {
         chown(path, Some(owner.uid), Some(owner.gid))?;
@@ -216,7 +219,7 @@ fn bind(path: &Path, owner: Option<FileOwner>) -> io::Result<unix::UnixListener>
     Ok(OwnedFd::from(socket).into())
 }
 
-/// Makes the folder of the socket if convey is responsible for it.
+/// Creates the folder of the socket if its name is `convey`.
 fn make_folder(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent().filter(|folder| folder.file_name().is_some_and(|name| name == "convey"))
     else {
@@ -228,7 +231,7 @@ fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the socket of a process that is gone, is stopping, or ends during the wait.
+/// Removes the socket if its process is gone, is stopping, or ends during the wait.
 fn make_room(path: &Path) -> io::Result<()> {
     for _ in 0..PAUSES {
         match Listener::at(path)? {
@@ -247,9 +250,9 @@ enum Listener {
     Serving,
     /// The process takes no new connections.
     Stopping,
-    /// The connection closed before an answer, as the kernel does for a process that was killed.
+    /// The connection was closed before an answer, as the kernel does when the process was killed.
     Ending,
-    /// The process takes the request and sends nothing.
+    /// The process accepts the request but sends nothing.
     Silent,
 }
 
@@ -268,7 +271,7 @@ impl Listener {
     }
 }
 
-/// Connects to the socket. `None` if no process listens there.
+/// Connects to the socket. Returns `None` if no process listens there.
 fn connect(path: &Path) -> io::Result<Option<unix::UnixStream>> {
     match fs::symlink_metadata(path) {
         Ok(file) if !file.file_type().is_socket() => {
@@ -279,7 +282,7 @@ fn connect(path: &Path) -> io::Result<Option<unix::UnixStream>> {
         Err(error) => return Err(error),
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Otherwise a full backlog would block convey.
+    // A blocking connect would block convey while the backlog is full.
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::unix(path)?) {
         Ok(()) => {
@@ -305,7 +308,7 @@ fn in_use(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, why)
 }
 
-/// Answer to the question whether the process serves.
+/// Sends a health request. Returns the answer of the process.
 fn answer(mut stream: &unix::UnixStream) -> io::Result<String> {
     const ASK: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: convey\r\nConnection: close\r\n\r\n";
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -322,7 +325,7 @@ fn answer(mut stream: &unix::UnixStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer[..read]).into_owned())
 }
 
-/// Device and inode of the file.
+/// Device and inode of the file. `None` if the file does not exist.
 fn id(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
@@ -344,7 +347,7 @@ mod tests {
         BoundSocket::new(Some(path), None).map_err(|missing| missing.why)
     }
 
-    /// Accepts a client after its request: closing earlier would reset the connection.
+    /// Accepts a client after its request has arrived: an earlier close would reset the connection.
     fn accept(socket: &BoundSocket) -> unix::UnixStream {
         let (mut client, _) = socket.listener.accept().unwrap();
         let mut question = [0; 1 << 10];
@@ -397,7 +400,7 @@ mod tests {
         let (_folder, path) = folder();
         let ending = bind_at(&path).unwrap().unwrap();
         let ends = thread::spawn(move || {
-            // The kernel answers for a killed process with the end of the connection.
+            // The kernel closes the connections of a killed process.
             for _ in 0..2 {
                 drop(accept(&ending));
             }

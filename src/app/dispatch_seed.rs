@@ -1,11 +1,12 @@
-//! Secret that spreads clients over the workers of packet modes. An upgrade passes it on: a flow
-//! stays with the worker that has its SNAT port.
+//! Secret seed of the hash that spreads clients over the workers of packet modes. An upgrade passes
+//! the seed on, so that each flow stays with the worker that owns its SNAT port.
 
 use std::sync::OnceLock;
 
 use log::warn;
 
-/// Seed of versions without a secret, and of processes that took flows over from them.
+/// Seed that is no secret: of versions without a secret seed, and of processes that took over flows
+/// from such a version.
 const KNOWN: u64 = 0;
 
 static SEED: OnceLock<u64> = OnceLock::new();
@@ -13,8 +14,9 @@ static SEED: OnceLock<u64> = OnceLock::new();
 /// Seed of the previous process.
 static HANDED: OnceLock<u64> = OnceLock::new();
 
-/// Seed of this process, or of the first process in a chain of upgrades. With `workers_own_ports`,
-/// flows of the previous process have to stay with their workers. The first call decides.
+/// Returns the seed of this process, which the first call chooses. After an upgrade it is the seed
+/// of the first process in the chain. If `workers_own_ports`, the flows of the previous process
+/// must stay with their workers, so even a seed that is no secret is kept.
 pub(super) fn get(workers_own_ports: bool) -> u64 {
     *SEED.get_or_init(|| {
         let handed = HANDED.get().copied();
@@ -29,7 +31,7 @@ pub(super) fn get(workers_own_ports: bool) -> u64 {
     })
 }
 
-/// Takes over the seed of another process. To be called before [`get`].
+/// Takes over the seed of another process. Must be called before [`get`].
 pub(super) fn take_over(seed: u64) {
     let _ = HANDED.set(seed);
 }

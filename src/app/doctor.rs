@@ -39,21 +39,23 @@ use super::{
 /// Exit code if there are findings.
 const FOUND: u8 = 3;
 
-/// Upper bound for a request to a server of mode http: doctor does not judge slow pages.
+/// Upper bound for a request to a server of mode http. It is long because doctor does not check how
+/// fast pages are.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Number of queries to the running convey while servers are down for a reason that doctor does not
-/// find.
+/// Maximum number of queries to the running convey, while servers are down for a reason that doctor
+/// cannot find.
 const LOOKS: u32 = 7;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Ports of a range that doctor tries.
+/// Maximum number of ports that doctor tries in a port range.
 const PORTS_OF_RANGE: u32 = 8;
 
-/// Width of text without a terminal.
+/// Line width, in columns, if the output is not a terminal.
 const USUAL_WIDTH: usize = 80;
 
-/// Examines this host: as a balancer, or as a server of direct server return for `service`.
+/// Examines this host as a balancer. With `service`, examines it as a server with direct server
+/// return.
 pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Result<ExitCode, Failure> {
     let (found, title): (Examination, _) = match service {
         Some(Service { vip, port }) => {
@@ -73,14 +75,13 @@ pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Re
 
 /// Checks that this host is not the balancer of the VIP.
 ///
-/// # Errors
-/// The convey of this host forwards packets for the VIP: the commands for a server would take the
-/// VIP from the balancer.
+/// # Errors The convey of this host forwards packets for the VIP. The commands that doctor suggests
+/// for a server would take the VIP away from the balancer.
 fn is_no_balancer(options: &Options, vip: IpAddr) -> Result<(), Failure> {
     let runtime = runtime()?;
     let Some((client, status)) = runtime.block_on(ask(options)) else { return Ok(()) };
     let process = runtime.block_on(client.process());
-    // The socket may belong to a convey in another network namespace.
+    // The socket may belong to a convey in another network namespace. Compare the namespaces.
     let network_of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
     let is_here = process.is_some_and(|process| network_of(&process.to_string()) == network_of("self"));
     if is_here && status.forwards(vip) {
@@ -92,7 +93,8 @@ fn is_no_balancer(options: &Options, vip: IpAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Findings, and a title line with the file's path unless the command line names the file.
+/// Returns findings, and a title line that contains the path of the file unless the command line
+/// names the file.
 fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     let runtime = runtime()?;
     let asked = runtime.block_on(ask(options));
@@ -140,10 +142,11 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     found.not_looked_at.append(&mut features.not_looked_at);
     let ways = dsr_path::check(host.config, &found.findings, &explained);
     found.findings.extend(ways);
-    // Packet modes find no interface if one is down.
+    // If an interface is down, packet modes report that they find no interface. One finding is
+    // enough.
     let is_down = found.findings.iter().any(|finding| finding.check == "interface-down");
     found.findings.extend(obstacle.filter(|_| !is_down));
-    // Earlier findings cover the addresses that no interface has.
+    // Earlier findings report addresses that no interface has.
     let unused = unused.into_iter().filter(|(ip, _)| kernel.network.is_own(*ip));
     found.findings.extend(unused.map(|(_, line)| unused_address(line)));
     found.findings.extend(faults.into_iter().map(unresolved_name));
@@ -173,8 +176,8 @@ fn expired_certificate(line: String) -> Diagnosis {
     Diagnosis::error("certificate", line, "Clients that ask for its names do not trust it. Renew the file.")
 }
 
-/// The configuration as packet modes would complete it on this host, or the reason why they would
-/// not start.
+/// Returns the configuration as packet modes would complete it on this host, and the reason if they
+/// would not start.
 fn of_packets(config: Config, kernel: &Kernel) -> (Config, Option<Diagnosis>) {
     if config.frontends_where(Mode::forwards_packets).next().is_none() {
         return (config, None);
@@ -188,14 +191,15 @@ fn of_packets(config: Config, kernel: &Kernel) -> (Config, Option<Diagnosis>) {
     }
 }
 
-/// Servers of packet modes that the kernel reaches by another route than convey, in words.
+/// Servers of packet modes that the kernel would reach by a different route than convey does, one
+/// line per server.
 async fn route_differences(kernel: &Kernel, config: &Config) -> Vec<String> {
     let servers = packet_plan::servers(config, Mode::forwards_packets);
     let ends = PathEnds { sources: &config.passthrough.snat_addresses, servers: &servers };
     route_check::differences(&kernel.netlink, &kernel.network, ends).await
 }
 
-/// Servers of frontends that get new connections.
+/// Servers that get new connections from a frontend.
 fn servers(config: &Config) -> Vec<TargetServer> {
     let used = |backend: &&BackendConfig| config.frontends.iter().any(|one| one.uses(&backend.name));
     config.backends.iter().filter(used).flat_map(|backend| of_backend(config, backend)).collect()
@@ -206,8 +210,8 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
         config.frontends.iter().filter(|frontend| frontend.uses(&backend.name)).collect();
     let takes_tcp = match backend.health_check.kind {
         ProbeKind::Tcp | ProbeKind::Http(_) => true,
-        // In mode dsr, a server without a check is not connected to: its service may listen on the
-        // VIP alone.
+        // doctor connects to a server without a health check unless it is in mode dsr: the service
+        // of such a server may listen on the VIP only.
         ProbeKind::None => {
             frontends.iter().any(|frontend| frontend.protocol == Protocol::Tcp && !frontend.mode.is_dsr())
         }
@@ -236,7 +240,8 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
     })
 }
 
-/// Request to servers of mode http whose health check sends none: any status counts as an answer.
+/// HTTP request for servers of mode http whose health check sends none. Any status counts as an
+/// answer. `None` if no request is needed.
 fn request(backend: &BackendConfig, frontends: &[&FrontendConfig]) -> Option<HealthCheck> {
     let check = &backend.health_check;
     let sends_none = matches!(check.kind, ProbeKind::None | ProbeKind::Tcp);
@@ -249,7 +254,7 @@ fn request(backend: &BackendConfig, frontends: &[&FrontendConfig]) -> Option<Hea
     })
 }
 
-/// Some ports of ranges, including the first and the last of each.
+/// Sample of the ports in these ranges, including the first and the last port of each range.
 fn sample(listens: &[Listen]) -> Vec<u16> {
     let of_listen = |listen: &Listen| {
         let (first, last) = listen.ports().into_inner();
@@ -261,7 +266,7 @@ fn sample(listens: &[Listen]) -> Vec<u16> {
     ports.into_iter().collect()
 }
 
-/// Accept queues of the frontends in modes with sockets.
+/// Accept queues of the frontends whose modes listen on sockets.
 fn accept_queues(config: &Config) -> Vec<AcceptQueue> {
     let most = fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
     let most = most.trim().parse().unwrap_or_default();
@@ -276,7 +281,7 @@ fn accept_queues(config: &Config) -> Vec<AcceptQueue> {
     queues.collect()
 }
 
-/// Runs all health checks at once and returns their results.
+/// Runs all health checks concurrently and returns their results.
 fn check_all(runtime: &Runtime, servers: &[TargetServer]) -> Vec<CheckWords> {
     let checks = servers.iter().map(async |server| {
         health::check_once(server.addr, &server.check).await.map_err(|why| why.to_string())
@@ -284,15 +289,17 @@ fn check_all(runtime: &Runtime, servers: &[TargetServer]) -> Vec<CheckWords> {
     runtime.block_on(join_all(checks))
 }
 
-/// Client of the control socket, with the status of the running convey.
+/// Client of the control socket, with the status of the running convey. `None` if no convey
+/// answers.
 async fn ask(options: &Options) -> Option<(Client, RunningStatus)> {
     let client = Client::find(&places(options.socket.as_deref())).await.ok()?;
     let status = client.get("/v1/status").await.ok()?;
     Some((client, status))
 }
 
-/// File to examine: the one that the command line names, else the running convey's, else the
-/// default. The title contains the path unless the command line names the file.
+/// Chooses the file to examine: the file from the command line, otherwise the file of the running
+/// convey, otherwise the default. The title contains the path unless the command line names the
+/// file.
 fn judged_file(options: &Options, running: Option<&RunningStatus>) -> (ConfigFile, String) {
     let named = file(options);
     if !options.names_no_file() {
@@ -308,7 +315,7 @@ fn judged_file(options: &Options, running: Option<&RunningStatus>) -> (ConfigFil
     (file, title)
 }
 
-/// Where the running convey answers requests.
+/// Endpoint at which the running convey answers requests.
 enum Source {
     Socket(Client),
     /// Statistics address, for users who may not connect to the control socket.
@@ -324,8 +331,8 @@ impl Source {
     }
 }
 
-/// Faults that the running convey reports. Waits a little for servers that have just come back and
-/// may pass their checks.
+/// Returns the faults that the running convey reports. Repeats the query, up to `LOOKS` times,
+/// while servers may still pass their checks.
 async fn reported(
     source: &Source,
     first: &RunningStatus,
@@ -344,10 +351,10 @@ async fn reported(
     }
 }
 
-/// The running convey, with the descriptors of its process.
+/// Describes the running convey, including the file descriptors of its process.
 async fn with_process(source: &Source, status: RunningStatus, config: &Config) -> Running {
-    // After an upgrade the control socket still names its first process. The statistics address
-    // belongs to the process that serves.
+    // After an upgrade, the control socket still reports the id of its first process. The
+    // statistics address belongs to the process that serves now.
     let of_statistics =
         port_owner::owner(Endpoint::tcp(config.stats.listen)).filter(|(_, name)| is_convey(name));
     let process = match of_statistics {
@@ -360,13 +367,13 @@ async fn with_process(source: &Source, status: RunningStatus, config: &Config) -
     Running { process, descriptors: process.and_then(descriptors), status }
 }
 
-/// Whether a process of this name, which the kernel truncates, runs this program.
+/// Whether a process with this name runs this program. The kernel truncates the names of processes.
 fn is_convey(name: &str) -> bool {
     let own = std::env::current_exe().ok();
     own.is_some_and(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name)))
 }
 
-/// Descriptors of a process, if this user may read them.
+/// Number and limit of the open descriptors of a process. `None` if this user may not read them.
 fn descriptors(process: u32) -> Option<FileLimits> {
     let open = fs::read_dir(format!("/proc/{process}/fd")).ok()?.count();
     let limits = fs::read_to_string(format!("/proc/{process}/limits")).ok()?;
@@ -376,7 +383,7 @@ fn descriptors(process: u32) -> Option<FileLimits> {
     Some(FileLimits { open: open as u64, soft_limit, hard_limit })
 }
 
-/// Addresses where this configuration could not listen because of another socket.
+/// Addresses on which this configuration cannot listen because another socket uses them.
 fn taken_ports(config: &Config, running: Option<&Running>) -> (Vec<TakenPort>, Option<Unseen>) {
     let (mut taken, mut unseen) = (Vec::new(), None);
     let listens = running.map(Running::listens).unwrap_or_default();
@@ -385,7 +392,7 @@ fn taken_ports(config: &Config, running: Option<&Running>) -> (Vec<TakenPort>, O
         let (in_use, others): (Vec<_>, Vec<_>) =
             convey_proxy::try_to_bind(&places).into_iter().partition(BindError::is_taken);
         let foreign = in_use.iter().map(BindError::at).filter(|at| !listens.contains(&at.addr));
-        // One port is enough to report for a range.
+        // One taken port per range is enough for the report.
         taken.extend(foreign.take(1).map(|at| {
             let purpose = format!("frontend {}", frontend.name);
             TakenPort { at, purpose, owner: port_owner::owner(at) }

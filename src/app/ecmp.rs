@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Failure, print, runtime};
 
-/// Shows the demo until a signal, then removes everything that it has made.
+/// Shows the demo until a signal arrives. Then removes everything that the demo created.
 pub(super) fn run(mode: Mode) -> Result<ExitCode, Failure> {
     let runtime = runtime()?;
     let code = runtime.block_on(async {

@@ -1,5 +1,5 @@
-//! `convey explain`: asks the running convey, or a configuration file as if convey had just been
-//! started with it.
+//! `convey explain`: explains the choice of a server. It queries the running convey, or evaluates a
+//! configuration file as if convey had just started with it.
 
 use std::process::ExitCode;
 
@@ -22,11 +22,11 @@ use super::control_socket::places;
 use super::host::{self, Kernel};
 use super::{Failure, clock, cores, file, packet_plan, print, print_error, runtime, snat_ports};
 
-/// Exit code if the client gets no server now.
+/// Exit code if no server is available for the client now.
 const NO_SERVER: u8 = 3;
 
-/// Prints which server a client of a frontend gets, and why. With `json`, prints the answer of the
-/// control API.
+/// Prints which server a client of a frontend gets, and why. With `json`, prints the response of
+/// the control API.
 pub(super) fn run(
     options: &Options,
     client: ClientAddr,
@@ -54,7 +54,8 @@ pub(super) fn run(
     Ok(if is_served { ExitCode::SUCCESS } else { ExitCode::from(NO_SERVER) })
 }
 
-/// Explains the choice right after a start: servers count as up, and there are no connections.
+/// Explains the choice as of right after a start: all servers count as up, and there are no
+/// connections.
 async fn dry(
     options: &Options,
     client: ClientAddr,
@@ -92,7 +93,7 @@ async fn dry(
     explain(sources, client, frontend).map_err(wrong)
 }
 
-/// Looks up the host names of servers for the state.
+/// Looks up the host names of servers, and applies the results to `state`.
 async fn look_up(config: &Config, state: &mut ControlState) {
     let resolver = Resolver::new(64);
     let lookups =
@@ -103,7 +104,7 @@ async fn look_up(config: &Config, state: &mut ControlState) {
     }
 }
 
-/// Facts that a start would find on this host.
+/// Facts about packet modes that a start would find on this host.
 fn facts(config: &Config, Kernel { network, .. }: &Kernel) -> anyhow::Result<PacketFacts> {
     let snat_addresses = packet_plan::snat_addresses(config, network)?;
     let workers = packet_plan::workers(config, cores(), &snat_addresses);
@@ -121,7 +122,7 @@ fn facts(config: &Config, Kernel { network, .. }: &Kernel) -> anyhow::Result<Pac
     })
 }
 
-/// Reason why the kernel's flow cache forwards nothing, if it does not.
+/// Reason why the kernel's flow cache forwards nothing.
 pub(super) fn without_kernel(offload: Offload) -> String {
     match offload {
         Offload::Off => format!("passthrough.offload = \"{offload}\""),

@@ -8,10 +8,9 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use convey_cli::{Cli, Generated, SECTIONS};
 
-/// Returns the manual page or the completions of a shell.
+/// Returns the manual page, or the completions for a shell.
 ///
-/// # Errors
-/// The output cannot be made.
+/// # Errors The output cannot be generated.
 pub(super) fn generated(kind: Generated) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     match kind {

@@ -1,4 +1,4 @@
-//! Configuration together with the kernel's network state of its host.
+//! Configuration together with the network state of this host's kernel.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use log::warn;
 
 use super::Failure;
 
-/// The kernel's network tables. Read once: routers have tables with a million routes.
+/// Network tables of the kernel. convey reads them only once, because routers may have a million
+/// routes.
 pub(super) struct Kernel {
     /// Receives every change since the tables were read.
     pub(super) netlink: Netlink,
@@ -21,13 +22,13 @@ pub(super) struct Kernel {
     pub(super) network: Arc<NextHops>,
 }
 
-/// Loads a configuration and fits it to this host. Reads the kernel's tables if a frontend is in a
-/// packet mode. To be called in a tokio runtime, which `Kernel` needs.
+/// Loads a configuration and completes it with facts about this host. Reads the kernel's tables if
+/// a frontend is in a packet mode; the tables need a tokio runtime.
 pub(super) async fn load(file: &ConfigFile) -> Result<(Loaded, Option<Kernel>), Failure> {
     fit(file.load()).await
 }
 
-/// Fits an already loaded configuration to this host.
+/// Completes a loaded configuration with facts about this host.
 pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Option<Kernel>), Failure> {
     let mut loaded = loaded.map_err(Failure::Config)?;
     let kernel = match loaded.config.frontends_where(Mode::forwards_packets).next() {

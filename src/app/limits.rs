@@ -6,7 +6,8 @@ use convey_model::Mode;
 use log::{debug, warn};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit on open files to the maximum: each connection takes two. Returns the limit.
+/// Raises the limit on open files to the maximum, because each connection needs two descriptors.
+/// Returns the new limit.
 pub(super) fn raise_file_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
@@ -22,47 +23,47 @@ pub(super) fn raise_file_limit() -> u64 {
 pub(super) fn raise_locked_memory() {
     let maximum = getrlimit(Resource::Memlock).maximum;
     let unlimited = Rlimit { current: None, maximum: None };
-    // The first call needs CAP_SYS_RESOURCE. If both fail, loading a map that does not fit logs the
-    // error.
+    // The first call needs CAP_SYS_RESOURCE. If both calls fail, the error appears when a map that
+    // exceeds the limit is loaded.
     let _ = setrlimit(Resource::Memlock, unlimited)
         .or_else(|_| setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum }));
 }
 
-/// Limit on open files that a start on this host would set.
+/// Limit on open files that convey would set at a start on this host.
 pub(super) fn most_open_files() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
-/// Maximum number of concurrent health checks: each takes a descriptor. They get half of the
-/// descriptors that the proxy leaves free.
+/// Maximum number of concurrent health checks. Each needs one descriptor. Health checks get half of
+/// the descriptors that the proxy leaves free.
 pub(super) fn probes_at_once(open_files: u64) -> usize {
     (open_files / 16).clamp(12, 512) as usize
 }
 
-/// Maximum number of concurrent name lookups: a little less than the descriptors that health checks
-/// leave free.
+/// Maximum number of concurrent name lookups. They need a little less than the descriptors that
+/// health checks leave free.
 pub(super) fn lookups_at_once(open_files: u64) -> usize {
     (open_files / 96).clamp(4, 64) as usize
 }
 
-/// Number of open descriptors.
+/// Number of open descriptors of this process.
 pub(super) fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
 }
 
-/// Threshold for a warning about few local ports: a port serves one connection to a server at a
+/// convey warns if there are fewer local ports. A local port serves one connection to a server at a
 /// time.
 const FEW_PORTS: u32 = 4_096;
 
-/// Ports that this host assigns to sockets that request no port. Reserved ports are excluded;
-/// packet modes reserve the ports that servers see.
+/// Ports that the kernel assigns to sockets that request no particular port. Reserved ports are
+/// excluded, among them the SNAT ports of packet modes.
 pub(super) fn local_ports() -> PortRanges {
     let sysctl = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
     free_ports(&sysctl("ip_local_port_range"), &sysctl("ip_local_reserved_ports"))
 }
 
-/// Warning for operators if proxy mode has few local ports. SNAT ports of the configuration do not
-/// count, whether reserved already or not.
+/// Warning if proxy mode has few local ports. The configured SNAT ports are excluded from the
+/// count, even if they are not reserved yet.
 pub(super) fn few_local_ports(config: &Config) -> Option<String> {
     config.frontends_where(Mode::is_proxied).next()?;
     let mut ports = local_ports();
@@ -78,8 +79,8 @@ pub(super) fn few_local_ports(config: &Config) -> Option<String> {
     })
 }
 
-/// Ports of `range` ("first last") that are not in the list `reserved`. Unreadable values count as
-/// the kernel's defaults.
+/// Ports of `range` ("first last") that are not in the list `reserved`. If a value is unreadable,
+/// the kernel's default is used.
 fn free_ports(range: &str, reserved: &str) -> PortRanges {
     let ends: Vec<u16> = range.split_whitespace().filter_map(|port| port.parse().ok()).collect();
     let range = match ends[..] {

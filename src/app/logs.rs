@@ -11,23 +11,23 @@ use log::{error, info};
 
 use super::clock;
 
-/// Keys for the destinations of the logs.
+/// Configuration keys of the outputs of both logs.
 const LOG: &str = "log.output";
 const ACCESS_LOG: &str = "access_log.output";
 
-/// Both logs, with the settings in force.
+/// The log and the access log, with the settings in force.
 pub(super) struct Logs {
     files: LogFiles,
     output: LogOutput,
     access_output: Option<LogOutput>,
-    /// Whether Landlock restricts convey to the folders of its start.
+    /// Whether Landlock limits convey to the folders that it knew at its start.
     has_landlock: bool,
 }
 
 /// Logging settings of a configuration, with all outputs already open.
 pub(super) struct ReadyLogs {
     wanted: convey_config::LogConfig,
-    /// New destination of the log; `None`: unchanged.
+    /// New destination of the log. `None` if the destination does not change.
     sink: Option<LogSink>,
     access_wanted: convey_config::AccessLogConfig,
     access_sink: Option<LogSink>,
@@ -41,35 +41,35 @@ pub(super) struct LogFiles {
 }
 
 impl LogFiles {
-    /// Reopens files, which may have been rotated.
+    /// Reopens both log files, for example after a rotation.
     pub(super) fn reopen(&self) {
         self.log.reopen();
         self.access.reopen();
     }
 
-    /// Turns the access log off, because no connection ends in this process any more.
+    /// Turns the access log off. Called when no more connections end in this process.
     pub(super) fn end_access_log(&self) {
         self.access.flush();
         self.access.turn_off();
     }
 
-    /// Waits until the access log is written, at most for a second.
+    /// Waits until the access log is written, at most one second.
     pub(super) fn flush(&self) {
         self.access.flush();
     }
 }
 
 impl Logs {
-    /// Log that still goes to standard error, and no access log.
+    /// Starts with the log on standard error, and without an access log.
     pub(super) fn new(log: Log, has_landlock: bool) -> Logs {
         let files = LogFiles { log, access: AccessWriter::new(clock::now) };
         Logs { files, output: LogOutput::Stderr, access_output: None, has_landlock }
     }
 
-    /// Opens the outputs that the configuration changes.
+    /// Opens the outputs that differ from the current ones.
     ///
-    /// # Errors
-    /// An output cannot be opened: operator-facing message. Nothing has changed.
+    /// # Errors An output cannot be opened: operator-facing message. The current settings stay in
+    /// force.
     pub(super) fn prepare(&self, config: &Config) -> Result<ReadyLogs, String> {
         let (wanted, access_wanted) = (config.log.clone(), config.access_log.clone());
         let open = |output: &LogOutput, key| {
@@ -82,7 +82,7 @@ impl Logs {
         Ok(ReadyLogs { wanted, sink, access_wanted, access_sink })
     }
 
-    /// Applies the prepared settings.
+    /// Puts the prepared settings into force.
     pub(super) fn switch(&mut self, ready: ReadyLogs) {
         let ReadyLogs { wanted, sink, access_wanted, access_sink } = ready;
         if sink.is_some() && self.output == LogOutput::Stderr {
@@ -104,7 +104,7 @@ impl Logs {
         }
     }
 
-    /// Applies an operator's override of the log level.
+    /// Sets the log level to an operator's override. `None` removes the override.
     pub(super) fn set_level(&self, said: Option<LogLevel>) {
         self.files.log.set_level(said);
     }
@@ -118,18 +118,18 @@ impl Logs {
         problem
     }
 
-    /// Handle that reopens both logs.
+    /// Handle with which both logs can be reopened.
     pub(super) fn files(&self) -> LogFiles {
         self.files.clone()
     }
 
-    /// Access log for the data path, which records ended connections.
+    /// Access log in which the data path records ended connections.
     pub(super) fn access_log(&self) -> Arc<AccessLog> {
         self.files.access.log()
     }
 }
 
-/// Problems that keep convey from writing the configured logs.
+/// Problems that prevent convey from writing the configured logs, one per line.
 pub(super) fn obstacles(config: &Config) -> Vec<String> {
     let access = config.access_log.output.iter().map(|output| (output, ACCESS_LOG));
     let outputs = iter::once((&config.log.output, LOG)).chain(access);

@@ -1,4 +1,4 @@
-//! Memory limit of packet modes, from the limit of this process's control group.
+//! Memory bounds of packet modes, derived from the memory limit of this process's control group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,20 @@ use convey_model::{Mode, Offload, PacketSettings};
 
 use super::offload;
 
-/// Memory of an idle process, including the guard's tables in the kernel.
+/// Memory of an idle process in bytes, including the guard's tables in the kernel.
 const AT_REST: u64 = 40 << 20;
 
-/// Concurrent processes: an upgrade has two.
+/// Number of concurrent processes that share the limit: during an upgrade there are two.
 const PROCESSES: u64 = 2;
 
-/// Minimum memory for frames, under the tightest limit.
+/// Minimum memory for frames, in bytes, even under the tightest limit.
 const MIN_FRAME_MEMORY: u64 = 4 << 20;
 
-/// Minimum number of flows, under the tightest limit.
+/// Minimum number of flows, even under the tightest limit.
 const MIN_FLOWS: u64 = 4_096;
 
-/// Bytes for SNAT ports that a flow may leave in the list of free ports.
+/// Memory for SNAT ports in bytes per flow: a closed flow may leave its port in the list of free
+/// ports.
 const PORT_BYTES: u64 = 24;
 
 /// Memory limit of a control group.
@@ -35,16 +36,16 @@ struct MemoryLimit {
 /// Upper bounds for the memory of packet modes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PacketMemory {
-    /// Concurrent flows.
+    /// Maximum number of concurrent flows.
     pub(super) flows: u32,
-    /// Bytes of queued frames.
+    /// Maximum memory of queued frames, in bytes.
     pub(super) frames: usize,
     bytes: u64,
     limit: Option<MemoryLimit>,
 }
 
 impl PacketMemory {
-    /// Upper bounds under the limit of this process's control group.
+    /// Bounds under the memory limit of this process's control group.
     pub(super) fn here(config: &Config) -> PacketMemory {
         PacketMemory::of(config, tightest_limit())
     }
@@ -77,7 +78,7 @@ impl PacketMemory {
         PacketMemory { flows, frames: frames as usize, bytes, limit }
     }
 
-    /// Log line for operators, if the configuration has packet modes.
+    /// Log line about the bounds. `None` without packet modes.
     pub(super) fn describe(&self, config: &Config) -> Option<String> {
         config.frontends_where(Mode::forwards_packets).next()?;
         let PacketMemory { flows, bytes, .. } = self;
@@ -87,7 +88,8 @@ impl PacketMemory {
         ))
     }
 
-    /// Warning if the limit allows fewer flows than the configuration.
+    /// Warning if the memory limit is too small for the configured flows. `None` without packet
+    /// modes or without a limit.
     pub(super) fn warning(&self, config: &Config) -> Option<String> {
         config.frontends_where(Mode::forwards_packets).next()?;
         let limit = self.limit.as_ref()?;
@@ -112,14 +114,15 @@ impl PacketMemory {
     }
 }
 
-/// The tightest limit of this process's control group and the groups around it.
+/// The tightest memory limit of this process's control group and its ancestors. `None` if none has
+/// a limit.
 fn tightest_limit() -> Option<MemoryLimit> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     limit_files(&groups).into_iter().filter_map(limit_in).min_by_key(|limit| limit.bytes)
 }
 
-/// Files that may contain a limit, from the content of `/proc/self/cgroup`: for version 2 and
-/// version 1.
+/// Paths of files that may contain a limit, for cgroup versions 2 and 1. `groups` is the content of
+/// `/proc/self/cgroup`.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -140,8 +143,8 @@ fn limit_files(groups: &str) -> Vec<PathBuf> {
 }
 
 fn limit_in(file: PathBuf) -> Option<MemoryLimit> {
-    // Without a limit, version 1 has a number of pages that no machine has, version 2 the word
-    // "max".
+    // Values that mean "no limit": version 2 contains the word "max", version 1 a number larger
+    // than the memory of any machine.
     const NONE: u64 = 1 << 60;
     let bytes = fs::read_to_string(&file).ok()?.trim().parse().ok().filter(|bytes| *bytes < NONE)?;
     Some(MemoryLimit { bytes, file })

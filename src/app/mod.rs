@@ -1,4 +1,4 @@
-//! Wires the crates together: commands, and the order in which parts start and stop.
+//! Connects the crates to a program: commands, and the order in which components start and stop.
 
 mod acme;
 mod announce;
@@ -78,15 +78,14 @@ use convey_demo::PacketDemo;
 use convey_logging::Log;
 use convey_model::Mode;
 
-/// Result of the steps before the second thread.
+/// Result of the steps that convey takes while the process has one thread.
 pub struct Bootstrapped(Option<Bootstrap>);
 
-/// Loads the file and gives up privileges, if a balancer is to start. To be called while the
-/// process has one thread.
+/// Loads the file and drops privileges if a balancer is to start. Must be called while the process
+/// has one thread.
 ///
-/// # Errors
-/// This process cannot become the configured user, or does not understand the process that it is to
-/// upgrade: operator-facing message.
+/// # Errors This process cannot become the configured user, or it cannot understand the process
+/// that it is to replace in an upgrade: operator-facing message.
 pub fn begin(cli: &Cli) -> Result<Bootstrapped, String> {
     convey_heap::begin();
     convey_config::lower_rights().map_err(|error| format!("cannot lower CAP_DAC_READ_SEARCH: {error}"))?;
@@ -97,19 +96,20 @@ pub fn begin(cli: &Cli) -> Result<Bootstrapped, String> {
                 .map(Some)
                 .map(Bootstrapped)
         }
-        // Other commands serve only the user who started them, and the demo has to make namespaces.
+        // Other commands keep their privileges: they serve only the user who started them, and the
+        // demo creates namespaces.
         Some(_) => Ok(Bootstrapped(None)),
     }
 }
 
-/// Runs the command of the command line.
+/// Runs the command that the command line selects.
 ///
 /// # Errors
 /// The configuration cannot be used, or the start failed.
 pub fn run(cli: &Cli, Bootstrapped(bootstrap): Bootstrapped, log: &Log) -> Result<ExitCode, Failure> {
     let code = carry_out(cli, Bootstrapped(bootstrap), log)?;
     match PRINT_ERROR.lock().ok().and_then(|mut error| error.take()) {
-        // A balancer has served clients despite the error.
+        // For a balancer, which has served clients despite the error, the exit code stays as it is.
         Some(error) if !matches!(cli.command, None | Some(Command::Demo { .. })) => {
             Err(anyhow::Error::new(error).context("cannot print").into())
         }
@@ -165,7 +165,7 @@ fn carry_out(cli: &Cli, Bootstrapped(bootstrap): Bootstrapped, log: &Log) -> Res
 
 /// Reason why a command failed.
 pub enum Failure {
-    /// Problems of the configuration, a line each.
+    /// Problems in the configuration, one per line.
     Config(LoadError),
     /// The start failed.
     Start(anyhow::Error),
@@ -192,7 +192,7 @@ impl Display for Failure {
 }
 
 impl Failure {
-    /// Lines for standard error, including hints that depend on the options.
+    /// Returns the lines for standard error, including hints that depend on the options.
     pub fn lines(&self, options: &Options) -> Vec<String> {
         match self {
             Failure::Config(LoadError::Invalid(problems)) => {
@@ -220,7 +220,7 @@ fn is_missing(error: &LoadError) -> bool {
     matches!(error, LoadError::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-/// File of the source that the command line names.
+/// The configuration file that the command line selects.
 fn file(options: &Options) -> ConfigFile {
     ConfigFile { mode: options.mode(), ..sources::of(options, &options.state_dir).file() }
 }
@@ -247,7 +247,7 @@ fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     balancer::run(Bootstrap::shown(runtime, ConfigFile::new(path), socket), &Show::Servers, log)
 }
 
-/// Runtime of the control path: one thread.
+/// Single-threaded runtime of the control path.
 fn runtime() -> anyhow::Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
@@ -256,16 +256,16 @@ fn cores() -> usize {
     available_parallelism().map_or(1, |cores| cores.get())
 }
 
-/// First error of printing to standard output.
+/// First error while printing to standard output.
 static PRINT_ERROR: Mutex<Option<io::Error>> = Mutex::new(None);
 
-/// Prints to standard output. A reader such as `head` may close the output early. [`run`] reports
-/// other errors at its end.
+/// Prints to standard output. Ignores the error if a reader such as `head` has closed the output.
+/// [`run`] reports other errors when the command ends.
 fn print(text: &str) {
     print_bytes(text.as_bytes());
 }
 
-/// Prints to standard error, which may be full or closed.
+/// Prints to standard error. Ignores errors, because standard error may be full or closed.
 fn print_error(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }

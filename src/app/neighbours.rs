@@ -1,5 +1,6 @@
-//! Manages the kernel's neighbour entries: resolves next hops for packets, keeps convey's own next
-//! hops fresh, checks those of flows, and releases unneeded ones.
+//! Manages the kernel's neighbour entries. Resolves next hops for packets, keeps the next hops of
+//! servers fresh, has the next hops of flows checked, and releases entries that are no longer
+//! needed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,31 +19,32 @@ use tokio::time::MissedTickBehavior;
 
 use super::clock;
 
-/// Shortest time between two log lines about neighbours that cannot be resolved.
+/// Minimum interval between log lines about neighbours that cannot be resolved.
 const LOG_PERIOD: Duration = Duration::from_secs(1);
 
-/// Interval between reads of the kernel's entries.
+/// Interval between reads of the kernel's neighbour entries.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Stale entries of clients that the kernel is to check per round.
+/// Maximum number of stale entries that the kernel is asked to check per round.
 const MAX_PROBED: usize = 256;
 
-/// Name, in the network namespace, of processes that keep neighbours fresh.
+/// Name that a process owns in its network namespace while it keeps neighbours fresh.
 pub(super) const NAME: &str = "neighbours";
 
-/// Neighbours that the kernel keeps fresh for this process. Clones share them.
+/// Neighbours that the kernel keeps fresh for this process. Clones share the set.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FreshNeighbours(Arc<Mutex<FreshSet>>);
 
 #[derive(Debug)]
 struct FreshSet {
     neighbours: BTreeSet<NeighbourKey>,
-    /// Whether the next round counts entries of other processes as this one's.
+    /// Whether the next round adds entries that other processes left fresh to this set.
     adopts: bool,
 }
 
 impl Default for FreshSet {
-    /// At the start there may be entries of a predecessor or of a killed process.
+    /// The first round adopts entries, because a predecessor or a killed process may have left
+    /// some.
     fn default() -> FreshSet {
         FreshSet { neighbours: BTreeSet::new(), adopts: true }
     }
@@ -53,12 +55,12 @@ impl FreshNeighbours {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over the entries of a successor process that has ended before it served.
+    /// Adopts the entries of a successor process that ended before it served.
     pub(super) fn adopt(&self) {
         self.lock().adopts = true;
     }
 
-    /// Releases all entries to the kernel.
+    /// Asks the kernel to stop keeping the entries fresh.
     pub(super) async fn release(self, netlink: &Netlink) {
         let kept = std::mem::take(&mut self.lock().neighbours);
         for NeighbourKey { interface, ip } in kept {
@@ -69,8 +71,8 @@ impl FreshNeighbours {
     }
 }
 
-/// Resolves the neighbours that workers request, until the workers are gone. Each request ends
-/// within seconds, with or without an answer.
+/// Resolves the neighbours that workers request. Returns when the workers have ended. Each request
+/// ends within seconds, with or without an answer.
 pub(super) async fn resolve(
     netlink: Arc<Netlink>,
     mut wanted: Receiver<WantedNeighbour>,
@@ -106,7 +108,7 @@ pub(super) async fn resolve(
     }
 }
 
-/// Maintains the kernel's entries while packets are forwarded.
+/// Maintains the kernel's neighbour entries while packets are forwarded.
 pub(super) async fn look_after(
     netlink: Arc<Netlink>,
     packet_state: Arc<ArcSwap<PacketState>>,
@@ -153,7 +155,7 @@ async fn carry_out(
     Ok(())
 }
 
-/// Neighbours that packets go to.
+/// Neighbours to which packets are sent.
 #[derive(Debug, Default)]
 struct Needs {
     /// Next hops of servers, and the default routers.
@@ -183,20 +185,21 @@ impl Needs {
 /// Actions of one round over the kernel's entries.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Round {
-    /// Entries to release to the kernel.
+    /// Entries that the kernel need not keep fresh any more.
     released: Vec<NeighbourKey>,
-    /// Entries to mark for the kernel to keep fresh.
+    /// Entries that the kernel is to keep fresh.
     kept: Vec<NeighbourKey>,
-    /// Entries for the kernel to check.
+    /// Entries that the kernel is to check.
     probed: Vec<NeighbourKey>,
 }
 
 /// Decides on the kernel's entries, round by round. Pure.
 #[derive(Debug, Default)]
 struct Rounds {
-    /// Entries of ours that the last round found unneeded.
+    /// Entries of this process that were unneeded in the last round. The next round releases them
+    /// if they still are.
     idle: BTreeSet<NeighbourKey>,
-    /// The last entry that was checked.
+    /// The last entry that the kernel was asked to check.
     probed: Option<NeighbourKey>,
 }
 
@@ -235,8 +238,8 @@ fn key(entry: &KernelNeighbour) -> NeighbourKey {
     NeighbourKey { interface: entry.interface, ip: entry.ip }
 }
 
-/// Releases neighbours that a killed convey kept fresh, unless another convey runs. Returns their
-/// number.
+/// Releases the neighbours that a killed convey kept fresh. Does nothing while another convey runs.
+/// Returns the number of released neighbours.
 pub(super) async fn clear(netlink: &Netlink) -> Result<usize, convey_dataplane::net::Error> {
     if OwnedNames::read().is_ok_and(|names| names.contains(NAME)) {
         return Ok(0);

@@ -1,4 +1,4 @@
-//! Kernel flow cache: whether and where the kernel forwards packets of open flows.
+//! Kernel flow cache: decides whether and on which layer the kernel forwards packets of open flows.
 
 use anyhow::anyhow;
 use convey_dataplane::net;
@@ -6,39 +6,39 @@ use convey_dataplane::{CacheError, Offloader, Selection, Sizes, XdpLink, XdpLink
 use convey_model::{Interface, Layer, Nic, Offload, PacketSettings};
 use log::{info, warn};
 
-/// Maximum number of next hops in the kernel, 24 bytes each. Clients beyond them are forwarded by a
-/// worker.
+/// Maximum number of next hops in the kernel, 24 bytes each. A worker forwards the packets of
+/// clients behind further next hops.
 const NEXT_HOPS: u32 = 1 << 16;
 
-/// Bytes of a flow in the kernel: its two entries in the map, and their places in its buckets.
+/// Memory of a flow in the kernel, in bytes: two map entries and their slots in the buckets.
 pub(super) const FLOW_BYTES: u64 = 2 * (192 + 16);
 
-/// Pairs of a frontend and a server with counters, each with 32 bytes for every core.
+/// Maximum number of frontend/server pairs with counters. A pair takes 32 bytes per core.
 const COUNTER_IDS: u16 = 1 << 14;
 
-/// Bytes in the kernel without any flow: the tables of `bpf/maps.h`, and counters for each core.
+/// Kernel memory without any flow, in bytes: the tables of `bpf/maps.h`, and the counters of each
+/// core.
 pub(super) fn table_bytes(cores: usize) -> u64 {
     (24 << 20) + 32 * u64::from(COUNTER_IDS) * cores as u64
 }
 
-/// Log text for a start without flow cache.
+/// Log text if convey starts without the flow cache.
 const WORKERS: &str =
     "every packet goes through a worker, which takes several times the CPU of the kernel's flow cache";
 
-/// Where and how the flow cache is attached.
+/// Interfaces, filter handle and links with which the flow cache is attached.
 pub(super) struct Attached<'a> {
     pub(super) interfaces: &'a [Interface],
-    /// Handle of the tc filters.
+    /// Handle number of the tc filters.
     pub(super) filter_handle: u32,
-    /// Links for XDP that another process has handed over.
+    /// XDP links that another process has handed over.
     pub(super) handed: &'a XdpLinks,
 }
 
-/// Starts the flow cache for `max_flows` flows. Returns `None` if the configuration or the host
-/// leaves every packet to a worker.
+/// Starts the flow cache for `max_flows` flows. Returns `None` if, by configuration or on this
+/// host, workers forward every packet.
 ///
-/// # Errors
-/// The configuration requires a layer that this host does not permit.
+/// # Errors The configuration requires a layer that is not available on this host.
 pub(super) fn start(
     wanted: Offload,
     max_flows: u32,
@@ -81,11 +81,10 @@ pub(super) fn start(
     Ok(Some(offloader))
 }
 
-/// Checks whether this host supports the configured offload. Loads the programs, and attaches them
-/// to nothing. Returns the missing features that convey can do without.
+/// Checks whether this host supports the configured offload. Loads the programs without attaching
+/// them. If the offload is optional and not available, returns a warning.
 ///
-/// # Errors
-/// See [`start`].
+/// # Errors See [`start`].
 pub(super) fn try_out(
     settings: &PacketSettings,
     selection: &Selection,
@@ -96,7 +95,7 @@ pub(super) fn try_out(
     if layer == Layer::Worker {
         return Ok(None);
     }
-    // The smallest maps that work: a start needs more memory.
+    // The check uses the smallest maps that work. A start needs more memory.
     let sizes = Sizes { entries: 1 << 10, next_hops: 1 << 10, counter_ids: 1 << 10 };
     match (Offloader::load(layer, sizes, selection, 0), settings.offload) {
         (Ok(_), _) => Ok(None),

@@ -17,17 +17,17 @@ use super::control_socket::{BoundSocket, ControlSocket, NotBound, log_missing};
 use super::statistics::{Bound, Statistics};
 use super::upgrade::{AdminInUse, AdminSockets, Handed, HandedControl, Taken};
 
-/// Interval between attempts to bind a control socket that another process has.
+/// Interval between attempts to bind a control socket that another process holds.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 
-/// Bound endpoints. Clients that connect wait for an answer.
+/// Bound endpoints. Clients can connect, but get no answer yet.
 pub(super) struct BoundAdmin {
     statistics: Bound,
     control: Result<Option<BoundSocket>, NotBound>,
 }
 
 impl BoundAdmin {
-    /// Binds the statistics address, unless another process has handed its socket over.
+    /// Binds the statistics address, or uses the socket that another process has handed over.
     pub(super) async fn new(
         listen: SocketAddr,
         control: Result<Option<BoundSocket>, NotBound>,
@@ -36,13 +36,13 @@ impl BoundAdmin {
         Ok(BoundAdmin { statistics: Bound::new(listen, handed).await?, control })
     }
 
-    /// Sockets that the previous process may give up, because this one uses them.
+    /// Reports which sockets this process uses, so that the previous process may give them up.
     pub(super) fn in_use(&self) -> AdminInUse {
         AdminInUse { statistics: self.statistics.is_handed(), control: matches!(self.control, Ok(Some(_))) }
     }
 
-    /// Starts to answer clients. Retries to bind the control socket at `named` while another
-    /// process has it. To be called in the runtime.
+    /// Starts to answer clients. While another process holds the control socket, retries to bind it
+    /// at `named`. Must be called within the runtime.
     pub(super) fn serve(
         self,
         source: StatsSource,
@@ -68,7 +68,7 @@ impl BoundAdmin {
 /// Endpoints that answer clients.
 pub(super) struct Admin {
     pub(super) statistics: Statistics,
-    /// `None`: turned off, or not available.
+    /// `None` if the control socket is turned off or not available.
     pub(super) control: Option<ControlSocket>,
     retry: Option<Retry>,
 }
@@ -86,8 +86,8 @@ impl Admin {
         self.control.iter().for_each(ControlSocket::tell);
     }
 
-    /// Binds the control socket once the process that had it is gone. Does nothing if this process
-    /// has one.
+    /// Makes one attempt, at the next tick, to bind the control socket that another process held.
+    /// Never returns if there is nothing to retry.
     pub(super) async fn retry_control(&mut self) {
         let Some(retry) = &mut self.retry else { return pending().await };
         retry.every.tick().await;
@@ -108,20 +108,20 @@ impl Admin {
         }
     }
 
-    /// Duplicates of the sockets for another process.
+    /// Duplicates the sockets for another process.
     pub(super) fn sockets(&self) -> AdminSockets {
         let control = self.control.as_ref().and_then(ControlSocket::socket);
         AdminSockets { statistics: self.statistics.socket(), control }
     }
 
     /// Leaves the sockets to the process that serves from now on. The statistics socket is closed
-    /// even if that process has another address: a later process may want this one, and no process
-    /// could ask for it.
+    /// even if that process uses another address: a later process may need this address, and could
+    /// not ask this process for it.
     pub(super) async fn give_up(&mut self, taken: &Taken) {
         self.statistics.give_up().await;
         self.retry = None;
-        // A control socket that was not taken is closed with its file: commands go to the process
-        // that serves.
+        // If the other process has not taken the control socket, it is closed and its file is
+        // removed. Commands must reach the process that serves.
         if let Some(mut control) = self.control.take()
             && taken.control
         {
@@ -130,8 +130,8 @@ impl Admin {
     }
 }
 
-/// Control socket of the previous process. An older version hands none over: then this process
-/// binds the socket.
+/// Returns the control socket of the previous process. If an older version has handed none over,
+/// this process binds the socket.
 pub(super) fn handed_or_bound(
     handed: Option<&mut Handed>,
     bound: Result<Option<BoundSocket>, NotBound>,
@@ -144,7 +144,8 @@ pub(super) fn handed_or_bound(
     }
 }
 
-/// convey serves clients even without a control socket.
+/// Starts the control socket. Logs a failure, because convey serves clients without a control
+/// socket too.
 fn served(bound: Result<Option<BoundSocket>, NotBound>, routes: Router) -> Option<ControlSocket> {
     let served = bound.and_then(|bound| {
         let served = bound.map(|bound| bound.serve(routes)).transpose();

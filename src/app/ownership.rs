@@ -1,5 +1,5 @@
-//! Ownership of traffic: only one process forwards it on this host. Two processes would both
-//! capture and answer it.
+//! Ownership of traffic, so that only one process on this host forwards it. Two processes would
+//! both capture and answer the same packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,8 +17,8 @@ use super::socket_owner::SocketOwner;
 pub(super) struct Ownership(BTreeMap<Endpoint, OwnedName>);
 
 impl Ownership {
-    /// Takes the configured frontends that this process does not own yet. In an upgrade the
-    /// previous process owns them too. After an error nothing is taken.
+    /// Takes ownership of the configured frontends that this process does not own yet. A frontend
+    /// of the predecessor in an upgrade can be taken too. After an error, nothing is taken.
     pub(super) fn missing(&self, config: &Config) -> anyhow::Result<Ownership> {
         let wanted: BTreeSet<Endpoint> =
             config.frontends_where(Mode::forwards_packets).flat_map(FrontendConfig::endpoints).collect();
@@ -31,7 +31,7 @@ impl Ownership {
         Ok(Ownership(new.into_iter().zip(names).collect()))
     }
 
-    /// Number of owned frontends: each takes a descriptor.
+    /// Number of owned frontends. Each uses one descriptor.
     pub(super) fn len(&self) -> u64 {
         self.0.len() as u64
     }
@@ -41,27 +41,29 @@ impl Ownership {
         self.0.extend(new.0);
     }
 
-    /// Gives up frontends that are no longer forwarded.
+    /// Releases all frontends except the `forwarded` ones.
     pub(super) fn keep<'a>(&mut self, forwarded: impl Iterator<Item = &'a Endpoint>) {
         let forwarded: BTreeSet<&Endpoint> = forwarded.collect();
         self.0.retain(|endpoint, _| forwarded.contains(endpoint));
     }
 }
 
-/// SNAT ports of this process, for the addresses that servers see. The ports of an address are
-/// taken when a server begins to see it.
+/// SNAT ports that this process owns on each SNAT address. It takes the ports of an address when
+/// the first server begins to see the address.
 #[derive(Debug)]
 pub(super) struct SnatOwnership {
     ports: RangeInclusive<u16>,
     names: BTreeMap<IpAddr, OwnedName>,
-    /// Addresses whose ports cannot be taken, each with an operator-facing reason.
+    /// Addresses whose ports cannot be taken, with an operator-facing reason. They are not tried
+    /// again for now.
     withheld: BTreeMap<IpAddr, String>,
-    /// Addresses whose ports could not be taken at the last attempt.
+    /// Addresses whose last attempt failed. convey reports a failure only once.
     refused: BTreeSet<IpAddr>,
 }
 
 impl SnatOwnership {
-    /// Takes the SNAT ports of these addresses. In an upgrade the previous process has them too.
+    /// Takes the SNAT ports of these addresses. Ports of the predecessor in an upgrade can be taken
+    /// too.
     pub(super) fn take(
         config: &Config,
         addresses: impl IntoIterator<Item = IpAddr>,
@@ -73,7 +75,7 @@ impl SnatOwnership {
         Ok(ours)
     }
 
-    /// Takes the ports of further addresses.
+    /// Takes the ports of more addresses.
     pub(super) fn take_all(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> anyhow::Result<()> {
         for ip in addresses {
             if !self.names.contains_key(&ip) {
@@ -85,9 +87,9 @@ impl SnatOwnership {
         Ok(())
     }
 
-    /// Takes the ports of addresses that are `needed` now, which depends on the withheld addresses.
-    /// Returns the reason for each address that cannot be taken, unless the previous attempt failed
-    /// too.
+    /// Takes the ports of the addresses that are needed now. `needed` returns these, given the
+    /// addresses that are withheld. Returns the reasons for addresses whose ports cannot be taken,
+    /// without addresses whose previous attempt failed too.
     pub(super) fn take_needed(&mut self, needed: impl Fn(&[IpAddr]) -> BTreeSet<IpAddr>) -> Vec<String> {
         let mut refusals = Vec::new();
         loop {
@@ -116,7 +118,7 @@ impl SnatOwnership {
         }
     }
 
-    /// Addresses whose ports this process has.
+    /// Addresses whose ports this process owns.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         self.names.keys().copied().collect()
     }
@@ -126,12 +128,13 @@ impl SnatOwnership {
         self.withheld.keys().copied().collect()
     }
 
-    /// Reason why the ports of an address could not be taken.
+    /// Reason why the ports of the address could not be taken. `None` if the address is not
+    /// withheld.
     pub(super) fn reason(&self, ip: IpAddr) -> Option<&str> {
         self.withheld.get(&ip).map(String::as_str)
     }
 
-    /// Allows another attempt for withheld addresses when they are needed next.
+    /// Allows another attempt for withheld addresses, at the next time they are needed.
     pub(super) fn forget_withheld(&mut self) {
         self.withheld.clear();
     }
@@ -150,7 +153,7 @@ impl SnatOwnership {
     }
 }
 
-/// Error for an owned resource, with the process that owns it if this user may see that.
+/// Error for a resource that another process owns. Names the owner if this user may see it.
 fn not_ours(refused: NotOwned) -> anyhow::Error {
     match refused.holder.and_then(|inode| SocketOwner::of(&[inode])) {
         Some(holder) => anyhow!("{TAKEN}: {holder}"),
@@ -166,7 +169,8 @@ mod tests {
     use super::*;
     use convey_dataplane::net::lineage;
 
-    /// Port ranges are names, so each test uses its own range.
+    /// Each test uses its own port range, because names of port ranges are shared by all processes
+    /// of the host.
     fn config(first: u16) -> Config {
         let text = "mode = 'passthrough'\nfrontends.web = { listen_addr = '10.0.0.1:80', backend = 'web' }\n\
                     backends.web.servers.a.addr = '10.0.0.2:80'\n";
@@ -179,7 +183,7 @@ mod tests {
         last.map(|last| IpAddr::from([198, 51, 100, last]))
     }
 
-    /// Another process that owns the SNAT ports of an address, with the configuration of `first`.
+    /// Another process that owns the SNAT ports of an address, with the ports of `config(first)`.
     fn third(lineage: u64, ip: IpAddr, first: u16) -> UnixDatagram {
         let name = format!("convey {ip} ports {first}-{} #{lineage:016x}{:016x}", first + 9, 1);
         UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()

@@ -49,37 +49,37 @@ use super::stale_filters::{self, OwnHandle};
 use super::upgrade::OwnedFlows;
 use super::{clock, neighbours, offload, privileges, route_check};
 
-/// Pause between reads of the kernel's tables, which may be long.
+/// Pause between reads of the kernel's tables, which may be large.
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
-/// Pause before another try if the read fails.
+/// Pause before the next attempt after a failed read.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Interval between checks of MTUs: the kernel does not always notify of changes.
+/// Interval between checks of MTUs. The kernel does not report every MTU change.
 const MTU_LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Everything that forwards packets.
+/// State and drivers of the packet data path.
 pub(super) struct PacketPath {
     settings: PacketSettings,
     workers: usize,
     snat_addresses: Vec<IpAddr>,
     snat_choice: SnatChoice,
     snat_watch: SnatWatch,
-    /// Division of SNAT ports among the workers; `None` without a SNAT address.
+    /// Division of SNAT ports among the workers. `None` without SNAT addresses.
     split: Option<PortSplit>,
     /// Owned frontends, including draining ones.
     ownership: Ownership,
     snat: SnatOwnership,
     /// Snapshot for which SNAT addresses were taken.
     snat_for: Option<Applied>,
-    /// Servers without a SNAT address.
+    /// Servers for which no SNAT address is available.
     unreachable: UnreachableServers,
     attachments: Attachments,
-    /// State that workers read for each batch.
+    /// State that workers load for each batch.
     packet_state: Arc<ArcSwap<PacketState>>,
     stats: Arc<PacketStats>,
     netlink: Arc<Netlink>,
-    /// Lease of the guard that outlives this process, until the guard is in force.
+    /// Lease of the guard that outlasts this process. Taken out once the guard is in force.
     lease: Option<Lease>,
     _filters: OwnHandle,
     _reserved: Option<ReservedPorts>,
@@ -89,12 +89,12 @@ pub(super) struct PacketPath {
     applied: Option<Applied>,
 }
 
-/// The pipeline, with the channels and state that others share with it.
+/// The started pipeline, with the channels and state that other components share with it.
 struct Running {
     pipeline: Pipeline,
     packet_state: Arc<ArcSwap<PacketState>>,
     stats: Arc<PacketStats>,
-    /// Neighbours that workers need.
+    /// Neighbours that workers request.
     asked: mpsc::Receiver<WantedNeighbour>,
     hop_uses: Vec<HopUse>,
 }
@@ -135,7 +135,7 @@ impl Running {
     }
 }
 
-/// Memory limits of the packet modes. Logs them.
+/// Logs the memory bounds of the packet modes, and returns them.
 fn described_memory(config: &Config) -> PacketMemory {
     let memory = PacketMemory::here(config);
     memory.describe(config).iter().for_each(|line| info!("{line}"));
@@ -149,7 +149,7 @@ fn describe_start(interfaces: &[String], workers: usize) {
 }
 
 impl PacketPath {
-    /// Starts the workers and the drivers that they need.
+    /// Starts the workers and their drivers.
     pub(super) async fn start(
         parts: &Parts<'_>,
         kernel: Kernel,
@@ -184,7 +184,7 @@ impl PacketPath {
         tasks.spawn(path_mtus::learn(packet_state.clone(), told));
         tasks.spawn(route_check::watch(netlink.clone(), packet_state.clone(), snat_addresses.clone()));
         tasks.spawn(read_network(netlink.clone(), table, path_mtus, parts.networks.clone()));
-        // Loading BPF programs has used much memory.
+        // Loading the BPF programs used much memory for a short time.
         convey_heap::trim();
         describe_start(&names, workers);
         Ok(PacketPath {
@@ -212,9 +212,9 @@ impl PacketPath {
         })
     }
 
-    /// Replaces guards that earlier processes have left for the same DSR frontends. Called after a
-    /// successful start, so that a failed start removes no guard. Guards of other frontends are
-    /// removed when their time is over.
+    /// Replaces guards that earlier processes left for the same DSR frontends. Called after a
+    /// successful start, so that a failed start removes no guard. Guards for other frontends are
+    /// removed when their lease ends.
     pub(super) async fn take_over(&mut self, config: &Config) {
         if let Some(lease) = self.lease.take() {
             lease.renew();
@@ -235,27 +235,27 @@ impl PacketPath {
         self.attachments.pipeline().flows()
     }
 
-    /// Counters besides traffic.
+    /// Counters of packet modes, without traffic.
     pub(super) fn stats(&self) -> Arc<PacketStats> {
         self.stats.clone()
     }
 
-    /// SNAT addresses that servers see; `None` without a frontend in passthrough mode at the start.
+    /// SNAT addresses that servers see. `None` without a frontend in passthrough mode at the start.
     pub(super) fn snat(&self) -> Option<Snat<'_>> {
         self.split.as_ref().map(|split| Snat { addresses: &self.snat_addresses, split })
     }
 
-    /// Whether the file names SNAT addresses.
+    /// Whether the configuration names SNAT addresses.
     pub(super) fn has_named_addresses(&self) -> bool {
         !self.settings.snat_addresses.is_empty()
     }
 
-    /// State that workers read for each batch.
+    /// State that workers load for each batch.
     pub(super) fn packet_state(&self) -> Arc<ArcSwap<PacketState>> {
         self.packet_state.clone()
     }
 
-    /// Further facts that workers use since the start, which was with this configuration.
+    /// Facts that have been fixed since the start; `config` is the configuration of the start.
     pub(super) fn facts(&self, config: &Config) -> PacketFacts {
         PacketFacts {
             snat_addresses: self.snat_addresses.clone(),
@@ -267,8 +267,8 @@ impl PacketPath {
         }
     }
 
-    /// Takes ownership of frontends that the configuration adds. [`PacketPath::own`] keeps the
-    /// ownership.
+    /// Takes ownership of frontends that `config` adds. Pass the result to [`PacketPath::own`] to
+    /// keep it.
     pub(super) fn missing(&self, config: &Config) -> Result<Ownership, String> {
         self.ownership.missing(config).map_err(|error| format!("{error:#}"))
     }
@@ -278,14 +278,14 @@ impl PacketPath {
         self.ownership.len()
     }
 
-    /// Keeps the ownership for as long as the frontends are forwarded.
+    /// Keeps this ownership until the frontends are no longer forwarded.
     pub(super) fn own(&mut self, ownership: Ownership) {
         self.ownership.add(ownership);
     }
 
     /// Publishes this snapshot to the workers.
     pub(super) fn see(&mut self, snapshot: &Arc<Snapshot>) {
-        // Health alone changes no SNAT address.
+        // A change of health alone does not change SNAT addresses.
         if !self.snat_for.as_ref().is_some_and(|applied| applied.is_of(snapshot)) {
             self.snat_for = Some(Applied::of(snapshot));
             self.take_snat_addresses(snapshot);
@@ -294,10 +294,10 @@ impl PacketPath {
         self.packet_state.store(Arc::new(packet_state.withholding(self.snat.withheld().into())));
     }
 
-    /// Captures and guards the traffic of this snapshot, on the interfaces that its packets pass
+    /// Captures and guards the traffic of this snapshot, on the interfaces that its packets use
     /// now.
     pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
-        // Health alone changes nothing that is captured.
+        // A change of health alone does not change the captured traffic.
         if self.applied.as_ref().is_some_and(|applied| applied.is_of(snapshot)) {
             return;
         }
@@ -325,7 +325,7 @@ impl PacketPath {
         self.attachments.route(network);
         if is_other && !named.is_empty() {
             for interface in passed(&[], &vips, ends, network) {
-                // The interface with announced addresses carries no traffic.
+                // The interface of announced addresses may carry no other traffic.
                 let is_announced =
                     snapshot.announce.as_ref().is_some_and(|one| one.interface == interface.name);
                 if !named.contains(&interface.name) && !is_announced {
@@ -335,20 +335,20 @@ impl PacketPath {
         }
     }
 
-    /// Stops handling frames until [`PacketPath::release`]; the flow cache goes on. The answers
-    /// contain the flows.
+    /// Workers stop handling frames until [`PacketPath::release`]; the flow cache continues. The
+    /// workers answer with their flows.
     pub(super) fn hold(&self) -> Answers<WorkerFlows> {
         self.attachments.pipeline().hold_workers()
     }
 
-    /// Links that attach the flow cache to drivers, for another process.
+    /// XDP links of the flow cache, to hand over to another process.
     pub(super) fn xdp_links(&self) -> io::Result<XdpLinks> {
         self.attachments.xdp_links()
     }
 
     /// Handles frames again after a failed upgrade, and removes the filters of the other process,
-    /// which has ended. A killed process leaves its guard of DSR frontends attached, and before
-    /// Linux 6.6 its flow cache.
+    /// which has ended. If that process was killed, its guard of DSR frontends is still attached;
+    /// before Linux 6.6 its flow cache is too.
     pub(super) fn release(&mut self) {
         for error in self.attachments.take_xdp_links() {
             warn!("the flow cache of the other process may forward on: {}", causes(&error));
@@ -362,7 +362,7 @@ impl PacketPath {
         });
     }
 
-    /// Flow cache events since [`PacketPath::hold`].
+    /// Flow cache events that have arrived since [`PacketPath::hold`].
     pub(super) fn cache_events(&self) -> Answers<Vec<CacheEvent>> {
         self.attachments.pipeline().cache_events()
     }
@@ -372,13 +372,15 @@ impl PacketPath {
         self.attachments.pipeline().apply_cache_events()
     }
 
-    /// Begins to capture in an upgrade. Frames wait for the flows of the other process.
+    /// Begins to capture in an upgrade. Frames are queued until the flows of the other process
+    /// arrive.
     pub(super) fn capture(&mut self) -> anyhow::Result<()> {
         self.attachments.capture().context("cannot capture")
     }
 
-    /// Continues flows of another process; `snapshot` has the numbers of their owners. Their frames
-    /// wait for [`PacketPath::hear`]. Returns how many open flows cannot continue.
+    /// Continues flows of another process. `snapshot` contains the frontends and servers by whose
+    /// numbers the flows refer to them. Frames of the flows are queued until [`PacketPath::hear`].
+    /// Returns how many open flows cannot continue.
     pub(super) fn begin(&mut self, flows: OwnedFlows, snapshot: &Arc<Snapshot>) -> anyhow::Result<usize> {
         let OwnedFlows { flows, since, lost } = flows;
         if lost > 0 {
@@ -393,7 +395,7 @@ impl PacketPath {
         self.packet_state.store(packet_state.clone());
         let answers = self.attachments.pipeline().restore(flows, since, &packet_state).wait();
         let lost: usize = answers.context("a worker thread does not accept the flows")?.into_iter().sum();
-        // If flows are lost, the previous process continues them.
+        // If a flow cannot continue here, the previous process continues all flows.
         if lost == 0
             && let Some(error) = self.attachments.take_xdp_links().into_iter().next()
         {
@@ -402,8 +404,8 @@ impl PacketPath {
         Ok(lost)
     }
 
-    /// Applies the events of the previous process's flow cache before the waiting frames: a FIN
-    /// among these may belong to a connection that has opened meanwhile.
+    /// Applies the events of the previous process's flow cache, then handles the queued frames. The
+    /// order matters: a FIN among the frames may belong to a connection that an event opens.
     pub(super) fn hear(&self, events: Vec<CacheEvent>) {
         self.attachments.pipeline().hear(events);
         self.attachments.pipeline().release_workers();
@@ -414,7 +416,7 @@ impl PacketPath {
         self.attachments.leave();
     }
 
-    /// Sends the queued frames and stops. The kernel no longer keeps neighbours fresh for this
+    /// Sends the queued frames and stops. The kernel then stops keeping neighbours fresh for this
     /// process.
     pub(super) async fn stop(mut self) {
         self.tasks.shutdown().await;
@@ -423,7 +425,7 @@ impl PacketPath {
     }
 }
 
-/// Makes each worker's writer for the flow cache.
+/// Returns a function that creates the flow cache writer of each worker.
 fn writers(offloader: Option<&Offloader>) -> impl FnMut() -> Option<Box<dyn FlowCache>> {
     let epoch = clock::monotonic_start();
     move || offloader.and_then(|offloader| offloader.writer(epoch).ok())
@@ -459,12 +461,12 @@ async fn read_network(
                 false
             }
         };
-        // The first change is sent at once; later changes of a burst are read together.
+        // The first change of a burst is sent immediately; the later ones are read together.
         tokio::time::sleep(READ_PAUSE).await;
     }
 }
 
-/// Addresses of all servers that packets are forwarded to.
+/// Addresses of all servers to which packets are forwarded, including draining ones.
 pub(super) fn servers_of(snapshot: &Snapshot) -> Vec<IpAddr> {
     let forwarded = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.forwards_packets());
     let servers = forwarded.flat_map(|frontend| &frontend.pool.servers).map(|server| server.config.addr);
@@ -472,7 +474,7 @@ pub(super) fn servers_of(snapshot: &Snapshot) -> Vec<IpAddr> {
     servers.chain(draining).map(|addr| addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Addresses of the servers that see SNAT addresses.
+/// Addresses of the servers that receive packets from SNAT addresses.
 fn servers_with_snat(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
     let with_snat = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.has_snat());
     let pools = with_snat.flat_map(|frontend| frontend.pools());

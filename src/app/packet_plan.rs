@@ -1,5 +1,5 @@
-//! Resources that the packet modes need on this host, from the configuration and the kernel's
-//! tables. Pure.
+//! Determines the resources that packet modes need on this host, from the configuration and the
+//! kernel's tables. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,12 +17,14 @@ use convey_model::{
 
 use super::{dispatch_seed, snat_watch};
 
-/// Spare addresses of a family, in case the ones that servers see now have to be replaced.
+/// Maximum number of spare SNAT addresses per address family. A spare can replace an address that
+/// servers see now.
 const MAX_SPARE: usize = 8;
 
-/// Number of workers: one for each core but one, unless configured. In passthrough each worker
-/// needs SNAT ports that no frontend at these addresses has: at least a quarter of an even share,
-/// or its clients would soon have no port. Validation of the file checks a configured number.
+/// Number of workers: the configured number, otherwise one per core except one. In passthrough
+/// mode, each worker needs SNAT ports that no frontend at these addresses uses: at least a quarter
+/// of an even share, or its clients would soon find no port. Validation of the file checks a
+/// configured number.
 pub(super) fn workers(config: &Config, cores: usize, snat_addresses: &[IpAddr]) -> usize {
     if let Some(workers) = config.passthrough.workers {
         return workers.into();
@@ -39,7 +41,8 @@ pub(super) fn workers(config: &Config, cores: usize, snat_addresses: &[IpAddr]) 
     (1..=wanted.min(ports.len())).rev().find(has_ports).unwrap_or(1)
 }
 
-/// Interfaces to capture on: the named ones, or those that hold a VIP or lead to a server.
+/// Interfaces on which to capture: the configured ones, otherwise all that have a VIP or lead to a
+/// server.
 pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<Vec<Interface>> {
     let named = &config.passthrough.interfaces;
     let servers = servers(config, Mode::forwards_packets);
@@ -54,8 +57,8 @@ pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<
     Ok(chosen)
 }
 
-/// Interfaces that packets pass: the named ones that exist, or those that hold a VIP or lead to a
-/// server from one of our addresses.
+/// Interfaces that packets use: the configured ones that exist, otherwise all that have a VIP or
+/// lead to a server from one of our addresses.
 pub(super) fn passed(
     named: &[String],
     vips: &[IpAddr],
@@ -70,14 +73,14 @@ pub(super) fn passed(
     all.filter(|interface| indices.contains(&interface.index)).cloned().collect()
 }
 
-/// Method by which the SNAT addresses of servers are chosen.
+/// Method that selects the SNAT addresses of servers.
 pub(super) fn snat_choice(config: &Config) -> SnatChoice {
     if config.passthrough.snat_addresses.is_empty() { SnatChoice::Kernel } else { SnatChoice::Named }
 }
 
-/// Addresses that servers may see: the named ones. Otherwise, for each family of a passthrough
-/// frontend, the addresses of the interfaces towards its servers, without VIPs unless there are no
-/// others. Addresses that servers see now come first.
+/// SNAT addresses that servers may see: the configured ones. If none is configured, for each family
+/// of a passthrough frontend, the addresses of the interfaces towards its servers; VIPs only if
+/// there is no other address. Addresses that servers see now come first.
 pub(super) fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Result<Vec<IpAddr>> {
     let passthrough = config.frontends_where(Mode::has_snat).flat_map(|frontend| &frontend.listen);
     let families: BTreeSet<bool> = passthrough.map(|listen| !listen.is_ipv4()).collect();
@@ -141,7 +144,8 @@ fn snat_addresses_towards(
     Ok(addresses)
 }
 
-/// Whether a server sees this SNAT address now, or the configuration names it.
+/// Returns a function that checks whether a server sees a SNAT address now, or the configuration
+/// names the address.
 pub(super) fn needs_snat_address(
     config: &Config,
     network: &NextHops,
@@ -154,8 +158,8 @@ pub(super) fn needs_snat_address(
     move |ip| is_named || seen.contains(&ip) || seen.is_empty() && first == Some(ip)
 }
 
-/// SNAT addresses that each server of passthrough sees. Leaves out addresses that a server sees
-/// only while all ports of the others are in use.
+/// The servers of passthrough mode that see each SNAT address. Leaves out an address that a server
+/// sees only while all ports of its other addresses are in use.
 pub(super) fn snat_of_servers(
     config: &Config,
     network: &NextHops,
@@ -166,14 +170,14 @@ pub(super) fn snat_of_servers(
     servers.map(|server| (server, choice.among(network, server, addresses))).collect()
 }
 
-/// Configured SNAT addresses that no server of passthrough sees, each with a warning.
+/// Configured SNAT addresses that no server of passthrough mode sees, each with a warning.
 pub(super) fn unused_snat_addresses(config: &Config, network: &NextHops) -> Vec<(IpAddr, String)> {
     let servers = servers(config, Mode::has_snat).into_iter().collect();
     let unused = convey_forward::unused_snat_addresses(network, &servers, &config.passthrough.snat_addresses);
     unused.into_iter().map(|(ip, reason)| (ip, snat_watch::unused_line(ip, &reason))).collect()
 }
 
-/// The configuration, completed for this host: interfaces, SNAT addresses and workers.
+/// Returns the configuration completed for this host with interfaces, SNAT addresses and workers.
 pub(super) fn resolve(mut config: Config, network: &NextHops, cores: usize) -> anyhow::Result<Config> {
     let interfaces = interfaces(&config, network)?;
     let addresses = snat_addresses(&config, network)?;
@@ -187,8 +191,8 @@ pub(super) fn resolve(mut config: Config, network: &NextHops, cores: usize) -> a
     Ok(config)
 }
 
-/// Traffic that this process captures. Servers send answers to SNAT addresses if a passthrough
-/// frontend uses them.
+/// Traffic that this process captures: packets to the frontends, and the replies of servers to the
+/// SNAT addresses.
 pub(super) fn selection<'a>(
     settings: &PacketSettings,
     snat_addresses: &[IpAddr],
@@ -223,12 +227,12 @@ pub(super) fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ForwarderSizes {
     pub(super) workers: usize,
-    /// Most flows of all workers.
+    /// Maximum number of flows of all workers together.
     pub(super) max_flows: u32,
 }
 
-/// Forwarders, one for each worker, with its part of the flows and of the SNAT ports. `secret`
-/// returns unpredictable seeds.
+/// Creates one forwarder per worker, each with its part of the flows and of the SNAT ports.
+/// `secret` returns unpredictable seeds.
 pub(super) fn forwarders(
     config: &Config,
     sizes: ForwarderSizes,
@@ -254,14 +258,14 @@ pub(super) fn forwarders(
     settings.map(Forwarder::new).collect()
 }
 
-/// Division of SNAT ports without the ports of frontends at the same addresses. If a reload adds
-/// such a frontend, its clients go to one worker.
+/// Divides the SNAT ports among the workers, without the ports of frontends at the same addresses.
+/// If a reload adds a frontend at such a port, its clients go to one worker.
 pub(super) fn split(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> PortSplit {
     let ports = &config.passthrough.snat_ports;
     PortSplit::new(ports.clone(), workers as u16).without(taken(config, snat_addresses))
 }
 
-/// SNAT ports that frontends of any mode use at these addresses.
+/// Ports in the SNAT range that frontends of any mode use at these addresses.
 fn taken(config: &Config, snat_addresses: &[IpAddr]) -> BTreeSet<u16> {
     let listen = config.frontends.iter().flat_map(|frontend| &frontend.listen);
     let ports = listen.filter(|listen| snat_addresses.contains(&listen.ip())).flat_map(Listen::ports);
@@ -273,7 +277,7 @@ fn vips(config: &Config) -> Vec<IpAddr> {
     listen.map(Listen::ip).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Servers of frontends in these modes.
+/// Addresses of the servers of all frontends whose mode satisfies `modes`.
 pub(super) fn servers(config: &Config, modes: fn(Mode) -> bool) -> Vec<IpAddr> {
     let used = config.backends_in(modes);
     let backends = config.backends.iter().filter(|backend| used.contains(backend.name.as_str()));
@@ -340,7 +344,7 @@ mod tests {
         }
     }
 
-    /// One backend per mode; servers of both families behind eth2, DSR servers behind eth3.
+    /// One backend per mode. Servers of both families are behind eth2, DSR servers behind eth3.
     const MIXED: &str = r#"
         frontends.relayed = { listen_addr = "10.0.0.1:80", backend = "relayed" }
         frontends.v4 = { mode = "passthrough", listen_addr = "10.0.0.1:81", backend = "v4" }

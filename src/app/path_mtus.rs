@@ -1,4 +1,4 @@
-//! Learns path MTUs of tunnels from ICMP errors of routers about outer packets.
+//! Learns path MTUs of tunnels from ICMP errors that routers send about outer packets.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,17 +21,17 @@ use super::clock;
 /// Path MTU, in bytes, to each server for which a router has reported one.
 pub(super) type MtuByServer = Arc<BTreeMap<IpAddr, u32>>;
 
-/// Interval between checks whether a backend has a tunnel.
+/// Interval between checks whether any backend uses a tunnel.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Pause between reads of ICMP errors: anyone can send very many. A flood loses errors, and routers
-/// repeat the genuine ones.
+/// Pause between reads of ICMP errors, because anyone can send very many. A flood loses some
+/// errors, but routers repeat the genuine ones.
 const READ_PAUSE: Duration = Duration::from_millis(10);
 
-/// Pause after a change. Each change makes every worker check all of its flows.
+/// Pause after a change, because each change makes every worker check all of its flows.
 const CHANGE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pause before another try, if errors cannot be received.
+/// Pause before the next attempt if the socket for ICMP errors fails.
 const OPEN_PAUSE: Duration = Duration::from_secs(60);
 
 /// Receives ICMP errors once there is a tunnel, and publishes the path MTU of each server.
@@ -79,7 +79,7 @@ async fn listen(
     }
 }
 
-/// Logs one line per change, for any number of servers: forged errors cause lines too.
+/// Logs one line per change, however many servers change: forged errors cause log lines too.
 fn log(narrower: &[TunnelMtuReport], by_server: &BTreeMap<IpAddr, u32>) {
     let Some(TunnelMtuReport { server, router, .. }) = narrower.first() else { return };
     let (server, router) = (server.ip(), router.ip());

@@ -1,4 +1,4 @@
-//! The two data paths side by side: proxied connections, and packets.
+//! Both data paths: proxied connections and packets.
 
 mod data_path;
 mod takeover;
@@ -33,10 +33,10 @@ use super::packet_plan;
 use super::proxy_path::ProxyPath;
 use super::upgrade::HeldFlows;
 
-/// Upper bound for the time in which a stop resets the connections of packet modes.
+/// Upper bound for resetting the connections of packet modes during a stop.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Data paths, each present if a frontend needed it at the start.
+/// Data paths. Each is present if a frontend needed it at the start.
 pub(super) struct Paths {
     proxy: Option<ProxyPath>,
     packets: Option<PacketPath>,
@@ -44,13 +44,13 @@ pub(super) struct Paths {
     has_left_packets: bool,
     logs: Logs,
     changed: Arc<Notify>,
-    /// Previous process, until it has handed everything over.
+    /// Predecessor in an upgrade, until it has handed everything over.
     predecessor: Option<Awaited>,
     /// Reason why the handover failed.
     not_let_go: Option<anyhow::Error>,
 }
 
-/// Input of a data path's start.
+/// Parameters to start the data paths.
 pub(super) struct Parts<'a> {
     pub(super) config: &'a Config,
     pub(super) threads: Threads,
@@ -64,11 +64,11 @@ pub(super) struct Parts<'a> {
     pub(super) trace: Arc<TraceHub>,
     /// Whether another process hands over to this one.
     pub(super) is_upgrade: bool,
-    /// Links of the previous process's flow cache to drivers.
+    /// XDP links of the previous process's flow cache.
     pub(super) xdp_links: &'a XdpLinks,
 }
 
-/// Number of forwarding threads of each kind.
+/// Number of threads that carry traffic, by data path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Threads {
     pub(super) packets: usize,
@@ -76,7 +76,8 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Zero threads for a kind without a frontend. `kernel` is `Some` if packets are forwarded.
+    /// Determines the numbers of threads: zero for a data path without a frontend. `kernel` is
+    /// `Some` if packets are forwarded.
     pub(super) fn new(config: &Config, cores: usize, kernel: Option<&Kernel>) -> anyhow::Result<Threads> {
         let packets = match kernel {
             Some(Kernel { network, .. }) => {
@@ -94,7 +95,7 @@ impl Threads {
 }
 
 impl Paths {
-    /// Starts the data paths that the frontends need; no snapshot is published yet. `kernel` is
+    /// Starts the data paths that the frontends need. No snapshot is published yet. `kernel` is
     /// `Some` if packets are forwarded.
     pub(super) async fn start(
         parts: &Parts<'_>,
@@ -119,12 +120,12 @@ impl Paths {
         })
     }
 
-    /// Notification of each snapshot once it is published.
+    /// Notified after each publication of a snapshot.
     pub(super) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
     }
 
-    /// Facts for `explain` that are not in the snapshot; `config` is the configuration of the
+    /// Facts for `explain` that the snapshot does not contain. `config` is the configuration of the
     /// start.
     pub(super) fn view(&self, config: &Config) -> DataPathView {
         DataPathView {
@@ -134,7 +135,7 @@ impl Paths {
         }
     }
 
-    /// Duplicates of the listening sockets for another process.
+    /// Duplicates the listening sockets for another process.
     pub(super) fn offer(&self) -> impl Future<Output = HandedSockets> + use<> {
         let offer = self.proxy.as_ref().map(ProxyPath::offer);
         async move {
@@ -145,12 +146,12 @@ impl Paths {
         }
     }
 
-    /// The flow cache's links to drivers, for another process.
+    /// XDP links of the flow cache, to hand over to another process.
     pub(super) fn xdp_links(&self) -> io::Result<XdpLinks> {
         self.packets.as_ref().map_or_else(|| Ok(XdpLinks::new()), PacketPath::xdp_links)
     }
 
-    /// Duplicates of the TCP listening sockets.
+    /// Duplicates the TCP listening sockets.
     pub(super) async fn listening(&self) -> HandedSockets {
         let Some(proxy) = &self.proxy else { return HandedSockets::new() };
         let mut sockets = proxy.offer().await;
@@ -158,9 +159,9 @@ impl Paths {
         sockets
     }
 
-    /// Stops reading datagrams and forwarding packets until [`Paths::release`]; the flow cache goes
-    /// on. Returns the sessions of UDP and the flows, with this snapshot's numbers for their
-    /// owners.
+    /// Stops reading datagrams and forwarding packets until [`Paths::release`]; the flow cache
+    /// continues. Returns the UDP sessions and the flows. They refer to frontends and servers by
+    /// the numbers of this snapshot.
     pub(super) fn hold(
         &self,
         snapshot: Arc<Snapshot>,
@@ -176,7 +177,7 @@ impl Paths {
         (sessions, flows)
     }
 
-    /// Continues after a failed upgrade.
+    /// Continues to read datagrams and to forward packets after a failed upgrade.
     pub(super) fn release(&mut self) {
         self.proxy.iter().for_each(ProxyPath::release);
         self.packets.iter_mut().for_each(PacketPath::release);
@@ -190,17 +191,18 @@ impl Paths {
         }
     }
 
-    /// Flow cache events since the workers were held; `None` without packet modes.
+    /// Flow cache events since the packet workers were held. `None` without packet modes.
     pub(super) fn cache_events(&self) -> Option<Answers<Vec<CacheEvent>>> {
         self.packets.as_ref().map(PacketPath::cache_events)
     }
 
-    /// Applies events of another process's flow cache to the flows that continue here.
+    /// Applies the events of another process's flow cache to the flows that continue in this
+    /// process.
     pub(super) fn hear(&self, events: Vec<CacheEvent>) {
         self.packets.iter().for_each(|packets| packets.hear(events.clone()));
     }
 
-    /// Replaces the guards of earlier processes. To be called once everything has started.
+    /// Replaces the guards of earlier processes. Must be called after everything has started.
     pub(super) async fn take_over(&mut self, config: &Config) {
         if let Some(packets) = &mut self.packets {
             packets.take_over(config).await;
@@ -215,7 +217,7 @@ impl Paths {
         }
     }
 
-    /// Counters of the packet modes besides traffic.
+    /// Counters of packet modes, without traffic. `None` without packet modes.
     pub(super) fn packet_stats(&self) -> Option<Arc<PacketStats>> {
         self.packets.as_ref().map(PacketPath::stats)
     }
@@ -228,7 +230,8 @@ impl Paths {
         )
     }
 
-    /// Number of open connections. A flow counts if its client is known to be present.
+    /// Returns a function that counts open connections. A flow counts as open once its client is
+    /// known to be present.
     pub(super) fn open_connections(&self) -> impl Fn(&Traffic) -> u64 + use<> {
         let proxied = self.proxy.as_ref().map(ProxyPath::open_connections);
         let packets = self.packet_stats();
@@ -238,21 +241,22 @@ impl Paths {
         }
     }
 
-    /// Number of open connections that continue after this process has ended.
+    /// Returns a function that counts the open connections that continue after this process has
+    /// ended.
     pub(super) fn outlasting_connections(&self) -> impl Fn(&Snapshot) -> u64 + use<> {
         let packets = self.packet_stats();
         move |snapshot| {
             let flows = packets.as_ref().map_or(0, |packets| packets.gauge(Gauge::OpenFlows));
-            // Half-open connections have slots too.
+            // Half-open connections have slots too, so the number is limited to open flows.
             snapshot.outlasting_connections().min(flows)
         }
     }
 
-    /// Accepts nothing new, lets open connections finish until time is `over`, then cuts and counts
-    /// the rest, and stops. Another process has the sockets at the endpoints in `left`. The
-    /// configuration and server health stay in effect until the end: clients may be denied, and
-    /// connections to servers that go down reset. For flows, routes and timeouts stay in effect
-    /// too. Returns how many connections continue after this process.
+    /// Drains and stops the data paths. Accepts nothing new, lets open connections finish until
+    /// time is `over`, then cuts and counts the rest. Another process holds the sockets at the
+    /// endpoints in `left`. The configuration and server health stay in effect until the end:
+    /// clients may be denied, and connections to servers that go down are reset. For flows, routes
+    /// and timeouts stay in effect too. Returns how many connections continue after this process.
     pub(super) async fn stop(
         mut task: Task<Paths>,
         mut events: ControlEvents<Paths>,
@@ -296,7 +300,7 @@ impl Paths {
     }
 }
 
-/// Number of proxy workers: one for each core if there is a frontend in proxy mode.
+/// Number of proxy workers: one per core if any frontend is in proxy or http mode.
 pub(super) fn proxy_workers(config: &Config, cores: usize) -> usize {
     config.frontends_where(Mode::is_proxied).next().map_or(0, |_| cores)
 }

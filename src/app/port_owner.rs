@@ -1,4 +1,4 @@
-//! Owner of a port, for messages to operators.
+//! Finds the owner of a port, for messages to operators.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,7 +10,8 @@ use super::socket_owner::SocketOwner;
 /// State of a listening socket in `/proc/net/tcp` (`TCP_LISTEN` of Linux).
 const LISTENING: &str = "0A";
 
-/// `; nginx (process 123) has it`, or empty if this user may not see the owner.
+/// Owner of an endpoint as text, such as `; nginx (process 123) has it`. Empty if this user may not
+/// see the owner.
 pub(super) fn describe(at: Endpoint) -> String {
     match owner(at) {
         Some((process, name)) => format!("; {name} (process {process}) has it"),
@@ -18,19 +19,19 @@ pub(super) fn describe(at: Endpoint) -> String {
     }
 }
 
-/// Process that listens on an endpoint, with its name, if this user may see it.
+/// Id and name of the process that listens on an endpoint. `None` if this user may not see it.
 pub(super) fn owner(at: Endpoint) -> Option<(u32, String)> {
     let inodes: Vec<u64> =
         tables(at.protocol).iter().flat_map(|table| listeners(table, at)).map(|one| one.inode).collect();
     SocketOwner::of(&inodes).map(|SocketOwner { number, name }| (number, name))
 }
 
-/// User ids with sockets that listen on an endpoint.
+/// Ids of the users whose sockets listen on an endpoint.
 pub(super) fn users(at: Endpoint) -> Vec<u32> {
     tables(at.protocol).iter().flat_map(|table| listeners(table, at)).map(|listener| listener.user).collect()
 }
 
-/// Length of the accept queue of each listening TCP socket of this host, by its address.
+/// Current length of the accept queue of each listening TCP socket of this host, with its address.
 pub(super) fn accept_queues() -> Vec<(SocketAddr, u32)> {
     tables(Protocol::Tcp).iter().flat_map(|table| table.lines()).filter_map(accept_queue).collect()
 }
@@ -38,7 +39,7 @@ pub(super) fn accept_queues() -> Vec<(SocketAddr, u32)> {
 fn accept_queue(line: &str) -> Option<(SocketAddr, u32)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [_, local, _, LISTENING, queues, ..] = fields[..] else { return None };
-    // For a listening socket the second number is the accept queue.
+    // For a listening socket, the second number is the length of the accept queue.
     let (_, waiting) = queues.split_once(':')?;
     Some((address(local)?, u32::from_str_radix(waiting, 16).ok()?))
 }
@@ -56,7 +57,7 @@ struct Listener {
     inode: u64,
 }
 
-/// Sockets in this table that conflict with `at`.
+/// Sockets in this table that conflict with a socket at `at`.
 fn listeners(table: &str, at: Endpoint) -> Vec<Listener> {
     let listener = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -68,7 +69,8 @@ fn listeners(table: &str, at: Endpoint) -> Vec<Listener> {
     table.lines().filter_map(listener).collect()
 }
 
-/// `0100007F:1F90` is 127.0.0.1:8080: words in the order of this machine.
+/// Parses an address of `/proc/net`: `0100007F:1F90` is 127.0.0.1:8080. The words of the IP address
+/// are in the byte order of this machine.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let words = ip.as_bytes().chunks(8).map(|word| {

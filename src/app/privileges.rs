@@ -3,8 +3,8 @@
 use anyhow::bail;
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Fails if a privilege is missing: one line lists all needed privileges, before the kernel refuses
-/// the first step.
+/// Fails if a privilege is missing. The error lists all needed privileges in one line, before the
+/// kernel refuses the first step.
 pub(super) fn check() -> anyhow::Result<()> {
     match missing(capabilities(None)?.effective) {
         Some(missing) => bail!("{missing}"),

@@ -25,20 +25,20 @@ use super::{clock, limits, port_owner, resources};
 pub(super) struct ProxyPath {
     workers: Workers,
     shared: WorkersShared,
-    /// Endpoints on which the workers have ever listened.
+    /// All endpoints on which the workers listen or have listened.
     listened: BTreeSet<Endpoint>,
     reaper: ConnectionReaper,
     /// Limit on open files of this process.
     open_files: u64,
-    /// Frontends of packet modes that held a descriptor at the start, and those that were added
-    /// since.
+    /// Descriptors of packet modes: one per owned frontend. `first_owned` counts the frontends of
+    /// the start; `new_owned` reserves descriptors for frontends that were added since.
     first_owned: u64,
     new_owned: Reserved,
 }
 
 impl ProxyPath {
-    /// Starts a thread for each column; no socket listens yet. Packet modes have already taken
-    /// ports, and descriptors for `owned` frontends.
+    /// Starts one thread per column; no socket listens yet. Packet modes have already taken their
+    /// ports, and the descriptors for `owned` frontends.
     pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>, owned: u64) -> anyhow::Result<ProxyPath> {
         let listeners = Workers::descriptors(&endpoints(parts.config), columns.len());
         let open_files = parts.open_files;
@@ -94,8 +94,8 @@ impl ProxyPath {
         move |totals| totals.current_in(columns.clone())
     }
 
-    /// Binds the endpoints that the configuration adds. `owned` counts the frontends that packet
-    /// modes have just added.
+    /// Binds the endpoints that the configuration adds. `owned` is the number of frontends that
+    /// packet modes have just added.
     pub(super) fn prepare(&mut self, config: &Config, owned: u64) -> Result<PreparedSockets, String> {
         if let Some(refusal) = too_many_ports(config, self.shared.columns.len(), self.open_files) {
             return Err(refusal);
@@ -108,8 +108,8 @@ impl ProxyPath {
         let wanted = endpoints(config);
         let (new, open) = (self.workers.missing(&wanted) + owned, self.open_now());
         let left = self.shared.descriptors.left_beside(open);
-        // Allow at worst as many connections as after a start with this file: no connection is cut
-        // for a port.
+        // Refuse the reload if the new ports need descriptors that open connections use: no
+        // connection is cut for a port.
         if open > 0 && new > left {
             return Err(format!(
                 "the new ports need {new} descriptors, but {open} open connections leave only {left} of {}; \
@@ -120,7 +120,8 @@ impl ProxyPath {
         self.workers.prepare(&wanted, &http3_endpoints(config)).map_err(|error| bind_problem(config, &error))
     }
 
-    /// Counts the frontends that packet modes own now: each takes a descriptor from connections.
+    /// Reserves one descriptor for each frontend that packet modes own now. Connections cannot use
+    /// these descriptors.
     pub(super) fn count_owned(&mut self, owned: u64) {
         self.new_owned = self.shared.descriptors.reserve(owned.saturating_sub(self.first_owned));
     }
@@ -129,50 +130,50 @@ impl ProxyPath {
         self.shared.snapshot.load().totals.current_in(self.shared.columns.clone())
     }
 
-    /// Stops listening on removed endpoints; UDP sessions have `patience` to end.
+    /// Stops listening on removed endpoints. Their UDP sessions have `patience` to end.
     pub(super) async fn close(&mut self, ready: &PreparedSockets, patience: Duration) {
         self.workers.close(ready, patience).await;
     }
 
-    /// Accepts on the new endpoints and continues UDP sessions of another process there.
+    /// Accepts on the new endpoints, and continues the UDP sessions of another process on them.
     pub(super) fn open(&mut self, ready: PreparedSockets, sessions: Vec<HandedSession>) {
         self.listened.extend(ready.endpoints());
         self.workers.open(ready, sessions);
     }
 
-    /// Ends connections of servers that have gone down, if so configured, and of clients that are
-    /// denied now. Called after the snapshot was published.
+    /// Resets connections of servers that have gone down, if configured, and of clients that are
+    /// denied now. Called after each publication of a snapshot.
     pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
         self.reaper.on_snapshot(&self.workers, snapshot);
     }
 
-    /// Duplicates of the listening sockets for another process.
+    /// Duplicates the listening sockets for another process.
     pub(super) fn offer(&self) -> impl Future<Output = HandedSockets> + use<> {
         self.workers.offer()
     }
 
-    /// Stops reading datagrams until [`ProxyPath::release`]. Returns the sessions of UDP.
+    /// Stops reading datagrams until [`ProxyPath::release`]. Returns the UDP sessions.
     pub(super) fn hold(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
         self.workers.hold()
     }
 
-    /// Reads datagrams again.
+    /// Continues to read datagrams.
     pub(super) fn release(&self) {
         self.workers.release();
     }
 
-    /// Accepts sockets of another process in place of new ones.
+    /// Uses sockets of another process in place of new ones.
     pub(super) fn expect(&mut self, sockets: HandedSockets) {
         self.workers.expect(sockets);
     }
 
-    /// Endpoints whose sockets were taken; the other sockets are closed.
+    /// Endpoints whose sockets from another process are in use. Closes the unused ones.
     pub(super) fn taken(&mut self) -> BTreeSet<Endpoint> {
         self.workers.taken()
     }
 
-    /// Accepts no new connections. The future waits for the open ones to end. Another process has
-    /// the sockets at the endpoints in `left`.
+    /// Stops accepting connections. The future waits until the open ones have ended. Another
+    /// process holds the sockets at the endpoints in `left`.
     pub(super) fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
         self.workers.drain(left)
     }
@@ -183,20 +184,21 @@ impl ProxyPath {
     }
 }
 
-/// Frontends that cannot listen now, a line each. No socket stays bound.
+/// Frontends that cannot listen now, one line each. The check leaves no socket bound.
 pub(super) fn bind_problems(config: &Config) -> Vec<String> {
     let first = |frontend: &FrontendConfig| {
         let places: BTreeSet<Endpoint> = frontend.endpoints().collect();
         let http3: HashSet<Endpoint> = frontend.http3_endpoints().collect();
         let problems = convey_proxy::try_to_bind(&places);
-        // HTTP/3 waits for a port that is taken.
+        // A taken port is no problem for HTTP/3, which starts once the port is free.
         let counts = |error: &&BindError| !(error.is_taken() && http3.contains(&error.at()));
         Some(bind_problem(config, problems.iter().find(counts)?))
     };
     config.frontends_where(Mode::is_proxied).filter_map(first).collect()
 }
 
-/// Error message for an endpoint that cannot be bound, with its frontend and the port's owner.
+/// Error message for an endpoint that cannot be bound. Names its frontend and the owner of the
+/// port.
 fn bind_problem(config: &Config, error: &BindError) -> String {
     let is_it = |frontend: &&FrontendConfig| frontend.endpoints().any(|at| at == error.at());
     let name = config.frontends_where(Mode::is_proxied).find(is_it).map(|frontend| &*frontend.name);
@@ -204,11 +206,11 @@ fn bind_problem(config: &Config, error: &BindError) -> String {
     format!("frontend {}: {error}{owner}", name.unwrap_or_default())
 }
 
-/// Advice for a lack of descriptors.
+/// Hint for a lack of descriptors.
 const ADVICE: &str = "allow more open files (LimitNOFILE, ulimit -n), or listen on fewer ports";
 
-/// Error message if the sockets of `workers` for all configured ports would leave connections less
-/// than half of `open_files`.
+/// Error message if the listening sockets of all `workers` would use more than half of the
+/// descriptors in `open_files`.
 pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -> Option<String> {
     let wanted = endpoints(config);
     let (ports, taken) = (wanted.len(), Workers::descriptors(&wanted, workers));
@@ -220,8 +222,9 @@ pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -
     })
 }
 
-/// Warnings for addresses that no interface of this host has, unless convey adds them, a line each.
-/// The address of a standby may be added later.
+/// Warnings for listen addresses that no interface of this host has, one line each. They are no
+/// errors, because the address of a standby may be added later. Addresses that convey itself adds
+/// are left out.
 pub(super) fn missing_addresses(config: &Config) -> Vec<String> {
     let mut told = Vec::new();
     let added = config.announced();

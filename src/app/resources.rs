@@ -1,5 +1,5 @@
-//! Tasks (threads) and memory that a configuration needs: a start that lacks them fails with an
-//! error message, and `check` reports the lack.
+//! Tasks (threads) and memory that a configuration needs. If they are missing, a start fails with
+//! an error message, and `check` reports them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,14 +13,15 @@ use rustix::process::{Resource, getrlimit, getuid};
 use super::memory::PacketMemory;
 use super::paths::Threads;
 
-/// Tasks of every process: control, health checks, log, statistics, two for watching files, and a
-/// thread that reads files.
+/// Tasks of every process: control, health checks, log, statistics, two for watching files, and one
+/// that reads files.
 const TASKS_OF_ALL: u64 = 7;
 
-/// Further threads of packet modes: one transmits, and at least one captures on an interface.
+/// Minimum number of threads of packet modes besides workers: one that transmits, and one that
+/// captures.
 const TASKS_BESIDE_PACKET_WORKERS: u64 = 2;
 
-/// Tasks that this process needs with this configuration.
+/// Number of tasks that this process needs for this configuration.
 pub(super) fn tasks(config: &Config, threads: Threads) -> u64 {
     let beside = if threads.packets > 0 { TASKS_BESIDE_PACKET_WORKERS } else { 0 };
     let disk = if serves_files(config) { convey_http::MIN_DISK_THREADS as u64 } else { 0 };
@@ -34,7 +35,7 @@ pub(super) fn serves_files(config: &Config) -> bool {
     config.backends.iter().any(|backend| backend.files.is_some())
 }
 
-/// Error message if this configuration's start lacks tasks.
+/// Error message if the host does not allow enough tasks for this configuration. `None` if it does.
 pub(super) fn missing_tasks(config: &Config, threads: Threads) -> Option<String> {
     let needed = tasks(config, threads);
     let TaskLimit { left, by } = tasks_left()?;
@@ -47,7 +48,7 @@ pub(super) fn missing_tasks(config: &Config, threads: Threads) -> Option<String>
     })
 }
 
-/// Error message if this configuration's start lacks memory.
+/// Error message if the host lacks the memory for this configuration. `None` if there is enough.
 pub(super) fn missing_memory(config: &Config, packet_workers: usize) -> Option<String> {
     config.frontends_where(Mode::forwards_packets).next()?;
     let (flows, workers) = (PacketMemory::here(config).flows, packet_workers as u32);
@@ -61,20 +62,21 @@ pub(super) fn missing_memory(config: &Config, packet_workers: usize) -> Option<S
     ))
 }
 
-/// Error message if packet modes lack memory for the access log, which a reload may turn on.
+/// Error message if packet modes lack the memory for an access log, which a reload may turn on.
+/// `None` if there is enough.
 pub(super) fn missing_notes(config: &Config) -> Option<String> {
     config.access_log.output.as_ref()?;
     let error = Reservation::of_notes(PacketMemory::here(config).flows).err()?;
     Some(format!("no memory for an access log of this many flows (passthrough.max_flows): {error}"))
 }
 
-/// Tasks that can still be created, and the name of the limit.
+/// Number of tasks that can still be created, and the name of the limit.
 struct TaskLimit {
     left: u64,
     by: String,
 }
 
-/// Tightest limit of tasks; `None` if there is none.
+/// The tightest limit on tasks. `None` if there is no limit.
 fn tasks_left() -> Option<TaskLimit> {
     let of_groups = control_groups().into_iter().filter_map(|group| limit_of_group(&group));
     of_groups.chain(limit_of_user()).min_by_key(|limit| limit.left)
@@ -90,7 +92,7 @@ fn limit_of_user() -> Option<TaskLimit> {
     Some(TaskLimit { left: limit.saturating_sub(used), by: format!("RLIMIT_NPROC is {limit}") })
 }
 
-/// This process's control group of version 2, and the groups around it.
+/// This process's control group of version 2, and its ancestors.
 fn control_groups() -> Vec<PathBuf> {
     let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = text.lines().find_map(|line| line.strip_prefix("0::/")).map(str::to_owned);

@@ -1,4 +1,5 @@
-//! Finds changes that need a restart because a reload cannot apply them. Pure.
+//! Detects changes of the configuration that need a restart, because a reload cannot apply them.
+//! Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +9,7 @@ use convey_config::Config;
 use convey_forward::PortSplit;
 use convey_model::{Endpoint, FrontendConfig, Listen, Mode, overlap};
 
-/// Properties of the process that are fixed since its start.
+/// Properties of the process that cannot change after its start.
 pub(super) struct Started<'a> {
     /// Whether the process proxies connections.
     pub(super) proxies: bool,
@@ -16,20 +17,20 @@ pub(super) struct Started<'a> {
     pub(super) forwards: bool,
     /// SNAT addresses that servers see in passthrough mode.
     pub(super) snat: Option<Snat<'a>>,
-    /// Endpoints that have proxied connections, which may still be open.
+    /// Endpoints on which connections were proxied. Some of these connections may still be open.
     pub(super) proxied: &'a BTreeSet<Endpoint>,
 }
 
-/// Addresses and ports that servers see in place of clients'.
+/// Addresses and ports that servers see in place of the client's.
 #[derive(Clone, Copy)]
 pub(super) struct Snat<'a> {
     pub(super) addresses: &'a [IpAddr],
-    /// Ports of each worker.
+    /// Division of the ports among the workers.
     pub(super) split: &'a PortSplit,
 }
 
 impl Snat<'_> {
-    /// SNAT ports that these frontends use.
+    /// SNAT ports that these frontends listen on.
     fn taken_by<'b>(self, frontends: impl IntoIterator<Item = &'b FrontendConfig>) -> BTreeSet<u16> {
         let listen = frontends.into_iter().flat_map(|frontend| &frontend.listen);
         let ports = listen.filter(|listen| self.addresses.contains(&listen.ip())).flat_map(Listen::ports);
@@ -38,7 +39,8 @@ impl Snat<'_> {
 }
 
 impl Started<'_> {
-    /// Operator-facing reason why `wanted` needs a restart to replace `running`.
+    /// Operator-facing reason why the change from `running` to `wanted` needs a restart. `None` if
+    /// a reload can apply it.
     pub(super) fn refuse(&self, running: &Config, wanted: &Config) -> Option<String> {
         let forwarded =
             running.frontends_where(Mode::forwards_packets).flat_map(FrontendConfig::endpoints).collect();
@@ -49,13 +51,14 @@ impl Started<'_> {
         of_mode.or_else(|| self.lack_of_ports(running, wanted)).or_else(|| new_root(running, wanted))
     }
 
-    /// Ports of frontends at a SNAT address cannot be SNAT ports. A restart divides the other ports
-    /// among the workers anew. Frontends that `wanted` removes keep their ports while they drain.
+    /// Reason if the ports of new frontends leave a worker without SNAT ports. A port of a frontend
+    /// at a SNAT address cannot be a SNAT port; a restart would divide the remaining ports anew.
+    /// Frontends that `wanted` removes keep their ports while they drain.
     fn lack_of_ports(&self, running: &Config, wanted: &Config) -> Option<String> {
         let snat = self.snat?;
         let mut taken = snat.taken_by(&running.frontends);
         if snat.split.fewest_without(&taken) == 0 {
-            // The ports were short before; removals only help.
+            // A worker lacks ports already, and a reload can only free some.
             return None;
         }
         let all = snat.taken_by(running.frontends.iter().chain(&wanted.frontends));
@@ -95,7 +98,8 @@ impl Started<'_> {
         if frontend.mode.has_snat() && !frontend.listen.iter().all(has_snat) {
             return Some("there was no SNAT address of its family at the start".to_owned());
         }
-        // Packets of connections that the host's stack has open would no longer reach it.
+        // The host's stack has open connections at this endpoint. Their packets would no longer
+        // reach it.
         let mut new = frontend.endpoints().filter(|listen| !forwarded.contains(listen));
         let taken = new.find(|listen| self.has_proxied(*listen))?;
         Some(format!("connections to {taken} that were proxied would be cut"))
@@ -106,8 +110,9 @@ impl Started<'_> {
     }
 }
 
-/// Reason why a new directory needs a restart. Landlock alone would not keep a reload from serving
-/// system directories such as /etc, which the process may read for its own use.
+/// Reason why a new files directory needs a restart under Landlock. convey refuses it in general:
+/// Landlock itself would not prevent a reload from serving system directories such as /etc, which
+/// the process may read for its own use.
 fn new_root(running: &Config, wanted: &Config) -> Option<String> {
     if !running.privileges.landlock {
         return None;
@@ -124,7 +129,7 @@ fn new_root(running: &Config, wanted: &Config) -> Option<String> {
     ))
 }
 
-/// Configuration of a process that has handed its packet frontends to another one.
+/// Removes the frontends of packet modes, which the process has handed over to another process.
 pub(super) fn without_packets(config: &Config) -> Config {
     let mut config = config.clone();
     config.frontends.retain(|frontend| frontend.mode.is_proxied());
@@ -138,7 +143,7 @@ mod tests {
 
     const PROXY: &str = "proxy 10.0.0.1:80";
 
-    /// Configuration with one frontend a line: mode and address, and `udp` for UDP.
+    /// Configuration with one frontend per element: mode and address, followed by `udp` for UDP.
     fn config(frontends: &[&str]) -> Config {
         let mut text = String::from("backends.pool.servers.a.addr = '10.0.0.9:80'\n");
         for (number, frontend) in frontends.iter().enumerate() {
@@ -152,7 +157,8 @@ mod tests {
         parse("test.toml", &text).unwrap().config
     }
 
-    /// Refusal of a reload, if the process was started with the frontends in `running`.
+    /// Reason why a reload from `running` to `wanted` is refused. The process was started with the
+    /// frontends in `running`.
     fn refused(running: &[&str], snat_address: &str, wanted: &[&str]) -> Option<String> {
         let running = config(running);
         let proxied = running.frontends_where(Mode::is_proxied).flat_map(FrontendConfig::endpoints).collect();

@@ -1,4 +1,5 @@
-//! Compares routes to servers with the kernel's answers: convey evaluates routes and rules itself.
+//! Compares convey's routes to servers with the kernel's. They may differ because convey evaluates
+//! routes and rules itself.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,13 +15,13 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::packet_path::servers_of;
 
-/// Maximum number of servers for which the kernel is queried.
+/// Maximum number of servers whose routes are queried from the kernel.
 const MAX_SERVERS: usize = 1_024;
 
 /// Interval between checks whether the network has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Warns of differing routes, once for each, whenever the network has changed.
+/// Warns once about each differing route. Compares whenever the network has changed.
 pub(super) async fn watch(netlink: Arc<Netlink>, packet_state: Arc<ArcSwap<PacketState>>, snat: Vec<IpAddr>) {
     let (mut looked_at, mut seen, mut told) = (None, BTreeSet::new(), BTreeSet::<String>::new());
     let mut looks = interval(LOOK_EVERY);
@@ -39,8 +40,8 @@ pub(super) async fn watch(netlink: Arc<Netlink>, packet_state: Arc<ArcSwap<Packe
         let differences =
             differences(&netlink, &network, PathEnds { sources: &snat, servers: &servers }).await;
         let new: BTreeSet<String> = differences.into_iter().collect();
-        // The network may have changed during the query: a difference counts if the next check
-        // finds it too.
+        // The network may have changed during the query, so a difference is logged only if two
+        // consecutive checks find it.
         for line in new.intersection(&seen).filter(|line| !told.contains(*line)) {
             warn!("{line}");
         }
@@ -50,8 +51,8 @@ pub(super) async fn watch(netlink: Arc<Netlink>, packet_state: Arc<ArcSwap<Packe
     }
 }
 
-/// Servers to which the kernel sends by another interface or router than convey, in words. Skips
-/// servers for which the query fails.
+/// Servers to which the kernel sends by another interface or router than convey, one line each.
+/// Skips servers whose query fails.
 pub(super) async fn differences(netlink: &Netlink, network: &NextHops, ends: PathEnds<'_>) -> Vec<String> {
     let mut found = Vec::new();
     for server in ends.servers.iter().take(MAX_SERVERS) {

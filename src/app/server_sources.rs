@@ -1,5 +1,5 @@
-//! Sources of a backend's servers, besides the file and DNS. They run in a separate thread, because
-//! their API servers and files may be slow.
+//! Sources of a backend's servers besides the file and DNS, for example Kubernetes. They run in a
+//! separate thread because their API servers and files may be slow.
 
 use std::convert::Infallible;
 use std::io;
@@ -17,7 +17,8 @@ use tokio::time::sleep;
 /// Pause before another attempt to start the thread.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Watches a source of any kind: each kind has one line here.
+/// Watches one source, and posts its state to the registry. A new kind of source needs one line
+/// here.
 async fn watch(source: DiscoverySource, board: Arc<SourceRegistry>) -> Infallible {
     let tell = |state| board.post(&source, state);
     match source.clone() {
@@ -25,7 +26,7 @@ async fn watch(source: DiscoverySource, board: Arc<SourceRegistry>) -> Infallibl
     }
 }
 
-/// Registry that sources write to. The thread starts with the first source.
+/// Creates the registry that sources write to. The thread starts with the first source.
 pub(super) fn begin() -> Arc<SourceRegistry> {
     let board = Arc::<SourceRegistry>::default();
     tokio::spawn(start(board.clone()));

@@ -1,5 +1,5 @@
-//! Notifications to a service manager such as systemd: sd_notify(3). Without `$NOTIFY_SOCKET`
-//! nothing is sent.
+//! Notifications to a service manager such as systemd, by sd_notify(3). Without `$NOTIFY_SOCKET`,
+//! convey sends nothing.
 
 use std::cell::{Cell, RefCell};
 use std::env;
@@ -19,11 +19,11 @@ use log::warn;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr};
 use sd_notify::NotifyState;
 
-/// Upper bound for sending a message that must not be lost: without it, the service manager would
-/// end a healthy convey or keep waiting for it.
+/// Upper bound for sending an essential message. If such a message were lost, the service manager
+/// would end a healthy convey, or keep waiting for it.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Margin for a stop, beyond the time that connections have to finish.
+/// Extra time for a stop, beyond the time that connections have to finish.
 const STOP_MARGIN: Duration = Duration::from_secs(15);
 
 /// Name of the stored descriptors.
@@ -32,26 +32,27 @@ const STORE_NAME: &str = "FDNAME=convey";
 /// Maximum number of descriptors per message. The kernel allows 253.
 const MAX_DESCRIPTORS: usize = 128;
 
-/// The service manager, if there is one.
+/// The service manager. Empty if there is none.
 #[derive(Clone, Default)]
 pub(super) struct ServiceManager(Option<Rc<Manager>>);
 
 struct Manager {
     socket: UnixDatagram,
-    /// Socket whose messages wait until the queue has room.
+    /// Blocking socket for essential messages: a send waits for room in the queue.
     patient: UnixDatagram,
     addr: SocketAddr,
     /// Half of the watchdog timeout, if the service manager has a watchdog.
     heartbeat: Option<Duration>,
-    /// Last status text, whether or not it was sent.
+    /// Last status text, even if it was not sent.
     status: RefCell<String>,
-    /// Whether the service manager takes messages of this process: until it is notified of a new
-    /// main process, it ignores others.
+    /// Whether the service manager accepts messages of this process. It ignores a process until it
+    /// is notified that this is the new main process.
     hears_us: Cell<bool>,
 }
 
 impl ServiceManager {
-    /// Service manager from the environment. A `successor` sends nothing until it is ready.
+    /// Reads the service manager from the environment. A successor in an upgrade (`is_successor`)
+    /// sends nothing until it is ready.
     pub(super) fn from_env(is_successor: bool) -> ServiceManager {
         let Some(path) = env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
             return ServiceManager(None);
@@ -74,8 +75,8 @@ impl ServiceManager {
         }
     }
 
-    /// Asks the service manager to drop the sockets that it gave this process, if `any`: otherwise
-    /// they would stay open when this process closes them.
+    /// If `any`, asks the service manager to drop the sockets that it gave this process. Otherwise
+    /// the sockets would stay open after this process closes them.
     pub(super) fn has_given(&self, any: bool) {
         if any {
             self.tell_surely(&[NotifyState::Custom("FDSTOREREMOVE=1"), NotifyState::Custom(STORE_NAME)]);
@@ -84,15 +85,14 @@ impl ServiceManager {
 
     /// Asks the service manager to store these sockets for the next process.
     ///
-    /// # Errors
-    /// There is no service manager, or it does not take the sockets in time.
+    /// # Errors There is no service manager, or it does not accept the sockets in time.
     pub(super) fn keeps(&self, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let Some(manager) = &self.0 else { return Err(io::ErrorKind::NotConnected.into()) };
         sockets.chunks(MAX_DESCRIPTORS).try_for_each(|some| manager.keeps(some))
     }
 
-    /// Names another process as the service's main process: otherwise the end of this one would end
-    /// the service.
+    /// Names another process as the service's main process. Otherwise the service would end with
+    /// this process.
     pub(super) fn is_succeeded_by(&self, process: u32) {
         self.tell_surely(&[NotifyState::MainPid(process)]);
         if let Some(manager) = &self.0 {
@@ -113,8 +113,8 @@ impl ServiceManager {
     }
 
     fn stops_within(&self, time: Duration, status: &str) {
-        // Otherwise the service manager's own timeout, which ignores `timeouts`, would cut
-        // connections.
+        // Otherwise the service manager's own timeout, which ignores `timeouts`, would end this
+        // process and cut connections.
         let limit = format!("EXTEND_TIMEOUT_USEC={}", (time + STOP_MARGIN).as_micros());
         self.tell_surely(&[NotifyState::Stopping, NotifyState::Status(status), NotifyState::Custom(&limit)]);
     }
@@ -139,8 +139,8 @@ impl Manager {
             None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path))?,
         };
         let socket = UnixDatagram::unbound()?;
-        // A service manager that does not read must not block convey. (`sd_notify::notify` would
-        // wait for it.)
+        // A service manager that does not read must not block convey. `sd_notify::notify` would
+        // wait for it.
         socket.set_nonblocking(true)?;
         let patient = UnixDatagram::unbound()?;
         patient.set_write_timeout(Some(SEND_TIMEOUT))?;
@@ -155,7 +155,7 @@ impl Manager {
         })
     }
 
-    /// Sends a message without waiting: it is lost if the service manager's queue is full.
+    /// Sends a message without waiting. The message is lost if the service manager's queue is full.
     fn tell(&self, states: &[NotifyState]) {
         if self.hears_us.get() {
             let _ = self.socket.send_to_addr(message(states).as_bytes(), &self.addr);
@@ -176,7 +176,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Sends a message, and waits at most a second for room in the queue.
+    /// Sends a message, and waits at most one second for room in the queue.
     fn tell_surely(&self, states: &[NotifyState]) {
         if !self.hears_us.get() {
             return;
@@ -193,8 +193,9 @@ fn message(states: &[NotifyState]) -> String {
     states.iter().map(|state| format!("{state}\n")).collect()
 }
 
-/// Watchdog timeout as in sd_watchdog_enabled(3). The function of `sd_notify` requires a process
-/// id, which may be left out.
+/// Watchdog timeout by the rules of sd_watchdog_enabled(3). `sd_notify` has a function for this,
+/// but it requires `WATCHDOG_PID`, which is optional. `None` if there is no watchdog for this
+/// process.
 fn watchdog_limit() -> Option<Duration> {
     let number = |name| env::var(name).ok()?.parse::<u64>().ok();
     let is_ours =
@@ -212,7 +213,7 @@ impl Supervisor for ServiceManager {
     }
 
     fn reload_begins(&self) {
-        // systemd assigns a READY=1 that is older than the reload to another reload.
+        // systemd would assign a READY=1 with an earlier time to a previous reload.
         if let Ok(now) = NotifyState::monotonic_usec_now() {
             self.tell(&[NotifyState::Reloading, now]);
         }
@@ -246,7 +247,7 @@ fn status(snapshot: &Snapshot) -> String {
     let empty = |pool: &str| format!("; backend {pool} has no server, its clients are refused: see the log");
     let mut pools = snapshot.frontends.iter().flat_map(|frontend| frontend.pools());
     if let Some(pool) = pools.find(|pool| pool.eligible() == 0) {
-        // A name may contain any character, and a newline ends the field of the message.
+        // A name may contain any character, but a newline would end this field of the message.
         status += &empty(&pool.config.name.replace('\n', " "));
     }
     status

@@ -29,7 +29,7 @@ impl Show {
         }
     }
 
-    /// Prints the banner, and shows the balancer at work from now on.
+    /// Prints the banner, and starts to show the balancer at work.
     pub(super) fn begin(&self, config: &Config, snapshot: Arc<ArcSwap<Snapshot>>) {
         match self {
             Show::Nothing => {}

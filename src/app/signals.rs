@@ -1,4 +1,4 @@
-//! Signals that convey obeys, and signals that it ignores.
+//! Signals that convey handles, and signals that it ignores.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,8 +10,8 @@ use log::warn;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals whose default action ends the program, but which are no request to stop. Every Rust
-/// program ignores `SIGPIPE`.
+/// Signals that convey ignores because they request no stop, although their default action ends the
+/// program. `SIGPIPE` is missing because every Rust program ignores it.
 const MEANINGLESS: [(i32, &str); 9] = [
     (libc::SIGTRAP, "SIGTRAP"),
     (libc::SIGALRM, "SIGALRM"),
@@ -24,13 +24,13 @@ const MEANINGLESS: [(i32, &str); 9] = [
     (libc::SIGPWR, "SIGPWR"),
 ];
 
-/// Real-time signals that the C library leaves to programs, which are ignored too: glibc reserves
+/// Real-time signals that the C library leaves to programs. convey ignores them too. glibc reserves
 /// two for itself, musl three.
 fn real_time() -> RangeInclusive<i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }
 
-/// Signals that convey ignores. To be created before anything else starts.
+/// Signals whose default action is off from the first moment of the program.
 pub(super) struct IgnoredSignals {
     hang_up: Signal,
     user_1: Signal,
@@ -39,7 +39,7 @@ pub(super) struct IgnoredSignals {
 }
 
 impl IgnoredSignals {
-    /// Ignores these signals from now on. To be called within a runtime.
+    /// Turns off the default action of these signals. Must be called within a runtime.
     pub(super) fn new() -> io::Result<IgnoredSignals> {
         let numbers = MEANINGLESS.iter().map(|(number, _)| *number).chain(real_time());
         let listen = |number| Ok((number, signal(SignalKind::from_raw(number))?));
@@ -52,15 +52,15 @@ impl IgnoredSignals {
     }
 }
 
-/// Runtime of the control path, which ignores some signals from its first moment: a reload that
-/// is requested while the configuration is read follows the start.
+/// Runtime of the control path. It handles signals from its first moment, so a reload that is
+/// requested while the configuration is read takes place after the start.
 pub(super) struct ControlRuntime {
     pub(super) runtime: Runtime,
     pub(super) ignored: IgnoredSignals,
 }
 
 impl ControlRuntime {
-    /// Makes the runtime. Starts no thread.
+    /// Creates the runtime. Starts no thread.
     pub(super) fn new() -> anyhow::Result<ControlRuntime> {
         let runtime = super::runtime()?;
         let ignored = {
@@ -71,7 +71,7 @@ impl ControlRuntime {
     }
 }
 
-/// All signals.
+/// All signals that convey handles or ignores.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -82,11 +82,11 @@ pub(super) struct Signals {
 /// Action that a signal requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SignalAction {
-    /// Stop; the number is the signal's.
+    /// Stop. Contains the number of the signal.
     Stop(u8),
     /// Reload the configuration.
     Reload,
-    /// Reopen the files of the logs.
+    /// Reopen the log files.
     Reopen,
     /// Hand over to a new process.
     Upgrade,
@@ -131,7 +131,7 @@ impl Signals {
     }
 }
 
-/// Number of the next signal.
+/// Waits for any of these signals and returns its number.
 async fn first(signals: &mut [(i32, Signal)]) -> i32 {
     poll_fn(|cx| {
         let come = signals

@@ -1,12 +1,12 @@
-//! Choice of a process's SNAT ports on this host.
+//! Choice of the SNAT ports of this process.
 
 use convey_config::Config;
 use convey_dataplane::net::{NotReserved, ReservedPorts, SnatPorts};
 use convey_model::Mode;
 
-/// Chooses SNAT ports that can be reserved from this host's own connections. Returns the
-/// configuration with these ports, and a line for operators if they differ from the configured
-/// ones.
+/// Chooses SNAT ports that this host can reserve, so that its own connections do not use them.
+/// Returns the configuration with these ports, and a line for operators if they differ from the
+/// configured ports.
 pub(super) fn choose(config: &Config) -> Result<(Config, Option<String>), NotReserved> {
     let mut config = config.clone();
     if config.frontends_where(Mode::has_snat).next().is_none() {

@@ -1,4 +1,4 @@
-//! Tracks which SNAT addresses servers see, and logs changes. Pure, but for the log.
+//! Tracks which SNAT addresses servers see, and logs changes. Pure, except for the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,13 +15,13 @@ const MAX_NAMED: usize = 3;
 pub(super) struct SnatWatch {
     seen: BTreeMap<IpAddr, Vec<IpAddr>>,
     missing: BTreeSet<IpAddr>,
-    /// Servers behind an interface without a SNAT address.
+    /// Servers whose interface has addresses, but no SNAT address.
     far: BTreeSet<IpAddr>,
-    /// Named addresses that no server sees, each with the reason.
+    /// Configured SNAT addresses that no server sees, with the reason.
     unused: BTreeMap<IpAddr, String>,
 }
 
-/// A line of the log.
+/// Line for the log.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
     Warning(String),
@@ -29,7 +29,7 @@ enum Line {
 }
 
 impl SnatWatch {
-    /// Logs the addresses that `servers` see from now on, if they differ from the previous ones.
+    /// Determines which SNAT addresses `servers` see now, and logs changes since the last call.
     pub(super) fn look(
         &mut self,
         network: &NextHops,
@@ -103,7 +103,7 @@ impl SnatWatch {
     }
 }
 
-/// Warning about a named SNAT address that no server sees.
+/// Warning about a configured SNAT address that no server sees.
 pub(super) fn unused_line(ip: IpAddr, reason: &str) -> String {
     format!("no server sees the SNAT address {ip} of passthrough.snat_addresses: {reason}")
 }
@@ -120,12 +120,12 @@ fn is_far(network: &NextHops, server: IpAddr, addresses: &[IpAddr]) -> bool {
     !has_source && own.peek().is_some() && own.all(|own| !addresses.contains(&own.ip))
 }
 
-/// `10.0.0.1 or 10.0.0.2`.
+/// Joins addresses for a log line: `10.0.0.1 or 10.0.0.2`.
 fn list(addresses: &[IpAddr]) -> String {
     addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
 }
 
-/// The first of these servers, and how many more there are.
+/// The first of these servers, and the number of the others, for a log line.
 pub(super) fn named(servers: &[IpAddr]) -> String {
     let first: Vec<String> = servers.iter().take(MAX_NAMED).map(ToString::to_string).collect();
     match servers.len().saturating_sub(MAX_NAMED) {

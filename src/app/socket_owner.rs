@@ -1,4 +1,4 @@
-//! Processes that own a socket: number, name, and whether they are ending.
+//! Finds the process that owns a socket: its id, its name, and whether it is ending.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -6,7 +6,8 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-/// Maximum number of other processes' descriptors to read: they take a tenth of a second.
+/// Maximum number of file descriptors of other processes to read. Reading this many takes a tenth
+/// of a second.
 const MAX_LOOKS: usize = 50_000;
 
 /// Flag of a task that is ending (`PF_EXITING` of Linux).
@@ -20,13 +21,13 @@ pub(super) struct SocketOwner {
 }
 
 impl SocketOwner {
-    /// Process that owns one of these sockets, if this user may see it.
+    /// Process that owns one of the sockets with these inodes. `None` if this user may not see it.
     pub(super) fn of(inodes: &[u64]) -> Option<SocketOwner> {
         SocketOwner::of_each(inodes).into_values().next()
     }
 
-    /// Owners of these sockets, by the sockets' inodes. Sockets of processes that this user may not
-    /// see are missing.
+    /// Owners of the sockets with these inodes, by inode. Sockets of processes that this user may
+    /// not see are left out.
     pub(super) fn of_each(inodes: &[u64]) -> BTreeMap<u64, SocketOwner> {
         let mut wanted: HashSet<u64> = inodes.iter().copied().collect();
         let mut found = BTreeMap::new();
@@ -55,7 +56,7 @@ impl SocketOwner {
         found
     }
 
-    /// Whether the process was killed, or is ending, so that waiting is enough.
+    /// Whether the process was killed or is exiting, so that its sockets will close soon.
     pub(super) fn is_ending(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.number));
         stat.map_or(true, |stat| is_ending(&stat))
@@ -63,25 +64,25 @@ impl SocketOwner {
 }
 
 impl std::fmt::Display for SocketOwner {
-    /// `nginx (process 123)`.
+    /// Formats as `nginx (process 123)`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} (process {})", self.name, self.number)
     }
 }
 
-/// Whether `/proc/PID/stat` shows a process that is ending: a zombie, an exiting one, or one with a
-/// pending `SIGKILL`.
+/// Whether `/proc/PID/stat` describes a process that is ending: a zombie, an exiting process, or
+/// one with a pending `SIGKILL`.
 fn is_ending(stat: &str) -> bool {
-    // The name is in parentheses, and may contain any byte.
+    // The second field is the name in parentheses, which may contain any byte.
     let Some((_, after_name)) = stat.rsplit_once(')') else { return false };
     let fields: Vec<&str> = after_name.split_whitespace().collect();
-    // Field numbers as in proc(5), where the state is the third field.
+    // Fields are numbered as in proc(5). `fields` begins with the state, which is field 3.
     let number = |n: usize| fields.get(n - 3).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
     let is_dead = matches!(fields.first(), Some(&"Z" | &"X"));
     is_dead || number(9) & EXITING != 0 || number(31) & (1 << (Signal::KILL.as_raw() - 1)) != 0
 }
 
-/// Inode of a descriptor's socket; `None` if it is no socket.
+/// Inode of the socket behind a descriptor. `None` if the descriptor is not a socket.
 fn inode(descriptor: &Path) -> Option<u64> {
     let target = fs::read_link(descriptor).ok()?;
     target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()

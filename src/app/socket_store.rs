@@ -1,6 +1,6 @@
-//! Listening TCP sockets that systemd stores between two processes: its file descriptor store,
-//! sd_notify(3). So a restart refuses no client: clients wait in the accept queues while old
-//! connections drain.
+//! Listening TCP sockets that systemd stores between two processes, in its file descriptor store
+//! (sd_notify(3)). With them a restart refuses no client: clients wait in the accept queues while
+//! old connections drain.
 
 use std::fs;
 use std::net::TcpListener;
@@ -13,17 +13,18 @@ use listenfd::ListenFd;
 use log::warn;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-/// File that the unit writes into the runtime directory before it stops this process for a restart.
+/// Name of the mark: a file that the unit writes into the runtime directory before it stops this
+/// process for a restart.
 const MARK: &str = "restart";
 
-/// Whether this process stops for a restart. Removes the mark.
+/// Whether this process stops because of a restart. Removes the mark.
 pub(super) fn is_restart() -> bool {
     mark().is_some_and(|mark| fs::remove_file(mark).is_ok())
 }
 
-/// Stored sockets, by their addresses.
+/// Takes the stored sockets, by their addresses.
 pub(super) fn take() -> HandedSockets {
-    // Removes the mark of a restart that did not happen.
+    // The mark is outdated if an announced restart did not happen.
     let _ = is_restart();
     let mut stored = ListenFd::from_env();
     let mut sockets = HandedSockets::new();
@@ -49,7 +50,7 @@ fn checked(socket: TcpListener) -> std::io::Result<(Endpoint, OwnedFd)> {
     Ok((Endpoint::tcp(socket.local_addr()?), socket.into()))
 }
 
-/// systemd passes one directory, or several separated by colons.
+/// Path of the mark, in the first of the directories that systemd passes, separated by colons.
 fn mark() -> Option<PathBuf> {
     let directories = std::env::var_os("RUNTIME_DIRECTORY")?;
     Some(std::env::split_paths(&directories).next()?.join(MARK))

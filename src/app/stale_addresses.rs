@@ -1,4 +1,4 @@
-//! Announced addresses on interfaces whose convey process is gone.
+//! Announced addresses that are still on an interface although their convey process is gone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -7,25 +7,25 @@ use std::net::IpAddr;
 use convey_dataplane::net::{self, HostAddress, HostAddresses, NotOwned, OwnedName, OwnedNames};
 use convey_doctor::Diagnosis;
 
-/// Name, in the network namespace, of the process that announces an address.
+/// Name that a process owns in its network namespace while it announces the address.
 pub(super) fn name(ip: IpAddr) -> String {
     format!("announces {ip}")
 }
 
-/// Takes the name, unless another convey has it.
+/// Takes the name of the address. Fails if another convey owns it.
 pub(super) fn own(ip: IpAddr) -> io::Result<OwnedName> {
     OwnedName::take(name(ip))
 }
 
-/// Takes the names of all these addresses, or of none.
+/// Takes the names of all these addresses. Returns none if one name cannot be taken.
 pub(super) fn own_all(ips: &[IpAddr]) -> Vec<(IpAddr, OwnedName)> {
     let names: Vec<String> = ips.iter().map(|ip| name(*ip)).collect();
     let owned = OwnedName::take_all(&names).unwrap_or_default();
     ips.iter().copied().zip(owned).collect()
 }
 
-/// Takes the names of these addresses in an upgrade, except names of a convey that is not a
-/// predecessor.
+/// Takes the names of these addresses. Names of the predecessors in an upgrade can be taken too;
+/// names of any other convey cannot.
 pub(super) fn own_in_lineage(mut ips: Vec<IpAddr>) -> BTreeMap<IpAddr, OwnedName> {
     loop {
         let names: Vec<String> = ips.iter().map(|ip| name(*ip)).collect();
@@ -34,20 +34,21 @@ pub(super) fn own_in_lineage(mut ips: Vec<IpAddr>) -> BTreeMap<IpAddr, OwnedName
             Err(NotOwned { which, error, .. }) if error.kind() == io::ErrorKind::AddrInUse => {
                 ips.remove(which);
             }
-            // This process has no more descriptors.
+            // No descriptors are left for further names.
             Err(NotOwned { which, .. }) => ips.truncate(which),
         }
     }
 }
 
-/// Names of all processes that announce addresses, of any user: another user's claim does not keep
-/// us from announcing the same address, but the address is not ours to remove. Empty if the kernel
-/// does not list the names.
+/// Names of all processes, of any user, that announce addresses. An address with a name of another
+/// user can be announced by this process too, but must not be removed. Empty if the kernel does not
+/// list the names.
 pub(super) fn announcers() -> OwnedNames {
     OwnedNames::read().unwrap_or_default()
 }
 
-/// Address that no process announces; none begins to while this is held.
+/// Announced address whose process is gone. While this value exists, no process can begin to
+/// announce the address.
 pub(super) struct StaleAddress {
     address: HostAddress,
     interface: String,
@@ -55,12 +56,12 @@ pub(super) struct StaleAddress {
 }
 
 impl StaleAddress {
-    /// Description for `convey clear`.
+    /// Description in the output of `convey clear`.
     fn told(&self) -> String {
         format!("the address {} that a killed convey announced on {}", self.address.ip, self.interface)
     }
 
-    /// Finding of `convey doctor`.
+    /// Finding in the output of `convey doctor`.
     fn diagnosis(&self) -> Diagnosis {
         let (HostAddress { ip, .. }, interface) = (&self.address, &self.interface);
         let seen = format!(
@@ -80,18 +81,17 @@ pub(super) struct OwnedAddress {
     pub(super) inodes: Vec<u64>,
 }
 
-/// Addresses of this host that a convey announced.
+/// Addresses of this host that carry convey's mark.
 #[derive(Default)]
 pub(super) struct MarkedAddresses {
     stale: Vec<StaleAddress>,
-    /// Addresses that a process still announces.
+    /// Addresses that a running process still announces.
     pub(super) owned: Vec<OwnedAddress>,
 }
 
-/// All announced addresses of this host.
+/// Finds all announced addresses of this host.
 ///
-/// # Errors
-/// The kernel does not list the addresses.
+/// # Errors The kernel does not list the addresses.
 pub(super) async fn find(addresses: &HostAddresses) -> Result<MarkedAddresses, net::Error> {
     let announced: Vec<HostAddress> =
         addresses.all().await?.into_iter().filter(|address| address.is_announced).collect();
@@ -115,10 +115,9 @@ pub(super) async fn find(addresses: &HostAddresses) -> Result<MarkedAddresses, n
     Ok(found)
 }
 
-/// Removes all addresses that no process announces. Returns a line for each.
+/// Removes all announced addresses whose process is gone. Returns a description of each.
 ///
-/// # Errors
-/// The kernel refuses.
+/// # Errors The kernel refuses to remove an address.
 pub(super) async fn clear(
     addresses: &HostAddresses,
     MarkedAddresses { stale, .. }: MarkedAddresses,
@@ -131,7 +130,7 @@ pub(super) async fn clear(
     Ok(removed)
 }
 
-/// Findings for stale addresses. Empty if the kernel does not list addresses.
+/// Findings of `convey doctor` about stale addresses. Empty if the kernel does not list addresses.
 pub(super) async fn diagnoses() -> Vec<Diagnosis> {
     let Ok(addresses) = HostAddresses::open() else { return Vec::new() };
     let found = find(&addresses).await.unwrap_or_default();

@@ -1,5 +1,6 @@
-//! tc filters whose process is gone. Before Linux 6.6, filters of a killed process's flow cache
-//! stay attached, and forward with outdated state. The guard of DSR frontends stays on purpose.
+//! tc filters whose convey process is gone. Before Linux 6.6, the flow cache filters of a killed
+//! process stay attached, and forward with outdated state. The guard of DSR frontends stays
+//! attached on purpose.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,10 +13,11 @@ use convey_dataplane::{LastingGuard, Lease, Offloader, Terms};
 use convey_model::{Endpoint, Interface};
 use log::{info, warn};
 
-/// First handle of our filters. The kernel does not assign such a number by itself.
+/// Lowest handle for convey's filters. The kernel does not assign such numbers by itself.
 const FIRST_HANDLE: u32 = 0x00c0_0001;
 
-/// Handle of this process's filters. The owned name marks the filters as in use.
+/// Handle of this process's filters. The process owns a name for it, which marks the filters as in
+/// use.
 pub(super) struct OwnHandle {
     /// Number of the handle.
     pub(super) number: u32,
@@ -23,8 +25,8 @@ pub(super) struct OwnHandle {
 }
 
 impl OwnHandle {
-    /// First handle that no process and no filter on these interfaces has: a leftover filter may
-    /// have to stay next to ours.
+    /// Takes the lowest handle that no process owns and no filter on these interfaces uses. A
+    /// leftover filter with a handle may have to stay.
     pub(super) async fn new(netlink: &Netlink, interfaces: &[Interface]) -> anyhow::Result<OwnHandle> {
         let mut attached = BTreeSet::new();
         for interface in interfaces {
@@ -46,7 +48,7 @@ impl OwnHandle {
     }
 }
 
-/// Filter without a process; no process gets its handle while this is held.
+/// Filter whose process is gone. While this value exists, no process can take its handle.
 struct StaleFilter {
     filter: BpfFilter,
     interface: String,
@@ -58,13 +60,13 @@ impl StaleFilter {
         LastingGuard::is_filter(&self.filter.name)
     }
 
-    /// Description of the filter. For a guard, also its frontends, since an interface may have
-    /// several guards.
+    /// Description of the filter. For a guard it includes the frontends, because an interface may
+    /// have several guards.
     fn told(&self) -> String {
         if self.is_guard() { format!("{self}: {}", self.filter.name) } else { self.to_string() }
     }
 
-    /// Command with which an operator removes the filter.
+    /// `tc` command with which an operator can remove the filter.
     fn by_hand(&self) -> String {
         let BpfFilter { priority, handle, .. } = &self.filter;
         format!("tc filter del dev {} ingress pref {priority} handle {handle:#x} bpf", self.interface)
@@ -82,12 +84,12 @@ impl fmt::Display for StaleFilter {
     }
 }
 
-/// Kinds of leftover filters to remove.
+/// Selection of the leftover filters to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kinds<'a> {
-    /// Filters of flow caches: they are always removed.
+    /// Filters of flow caches only.
     FlowCaches,
-    /// Filters of flow caches, and guards that guard only frontends of this set.
+    /// Filters of flow caches, and guards all of whose frontends are in this set.
     OwnGuards(&'a BTreeSet<Endpoint>),
     /// All filters, including the guards of DSR frontends.
     All,
@@ -109,15 +111,15 @@ impl Kinds<'_> {
 pub(super) struct Cleared {
     /// Descriptions of the removed filters.
     pub(super) removed: Vec<String>,
-    /// Filters that stay, each with the reason; a line each.
+    /// Filters that stay because they are in use, with the reason, one per line.
     pub(super) in_use: Vec<String>,
-    /// First refusal of the kernel to remove a filter.
+    /// First error with which the kernel refused to remove a filter.
     pub(super) refused: Option<net::Error>,
 }
 
-/// Removes filters of flow caches, for a process that forwards no packets. Guards stay, because
-/// this process continues none of their connections. Logs nothing if there is no filter, or filters
-/// cannot be listed.
+/// Removes leftover flow cache filters, for a process that forwards no packets. Guards stay: they
+/// protect connections that this process does not continue. Logs nothing if there are no filters,
+/// or if they cannot be listed.
 pub(super) async fn remove_without_packets() {
     let Ok(netlink) = Netlink::open() else { return };
     let Ok(interfaces) = netlink.interfaces().await else { return };
@@ -132,7 +134,7 @@ pub(super) async fn remove_without_packets() {
     }
 }
 
-/// Removes all filters of these kinds, and logs each.
+/// Removes all filters of these kinds, and logs each removed filter.
 pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: Kinds<'_>) {
     for interface in interfaces {
         let refused = match clear(netlink, interface, kinds).await {
@@ -149,7 +151,7 @@ pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: K
 }
 
 /// Removes leftover flow caches, and guards that guard only these DSR frontends. Returns the guards
-/// of other frontends, which stay until their time is over.
+/// of other frontends, which stay until they expire.
 pub(super) async fn remove_outdated(netlink: &Netlink, dsr: &BTreeSet<Endpoint>) -> Vec<OthersGuard> {
     match netlink.interfaces().await {
         Ok(interfaces) => {
@@ -163,23 +165,23 @@ pub(super) async fn remove_outdated(netlink: &Netlink, dsr: &BTreeSet<Endpoint>)
     }
 }
 
-/// Removes these guards once their time is over.
+/// Waits until these guards have expired, and removes them.
 pub(super) async fn outlast(netlink: Arc<Netlink>, guards: Vec<OthersGuard>) {
     if !guards.is_empty() {
-        // The guards' processes are gone: none has extended their time since.
+        // The processes of the guards are gone, so none of them has renewed its guard since.
         tokio::time::sleep(Terms::default().lasts + Lease::RENEW_EVERY).await;
         remove_guards(&netlink, &guards).await;
     }
 }
 
-/// Guard that stays next to ours until its time is over.
+/// Guard of other frontends. It stays next to ours until it expires.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct OthersGuard {
     interface: Interface,
     filter: BpfFilter,
 }
 
-/// Guards of other frontends whose processes are gone. Logs each.
+/// Guards whose processes are gone. Logs that each stays.
 async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]) -> Vec<OthersGuard> {
     let mut guards = Vec::new();
     for interface in interfaces {
@@ -192,7 +194,7 @@ async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]) -> Vec<Ot
     guards
 }
 
-/// Removes these guards, unless a process owns them by now.
+/// Removes these guards, except guards that a process owns now.
 async fn remove_guards(netlink: &Netlink, guards: &[OthersGuard]) {
     for OthersGuard { interface, filter } in guards {
         let Ok(FoundFilters { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
@@ -206,7 +208,7 @@ async fn remove_guards(netlink: &Netlink, guards: &[OthersGuard]) {
 }
 
 impl Cleared {
-    /// Logs removed filters and filters in use. Returns the refusal of the kernel.
+    /// Logs removed filters and filters in use. Returns the error of the kernel, if there was one.
     fn log(self) -> Option<net::Error> {
         self.removed.iter().for_each(|removed| info!("removed {removed}"));
         self.in_use.iter().for_each(|line| warn!("{line}"));
@@ -214,7 +216,8 @@ impl Cleared {
     }
 }
 
-/// Removes filters of these kinds on an interface. Continues after a failure.
+/// Removes leftover filters of these kinds on an interface. After a failed removal, continues with
+/// the next filter.
 pub(super) async fn clear(
     netlink: &Netlink,
     interface: &Interface,
@@ -254,17 +257,18 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
     lines
 }
 
-/// Filters of convey on an interface whose process may be gone.
+/// Filters of convey on an interface, sorted by whether their process is gone.
 struct FoundFilters {
-    /// Filters without a process. No process can take their names while they are held here.
+    /// Filters whose process is gone. While they are held here, no process can take their names.
     left: Vec<StaleFilter>,
-    /// Filters of another user, who may run convey with capabilities; a line each.
+    /// Descriptions of the filters of another user, who may run convey with capabilities; one per
+    /// line.
     in_use: Vec<String>,
 }
 
 async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds<'_>) -> Result<FoundFilters, net::Error> {
     let mut found = FoundFilters { left: Vec::new(), in_use: Vec::new() };
-    // A process has one handle for all of its filters.
+    // All filters of a process have the same handle.
     let mut names: BTreeMap<u32, Option<Arc<OwnedName>>> = BTreeMap::new();
     for filter in netlink.ingress_filters(interface.index).await? {
         if !kinds.contain(&filter.name) {

@@ -1,21 +1,20 @@
-//! Folders for state that outlives convey. Only convey's user may enter them.
+//! Folders for state that outlasts the convey process. Only convey's user can access them.
 
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 
-/// Numbers of the user and the group that a file belongs to.
+/// Ids of the user and the group that own a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileOwner {
     pub(super) uid: u32,
     pub(super) gid: u32,
 }
 
-/// Makes a folder and its missing parents. Returns the created folders, the outermost first.
+/// Creates a folder and its missing parents. Returns the created folders, outermost first.
 ///
-/// # Errors
-/// A folder cannot be made.
+/// # Errors A folder cannot be created.
 pub(super) fn make(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let missing = folder.ancestors().take_while(|folder| !folder.exists());
     let mut missing: Vec<PathBuf> =
@@ -25,10 +24,9 @@ pub(super) fn make(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(missing)
 }
 
-/// Gives folders to an owner.
+/// Changes the owner of folders.
 ///
-/// # Errors
-/// This process lacks the right.
+/// # Errors This process lacks the right to do so.
 pub(super) fn give(folders: &[PathBuf], owner: FileOwner) -> io::Result<()> {
     folders.iter().try_for_each(|folder| chown(folder, Some(owner.uid), Some(owner.gid)))
 }

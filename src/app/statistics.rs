@@ -1,4 +1,5 @@
-//! Socket of the statistics address: bound, taken over from another process, or handed to one.
+//! Socket of the statistics address: bound here, taken over from another process, or handed over to
+//! one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,12 +13,12 @@ use super::balancer::statistics_problem;
 use super::serving::Serving;
 use super::upgrade::{self, Handed, HandedStatistics};
 
-/// Number of attempts to bind an address that another process has promised to give up, and the
-/// pause between them.
+/// Maximum number of attempts to bind an address that another process has promised to give up, and
+/// the pause between them.
 const MAX_BIND_TRIES: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
 
-/// Bound statistics address. Clients that connect wait for an answer.
+/// Bound statistics address. Clients can connect, but get no answer yet.
 pub(super) struct Bound {
     listen: SocketAddr,
     socket: TcpListener,
@@ -31,7 +32,7 @@ pub(super) struct Statistics {
 }
 
 impl Bound {
-    /// Binds the address, unless another process has handed over a socket of it.
+    /// Binds the address, or uses the socket that another process has handed over for it.
     pub(super) async fn new(listen: SocketAddr, handed: Option<&mut Handed>) -> anyhow::Result<Bound> {
         let handed = handed.and_then(|handed| handed.take_statistics(listen));
         let is_handed = handed.is_some();
@@ -43,7 +44,7 @@ impl Bound {
         Ok(Bound { listen, socket, is_handed })
     }
 
-    /// Whether another process has the same socket.
+    /// Whether the socket was handed over by another process, which still holds it too.
     pub(super) fn is_handed(&self) -> bool {
         self.is_handed
     }
@@ -55,19 +56,19 @@ impl Bound {
 }
 
 impl Statistics {
-    /// Duplicate of the socket for another process.
+    /// Duplicates the socket for another process. `None` if it is given up or cannot be duplicated.
     pub(super) fn socket(&self) -> Option<HandedStatistics> {
         Some(HandedStatistics { listen: self.listen, socket: self.serving.socket()?.ok()? })
     }
 
-    /// Closes the socket, so that another process may bind the address. Clients that have sent a
-    /// request are still answered.
+    /// Closes the socket, so that another process can bind the address. Clients that have already
+    /// sent a request still get an answer.
     pub(super) async fn give_up(&mut self) {
         self.serving.give_up().await;
     }
 }
 
-/// Binds the address. Asks a convey that is stopping to give the address up.
+/// Binds the address. If it is taken, asks a stopping convey to give it up, and tries again.
 async fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
     let mut bound = TcpListener::bind(listen).await;
     let is_taken = |bound: &io::Result<TcpListener>| {

@@ -22,11 +22,12 @@ use super::ask::{refused, wall_clock, width};
 use super::control_socket::places;
 use super::{Failure, clock, print, runtime};
 
-/// Upper bound for the wait for an answer. Afterwards the screen reports the lack, and the request
-/// is repeated.
+/// Upper bound for the wait for an answer. After it, the screen reports that convey does not
+/// answer, and the request is repeated.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Default width of `--once`: all columns fit.
+/// Width of the output of `--once`, in columns, if the terminal's is unknown. All table columns
+/// fit.
 const WIDTH_ONCE: usize = 120;
 
 /// Shows the screen until the operator quits, or prints it once.
@@ -40,7 +41,7 @@ pub(super) fn run(options: &Options, args: &TopArgs) -> Result<ExitCode, Failure
     runtime()?.block_on(async {
         let client = Client::find(&places(options.socket.as_deref())).await.map_err(refused)?;
         let mut source = Source { client, last: None, next_event: 0 };
-        // A convey that does not answer at the start is an error; later it may be upgrading.
+        // If convey does not answer at the start, that is an error. Later it may be in an upgrade.
         state.take(source.look().await.map_err(|why| anyhow!(why))?);
         if args.once {
             sleep(every).await;
@@ -48,7 +49,7 @@ pub(super) fn run(options: &Options, args: &TopArgs) -> Result<ExitCode, Failure
             print(&top_text(&mut state, width().unwrap_or(WIDTH_ONCE).try_into().unwrap_or(u16::MAX)));
             return Ok(ExitCode::SUCCESS);
         }
-        // The hook that this sets restores the terminal after a panic.
+        // `try_init` also sets a hook that restores the terminal after a panic.
         let terminal = ratatui::try_init().context("cannot draw on this terminal");
         let shown = match terminal {
             Ok(mut terminal) => show(&mut terminal, source, &mut state, every).await,
@@ -95,7 +96,7 @@ enum Input {
     /// The size of the terminal has changed.
     Resized,
     Answer(Result<Box<TopSample>, String>),
-    /// Reading keys has failed.
+    /// Keys can no longer be read.
     Gone(io::Error),
 }
 
@@ -105,7 +106,7 @@ async fn show(
     state: &mut TopState,
     every: Duration,
 ) -> anyhow::Result<ExitCode> {
-    // https://no-color.org
+    // Environment variable `NO_COLOR`: https://no-color.org
     let has_colors = env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     let (sender, mut inputs) = mpsc::channel(16);
     let keys = sender.clone();
@@ -148,7 +149,7 @@ impl Ends {
         ]))
     }
 
-    /// Number of the next signal.
+    /// Waits for a signal and returns its number.
     async fn next(&mut self) -> u8 {
         let [(a, of_a), (b, of_b), (c, of_c), (d, of_d)] = &mut self.0;
         tokio::select! {
@@ -188,18 +189,18 @@ async fn ask_again(mut source: Source, every: Duration, inputs: mpsc::Sender<Inp
     }
 }
 
-/// Raw mode passes Ctrl-Z as a key.
+/// Whether the key is Ctrl-Z, which raw mode passes on as a key.
 fn is_suspend(key: KeyEvent) -> bool {
     key.code == KeyCode::Char('z') && key.modifiers.contains(KeyModifiers::CONTROL)
 }
 
-/// Suspends the program: the shell has the terminal until it continues this process.
+/// Suspends the program. The shell controls the terminal until it continues this process.
 fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     ratatui::restore();
     kill_process(getpid(), Signal::TSTP)?;
     *terminal = ratatui::try_init().context("cannot draw on this terminal")?;
-    // Clearing would query the terminal for the cursor position, and the thread of the keys would
-    // receive the answer.
+    // Do not use `clear` here: it would query the terminal for the cursor position, and the thread
+    // that reads keys would receive the answer.
     terminal.resize(terminal.size()?.into())?;
     Ok(())
 }

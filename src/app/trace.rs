@@ -12,7 +12,7 @@ use convey_cli::{Options, TraceArgs};
 use super::control_socket::places;
 use super::{Failure, runtime};
 
-/// Prints events until the trace ends, or the reader closes the output.
+/// Prints events until the trace ends or the reader closes the output.
 pub(super) fn run(options: &Options, args: &TraceArgs) -> Result<ExitCode, Failure> {
     let mut output = Output::new(args);
     let shown = runtime()?.block_on(async {
@@ -32,8 +32,8 @@ pub(super) fn run(options: &Options, args: &TraceArgs) -> Result<ExitCode, Failu
 /// Destination of the trace's lines.
 struct Output {
     is_json: bool,
-    /// Path for captured packets. The file is opened at the first line: a refused trace leaves no
-    /// file.
+    /// Path of the file for captured packets. The file is created with the first line, so that a
+    /// refused trace leaves no file.
     path: Option<PathBuf>,
     packets: Option<PacketFile<Box<dyn Write + Send>>>,
     /// Name of the output for error messages.
@@ -48,7 +48,7 @@ impl Output {
         Output { is_json: args.json, path, packets: None, writes, has_ended: false, failed: None }
     }
 
-    /// Writes one line. Returns whether the trace should go on.
+    /// Writes one line. Returns whether the trace should continue.
     fn take(&mut self, line: &str) -> bool {
         let written = self.write(line);
         self.failed = written.err();
@@ -80,8 +80,8 @@ impl Output {
     }
 }
 
-/// Opens the file for packets. `-` is standard output, for `tcpdump -r -`; then events are not
-/// printed.
+/// Opens the output for captured packets. `-` is standard output, for `tcpdump -r -`; events are
+/// not printed then.
 fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdout()));

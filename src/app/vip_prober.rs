@@ -1,4 +1,4 @@
-//! Health checks along the path of clients' packets: a SYN for the VIP is sent to one server.
+//! Health checks on the packet path of clients: the prober sends a SYN for the VIP to one server.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,23 +15,23 @@ use convey_snapshot::{Frontend, Snapshot};
 use convey_wire::{Envelope, VipAnswer, VipProbe, enclose};
 use tokio::net::TcpSocket;
 
-/// Maximum number of VIPs of a server that one probe tries.
+/// Maximum number of VIPs per server that one probe tries.
 const MAX_VIPS: usize = 8;
 
-/// Length of the Ethernet header before each packet.
+/// Length of the Ethernet header before each packet, in bytes.
 const ETHERNET_LEN: usize = 14;
 
 /// Interval between checks whether the kernel has resolved the next hop.
 const NEXT_HOP_EVERY: Duration = Duration::from_millis(20);
 
-/// Prober that reads from the snapshot which VIPs lead to a server, and how.
+/// Prober that looks up, in the snapshot, the VIPs that lead to a server.
 pub(super) struct VipProber {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
-    /// SNAT addresses that the configuration names.
+    /// SNAT addresses from the configuration.
     pub(super) snat_addresses: Vec<IpAddr>,
 }
 
-/// A VIP and a server behind it.
+/// Path of clients' packets: a VIP, and a server behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct VipPath {
     vip: SocketAddr,
@@ -60,7 +60,7 @@ impl PathProber for VipProber {
 }
 
 impl VipProber {
-    /// Begins one connection, and resets it.
+    /// Opens one connection through the VIP, and resets it.
     async fn connect(&self, path: VipPath, timeout: Duration) -> Result<(), PathFault> {
         let ours = |error: io::Error| PathFault::Ours(format!("via VIP {}: {error}", path.vip));
         let hop = match tokio::time::timeout(timeout / 2, self.next_hop(path)).await {
@@ -82,7 +82,7 @@ impl VipProber {
         }
     }
 
-    /// Address of this host that a server with the VIP can answer. For a tunnel between the address
+    /// Address of this host to which a server with the VIP can reply. For a tunnel between address
     /// families, an address of the interface that leads to the server is preferred.
     fn own_address(&self, VipPath { vip, server, .. }: VipPath) -> io::Result<IpAddr> {
         if vip.is_ipv4() == server.is_ipv4() {
@@ -94,7 +94,7 @@ impl VipProber {
         own.ok_or_else(|| io::Error::other("no source address of the VIP's family"))
     }
 
-    /// Tunnel to the server, if the backend uses one.
+    /// Headers of the tunnel to the server. `None` if the backend uses no tunnel.
     fn tunnel(&self, path: VipPath) -> io::Result<Option<Envelope>> {
         if !path.dsr.has_tunnel() {
             return Ok(None);
@@ -108,7 +108,8 @@ impl VipProber {
         Ok(Some(Envelope::new(&tunnel, &FlowKey::tcp(path.vip, path.server))))
     }
 
-    /// Route to the server. Waits until the kernel has resolved the next hop's address.
+    /// Next hop to the server. Waits until the kernel has resolved the next hop's link-layer
+    /// address.
     async fn next_hop(&self, path: VipPath) -> Result<NextHop, PathFault> {
         loop {
             let network = self.snapshot.load().network.clone();
@@ -132,8 +133,8 @@ impl VipProber {
     }
 }
 
-/// SNAT address that a server sees, if the configuration names one and the kernel would choose
-/// another address for this host's connections.
+/// SNAT address to use as the source of a probe. `None` if the configuration names none, or if the
+/// kernel chooses a suitable address anyway.
 fn source(server: &ServerKey, snapshot: &Snapshot, named: &[IpAddr]) -> Option<IpAddr> {
     if named.is_empty() {
         return None;
@@ -170,9 +171,9 @@ async fn exchange(
     Ok(answer)
 }
 
-/// Reserves a local port for the probe. Scripts on servers do not handle answers to the balancer's
-/// own addresses, so with `l3` the client address is the VIP itself. With `l2` the server has the
-/// VIP, and would drop packets from it.
+/// Reserves a local port for the probe. With `l3` the client address is the VIP itself, because the
+/// NAT scripts on servers do not handle replies to the balancer's own addresses. With `l2` the
+/// server has the VIP, and would drop packets from that address.
 fn reserve_port(path: VipPath, own: IpAddr) -> io::Result<TcpSocket> {
     let ip = match path.dsr {
         DsrKind::L3 => path.vip.ip(),
@@ -183,7 +184,7 @@ fn reserve_port(path: VipPath, own: IpAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Source address that this host uses for its own packets to `to`.
+/// Source address that this host uses for its own packets to this address.
 fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let socket = UdpSocket::bind((any, 0))?;
@@ -191,7 +192,7 @@ fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// VIPs at which clients are sent to a server in mode `dsr`: the first port of each range.
+/// VIPs whose clients are sent to this server in mode `dsr`, with the first port of each range.
 fn paths(server: &ServerKey, snapshot: &Snapshot) -> Vec<VipPath> {
     let leads = |frontend: &&Arc<Frontend>| {
         let config = &frontend.config;
@@ -209,7 +210,7 @@ fn paths(server: &ServerKey, snapshot: &Snapshot) -> Vec<VipPath> {
     all.filter(fits).take(MAX_VIPS).collect()
 }
 
-/// Operator-facing error message; `None`: no answer came.
+/// Operator-facing error message. `None` as the answer means that no answer came.
 fn fault(VipPath { vip, server, dsr, .. }: &VipPath, answer: Option<VipAnswer>) -> String {
     let of_server = match dsr {
         DsrKind::L3 => "its NAT is for another port or interface",

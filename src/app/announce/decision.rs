@@ -1,4 +1,4 @@
-//! State of one address, and the decision to announce or to withdraw it.
+//! State of one announced address, and the decision to announce or withdraw it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use convey_control::{Announcement, LogLine, Readiness};
 use super::HandedAnnouncement;
 use crate::app::clock;
 
-/// Address that is to be announced.
+/// State of an address that the configuration wants to announce.
 pub(super) struct AddressRow {
     pub(super) announcement: Announcement,
     pub(super) is_there: bool,
@@ -37,13 +37,14 @@ pub(super) struct Decision {
     pub(super) is_changed: bool,
     pub(super) is_leaving: bool,
     pub(super) why: String,
-    /// Time for which the frontends must be able to serve before the address comes back.
+    /// Time for which the frontends must be able to serve before convey announces the address
+    /// again.
     pub(super) wait: Duration,
 }
 
 impl Decision {
-    /// Log line for the carried-out decision. `is_explained` is false if another program has
-    /// removed the address.
+    /// Log line for a decision that was carried out. `is_explained` is false if the address was
+    /// missing because another program had removed it.
     pub(super) fn log_line(&self, ip: IpAddr, interface: &str, is_explained: bool) -> LogLine {
         let Decision { why, wait, .. } = self;
         match (self.is_wanted, is_explained) {

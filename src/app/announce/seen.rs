@@ -1,11 +1,11 @@
-//! The kernel's view of the addresses that are to be announced.
+//! Addresses of this host, as the kernel reports them.
 
 use std::net::IpAddr;
 
 use convey_dataplane::net::{HostAddress, HostAddresses};
 use convey_model::AnnounceConfig;
 
-/// Addresses of the host, and the interface to announce on.
+/// Addresses of the host, and the interface on which convey announces.
 pub(super) struct SeenAddresses {
     pub(super) addresses: Vec<HostAddress>,
     interface: Result<u32, String>,
@@ -35,38 +35,37 @@ impl SeenAddresses {
         Ok(SeenAddresses { addresses, interface })
     }
 
-    /// Index of the interface to announce on.
+    /// Index of the interface on which convey announces.
     ///
-    /// # Errors
-    /// There is no such interface: an operator-facing reason.
+    /// # Errors The configured interface does not exist: operator-facing reason.
     pub(super) fn interface(&self) -> Result<u32, String> {
         self.interface.clone()
     }
 
-    /// The address on its interface, if a convey has put it there. While the interface of the file
-    /// is missing, an address on another interface counts: a typing error must not take the
-    /// balancer off the network.
+    /// Returns the address if a convey has added it to the configured interface. If the configured
+    /// interface does not exist, an address on any interface counts: a typing error in the
+    /// configuration must not take the balancer off the network.
     pub(super) fn announced(&self, ip: IpAddr) -> Option<&HostAddress> {
         self.of(ip).find(|address| address.is_announced && self.is_its_interface(address))
     }
 
-    /// Whether an announced address is on the interface of the file. True while that interface is
-    /// unknown.
+    /// Whether the address is on the configured interface. Returns true if that interface does not
+    /// exist.
     pub(super) fn is_its_interface(&self, address: &HostAddress) -> bool {
         self.interface.as_ref().is_ok_and(|index| address.interface == *index) || self.interface.is_err()
     }
 
-    /// Whether a convey has put the address on another interface.
+    /// Whether a convey has added the address to an interface other than the configured one.
     pub(super) fn has_elsewhere(&self, ip: IpAddr) -> bool {
         self.of(ip).any(|address| address.is_announced && !self.is_its_interface(address))
     }
 
-    /// Whether another program has put the address on this host.
+    /// Whether another program has added the address to this host.
     pub(super) fn has_foreign(&self, ip: IpAddr) -> bool {
         self.of(ip).any(|address| !address.is_announced)
     }
 
-    /// The address on the interface of the file, with or without a mark.
+    /// Returns the address on the configured interface, with or without convey's mark.
     pub(super) fn on_interface(&self, ip: IpAddr) -> Option<&HostAddress> {
         self.of(ip).find(|address| self.interface.as_ref().is_ok_and(|index| address.interface == *index))
     }

@@ -1,4 +1,4 @@
-//! The end of a process: open connections may finish.
+//! Drain at the end of a process: open connections may finish.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -19,13 +19,13 @@ use super::{
 use crate::app::socket_store;
 use crate::app::upgrade::SuccessorProcess;
 
-/// Signal by which service managers end processes, also those that are left once the main process
-/// has ended.
+/// Number of SIGTERM, by which service managers end processes, including processes that remain
+/// after the main process has ended.
 pub(super) const SIGTERM: u8 = 15;
 
 impl RunningBalancer {
-    /// Asks the service manager to keep the TCP listening sockets for the next process, if there is
-    /// one. Returns their endpoints.
+    /// Asks the service manager to keep the TCP listening sockets if it is about to restart convey.
+    /// Returns the endpoints of these sockets.
     pub(super) async fn keep_sockets(&self) -> BTreeSet<Endpoint> {
         if !socket_store::is_restart() {
             return BTreeSet::new();
@@ -46,10 +46,10 @@ impl RunningBalancer {
         }
     }
 
-    /// Lets connections finish for `timeouts.drain`. After an upgrade this time begins with a
-    /// signal. `places` are endpoints whose sockets another process or the service manager has. One
-    /// more signal ends the process at once, with the exit code that a shell expects of a program
-    /// ended by that signal.
+    /// Drains: connections have `timeouts.drain` to finish. After an upgrade this time begins with
+    /// a signal to stop. `places` are the endpoints whose sockets another process or the service
+    /// manager holds. A further signal ends the process immediately, with the exit code that a
+    /// shell expects from a program killed by that signal. Returns the exit code.
     pub(super) async fn drain(
         self,
         places: BTreeSet<Endpoint>,
@@ -103,11 +103,10 @@ impl RunningBalancer {
             }
         };
         let outlasting = tokio::select! {
-            // The log line of the first branch, with the number of open connections, comes before
-            // all others.
+            // The first branch logs first. Its line contains the number of open connections.
             biased;
-            // Counted before this branch runs: by then the drain has been dropped, and connections
-            // are being cut.
+            // The number was taken before this branch runs. By now the drain is dropped, and
+            // connections are being cut.
             (code, open, outlasting) = second => {
                 warn!("stopped at once: {} connections were cut", open - outlasting);
                 tell_of(outlasting);
@@ -120,12 +119,13 @@ impl RunningBalancer {
     }
 }
 
-/// Process that serves in place of one that ends.
+/// Process that replaces a process that is ending.
 pub(super) enum Handover<'a> {
-    /// No process, or one of which this process has no handle.
+    /// There is no such process, or this process has no handle of it.
     None,
-    /// Another process has taken over. It is a child of this one (`child`) unless a service manager
-    /// supervises it. `is_stop_requested`: this process was asked to stop meanwhile.
+    /// Another process has taken over. The other process is a child of this one (`child`) unless a
+    /// service manager supervises it. `is_stop_requested` is true if this process was asked to stop
+    /// meanwhile.
     Serves { child: &'a mut Option<SuccessorProcess>, is_stop_requested: bool },
 }
 
@@ -137,7 +137,7 @@ impl Handover<'_> {
         }
     }
 
-    /// Waits until the child has ended. Returns its exit code.
+    /// Waits until the child has ended. Returns its exit code. Never returns if there is no child.
     async fn end(&mut self) -> u8 {
         match self.child() {
             Some(child) => child.end().await,
@@ -146,8 +146,8 @@ impl Handover<'_> {
     }
 }
 
-/// Waits until the child of this process has ended, and passes signals on to it. Returns its exit
-/// code.
+/// Waits until the child of this process has ended. Passes signals on to the child, and returns its
+/// exit code.
 pub(super) async fn outlive(mut child: SuccessorProcess, signals: &mut Signals, log: &LogFiles) -> u8 {
     info!("process {} continues; this one waits for its end", child.process());
     log.end_access_log();
@@ -173,15 +173,15 @@ struct Ending<'a> {
     log: LogFiles,
     successor: Handover<'a>,
     has_child_ended: bool,
-    /// Whether this process was asked to stop, and its child with it.
+    /// Whether this process, and its child with it, was asked to stop.
     is_stop_requested: bool,
 }
 
 impl Ending<'_> {
-    /// Waits for a signal that ends the process at once. Returns the signal's number, or the exit
-    /// code of a child that has failed. For a process that `is_succeeded` by another one, SIGTERM
-    /// does not count: systemd sends it a second time to all processes that are left once the main
-    /// one has ended.
+    /// Waits for a signal that ends the process immediately. Returns the signal's number, or the
+    /// exit code of a child that has failed as an error. SIGTERM is ignored if another process has
+    /// succeeded this one (`is_succeeded`): when the main process has ended, systemd sends a second
+    /// SIGTERM to all processes that remain.
     async fn hurry_requested(&mut self, is_succeeded: bool) -> Result<u8, u8> {
         loop {
             let signal = self.stop_requested().await?;
@@ -192,7 +192,8 @@ impl Ending<'_> {
         }
     }
 
-    /// Waits for a signal to stop. Returns its number, or the exit code of a child that has failed.
+    /// Waits for a signal to stop. Returns its number, or the exit code of a child that has failed
+    /// as an error.
     async fn stop_requested(&mut self) -> Result<u8, u8> {
         loop {
             tokio::select! {
@@ -220,7 +221,7 @@ impl Ending<'_> {
                         continue;
                     }
                     if code == 0 {
-                        // The child alone was asked to stop.
+                        // Only the child was asked to stop.
                         self.is_stop_requested = true;
                         return Ok(SIGTERM);
                     }
@@ -241,7 +242,7 @@ impl Ending<'_> {
     }
 }
 
-/// Logs how many connections were cut after the drain time, and how many go on without this
+/// Logs how many connections were cut after the drain time, and how many continue without this
 /// process.
 fn tell_of_the_end(cut: u64, outlasting: u64, patience: Duration) {
     match cut {

@@ -29,7 +29,7 @@ use crate::app::vip_prober::VipProber;
 use crate::app::{check_thread, clock, cores, limits, resources, server_sources, snat_ports, stale_filters};
 
 impl RunningBalancer {
-    /// Starts from the inside out: convey accepts clients last.
+    /// Starts the inner parts first: convey accepts clients last.
     pub(super) async fn start(start: Start) -> anyhow::Result<Self> {
         #[rustfmt::skip]
         let Start { loaded, kernel, file, source: config_source, reloads, open_files, manager, logs, program, mut handed, control, socket } = start;
@@ -40,7 +40,7 @@ impl RunningBalancer {
         let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ReloadHistory::default()));
         let (event_log, trace) = (Arc::new(EventLog::default()), Arc::new(TraceHub::default()));
         let (Tellers { outcomes, failures, networks, requests, calls }, events) = channels(reloads);
-        // Unused links are closed, which detaches the other process's programs.
+        // The unused links are closed here, which detaches the other process's programs.
         let xdp_links = handed.as_mut().map(Handed::take_xdp_links).unwrap_or_default();
         let parts = Parts {
             config: &with_ports,
@@ -52,7 +52,7 @@ impl RunningBalancer {
             access_log: logs.access_log(),
             event_log: event_log.clone(),
             trace: trace.clone(),
-            // Sockets from the service manager belong to a restart, not to an upgrade.
+            // Sockets from the service manager belong to a restart of convey; that is no upgrade.
             is_upgrade: handed.as_ref().is_some_and(Handed::is_upgrade),
             xdp_links: &xdp_links,
         };
@@ -93,7 +93,7 @@ impl RunningBalancer {
     }
 }
 
-/// Starts the threads that serve. The error names the missing memory or tasks.
+/// Starts the threads that serve. The error names the memory or tasks that this host lacks.
 async fn start_paths(parts: &Parts<'_>, kernel: Option<Kernel>, logs: Logs) -> anyhow::Result<Paths> {
     if let Some(missing) = resources::missing_memory(parts.config, parts.threads.packets) {
         bail!(missing);
@@ -129,8 +129,8 @@ fn channels(reloads: mpsc::Receiver<()>) -> (Tellers, ControlEvents<Paths>) {
     )
 }
 
-/// Returns the configuration with the SNAT ports that this host has. A reload compares with the
-/// ports of the file.
+/// Returns the configuration, with only those SNAT ports that this host can use. A reload compares
+/// with the ports of the file.
 fn with_ports(config: &Config) -> anyhow::Result<Config> {
     let (with_ports, other_ports) = snat_ports::choose(config)?;
     let few_ports = limits::few_local_ports(&with_ports);
@@ -138,7 +138,8 @@ fn with_ports(config: &Config) -> anyhow::Result<Config> {
     Ok(with_ports)
 }
 
-/// Gives the previous process's state to the parts of this process. Returns the previous process.
+/// Distributes the state from the previous process to the components of this one. Returns the
+/// handle of the previous process.
 fn expect(
     handed: Handed,
     events: &EventLog,
@@ -152,25 +153,25 @@ fn expect(
     handed.from
 }
 
-/// Runs the configuration of the start.
+/// Applies the first configuration.
 async fn run_first(task: &mut Task<Paths>, loaded: Loaded) -> anyhow::Result<()> {
     task.run_loaded(loaded).await?;
     task.reload_history.start(&task.file, &task.loaded.config, clock::now());
     task.data_path.has_taken_over()
 }
 
-/// State before the first configuration runs.
+/// Control state before the first configuration is applied.
 async fn first_state(columns: usize, kernel: Option<&Kernel>) -> ControlState {
     let mut state = ControlState::new(columns);
     match kernel {
-        // Frames are captured before the kernel's first notification.
+        // Set the network now: capturing starts before the kernel's first notification.
         Some(kernel) => state.set_network(kernel.network.clone()),
         None => stale_filters::remove_without_packets().await,
     }
     state
 }
 
-/// Schedule of the health checks, also of those that take the path of clients' packets.
+/// Schedule of the health checks, including checks that use the packet path of clients.
 fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> anyhow::Result<Schedule> {
     let snat_addresses = parts.config.passthrough.snat_addresses.clone();
     let prober = VipProber { snapshot: parts.snapshot.clone(), snat_addresses };
@@ -178,7 +179,7 @@ fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> anyhow::
     Ok(schedule.with_paths(Arc::new(prober)).on(check_thread::start()?))
 }
 
-/// Source of statistics, and the state that it shows.
+/// Source of statistics, with the state that it reads.
 struct StatsParts {
     source: convey_admin::StatsSource,
     acme: Arc<AcmeState>,

@@ -1,6 +1,6 @@
 //! Capabilities that convey's modes need; convey drops all others.
 //!
-//! Linux keeps capabilities per thread. The worker threads of proxy mode drop theirs when they
+//! Linux keeps capabilities per thread. The worker threads of proxy mode drop all of them when they
 //! start.
 
 use convey_config::Config;
@@ -12,7 +12,7 @@ use rustix::thread::{
 
 use super::user::User;
 
-/// Ports below this one need a privilege, unless `net.ipv4.ip_unprivileged_port_start` sets another
+/// Lowest port that needs no privilege, unless `net.ipv4.ip_unprivileged_port_start` sets another
 /// limit.
 const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
@@ -20,8 +20,8 @@ const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Needed {
     by_modes: CapabilitySet,
-    /// Whether programs that convey starts gain no privileges: then the bounding set makes no
-    /// difference.
+    /// Whether programs that convey starts cannot gain privileges (`no_new_privileges`). The
+    /// bounding set then makes no difference.
     gains_none: bool,
 }
 
@@ -48,16 +48,15 @@ impl Needed {
         Needed { by_modes, gains_none: config.privileges.no_new_privileges }
     }
 
-    /// The capabilities of the modes.
+    /// Capabilities that the configured modes need.
     pub(super) fn by_modes(self) -> CapabilitySet {
         self.by_modes
     }
 
-    /// Drops all other capabilities from this thread and the threads that it starts. Returns the
-    /// kept ones by name.
+    /// Drops all other capabilities from this thread and from the threads that it starts. Returns
+    /// the names of the capabilities that remain.
     ///
-    /// # Errors
-    /// Operator-facing reason why the thread keeps more.
+    /// # Errors The thread keeps more capabilities than needed: operator-facing reason.
     pub(super) fn keep(self) -> Result<String, String> {
         let wanted = self.by_modes | if User::is_root() { OF_ROOT } else { HELD_BACK };
         let has_more =
@@ -65,7 +64,7 @@ impl Needed {
         let sets = capabilities(None).map_err(has_more)?;
         let bounded = bound(wanted);
         let held = sets.permitted & wanted;
-        // The kernel lowers the ambient set with these sets.
+        // `capset` also removes capabilities from the ambient set if these sets lack them.
         let kept = CapabilitySets {
             effective: held - HELD_BACK,
             permitted: held,
@@ -81,21 +80,21 @@ impl Needed {
     }
 }
 
-/// Further capabilities that root keeps: for files of other users, socket buffers beyond
-/// `net.core.rmem_max`, state that killed processes left, and pipes beyond
-/// `fs.pipe-user-pages-soft`.
+/// Capabilities that root keeps in addition. They give access to files of other users, to socket
+/// buffers beyond `net.core.rmem_max`, to state that killed processes left behind, and to pipes
+/// beyond `fs.pipe-user-pages-soft`.
 const OF_ROOT: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::SYS_RESOURCE);
 
-/// Capability with which a service may read root's certificates and keys. It is in effect only
-/// while convey reads these.
+/// Capability to read certificates and keys of root. convey keeps it permitted, and makes it
+/// effective only while it reads these files.
 const HELD_BACK: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
-/// Limits the capabilities of programs that convey starts to these.
+/// Limits the capabilities of programs that convey starts to the `wanted` ones.
 pub(super) fn bound(wanted: CapabilitySet) -> Result<(), Errno> {
     for other in CapabilitySet::all().difference(wanted).iter() {
         match remove_capability_from_bounding_set(other) {
-            // The kernel does not know this capability, so there is none to drop.
+            // The kernel does not know this capability, so there is nothing to drop.
             Ok(()) | Err(Errno::INVAL) => {}
             Err(error) => return Err(error),
         }
@@ -109,7 +108,7 @@ pub(super) fn names(set: CapabilitySet) -> String {
     if names.is_empty() { "no capabilities".to_owned() } else { names.join(", ") }
 }
 
-/// Capabilities from a list in systemd's notation: `cap_net_raw cap_bpf`.
+/// Parses a list of capabilities in systemd's notation: `cap_net_raw cap_bpf`. Skips unknown names.
 pub(super) fn parse(list: &str) -> CapabilitySet {
     let named = |word: &str| CapabilitySet::from_name(word.strip_prefix("cap_")?.to_uppercase().as_str());
     list.split_whitespace().filter_map(named).collect()

@@ -1,4 +1,4 @@
-//! Landlock: files that convey may read and write.
+//! Landlock rules: the files that convey may read and write.
 
 use std::path::{Path, PathBuf};
 
@@ -29,20 +29,20 @@ const READABLE: [&str; 13] = [
     "/var/lib/ca-certificates",
 ];
 
-/// Files that may be links into other folders.
+/// Files that may be symbolic links into other folders.
 const LINKS: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
 /// Environment variables with the paths of certificate authorities.
 const AUTHORITIES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
-/// Paths that convey writes: logs, the records of reserved ports, the sysctl that reserves them,
+/// Paths that convey writes to: logs, records of reserved ports, the sysctl that reserves ports,
 /// pinned maps.
 const WRITABLE: [&str; 5] = ["/var/log", "/run/convey", "/proc/sys/net", "/dev/null", "/sys/fs/bpf"];
 
-/// Folder of a pod's service account token: below `/run`, or else here.
+/// Another path at which a pod may have its service account token, beside `/run`.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io";
 
-/// Restricts this thread, and those that it starts, to the files that convey needs.
+/// Restricts this thread, and the threads that it starts, to the files that convey needs.
 pub(super) fn restrict(file: &ConfigFile, config: &Config) -> Result<(), KeptPrivilege> {
     let what = "convey can access all files of its user (privileges.landlock)";
     let readable: Vec<PathBuf> =
@@ -62,7 +62,7 @@ fn restrict_to(
     readable: &[PathBuf],
     writable: &[PathBuf],
 ) -> Result<RestrictionStatus, landlock::RulesetError> {
-    // The third version covers truncation; older kernels restrict what they support.
+    // ABI version 3 added truncation. Older kernels apply the rules that they support.
     let version = ABI::V3;
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -73,9 +73,9 @@ fn restrict_to(
         .restrict_self()
 }
 
-/// Readable paths, including the folders of the file, of the files that it names, and of the
-/// program, whose next version an upgrade starts. Each of them may be a link, as in a mounted
-/// ConfigMap.
+/// Readable paths. They include the folders of the configuration, of the files that it names, and
+/// of the program itself, whose next version an upgrade starts. Each of these files may be a
+/// symbolic link, as in a mounted ConfigMap.
 fn readable(file: &ConfigFile) -> Vec<PathBuf> {
     let folders = convey_config::folders(&file.path).into_iter();
     let folders = folders.map(|folder| if folder == Path::new("") { PathBuf::from(".") } else { folder });
@@ -93,9 +93,9 @@ fn readable(file: &ConfigFile) -> Vec<PathBuf> {
     READABLE.iter().map(PathBuf::from).chain(folders).chain(of_files).chain(authorities).collect()
 }
 
-/// Folders of the targets of links on the way to a file. A deployment may point a link such as
-/// `current` to a new folder beside the old one. Folders directly below the root are left out: they
-/// hold too much.
+/// Folders that contain the targets of symbolic links on the path of a file. A deployment may point
+/// a link such as `current` to a new folder beside the old one. Folders directly below the root are
+/// left out, because they contain too much.
 fn beside_links(file: &Path) -> Vec<PathBuf> {
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let links =
@@ -104,8 +104,8 @@ fn beside_links(file: &Path) -> Vec<PathBuf> {
     folders.filter(|folder| folder.components().count() > 2).collect()
 }
 
-/// Directories whose files are served. If a directory is a link that each deployment replaces, then
-/// also the folder of its target.
+/// Directories whose files convey serves. If a directory is a symbolic link, which a deployment may
+/// replace, the folder that contains its target is included.
 fn served(config: &Config) -> Vec<PathBuf> {
     let roots = config.backends.iter().filter_map(|backend| backend.files.as_ref());
     let paths = roots.flat_map(|files| {

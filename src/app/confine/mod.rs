@@ -1,9 +1,10 @@
-//! Privileges that convey gives up at its start: the rights of root, and system calls and files
-//! that it does not need.
+//! Privileges that convey drops at its start: the rights of root, and access to system calls and
+//! files that it does not need.
 //!
-//! convey does so before the first thread starts, since each thread inherits the restrictions from
-//! the thread that starts it. convey keeps the privileges that it needs later, also for a reload:
-//! ports below 1024 in proxy mode, packet sockets and BPF in packet modes.
+//! convey drops them before it starts its first thread, because each thread inherits the
+//! restrictions of the thread that starts it. convey keeps the privileges that it needs later,
+//! including those for a reload: ports below 1024 in proxy mode, packet sockets and BPF in packet
+//! modes.
 
 mod capability;
 mod files;
@@ -29,35 +30,35 @@ use self::user::User;
 use super::state_folder::FileOwner;
 use super::{acme, limits, upgrade};
 
-/// User and group that this process becomes, if the configuration names another user.
+/// User and group that this process will switch to. `None` if it is not root, or if the
+/// configuration names no existing user.
 pub(super) fn owner(config: &Config) -> Option<FileOwner> {
     let user = User::find(config.privileges.user.as_deref()?).ok()?;
     User::is_root().then(|| user.owner())
 }
 
-/// Privileges that were given up, for the log that opens later.
+/// Privileges that were dropped. convey logs them later, once the log is open.
 #[derive(Debug, Default)]
 #[must_use]
 pub(super) struct Confined {
     given_up: Vec<String>,
-    /// Privileges that this kernel or this user cannot give up, a line each.
+    /// Privileges that this kernel or this user cannot drop, one per line.
     kept: Vec<String>,
     /// Whether Landlock restricts the process to certain folders.
     pub(super) has_landlock: bool,
 }
 
 impl Confined {
-    /// Gives up the privileges that the configuration names. To be called while the process has one
-    /// thread.
+    /// Drops the privileges that the configuration selects. Must be called while the process has
+    /// one thread.
     ///
-    /// # Errors
-    /// The user of the file does not exist, or this process cannot become that user:
+    /// # Errors The configured user does not exist, or this process cannot become that user:
     /// operator-facing message.
     pub(super) fn by(file: &ConfigFile, config: &Config) -> Result<Confined, String> {
         if config.frontends_where(Mode::forwards_packets).next().is_some() {
             limits::raise_locked_memory();
-            // Landlock cannot allow a folder that does not exist yet. A user without the right to
-            // make the folder does not write there either.
+            // Landlock rules cannot name a folder that does not exist yet. If this user may not
+            // create the folder, convey will not write there either.
             let _ = ReservedPorts::make_directory();
         }
         if let Some(user) = config.privileges.user.as_deref().map(User::find).transpose()?
@@ -70,7 +71,7 @@ impl Confined {
         acme::obstacle(config).map_or(Ok(confined), Err)
     }
 
-    /// Gives up the configured privileges in this thread and the threads that it starts.
+    /// Drops the configured privileges of this thread and of the threads that it starts.
     fn this_thread(file: &ConfigFile, config: &Config) -> Result<Confined, String> {
         let mut confined = Confined::default();
         let Privileges { user, drop_capabilities, no_new_privileges, seccomp, landlock } = &config.privileges;
@@ -94,14 +95,15 @@ impl Confined {
         }
         if *seccomp {
             let packets = config.frontends_where(Mode::forwards_packets).next().is_some();
-            // All filters of a process have 32,768 instructions at most (seccomp(2)).
+            // All seccomp filters of a process together have at most 32,768 instructions
+            // (seccomp(2)).
             let done = syscalls::restrict(packets).or_else(unless_inherited(Errno::NOMEM));
             confined.note(done.map(|()| "seccomp".to_owned()));
         }
         Ok(confined)
     }
 
-    /// Logs the result.
+    /// Logs the dropped and the kept privileges.
     pub(super) fn tell(&self) {
         self.kept.iter().for_each(|line| warn!("{line}"));
         if !self.given_up.is_empty() {
@@ -117,7 +119,7 @@ impl Confined {
     }
 }
 
-/// Reason why a privilege is kept.
+/// A privilege that convey keeps, with the reason.
 #[derive(Debug)]
 struct KeptPrivilege {
     /// Operator-facing message.
@@ -132,22 +134,23 @@ impl KeptPrivilege {
     }
 }
 
-/// The kernel's error number, from the innermost cause of an error.
+/// The error number of the innermost cause of an error.
 fn errno(error: &(dyn Error + 'static)) -> Option<Errno> {
     let own = error.downcast_ref().and_then(Errno::from_io_error);
     own.or_else(|| errno(error.source()?))
 }
 
-/// A process inherits Landlock rulesets and seccomp filters from the process that it upgrades.
-/// After many upgrades the kernel refuses more of them with the error `too_many`. Any other error
-/// means that the restriction is missing.
+/// Accepts the error `too_many` during an upgrade. A process inherits Landlock rulesets and seccomp
+/// filters from the process that it upgrades, so the kernel refuses further ones after many
+/// upgrades. Any other error means that the restriction is missing, and is returned as a message.
 fn unless_inherited(too_many: Errno) -> impl FnOnce(KeptPrivilege) -> Result<(), String> {
     move |kept| {
         if upgrade::is_under_way() && kept.errno == Some(too_many) { Ok(()) } else { Err(kept.why) }
     }
 }
 
-/// Becomes the user of the file. The inner error does not stop the start.
+/// Switches to the configured user. Returns a description for the log. The outer error stops the
+/// start; the inner error only becomes a warning.
 fn become_user(name: &str, needed: Needed, drops: bool) -> Result<Result<String, String>, String> {
     let user = User::find(name)?;
     if user.is_current() {

@@ -1,4 +1,5 @@
-//! Dry run of giving up privileges, in a thread that ends: Linux keeps all of them per thread.
+//! Dry run of dropping privileges. It runs in a thread of its own, because Linux keeps privileges
+//! per thread.
 
 use std::thread;
 
@@ -18,12 +19,13 @@ use crate::app::{acme, logs, privileges};
 pub(in crate::app) struct Rehearsed {
     /// Problems that keep convey from starting, a line each.
     pub(in crate::app) obstacles: Vec<String>,
-    /// Privileges that this kernel or this user cannot give up, a line each.
+    /// Privileges that this kernel or this user cannot drop, one per line.
     pub(in crate::app) warnings: Vec<String>,
 }
 
-/// Gives up the privileges of a start in a thread, and tries the reads and writes that convey does
-/// later. Root does this as the user of the unit that runs the file, with that unit's capabilities.
+/// Drops the privileges in a temporary thread, and tries the reads and writes that convey does
+/// later. If root runs the check, the thread uses the user and the capabilities of the systemd unit
+/// that runs the file.
 pub(in crate::app) fn rehearse(file: &ConfigFile, config: &Config) -> Rehearsed {
     let unit = User::is_root().then(|| ServiceUnit::of(&file.absolute())).flatten();
     let tried = thread::scope(|scope| {
@@ -44,7 +46,7 @@ fn act(file: &ConfigFile, config: &Config, unit: Option<&ServiceUnit>) -> Result
     let confined = Confined::this_thread(file, config)?;
     let mut obstacles = logs::obstacles(config);
     obstacles.extend(acme::obstacle(config));
-    // At a start every certificate has to be usable; a reload may keep the previous one.
+    // At a start, every certificate must be usable; a reload may keep the previous one.
     let file = file.unloaded();
     if let Err(error) = file.load() {
         let problems = super::super::Failure::Config(error);

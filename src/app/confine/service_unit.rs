@@ -9,26 +9,26 @@ use rustix::thread::CapabilitySet;
 
 use super::capability;
 
-/// Name of the package's unit.
+/// Name of the unit in convey's package.
 const NAME: &str = "convey.service";
 
-/// Properties that `systemctl show` prints, a line each.
+/// Properties for `systemctl show`, which prints one per line.
 const PROPERTIES: &str =
     "--property=User,AmbientCapabilities,CapabilityBoundingSet,ProtectHome,PrivateTmp,ExecStart";
 
-/// Unit that runs convey as a separate user.
+/// systemd unit that runs convey as a separate user.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ServiceUnit {
     pub(super) user: String,
-    /// Capabilities of its processes.
+    /// Capabilities of the unit's processes.
     pub(super) held: CapabilitySet,
-    /// Settings that hide folders from the unit, each with the folders.
+    /// Settings of the unit that hide folders, each with its hidden folders.
     hides: Vec<(&'static str, &'static [&'static str])>,
 }
 
 impl ServiceUnit {
-    /// Unit of this host that runs this configuration. `None` if systemd does not list it, or it
-    /// has no separate user.
+    /// Returns the unit of this host that runs this configuration. `None` if systemd does not list
+    /// such a unit, or if the unit has no separate user.
     pub(super) fn of(file: &Path) -> Option<ServiceUnit> {
         let shown = programs::command("systemctl").args(["show", PROPERTIES, NAME]).output().ok()?;
         let shown = String::from_utf8(shown.stdout).ok().filter(|_| shown.status.success())?;

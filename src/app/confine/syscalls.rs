@@ -1,9 +1,9 @@
-//! seccomp: system calls that convey, and the programs that it starts, may make.
+//! seccomp filter: system calls that convey, and the programs that it starts, may make.
 //!
-//! The list holds the calls of a network service (compare `systemd-analyze syscall-filter
-//! @system-service`), without those that administer a host. Other calls fail with `EPERM`, and the
-//! caller logs the failure. Calls newer than the list fail with `ENOSYS`, as on an older kernel:
-//! libraries then do without them.
+//! The list contains the calls of a network service (compare `systemd-analyze syscall-filter
+//! @system-service`), without calls that administer a host. Other calls fail with `EPERM`, and the
+//! caller logs the failure. Calls that are newer than the list fail with `ENOSYS`, as on an older
+//! kernel, so that libraries fall back to older calls.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -14,7 +14,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, sock_fil
 
 use super::KeptPrivilege;
 
-/// Calls that exist on every processor.
+/// Calls that exist on every architecture.
 const ALLOWED: &[c_long] = &[
     SYS_read,
     SYS_write,
@@ -194,7 +194,7 @@ const ALLOWED: &[c_long] = &[
     SYS_landlock_restrict_self,
 ];
 
-/// Older forms of these calls, which only the oldest processors have.
+/// Older variants of allowed calls. Among the supported architectures, only x86-64 has them.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[c_long] = &[
     SYS_open,
@@ -235,14 +235,14 @@ const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-/// Calls of the packet modes: programs of the kernel and their maps.
+/// Additional call of the packet modes, for BPF programs and their maps.
 const PACKETS: &[c_long] = &[SYS_bpf];
 
-/// Newest call that this list covers: `futex_requeue` of Linux 6.7. Calls since 5.1 have the same
-/// number on all architectures.
+/// Number of the newest call that the list covers: `futex_requeue` of Linux 6.7. Calls since Linux
+/// 5.1 have the same number on all architectures.
 const NEWEST: u32 = 456;
 
-/// Restricts this thread, and those that it starts, to the calls that convey needs.
+/// Restricts this thread, and the threads that it starts, to the calls that convey needs.
 pub(super) fn restrict(forwards_packets: bool) -> Result<(), KeptPrivilege> {
     let what = "convey may make all system calls (privileges.seccomp)";
     let program = program(forwards_packets).map_err(|error| KeptPrivilege::because(what, &error))?;
@@ -259,12 +259,12 @@ fn program(forwards_packets: bool) -> Result<BpfProgram, seccompiler::BackendErr
     SeccompFilter::new(rules, refuse, SeccompAction::Allow, TargetArch::try_from(ARCH)?)?.try_into()
 }
 
-/// A filter for calls that did not exist when the list was written.
+/// Filter that refuses calls which did not exist when the list was written.
 fn newer_than_the_list() -> BpfProgram {
     let instruction =
         |code: u32, jt, jf, k| sock_filter { code: u16::try_from(code).unwrap_or_default(), jt, jf, k };
     vec![
-        // `seccomp_data` begins with the number of the call.
+        // `seccomp_data` begins with the number of the system call.
         instruction(BPF_LD | BPF_W | BPF_ABS, 0, 0, 0),
         instruction(BPF_JMP | BPF_JGT | BPF_K, 0, 1, NEWEST),
         instruction(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | ENOSYS.unsigned_abs()),

@@ -1,4 +1,4 @@
-//! Unprivileged user, with the capabilities that convey's modes need.
+//! Unprivileged user that convey switches to, with the capabilities that its modes need.
 
 use std::ffi::CString;
 use std::io;
@@ -19,13 +19,13 @@ use crate::app::state_folder::FileOwner;
 pub(super) struct User {
     uid: Uid,
     gid: Gid,
-    /// All groups of the user, with the first group.
+    /// All groups of the user. The primary group is first.
     groups: Vec<Gid>,
 }
 
 impl User {
-    /// User with this name or number. A number without a user is its own group, as in a container
-    /// without a list of users.
+    /// Finds the user with this name or number. A number that the host does not list is accepted
+    /// with a group of the same number, as in a container without a list of users.
     pub(super) fn find(name: &str) -> Result<User, String> {
         let number = name.parse().ok().map(Uid::from_raw);
         let found = match number {
@@ -48,7 +48,7 @@ impl User {
         }
     }
 
-    /// Owner of the files that the user makes: its number, and that of its first group.
+    /// Owner of the files that this user creates: the user and its primary group.
     pub(super) fn owner(&self) -> FileOwner {
         FileOwner { uid: self.uid.as_raw(), gid: self.gid.as_raw() }
     }
@@ -61,17 +61,18 @@ impl User {
         Uid::effective().is_root()
     }
 
-    /// Makes the folders for this user that only root can make.
+    /// Creates the folders for this user that only root can create.
     pub(super) fn prepare(&self) -> io::Result<()> {
         ReservedPorts::prepare_for(self.uid.as_raw(), self.gid.as_raw())
     }
 
-    /// Switches this thread, and threads that it starts, to this user permanently, with only these
-    /// capabilities. Programs that convey starts (`nft`, `ip`) get them too. Returns the needed
-    /// capabilities that root had: in a container some may be missing.
+    /// Switches this thread, and the threads that it starts, permanently to this user. Only the
+    /// capabilities in `needed` remain; programs that convey starts (`nft`, `ip`) get them too.
+    /// Returns the needed capabilities that root had. In a container, some may be missing.
     pub(super) fn become_it(&self, needed: CapabilitySet) -> anyhow::Result<CapabilitySet> {
         let held = capabilities(None)?.permitted & needed;
-        // Without CAP_SETPCAP the bounding set stays: then no program has more than root had.
+        // Without CAP_SETPCAP the bounding set stays as it is. Programs then still gain no more
+        // than root had.
         let _ = bound(needed);
         let (uid, gid) = (rustix::thread::Uid::from_raw(self.uid.as_raw()), group(self.gid));
         let groups: Vec<_> = self.groups.iter().copied().map(group).collect();

@@ -12,7 +12,7 @@ use convey_model::{Interface, Mode};
 use super::super::host::Kernel;
 use super::super::{limits, offload, packet_plan, privileges, snat_ports};
 
-/// Examines ports and offload.
+/// Examines local ports, SNAT ports and the kernel's support for the configured offload.
 pub(super) async fn look(config: &Config, kernel: &Kernel, running: Option<&Running>) -> Examination {
     let mut seen = Examination::default();
     seen.findings.extend(of_snat_ports(config));
@@ -31,7 +31,7 @@ pub(super) async fn look(config: &Config, kernel: &Kernel, running: Option<&Runn
     seen
 }
 
-/// BPF filters of other programs on the ingress of each interface, by interface name.
+/// BPF filters of other programs on the ingress of each interface, with the name of the interface.
 pub(super) async fn foreign_filters(kernel: &Kernel) -> Vec<(String, BpfFilter)> {
     let mut found = Vec::new();
     for interface in &kernel.table.interfaces {
@@ -44,7 +44,8 @@ pub(super) async fn foreign_filters(kernel: &Kernel) -> Vec<(String, BpfFilter)>
     found
 }
 
-/// Finding for SNAT ports that convey would use, if they differ from the file's.
+/// Finding if the SNAT ports that convey would use differ from the ports in the file. `None` if
+/// they agree.
 fn of_snat_ports(config: &Config) -> Option<Diagnosis> {
     let (said, is_fatal) = match snat_ports::choose(config) {
         Ok((_, said)) => (said?, false),
@@ -55,7 +56,8 @@ fn of_snat_ports(config: &Config) -> Option<Diagnosis> {
     Some(features::snat_ports(&said, is_fatal, (config.passthrough.snat_ports.clone(), &reserved)))
 }
 
-/// Checks whether the kernel takes the programs. Loads them, and attaches them to nothing.
+/// Checks whether the kernel accepts convey's BPF programs. Loads the programs without attaching
+/// them.
 fn of_start(config: &Config, interfaces: &[Interface], seen: &mut Examination) {
     if privileges::check().is_err() {
         let needs = "root (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON)".to_owned();

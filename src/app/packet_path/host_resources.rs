@@ -16,8 +16,8 @@ use crate::app::packet_plan::{interfaces, needs_snat_address, selection, snat_ad
 use crate::app::paths::Parts;
 use crate::app::stale_filters::{self, Kinds, OwnHandle};
 
-/// Resources of the host: ownership, guard, reserved ports and filters keep other processes and the
-/// host's stack away from forwarded traffic.
+/// Resources of the host: ownership, guard, reserved ports and filters. They keep other processes
+/// and the host's stack away from forwarded traffic.
 pub(super) struct HostResources {
     pub(super) interfaces: Vec<Interface>,
     pub(super) snat_addresses: Vec<IpAddr>,
@@ -31,7 +31,7 @@ pub(super) struct HostResources {
 }
 
 impl HostResources {
-    /// Where the flow cache is attached; `handed` are the links of another process.
+    /// Parameters to attach the flow cache. `handed` are the XDP links of another process.
     pub(super) fn attached<'a>(&'a self, handed: &'a XdpLinks) -> Attached<'a> {
         Attached { interfaces: &self.interfaces, filter_handle: self.filters.number, handed }
     }
@@ -41,7 +41,7 @@ impl HostResources {
         let (Kernel { netlink, table, network }, settings) = (kernel, &config.passthrough);
         let interfaces = interfaces(config, network)?;
         let snat_addresses = snat_addresses(config, network)?;
-        // Take ownership before any step that would affect another process.
+        // Take ownership before any step that could affect another process.
         let ownership = Ownership::default().missing(config)?;
         let needs = needs_snat_address(config, network, &snat_addresses);
         let needed = snat_addresses.iter().copied().filter(|ip| needs(*ip));
@@ -49,8 +49,7 @@ impl HostResources {
         let selection = selection(settings, &snat.addresses(), with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = reserve_ports(settings, &snat_addresses)?;
-        // The guard is up, so packets that these filters forwarded so far do not reach the host's
-        // stack.
+        // These filters have kept their packets from the host's stack. Now the new guard does.
         stale_filters::remove(netlink, &table.interfaces, Kinds::FlowCaches).await;
         let filters = OwnHandle::new(netlink, &table.interfaces).await?;
         for found in masquerade::of_host(config, &snat_addresses, network) {
@@ -71,7 +70,8 @@ impl HostResources {
     }
 }
 
-/// Reserves the SNAT ports, if any are used; otherwise gives back those of a process that is gone.
+/// Reserves the SNAT ports. Without SNAT addresses, releases ports that a dead process left
+/// reserved.
 fn reserve_ports(
     settings: &PacketSettings,
     snat_addresses: &[IpAddr],
@@ -83,7 +83,7 @@ fn reserve_ports(
     Ok(Some(ReservedPorts::add(settings.snat_ports.clone())?))
 }
 
-/// Error text for an old kernel, or a container's kernel that allows neither.
+/// Error text if the kernel is too old, or a container allows neither kind of guard.
 const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs Linux 6.6, or 5.12 and nftables; \
     passthrough.guard = false turns the guard off, see iptables/)";
 

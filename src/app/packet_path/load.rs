@@ -1,4 +1,5 @@
-//! Counters outside of the workers: lost frames, frames that a guard drops, memory, floods.
+//! Tasks that count events outside the workers: lost frames, frames that a guard drops, memory
+//! peaks, floods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +12,17 @@ use tokio::task::JoinSet;
 use crate::app::flood;
 use crate::app::paths::Parts;
 
-/// Interval between checks of the memory for frames.
+/// Interval between checks for a peak of memory for frames.
 const PEAK_LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Parts of the data path whose counters are watched.
+/// Components of the data path whose counters are watched.
 pub(super) struct WatchedParts<'a> {
     pub(super) pipeline: &'a Pipeline,
     pub(super) offloader: Option<&'a Offloader>,
     pub(super) guards: Vec<StackedTags>,
 }
 
-/// Starts tasks that watch lost frames, frames that guards drop, peaks of memory and floods.
+/// Starts the tasks that watch lost frames, frames that guards drop, memory peaks and floods.
 pub(super) fn watch_load(
     tasks: &mut JoinSet<()>,
     parts: &Parts<'_>,
@@ -47,13 +48,14 @@ async fn count_overruns(overruns: Overruns, interval: Duration) {
     }
 }
 
-/// Counters of the active guards.
+/// Counters of frames that the active guards drop.
 pub(super) fn stacked_tags(guard: Option<&Guard>, lasting: Option<&LastingGuard>) -> Vec<StackedTags> {
     let (guard, lasting) = (guard.map(Guard::stacked_tags), lasting.map(LastingGuard::stacked_tags));
     guard.into_iter().chain(lasting).collect()
 }
 
-/// Counts the frames that these guards dropped for a second priority tag, once per interval.
+/// Counts, once per interval, the frames that these guards dropped because of a second priority
+/// tag.
 async fn count_stacked_tags(guards: Vec<StackedTags>, stats: Arc<PacketStats>, interval: Duration) {
     let mut ticks = tokio::time::interval(interval);
     loop {
@@ -62,7 +64,7 @@ async fn count_stacked_tags(guards: Vec<StackedTags>, stats: Arc<PacketStats>, i
     }
 }
 
-/// Returns memory to the kernel after a peak of waiting frames.
+/// Returns free memory to the kernel after a peak of queued frames.
 async fn note_peaks(frames: FrameMemory) {
     let mut ticks = tokio::time::interval(PEAK_LOOK_EVERY);
     loop {

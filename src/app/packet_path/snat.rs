@@ -1,4 +1,4 @@
-//! SNAT addresses that servers begin to see while packets are forwarded.
+//! Takes SNAT addresses that servers begin to see while packets are forwarded.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,8 +14,8 @@ use crate::app::attachments::Attachments;
 use crate::app::ownership::SnatOwnership;
 
 impl PacketPath {
-    /// Servers without an available SNAT address, each with the reason. With `again`, tries once
-    /// more to take the ports.
+    /// Servers without an available SNAT address, with the reason. With `again`, first retries to
+    /// take the ports.
     pub(in crate::app) fn unreachable(&mut self, again: bool) -> UnreachableServers {
         if again && !self.unreachable.is_empty() {
             self.snat.forget_withheld();
@@ -25,8 +25,8 @@ impl PacketPath {
         self.unreachable.clone()
     }
 
-    /// Takes the SNAT addresses that servers see by this snapshot, and captures the answers to
-    /// them.
+    /// Takes the SNAT addresses that servers see according to this snapshot, and captures the
+    /// replies to these addresses.
     pub(super) fn take_snat_addresses(&mut self, snapshot: &Snapshot) {
         let (network, servers) = (&snapshot.network, servers_with_snat(snapshot));
         let (choice, addresses) = (self.snat_choice, &self.snat_addresses);
@@ -56,7 +56,7 @@ impl PacketPath {
     }
 }
 
-/// Captures and guards the answers to the SNAT addresses of this process.
+/// Captures and guards the replies to the SNAT addresses of this process.
 pub(super) fn capture_snat(attachments: &mut Attachments, snat: &SnatOwnership) {
     let selection = attachments.selection().clone().with_snat(snat.addresses());
     let dsr = attachments.dsr().clone();

@@ -1,4 +1,4 @@
-//! Changes of the configuration and of server health, applied to both data paths.
+//! Applies changes of the configuration and of server health to both data paths.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::app::proxy_path::ProxyPath;
 use crate::app::resources;
 use crate::app::restart::{Started, without_packets};
 
-/// Prepared sockets, ownership and logs of the next configuration.
+/// Sockets, ownership and logs that were prepared for the next configuration.
 pub(in crate::app) struct Ready {
     proxy: Option<convey_proxy::PreparedSockets>,
     ownership: Option<Ownership>,

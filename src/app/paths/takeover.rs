@@ -1,4 +1,4 @@
-//! Takeover of sockets, sessions and flows from the previous process.
+//! Takes over sockets, sessions and flows from the previous process.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,15 +13,16 @@ use super::Paths;
 use crate::app::proxy_path::ProxyPath;
 use crate::app::upgrade::{AdminInUse, LetGo, Predecessor};
 
-/// Previous process that waits for this one, with its operator sockets that this one uses.
+/// Predecessor that waits for this process, with the operator sockets that this process already
+/// uses.
 pub(super) struct Awaited {
     process: Predecessor,
     admin: AdminInUse,
 }
 
 impl Paths {
-    /// Accepts sockets of another process in place of new ones, and remembers the process for the
-    /// handover. `admin` holds which operator sockets are in use here.
+    /// Uses the sockets of another process in place of new ones, and remembers the process for the
+    /// handover. `admin` contains the operator sockets that this process already uses.
     pub(in crate::app) fn expect(
         &mut self,
         process: Option<Predecessor>,
@@ -34,13 +35,14 @@ impl Paths {
         self.predecessor = process.map(|process| Awaited { process, admin });
     }
 
-    /// Takes over from the previous process, if there is one, and continues its flows by this
-    /// snapshot. Returns its sessions, or `None` if clients must not be accepted.
+    /// Takes over from the previous process, if there is one, and continues its flows with this
+    /// snapshot. Returns its UDP sessions, or `None` if this process must not accept clients.
     pub(super) fn take_over_from_predecessor(
         &mut self,
         snapshot: &Arc<Snapshot>,
     ) -> Option<Vec<HandedSession>> {
-        // Also closes unused sockets, even without a previous process.
+        // This call also closes unused sockets, which may come from a service manager without a
+        // previous process.
         let taken = self.proxy.as_mut().map(ProxyPath::taken).unwrap_or_default();
         let Some(awaited) = self.predecessor.take() else { return Some(Vec::new()) };
         let sessions = self.take_over_from(&awaited, taken, snapshot);
@@ -70,23 +72,24 @@ impl Paths {
         Ok(sessions)
     }
 
-    /// SNAT addresses that convey chose on this host because the configuration names none.
+    /// SNAT addresses that convey chose on this host. `None` if the configuration names addresses,
+    /// or without passthrough mode.
     fn chosen_addresses(&self) -> Option<&[IpAddr]> {
         let packets = self.packets.as_ref().filter(|packets| !packets.has_named_addresses())?;
         packets.snat().map(|snat| snat.addresses)
     }
 
-    /// Whether the previous process has handed over.
+    /// Checks that the handover has succeeded, if there was one.
     ///
-    /// # Errors
-    /// Reason why the handover failed. Then this process serves no client.
+    /// # Errors Reason why the handover failed. This process then serves no client.
     pub(in crate::app) fn has_taken_over(&mut self) -> anyhow::Result<()> {
         self.not_let_go.take().map_or(Ok(()), Err)
     }
 }
 
-/// Error message for an upgrade that fails: because of the file, or because the `chosen` SNAT
-/// addresses of this host differ from those that servers have `seen`.
+/// Error message for an upgrade in which flows would be lost. The cause is the new file, or the
+/// SNAT addresses that convey has `chosen` on this host, if they lack an address that servers have
+/// `seen`.
 fn cannot_go_on(lost: usize, open: usize, chosen: Option<&[IpAddr]>, seen: BTreeSet<IpAddr>) -> String {
     let list = |all: &[IpAddr]| all.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
     if let Some(chosen) = chosen {

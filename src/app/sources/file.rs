@@ -6,11 +6,11 @@ use convey_control::ConfigFile;
 
 use super::ConfigSource;
 
-/// Source of the file.
+/// Configuration file as a source.
 pub(in crate::app) struct FileSource(PathBuf);
 
 impl FileSource {
-    /// Source for the file at this path.
+    /// Creates a source for the file at this path.
     pub(in crate::app) fn new(path: &Path) -> FileSource {
         FileSource(path.to_owned())
     }

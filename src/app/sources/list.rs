@@ -7,14 +7,14 @@ use convey_control::ConfigFile;
 
 use super::ConfigSource;
 
-/// Source of the list.
+/// List of servers as a source.
 pub(super) struct ListSource {
     path: PathBuf,
     settings: ListSettings,
 }
 
 impl ListSource {
-    /// Source for the list at this path.
+    /// Creates a source for the list at this path.
     pub(super) fn new(path: &Path, settings: ListSettings) -> ListSource {
         ListSource { path: path.to_owned(), settings }
     }

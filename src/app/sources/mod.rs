@@ -1,5 +1,5 @@
-//! Sources of a whole configuration. Each source is one implementation of [`ConfigSource`], and one
-//! file of this folder.
+//! Sources of a whole configuration. Each source is an implementation of [`ConfigSource`] in a file
+//! of this folder.
 
 mod etcd;
 mod file;
@@ -18,8 +18,8 @@ pub(super) use self::file::FileSource;
 use self::list::ListSource;
 use super::state_folder::FileOwner;
 
-/// Source for the options: every kind of source has one line here. A remote source keeps its files
-/// below `state_dir`.
+/// Creates the source that the options select. A remote source keeps its files below `state_dir`. A
+/// new kind of source needs one line here.
 pub(super) fn of(options: &Options, state_dir: &Path) -> Box<dyn ConfigSource> {
     match options.origin() {
         ConfigOrigin::File(path) => Box::new(FileSource::new(path)),
@@ -28,8 +28,8 @@ pub(super) fn of(options: &Options, state_dir: &Path) -> Box<dyn ConfigSource> {
     }
 }
 
-/// Source for a check of the configuration: a remote source puts its files into `folder`, which is
-/// temporary.
+/// Creates a source for a check of the configuration. A remote source writes its files to `folder`,
+/// which is temporary.
 pub(super) fn to_check(options: &Options, folder: &Path) -> Box<dyn ConfigSource> {
     match options.origin() {
         ConfigOrigin::Etcd(address) => Box::new(EtcdSource::to_check(address.clone(), folder)),
@@ -39,11 +39,12 @@ pub(super) fn to_check(options: &Options, folder: &Path) -> Box<dyn ConfigSource
 
 /// Source of a whole configuration.
 ///
-/// A start and each reload load a file of this host. A local source returns this file's path, and
-/// convey watches the file. Any other source fetches its files into a folder, and requests reloads
-/// itself.
+/// convey always loads the configuration from a file on this host. For a local source, `file` is
+/// that file, and convey watches it. A remote source fetches its files into a folder, and requests
+/// reloads itself.
 pub(super) trait ConfigSource {
-    /// File to load. With `brought_into` it is in the folder of a remote source.
+    /// File to load. For a remote source, `brought_into` is set, and the file is in the folder of
+    /// the source.
     fn file(&self) -> ConfigFile;
 
     /// Address of the source, if it is remote.
@@ -51,38 +52,36 @@ pub(super) trait ConfigSource {
         None
     }
 
-    /// Puts `file` in place before it is loaded. Leaves no thread behind.
+    /// Writes `file` before it is loaded. No thread is left running.
     ///
-    /// # Errors
-    /// There is no configuration to start with: operator-facing message.
+    /// # Errors There is no configuration to start with: operator-facing message.
     fn fetch(&self, _file: &ConfigFile) -> Result<Fetched, String> {
         Ok(Fetched::default())
     }
 
-    /// Gives the files, and the folders that [`ConfigSource::fetch`] has `made`, to the user that
-    /// convey becomes.
+    /// Changes the owner of the files, and of the folders that [`ConfigSource::fetch`] has `made`,
+    /// to the user that convey switches to.
     ///
-    /// # Errors
-    /// This process lacks the right: operator-facing message.
+    /// # Errors This process lacks the right: operator-facing message.
     fn give_to(&self, _made: &[PathBuf], _owner: FileOwner) -> Result<(), String> {
         Ok(())
     }
 
     /// Requests a reload whenever the source has changed, in a separate thread, until
-    /// [`RemoteState::end_comes`]. The configuration that was loaded is in force.
+    /// [`RemoteState::end_comes`]. When it is called, the loaded configuration is in force.
     fn follow(self: Box<Self>, _with: FollowedWith) {}
 }
 
 /// Result of a fetch.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
-    /// Warnings for operators, a line each.
+    /// Warnings for operators, one per line.
     pub(super) remarks: Vec<String>,
     /// Folders that were created.
     pub(super) made: Vec<PathBuf>,
 }
 
-/// State that a source needs while it is followed.
+/// Channels and state that a source uses while it is followed.
 #[derive(Clone)]
 pub(super) struct FollowedWith {
     /// Channel for reload requests.

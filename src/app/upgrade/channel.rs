@@ -1,5 +1,5 @@
-//! Messages and descriptors between the old and the new process, over a pair of sockets that only
-//! these two have.
+//! Channel for messages and file descriptors between the old and the new process. It is a pair of
+//! sockets that no other process has.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,35 +26,35 @@ const MAX_MESSAGE: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Channel {
     socket: OwnedFd,
-    /// Buffer for one message at a time: there may be one for each session of UDP.
+    /// Receive buffer, kept between messages: there may be one message per UDP session.
     buffer: Mutex<Vec<u8>>,
 }
 
 impl Channel {
-    /// Creates both ends. A process that is started later inherits neither, unless as its standard
-    /// input.
+    /// Creates both ends. A process that is started later does not inherit them, unless one is
+    /// passed as its standard input.
     pub(super) fn pair() -> io::Result<[Channel; 2]> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (one, other) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
         Ok([Channel::new(one), Channel::new(other)])
     }
 
-    /// End of a channel that another process has created.
+    /// Wraps an end that another process has created.
     pub(super) fn new(socket: OwnedFd) -> Channel {
         Channel { socket, buffer: Mutex::default() }
     }
 
-    /// Descriptor of this end.
+    /// Returns the descriptor of this end.
     pub(super) fn into_inner(self) -> OwnedFd {
         self.socket
     }
 
-    /// Closes the channel for both ends: a thread that waits here continues.
+    /// Closes the channel in both directions. A thread that waits on it continues with an error.
     pub(super) fn close(&self) {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Limits the wait for sending and for receiving each message.
+    /// Sets the timeout for sending and for receiving each message.
     pub(super) fn set_patience(&self, patience: Duration) -> io::Result<()> {
         set_socket_timeout(&self.socket, Timeout::Recv, Some(patience))?;
         Ok(set_socket_timeout(&self.socket, Timeout::Send, Some(patience))?)

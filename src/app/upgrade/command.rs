@@ -1,4 +1,4 @@
-//! `convey upgrade`: requests a running process to hand over to a new one.
+//! `convey upgrade`: asks a running process to hand over to a new one.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -24,29 +24,30 @@ use serde::Deserialize;
 use super::control::{Asked, PREFIX};
 use crate::app::{Failure, port_owner, print, runtime};
 
-/// Timeout of an upgrade. Longer than the time after which the old process gives up.
+/// Timeout of an upgrade. It is longer than the time after which the old process gives up.
 const UPGRADE: Duration = Duration::from_secs(120);
 
-/// Timeout for a process that is stopping, which answers at once.
+/// Timeout for the answer of a process that is stopping, which answers immediately.
 const RELEASE: Duration = Duration::from_secs(5);
 
 /// Maximum number of processes that an error lists.
 const MAX_NAMED: usize = 8;
 
-/// Maximum length of an answer in bytes.
+/// Maximum length of the answer, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
 /// Running convey process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Running {
-    /// Full name of its socket.
+    /// Full name of its control socket for upgrades.
     name: String,
-    /// Address of its statistics.
+    /// Address of its statistics, as text.
     statistics: String,
 }
 
-/// Upgrades the process that answers at `socket`, if it is given. Otherwise upgrades the process
-/// that runs with `file`, or the only process unless the file `is_named`.
+/// Upgrades a running process: with `socket`, the one that answers there; otherwise the one that
+/// runs with `file`. If the command line does not name the file (`is_named` is false), also the
+/// only running process.
 pub(in crate::app) fn run(
     file: &ConfigFile,
     is_named: bool,
@@ -59,7 +60,7 @@ pub(in crate::app) fn run(
         ([], None) => return Err(anyhow!("no convey of this user runs in this network namespace").into()),
         (some, None) if is_named => of_file(some, file)?,
         ([one], None) => one,
-        // The default file may exist, and one of the processes may run with it.
+        // The default file may be the file of one of the processes.
         (several, None) => match of_file(several, file) {
             Ok(one) => one,
             Err(_) => return Err(anyhow!("{}", choose(several)).into()),
@@ -70,7 +71,7 @@ pub(in crate::app) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The process that runs with a file, or that serves statistics at the file's address.
+/// The process that runs with this file, or that serves statistics at the address in the file.
 fn of_file<'a>(running: &'a [Running], file: &ConfigFile) -> Result<&'a Running, Failure> {
     let path = file.absolute();
     let files: Vec<Option<PathBuf>> = running.iter().map(Running::config_file).collect();
@@ -81,7 +82,8 @@ fn of_file<'a>(running: &'a [Running], file: &ConfigFile) -> Result<&'a Running,
         (Some(_), Some(_)) => return Err(anyhow!("{}", choose(running)).into()),
         (None, _) => {}
     }
-    // The configuration is in etcd, or this user cannot read the statistics.
+    // No process reported this file: its configuration may be in etcd, or this user cannot read its
+    // statistics.
     if let ([one], [None]) = (running, &files[..]) {
         return Ok(one);
     }
@@ -99,7 +101,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || real(one).is_some_and(|one| Some(one) == real(other))
 }
 
-/// The process that answers at a control socket.
+/// The process that answers at this control socket.
 fn at_socket<'a>(running: &'a [Running], socket: &Path) -> anyhow::Result<&'a Running> {
     #[derive(Deserialize)]
     struct Status {
@@ -123,8 +125,7 @@ fn at_socket<'a>(running: &'a [Running], socket: &Path) -> anyhow::Result<&'a Ru
     })
 }
 
-/// Asks a process that is stopping to give up its statistics socket. Returns whether a process has
-/// done so.
+/// Asks a stopping process to give up its statistics socket. Returns whether a process has done so.
 pub(in crate::app) fn release(statistics: SocketAddr) -> bool {
     let Ok(running) = running(geteuid().as_raw()) else { return false };
     let here = running.iter().filter(|one| one.statistics == statistics.to_string());
@@ -138,15 +139,15 @@ fn choose(several: &[Running]) -> String {
     )
 }
 
-/// Running processes whose socket names this user may trust.
+/// Running processes whose socket names `user` can trust.
 fn running(user: u32) -> io::Result<Vec<Running>> {
     let sockets = unix_sockets(format!("\0{PREFIX}").as_bytes())?.into_iter();
     let named = sockets.filter_map(|socket| Some((socket.uid, Running::named(&socket.name)?)));
-    // Before Linux 5.3 the kernel does not list the owners of sockets: then `ask` checks the user
-    // that answers.
+    // Before Linux 5.3 the kernel does not list the owners of sockets. Then `ask` checks the user
+    // of the process that answers.
     let ours = named.filter(|(uid, one)| uid.is_none_or(|uid| one.may_be_of(uid, user)));
     let mut running: Vec<Running> = ours.map(|(_, one)| one).collect();
-    // Accepted connections have the name of their socket too.
+    // The list also contains accepted connections, which have the same name as their socket.
     running.sort_by(|one, other| one.name.cmp(&other.name));
     running.dedup();
     Ok(running)
@@ -159,27 +160,29 @@ impl Running {
         Some(Running { name: name.to_owned(), statistics: statistics.to_owned() })
     }
 
-    /// File that the process runs with, if its statistics are readable.
+    /// Configuration file of the process. `None` if its statistics cannot be read.
     fn config_file(&self) -> Option<PathBuf> {
         let status: RunningStatus = statistics::read(self.statistics.parse().ok()?).ok()?;
         Some(status.config_file()?.path)
     }
 
-    /// `/etc/convey/config.toml with statistics on 127.0.0.1:7000`, or without the file.
+    /// Description such as `/etc/convey/config.toml with statistics on 127.0.0.1:7000`. Without the
+    /// file if it is unknown.
     fn described(&self) -> String {
         let file = self.config_file().map(|path| format!("{} with ", path.display()));
         format!("{}statistics on {}", file.unwrap_or_default(), self.statistics)
     }
 
-    /// Number of the process that answers.
+    /// Id of the process that listens on the socket.
     fn process(&self) -> Option<u32> {
         let address = unix::SocketAddr::from_abstract_name(&self.name).ok()?;
         let stream = unix::UnixStream::connect_addr(&address).ok()?;
         u32::try_from(socket_peercred(&stream).ok()?.pid.as_raw_nonzero().get()).ok()
     }
 
-    /// Whether `user` may trust the name of a socket that `owner` owns: any user may take any name.
-    /// Root trusts itself, and the user who serves the statistics in the name.
+    /// Whether `user` can trust the name of a socket that belongs to `owner`. Any user may bind any
+    /// name, so root trusts only itself and the user who serves the statistics at the address in
+    /// the name.
     fn may_be_of(&self, owner: u32, user: u32) -> bool {
         let serves_statistics = || {
             let at = self.statistics.parse().map(Endpoint::tcp);
@@ -203,7 +206,7 @@ fn ask(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<String>
     stream.set_write_timeout(Some(patience))?;
     stream.write_all(format!("{}\n", what.name()).as_bytes())?;
     let answer = read_until(&stream, deadline).context("convey does not answer")?;
-    // The answer is printed to a terminal.
+    // Clean the answer, because it is printed to a terminal.
     let answer = one_line(answer.trim_end());
     match answer.split_once(' ') {
         Some(("ok", done)) => Ok(done.to_owned()),
@@ -212,7 +215,7 @@ fn ask(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<String>
     }
 }
 
-/// Reads to the end, even if the data comes slowly, until the deadline.
+/// Reads until the end of the stream or the deadline, even if the data arrives slowly.
 #[expect(clippy::disallowed_methods, reason = "a command: it goes by the clock of the host")]
 fn read_until(mut stream: &unix::UnixStream, deadline: Instant) -> io::Result<String> {
     let (mut answer, mut buffer) = (Vec::new(), [0; 4 << 10]);
@@ -237,7 +240,7 @@ mod tests {
 
     #[test]
     fn root_trusts_itself_and_who_serves_the_statistics() {
-        // A separate address: other tests could take the port.
+        // A separate address, because other tests could take the port.
         let listener = std::net::TcpListener::bind("127.0.93.7:0").unwrap();
         let statistics = listener.local_addr().unwrap().to_string();
         let one = Running { name: String::new(), statistics };

@@ -1,8 +1,8 @@
-//! Abstract Unix socket by which `convey upgrade` reaches a running process. The socket is gone
-//! with the process.
+//! Abstract Unix socket on which a running process receives requests of `convey upgrade`. The
+//! socket disappears with the process.
 //!
-//! Its name contains the address of the process's statistics, and a number that no other process
-//! can have bound before. Only root and the process's own user are accepted.
+//! Its name contains the statistics address of the process, and an unpredictable number so that no
+//! other process can have bound it before. Only root and the user of the process are accepted.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,22 +19,22 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// Maximum number of concurrent clients; further ones are disconnected.
+/// Maximum number of concurrent clients. Further clients are disconnected.
 const MAX_CLIENTS: usize = 8;
 
 /// Maximum length of a request in bytes.
 const MAX_REQUEST: u64 = 64;
 
-/// Time that a client has to send its request.
+/// Time for a client to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Without a pause, a lack of descriptors would make accepting spin.
+/// Pause after a failed accept. Without it, accepting would spin while descriptors are lacking.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Prefix of the names of these sockets.
 pub(super) const PREFIX: &str = "convey control ";
 
-/// Request to this process, with the sender for the answer: the result, or the reason of a failure.
+/// Request to this process. `answer` receives the result, or the reason of a failure.
 pub(in crate::app) struct Request {
     pub(in crate::app) what: Asked,
     pub(in crate::app) answer: oneshot::Sender<Result<String, String>>,
@@ -45,7 +45,7 @@ pub(in crate::app) struct Request {
 pub(in crate::app) enum Asked {
     /// Hand over to a new process.
     Upgrade,
-    /// Give up the statistics socket, if this process is stopping.
+    /// Give up the statistics socket if this process is stopping.
     Release,
 }
 
@@ -63,7 +63,7 @@ impl Asked {
     }
 }
 
-/// Control socket for upgrades; closed when dropped.
+/// Control socket for upgrades. Dropping it closes the socket.
 pub(in crate::app) struct Control {
     requests: mpsc::Receiver<Request>,
     task: AbortHandle,
@@ -76,13 +76,13 @@ impl Drop for Control {
 }
 
 impl Control {
-    /// Listens for requests from now on. To be called in the runtime.
+    /// Listens for requests from now on. Must be called within the runtime.
     pub(in crate::app) fn listen(statistics: SocketAddr) -> io::Result<Control> {
         let (request, requests) = mpsc::channel(MAX_CLIENTS);
         Ok(Control { requests, task: listen(statistics, request)? })
     }
 
-    /// Next request.
+    /// Waits for the next request.
     pub(in crate::app) async fn next(&mut self) -> Request {
         match self.requests.recv().await {
             Some(request) => request,
@@ -117,7 +117,7 @@ fn listen(statistics: SocketAddr, requests: mpsc::Sender<Request>) -> io::Result
 }
 
 fn may_ask(stream: &UnixStream) -> bool {
-    // A process of another PID namespace has no number here.
+    // The kernel cannot report a peer that has no id in this PID namespace.
     let Ok(peer) = stream.peer_cred() else { return false };
     let may = [0, geteuid().as_raw()].contains(&peer.uid());
     if !may {
@@ -160,7 +160,7 @@ mod tests {
 
     #[tokio::test]
     async fn upgrade_clients_beyond_the_limit_are_disconnected() {
-        // Derived from the process id, which no other process has.
+        // The port is derived from the process id, so that no other process uses the same address.
         let at = SocketAddr::from(([192, 0, 2, 1], 1_024 + (std::process::id() % 60_000) as u16));
         let mut control = Control::listen(at).unwrap();
         let name = unix_sockets(format!("\0{PREFIX}{at} ").as_bytes()).unwrap().remove(0).name;

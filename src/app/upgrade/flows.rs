@@ -1,5 +1,5 @@
-//! Handover of packet-mode flows in a sealed memory file. Frontends and servers have other numbers
-//! in each process, so the messages contain their names.
+//! Handover of packet-mode flows in a sealed memory file. The numbers of frontends and servers
+//! differ between processes, so their names are sent too.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -15,19 +15,20 @@ use convey_model::{ServerKey, Timestamp};
 use convey_snapshot::Snapshot;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
-/// Flows of workers that handle no frame for the moment. Owners have the numbers of the snapshot.
+/// Flows of workers that have stopped handling frames. The flows refer to frontends and servers by
+/// the numbers in `snapshot`.
 pub(in crate::app) struct HeldFlows {
     pub(in crate::app) flows: Answers<WorkerFlows>,
     pub(in crate::app) snapshot: Arc<Snapshot>,
 }
 
-/// Flows on their way to the new process, in a file.
+/// Flows for the new process, in a file.
 pub(super) struct SentFlows {
     pub(super) file: OwnedFd,
-    /// Time since which no frame is handled.
+    /// Time since which the workers have handled no frames.
     pub(super) since: Timestamp,
     pub(super) owners: Owners,
-    /// Number of open flows that have to stay with their worker, which owns their SNAT port.
+    /// Number of open flows that must stay with their worker, because it owns their SNAT port.
     pub(super) bound_to_workers: usize,
 }
 
@@ -39,16 +40,16 @@ pub(in crate::app) struct HandedFlows {
     owners: Owners,
 }
 
-/// Flows with this process's numbers for frontends and servers.
+/// Handed-over flows, converted to this process's numbers of frontends and servers.
 pub(in crate::app) struct OwnedFlows {
     pub(in crate::app) flows: Vec<KnownFlow>,
-    /// Time since which no process handles frames.
+    /// Time since which no process has handled frames.
     pub(in crate::app) since: Timestamp,
-    /// Number of open flows without a frontend or a server here.
+    /// Number of open flows whose frontend or server does not exist in this process.
     pub(in crate::app) lost: usize,
 }
 
-/// Names of frontends and servers by their numbers.
+/// Names of frontends and servers, by their numbers in a process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Owners {
     pub(super) servers: HashMap<u32, ServerKey>,
@@ -56,7 +57,7 @@ pub(super) struct Owners {
 }
 
 impl Owners {
-    /// Names and numbers of this snapshot.
+    /// Names and numbers in this snapshot.
     fn of(snapshot: &Snapshot) -> Owners {
         let servers = snapshot.pools.iter().flat_map(|pool| {
             pool.servers.iter().map(|server| {
@@ -89,7 +90,7 @@ impl HeldFlows {
 }
 
 impl HandedFlows {
-    /// Reads the flows that another process has written.
+    /// Reads the flows from the file that another process has written.
     pub(super) fn read(file: OwnedFd, since: Timestamp, owners: Owners) -> anyhow::Result<HandedFlows> {
         Ok(HandedFlows { flows: decode(&read(file, MAX_FILE)?)?, since, owners })
     }
@@ -99,7 +100,7 @@ impl HandedFlows {
         self.flows.iter().filter(|flow| flow.is_open()).count()
     }
 
-    /// SNAT addresses of the open flows.
+    /// SNAT addresses that open flows use.
     pub(in crate::app) fn snat_addresses(&self) -> BTreeSet<IpAddr> {
         let open = self.flows.iter().filter(|flow| flow.is_open() && flow.view == View::BothSides);
         open.map(|flow| flow.server.dst.ip()).collect()
@@ -132,10 +133,10 @@ pub(super) fn read_events(file: OwnedFd) -> anyhow::Result<Vec<CacheEvent>> {
     Ok(decode(&read(file, MAX_FILE)?)?)
 }
 
-/// Maximum size of a file: more than fifty million flows.
+/// Maximum size of a file in bytes. It has room for more than fifty million flows.
 const MAX_FILE: u64 = 8 << 30;
 
-/// Seals against further changes by the writer.
+/// Seals that prevent the writer from changing the file.
 const SEALS: SealFlags =
     SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
@@ -147,7 +148,8 @@ fn write(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Only memory files have seals, so reading does not block and the length is fixed.
+/// Reads a sealed file. Only memory files have seals, so reading does not block and the length is
+/// fixed.
 fn read(file: OwnedFd, limit: u64) -> anyhow::Result<Vec<u8>> {
     anyhow::ensure!(fcntl_get_seals(&file)?.contains(SEALS), "the file of flows may still change");
     let (mut file, mut bytes) = (File::from(file), Vec::new());

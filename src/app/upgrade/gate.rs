@@ -1,5 +1,5 @@
-//! Decides between two ends of an upgrade: either the new process may serve, or this one stops
-//! first.
+//! Decides a race during an upgrade: either the new process is permitted to serve, or the old
+//! process stops first.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ const OPEN: u8 = 0;
 const PASSED: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// Passed or closed, once.
+/// Gate that is either passed or closed, once and finally.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     state: AtomicU8,
@@ -19,17 +19,18 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Returns whether the new process may serve. This decision is final.
+    /// Permits the new process to serve, and returns true, unless the gate is closed.
     pub(super) fn pass(&self) -> bool {
         self.change_to(PASSED)
     }
 
-    /// Returns whether the upgrade ends before the new process may serve.
+    /// Ends the upgrade before the new process may serve, and returns true, unless the gate is
+    /// passed.
     pub(super) fn close(&self) -> bool {
         self.change_to(CLOSED)
     }
 
-    /// Marks that this process stops: the control task answers no calls any more.
+    /// Signals that this process is stopping, so that the control task no longer answers calls.
     pub(super) fn begin_stop(&self) {
         self.stopping.notify_one();
     }
@@ -44,10 +45,10 @@ impl Gate {
     }
 }
 
-/// Held while there may be a new process that does not serve yet.
+/// Token that is held while a new process may exist that does not serve yet.
 pub(super) type Presence = mpsc::Sender<Infallible>;
 
-/// Waits until no [`Presence`] is held.
+/// Waits until all [`Presence`] tokens are dropped.
 pub(super) struct Absence(mpsc::Receiver<Infallible>);
 
 impl Absence {
@@ -61,7 +62,7 @@ impl Absence {
     }
 }
 
-/// The part of an upgrade that the successor's thread needs.
+/// Part of an upgrade's state that the successor's thread needs.
 #[derive(Clone)]
 pub(super) struct Passage {
     pub(super) gate: Arc<Gate>,

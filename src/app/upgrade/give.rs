@@ -1,4 +1,4 @@
-//! The old process of an upgrade: starts the new one, hands over, and ends or continues. All steps
+//! Old process of an upgrade: starts the new process, hands over, and ends or continues. All steps
 //! may block, with timeouts.
 
 use std::cell::RefCell;
@@ -35,22 +35,22 @@ use super::{DETACH, ENVIRONMENT, take};
 use crate::app::announce::HandedAnnouncement;
 use crate::app::dispatch_seed;
 
-/// Timeout for the new process's first message, which it sends at once.
+/// Timeout for the new process's first message, which it sends immediately.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Timeout for each message while the new process reads the configuration, looks names up and
-/// binds.
+/// Timeout for each message while the new process reads the configuration, looks up names and binds
+/// sockets.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Timeout for the new process to begin to serve after permission. Meanwhile no process begins a
-/// UDP session.
+/// Timeout between the permission to serve and the start of service in the new process. In this
+/// interval, no process accepts new UDP sessions.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for the new process to exit after it has closed the channel.
+/// Time for the new process to exit after it closed the channel.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Command line of this process. If the program's file was replaced since the start, the new file
-/// is used.
+/// Command line of this process. If the file of the program was replaced after the start, an
+/// upgrade runs the new file.
 #[derive(Debug, Clone)]
 pub(in crate::app) struct Program {
     path: PathBuf,
@@ -58,11 +58,11 @@ pub(in crate::app) struct Program {
 }
 
 impl Program {
-    /// To be called at the start: later the path of the running file may be lost.
+    /// Must be called at the start, because the path of the running file may be lost later.
     pub(in crate::app) fn of_this_process() -> io::Result<Program> {
         let mut arguments = std::env::args_os();
         let name = arguments.next().map(PathBuf::from);
-        // A named link that is changed later leads to the new version.
+        // Keep symbolic links in the path: they may point to a new version later.
         let path = match name.filter(|name| name.components().count() > 1) {
             Some(name) => std::path::absolute(name)?,
             None => std::env::current_exe()?,
@@ -71,8 +71,8 @@ impl Program {
     }
 }
 
-/// Returns the program, or a folder around it, if everybody may replace it: another user's code
-/// would run as this user.
+/// Returns the program file or its folder if every user may replace it. Code of another user would
+/// then run as this user.
 fn open_to_all(program: &Path) -> Option<PathBuf> {
     let real = program.canonicalize().ok()?;
     let mode = fs::metadata(&real).ok()?.permissions().mode();
@@ -99,47 +99,47 @@ pub(in crate::app) struct AdminSockets {
     pub(in crate::app) control: Option<HandedControl>,
 }
 
-/// Statistics socket for another process.
+/// Duplicate of the statistics socket for another process.
 #[derive(Debug)]
 pub(in crate::app) struct HandedStatistics {
     pub(in crate::app) listen: SocketAddr,
     pub(in crate::app) socket: OwnedFd,
 }
 
-/// Control socket for another process.
+/// Duplicate of the control socket for another process.
 #[derive(Debug)]
 pub(in crate::app) struct HandedControl {
     pub(in crate::app) path: PathBuf,
     pub(in crate::app) socket: OwnedFd,
 }
 
-/// Sockets that the new process has taken.
+/// Sockets that the new process has taken over.
 #[derive(Debug, Default)]
 pub(in crate::app) struct Taken {
-    /// Endpoints whose sockets the new process has.
+    /// Endpoints whose sockets the new process uses.
     pub(in crate::app) places: BTreeSet<Endpoint>,
-    /// Whether the new process has the control socket.
+    /// Whether the new process has taken over the control socket.
     pub(in crate::app) control: bool,
 }
 
-/// The new process. Dropping this before the new process serves kills it and waits for its end:
-/// until then it may use the sockets that both processes have, and own the names of filters that it
-/// has attached.
+/// The new process. If this value is dropped before the new process serves, it kills the process
+/// and waits for its end. Until then the process may use the sockets that both processes have, and
+/// own the names of filters that it attached.
 pub(super) struct Successor {
     child: Option<Child>,
-    /// The child, or the child's child.
+    /// Handle of the child, or of the grandchild if the new process is detached.
     process: RefCell<ProcessHandle>,
-    /// Whether the new process is the child's child.
+    /// Whether the new process is a grandchild.
     is_detached: bool,
     channel: Arc<Channel>,
     program: PathBuf,
-    /// Format of the messages; 0 before the new process has chosen one.
+    /// Message format that the new process chose. 0 before that.
     format: u32,
     passage: Passage,
 }
 
 impl Successor {
-    /// Starts the program with the end `theirs` of the channel.
+    /// Starts the program, and passes `theirs`, an end of the channel, to it.
     pub(super) fn start(
         program: &Program,
         ours: Arc<Channel>,
@@ -160,10 +160,10 @@ impl Successor {
         let is_detached = std::env::var_os("NOTIFY_SOCKET").is_some();
         command.env(ENVIRONMENT, if is_detached { DETACH } else { "1" });
         if !is_detached {
-            // A terminal sends signals to this process only, which passes them on.
+            // A terminal then sends signals only to this process, which passes them on.
             command.process_group(0);
         }
-        // These variables are for this process only.
+        // These variables apply to this process only.
         for name in ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
             command.env_remove(name);
         }
@@ -184,20 +184,21 @@ impl Successor {
         self.process.borrow().id()
     }
 
-    /// Records that the new process continues under another id.
+    /// Records that the new process has moved to another process id.
     fn follow(&self, process: u32) {
         if process != self.id() {
             self.process.replace(ProcessHandle::open(process));
         }
     }
 
-    /// Hands over the state. Returns once the new process is ready to serve.
+    /// Hands over the state. Returns the sockets that the new process has taken, once it is ready
+    /// to serve.
     pub(super) fn prepare(&mut self, offer: &Offer) -> Result<Taken, String> {
         self.greet().and_then(|()| self.hand_over(offer)).map_err(|failure| self.why(failure))
     }
 
-    /// Lets the new process serve and continue these sessions and flows. Returns once the new
-    /// process serves; the result is the child, unless a service manager becomes its parent.
+    /// Permits the new process to serve, and to continue these sessions and flows. Returns once it
+    /// serves. The result is the child, or `None` if a service manager becomes the parent.
     pub(super) fn begin(
         mut self,
         sessions: &[HandedSession],
@@ -208,8 +209,8 @@ impl Successor {
         if !self.is_detached {
             return Ok(Some(child));
         }
-        // The child has ended or will end soon, and must not stay a zombie. If the thread cannot
-        // start, it stays one until this process ends.
+        // The child has ended or will end soon. The thread reaps it; without the thread, it stays a
+        // zombie until this process ends.
         let _ = thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());
         Ok(None)
     }
@@ -286,7 +287,7 @@ impl Successor {
         }
     }
 
-    /// Hands over the servers of host names and sources.
+    /// Hands over the addresses of host names, and the servers of sources.
     fn hand_sources_over(&self, known: &Known) -> Result<(), HandoverFailure> {
         for name in &known.names {
             self.send(&Message::Name(name.into()), &[])?;
@@ -300,8 +301,8 @@ impl Successor {
         Ok(())
     }
 
-    /// Whether the new process assigns clients to the same workers. An older version ignores the
-    /// seed.
+    /// Whether the new process assigns clients to the same workers. It does not if it is an older
+    /// version, which ignores the seed, and the seed is a secret.
     fn spreads_clients_by(&self, seed: u64) -> bool {
         self.format >= WITH_DISPATCH_SEED || !dispatch_seed::is_secret(seed)
     }
@@ -356,7 +357,7 @@ impl Successor {
         }
     }
 
-    /// Operator-facing error message.
+    /// Converts a failure into an operator-facing error message.
     fn why(&mut self, failure: HandoverFailure) -> String {
         let program = self.program.display();
         let error = match failure {
@@ -377,14 +378,14 @@ impl Successor {
                 format!("{program} was not ready in time, and was stopped")
             }
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                // The reason may have been sent before the process ended.
+                // The new process may have sent the reason before it ended.
                 if let Ok((Message::Refused { why }, _)) = self.channel.receive() {
                     return format!("{program} refuses: {why}");
                 }
                 let status = self.child.as_mut().and_then(status);
                 let status = match status {
-                    // The child only started another process, whose exit status goes to the service
-                    // manager.
+                    // The child has only started the detached process. The exit status of that
+                    // process goes to the service manager.
                     Some(status) if self.is_detached && status.success() => "exit status unknown".to_owned(),
                     Some(status) => status.to_string(),
                     None => "without an exit".to_owned(),
@@ -416,12 +417,13 @@ impl Drop for Successor {
     }
 }
 
-/// Reason why a handover fails.
+/// Reason why a handover failed.
 enum HandoverFailure {
     Channel(io::Error),
     Refused(String),
     Unexpected(String),
-    /// Number of open flows that need a seed, which an older version ignores.
+    /// The new process is an older version, which would ignore the seed that this many open flows
+    /// need.
     OtherWorkers(usize),
 }
 
@@ -435,7 +437,7 @@ fn unexpected(message: &Message) -> HandoverFailure {
     HandoverFailure::Unexpected(take::name_of(message))
 }
 
-/// Exit status of a process that has closed the channel.
+/// Exit status of a process that has closed the channel. `None` if it does not exit in time.
 fn status(child: &mut Child) -> Option<std::process::ExitStatus> {
     let pause = Duration::from_millis(10);
     for _ in 0..END_TIMEOUT.as_millis() / pause.as_millis() {

@@ -1,8 +1,8 @@
-//! Messages between the two processes of an upgrade, and the descriptors that come with them.
+//! Messages between the two processes of an upgrade, and the descriptors that are sent with them.
 //!
-//! A version of convey may add kinds of messages and fields, with defaults for missing ones. A
-//! change that an older version must not ignore gets a new number in [`FORMATS`]: two versions
-//! without a common number refuse each other.
+//! A version of convey may add message kinds, and fields with defaults. If an older version must
+//! not ignore a change, the change needs a new number in [`FORMATS`]. Two versions without a common
+//! number refuse each other.
 
 mod announced;
 mod overlay;
@@ -23,52 +23,53 @@ use convey_control::{EventKind, EventLevel, KnownServer, LoggedEvent};
 use convey_model::{Endpoint, Protocol, ServerKey, Timestamp};
 use convey_proxy::HandedSession;
 
-/// Formats that this version writes and reads, the best one last.
+/// Message formats that this version reads and writes, the best one last.
 pub(super) const FORMATS: &[u32] = &[1, WITH_CONTROL, WITH_SOURCES, WITH_ANNOUNCEMENTS, WITH_DISPATCH_SEED];
 
-/// From this format on the control socket and runtime overrides are handed over.
+/// First format that hands over the control socket and runtime overrides.
 pub(super) const WITH_CONTROL: u32 = 2;
 
-/// From this format on the addresses of names and the servers of sources are handed over.
+/// First format that hands over the addresses of names and the servers of sources.
 pub(super) const WITH_SOURCES: u32 = 3;
 
-/// From this format on the damping of announced addresses is handed over.
+/// First format that hands over the damping of announced addresses.
 pub(super) const WITH_ANNOUNCEMENTS: u32 = 4;
 
-/// From this format on the new process assigns clients to workers by the seed that is handed over.
+/// First format whose new process assigns clients to workers by the seed that is handed over.
 pub(super) const WITH_DISPATCH_SEED: u32 = 5;
 
-/// Message of an upgrade. The old process begins with [`Message::Hello`], the new one answers with
-/// the chosen format.
+/// Message of an upgrade. The old process begins with [`Message::Hello`], and the new one answers
+/// with the chosen format.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// Supported formats, and the program's version for log messages. `process` is the sender's id;
-    /// 0 if the version does not send it.
+    /// Supported formats, and the program's version for the log. `process` is the sender's id, or 0
+    /// if the sender's version does not send it.
     Hello {
         formats: Vec<u32>,
         program: String,
         #[serde(default)]
         process: u32,
     },
-    /// The new process continues in this process, which will send `Hello`. May come at any time
-    /// before the end.
+    /// The sender only started another process (`process`), which will send `Hello` and continue
+    /// the upgrade. May arrive at any time before the end.
     Detached { process: u32 },
     /// Start of the old process's clock, in nanoseconds of `CLOCK_MONOTONIC`, and the seed that
-    /// assigns clients to workers. The seed is 0 for versions without one, and for processes that
-    /// took their flows over.
+    /// assigns clients to workers. The seed is 0 for a version without a seed, and for a process
+    /// that took over flows from such a version.
     Clock {
         start: u64,
         #[serde(default)]
         dispatch_seed: u64,
-        /// [`convey_dataplane::net::lineage`] of the old process; 0 from versions without one.
+        /// [`convey_dataplane::net::lineage`] of the old process. 0 if its version does not send
+        /// it.
         #[serde(default)]
         lineage: u64,
     },
-    /// Listening sockets of an endpoint. Their descriptors come with the message; an endpoint may
-    /// have several messages.
+    /// Listening sockets of an endpoint. Their descriptors come with the message. Several messages
+    /// may belong to one endpoint.
     Listening { place: PlaceMessage },
-    /// Link that attaches the flow cache to the driver of the interface with this index. Its
-    /// descriptor comes with the message.
+    /// XDP link that attaches the flow cache to the interface with this index. Its descriptor comes
+    /// with the message.
     XdpLink { interface: u32 },
     /// Statistics socket. Its descriptor comes with the message.
     Statistics { listen: SocketAddr },
@@ -82,9 +83,9 @@ pub(super) enum Message {
     Overlay(OverlayMessage),
     /// Addresses of a host name.
     Name(NameMessage),
-    /// Source of servers. Its servers follow.
+    /// Source of servers. Messages with its servers follow.
     Source(SourceMessage),
-    /// Server of the last source.
+    /// Server of the source that was sent last.
     SourceServer(SourceServerMessage),
     /// Announced address.
     Announcement(AnnouncementMessage),
@@ -96,32 +97,32 @@ pub(super) enum Message {
     Taken { place: PlaceMessage },
     /// The new process is ready to serve.
     Prepared {
-        /// Whether it has the statistics socket; read by older versions only.
+        /// Whether the new process uses the statistics socket. Only older versions read this field.
         statistics: bool,
         #[serde(default)]
         control: bool,
     },
     /// UDP session. Its socket's descriptor comes with the message.
     Session(SessionMessage),
-    /// Server of flows, with its number in the old process.
+    /// Server to which flows refer, by its number in the old process.
     FlowServer { id: u32, backend: String, name: String, addr: SocketAddr },
-    /// Frontend of flows, with its number in the old process.
+    /// Frontend to which flows refer, by its number in the old process.
     FlowFrontend { id: u32, name: String },
-    /// Flows of packet modes, in a file whose descriptor comes with the message. No frame is
-    /// handled since `since`, in nanoseconds of the clock.
+    /// Flows of packet modes, in a file whose descriptor comes with the message. Since the time
+    /// `since`, in nanoseconds of the clock, no process has handled frames.
     Flows { since: u64 },
     /// The new process may serve.
     Go,
-    /// The new process serves: the old one may end.
+    /// The new process serves. The old process may end.
     Ready,
-    /// Events of the old process's flow cache since `Flows`, in a file whose descriptor comes with
-    /// the message.
+    /// Events that the old process's flow cache reported after `Flows`, in a file whose descriptor
+    /// comes with the message.
     CacheEvents,
-    /// There is no upgrade, for this reason.
+    /// The upgrade fails for this reason.
     Refused { why: String },
 }
 
-/// Endpoint of clients' connections.
+/// Endpoint that clients connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PlaceMessage {
     protocol: Transport,
@@ -135,7 +136,7 @@ enum Transport {
     Udp,
 }
 
-/// Message for a [`HandedSession`]; the socket is sent as a descriptor.
+/// Message form of a [`HandedSession`]. The socket is sent as a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SessionMessage {
     vip: SocketAddr,
@@ -151,7 +152,8 @@ pub(super) struct SessionMessage {
     is_stream: bool,
 }
 
-/// Message for a [`KnownServer`], with times in nanoseconds of the clock that both processes use.
+/// Message form of a [`KnownServer`]. Times are in nanoseconds of the clock that both processes
+/// share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ServerMessage {
     backend: String,
@@ -182,10 +184,9 @@ pub(super) struct ServerMessage {
     warmup_since: Option<u64>,
 }
 
-/// Best format that both processes know.
+/// Best format that both processes support.
 ///
-/// # Errors
-/// Operator-facing reason why there is none.
+/// # Errors There is no common format: operator-facing reason.
 pub(super) fn common_format(theirs: &[u32], program: &str) -> Result<u32, String> {
     let ours: BTreeSet<u32> = FORMATS.iter().copied().collect();
     theirs.iter().copied().filter(|format| ours.contains(format)).max().ok_or_else(|| {
@@ -204,7 +205,7 @@ fn list(formats: &[u32]) -> String {
 }
 
 impl Message {
-    /// First message of both processes.
+    /// First message that each process sends.
     pub(super) fn hello(formats: &[u32]) -> Message {
         let program = env!("CARGO_PKG_VERSION").to_owned();
         Message::Hello { formats: formats.to_vec(), program, process: std::process::id() }
@@ -231,13 +232,13 @@ impl From<PlaceMessage> for Endpoint {
 }
 
 impl SessionMessage {
-    /// Message for a session.
+    /// Converts a session to a message, without its socket.
     pub(super) fn of(session: &HandedSession) -> SessionMessage {
         let &HandedSession { vip, worker, client, via, asked, server, answered, is_stream, .. } = session;
         SessionMessage { vip, worker, client, via, asked, server, answered, is_stream }
     }
 
-    /// Session with this socket.
+    /// Converts the message to a session with this socket.
     pub(super) fn with(self, socket: OwnedFd) -> HandedSession {
         let SessionMessage { vip, worker, client, via, asked, server, answered, is_stream } = self;
         HandedSession { vip, worker, client, via, asked, server, answered, is_stream, socket }
@@ -287,7 +288,7 @@ impl From<ServerMessage> for KnownServer {
     }
 }
 
-/// Message for a [`LoggedEvent`].
+/// Message form of a [`LoggedEvent`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EventMessage {
     number: u64,
@@ -306,7 +307,8 @@ impl From<&LoggedEvent> for EventMessage {
 }
 
 impl EventMessage {
-    /// Converts to an event; `None` if this version does not know the kind.
+    /// Converts the message to an event. `None` if this version does not know the kind or the
+    /// level.
     pub(super) fn into_event(self) -> Option<LoggedEvent> {
         let EventMessage { number, at, kind, level, text } = self;
         let kind = EventKind::ALL.into_iter().find(|known| known.name() == kind)?;

@@ -1,9 +1,10 @@
 //! Upgrades without downtime: the running process starts a new one, hands over its sockets and
-//! state, and ends once the new one serves. If a step before that fails, the old process continues
-//! as before.
+//! state, and ends once the new one serves. If an earlier step fails, the old process continues
+//! unchanged.
 //!
-//! `give` is the old process, `take` the new one; they exchange `message`s over a `channel`.
-//! `control` receives requests of `convey upgrade`, which is `command`.
+//! `give` implements the old process, `take` the new one. They exchange `message`s over a
+//! `channel`. `command` implements `convey upgrade`; `control` receives its requests in the running
+//! process.
 
 mod channel;
 mod command;
@@ -46,10 +47,11 @@ use super::clock;
 use super::paths::Paths;
 use super::service_manager::ServiceManager;
 
-/// Set for a process that is to replace another: its standard input is the channel.
+/// Environment variable of a process that is to replace another one. The standard input of such a
+/// process is the channel.
 const ENVIRONMENT: &str = "CONVEY_UPGRADE";
 
-/// Value if the new process must not be a child of the old one.
+/// Value of the variable if the new process must not be a child of the old one.
 const DETACH: &str = "detach";
 
 /// Whether another process has started this one as its replacement.
@@ -57,8 +59,8 @@ pub(super) fn is_under_way() -> bool {
     std::env::var_os(ENVIRONMENT).is_some()
 }
 
-/// Upper bound for a stop's wait for the new process: longer than the new process may take to
-/// serve, or to be killed.
+/// Upper bound for the wait of a stopping process for the new process. It is longer than the time
+/// for the new process to serve, or to be killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(16);
 
 /// Channel for calls to the control task.
@@ -74,7 +76,7 @@ pub(super) struct Upgrades {
     manager: ServiceManager,
     events: Arc<EventLog>,
     announce: Arc<AnnounceState>,
-    /// Upgrade that is under way, and the sender for its result, if a client waits.
+    /// Upgrade that is under way. `asked_by` receives its result, if a client waits for it.
     attempt: Option<Attempt>,
     asked_by: Option<oneshot::Sender<Result<String, String>>>,
 }
@@ -89,8 +91,8 @@ struct Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        // Closing ends the wait of the thread that starts the new process; then the thread ends the
-        // process.
+        // The thread that started the new process waits on the channel. Closing the channel ends
+        // that wait, and the thread then ends the process.
         self.channel.close();
     }
 }
@@ -99,12 +101,12 @@ impl Drop for Attempt {
 pub(super) struct Successful {
     pub(super) process: u32,
     pub(super) taken: Taken,
-    /// Handle of this process, if no service manager is notified of it.
+    /// Handle of the new process. Set only if no service manager is notified of the new process.
     pub(super) child: Option<SuccessorProcess>,
 }
 
 impl Upgrades {
-    /// `calls` is the channel to the control task.
+    /// Creates the state without an upgrade. `calls` is the channel to the control task.
     pub(super) fn new(
         program: Result<Program, String>,
         calls: Calls,
@@ -115,7 +117,7 @@ impl Upgrades {
         Upgrades { program, calls, manager, events, announce, attempt: None, asked_by: None }
     }
 
-    /// Begins an upgrade, unless one is under way. `answer` receives the result.
+    /// Begins an upgrade unless one is under way. `answer` receives the result.
     pub(super) fn begin(
         &mut self,
         admin: AdminSockets,
@@ -138,8 +140,8 @@ impl Upgrades {
                 let passage = Passage { gate: gate.clone(), presence };
                 let steps = Box::pin(async move {
                     let successful = attempt(launch, calls, service, passage).await?;
-                    // Notify the service manager before the new process sees that the channel is
-                    // closed.
+                    // Notify the service manager before the channel is closed, because the new
+                    // process waits for that.
                     manager.is_succeeded_by(successful.process);
                     Ok(successful)
                 });
@@ -159,16 +161,17 @@ impl Upgrades {
         self.attempt.is_some()
     }
 
-    /// Gives up the upgrade that is under way, because this process stops. If the new process may
-    /// serve already, waits for it and returns it. Otherwise no new process is left, and the caller
-    /// resumes what the upgrade had paused.
+    /// Abandons the upgrade that is under way, because this process stops. If the new process is
+    /// already permitted to serve, waits for it and returns it. Otherwise no new process is left,
+    /// and the caller must resume the work that the upgrade had paused.
     pub(super) async fn abandon(&mut self) -> Option<Successful> {
         if let Some(mut attempt) = self.attempt.take() {
             attempt.gate.begin_stop();
             if attempt.gate.close() {
                 let Attempt { steps, channel, absence, .. } = &mut attempt;
                 channel.close();
-                // The owner of the new process kills it: these steps, or a thread.
+                // The new process is killed by its owner: these steps, which are dropped here, or a
+                // thread.
                 *steps = Box::pin(pending());
                 let _ = timeout(STOP_TIMEOUT, absence.wait()).await;
             } else {
@@ -191,7 +194,8 @@ impl Upgrades {
         self.events.record(EventKind::Upgrade, EventLevel::Warn, clock::now(), &line);
     }
 
-    /// Waits until another process has replaced this one. Logs each attempt that fails.
+    /// Waits until another process has replaced this one. Logs each failed attempt. Never returns
+    /// without an upgrade.
     pub(super) async fn success(&mut self) -> Successful {
         loop {
             let Some(attempt) = &mut self.attempt else { return pending().await };
@@ -203,7 +207,7 @@ impl Upgrades {
         }
     }
 
-    /// Reports the end of an attempt. Returns the process that serves, if there is one.
+    /// Reports the result of an attempt. Returns the new process if the attempt succeeded.
     fn end(&mut self, ended: Result<Successful, String>) -> Option<Successful> {
         let answer = match &ended {
             Ok(success) => Ok(format!("upgraded: process {} serves from now on", success.process)),
@@ -226,13 +230,14 @@ struct Launch {
     theirs: Channel,
 }
 
-/// Parts of the service besides the data path that the new process continues.
+/// State of the service, besides the data path, that the new process continues.
 struct HandedService {
     admin: AdminSockets,
     announcements: Announcements,
 }
 
-/// Makes one attempt. Other threads wait for the new process, so this one continues to serve.
+/// Makes one attempt. Other threads wait for the new process, so that this thread continues to
+/// serve.
 async fn attempt(
     launch: Launch,
     calls: Calls,
@@ -242,7 +247,7 @@ async fn attempt(
     let gate = passage.gate.clone();
     let successful = try_once(launch, &calls, service, passage).await;
     if successful.is_err() {
-        // The new process has ended by now, at whatever step it was.
+        // The new process has ended, whichever step it had reached.
         let resume: Call<Paths> = Box::new(|task| {
             task.set_handing_over(false);
             task.data_path.release();
@@ -265,7 +270,7 @@ async fn try_once(
     let (channel, gate) = (ours.clone(), passage.gate.clone());
     let (offer, offered) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| {
-        // The receiver is gone if this process stops.
+        // The receiver is dropped if this process stops.
         if offer.is_closed() {
             return;
         }
@@ -292,7 +297,7 @@ async fn try_once(
     let process = successor.id();
     let (hold, held) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| {
-        // The receiver is gone if this process stops.
+        // The receiver is dropped if this process stops.
         if !hold.is_closed() {
             let _ = hold.send(task.data_path.hold(task.snapshot.load_full()));
         }
@@ -315,8 +320,8 @@ async fn try_once(
     Ok(Successful { process, taken, child: child.map(SuccessorProcess::new) })
 }
 
-/// Sends the new process the events of the flow cache since the handover of the flows. The new
-/// process serves already: a failure here loses no flow.
+/// Sends the new process the flow cache events since the handover of the flows. The new process
+/// already serves, so a failure here loses no flow.
 async fn tell_events(calls: &Calls, channel: Arc<Channel>) {
     let (tell, told) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| _ = tell.send(task.data_path.cache_events()));

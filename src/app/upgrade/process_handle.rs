@@ -1,4 +1,4 @@
-//! Handle of a process that need not be a child of this one.
+//! Handle of a process, which need not be a child of this process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
@@ -25,16 +25,16 @@ pub(super) struct ProcessHandle {
 
 #[derive(Debug)]
 enum Means {
-    /// Refers to this process, even after its end.
+    /// File descriptor of the process (pidfd). It refers to this process even after its end.
     Descriptor(OwnedFd),
-    /// Used if pidfds are missing: before Linux 5.3, or in a sandbox.
+    /// Process id, if pidfds are not available: before Linux 5.3, or in a sandbox.
     Number(Pid),
-    /// The process ended before it was opened.
+    /// The process had already ended when it was to be opened.
     Ended,
 }
 
 impl ProcessHandle {
-    /// Opens the process with this number.
+    /// Opens the process with this id.
     pub(super) fn open(id: u32) -> ProcessHandle {
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
         let means = match pid.map(|pid| (pid, pidfd_open(pid, PidfdFlags::empty()))) {
@@ -45,15 +45,16 @@ impl ProcessHandle {
         ProcessHandle { id, means }
     }
 
-    /// Number of the process.
+    /// Id of the process.
     pub(super) fn id(&self) -> u32 {
         self.id
     }
 
-    /// Kills the process, and waits for its end. Returns whether it has ended within
-    /// [`KILL_TIMEOUT`]: then all of its descriptors are closed.
+    /// Kills the process and waits for its end. Returns whether the process has ended within
+    /// [`KILL_TIMEOUT`]. All of its descriptors are closed then.
     pub(super) fn kill(&self) -> bool {
-        // An error shows below: the process does not end.
+        // An error can be ignored here: the process then does not end, which the wait below
+        // detects.
         let _ = match &self.means {
             Means::Descriptor(descriptor) => pidfd_send_signal(descriptor, Signal::KILL),
             Means::Number(pid) => kill_process(*pid, Signal::KILL),

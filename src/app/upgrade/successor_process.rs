@@ -1,7 +1,7 @@
-//! The successor of an upgrade, from the view of its parent, where no service manager is notified.
-//! The program that started the parent (a shell, runit, supervisord, the init of a container) would
-//! take the parent's end for the end of convey. So the parent stays: it passes signals on, and
-//! exits with the exit code of its successor.
+//! Successor process of an upgrade, as a child of the old process. This applies if no service
+//! manager is notified. The program that started the old process (a shell, runit, supervisord, the
+//! init of a container) would take its end for the end of convey. So the old process stays: it
+//! passes signals on to its successor, and exits with the successor's exit code.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -11,14 +11,14 @@ use convey_config::files;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::sync::oneshot;
 
-/// Exit code if the successor's status is unknown.
+/// Exit code if the successor's exit status is unknown.
 const UNKNOWN: u8 = 1;
 
-/// Child process that serves in place of this one.
+/// Child process that serves in place of its parent.
 pub(in crate::app) struct SuccessorProcess {
     process: u32,
-    /// Handle that refers to this process, even after its end. `None` before Linux 5.3: then
-    /// signals are not passed on.
+    /// File descriptor (pidfd) that refers to the child even after its end. `None` before Linux
+    /// 5.3; signals are not passed on then.
     handle: Option<OwnedFd>,
     ended: oneshot::Receiver<Option<ExitStatus>>,
     code: Option<u8>,
@@ -37,15 +37,15 @@ impl SuccessorProcess {
         self.process
     }
 
-    /// Passes a signal of this process on to the child.
+    /// Passes on to the child a signal that this process received.
     pub(in crate::app) fn pass_on(&self, signal: Signal) {
         if let Some(handle) = &self.handle {
             let _ = pidfd_send_signal(handle, signal);
         }
     }
 
-    /// Waits for the child's end. Returns its exit code, or the code that a shell uses for a
-    /// signal. May be called again.
+    /// Waits for the child's end. Returns its exit code; for a child that a signal killed, the code
+    /// that a shell uses. May be called again.
     pub(in crate::app) async fn end(&mut self) -> u8 {
         if let Some(code) = self.code {
             return code;

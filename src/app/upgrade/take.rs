@@ -1,4 +1,4 @@
-//! The new process of an upgrade: takes over the old one's state, and reports when it serves.
+//! New process of an upgrade: takes over the old process's state, and reports when it serves.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,7 +27,7 @@ use super::{DETACH, ENVIRONMENT};
 use crate::app::announce::HandedAnnouncement;
 use crate::app::{clock, dispatch_seed};
 
-/// Timeout for each message of the old process, which has them all ready.
+/// Timeout for each message of the old process, which has all of them ready.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Timeout for the whole handover of sessions and flows.
@@ -35,11 +35,11 @@ const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// State that the old process has handed over.
 pub(in crate::app) struct Handed {
-    /// The old process; `None` if the service manager has stored the sockets.
+    /// The old process. `None` if the sockets come from a service manager.
     pub(in crate::app) from: Option<Predecessor>,
     /// Listening sockets.
     pub(in crate::app) sockets: HandedSockets,
-    /// The flow cache's links to drivers.
+    /// XDP links of the flow cache.
     pub(in crate::app) xdp_links: XdpLinks,
     /// Sockets for requests of operators.
     pub(in crate::app) admin: AdminSockets,
@@ -47,35 +47,37 @@ pub(in crate::app) struct Handed {
     pub(in crate::app) known: Known,
     /// Recent events.
     pub(in crate::app) events: Vec<LoggedEvent>,
-    /// Addresses that the old process announces, or would announce once they can serve.
+    /// Addresses that the old process announced, or would have announced once their frontends could
+    /// serve.
     pub(in crate::app) announcements: BTreeMap<IpAddr, HandedAnnouncement>,
 }
 
-/// Operator sockets of the old process that this one uses.
+/// Which operator sockets of the old process this process uses.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::app) struct AdminInUse {
-    /// The statistics socket.
+    /// Whether this process uses the statistics socket.
     pub(in crate::app) statistics: bool,
-    /// The control socket.
+    /// Whether this process uses the control socket.
     pub(in crate::app) control: bool,
 }
 
 /// Sessions and flows that the old process has handed over.
 pub(in crate::app) struct LetGo {
-    /// Sessions of UDP.
+    /// UDP sessions.
     pub(in crate::app) sessions: Vec<HandedSession>,
-    /// Flows of packet modes.
+    /// Flows of packet modes. `None` without packet modes.
     pub(in crate::app) flows: Option<HandedFlows>,
 }
 
 impl Handed {
-    /// Whether another process hands over. Otherwise the service manager has stored sockets of a
-    /// process that has ended.
+    /// Whether another process hands over. If not, the sockets were stored by a service manager,
+    /// and their process has ended.
     pub(in crate::app) fn is_upgrade(&self) -> bool {
         self.from.is_some()
     }
 
-    /// State of a restart: the sockets that the service manager has stored, if any.
+    /// State after a restart: the sockets that the service manager has stored. `None` if there are
+    /// none.
     pub(in crate::app) fn kept(sockets: HandedSockets) -> Option<Handed> {
         let some = !sockets.is_empty();
         some.then(|| Handed {
@@ -89,17 +91,17 @@ impl Handed {
         })
     }
 
-    /// The flow cache's links to drivers.
+    /// Takes the XDP links of the flow cache.
     pub(in crate::app) fn take_xdp_links(&mut self) -> XdpLinks {
         std::mem::take(&mut self.xdp_links)
     }
 
-    /// The announced addresses.
+    /// Takes the announced addresses.
     pub(in crate::app) fn take_announcements(&mut self) -> BTreeMap<IpAddr, HandedAnnouncement> {
         std::mem::take(&mut self.announcements)
     }
 
-    /// Statistics socket, if there is one for this address.
+    /// Takes the statistics socket. `None` if there is none for this address.
     pub(in crate::app) fn take_statistics(&mut self, listen: SocketAddr) -> Option<OwnedFd> {
         match self.admin.statistics.take() {
             Some(handed) if handed.listen == listen => Some(handed.socket),
@@ -108,13 +110,13 @@ impl Handed {
     }
 }
 
-/// The old process.
+/// Channel to the old process.
 #[derive(Debug, Clone)]
 pub(in crate::app) struct Predecessor(Arc<Channel>);
 
 impl Predecessor {
     /// Reports that this process is ready to serve with the sockets of these endpoints. Waits for
-    /// permission, and returns the sessions and flows to continue.
+    /// the permission to serve, and returns the sessions and flows to continue.
     pub(in crate::app) fn prepared(
         &self,
         taken: impl IntoIterator<Item = Endpoint>,
@@ -153,11 +155,12 @@ impl Predecessor {
         }
     }
 
-    /// Reports that this process serves, even if the old one has failed. Returns the later events
-    /// of the old process's flow cache.
+    /// Reports that this process serves. Returns the flow cache events that the old process
+    /// collected after the handover. If the old process has failed, logs a warning and returns no
+    /// events.
     pub(in crate::app) fn ready(&self) -> Vec<CacheEvent> {
         if let Err(error) = self.0.send(&Message::Ready, &[]) {
-            // The old process has handed everything over before.
+            // The old process has already handed everything over.
             warn!("{GONE} ({error}), and its connections with it; this one continues");
             return Vec::new();
         }
@@ -171,8 +174,8 @@ impl Predecessor {
         }
     }
 
-    /// Waits until the old process has notified the service manager of its successor: then it
-    /// closes the channel.
+    /// Waits until the old process closes the channel. Before that, it notifies the service manager
+    /// of its successor.
     pub(in crate::app) fn wait_until_closed(&self) {
         let _ = self.0.receive::<Message>();
     }
@@ -186,7 +189,7 @@ impl Predecessor {
 const GONE: &str = "the old process is gone";
 const LATE: &str = "the old process takes too long";
 
-/// Next message of the old process, if one comes in time.
+/// Receives the next message of the old process. Fails if none arrives in time.
 fn next_message(channel: &Channel) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
     match channel.receive() {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -196,33 +199,33 @@ fn next_message(channel: &Channel) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
     }
 }
 
-/// Answers the process that has started this one as its replacement, if there is one. That process
-/// waits only a few seconds, so this is to be called first.
+/// Answers the process that started this one as its replacement, if there is one. That process
+/// waits only a few seconds for the answer, so this function must be called first.
 ///
-/// # Errors
-/// The two processes have no common format.
+/// # Errors The two processes have no common message format.
 pub(in crate::app) fn greet() -> anyhow::Result<Option<Predecessor>> {
     let Some(how) = std::env::var_os(ENVIRONMENT) else { return Ok(None) };
     if how == DETACH {
         detach()?;
     }
     let channel = Channel::new(io::stdin().as_fd().try_clone_to_owned()?);
-    // Programs that this process starts get another standard input, and this process too.
+    // Neither this process nor the programs that it starts may use the channel as standard input.
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let from = Predecessor(Arc::new(channel));
     greet_through(&from.0).inspect_err(|error| from.refuse(format!("{error:#}")))?;
     Ok(Some(from))
 }
 
-/// Continues in another process, whose parent is the service manager once this one has ended. At a
-/// stop, systemd kills a main process that is not its child without time to end.
+/// Continues the upgrade in another process and exits, so that the service manager becomes that
+/// process's parent. systemd gives a main process that is not its child no time to end at a stop:
+/// it kills the process.
 fn detach() -> anyhow::Result<Infallible> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
     let mut command = Command::new("/proc/self/exe");
     let child = command.arg0(name).args(arguments).env(ENVIRONMENT, "1").spawn();
     let process = child.context("cannot start it detached")?.id();
-    // Sent here because a process that hangs would not send it itself.
+    // Sent here, because the started process may hang before it can send the message itself.
     let _ = Channel::new(io::stdin().as_fd().try_clone_to_owned()?).send(&Message::Detached { process }, &[]);
     std::process::exit(0)
 }
@@ -239,10 +242,9 @@ fn greet_through(channel: &Channel) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Receives the state that is handed over.
+/// Receives the state that the old process hands over.
 ///
-/// # Errors
-/// A message cannot be read.
+/// # Errors A message is missing or invalid.
 pub(in crate::app) fn receive(from: &Predecessor) -> anyhow::Result<Handed> {
     receive_through(from).inspect_err(|error| from.refuse(format!("{error:#}")))
 }
@@ -298,7 +300,7 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
     }
 }
 
-/// Name of a message's kind.
+/// Name of a message's kind, for error messages.
 pub(super) fn name_of(message: &Message) -> String {
     let text = format!("{message:?}");
     text.split([' ', '(', '{']).next().unwrap_or_default().to_owned()

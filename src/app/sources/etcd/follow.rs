@@ -1,4 +1,4 @@
-//! Follows a configuration in etcd while the program runs: each new revision is a reload.
+//! Follows a configuration in etcd while the program runs. Each new revision causes a reload.
 
 use std::convert::Infallible;
 use std::thread;
@@ -15,7 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::{EtcdSource, FollowedWith};
 use crate::app::{clock, runtime};
 
-/// Interval between checks for missed changes, and between renewals of this node's status.
+/// Interval between reads for missed changes, and between updates of this node's status.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Upper bound for a reload, including its name lookups.
@@ -27,16 +27,16 @@ pub(super) struct Following {
     with: FollowedWith,
     node: String,
     last: Option<TriedRevision>,
-    /// Whether the newest revision waits for the end of an upgrade.
+    /// Whether the newest revision has to wait for the end of an upgrade.
     is_put_off: bool,
     pace: FollowPace,
-    /// Last logged reason why the status key cannot be written.
+    /// Last logged reason why this node's status cannot be written.
     cannot_say: Option<String>,
 }
 
 impl Following {
-    /// Starts the follower in a separate thread, because it writes files. The revision in use was
-    /// accepted.
+    /// Starts the follower in a separate thread, because it writes files. The revision on disk is
+    /// already in force.
     pub(super) fn start(source: EtcdSource, with: FollowedWith) {
         if let Err(error) = source.folder.accept() {
             warn!("{}: the next start will need etcd: {error}", source.folder.path().display());
@@ -72,8 +72,8 @@ impl Following {
         }
     }
 
-    /// Follows the first reachable member, beginning with this one. Returns why following ended, or
-    /// why no member is reachable.
+    /// Follows the first reachable member, starting with `member`. Returns the reason when
+    /// following ends, or the reasons why no member is reachable.
     async fn follow_any(&mut self, member: &mut usize) -> String {
         let mut faults = Vec::new();
         for _ in 0..self.source.address.endpoints.len() {
@@ -89,7 +89,7 @@ impl Following {
 
     async fn follow(&mut self, member: usize) -> Result<Infallible, EtcdFault> {
         let client = &mut self.source.connect(member).await?;
-        // Take the mark before reading, so that changes in between are noticed.
+        // Take the mark before reading, so that changes after the read are noticed.
         let mut mark = client.mark().await?;
         self.read(client).await?;
         let mut watch = client.watch().await?;
@@ -97,7 +97,8 @@ impl Following {
         if self.pace.on_followed(clock::now()) {
             info!("{} is followed again", self.source.address);
         }
-        // The interval runs on while changes arrive, so that this node's status is renewed too.
+        // The interval does not restart when changes arrive, so that this node's status is updated
+        // in time.
         let mut looks = interval(LOOK_EVERY);
         looks.reset();
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -131,7 +132,7 @@ impl Following {
         next.wait
     }
 
-    /// Reads the newest revision, and applies it unless its files are in force.
+    /// Reads the newest revision. Applies it unless its files are already in force.
     async fn read(&mut self, client: &mut EtcdClient) -> Result<(), EtcdFault> {
         self.is_put_off = false;
         match client.read().await {
@@ -177,7 +178,7 @@ impl Following {
         let reloaded = self.reload(revision.number).await;
         match reloaded {
             Ok(()) => {
-                // The revision is in force. Only a start without etcd would lack it.
+                // The revision is in force. A failure here only matters for a start without etcd.
                 if let Err(error) = folder.accept() {
                     warn!("{}: the next start will need etcd: {error}", folder.path().display());
                 }
@@ -223,8 +224,8 @@ impl Following {
         }
     }
 
-    /// Writes the outcome of the newest revision to this node's status key. Logs a failure to write
-    /// once.
+    /// Writes the outcome of the newest revision to this node's status key. Logs each reason for a
+    /// failed write once.
     async fn say(&mut self, client: &mut EtcdClient) {
         let known = self.with.state.now();
         let refused = known.refused.as_ref();
@@ -250,9 +251,9 @@ impl Following {
 
 /// Reason why a revision is not in force.
 enum NotInForce {
-    /// The revision is invalid: its problems, a line each.
+    /// The revision was refused. Contains its problems, one per line.
     Refused(Vec<String>),
-    /// An upgrade is under way. If it fails, the revision has to be tried again.
+    /// An upgrade is under way. If it fails, the revision must be tried again.
     Later,
 }
 
@@ -263,8 +264,8 @@ struct TriedRevision {
 }
 
 impl TriedRevision {
-    /// Whether to try this revision. The cause of a refusal may lie outside of its files, so each
-    /// new revision is tried, even with unchanged files.
+    /// Whether to try this revision. After a refusal, each new revision is tried, even with
+    /// unchanged files, because the cause may lie outside the files.
     fn allows(&self, newest: &Revision) -> bool {
         match self.is_accepted {
             true => self.revision.files != newest.files,

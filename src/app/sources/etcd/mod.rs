@@ -1,5 +1,5 @@
-//! Configuration in etcd. `fetch` puts the newest revision into its folder before the start;
-//! `follow` does so while the program runs.
+//! Configuration in etcd. `fetch` writes the newest revision to a folder before the start; `follow`
+//! does so while the program runs.
 
 mod follow;
 
@@ -17,36 +17,37 @@ use super::{ConfigSource, Fetched, FollowedWith};
 use crate::app::state_folder::FileOwner;
 use crate::app::{runtime, state_folder};
 
-/// Upper bound for a start's wait for etcd.
+/// Upper bound for the time that a start waits for etcd.
 const BRING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Environment variable with the password.
+/// Environment variable that contains the password for etcd.
 const PASSWORD: &str = "CONVEY_ETCD_PASSWORD";
 
-/// Address of a configuration in etcd, and its folder on this host.
+/// Address of a configuration in etcd, and the folder for its files on this host.
 #[derive(Debug, Clone)]
 pub(super) struct EtcdSource {
     address: EtcdAddress,
     folder: RevisionFolder,
     password: Option<String>,
-    /// Whether the folder keeps revisions for a start without etcd.
+    /// Whether the folder keeps old revisions for a start without etcd.
     has_history: bool,
 }
 
 impl EtcdSource {
-    /// Source for the configuration at this address, with its folder below `state_dir`.
+    /// Creates a source for the configuration at this address, with its folder below `state_dir`.
     pub(super) fn new(address: EtcdAddress, state_dir: &Path) -> EtcdSource {
         let folder = RevisionFolder::new(state_dir.join("etcd").join(address.folder_name()));
         EtcdSource { address, folder, password: std::env::var(PASSWORD).ok(), has_history: true }
     }
 
-    /// Source for a check of the configuration at this address, with its files in `folder`.
+    /// Creates a source that only checks the configuration at this address, with its files in
+    /// `folder`.
     pub(super) fn to_check(address: EtcdAddress, folder: &Path) -> EtcdSource {
         EtcdSource { has_history: false, ..EtcdSource::new(address, folder) }
     }
 
-    /// Fetches the newest revision, or falls back to the last good one. `file` is the file in its
-    /// folder. Returns warnings for operators, a line each.
+    /// Fetches the newest revision, or falls back to the last good one. `file` is the path of the
+    /// configuration in the folder. Returns warnings for operators, one per line.
     fn bring(&self, file: &ConfigFile) -> Result<Vec<String>, String> {
         let words = |error: io::Error| format!("cannot write in {}: {error}", self.folder.path().display());
         let revision = match self.read_aside() {
@@ -64,7 +65,7 @@ impl EtcdSource {
         }
         self.folder.use_revision(&revision).map_err(words)?;
         let Err(error) = file.load() else { return Ok(Vec::new()) };
-        // Without a good revision, the start reports the problems of this one.
+        // If there is no good revision, the start reports the problems of the newest one.
         let used = self.folder.go_back().map_err(words)?;
         let remark = |used| {
             format!("revision {} of {} is refused, {used} is used: {error}", revision.number, self.address)
@@ -72,7 +73,7 @@ impl EtcdSource {
         Ok(used.map(remark).into_iter().collect())
     }
 
-    /// Falls back to the stored revision `good` while etcd fails.
+    /// Falls back to the stored revision `good` because etcd fails. An error if there is none.
     fn without(&self, fault: &EtcdFault, good: Option<i64>) -> Result<Vec<String>, String> {
         let (address, folder) = (&self.address, self.folder.path().display());
         match good {
@@ -86,7 +87,7 @@ impl EtcdSource {
         }
     }
 
-    /// Reads all files in a separate thread that has ended on return.
+    /// Reads all files in a separate thread, and waits until the thread has ended.
     fn read_aside(&self) -> Result<Revision, EtcdFault> {
         let read = || {
             let runtime = runtime().map_err(|error| format!("{error:#}"))?;
@@ -101,8 +102,8 @@ impl EtcdSource {
         })
     }
 
-    /// Tries one member after the other. Each has a share of the time, so that the last one is
-    /// tried too.
+    /// Tries one member after the other. Each gets an equal share of the time, so that even the
+    /// last one is tried.
     async fn read_of_any(&self) -> Result<Revision, EtcdFault> {
         let members = &self.address.endpoints;
         let share = BRING_TIMEOUT / u32::try_from(members.len()).unwrap_or(u32::MAX);

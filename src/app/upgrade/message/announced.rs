@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::announce::HandedAnnouncement;
 
-/// Message for the [`HandedAnnouncement`] of an address, with times in nanoseconds.
+/// Message form of the [`HandedAnnouncement`] of an address. Times are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::app::upgrade) struct AnnouncementMessage {
     address: IpAddr,

@@ -6,7 +6,7 @@ use convey_model::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Message for an [`Overlay`], with one of its values.
+/// Message form of an [`Overlay`]. Exactly one of its values is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::app::upgrade) struct OverlayMessage {
     backend: String,
@@ -20,7 +20,7 @@ pub(in crate::app::upgrade) struct OverlayMessage {
     added: Option<AddedMessage>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     removed: bool,
-    /// Level of the log. Such an override has no backend.
+    /// Log level. An override of the log level has no backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     log_level: Option<String>,
     since: u64,
@@ -28,7 +28,7 @@ pub(in crate::app::upgrade) struct OverlayMessage {
     by: String,
 }
 
-/// Message for an [`AddedServer`].
+/// Message form of an [`AddedServer`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::app::upgrade) struct AddedMessage {
     addr: String,
@@ -77,13 +77,13 @@ impl From<&SaidLogLevel> for OverlayMessage {
 }
 
 impl OverlayMessage {
-    /// Override of the log level, if this message contains one.
+    /// Override of the log level. `None` if the message contains another override.
     pub(in crate::app::upgrade) fn log_level(&self) -> Option<SaidLogLevel> {
         let level = parse_log_level(self.log_level.as_ref()?).ok()?;
         Some(SaidLogLevel { level, since: Timestamp(self.since), by: self.by.clone() })
     }
 
-    /// Converts to an override; `None` if this version does not know the kind.
+    /// Converts the message to an override. `None` if this version does not know the kind.
     pub(in crate::app::upgrade) fn into_overlay(self) -> Option<Overlay> {
         let state = |name: String| AdminState::ALL.into_iter().find(|state| state.name() == name);
         let value = match (self.state, self.weight, self.added) {

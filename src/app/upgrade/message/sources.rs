@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Transport;
 
-/// Message for a [`KnownName`].
+/// Message form of a [`KnownName`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::app::upgrade) struct NameMessage {
     host: String,
-    /// Port 0 means that the name has no port.
+    /// Addresses of the name. Port 0 means that the name has no port.
     addresses: Vec<SocketAddr>,
     #[serde(default)]
     from_hosts: bool,
@@ -25,7 +25,7 @@ pub(in crate::app::upgrade) struct NameMessage {
     fault: Option<String>,
 }
 
-/// Message for a [`KnownSource`], without its servers.
+/// Message form of a [`KnownSource`], without its servers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::app::upgrade) struct SourceMessage {
     kubernetes: ServiceMessage,
@@ -41,7 +41,7 @@ pub(in crate::app::upgrade) struct SourceMessage {
     fault: Option<String>,
 }
 
-/// Message for a [`KubernetesService`].
+/// Message form of a [`KubernetesService`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct ServiceMessage {
     namespace: String,
@@ -59,7 +59,7 @@ enum PortMessage {
     Name(String),
 }
 
-/// A server of the source that was sent last.
+/// Server of the source that was sent last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::app::upgrade) struct SourceServerMessage {
     name: String,
@@ -114,7 +114,7 @@ impl From<&KnownSource> for SourceMessage {
 }
 
 impl From<SourceMessage> for KnownSource {
-    /// Source that has no servers yet.
+    /// Converts to a source without servers.
     fn from(message: SourceMessage) -> KnownSource {
         let ServiceMessage { namespace, name, port, protocol, kubeconfig, context } = message.kubernetes;
         let port = match port {
