@@ -13,7 +13,7 @@ use convey_tls::TlsAcceptor;
 
 pub use convey_model::fixture::{backend, server};
 
-/// Health of a server that is up since the start.
+/// Health of a server that has been up since the start.
 pub fn up() -> Health {
     Health {
         up: true,
@@ -51,7 +51,7 @@ fn unused(config: model::BackendConfig, health: Vec<Health>) -> Arc<Pool> {
     Arc::new(Pool::new(Arc::new(config), servers, Arc::new(live), None))
 }
 
-/// The backend of `pool` with other servers.
+/// The backend of `pool`, with `servers` in place of its servers.
 pub fn with_servers(pool: &Pool, servers: Vec<Arc<Server>>) -> Arc<Pool> {
     Arc::new(Pool::new(pool.config.clone(), servers, pool.live.clone(), Some(pool)))
 }
@@ -66,7 +66,7 @@ pub fn frontend_of(config: model::FrontendConfig, pool: &Arc<Pool>) -> Arc<Front
     http_frontend(config, pool, &[])
 }
 
-/// An unused frontend whose routes may lead to other backends, too.
+/// An unused frontend whose routes may also lead to the backends `others`.
 pub fn http_frontend(config: model::FrontendConfig, pool: &Arc<Pool>, others: &[Arc<Pool>]) -> Arc<Frontend> {
     let live = Arc::new(FrontendLive::new(number(), 1).named(&config.name));
     let http = config.http.as_ref();
@@ -92,7 +92,7 @@ pub fn snapshot(frontends: Vec<Arc<Frontend>>, pools: Vec<Arc<Pool>>) -> Snapsho
     Snapshot { places, frontends, pools, server_endpoints, ..Snapshot::empty(1) }
 }
 
-/// A number that no other server or frontend has.
+/// A number that no other server or frontend of a fixture has.
 fn number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -11,7 +11,8 @@ use convey_model::{
     FrontendConfig, HeaderRules, HttpConfig, Redirect, RouteAction, RouteCompression, RouteConfig,
 };
 
-/// Name of the default route in logs and metrics. Names of other routes contain a slash.
+/// Name of the default route in logs and metrics. It is unique, because names of other routes
+/// contain a slash.
 const DEFAULT: &str = "default";
 
 /// HTTP routes of a frontend.
@@ -20,17 +21,18 @@ pub struct HttpFrontend {
     /// Routes by host and path.
     pub routes: RouteTable<Arc<HttpRoute>>,
     in_order: Vec<Arc<HttpRoute>>,
-    /// Route of requests that match no other route; `None`: such a request gets a 404.
+    /// Route of requests that match no other route; `None`: convey replies with status 404.
     pub default: Option<Arc<HttpRoute>>,
     /// Header fields with the client's address for servers, such as `Forwarded`.
     pub forwarded: ForwardedFields,
-    /// Whether a request without a trace begins one.
+    /// Whether convey starts a trace for a request without one.
     pub begin_traces: bool,
     /// Rules for local replies that belong to no route.
     pub response: FieldRules,
     /// Rate limit for the requests of one source; `None`: no limit.
     pub limit: Option<RequestLimit>,
-    /// Backends with servers of all routes and of the default route, each once.
+    /// Backends of all routes and of the default route, without duplicates. Backends with files are
+    /// left out.
     pub(crate) pools: Vec<Arc<Pool>>,
 }
 
@@ -47,7 +49,7 @@ pub struct HttpRoute {
     pub rewrite_path: Option<Box<[u8]>>,
     /// Host in requests to the server; overrides the client's.
     pub rewrite_host: Option<Box<[u8]>>,
-    /// The state that outlives this snapshot.
+    /// State of the route that outlives this snapshot.
     pub live: Arc<RouteLive>,
     /// Rules for request fields: the frontend's rules, followed by the route's.
     pub request: FieldRules,
@@ -80,8 +82,8 @@ pub enum HttpAction {
 
 impl HttpFrontend {
     /// Builds the routes of a frontend. `lives` has the counters of its routes, and `pool` finds a
-    /// backend by name. `limit` returns the limit of a route by its name, or, without a name, the
-    /// limit of the frontend.
+    /// backend by name. `limit` returns the rate limit of the route with a name, or with `None` the
+    /// rate limit of the frontend.
     pub fn new(
         frontend: &FrontendConfig,
         http: &HttpConfig,
@@ -126,7 +128,7 @@ impl HttpFrontend {
             };
             let to = HttpRoute::new(route, http.path_view, action(&route.action), &headers, lives);
             let to = HttpRoute { limit, compression, ..to };
-            // The configuration has no two routes with the same host and path.
+            // Cannot fail: the configuration has no two routes with the same host and path.
             let to = Arc::new(to);
             in_order.push(to.clone());
             let _ = routes.add(&route.host, route.path.clone(), to);
@@ -151,8 +153,8 @@ impl HttpFrontend {
         }
     }
 
-    /// Route of a request by this scheme with this path and this host, in the form of
-    /// [`RequestHead::host`](convey_http_core::RequestHead::host). `None`: the request gets a 404.
+    /// Route of a request with this scheme, host and path; `None`: convey replies with status 404.
+    /// The host has the form of [`RequestHead::host`](convey_http_core::RequestHead::host).
     /// Requests that arrived over HTTPS skip redirects to HTTPS, which would send the client back
     /// to the same URL.
     pub fn route(&self, scheme: ClientScheme, host: &[u8], path: &[u8]) -> Option<&Arc<HttpRoute>> {
@@ -169,15 +171,15 @@ impl HttpFrontend {
         self.in_order.iter().chain(&self.default)
     }
 
-    /// Rules for a local reply to a request by this scheme; `None`: the request's head could not be
-    /// read.
+    /// Header rules for a local reply to a request that arrived by this scheme. `request` is `None`
+    /// if its head could not be read.
     pub fn response_to(&self, request: Option<(ClientScheme, &RequestHead)>) -> &FieldRules {
         let route = request.and_then(|(scheme, head)| self.route(scheme, head.host(), head.path()));
         route.map_or(&self.response, |route| &route.response)
     }
 }
 
-/// Lifetime in seconds of an `Alt-Svc` offer: a day.
+/// Lifetime of an `Alt-Svc` offer, in seconds: one day.
 const OFFER_LIFETIME: u32 = 86_400;
 
 /// Header rule that offers HTTP/3 at the same ports (`Alt-Svc`, RFC 7838). The operator's rules are

@@ -1,6 +1,6 @@
-//! Immutable state that the data path reads. Configuration and health build a whole new
-//! [`Snapshot`] and publish it with one swap: a reader gets the old one or the new one, never a
-//! mixture, and never waits.
+//! Immutable state that the data path reads. The control path builds a whole new [`Snapshot`] from
+//! configuration and health, and publishes it with one swap. A reader gets the old snapshot or the
+//! new one, never a mixture, and never waits.
 //!
 //! State that must outlive a swap (counters, slots, round-robin position) is behind `Arc`s that the
 //! next snapshot takes over. Pure.
@@ -50,10 +50,11 @@ use convey_model::{
 };
 use convey_tls::{AcmeChallenges, TlsAcceptor};
 
-/// State that new connections need.
+/// State of convey that new connections need, at one time.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Number of the snapshot: one more than the number before; 0 is [`Snapshot::empty`].
+    /// Number of the snapshot, one higher than that of the previous snapshot; 0 is
+    /// [`Snapshot::empty`].
     pub generation: u64,
     /// Index of listening endpoints and of server numbers.
     pub places: Arc<Places>,
@@ -69,27 +70,27 @@ pub struct Snapshot {
     pub discoveries: Vec<Discovery>,
     /// Changes that operators made at run time.
     pub overlays: Vec<Overlay>,
-    /// Log level that an operator set.
+    /// Log level that an operator set; `None`: the configured levels apply.
     pub log_level: Option<SaidLogLevel>,
     /// Addresses of this host.
     pub own_addresses: Arc<BTreeSet<IpAddr>>,
-    /// Frontends and servers that a reload removed and whose flows may still finish; empty in proxy
-    /// mode.
+    /// Frontends and servers that a reload removed and whose flows may still continue; empty in
+    /// proxy mode.
     pub draining: Arc<DrainingEndpoints>,
     /// Whether convey is about to stop and begins no new flows (packet modes).
     pub stopping: bool,
-    /// Frontends whose flows convey leaves in place when it stops, because they continue without it
-    /// (packet modes).
+    /// Endpoints of frontends whose flows convey does not end when it stops, because the flows
+    /// continue without convey (packet modes).
     pub outlasting: BTreeSet<Endpoint>,
     /// The next hops of packets; empty in proxy mode.
     pub network: Arc<NextHops>,
-    /// Certificates that convey orders.
+    /// Settings for certificates that convey orders; `None`: convey orders no certificate.
     pub acme: Option<Arc<AcmeConfig>>,
-    /// Announcement of frontends' addresses; `None`: convey announces none.
+    /// Announcement of frontends' addresses; `None`: convey announces no address.
     pub announce: Option<Arc<AnnounceConfig>>,
     /// Time limits.
     pub timeouts: Timeouts,
-    /// How long flows without packets are kept (packet modes).
+    /// Timeouts of flows without packets (packet modes).
     pub flow_timeouts: FlowTimeouts,
     /// Shortest path MTU to a client that convey reports to servers in passthrough, in bytes;
     /// `None`: convey reports no path MTU.
@@ -103,23 +104,24 @@ pub struct Snapshot {
 pub struct Frontend {
     /// Configuration of the frontend.
     pub config: model::FrontendConfig,
-    /// Servers of the frontend's connections; with routes, servers of requests and connections that
-    /// match no route. If the frontend has no backend, the pool is empty and not in
+    /// Backend of the frontend's connections; with routes, backend of requests and connections that
+    /// match no route. If the frontend has no such backend, the pool is empty and not in
     /// [`Snapshot::pools`].
     pub pool: Arc<Pool>,
-    /// Routes of requests; `Some` exactly in mode `http`.
+    /// Routes of requests; `Some` if and only if the mode is `http`.
     pub http: Option<HttpFrontend>,
-    /// Acceptor of TLS handshakes; `None`: clients speak no TLS with convey, or the settings are
-    /// unusable. In the second case convey refuses all clients.
+    /// Acceptor of TLS handshakes; `None`: clients use no TLS with convey, or the settings are
+    /// unusable. With unusable settings, convey refuses all clients.
     pub tls: Option<Arc<TlsAcceptor>>,
-    /// Routes of TLS connections by server name and protocol; `None` without such routes.
+    /// Routes of TLS connections by server name and protocol; `None`: the frontend has no such
+    /// routes.
     pub sni: Option<SniRoutes>,
     /// Challenges that ACME authorities request over HTTP while convey orders a certificate;
-    /// `None`: convey orders none.
+    /// `None`: convey orders no certificate.
     pub challenges: Option<Arc<AcmeChallenges>>,
-    /// Counts of each source; `None` without limits for sources.
+    /// Counts per source; `None`: the frontend has no limits per source.
     pub sources: Option<Arc<Sources>>,
-    /// The state that outlives this snapshot.
+    /// State of the frontend that outlives this snapshot.
     pub live: Arc<FrontendLive>,
 }
 
@@ -134,22 +136,22 @@ pub struct FrontendLive {
     pub traffic: Traffic,
     /// Slots of open connections.
     pub slots: Arc<Slots>,
-    /// Slots of open UDP sessions that any new session may evict.
+    /// Slots of open UDP sessions that any new session may evict; they are also in `slots`.
     pub questions: Slots,
     /// Notified when a connection ends.
     pub freed: Notify,
     /// Notified when limits change; wakes connections that wait for their client's share.
     pub share_changed: Notify,
-    /// Connections that wait for a slot or for their client's share, without connections in the
-    /// kernel's queue.
+    /// Number of accepted connections that wait for a slot or for their client's share. Connections
+    /// in the kernel's accept queue do not count.
     pub waiters: Waiters,
     /// Counters of the frontend's routes.
     pub routes: RouteLives,
 }
 
 impl Frontend {
-    /// Backends whose servers serve the frontend's clients, including those of routes, each once.
-    /// Backends with files are left out.
+    /// Backends whose servers serve the frontend's clients, including backends of routes, without
+    /// duplicates. Backends with files are left out.
     pub fn pools(&self) -> &[Arc<Pool>] {
         match (&self.http, &self.sni) {
             (Some(http), _) => &http.pools,
@@ -158,15 +160,16 @@ impl Frontend {
         }
     }
 
-    /// Whether the frontend's connections continue without convey: any balancer sends a client's
-    /// packets to the same server, and servers answer clients directly.
+    /// Whether the frontend's connections continue without convey, because servers answer clients
+    /// directly and every balancer sends a client's packets to the same server.
     pub(crate) fn outlasts_us(&self) -> bool {
         self.config.mode.is_dsr() && self.pool.config.algorithm.hashes()
     }
 }
 
 impl FrontendLive {
-    /// Frontend number `id` without connections, counted by `cores` cores.
+    /// Creates the state of frontend number `id` without connections, with counters for `cores`
+    /// cores.
     pub fn new(id: u32, cores: usize) -> Self {
         let (slots, questions) = (Arc::default(), Slots::default());
         let (freed, share_changed) = (Notify::new(), Notify::new());
@@ -196,39 +199,42 @@ impl FrontendLive {
 pub struct Health {
     /// Whether the server answers; a server that is down gets no new connections.
     pub up: bool,
-    /// Whether a probe or a client has proved `up`. A server counts as up before its first probe,
-    /// too.
+    /// Whether a probe or a client has proved the value of `up`. False before the first probe,
+    /// while the server counts as up without proof.
     pub proven: bool,
     /// Outcome of the last decisive probe or connect; operator-facing message.
     pub reason: String,
-    /// When `up` last changed.
+    /// Time at which `up` last changed.
     pub since: Timestamp,
-    /// Temporary ejection because of clients' failures; an ejected server gets no new connections.
+    /// Temporary ejection because of failed client connections; an ejected server gets no new
+    /// connections.
     pub ejected: Option<Ejected>,
-    /// Share of its weight that the server has now, in percent: below 100 during slow start.
+    /// Share of its weight that the server has now, in percent. Below 100 during slow start.
     pub percent: u8,
 }
 
 impl Health {
-    /// Whether the server gets new connections as long as the pool has a choice.
+    /// Whether the server is up and not ejected. An ejected server gets new connections only if the
+    /// pool has no other choice.
     pub(crate) fn is_in_service(&self) -> bool {
         self.up && self.ejected.is_none()
     }
 }
 
-/// Ejection of a server because of clients' failures.
+/// Ejection of a server because of failed client connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ejected {
-    /// When the server returns.
+    /// Time at which the ejection ends.
     pub until: Timestamp,
-    /// How many times the server has been ejected in short succession.
+    /// Number of ejections of the server in short succession.
     pub times: u32,
     /// Operator-facing reason.
     pub reason: String,
 }
 
 impl Snapshot {
-    /// Wakes every connection that waits for a free slot: limits or servers have changed.
+    /// Wakes every connection that waits for a free slot. Call it after a change of limits or
+    /// servers.
     pub fn wake_waiting(&self) {
         for FrontendLive { freed, share_changed, .. } in self.frontends.iter().map(|frontend| &*frontend.live)
         {
@@ -238,29 +244,29 @@ impl Snapshot {
         self.pools.iter().for_each(|pool| pool.live.freed.notify_waiters());
     }
 
-    /// Time limits of a frontend: its own override those of its backend, which override the global
-    /// ones.
+    /// Time limits of a frontend. Its own time limits override those of its backend, which override
+    /// the global ones.
     pub fn timeouts_of(&self, frontend: &Frontend) -> Timeouts {
         self.timeouts_with(frontend, &frontend.pool)
     }
 
-    /// Time limits of a frontend for connections to this backend of it.
+    /// Time limits of a frontend for connections to one of its backends.
     pub fn timeouts_with(&self, frontend: &Frontend, pool: &Pool) -> Timeouts {
         self.timeouts.with(&pool.config.timeouts).with(&frontend.config.timeouts)
     }
 
-    /// Whether packets from `ip` may come from this host.
+    /// Whether `ip` is an address of this host.
     pub fn is_own(&self, ip: IpAddr) -> bool {
         ip.is_loopback() || self.own_addresses.contains(&ip)
     }
 
-    /// Pool of this snapshot for the same backend as `pool`; `pool` itself if the backend is gone.
+    /// Pool of this snapshot for the backend of `pool`; `pool` itself if the backend is gone.
     pub fn newest_pool(&self, pool: &Arc<Pool>) -> Arc<Pool> {
         let same = self.pools.iter().find(|other| Arc::ptr_eq(&other.live, &pool.live));
         same.unwrap_or(pool).clone()
     }
 
-    /// Servers of L2 DSR that convey reaches only through a router.
+    /// Servers of L2 DSR frontends that convey can reach only through a router.
     pub fn off_link(&self) -> BTreeSet<ServerKey> {
         let needs_link = |frontend: &&Arc<Frontend>| {
             frontend.config.mode.is_dsr() && frontend.pool.config.dsr.needs_link()
@@ -279,13 +285,13 @@ impl Snapshot {
         .collect()
     }
 
-    /// Number of connections that continue without convey.
+    /// Number of connections that continue when convey stops.
     pub fn outlasting_connections(&self) -> u64 {
         let frontends = self.frontends.iter().filter(|frontend| frontend.outlasts_us());
         frontends.map(|frontend| u64::from(frontend.live.slots.open())).sum()
     }
 
-    /// State without a frontend, which runs before the first configuration is applied.
+    /// Snapshot without a frontend, used until the first configuration is applied.
     pub fn empty(cores: usize) -> Self {
         let second = Duration::from_secs(1);
         Snapshot {

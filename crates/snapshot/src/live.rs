@@ -11,7 +11,7 @@ use crate::stats::{ANSWER_TIMES, CONNECT_TIMES, Histogram, NetworkSet, SESSION_T
 use convey_balance::AnswerTimes;
 use convey_model::{Slots, Timestamp};
 
-/// Precision of the time of a server's last answer.
+/// Precision of the recorded time of a server's last answer.
 const ANSWER_PRECISION: Duration = Duration::from_millis(100);
 
 /// Part of a backend that outlives snapshots.
@@ -23,18 +23,18 @@ pub struct PoolLive {
     pub traffic: Traffic,
     /// Durations of successful connects to servers (proxy mode).
     pub connect_times: Histogram,
-    /// Durations from accepting a client to the end of its connection, if it got a server (proxy
-    /// mode).
+    /// Durations of client connections that got a server, from accept to the end of the connection
+    /// (proxy mode).
     pub session_times: Histogram,
-    /// Held by the connection that is next while every server is at its limit; the others queue for
-    /// the lock in order.
+    /// Lock of the connection that gets the next free slot while every server is at its limit.
+    /// Other connections wait for the lock in order.
     pub queue: Mutex<()>,
     /// Notified when a connection to a server ends.
     pub freed: Notify,
-    /// Connections that wait for a server because all are at their limits.
+    /// Number of connections that wait for a server because all servers are at their limits.
     pub waiters: Waiters,
-    /// Time of the last answer of any server, in nanoseconds (mode http): the reference for
-    /// comparing servers' answers.
+    /// Time of the last answer of any server, in nanoseconds (mode http). It is the reference for
+    /// comparing the response times of servers.
     pub(super) answered_at: AtomicU64,
     pub(super) turn: Arc<AtomicUsize>,
 }
@@ -42,7 +42,7 @@ pub struct PoolLive {
 /// Part of a server that outlives snapshots.
 #[derive(Debug)]
 pub struct ServerLive {
-    /// Name of the server, without the backend's.
+    /// Name of the server, without the name of the backend.
     pub name: Arc<str>,
     /// Number of the server, unique for as long as the process runs.
     pub id: u32,
@@ -66,14 +66,14 @@ pub struct ServerLive {
     failures: AtomicU32,
     row: AtomicU32,
     ejections: AtomicU64,
-    /// Time of the last answer to anyone, in nanoseconds; 0: never.
+    /// Time of the last answer to a client or a probe, in nanoseconds; 0: never.
     last_answer: AtomicU64,
     /// Length of the last packet that was lost because of the path MTU, in bytes.
     lost_len: AtomicU32,
 }
 
 impl PoolLive {
-    /// Unused backend, counted by `cores` cores.
+    /// Creates the state of an unused backend, with counters for `cores` cores.
     pub fn new(cores: usize) -> Self {
         PoolLive {
             name: Arc::default(),
@@ -88,20 +88,20 @@ impl PoolLive {
         }
     }
 
-    /// Sets the position of round robin.
+    /// Sets the position of the round-robin algorithm.
     #[must_use]
     pub fn at_turn(self, turn: usize) -> Self {
         self.turn.store(turn, Ordering::Relaxed);
         self
     }
 
-    /// The position of round robin.
+    /// Position of the round-robin algorithm.
     pub fn turn(&self) -> usize {
         self.turn.load(Ordering::Relaxed)
     }
 
-    /// Records the time of a server's answer to a request, or of its failure (mode http). Only
-    /// `ewma` needs this.
+    /// Records the duration of a server's answer to a request, or of a failed request (mode http).
+    /// Only the `ewma` algorithm uses the durations.
     pub fn time_answer(&self, server: &ServerLive, took: Duration, is_failure: bool, now: Timestamp) {
         self.answered_at.store(now.0, Ordering::Relaxed);
         server.answers.answered(took, is_failure, now.since(Timestamp(0)));
@@ -114,7 +114,7 @@ impl PoolLive {
 }
 
 impl ServerLive {
-    /// Unused server number `id`, counted by `cores` cores.
+    /// Creates the state of unused server number `id`, with counters for `cores` cores.
     pub fn new(id: u32, cores: usize) -> Self {
         ServerLive {
             name: Arc::default(),
@@ -141,8 +141,8 @@ impl ServerLive {
         ServerLive { name: name.into(), ..self }
     }
 
-    /// Takes over the slots of the previous server at this address, so that its open connections
-    /// still count.
+    /// Takes over the slots of the previous server at this address, so that the open connections of
+    /// that server still count.
     pub fn with_slots(self, slots: Arc<Slots>) -> Self {
         ServerLive { slots, ..self }
     }
@@ -157,34 +157,34 @@ impl ServerLive {
         self.speaks_http2.store(speaks_http2, Ordering::Relaxed);
     }
 
-    /// Current epoch of connects, for [`ServerLive::connect_failed`].
+    /// Current epoch of connects, an argument of [`ServerLive::connect_failed`].
     pub fn row(&self) -> u32 {
         self.row.load(Ordering::Relaxed)
     }
 
-    /// Counts a failed connection of a client that began in epoch `row`. Returns the number of
-    /// consecutive failures; `None` if that epoch is over, and the failure stale.
+    /// Counts a failed client connection that began in epoch `row`. Returns the number of
+    /// consecutive failures; `None` if the epoch is over, so that the failure is stale.
     pub fn connect_failed(&self, row: u32) -> Option<u32> {
         (row == self.row()).then(|| self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1))
     }
 
-    /// Number of consecutive failures of clients' connections.
+    /// Number of consecutive failed client connections.
     pub fn failures(&self) -> u32 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Counts an ejection.
+    /// Counts an ejection of the server.
     pub fn count_ejection(&self) {
         self.ejections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of ejections.
+    /// Number of ejections of the server so far.
     pub fn ejections(&self) -> u64 {
         self.ejections.load(Ordering::Relaxed)
     }
 
-    /// Records an answer to a probe or a client's completed handshake, at most every tenth of a
-    /// second.
+    /// Records the time of an answer to a probe, or of a client's completed handshake. Updates the
+    /// time at most every 100 milliseconds.
     pub fn note_answer(&self, now: Timestamp) {
         let last = Timestamp(self.last_answer.load(Ordering::Relaxed));
         if last.0 == 0 || now.since(last) >= ANSWER_PRECISION {
@@ -192,14 +192,14 @@ impl ServerLive {
         }
     }
 
-    /// Time of the last answer, if it was after `since`.
+    /// Time of the last answer, if the server answered after `since`.
     pub fn answered_since(&self, since: Timestamp) -> Option<Timestamp> {
         let last = Timestamp(self.last_answer.load(Ordering::Relaxed));
         (last > since).then_some(last)
     }
 
-    /// Records the length of a packet that was too large for the path to the server or to its
-    /// client.
+    /// Records the length, in bytes, of a packet that was too large for the path to the server or
+    /// to the client.
     pub fn note_lost_len(&self, len: u16) {
         self.lost_len.store(len.into(), Ordering::Relaxed);
     }
@@ -209,13 +209,14 @@ impl ServerLive {
         self.lost_len.load(Ordering::Relaxed)
     }
 
-    /// Begins a new epoch of connects: the server was taken out or returns.
+    /// Begins a new epoch of connects, and resets the consecutive failures. Call it when the server
+    /// goes out of service or returns.
     pub fn begin_row(&self) {
         self.row.fetch_add(1, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
     }
 
-    /// Resets the consecutive failures: a client's connection succeeded.
+    /// Resets the number of consecutive failures after a client's connection has succeeded.
     pub fn connect_succeeded(&self) {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);

@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use convey_model::{LookupFault, Missing, ServerAddr, Timestamp};
 
-/// A host name as of this snapshot.
+/// State of a host name at the time of a snapshot.
 #[derive(Debug, Clone)]
 pub struct Name {
     /// The host name.
     pub host: String,
-    /// Addresses of the name: results of the last successful lookup.
+    /// Addresses that the last successful lookup found.
     pub addresses: BTreeSet<ServerAddr>,
-    /// Fault of the last lookup.
+    /// Fault of the last lookup; `None`: the lookup succeeded.
     pub fault: Option<LookupFault>,
-    /// When the addresses last changed, or lookups began to fail or recovered.
+    /// Time of the last change: the addresses changed, or lookups began to fail or recovered.
     pub since: Timestamp,
-    /// The state that outlives this snapshot.
+    /// Counters of the name, which outlive this snapshot.
     pub live: Arc<NameLive>,
 }
 
 impl Name {
-    /// Whether the last lookup found an address. A name that was never looked up has none.
+    /// Whether the last lookup found an address; false before the first lookup.
     pub fn is_resolved(&self) -> bool {
         !self.addresses.is_empty() && self.fault.as_ref().is_none_or(|fault| fault.missing != Missing::All)
     }
@@ -42,12 +42,12 @@ impl NameLive {
         self.failures.fetch_add(failed.into(), Ordering::Relaxed);
     }
 
-    /// Lookups so far, including failed ones.
+    /// Number of lookups so far, including failed lookups.
     pub fn lookups(&self) -> u64 {
         self.lookups.load(Ordering::Relaxed)
     }
 
-    /// Lookups that failed.
+    /// Number of failed lookups so far.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::{Frontend, Pool, Server, Snapshot};
 use convey_model::Endpoint;
 
-/// Frontends by listening endpoint, and servers by number. All snapshots of a configuration share
-/// the index, because health does not change it: so the cost of a change of health does not grow
-/// with the size of the configuration.
+/// Frontends by listening endpoint, and servers by number. A change of health does not change the
+/// index, so all snapshots of a configuration share it. Thus the cost of a change of health does
+/// not depend on the size of the configuration.
 #[derive(Debug, Default)]
 pub struct Places {
     listeners: HashMap<Endpoint, usize>,
@@ -42,7 +42,7 @@ impl Places {
 }
 
 impl Snapshot {
-    /// The frontend that listens on this endpoint.
+    /// Frontend that listens on this endpoint.
     pub fn listener(&self, at: &Endpoint) -> Option<&Arc<Frontend>> {
         self.frontends.get(*self.places.listeners.get(at)?)
     }
@@ -52,13 +52,13 @@ impl Snapshot {
         self.places.listeners.iter().filter_map(|(at, place)| Some((at, self.frontends.get(*place)?)))
     }
 
-    /// A server by its number.
+    /// Server with this number.
     pub fn server(&self, id: u32) -> Option<&Arc<Server>> {
         let place = self.places.servers.get(&id)?;
         self.pools.get(place.pool)?.servers.get(place.index)
     }
 
-    /// The servers of all backends.
+    /// Servers of all backends.
     pub fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
         self.pools.iter().flat_map(|pool| &pool.servers)
     }

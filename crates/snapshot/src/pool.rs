@@ -1,4 +1,4 @@
-//! Backend in a snapshot: servers with their health, and the table that chooses one.
+//! Backend in a snapshot: servers with their health, and the table that chooses a server.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,58 +14,60 @@ use convey_model::{self as model, AdminState, HashOn};
 use convey_quic_cid::ServerId;
 use convey_tls::TlsConnector;
 
-/// A backend with the table built for its servers' current health.
+/// Backend with the lookup table for the current health of its servers.
 pub struct Pool {
     /// Configuration of the backend.
     pub config: Arc<model::BackendConfig>,
     /// Connector of TLS handshakes with the servers; `None`: convey connects without TLS, or the
     /// settings are unusable.
     pub tls: Option<Arc<TlsConnector>>,
-    /// Servers in the order of the configuration; picks return indices into them.
+    /// Servers in the order of the configuration. The result of a pick is an index into this list.
     pub servers: Vec<Arc<Server>>,
-    /// The state that outlives this snapshot.
+    /// State of the backend that outlives this snapshot.
     pub live: Arc<PoolLive>,
     balancer: Arc<dyn Balancer>,
     members: Vec<Member>,
-    /// The same servers, with healthy backups eligible. They are tried when no other server is
-    /// left.
+    /// Members in which healthy backups are also eligible, for clients that all other servers have
+    /// failed.
     backups: Vec<Member>,
-    /// Reason for each server why it cannot be chosen; `None` if it can.
+    /// For each server, the reason why the server cannot be chosen; `None` if the server can be
+    /// chosen.
     passed_over: Vec<Option<PassedOver>>,
-    /// Servers by the id that QUIC connection ids contain.
+    /// Index of each server, by the server id in QUIC connection ids.
     quic_servers: HashMap<ServerId, usize>,
     eligible: usize,
     limited: bool,
 }
 
-/// A server as of this snapshot.
+/// State of a server at the time of a snapshot.
 #[derive(Debug)]
 pub struct Server {
-    /// Configuration of the server, with the weight of an operator's override.
+    /// Configuration of the server, in which an operator's override replaces the weight.
     pub config: model::ServerConfig,
-    /// Administrative state that an operator set.
+    /// Administrative state of the server.
     pub admin: AdminState,
-    /// Health as last decided.
+    /// Health by the last decisive outcome.
     pub health: Health,
-    /// The state that outlives this snapshot.
+    /// State of the server that outlives this snapshot.
     pub live: Arc<ServerLive>,
 }
 
-/// Outcome of a pick.
+/// Result of the choice of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pick {
     /// The server with this index.
     Server(usize),
-    /// Every server that could be chosen is at its limit: wait for a slot.
+    /// Every server that could be chosen is at its limit, so the client has to wait for a slot.
     Busy,
     /// No server is up, or all servers that are up have been tried.
     Nobody,
 }
 
-/// Reason why a server gets no new connections. If several apply, the first counts.
+/// Reason why a server gets no new connections. If several reasons apply, the first in this order
+/// is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassedOver {
-    /// Maintenance: an operator took the server out.
+    /// Maintenance: an operator took the server out of service.
     Maint,
     /// Draining: an operator stopped new connections to the server.
     Drain,
@@ -79,18 +81,18 @@ pub enum PassedOver {
     Backup,
 }
 
-/// Degraded choices that a pool allows.
+/// Whether a pool may choose ejected servers or backups.
 #[derive(Debug, Clone, Copy)]
 struct Choice {
-    /// All servers that could serve are ejected.
+    /// Ejected servers may be chosen, because all servers that could serve are ejected.
     only_ejected: bool,
-    /// Only backups could serve.
+    /// Backups may be chosen, because only backups could serve.
     only_backups: bool,
 }
 
 impl Choice {
     fn new(servers: &[Arc<Server>]) -> Choice {
-        // An ejected server that fails some of its clients is better than none.
+        // An ejected server fails only some of its clients, so it is better than no server.
         let could = Choice { only_ejected: false, only_backups: true };
         let only_ejected = !servers.iter().any(|server| could.passes_over(server).is_none());
         let all = Choice { only_ejected, only_backups: true };
@@ -114,9 +116,9 @@ impl Choice {
 }
 
 impl Pool {
-    /// Builds a pool whose table holds the servers that are up: backups only if no other server is
-    /// left, and ejected servers only if no backup is left either. The table of `before`, the
-    /// backend's previous pool, is reused if a new one would be equal.
+    /// Builds a pool whose table holds the servers that are up. The table holds backups only if no
+    /// other server is left, and ejected servers only if no backup is left either. `before` is the
+    /// previous pool of the backend. Its table is reused if a new table would be equal.
     pub fn new(
         config: Arc<model::BackendConfig>,
         servers: Vec<Arc<Server>>,
@@ -148,7 +150,7 @@ impl Pool {
         };
         let tls = config.tls.as_ref().and_then(|settings| match before {
             Some(before) if before.config.tls == config.tls => before.tls.clone(),
-            // The settings were validated with the configuration.
+            // Cannot fail, because the settings were validated with the configuration.
             _ => TlsConnector::new(settings).ok().map(Arc::new),
         });
         let limited = servers.iter().any(|server| server.config.settings.max_connections.is_some());
@@ -168,13 +170,13 @@ impl Pool {
         }
     }
 
-    /// Chooses a server for a client of `vip`. Servers in `tried` have just failed this client and
-    /// are skipped; after a failure, a backup may serve if no other server is left.
+    /// Chooses a server for a client of `vip`. Skips the servers in `tried`, which have just failed
+    /// this client. After a failure, a backup may serve if no other server is left.
     pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
         self.pick_for(None, client, vip, tried)
     }
 
-    /// Like [`Pool::pick`], for a request with a hash of its own ([`Pool::hash_of`]).
+    /// Like [`Pool::pick`], for a request that may have a hash of its own ([`Pool::hash_of`]).
     pub fn pick_for(
         &self,
         request: Option<FlowHash>,
@@ -190,21 +192,21 @@ impl Pool {
         } else {
             let flow = hash(if is_hashed { self.config.hash } else { HashOn::Tuple });
             let usual = if is_hashed {
-                // A client has one substitute, the same on every node.
+                // A client always gets the same substitute, on every node.
                 self.balancer.pick(flow, &loads)
             } else {
                 balance::substitute(&self.members, flow, &loads)
             };
-            // If the other servers are only full, the client waits for one of them instead of a
-            // backup.
+            // If the other servers are at their limits but have not failed, the client waits for
+            // one of them and does not get a backup.
             let backup = || balance::substitute(&self.backups, flow, &loads);
             usual.or_else(|| if self.is_usual_left(tried) { None } else { backup() })
         };
         self.answer(picked, tried)
     }
 
-    /// Returns the server that [`Pool::pick`] would choose now for a client that no server has
-    /// failed, and the reasons. Round robin does not advance.
+    /// Returns the server that [`Pool::pick`] would choose now for a client without failed
+    /// attempts, and the reasons. The position of round robin does not advance.
     pub fn foresee(&self, client: SocketAddr, vip: SocketAddr) -> (Pick, Foreseen) {
         let loads = PickLoads { pool: self, tried: &[] };
         let foreseen = self.balancer.foresee(balance::flow_hash(self.config.hash, client, vip), &loads);
@@ -223,27 +225,29 @@ impl Pool {
         self.eligible > tried.iter().filter(|index| self.is_eligible(**index)).count()
     }
 
-    /// Whether a backup is left for a client that servers have failed.
+    /// Whether a backup is left that has not failed the client. False before the client's first
+    /// failure.
     fn is_backup_left(&self, tried: &[usize]) -> bool {
         let mut backups = self.backups.iter().enumerate();
         !tried.is_empty() && backups.any(|(index, backup)| backup.eligible && !tried.contains(&index))
     }
 
-    /// Reason why the server with this index cannot be chosen, apart from its limit; `None` if it
-    /// can.
+    /// Reason why the server with this index cannot be chosen, regardless of its limit; `None` if
+    /// the server can be chosen.
     pub fn passed_over(&self, index: usize) -> Option<PassedOver> {
         self.passed_over[index]
     }
 
-    /// Hash of the request field that the backend's configuration names; `None`: the
-    /// addresses are hashed.
+    /// Hash of the request field that the backend's configuration names; `None`: the client's
+    /// addresses are hashed instead.
     pub fn hash_of(&self, request: &RequestHead) -> Option<FlowHash> {
         let field = self.config.hash_request.as_ref().filter(|_| self.config.algorithm.hashes())?;
         field.value(request).map(balance::value_hash)
     }
 
-    /// Index of the server that the connection id of a QUIC packet names. A server that an operator
-    /// drains keeps its connections, whose clients may have a new address.
+    /// Index of the server that the connection id of a QUIC packet names; `None` if there is no
+    /// such server, or if the server is down or in maintenance. A draining server keeps its
+    /// connections, and their clients may have a new address.
     pub fn named_by(&self, datagram: &[u8]) -> Option<usize> {
         let server = self.config.quic.as_ref()?.schemes.server_of(datagram)?;
         let index = *self.quic_servers.get(&server)?;
@@ -251,22 +255,22 @@ impl Pool {
         (!is_out).then_some(index)
     }
 
-    /// Hash of a client of `vip`, which is always the same.
+    /// Hash of a client of `vip`, independent of requests.
     pub fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64 {
         balance::flow_hash(self.config.hash, client, vip).0
     }
 
-    /// Whether the server with this index can be chosen, apart from its limit.
+    /// Whether the server with this index can be chosen, regardless of its limit.
     pub fn is_eligible(&self, index: usize) -> bool {
         self.members[index].eligible
     }
 
-    /// Whether any server has a limit, so that connections may have to wait.
+    /// Whether any server has a connection limit, so that connections may have to wait.
     pub fn is_limited(&self) -> bool {
         self.limited
     }
 
-    /// Number of servers that can be chosen.
+    /// Number of servers that can be chosen, regardless of their limits.
     pub fn eligible(&self) -> usize {
         self.eligible
     }
@@ -285,14 +289,15 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// State of the servers during one pick.
+/// Loads of the servers during one pick.
 struct PickLoads<'a> {
     pool: &'a Pool,
     tried: &'a [usize],
 }
 
 impl PickLoads<'_> {
-    /// Time of the backend's last answer, the reference for comparing servers' answers.
+    /// Time of the last answer of any server of the backend, the reference for comparing response
+    /// times.
     fn answered_at(&self) -> Duration {
         Duration::from_nanos(self.pool.live.answered_at.load(Ordering::Relaxed))
     }
@@ -413,7 +418,7 @@ mod tests {
             let picked = pool.pick(([192, 0, 2, 1], port).into(), vip, &[0]);
             assert!(matches!(picked, Pick::Server(12..)), "{picked:?}");
         }
-        // If all servers fail, each of them is still better than none.
+        // If all servers have failed, each of them is still better than no server.
         for server in &pool.servers[12..] {
             server.live.connect_failed(server.live.row());
         }

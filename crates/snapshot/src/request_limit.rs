@@ -1,4 +1,4 @@
-//! Rate limit for the requests of each source; all workers share the counts.
+//! Request rate limit per source. All workers share the counts.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -14,7 +14,7 @@ pub struct RequestLimit {
 }
 
 impl RequestLimit {
-    /// Builds a limit with the rate of `limits`. The counts of `before` are kept if both group
+    /// Builds a limit with the rate of `limits`. Keeps the counts of `before` if both limits group
     /// clients into the same sources.
     pub fn new(limits: Limits, before: Option<RequestLimit>) -> RequestLimit {
         let kept = before.map(|before| before.sources).filter(|sources| sources.fit(&limits));
@@ -26,22 +26,23 @@ impl RequestLimit {
         self.sources.begin(client, &self.limits, now).is_ok()
     }
 
-    /// Number of requests that the client's source may send now. No token is taken.
+    /// Number of requests that the client's source may send now, without taking a token.
     pub fn left(&self, client: IpAddr, now: Timestamp) -> u32 {
         self.sources.left_of_rate(client, &self.limits, now).unwrap_or(u32::MAX)
     }
 
-    /// Requests per second that a source may send.
+    /// Number of requests a second that one source may send.
     pub fn rate(&self) -> Option<NonZeroU32> {
         self.limits.rate_per_source
     }
 
-    /// The source that a client belongs to.
+    /// Source that a client belongs to.
     pub fn source_of(&self, client: IpAddr) -> Prefix {
         self.sources.source_of(client)
     }
 
-    /// Returns the last token of a request that another limit refused.
+    /// Returns the token of a request to the client's source, after another limit has refused the
+    /// request.
     pub fn give_back(&self, client: IpAddr) {
         self.sources.give_back(client, &self.limits);
     }

@@ -1,4 +1,4 @@
-//! Counters of routes. Reloads keep them, by the routes' names.
+//! Counters of routes. A reload keeps the counters of routes whose names stay.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +9,8 @@ use crate::stats::{ANSWER_TIMES, Histogram, Traffic};
 /// Part of a route that outlives snapshots.
 #[derive(Debug)]
 pub struct RouteLive {
-    /// Connections (proxy mode); requests, and responses by the class of their status (mode http).
+    /// Counters of connections (proxy mode), or of requests and of responses by the class of their
+    /// status (mode http).
     pub traffic: Traffic,
     /// Durations from the head of a request to the last byte of its response (mode http).
     pub times: Histogram,
@@ -22,7 +23,7 @@ pub struct RouteLives {
 }
 
 impl RouteLives {
-    /// No routes yet; counters have `cores` cores.
+    /// Creates an empty set, whose routes get counters for `cores` cores.
     pub(crate) fn new(cores: usize) -> RouteLives {
         RouteLives { cores, by_name: Mutex::default() }
     }

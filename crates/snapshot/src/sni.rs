@@ -15,9 +15,9 @@ const DEFAULT: &str = "default";
 pub struct SniRoutes {
     hosts: HostTable<Vec<Arc<SniRoute>>>,
     in_order: Vec<Arc<SniRoute>>,
-    /// Route of connections that match no other route or are not TLS; `None`: they are refused.
+    /// Route of connections that match no other route or are not TLS; `None`: convey refuses them.
     pub default: Option<Arc<SniRoute>>,
-    /// Backends of all routes and of the default route, each once.
+    /// Backends of all routes and of the default route, without duplicates.
     pub(crate) pools: Vec<Arc<Pool>>,
 }
 
@@ -30,13 +30,13 @@ pub struct SniRoute {
     pub alpn: Option<Box<[u8]>>,
     /// Backend of the route.
     pub pool: Arc<Pool>,
-    /// The state that outlives this snapshot.
+    /// State of the route that outlives this snapshot.
     pub live: Arc<RouteLive>,
 }
 
 impl SniRoutes {
-    /// Builds the routes. `backend` is the frontend's own, `lives` has the counters of its routes,
-    /// and `pool` finds a backend by name.
+    /// Builds the routes of a frontend. `backend` is the backend of the default route, `lives` has
+    /// the counters of the routes, and `pool` finds a backend by name.
     pub fn new(
         routes: &[SniRouteConfig],
         backend: Option<&str>,
@@ -65,9 +65,10 @@ impl SniRoutes {
         SniRoutes { hosts, in_order, default, pools }
     }
 
-    /// Route for a ClientHello with this server name and these protocols, the preferred one first.
-    /// The closest name takes precedence; among its routes, a route with a protocol takes
-    /// precedence over the route for any. `None`: the client is refused.
+    /// Route for a ClientHello with this server name and these protocols, the preferred protocol
+    /// first; `None`: convey refuses the client. The route with the closest name takes precedence.
+    /// Of several routes with that name, a route for one protocol takes precedence over a route for
+    /// any protocol.
     pub fn route<'a>(
         &self,
         name: Option<&str>,
@@ -81,7 +82,7 @@ impl SniRoutes {
         found.or(self.default.as_ref())
     }
 
-    /// Whether routes exist for this name, whatever the protocol. Routes for any name do not count.
+    /// Whether a route exists for this name, with any protocol. Routes for any name do not count.
     pub fn has_name(&self, name: Option<&str>) -> bool {
         name.is_some_and(|name| self.hosts.has_name(name.as_bytes()))
     }
@@ -136,7 +137,7 @@ mod tests {
             ("a.example", &["h2"], "glob"),
             ("a.b.example", &[], "glob"),
             ("a.eu.example", &["h2"], "eu"),
-            // The exact name has no route for this protocol: the next closest name has one.
+            // The exact name has no route for this protocol, so the next closest name decides.
             ("a.eu.example", &["http/1.1"], "glob"),
             ("example", &["h2"], "site"),
             ("other", &["acme-tls/1"], "acme"),
@@ -154,7 +155,7 @@ mod tests {
         let after = routes(None, &lives);
         let none = || [].into_iter();
         assert!(after.route(None, none()).is_none() && after.route(Some("other"), none()).is_none());
-        // An unknown protocol gets another alert than an unknown name.
+        // The TLS alert for an unknown protocol differs from the alert for an unknown name.
         let has = |name: &str| after.has_name(Some(name));
         assert!(has("API.example") && has("x.eu.example") && !has("other") && !has("example"));
         assert!(!after.has_name(None));

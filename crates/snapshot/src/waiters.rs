@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Number of clients that wait now.
+/// Number of clients that are waiting now.
 #[derive(Debug, Default)]
 pub struct Waiters(AtomicU32);
 

@@ -1,4 +1,4 @@
-//! Counters that cost the hot path one plain add on a line of its own core.
+//! Traffic counters. On the hot path, a count costs one plain add on a cache line of its own core.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// Events that are counted for each frontend, backend and server. A counter of an event that cannot
-/// happen to one of them stays zero there.
+/// Events that are counted for each frontend, backend and server. A counter stays zero where its
+/// event cannot happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
-    /// Connections accepted and sessions begun (frontend), or assigned to a server (backend,
-    /// server).
+    /// Connections accepted and sessions begun (frontend), or connections and sessions assigned to
+    /// a server (backend, server).
     Opened,
     /// Connections and sessions that ended.
     Closed,
@@ -19,103 +19,112 @@ pub enum Counter {
     BytesRx,
     /// Bytes sent to clients.
     BytesTx,
-    /// Packets received from clients and forwarded (packet modes); datagrams of UDP in proxy mode.
+    /// Packets received from clients and forwarded (packet modes), or datagrams received from
+    /// clients (UDP in proxy mode).
     PacketsRx,
-    /// Packets, or datagrams, sent to clients.
+    /// Packets or datagrams sent to clients.
     PacketsTx,
     /// Failed attempts to connect to a server; SYNs and datagrams that a server refused
     /// (passthrough, UDP in proxy mode).
     ConnectFailures,
-    /// Attempts repeated on another server; sessions that moved because a server refused them.
+    /// Attempts repeated on another server, and sessions that moved because a server refused them.
     Retries,
     /// TCP handshakes that clients began with a server (packet modes).
     HandshakesBegun,
     /// TCP handshakes that clients completed (packet modes).
     HandshakesCompleted,
-    /// SYNs repeated before their handshake was complete.
+    /// SYNs that clients repeated before the handshake was complete.
     SynsRepeated,
     /// Connections whose large packets to the server are lost (packet modes).
     PathMtuToServer,
     /// Connections whose large packets to the client are lost (passthrough).
     PathMtuToClient,
-    /// Ended with nothing sent: no server of the backend was usable.
+    /// Connections ended with nothing sent to the client: no server of the backend was usable.
     NoServer,
-    /// Ended with nothing sent: every server tried refused or timed out.
+    /// Connections ended with nothing sent to the client: every server tried refused or timed out.
     ConnectFailed,
-    /// Ended with nothing sent: no local port was left for a connection to a server.
+    /// Connections ended with nothing sent to the client: no local port was left for a connection
+    /// to a server.
     NoLocalPort,
-    /// Ended with nothing sent: every server stayed at its connection limit.
+    /// Connections ended with nothing sent to the client: every server stayed at its connection
+    /// limit.
     QueueTimeout,
-    /// Ended by the idle timeout: no byte moved; packet modes: no packet of an open TCP connection
-    /// arrived.
+    /// Connections ended by the idle timeout: no byte moved, or in packet modes, no packet of an
+    /// open TCP connection arrived.
     IdleTimeout,
-    /// Ended because the client read its response too slowly while the response held a server slot
-    /// (mode http).
+    /// Connections ended because the client read its response too slowly while the response held a
+    /// server slot (mode http).
     ClientTooSlow,
-    /// Ended with nothing sent: the client sent no byte in time.
+    /// Connections ended with nothing sent to the client: the client sent no byte in time.
     FirstByteTimeout,
-    /// Ended by a reset from the client.
+    /// Connections ended by a reset from the client.
     ClientReset,
-    /// Ended by a reset from the server.
+    /// Connections ended by a reset from the server.
     ServerReset,
-    /// Ended by convey with a reset: the server was down (packet modes).
+    /// Connections ended by convey with a reset: the server was down (packet modes).
     ServerGone,
-    /// Ended by convey with a reset: the file became shorter or unreadable while it was sent (mode
-    /// http).
+    /// Connections ended by convey with a reset: the file became shorter or unreadable while it was
+    /// sent (mode http).
     FileChanged,
-    /// Ended by convey with a reset: compression of the response failed midway (mode http).
+    /// Connections ended by convey with a reset: compression of the response failed midway (mode
+    /// http).
     CompressionFailed,
-    /// Ended with nothing sent: the connection came from convey itself.
+    /// Connections ended with nothing sent to the client: the connection came from convey itself.
     Loop,
-    /// Ended with nothing sent: the client's address had reached its limit of connections.
+    /// Connections ended with nothing sent to the client: the client's address had reached its
+    /// limit of connections.
     ClientLimit,
-    /// Ended with nothing sent: the peer may not send PROXY headers here.
+    /// Connections ended with nothing sent to the client: the peer is not a trusted proxy, and may
+    /// not send PROXY headers.
     ProxyUntrusted,
-    /// Ended with nothing sent: the PROXY header was missing or invalid.
+    /// Connections ended with nothing sent to the client: the PROXY header was missing or invalid.
     ProxyHeaderInvalid,
-    /// Ended with nothing sent: the PROXY header did not arrive in time.
+    /// Connections ended with nothing sent to the client: the PROXY header did not arrive in time.
     ProxyHeaderTimeout,
-    /// Ended with nothing sent but an alert: the TLS handshake failed.
+    /// Connections ended with nothing but an alert sent to the client: the TLS handshake failed.
     TlsHandshakeFailed,
-    /// Ended with nothing sent: the TLS handshake took too long.
+    /// Connections ended with nothing sent to the client: the TLS handshake took too long.
     TlsHandshakeTimeout,
-    /// Ended with nothing sent: the client's source had reached its limit of concurrent TLS
-    /// handshakes.
+    /// Connections ended with nothing sent to the client: the client's source had reached its limit
+    /// of concurrent TLS handshakes.
     TlsHandshakeLimit,
-    /// Ended with nothing sent: the ClientHello that routes depend on did not arrive in time.
+    /// Connections ended with nothing sent to the client: the ClientHello that routes depend on did
+    /// not arrive in time.
     HelloTimeout,
-    /// Ended with nothing sent: the first bytes looked like TLS, but were no unambiguous
-    /// ClientHello.
+    /// Connections ended with nothing sent to the client: the first bytes looked like TLS, but were
+    /// not an unambiguous ClientHello.
     HelloInvalid,
-    /// Ended with nothing sent: the first bytes were not TLS, and the frontend has a backend for
-    /// TLS only.
+    /// Connections ended with nothing sent to the client: the first bytes were not TLS, and the
+    /// frontend has a backend for TLS only.
     NotTls,
-    /// Ended with nothing sent: no route matches the server name or protocol that the client
-    /// requested.
+    /// Connections ended with nothing sent to the client: no route matches the server name or
+    /// protocol that the client requested.
     NoRoute,
-    /// Ended with nothing sent: a reload gave the frontend another mode while the connection waited
-    /// for its share or a slot.
+    /// Connections ended with nothing sent to the client: a reload gave the frontend another mode
+    /// while the connection waited for its share or a slot.
     ModeChanged,
-    /// Refused over QUIC: the frontend had reached its limit of connections, or the client its
-    /// share. A TCP connection may wait instead.
+    /// QUIC connections refused: the frontend had reached its limit of connections, or the client
+    /// had reached its share. TCP connections wait instead.
     RefusedFull,
-    /// Ended after an ACME authority had received the validation certificate (RFC 8737).
+    /// Connections ended after an ACME authority had received the validation certificate (RFC
+    /// 8737).
     AcmeHandshake,
-    /// Ended by convey with a reset: a reload denied its client.
+    /// Connections ended by convey with a reset: a reload changed the access lists, and they deny
+    /// the client.
     AccessDenied,
-    /// Ended by convey with a reset: the connection exceeded the connection limit of its source
-    /// (packet modes).
+    /// Connections ended by convey with a reset: the connection exceeded the connection limit of
+    /// its source (packet modes).
     SourceConnections,
-    /// Ended by convey: it caused too many bytes to addresses that its client had not validated
-    /// (QUIC).
+    /// Connections ended by convey: too many bytes were sent to addresses that the client had not
+    /// validated (QUIC).
     UnprovenPaths,
-    /// Closed when the drain timeout expired.
+    /// Connections ended by convey when the drain timeout expired.
     Cut,
-    /// Ended by an operator.
+    /// Connections ended by an operator.
     Killed,
-    /// UDP session evicted to make room for another client's.
+    /// UDP sessions evicted in favour of a session of another client.
     Evicted,
-    /// Pauses in accepting because descriptors or memory ran out.
+    /// Pauses in which convey accepted no connections, because descriptors or memory ran out.
     AcceptBackoff,
     /// Datagrams dropped: no server was up, or the servers that were up could not be reached.
     DroppedNoServer,
@@ -123,8 +132,8 @@ pub enum Counter {
     DroppedFull,
     /// Datagrams dropped: this host had no descriptor, port or memory for another session.
     DroppedNoResources,
-    /// Datagrams dropped: they would have begun a session while convey stops, or at a removed
-    /// frontend.
+    /// Datagrams dropped: they would have begun a session while convey stops, or at a frontend that
+    /// a reload removed.
     DroppedDraining,
     /// Datagrams dropped: they came from convey itself.
     DroppedLoop,
@@ -138,8 +147,9 @@ pub enum Counter {
     DroppedNotUnicast,
     /// Datagrams dropped: the send buffer was full, or the send failed.
     DroppedUnsent,
-    /// Datagrams, or batches of them, dropped: the address has received three times the bytes that
-    /// it sent, and no client has validated it (QUIC).
+    /// Datagrams dropped: the address of the client is not validated, and convey has already sent
+    /// it three times the bytes that it received from there (QUIC). Several datagrams sent together
+    /// may count as one.
     DroppedUnproven,
     /// Datagrams dropped by the kernel: they arrived faster than convey read them.
     DroppedOverrun,
@@ -148,18 +158,19 @@ pub enum Counter {
     /// Streams of HTTP/2 and HTTP/3 that convey reset because the client read its response too
     /// slowly while the response held a server slot (mode http).
     DroppedTooSlow,
-    /// Refused: the client is denied. Counts connections and datagrams; packets in packet modes.
+    /// Refused clients: the access lists deny the client. Counts connections and datagrams; in
+    /// packet modes, packets.
     RefusedAccess,
-    /// Refused: the source has reached its limit of connections.
+    /// Refused clients: the source has reached its limit of connections.
     RefusedSourceConnections,
-    /// Refused: the source has begun too many connections recently.
+    /// Refused clients: the source has begun too many connections recently.
     RefusedSourceRate,
-    /// Full TLS handshakes, which began a new session.
+    /// Full TLS handshakes, each of which began a new session.
     TlsHandshakes,
     /// TLS handshakes that resumed an earlier session.
     TlsResumed,
-    /// Requests whose head was received (mode http); for a server, requests sent to it, retries
-    /// included.
+    /// Requests whose head was received (mode http). For a server: requests sent to the server,
+    /// including retries.
     Requests,
     /// Connections that switched protocols (status 101).
     Responses1xx,
@@ -177,7 +188,7 @@ pub enum Counter {
     AnsweredRequestTimeout,
     /// Local reply: no route matches.
     AnsweredNoRoute,
-    /// Local reply: the client address that a trusted proxy sent is denied.
+    /// Local reply: the access lists deny the client address that a trusted proxy sent.
     AnsweredAccess,
     /// Local reply: the host's certificate differs from the one of the client's handshake.
     AnsweredMisdirected,
@@ -217,15 +228,15 @@ pub enum Counter {
     AnsweredFileRange,
     /// Local reply: the file could not be read, or this host has no descriptor for it.
     AnsweredFileFailed,
-    /// Cache hits of a backend's files: small files in memory, other files open.
+    /// Cache hits of a backend's files: a small file was in memory, or a larger file was open.
     FileCacheHits,
     /// Cache misses: files that a worker had to open.
     FileCacheMisses,
     /// Files evicted from the cache to make room for other files.
     FileCacheEvictions,
-    /// Bytes of memory of all files that workers have put into the cache.
+    /// Total size of the files that workers have put into the cache so far, in bytes of memory.
     FileCacheBytesKept,
-    /// Bytes of memory of the files that have left the cache.
+    /// Total size of the files that have left the cache so far, in bytes of memory.
     FileCacheBytesDropped,
     /// Responses that convey began to compress with `zstd` (mode http).
     CompressedZstd,
@@ -233,7 +244,7 @@ pub enum Counter {
     CompressedBrotli,
     /// Responses that convey began to compress with `gzip` (mode http).
     CompressedGzip,
-    /// Responses sent uncompressed: no memory was left for another encoder.
+    /// Responses sent uncompressed, because no memory was left for another encoder.
     CompressionNoRoom,
     /// Bytes of bodies before compression.
     CompressionBytesIn,
@@ -244,7 +255,7 @@ pub enum Counter {
 impl Counter {
     const COUNT: usize = Counter::CompressionBytesOut as usize + 1;
 
-    /// Reasons why a connection ends, except that both sides closed it, with the label that metrics
+    /// Reasons why a connection ends, except a close by both sides. Each has the label that metrics
     /// and logs use.
     pub const ENDS: [(Counter, &'static str); 33] = [
         (Counter::NoServer, "no_server"),
@@ -282,8 +293,8 @@ impl Counter {
         (Counter::Evicted, "evicted"),
     ];
 
-    /// Reasons why datagrams (UDP in proxy mode) and streams (mode http) are dropped, with the
-    /// label that metrics and logs use.
+    /// Reasons why convey drops datagrams (UDP in proxy mode) and resets streams (mode http). Each
+    /// has the label that metrics and logs use.
     pub const DROPS: [(Counter, &'static str); 14] = [
         (Counter::DroppedNoServer, "no_server"),
         (Counter::DroppedFull, "max_connections"),
@@ -301,8 +312,8 @@ impl Counter {
         (Counter::DroppedTooSlow, "client_too_slow"),
     ];
 
-    /// Reasons why a frontend refuses clients, in every mode, with the label that metrics and logs
-    /// use.
+    /// Reasons why a frontend refuses clients, in every mode. Each has the label that metrics and
+    /// logs use.
     pub const REFUSALS: [(Counter, &'static str); 3] = [
         (Counter::RefusedAccess, "access_denied"),
         (Counter::RefusedSourceConnections, "source_connections"),
@@ -318,7 +329,7 @@ impl Counter {
         (Counter::Responses5xx, "5xx"),
     ];
 
-    /// Reasons for local replies, with the label that metrics and logs use.
+    /// Reasons for local replies. Each has the label that metrics and logs use.
     pub const ANSWERS: [(Counter, &'static str); 23] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
@@ -352,7 +363,7 @@ impl Counter {
         (Counter::CompressedGzip, "gzip"),
     ];
 
-    /// The counter of responses with this status.
+    /// Counter of responses with this status.
     pub fn of_status(status: u16) -> Counter {
         match status {
             ..200 => Counter::Responses1xx,
@@ -363,30 +374,31 @@ impl Counter {
         }
     }
 
-    /// Label of an end or a refusal; empty for other counters.
+    /// Label of the reason for an end or a refusal; empty for other counters.
     pub fn label(self) -> &'static str {
         let mut all = Counter::ENDS.iter().chain(&Counter::REFUSALS);
         all.find(|(reason, _)| *reason == self).map_or("", |(_, label)| label)
     }
 
-    /// Label of a local reply; empty for other counters.
+    /// Label of the reason for a local reply; empty for other counters.
     pub fn answer_label(self) -> &'static str {
         Counter::ANSWERS.iter().find(|(answer, _)| *answer == self).map_or("", |(_, label)| label)
     }
 
-    /// Label of a drop; empty for other counters.
+    /// Label of the reason for a drop; empty for other counters.
     pub fn drop_label(self) -> &'static str {
         Counter::DROPS.iter().find(|(drop, _)| *drop == self).map_or("", |(_, label)| label)
     }
 }
 
-/// Traffic counters of one frontend, backend or server: one set for each core, summed by readers.
+/// Traffic counters of one frontend, backend or server. Each core writes a set of its own, and
+/// readers sum up the sets.
 pub struct Traffic {
     cores: Box<[CachePadded<[AtomicU64; Counter::COUNT]>]>,
 }
 
 impl Traffic {
-    /// Counters at zero, for `cores` writers.
+    /// Creates counters at zero for `cores` cores, each with a single writer.
     pub fn new(cores: usize) -> Self {
         let zeroes = || CachePadded::new([const { AtomicU64::new(0) }; Counter::COUNT]);
         Traffic { cores: (0..cores).map(|_| zeroes()).collect() }
@@ -400,17 +412,17 @@ impl Traffic {
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// The sum over all cores.
+    /// Sum of a counter over all cores.
     pub fn sum(&self, counter: Counter) -> u64 {
         sum(&self.cores, counter)
     }
 
-    /// Connections open now.
+    /// Number of open connections.
     pub fn current(&self) -> u64 {
         self.current_in(0..self.cores.len())
     }
 
-    /// Connections open now that these cores count: opened minus closed.
+    /// Number of open connections that these cores count: opened minus closed.
     pub fn current_in(&self, cores: Range<usize>) -> u64 {
         // Closed is read first: a connection that opens and closes between the reads must not make
         // the difference negative.

@@ -1,4 +1,5 @@
-//! Histograms of durations, which cost the hot path two plain adds on lines of its own core.
+//! Histograms of durations. On the hot path, a duration costs two plain adds on cache lines of its
+//! own core.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,26 +7,26 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
-/// Number of upper bounds of every histogram; one more bucket is unbounded.
+/// Number of upper bounds of every histogram. One more bucket has no upper bound.
 const BOUNDS: usize = 15;
 
-/// Upper bounds of buckets, ascending, in microseconds.
+/// Upper bounds of buckets in microseconds, in ascending order.
 pub(crate) type Bounds = [u64; BOUNDS];
 
-/// Bounds for connects: from a tenth of a millisecond, typical for a host on the link, up to longer
-/// than any client waits.
+/// Upper bounds for durations of connects: from 0.1 milliseconds, typical for a host on the link,
+/// to 5 seconds, longer than any client waits.
 pub(crate) const CONNECT_TIMES: Bounds = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 5_000_000,
 ];
 
-/// Bounds for responses to requests: from half a millisecond to a minute.
+/// Upper bounds for durations of responses: from 0.5 milliseconds to one minute.
 pub(crate) const ANSWER_TIMES: Bounds = [
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000, 60_000_000,
 ];
 
-/// Bounds for sessions: from a millisecond to a day.
+/// Upper bounds for durations of sessions: from one millisecond to one day.
 pub(crate) const SESSION_TIMES: Bounds = {
     const SECOND: u64 = 1_000_000;
     const MINUTE: u64 = 60 * SECOND;
@@ -49,7 +50,8 @@ pub(crate) const SESSION_TIMES: Bounds = {
     ]
 };
 
-/// Histogram of durations: a set of buckets for each core, summed by readers.
+/// Histogram of durations. Each core writes a set of buckets of its own, and readers sum up the
+/// sets.
 pub struct Histogram {
     bounds: &'static Bounds,
     cores: Box<[CachePadded<Core>]>,
@@ -58,15 +60,16 @@ pub struct Histogram {
 #[derive(Default)]
 struct Core {
     buckets: [AtomicU64; BOUNDS + 1],
-    /// In microseconds: the sum of a busy day's sessions can be centuries, which would overflow in
-    /// nanoseconds.
+    /// Sum of the durations in microseconds. In nanoseconds, the sum of many long sessions could
+    /// overflow.
     sum: AtomicU64,
 }
 
 /// Content of a histogram at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
-    /// Upper bounds in seconds, ascending, each with the number of durations up to that bound.
+    /// Upper bounds in seconds, in ascending order, each with the number of durations up to that
+    /// bound.
     pub buckets: Vec<(f64, u64)>,
     /// Number of all durations, including those above the last bound.
     pub count: u64,
@@ -75,7 +78,7 @@ pub struct Distribution {
 }
 
 impl Histogram {
-    /// Empty histogram for `cores` writers.
+    /// Creates an empty histogram for `cores` cores, each with a single writer.
     pub(crate) fn new(bounds: &'static Bounds, cores: usize) -> Self {
         Histogram { bounds, cores: (0..cores).map(|_| CachePadded::default()).collect() }
     }
@@ -88,8 +91,8 @@ impl Histogram {
         add(&core.sum, micros);
     }
 
-    /// Sum over all cores. While writers continue, the sum of durations may be ahead of the
-    /// buckets.
+    /// Sums up the durations of all cores. While writers continue, the sum of durations may be
+    /// ahead of the buckets.
     pub fn read(&self) -> Distribution {
         let in_bucket = |bucket: usize| {
             let of_core = |core: &CachePadded<Core>| core.buckets[bucket].load(Ordering::Relaxed);
@@ -107,14 +110,14 @@ impl Histogram {
 }
 
 impl Distribution {
-    /// The average; `None` if the histogram is empty.
+    /// Average duration in seconds; `None` if the histogram is empty.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 
-    /// Quantile in seconds for a share from 0 to 1. Estimated like in Prometheus: durations are
-    /// assumed to spread evenly in their bucket, and durations above the last bound count as that
-    /// bound. `None` if the histogram is empty.
+    /// Quantile in seconds for a share from 0 to 1; `None` if the histogram is empty. Like
+    /// Prometheus, the estimate assumes that durations spread evenly in their bucket. Durations
+    /// above the last bound count as that bound.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let rank = share * self.count as f64;
         let (mut from, mut below) = (0.0, 0);

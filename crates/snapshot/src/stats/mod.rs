@@ -1,4 +1,4 @@
-//! The counters: the data path writes them per core, and readers sum them up.
+//! Counters. Each core of the data path writes a set of its own, and readers sum up the sets.
 
 mod counters;
 mod histogram;

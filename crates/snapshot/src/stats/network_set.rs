@@ -1,24 +1,25 @@
-//! Estimate of the number of clients' networks, in a word for each core.
+//! Estimate of the number of clients' networks, in one 64-bit word for each core.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// Set of clients' networks since the last [`NetworkSet::take`]: each network sets one of 64 bits.
-/// Two networks may share a bit, so the estimate is too low at times, but never too high.
+/// Set of clients' networks since the last [`NetworkSet::take`]. Each network sets one of 64 bits.
+/// Two networks may share a bit, so the number of bits can be lower than the number of networks.
 #[derive(Debug)]
 pub struct NetworkSet {
     cores: Box<[CachePadded<AtomicU64>]>,
 }
 
 impl NetworkSet {
-    /// Empty set for `cores` writers.
+    /// Creates an empty set for `cores` cores.
     pub fn new(cores: usize) -> NetworkSet {
         NetworkSet { cores: (0..cores).map(|_| CachePadded::default()).collect() }
     }
 
-    /// Adds the network of a client, seen on a core. Once its bit is set, this is a plain load.
+    /// Adds the network of a client that a core has seen. If the bit is set already, the call is a
+    /// plain load.
     #[inline]
     pub fn note(&self, core: usize, client: IpAddr) {
         let (bit, cell) = (1 << bit_of(client), &self.cores[core]);
@@ -33,7 +34,7 @@ impl NetworkSet {
     }
 }
 
-/// Bit of the client's network: 24 bits of IPv4, 64 bits of IPv6.
+/// Bit of the client's network: the /24 of an IPv4 address, the /64 of an IPv6 address.
 fn bit_of(client: IpAddr) -> u32 {
     let network = match client {
         IpAddr::V4(ip) => u64::from(ip.to_bits() >> 8),

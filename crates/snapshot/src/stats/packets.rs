@@ -1,4 +1,4 @@
-//! Counters of the packet modes besides traffic: drops by reason, SYNs, and table usage.
+//! Counters of the packet modes in addition to traffic: drops by reason, SYNs, and table usage.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use convey_model::{CacheOutcome, DropReason, Handshakes, Layer, Shortage};
 /// Limit for the number of flow states that [`Gauge::Flows`] counts.
 pub const STATES: usize = 16;
 
-/// Gauge of a worker.
+/// Gauge of a worker: a value that can fall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gauge {
     /// Flows in the state with this number, below [`STATES`].
     Flows(usize),
-    /// Flows whose both sides may still send data.
+    /// Flows in which both sides may still send data.
     OpenFlows,
     /// SNAT ports in use.
     SnatPorts,
@@ -24,18 +24,19 @@ pub enum Gauge {
     CachedFlows,
 }
 
-/// Counters for each thread of the pipeline; each set has one writer.
+/// Counters of the packet modes. Each thread of the pipeline writes a set of its own.
 #[derive(Debug)]
 pub struct PacketStats {
     threads: Box<[CachePadded<ThreadCounts>]>,
-    /// Counted by the kernel.
+    /// Number of packets for each result of a lookup in the flow cache, counted by the kernel.
     outcomes: [AtomicU64; CacheOutcome::ALL.len()],
-    /// Counted by the kernel.
+    /// Packets dropped by the kernel, counted by the kernel.
     kernel_drops: Drops,
-    /// Counted by the thread that writes the flow cache.
+    /// Number of changes of the flow cache that the kernel refused, counted by the thread that
+    /// writes the cache.
     cache_failures: AtomicU64,
     cache_entries_lost: AtomicU64,
-    /// By the name of the captured interface.
+    /// Layer that forwards packets of open flows, by the name of the receiving interface.
     layers: RwLock<BTreeMap<String, Layer>>,
 }
 
@@ -50,16 +51,17 @@ pub struct Syns {
     pub refused: u64,
     /// SYNs that the kernel dropped and that the client repeated to a worker.
     pub repeated: u64,
-    /// SYNs whose flow was evicted for another flow sooner than a handshake takes.
+    /// SYNs of flows that were evicted in favour of another flow, in less time than a handshake
+    /// takes.
     pub displaced: u64,
-    /// Frames dropped because the receive buffer was full, SYNs or not.
+    /// Frames dropped because the receive buffer was full. They may or may not have been SYNs.
     pub overrun: u64,
 }
 
 #[derive(Debug, Default)]
 struct ThreadCounts {
     drops: Drops,
-    /// Drops that another thread reports.
+    /// Drops that another thread reports for this thread.
     reported_drops: Drops,
     passed: AtomicU64,
     unrecorded: AtomicU64,
@@ -89,7 +91,7 @@ impl Drops {
 }
 
 impl PacketStats {
-    /// Counters at zero, for this many threads.
+    /// Creates counters at zero for this many threads.
     pub fn new(threads: usize) -> PacketStats {
         PacketStats {
             threads: (0..threads).map(|_| CachePadded::default()).collect(),
@@ -107,7 +109,7 @@ impl PacketStats {
         add(self.threads[thread].drops.of(reason), n);
     }
 
-    /// Counts packets that a thread received and convey does not handle.
+    /// Counts packets that a thread received and that convey leaves to the host.
     #[inline]
     pub fn passed(&self, thread: usize, n: u64) {
         add(&self.threads[thread].passed, n);
@@ -148,7 +150,7 @@ impl PacketStats {
         self.threads[thread].gauges[index(gauge)].store(n, Ordering::Relaxed);
     }
 
-    /// Sets the flow cache's total for an outcome.
+    /// Sets the flow cache's total for a result of a lookup.
     pub fn set_outcome(&self, outcome: CacheOutcome, n: u64) {
         self.outcomes[outcome as usize].store(n, Ordering::Relaxed);
     }
@@ -185,37 +187,37 @@ impl PacketStats {
         self.cache_entries_lost.load(Ordering::Relaxed)
     }
 
-    /// Sets the layer that forwards open flows from an interface.
+    /// Sets the layer that forwards packets of open flows received on an interface.
     pub fn set_layer(&self, interface: &str, layer: Layer) {
         let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
         layers.insert(interface.to_owned(), layer);
     }
 
-    /// Removes an interface that is gone.
+    /// Removes the layer of an interface that is gone.
     pub fn forget_layer(&self, interface: &str) {
         self.layers.write().unwrap_or_else(PoisonError::into_inner).remove(interface);
     }
 
-    /// Number of packets with this outcome in the flow cache.
+    /// Number of packets with this result of a lookup in the flow cache.
     pub fn outcome(&self, outcome: CacheOutcome) -> u64 {
         self.outcomes[outcome as usize].load(Ordering::Relaxed)
     }
 
-    /// Layers that forward open flows, by the interface of arrival.
+    /// Layers that forward packets of open flows, by the receiving interface.
     pub fn layers(&self) -> BTreeMap<String, Layer> {
         self.layers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Packets dropped for a reason, by all threads and the kernel.
+    /// Number of packets dropped for a reason, by all threads and the kernel.
     pub fn drops(&self, reason: DropReason) -> u64 {
         self.sum(|thread| thread.drops.of(reason))
             + self.sum(|thread| thread.reported_drops.of(reason))
             + self.kernel_drops.of(reason).load(Ordering::Relaxed)
     }
 
-    /// SYNs and their outcomes, summed over all threads.
+    /// Numbers of SYNs and their outcomes, summed over all threads.
     pub fn syns(&self) -> Syns {
-        // Finished is read first: a handshake that changes between the reads must not count as
+        // `finished` is read first: a handshake that completes between the reads must not count as
         // finished before it counts as begun.
         let finished = self.sum(|thread| &thread.finished);
         Syns {
@@ -228,27 +230,27 @@ impl PacketStats {
         }
     }
 
-    /// Flows evicted before they ended, over all threads.
+    /// Number of flows evicted because of a shortage, over all threads.
     pub fn evicted(&self, shortage: Shortage) -> u64 {
         self.sum(|thread| &thread.evicted[shortage as usize])
     }
 
-    /// Frames that could not be read, over all threads.
+    /// Number of frames that could not be read, over all threads.
     pub fn all_capture_errors(&self) -> u64 {
         self.sum(|thread| &thread.capture_errors)
     }
 
-    /// Packets that convey does not handle, over all threads.
+    /// Number of packets that convey left to the host, over all threads.
     pub fn all_passed(&self) -> u64 {
         self.sum(|thread| &thread.passed)
     }
 
-    /// Packets forwarded without a flow because the table was full, over all threads.
+    /// Number of packets forwarded without a flow because the table was full, over all threads.
     pub fn all_unrecorded(&self) -> u64 {
         self.sum(|thread| &thread.unrecorded)
     }
 
-    /// A gauge, summed over all threads.
+    /// Value of a gauge, summed over all threads.
     pub fn gauge(&self, gauge: Gauge) -> u64 {
         self.sum(|thread| &thread.gauges[index(gauge)])
     }
@@ -267,7 +269,7 @@ fn index(gauge: Gauge) -> usize {
     }
 }
 
-/// A plain load and store: each cell has a single writer.
+/// Adds by a plain load and store, because each cell has a single writer.
 fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
