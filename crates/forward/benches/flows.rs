@@ -1,6 +1,6 @@
 //! Benchmark of the connection table with one thousand to ten million flows, in random order. The
-//! choice of each flow depends on data read for the last one, so that memory accesses cannot
-//! overlap (except for a miss, which reads nothing that the processor would not predict).
+//! choice of each flow depends on data that was read for the previous flow, so that memory accesses
+//! cannot overlap. Misses are an exception, because the processor can predict their result.
 //! `packet_of_batch` measures the gain from overlapping accesses.
 
 use std::time::Duration;
@@ -157,7 +157,7 @@ fn flow(i: u32) -> NewFlow {
     }
 }
 
-/// Numbers below `n` in random order, each dependent on the use of the last.
+/// Random numbers below `n`. Each depends on data that was read for the previous number.
 struct Walk {
     state: u64,
     n: u32,

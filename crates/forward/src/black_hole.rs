@@ -8,22 +8,25 @@ use super::tcp_sequence::is_after;
 use super::verdict::FlowOwners;
 use convey_model::Timestamp;
 
-/// Packets up to this length are not suspected, in bytes: every IPv6 link carries them (RFC 8200,
-/// section 5).
+/// Packet length, in bytes, up to which convey suspects no black hole: every IPv6 link carries such
+/// packets (RFC 8200, section 5).
 pub(super) const MAX_UNSUSPECTED: usize = 1280;
 
 /// Upper bound for the suspected segments of one worker.
 const PLACES: usize = 256;
 
-/// Repeats of a segment, and the time they take, before it is reported. Hosts double the time
-/// between two repeats.
+/// Minimum number of repeats of a segment before it is reported.
 const MIN_REPEATS: u8 = 4;
+/// Minimum time between the first and the last of these repeats. Hosts double the time between two
+/// repeats.
 const MIN_TIME: Duration = Duration::from_secs(2);
 
-/// A suspect that was repeated more than once keeps its place for this long after the last repeat.
+/// Time after its last repeat for which a suspect cannot be replaced by another one, if it was
+/// repeated more than once.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// A suspect is forgotten after this time without a repeat. Linux waits at most 120 s between two.
+/// Time without a repeat after which a suspect is removed. Linux waits at most 120 s between two
+/// repeats.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(150);
 
 /// Suspicion that large segments of a flow are lost while short packets arrive.
@@ -38,7 +41,7 @@ pub struct PathMtuSuspicion {
 }
 
 /// Repeated large segment to a server that may be down: the flow itself does not show whether the
-/// server is alive. If the server has answered other clients since, the driver calls
+/// server is alive. If the server has answered any client after the first repeat, the driver calls
 /// [`Forwarder::server_has_answered`](super::Forwarder::server_has_answered).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnansweredSegment {
@@ -109,7 +112,8 @@ impl BlackHoles {
         self.occupied == 0
     }
 
-    /// Notes that a sender has repeated a large segment.
+    /// Notes that a sender has repeated a large segment, and returns the conclusion from all
+    /// repeats so far.
     pub(super) fn repeated(
         &mut self,
         at: FlowSide,
@@ -145,7 +149,8 @@ impl BlackHoles {
         }
     }
 
-    /// Notes that the server of a flow has answered some client at this time.
+    /// Notes that the server of a flow has answered some client at this time. Returns the suspicion
+    /// that the answer confirms; `None` if it confirms none.
     pub(super) fn server_has_answered(
         &mut self,
         segment: &UnansweredSegment,
@@ -187,7 +192,7 @@ impl Suspect {
         }
     }
 
-    /// Whether this is the same segment, and its sender has sent no new data since.
+    /// Whether `new` is a repeat of this segment, and the sender has sent no new data in between.
     fn is_same(&self, new: &Suspect) -> bool {
         (self.at, self.segment.seq, self.segment.sent) == (new.at, new.segment.seq, new.segment.sent)
     }
@@ -207,8 +212,8 @@ impl Suspect {
         !self.is_told && self.repeats > 1 && now.since(self.last) < KEPT_FOR
     }
 
-    /// Conclusion from the repeats so far. The path is suspected if the receiver was alive before
-    /// the next to last repeat and still did not acknowledge it.
+    /// Conclusion from the repeats so far. The path is suspected if the receiver has sent a packet
+    /// before the last but one repeat, but has not acknowledged the segment.
     fn finding(&mut self) -> RepeatFinding {
         let RepeatedSegment { flow, packet_len, .. } = self.segment;
         let is_long = self.repeats >= MIN_REPEATS && self.last.since(self.first) >= MIN_TIME;

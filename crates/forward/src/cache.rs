@@ -8,15 +8,16 @@ use super::{Direction, FlowOwners, View};
 use convey_model::{FlowKey, Rewrite, Timestamp};
 use convey_wire::Envelope;
 
-/// Flow cache: forwards packets by their key, without the forwarder. The forwarder selects the
-/// packets: most change nothing of their flow. The cache also forwards packets that answer its SYN,
-/// complete its handshake or finish one side, and reports these. Packets that the cache cannot
-/// forward, or has no room for, still reach the forwarder, so no method returns an error.
+/// Flow cache: forwards packets by their key, without the forwarder. The forwarder decides which
+/// flows have entries. Most packets that the cache forwards do not change the state of their flow.
+/// It also forwards SYN-ACKs, segments that complete a handshake, and FINs, and reports these to
+/// the forwarder. Packets without a usable entry still reach the forwarder, so no method returns an
+/// error.
 pub trait FlowCache: fmt::Debug + Send {
     /// Adds or replaces the entry for packets with this key; takes effect at the next
     /// [`FlowCache::flush`] at the latest. Pending removals are carried out first, so
     /// [`FlowCache::seen`] returns no activity of an earlier flow with this key. An entry without a
-    /// resolved next hop keeps its numbers, and leaves packets to the forwarder.
+    /// resolved next hop keeps its sequence numbers, and leaves packets to the forwarder.
     fn put(&mut self, key: &FlowKey, route: &CachedRoute);
 
     /// Removes the entry for packets with this key; takes effect at the next [`FlowCache::flush`]
@@ -58,8 +59,9 @@ pub struct CachedRoute {
     pub owners: FlowOwners,
     /// Whether the key has no entry yet; otherwise this route replaces the entry.
     pub is_new: bool,
-    /// Time of the last packet that the cache has seen, if only the route changes. If a worker has
-    /// forwarded a packet from another interface, the time of that packet.
+    /// Time of the last packet. If an entry is replaced, this is its last packet in the cache, or
+    /// the packet from another interface that a worker has just forwarded. `None` if no packet is
+    /// known.
     pub last: Option<Timestamp>,
     /// TCP: progress of the sender.
     pub progress: Progress,
@@ -67,10 +69,11 @@ pub struct CachedRoute {
     /// the client's segment that fits it and completes the handshake. Where the server's packets do
     /// not pass, it forwards any segment that follows the SYN.
     pub opening: Option<View>,
-    /// TCP: another process had the flow, and may have forwarded more since it reported this
-    /// progress. The cache takes over the numbers of the server's next packet, and of a client's
-    /// packet that agrees with the server's numbers. In DSR, where the server's packets do not
-    /// pass, it takes over the numbers of two successive packets that agree.
+    /// TCP: whether another process had the flow. That process may have forwarded more packets
+    /// since it reported this progress. The cache takes over the numbers of the server's next
+    /// packet, and of a client's packet that agrees with the server's numbers. In DSR, where the
+    /// server's packets do not pass, it takes over the numbers of two successive packets that
+    /// agree.
     pub is_restored: bool,
 }
 
@@ -81,8 +84,8 @@ pub struct CachedActivity {
     pub at: Timestamp,
     /// Lower 16 bits of the index of the interface on which the packets have to arrive.
     pub from: Option<u16>,
-    /// TCP: progress of the sender. `None` while the cache has not taken over the numbers of a flow
-    /// that another process had.
+    /// TCP: progress of the sender. `None` if another process had the flow before, and the cache
+    /// has not taken over the numbers of its packets yet.
     pub progress: Option<Progress>,
     /// Whether the handshake was not complete at the time of the last packet.
     pub is_opening: bool,
@@ -107,7 +110,8 @@ impl Progress {
         ((self.sent ^ other.sent) | (self.acked ^ other.acked)) >> 19 != 0
     }
 
-    /// Numbers of a worker if they are ahead of these by at most [`WINDOW`]; otherwise these.
+    /// Merges the progress in the cache with the progress `known` to a worker. Each number of the
+    /// worker is used if it is ahead by at most [`WINDOW`].
     pub(crate) fn or_ahead(self, known: Progress) -> Progress {
         let later =
             |number: u32, known: u32| if known.wrapping_sub(number) <= WINDOW { known } else { number };
@@ -115,7 +119,7 @@ impl Progress {
         Progress { sent: later(self.sent, known.sent), acked }
     }
 
-    /// The later of each pair of numbers, which are less than 2 GiB apart.
+    /// Later value of each number. The numbers must be less than 2 GiB apart.
     pub(crate) fn furthest(self, other: Progress) -> Progress {
         let later = |one: u32, other: u32| if one.wrapping_sub(other) as i32 > 0 { one } else { other };
         Progress { sent: later(self.sent, other.sent), acked: later(self.acked, other.acked) }

@@ -16,10 +16,12 @@ use super::flow::Flow;
 use super::queues::Resource;
 use convey_model::{Addr, client_of};
 
-/// Counters in each of a worker's two rows: half as many as its table has places. Each flow
-/// increments four counters of a row, so a counter has 8 flows on average when the table is full.
-/// That is fewer than the 16 flows that every client of a worker may have. Slots are summed over
-/// the workers, and their counts are less exact. 8 MiB at most.
+/// Bounds for the number of counters in each of a worker's two rows. A row has half as many
+/// counters as the table has places, so both rows take at most 8 MiB.
+///
+/// Each flow increments four counters of a row, so a counter has 8 flows on average when the table
+/// is full. That is fewer than the 16 flows that every client of a worker may have. Counts of slots
+/// are sums over all workers, and less exact.
 const COUNTERS: std::ops::RangeInclusive<u32> = 1 << 14..=1 << 20;
 
 /// Counters of all clients, for one worker. A worker without counters counts no flows, and every
@@ -38,7 +40,8 @@ struct Counters {
 }
 
 impl ClientCounts {
-    /// Creates the counts of this many workers.
+    /// Creates the counts of several workers, one element for each worker. Every element can read
+    /// the counters of all workers.
     pub(super) fn together(workers: usize) -> Vec<ClientCounts> {
         let all: Arc<[_]> = (0..workers).map(|_| OnceLock::new()).collect();
         (0..workers).map(|own| ClientCounts { workers: all.clone(), own }).collect()

@@ -7,7 +7,7 @@ use convey_wire::{self as wire, Checksum, Headers, Split};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// TCP: cut into segments with at most this many payload bytes. The kernel or the interface
-    /// cuts a super-frame, with this size instead of a longer one; [`cut`] cuts any other packet.
+    /// cuts super-frames into segments of this size; [`cut`] cuts all other packets.
     Segments(u16),
     /// UDP super-frame: cut into its datagrams, with this many payload bytes each.
     Datagrams(u16),
@@ -21,11 +21,13 @@ pub enum Cut {
     },
 }
 
-/// Sets the identification number of a super-frame for its segments with `payload` bytes. The
-/// kernel or the interface cuts the frame, and numbers the segments upwards from that number.
-/// Routers may cut the segments further, and there are more of them than their sender has counted.
-/// With the sender's numbers, receivers would take fragments for parts of its next packets (RFC
-/// 6864, section 4.3).
+/// Sets the IPv4 identification number of a super-frame that is to be cut into segments with
+/// `payload` bytes of payload. The kernel or the interface cuts the frame, and numbers the segments
+/// upwards from that number.
+///
+/// There are more segments than the sender has numbers for. With the sender's numbers, the last
+/// segments would have the numbers of the sender's next packets. If routers cut both into
+/// fragments, the receiver could mix them up (RFC 6864, section 4.3).
 pub fn number_segments(frame: &mut Frame<'_>, payload: u16, ids: &IpIds) {
     if let Ok(headers) = frame.headers
         && headers.is_v4()
@@ -35,9 +37,9 @@ pub fn number_segments(frame: &mut Frame<'_>, payload: u16, ids: &IpIds) {
 }
 
 /// Cuts a rewritten frame into segments or fragments, and passes each to `send` as a complete
-/// frame. Fragments keep their identification number unless `ids` provides new ones; segments have
-/// their own. A UDP super-frame is first cut into its datagrams, each of which is a packet. The
-/// frame is unusable afterwards.
+/// frame. Fragments get a new identification number from `ids` only if `how` demands it; segments
+/// always get new ones. A UDP super-frame is first cut into its datagrams, each of which is a
+/// packet. The frame is unusable afterwards.
 pub fn cut(frame: &mut Frame<'_>, how: Cut, ids: &mut IpIds, mut send: impl FnMut(&[u8])) {
     let Ok(headers) = frame.headers else { return };
     let (mtu, renumber) = match how {

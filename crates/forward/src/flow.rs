@@ -55,9 +55,9 @@ pub struct NewFlow {
 
 /// A recorded flow; 128 bytes.
 ///
-/// Packets that match one key leave with the reverse of the other. The first 64 bytes hold the
-/// fields that are compared with packets to the server; the CPU fetches adjacent cache lines
-/// together.
+/// A packet that matches one of the two keys leaves with the reverse of the other key. The first 64
+/// bytes hold the fields that are compared with packets to the server; the CPU fetches adjacent
+/// cache lines together.
 #[derive(Debug, Clone)]
 #[repr(C, align(128))]
 pub struct Flow {
@@ -212,8 +212,9 @@ impl Flow {
         HandshakeEvent { flow, client: self.client, step }
     }
 
-    /// Handshake step of a client's SYN with this number, if it is one. A repeated SYN has the same
-    /// number until it is answered; a SYN with another number begins a new handshake.
+    /// Handshake step of a client's SYN with this sequence number; `None` if the SYN is no step of
+    /// a handshake. A SYN with the known number repeats the handshake. A SYN with another number
+    /// begins a new one, unless the server has answered already.
     pub(super) fn step_of_syn(&self, seq: u32) -> Option<HandshakeStep> {
         let next = seq.wrapping_add(1);
         let is_same = self.expected_of_client() == next || self.reopening_at() == Some(next);
@@ -267,8 +268,8 @@ impl Flow {
     }
 
     /// Whether a TCP segment with this direction and sequence number may be in flight, so that an
-    /// ICMP error about it is accepted. Accepts any number until something is known of the
-    /// receiver.
+    /// ICMP error about it is accepted. Accepts any number to a client that has not acknowledged
+    /// anything yet.
     pub(crate) fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
         self.sequence.may_be_on_its_way(self.flags.pending_fin(), self.view(), direction, seq)
     }
@@ -317,15 +318,15 @@ impl Flow {
         self.flags.narrowness() != 0
     }
 
-    /// Narrowness of the path to the client: 0 if the path carries the MTU that the server uses, 3
-    /// at most.
+    /// Narrowness of the path to the client: from 0, if the path carries the MTU that the server
+    /// uses, to 3.
     #[inline]
     pub(super) fn narrowness(&self) -> u8 {
         self.flags.narrowness()
     }
 
-    /// Makes convey cut packets to the client. While packets are cut, their length is only ever
-    /// reduced.
+    /// Makes convey cut packets to the client. If packets are cut already, their maximum length
+    /// becomes shorter or stays as it is.
     pub(super) fn set_narrow(&mut self, narrowness: u8) {
         debug_assert!(narrowness <= 3);
         let narrower = narrowness.max(self.narrowness());
@@ -348,8 +349,8 @@ impl Flow {
         self.set_server_moved(false);
     }
 
-    /// Whether the flow cache expects the server's packets on another interface than that of the
-    /// next hop to the server.
+    /// Whether the flow cache expects the server's packets on an interface other than the interface
+    /// of the next hop to the server.
     #[inline]
     pub(super) fn is_server_moved(&self) -> bool {
         self.frontend.0 & FrontendMark::SERVER_MOVED != 0
@@ -365,18 +366,18 @@ impl Flow {
         self.sequence.progress(self.flags.pending_fin(), direction)
     }
 
-    /// Whether the numbers of a segment in this direction fit the known ones.
+    /// Whether the sequence numbers of a segment in this direction fit the numbers that are known.
     #[inline]
     pub(super) fn is_followed_by(&self, direction: Direction, segment: Segment) -> bool {
         self.sequence.is_followed_by(self.view(), direction, segment)
     }
 
-    /// Whether a segment with this number may complete the handshake.
+    /// Whether a segment with this sequence number may complete the handshake.
     pub(super) fn may_complete(&self, seq: u32) -> bool {
         self.sequence.may_complete(seq)
     }
 
-    /// Whether the client has sent this number recently.
+    /// Whether the client has sent this sequence number recently.
     pub(super) fn has_sent(&self, seq: u32) -> bool {
         self.sequence.has_sent(seq)
     }
@@ -394,8 +395,8 @@ impl Flow {
         if self.sequence.show_data_since(&before) { state.with_data() } else { state }
     }
 
-    /// Number after a client's SYN that would open the next connection with the same addresses and
-    /// ports.
+    /// Sequence number after a pending SYN of the client, which would open the next connection with
+    /// the same addresses and ports; `None` if no such SYN is pending.
     pub(super) fn reopening_at(&self) -> Option<u32> {
         self.sequence.reopening_at(self.flags.pending_fin())
     }
@@ -404,7 +405,8 @@ impl Flow {
         self.view() == View::ClientSide && self.flags.has(FlowFlags::REOPENED)
     }
 
-    /// Whether the client has followed up on the SYN that was pending before its last segment.
+    /// Whether the client's last segment has confirmed a SYN that was pending before. `at` is the
+    /// sequence number after that SYN.
     pub(super) fn is_reopened(&self, at: u32) -> bool {
         self.reopening_at().is_none() && self.sequence.is_at_beginning(at)
     }
@@ -414,7 +416,8 @@ impl Flow {
         matches!(self.flags.pending_fin(), PendingFin::Clients | PendingFin::Servers)
     }
 
-    /// The pending FIN, as its sender would repeat it, if it has been acknowledged.
+    /// The pending FIN, with its direction and as its sender would repeat it, if it has been
+    /// acknowledged.
     pub(super) fn acknowledged_fin(&self) -> Option<(Direction, Segment)> {
         self.sequence.acknowledged_fin(self.flags.pending_fin(), self.view())
     }
@@ -476,8 +479,8 @@ impl Flow {
     }
 }
 
-/// Shortens the index of a next hop. The network never has so many; a larger index means that the
-/// next hop is not known.
+/// Shortens the index of a next hop to 16 bits. The network never has so many next hops. A larger
+/// index becomes `u16::MAX`: the next hop is not known.
 fn short(next_hop: u32) -> u16 {
     u16::try_from(next_hop).unwrap_or(u16::MAX)
 }

@@ -38,7 +38,7 @@ pub struct Inserted {
     pub evicted: Option<Flow>,
 }
 
-/// Capacity of the list of flows that have opened since the list was last drained. It covers most
+/// Capacity that the list of newly opened flows keeps when it is drained. It is enough for most
 /// bursts.
 const OPENED: usize = 4_096;
 
@@ -215,8 +215,8 @@ impl FlowTable {
         self.flows[id.0 as usize].set_narrow(narrowness);
     }
 
-    /// Stops cutting packets of this flow to its client, if the flow exists and its packets are
-    /// cut. Returns whether they were.
+    /// Stops cutting packets of this flow to its client. Returns whether the flow exists and its
+    /// packets were cut.
     pub(super) fn set_wide(&mut self, id: FlowId) -> bool {
         let Some(flow) = self.flows.get_mut(id.0 as usize) else { return false };
         let is_narrow = flow.slot != Slot::NONE && flow.is_narrow();
@@ -260,13 +260,13 @@ impl FlowTable {
         self.quota.divide_among(kinds);
     }
 
-    /// Records a flow neither of whose keys is in the table. If there is no room for its kind,
+    /// Records a flow. Neither of its keys may be in the table. If there is no room for its kind,
     /// another flow is evicted: first the flow that has been closing for longest, then the flow
     /// that has been half-open for longest. In DSR, the last resort is the flow that has been open
     /// for longest and whose beginning was not seen.
     ///
     /// # Errors
-    /// [`Full`] if there is no such flow.
+    /// [`Full`] if there is no room and no flow may be evicted.
     pub fn insert(&mut self, new: &NewFlow, now: Timestamp) -> Result<Inserted, Full> {
         debug_assert!(self.lookup(&new.client).is_none(), "{:?} is there", new.client);
         let evicted = self.victim(TrafficKind::new(new.view, new.client.protocol))?.map(|id| self.remove(id));
@@ -286,8 +286,8 @@ impl FlowTable {
         Ok(Inserted { id, evicted })
     }
 
-    /// Applies a segment of a flow that has passed at `at`: updates the state and extends the
-    /// deadline. During the handshake and after the end, few segments extend the deadline: see
+    /// Applies a segment that has passed at time `at` to its flow: updates the state and extends
+    /// the deadline. During the handshake and after the end, few segments extend the deadline: see
     /// `Flow::is_kept_by`.
     #[inline]
     pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, at: Timestamp) {
@@ -319,7 +319,8 @@ impl FlowTable {
         ((from..end).filter(is_cached).map(FlowId).collect(), (end < used).then_some(end))
     }
 
-    /// Applies a FIN that the flow cache has forwarded at `at`, with numbers that it has verified.
+    /// Applies a FIN that the flow cache has forwarded at time `at`. The cache has verified its
+    /// sequence numbers.
     pub(super) fn on_fin_event(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         let state = flow.apply_cached_fin(direction, fin);
@@ -342,8 +343,8 @@ impl FlowTable {
         self.keep_in_time(id);
     }
 
-    /// Opens a flow whose handshake the flow cache has completed by `at`, with the progress of its
-    /// client at that time.
+    /// Opens a flow whose handshake was completed in the flow cache by time `at`. `progress` is the
+    /// progress of its client at that time.
     pub(super) fn open_by(&mut self, id: FlowId, progress: Progress, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         let state = flow.catch_up(Some(progress), None);
@@ -358,7 +359,7 @@ impl FlowTable {
         let flow = &mut self.flows[id.0 as usize];
         let state = flow.catch_up(client, server);
         if state != flow.state {
-            // With time 0, the change counts as made right after the latest one.
+            // With time 0, the queue treats the change as made right after the latest other change.
             self.set_state(id, state, Timestamp::default());
         }
     }

@@ -157,7 +157,7 @@ impl Forwarder {
             return Err(Stop::Silent(DropReason::ForwardingLoop));
         }
         let (rewrite, hop) = self.tracker.route(id, direction, packet)?;
-        // For a SYN, the tracker has caught up already, to find out whether the flow is over.
+        // For a SYN, `is_replaced` has already read the progress from the flow cache.
         let is_handshake = self.tracker.flow(id).state().is_handshake() && !opens(direction, headers);
         if headers.flags.0 & (FIN | RST) != 0 || is_handshake {
             self.tracker.catch_up(id);
@@ -223,23 +223,23 @@ impl Forwarder {
         }
     }
 
-    /// Whether a loop would bring this packet back: a SYN, or a datagram to a server that has not
-    /// answered any.
+    /// Whether a forwarding loop could bring this packet back: a SYN, or a datagram of a flow whose
+    /// server has not answered yet.
     fn may_come_back(&self, id: FlowId, direction: Direction, headers: &Headers) -> bool {
         let is_question = asks(direction, headers) && self.tracker.flow(id).state() == FlowState::UdpNew;
         is_question || opens(direction, headers)
     }
 
-    /// Whether a packet that may begin a flow has passed before, because another balancer has this
-    /// one as its server and the other way round.
+    /// Whether a packet that may begin a flow has passed before, because two balancers have each
+    /// other as servers.
     fn comes_back(&self, frame: &Frame<'_>, PacketContext { headers, now, .. }: PacketContext<'_>) -> bool {
         let to = (headers.key.dst.bytes(), headers.key.dst_port);
         let fingerprint = wire::fingerprint(frame.bytes, headers, self.loops.seed());
         fingerprint.is_some_and(|fingerprint| self.loops.comes_back(fingerprint, to, headers.ttl, now))
     }
 
-    /// Whether a client's datagram would turn its flow into a stream beyond the client's limits. At
-    /// the limit of its source, a silent flow is ended for it.
+    /// Whether a client's datagram would turn its flow into a stream beyond the client's limits. If
+    /// the limit of the client's source is reached, ends a silent flow of the source to make room.
     #[inline]
     fn is_stream_beyond(&mut self, id: FlowId, direction: Direction, packet: PacketContext<'_>) -> bool {
         if self.tracker.flow(id).state() != FlowState::UdpAnswered || direction == Direction::ToClient {

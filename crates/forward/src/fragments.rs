@@ -48,8 +48,9 @@ pub struct FirstFragment {
     pub ports: (u16, u16),
     /// IP protocol number.
     pub protocol: u8,
-    /// Identification number that no other packet has at this time. Packets of several senders that
-    /// leave with one source address must differ in it (RFC 6864, section 4.3).
+    /// Identification number that convey writes into all fragments of the packet; no other packet
+    /// has it at this time. Packets of several senders that leave with one source address need
+    /// different numbers (RFC 6864, section 4.3).
     pub id: u16,
     /// Worker that has the flow.
     pub worker: u16,

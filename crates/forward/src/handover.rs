@@ -66,7 +66,7 @@ impl KnownFlow {
 /// Reason why flows of another process cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unreadable {
-    /// The bytes are not such a table.
+    /// The bytes are not a table of the requested kind.
     #[error("this is no table of flows")]
     NoTable,
     /// Another version of convey has written the table.
@@ -78,8 +78,9 @@ pub enum Unreadable {
 }
 
 /// Segment of a handshake, or a FIN, that the flow cache has forwarded.
-/// Without flags, the segment is the progress of the sender. For a UDP stream, `seq` is the tick (a
-/// quarter of a second) in which the server last sent.
+///
+/// In a handover, a segment without flags is the progress of its sender. For a UDP stream, its
+/// `seq` is the tick (a quarter of a second) in which the server last sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheEvent {
     /// Key of the packet.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Next hops whose counts are allocated together.
+/// Number of next hops whose counts are allocated together.
 const CHUNK: usize = 256;
 
 /// Number of flows of one worker that send to each next hop. Clones share the counts: one thread
@@ -32,7 +32,7 @@ impl HopUse {
         next_hops.into_iter().for_each(|next_hop| self.change(next_hop, -1));
     }
 
-    /// Ignores flows without a next hop, whose index is beyond all next hops.
+    /// Adds `by` to the count of a next hop. Ignores the index of flows without a next hop.
     fn change(&self, next_hop: u32, by: i32) {
         if next_hop >= u32::from(u16::MAX) {
             return;

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Generator of identification numbers, which no other packet has at the same time. Receivers
-/// reassemble fragments by them, and packets of several clients reach a server from one address
-/// (RFC 6864, section 4.3). Clones share the numbers.
+/// Generator of IPv4 identification numbers, by which receivers reassemble fragments. Packets of
+/// several clients reach a server from one address, so their senders' numbers may collide (RFC
+/// 6864, section 4.3). Clones share one sequence of numbers.
 ///
-/// Receivers wait 30 s or more for missing fragments. After 65,536 fragmented packets in that time
-/// numbers repeat, as IPv4 has no more of them.
+/// Receivers wait 30 s or more for missing fragments. If more than 65,536 packets are numbered in
+/// that time, numbers repeat: they have 16 bits.
 #[derive(Debug, Clone)]
 pub struct IpIds(Arc<AtomicU16>);
 

@@ -2,10 +2,10 @@
 //!
 //! An entry has 8 bytes: 32 bits of the key's hash, and the record's number with the direction of
 //! the key. The 32 bits determine the home slot of the entry and distinguish it from its
-//! neighbours. A probe therefore reads one cache line of the index and one record, and a wrong
-//! record is one in billions. Entries are ordered by their distance from home (Robin Hood hashing;
-//! Celis, 1986), so a miss ends early. Removal shifts entries back: there are no tombstones, and
-//! the index is never rebuilt.
+//! neighbours. A probe therefore reads one cache line of the index and one record. It reads a wrong
+//! record once in billions of probes. Entries are ordered by their distance from home (Robin Hood
+//! hashing; Celis, 1986), so a miss ends early. Removal shifts entries back: there are no
+//! tombstones, and the index is never rebuilt.
 
 use super::flows::FlowId;
 use super::state::Direction;

@@ -31,7 +31,7 @@ pub struct FlowRecord {
     pub how: FlowEnd,
 }
 
-/// Notes of the flows of one table, by their identifiers. All memory is reserved at once; the
+/// Notes of the flows of one table, by their identifiers. All memory is reserved at the start; the
 /// kernel provides it as flows use it.
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -47,10 +47,11 @@ pub(super) struct Note {
     /// Time of the first packet; `None` if the flow began before the journal, or its end was
     /// logged.
     pub(super) began: Option<Timestamp>,
-    /// TCP: sequence number of the client's first byte, and of the server's once it is known.
+    /// TCP: sequence number of the client's first byte.
     client_base: u32,
+    /// TCP: sequence number of the server's first byte; `None` while it is not known.
     server_base: Option<u32>,
-    /// UDP: payload bytes counted here.
+    /// UDP: payload bytes counted here, by direction.
     bytes: [u64; 2],
     /// Whether some bytes may not have been counted.
     is_partial: bool,
@@ -178,7 +179,8 @@ impl Journal {
         }
     }
 
-    /// Restarts the note of a flow with another SYN, which has this number after it.
+    /// Restarts the note of a flow with another SYN. `client_base` is the sequence number after
+    /// that SYN.
     pub(super) fn begin_anew(&mut self, id: FlowId, client_base: u32) {
         self.set(id, Note { client_base, server_base: None, ..self.get(id) });
     }

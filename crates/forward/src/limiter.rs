@@ -1,4 +1,4 @@
-//! Rate limiter: at most so many events a second.
+//! Rate limiter: allows at most a given number of events per second.
 
 use convey_model::Timestamp;
 

@@ -66,5 +66,5 @@ impl<const PLACE: usize> FlowList<PLACE> {
     }
 }
 
-/// Number of no record.
+/// Value of a link or list end without a record.
 const NONE: u32 = u32::MAX;

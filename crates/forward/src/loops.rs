@@ -15,12 +15,12 @@ const REMEMBERED_PACKETS: usize = 4_096;
 /// Resolution of times: a sixteenth of a second.
 const UNIT: u64 = 1_000_000_000 / 16;
 
-/// Upper bound for the time of a loop, in these units. It is less than a second, after which a
-/// client repeats its SYN (RFC 6298), possibly on another path.
+/// Upper bound for the time that a packet takes to return, in units of `UNIT`. It is less than a
+/// second, after which a client repeats its SYN (RFC 6298), possibly on another path.
 const WITHIN: u64 = 14;
 
-/// Number of returns, each with the TTL lower by the same step, after which a packet that is not
-/// unique counts as looping.
+/// Number of returns, each with the TTL lower by the same step, after which a packet whose
+/// fingerprint is not unique counts as looping.
 const LAPS: u64 = 3;
 
 /// Recent packets that were to begin a flow, with their TTL. A packet that returns with a lower TTL
@@ -48,8 +48,8 @@ impl Loops {
         self.seed
     }
 
-    /// Whether a packet with this fingerprint, for this port and address, is in a loop. Otherwise
-    /// the packet is remembered.
+    /// Whether a packet with this fingerprint, for this address and port and with TTL `hops`, is in
+    /// a loop. Otherwise the packet is remembered.
     pub(super) fn comes_back(
         &self,
         fingerprint: Fingerprint,

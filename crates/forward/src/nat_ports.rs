@@ -1,8 +1,8 @@
 //! SNAT ports: addresses and ports of convey that replace a client's address and port towards a
 //! server.
 //!
-//! A port may be used for many servers at once, once for each: replies are distinguished by their
-//! source.
+//! One port may be used for many servers at the same time, because replies are distinguished by
+//! their source. Each server gets it for one flow at a time.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ const MAX_CHOSEN: usize = 1 << 16;
 pub struct NatPorts {
     addresses: Vec<Addr>,
     choice: SnatChoice,
-    /// Addresses whose ports another process has; no flow begins with them.
+    /// Addresses whose ports another process uses; no flow begins with them.
     withheld: Arc<[IpAddr]>,
     /// Addresses that each server sees, chosen with the server's first flow.
     chosen: HashMap<Addr, Places>,
@@ -37,9 +37,10 @@ pub struct NatPorts {
     pools: PortPools,
     /// Number of ports in use, over all servers.
     in_use: usize,
-    /// Ports outside the split: their replies would not reach this worker.
+    /// Ports that the split between workers excludes: replies to them would not reach this worker.
     not_ours: Arc<[u16]>,
-    /// Ports outside the split, and ports of frontends, among `ports`.
+    /// Ports among `ports` that are not allocated: ports that the split excludes, and ports of
+    /// frontends.
     left_out: PortsByKey<()>,
     /// Number of ports in `left_out`.
     left_out_len: u32,
@@ -49,7 +50,8 @@ pub struct NatPorts {
 #[derive(Debug, Clone)]
 struct Places {
     all: Arc<[u16]>,
-    /// Number of preferred addresses: the others are used while the ports of these are in use.
+    /// Number of preferred addresses, which come first. The others are used while all ports of the
+    /// preferred addresses are in use.
     first: usize,
 }
 
@@ -59,7 +61,7 @@ impl Places {
         Places { first: first.len(), all: first.into_iter().chain(further).collect() }
     }
 
-    /// Index to try in this step: the preferred ones in turn, then the others in turn.
+    /// Index to try in this step: the preferred addresses in turn, then the others in turn.
     fn in_turn(&self, turn: usize, step: usize) -> u16 {
         let (first, further) = self.all.split_at(self.first);
         let places = if step < first.len() { first } else { further };
@@ -128,7 +130,7 @@ impl NatPorts {
         self.withheld == *withheld
     }
 
-    /// Sets the addresses that another process has; no flow begins with them.
+    /// Sets the addresses that another process uses; no flow begins with them.
     pub(super) fn withhold(&mut self, withheld: &Arc<[IpAddr]>) {
         if !self.withholds(withheld) {
             self.withheld = withheld.clone();
@@ -136,8 +138,8 @@ impl NatPorts {
         }
     }
 
-    /// Indices of the addresses that a server sees; all addresses of its family unless they are
-    /// chosen.
+    /// Indices of the addresses that a server sees; all addresses of its family if no choice was
+    /// made.
     fn places(&self, server: &Addr) -> &Places {
         let [v4, v6] = &self.of_family;
         self.chosen.get(server).unwrap_or(if server.is_v4() { v4 } else { v6 })
@@ -243,7 +245,8 @@ impl NatPorts {
         first.filter_map(|place| self.addresses.get(usize::from(*place)).copied())
     }
 
-    /// Index of an address of the server's family, and the number of a port there.
+    /// Index of this SNAT address, and number of the port there. `None` if the address has another
+    /// family than the server, or the address or port does not belong to this worker.
     fn numbered(&self, server: &Addr, at: AddrPort) -> Option<(u16, u32)> {
         let place = self.addresses.iter().position(|address| *address == at.addr)?;
         let fits = at.addr.is_v4() == server.is_v4() && self.ports.contains(&at.port);
@@ -291,8 +294,8 @@ impl NatPorts {
         self.pools.begin_to_check();
     }
 
-    /// Checks some of the pools, each for a server's address and port. Forgets those for which
-    /// `keep` is false: at once if no port is in use, otherwise when the last port is released.
+    /// Checks some of the pools, each for a server's address and port. Forgets pools for which
+    /// `keep` is false: immediately if no port is in use, otherwise when the last port is released.
     /// Returns whether there are more to check.
     pub(super) fn check(&mut self, budget: usize, keep: impl Fn(AddrPort, u8) -> bool) -> bool {
         self.pools.check(budget, |pool| keep(pool.server, pool.protocol))

@@ -24,7 +24,7 @@ use convey_model::{
 /// plan, too.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Number that differs from that of the plan before.
+    /// Number of the plan; it differs from the number of the previous plan.
     pub generation: u64,
     /// Frontends whose packets are forwarded.
     pub frontends: Vec<Arc<PlannedFrontend>>,
@@ -36,10 +36,10 @@ pub struct Plan {
     pub servers: HashMap<u32, Arc<PlannedServer>>,
     /// Tunnels to the servers that have one, by the server's number: see [`tunnels`].
     pub tunnels: Arc<HashMap<u32, Tunnel>>,
-    /// Endpoints of the servers, which cannot be the source of a client.
+    /// Endpoints of the servers. Packets from these endpoints begin no flow.
     pub server_endpoints: Arc<ServerEndpoints>,
-    /// Endpoints of other programs of this host: their addresses are not clients' addresses, and
-    /// their ports not SNAT ports.
+    /// Endpoints of proxied frontends. No client has their addresses, and their ports are not used
+    /// as SNAT ports.
     pub proxied: Vec<Listen>,
     /// Frontends and servers that drain: existing flows continue, but no flow begins.
     pub draining: Arc<DrainingEndpoints>,
@@ -50,9 +50,9 @@ pub struct Plan {
     pub outlasting: BTreeSet<Endpoint>,
     /// Next hops.
     pub network: Arc<NextHops>,
-    /// SNAT addresses whose ports another process has: no flow begins with them.
+    /// SNAT addresses whose ports another process uses; no flow begins with them.
     pub snat_withheld: Arc<[IpAddr]>,
-    /// Timeouts after which silent flows are forgotten.
+    /// Timeouts after which silent flows expire.
     pub flow_timeouts: FlowTimeouts,
     /// Minimum path MTU to a client that is reported to servers, in bytes; `None`: no path MTU is
     /// reported.

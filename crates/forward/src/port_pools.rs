@@ -1,6 +1,6 @@
 //! Pools of SNAT ports towards each address and port of a server. If a server accepts any port,
-//! strangers choose it, so there may be many pools. Their memory is bounded, and no call visits all
-//! of them.
+//! clients choose the port, so there may be many pools. Their memory is bounded, and no call visits
+//! all of them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -25,11 +25,13 @@ const MAX_POOLS: usize = 1 << 16;
 const SURE: u32 = 64;
 
 /// Maximum number of used ports that all pools together remember beyond [`SURE`] for each pool. A
-/// number takes 4 bytes, and each additional range of numbers another 4; both up to twice that, as
-/// lists grow by doubling. With the guaranteed numbers of [`MAX_POOLS`], the total is 96 MiB.
+/// remembered port takes 4 bytes, and each additional range of unused ports another 4. Both may
+/// take twice as much, because lists grow by doubling. With the guaranteed ports of [`MAX_POOLS`]
+/// pools, the total is at most 96 MiB.
 const MAX_FRESH: usize = 1 << 21;
 
-/// Pools that are checked for one without a port in use, for each new pool beyond the maximum.
+/// Upper bound for the pools that are searched for pools without a port in use, for each new pool
+/// beyond the maximum.
 const MAX_LOOKED_AT_POOLS: usize = 16;
 
 /// Pools of one worker.
@@ -82,8 +84,8 @@ pub(super) struct PortPool {
     /// Ports that were released and are left out.
     left_out: Vec<u32>,
     left_out_since: u32,
-    /// Whether the pool is removed with its last port in use: its server is gone, or no frontend
-    /// uses its port.
+    /// Whether the pool is removed when its last port is released: its server is gone, or no
+    /// frontend uses its port.
     is_unwanted: bool,
 }
 

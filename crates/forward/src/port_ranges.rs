@@ -48,7 +48,7 @@ impl<K: Eq + Hash> FromIterator<(K, RangeInclusive<u16>)> for PortsByKey<K> {
         for (of, range) in ranges {
             let known = of_each.entry(of).or_default();
             match known.last_mut() {
-                // Consecutive ports are joined at once.
+                // Join consecutive ports here, before the ranges are sorted.
                 Some(last) if range.start().checked_sub(1) == Some(*last.end()) => {
                     *last = *last.start()..=*range.end();
                 }

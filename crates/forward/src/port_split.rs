@@ -15,7 +15,8 @@ pub struct PortSplit {
 }
 
 impl PortSplit {
-    /// Splits `ports` between `workers`: at least one, and at most as many as there are ports.
+    /// Splits `ports` between workers. The number of workers must be at least one, and at most the
+    /// number of ports.
     pub fn new(ports: RangeInclusive<u16>, workers: u16) -> Self {
         debug_assert!(workers >= 1 && usize::from(workers) <= ports.len());
         let (first, ports) = (*ports.start(), ports.len() as u32);
@@ -38,7 +39,8 @@ impl PortSplit {
         self.first + start(worker) as u16..=self.first + (start(worker + 1) - 1) as u16
     }
 
-    /// Smallest number of ports of a worker that are not `taken`.
+    /// Number of free ports of the worker that has the fewest. Ports in `taken` and excluded ports
+    /// are not free.
     pub fn fewest_without(&self, taken: &BTreeSet<u16>) -> usize {
         let is_free = |port: &u16| !taken.contains(port) && self.left_out.binary_search(port).is_err();
         let free = (0..self.workers as u16).map(|worker| self.ports(worker).filter(is_free).count());

@@ -1,8 +1,9 @@
 //! Queues of flows in the order of eviction. They change when a flow changes its class, not with
-//! its packets.
+//! each of its packets.
 //!
 //! Flows that hold the same resources form a group and queue in it, the oldest in front. To find
-//! the oldest flow that holds a resource, a heap has the fronts of all groups that hold it.
+//! the oldest flow that holds a resource, the resource has a heap with the first flows of all
+//! groups that hold it.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -15,8 +16,8 @@ use super::list::{FlowList, GROUP};
 /// Number of classes whose flows may be evicted.
 const CLASSES: usize = 3;
 
-/// Groups without a flow that are kept, so that the next flow of the same frontend and server
-/// allocates nothing.
+/// Upper bound for the groups without a flow that are kept, so that the next flow of the same
+/// frontend and server allocates nothing.
 const IDLE_GROUPS: usize = 1_024;
 
 /// A limited resource that a flow holds.
@@ -156,7 +157,7 @@ impl Queues {
     }
 
     /// Adds `more` flows of a group to the counts of its holders, and adds the group to their heaps
-    /// with the time `since` of its first flow.
+    /// with the time `since` of its first flow, if there is one.
     fn list(&mut self, number: u32, class: usize, more: u32, since: Option<u64>) {
         let group = &mut self.groups[number as usize];
         for (holder, is_listed) in group.holders.into_iter().zip(&mut group.is_listed[class]) {

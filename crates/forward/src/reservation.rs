@@ -1,5 +1,5 @@
-//! Trial allocation of the memory of flow tables, before tables are made: a `Vec` without memory
-//! aborts the process. Pure.
+//! Trial allocation of the memory of flow tables, before tables are made: a `Vec` that cannot get
+//! its memory aborts the process. Pure.
 
 use std::collections::TryReserveError;
 
@@ -24,7 +24,7 @@ impl Reservation {
         u64::from(workers) * u64::from(capacity(flows, workers)) * (FLOW_BYTES + note) as u64
     }
 
-    /// Tries to reserve the memory, in parts like those of the tables.
+    /// Tries to reserve the memory, in parts as large as the parts of the tables.
     ///
     /// # Errors
     /// The memory is not available.

@@ -19,12 +19,12 @@ pub enum SnatChoice {
 pub struct SnatAddresses<'a> {
     /// All SNAT addresses.
     pub all: &'a [IpAddr],
-    /// Addresses whose ports another process has.
+    /// Addresses whose ports another process uses.
     pub withheld: &'a [IpAddr],
 }
 
 impl<'a> SnatAddresses<'a> {
-    /// Returns these addresses, without any that another process has.
+    /// SNAT addresses of which none is withheld.
     pub fn free(all: &'a [IpAddr]) -> SnatAddresses<'a> {
         SnatAddresses { all, withheld: &[] }
     }
@@ -35,13 +35,13 @@ impl<'a> SnatAddresses<'a> {
 pub struct ServerSnat {
     /// Addresses that flows use in turn.
     pub first: Vec<IpAddr>,
-    /// Addresses that flows use while the ports of the first ones are in use.
+    /// Addresses that flows use while all ports of the first addresses are in use.
     pub further: Vec<IpAddr>,
 }
 
 impl SnatChoice {
-    /// All SNAT addresses of `server`, except those that are withheld. Configured addresses that
-    /// fit the server's route best come first, then others to which its answers return.
+    /// All SNAT addresses of `server`, except withheld addresses. Configured addresses that fit the
+    /// server's route best come first, then other addresses to which the server's answers return.
     pub fn of_server(self, network: &NextHops, server: IpAddr, addresses: SnatAddresses<'_>) -> ServerSnat {
         let first = self.among_free(network, server, addresses);
         let is_further = |ip: &IpAddr| {
@@ -54,8 +54,9 @@ impl SnatChoice {
         ServerSnat { first, further }
     }
 
-    /// SNAT addresses that `server` sees, except those that are withheld because another process
-    /// has their ports. Empty if the server's answers would return to no other address.
+    /// SNAT addresses that `server` sees, except withheld addresses, whose ports another process
+    /// uses. If all of these are withheld, another address to which the server's answers return;
+    /// empty if there is none.
     pub fn among_free(
         self,
         network: &NextHops,

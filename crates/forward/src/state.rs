@@ -1,6 +1,6 @@
 //! State machine of a TCP connection (RFC 9293) or an exchange of UDP datagrams, driven by the
 //! packets that pass. The state decides how long a flow is remembered, never whether a packet is
-//! forwarded. Segments are validated before, by their numbers.
+//! forwarded. Segments were validated before, by their sequence numbers.
 
 use std::time::Duration;
 

@@ -116,7 +116,7 @@ impl TableQuota {
         self.queues.iter().map(Queues::open).sum()
     }
 
-    /// Number of flows of a kind, and of further flows that there is room for.
+    /// Number of flows of a kind, and number of further flows that have room.
     pub(super) fn occupancy(&self, kind: TrafficKind) -> Occupancy {
         let (used, guaranteed) = (self.counts[kind.index()], self.guaranteed[kind.index()]);
         let free = self.capacity.saturating_sub(self.promised()) + guaranteed.saturating_sub(used);
@@ -210,9 +210,9 @@ impl TableQuota {
         self.counts.iter().zip(&self.guaranteed).map(|(count, guaranteed)| count.max(guaranteed)).sum()
     }
 
-    /// First flow of these classes, one class after the other. Searches the kind that exceeds its
-    /// guaranteed quota most, then the next. Flows of a kind within its quota are only evicted for
-    /// their own kind.
+    /// Flow that has been in one of these classes for longest, one class after the other. Searches
+    /// the kind that exceeds its guaranteed quota most, then the next kind. Flows of a kind within
+    /// its quota are only evicted for their own kind.
     fn first_by_excess(
         &mut self,
         flows: &[Flow],

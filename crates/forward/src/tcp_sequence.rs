@@ -257,9 +257,10 @@ impl TcpSequence {
     ///
     /// A sender that does not see the connection may guess a near number. A segment therefore only
     /// moves the numbers if it continues at its sender's next number, or repeats bytes that end
-    /// there. A FIN is accepted if it is exactly there, otherwise once its receiver has
-    /// acknowledged it. A reset has to be exact, too: the receiver of a near one sends a challenge
-    /// ACK, and the reset in answer to that is exact (RFC 5961, section 3.2).
+    /// there. A FIN is accepted if it is exactly at that number, otherwise once its receiver has
+    /// acknowledged it. A reset has to be exact, too. A reset with a near number makes its receiver
+    /// send a challenge ACK, and the reset that answers the challenge is exact (RFC 5961, section
+    /// 3.2).
     #[inline]
     pub(super) fn apply_segment(
         &mut self,
@@ -299,8 +300,8 @@ impl TcpSequence {
         match from {
             Direction::ToServer => {
                 advance(sent, end);
-                // No FIN remains to wait for, and a client that continues has not sent the pending
-                // SYN.
+                // The client's pending FIN has now arrived, and a client that continues the
+                // connection has not sent the pending SYN.
                 if *pending == PendingFin::Clients || (*pending == PendingFin::Reopening && is_new) {
                     (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
                 }

@@ -28,7 +28,7 @@ pub const FIRST_WINDOW: u32 = tcp_sequence::FIRST_WINDOW;
 pub const MAX_GAP: u32 = tcp_sequence::MAX_GAP;
 /// DSR: maximum advance of the acknowledgement in a segment behind a gap, in bytes.
 pub const MAX_GAP_ACK: u32 = tcp_sequence::MAX_GAP_ACK;
-/// Packets up to this length are not suspected of being lost to a black hole, in bytes.
+/// Packet length, in bytes, up to which convey suspects no black hole.
 pub const MAX_UNSUSPECTED: u32 = black_hole::MAX_UNSUSPECTED as u32;
 
 thread_local! {
@@ -270,7 +270,7 @@ impl MockEntry {
         FlowKey { src, dst, src_port, dst_port, protocol, reserved: [0; 3] }.reversed()
     }
 
-    /// Whether a segment needs no decision of the forwarder.
+    /// Whether the cache may forward a segment without the forwarder.
     fn may_pass(&self, segment: Segment, other: Option<Other>) -> bool {
         match self.route.opening {
             None => segment.flags & SYN == 0 && (segment.flags & FIN == 0 || self.finishes(segment, other)),
@@ -347,8 +347,8 @@ impl MockEntry {
         }
     }
 
-    /// Takes over the numbers of a segment, for a flow that another process had: they do not follow
-    /// from the known ones.
+    /// Takes over the numbers of a segment, for a flow that another process had: these numbers do
+    /// not follow from the known numbers.
     fn take_up(&mut self, segment: Segment, other: Option<Other>) {
         let Segment { flags, seq, ack, .. } = segment;
         if flags & (SYN | ACK | FIN) != ACK {

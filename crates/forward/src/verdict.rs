@@ -44,7 +44,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Length in bytes of the packet, or of each packet that a super-frame will be cut into.
-    /// `headers` are the frame's.
+    /// `headers` are the headers of the frame.
     pub(crate) fn sent_len(&self, headers: &Headers) -> usize {
         match self.segment_size {
             Some(payload) => headers.packet_len() - usize::from(headers.payload_len) + usize::from(payload),
@@ -101,7 +101,7 @@ pub enum PacketRole {
     Unrecorded,
 }
 
-/// A flow that is over.
+/// A flow that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// Owners of the flow.

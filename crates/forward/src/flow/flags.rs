@@ -23,11 +23,12 @@ impl FlowFlags {
     pub(super) const CLIENTS_FIN: u8 = 128;
     /// Passthrough, where [`FlowFlags::MET`] is not used: a FIN of the server is pending.
     pub(super) const SERVERS_FIN: u8 = FlowFlags::MET;
-    /// Passthrough: no FIN but a SYN of the client is pending.
+    /// Passthrough: a SYN of the client is pending, and no FIN.
     pub(super) const REOPENING: u8 = FlowFlags::CLIENTS_FIN | FlowFlags::SERVERS_FIN;
     /// DSR, where no path to a client is narrow: a SYN of the client is pending.
     pub(super) const CLIENTS_SYN: u8 = 32;
-    /// DSR: the numbers are those of a SYN that the client, or a host in its name, has followed up.
+    /// DSR: the sequence numbers began with a SYN within the connection. The client, or a host in
+    /// its name, has sent a segment that confirms the SYN.
     pub(super) const REOPENED: u8 = 64;
 
     pub(super) fn new(new: &NewFlow, state: FlowState) -> FlowFlags {

@@ -5,7 +5,7 @@ use super::{Flow, FlowId, FlowTable, Slot, tick};
 use crate::wheel::begin;
 use convey_model::Timestamp;
 
-/// Births of the flows of one table, by place: 8 bytes each. All memory is reserved at once.
+/// Births of the flows of one table, by place: 8 bytes each. All memory is reserved at the start.
 #[derive(Debug)]
 pub(super) struct Births {
     of_places: Vec<Birth>,
@@ -33,7 +33,7 @@ impl Births {
         self.of_places.capacity() * size_of::<Birth>()
     }
 
-    /// Forgets all places from this one on, and returns their memory.
+    /// Drops the births of all places from `places` on, and returns their memory to the kernel.
     pub(super) fn release(&mut self, places: usize, capacity: u32) {
         self.of_places.truncate(places);
         release(&mut self.of_places, capacity);
@@ -52,7 +52,8 @@ impl Births {
 }
 
 impl FlowTable {
-    /// Serial number of a flow among those that had its place.
+    /// Serial number of a flow. Together with its place, it identifies the flow: another flow in
+    /// the same place has another number.
     pub(crate) fn serial(&self, id: FlowId) -> u32 {
         self.births.of_places[id.0 as usize].serial
     }

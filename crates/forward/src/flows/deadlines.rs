@@ -30,8 +30,8 @@ impl FlowTable {
     }
 
     /// Removes a flow that [`FlowTable::due`] has returned if its deadline has passed, and returns
-    /// its record. `last` is the time of its last packet in the flow cache. A flow that stays will
-    /// be due again.
+    /// its record. `last` is the time of its last packet in the flow cache. Otherwise queues the
+    /// flow again and returns `None`.
     pub(crate) fn expire_or_requeue(
         &mut self,
         id: FlowId,
@@ -62,7 +62,8 @@ impl FlowTable {
         }
     }
 
-    /// Whether a due flow has missed its deadline, not counting packets in the flow cache.
+    /// Whether a due flow has missed its deadline, not counting packets that the flow cache has
+    /// forwarded.
     pub fn is_silent(&self, id: FlowId, now: Timestamp) -> bool {
         self.get(id).deadline <= tick(now)
     }
@@ -73,7 +74,8 @@ impl FlowTable {
         begin(flow.deadline.saturating_sub(self.timeouts[flow.state as usize] + 1))
     }
 
-    /// Time that a flow, in the table or just removed, has been silent, to a quarter of a second.
+    /// Time since the last packet that extended a flow's deadline here, to a quarter of a second.
+    /// The flow is in the table or was just removed from it.
     pub(crate) fn silence(&self, flow: &Flow, now: Timestamp) -> Duration {
         time(tick(now).saturating_sub(flow.deadline.saturating_sub(self.timeouts[flow.state as usize])))
     }
@@ -85,8 +87,8 @@ impl FlowTable {
         before != self.timeouts
     }
 
-    /// Moves a flow whose deadline was brought forward to an earlier slot. The wheel detects by
-    /// itself only deadlines that were extended.
+    /// Moves a flow to an earlier slot of the timer wheel, if its deadline was brought forward. The
+    /// wheel detects only extended deadlines by itself.
     #[inline]
     pub(super) fn keep_in_time(&mut self, id: FlowId) {
         let flow = &self.flows[id.0 as usize];

@@ -10,7 +10,7 @@ use crate::plan::PlannedFrontend;
 use crate::wheel::Slot;
 use convey_model::{Prefix, Sources, Timestamp};
 
-/// Counts by the numbers of the frontends that limit sources.
+/// Counts of open flows per source, by the number of the frontend that limits its sources.
 #[derive(Debug, Default)]
 pub(super) struct SourceCounts(HashMap<u32, Counting>);
 
@@ -90,7 +90,7 @@ impl Counting {
         }
     }
 
-    /// Whether a record is that of a flow of this source that may be evicted.
+    /// Whether a record belongs to a flow of this source that may be evicted.
     fn is_yielding(&self, flows: &[Flow], id: u32, source: Prefix) -> bool {
         // The record may have been vacated since it was queued.
         flows.get(id as usize).is_some_and(|flow| {
@@ -140,7 +140,7 @@ impl FlowTable {
     }
 
     /// Number of flows that may be evicted for another flow of the client's source; 0 if all of
-    /// them were in use since `since`.
+    /// them were found to be in use at `since` or later.
     pub(crate) fn yielding(&self, frontend: u32, client: IpAddr, since: Timestamp) -> usize {
         let found = self.sources.0.get(&frontend).and_then(|counting| {
             let yielding = counting.yielding.get(&counting.sources.source_of(client))?;

@@ -4,10 +4,11 @@
 use super::{Flow, FlowTable, Index, Slot};
 use crate::state::{Direction, View};
 
-/// Vacant records taken off the end of the table in one call.
+/// Upper bound for the vacant records that one call drops at the end of the table.
 const AT_ONCE: usize = 4_096;
 
-/// Upper bound for the flows whose index is rebuilt: this takes a few milliseconds.
+/// Maximum number of flows for which the index is rebuilt. Rebuilding it for so many takes a few
+/// milliseconds.
 const MAX_INDEXED: u32 = 65_536;
 
 /// Peak use of the table since memory was last given back.
@@ -74,7 +75,8 @@ impl FlowTable {
     }
 }
 
-/// Releases the memory behind the elements, and reserves as much again, untouched.
+/// Returns the unused memory of a vector to the kernel, and reserves address space for `capacity`
+/// elements again.
 pub(super) fn release<T>(elements: &mut Vec<T>, capacity: u32) {
     elements.shrink_to_fit();
     // If no memory is available now, the vector grows when it is needed.

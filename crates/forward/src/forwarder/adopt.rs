@@ -59,7 +59,8 @@ impl Forwarder {
         ports.withhold(&plan.snat_withheld);
     }
 
-    /// Source addresses of packets to a passthrough server, as far as the route depends on them.
+    /// Source addresses of packets to a passthrough server; the unspecified address if routes do
+    /// not depend on the source.
     fn sources_to(&mut self, server: IpAddr, plan: &Plan) -> Vec<IpAddr> {
         match self.tracker.ports_mut().filter(|_| plan.network.depend_on_source()) {
             None => vec![unspecified(server)],
@@ -71,9 +72,11 @@ impl Forwarder {
     }
 }
 
-/// Moves a flow's packets to the current route. While the neighbour there is being resolved,
-/// `await_neighbour` is called and the packets keep the former next hop. If that next hop is gone
-/// too, they do not, since its index may soon be reused. Returns whether the next hop has changed.
+/// Moves a flow's packets to the current route. Returns whether a next hop has changed.
+///
+/// While the neighbour on the new route is being resolved, packets keep the former next hop, and
+/// `await_neighbour` gets the neighbour. If the former next hop is gone too, the flow gets no next
+/// hop, because the index of the former one may soon be reused.
 pub(super) fn reroute(
     flow: &mut Flow,
     plan: &Plan,

@@ -116,7 +116,7 @@ impl Forwarder {
         self.record(packet, target).map(FlowStart::Recorded).or_else(|stop| {
             slots.give_back();
             match stop {
-                // In passthrough, an answer without a record would have no owner.
+                // Passthrough needs the record to forward the server's answers.
                 Stop::Refused(DropReason::TableFull | DropReason::TableShareFull)
                     if is_repeatable(frontend) =>
                 {
@@ -145,7 +145,7 @@ impl Forwarder {
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
         }
-        // The reply reaches the sender, and through it the balancer before it.
+        // The reply goes to the other balancer, which passes it on towards the client.
         if is_new && self.comes_back(frame, packet) {
             return Err(Stop::Refused(DropReason::ForwardingLoop));
         }
@@ -182,8 +182,9 @@ impl Forwarder {
                 self.undo_port(&target, headers);
             })
         });
-        // SYNs that are refused for lack of a resource count: a flood has used it up. A SYN that
-        // waits for its next hop will be repeated.
+        // A SYN that is refused for lack of a resource counts as a begun handshake, because a flood
+        // may have used up the resource. A SYN without a resolved next hop does not count: its
+        // client will repeat it.
         let is_for_nobody = matches!(
             &way,
             Err(Stop::Silent(_)

@@ -33,7 +33,8 @@ const UDP_SILENCE: std::time::Duration = std::time::Duration::from_secs(1);
 pub(super) struct Eviction {
     /// Flows evicted before they were over, by shortage.
     evicted: [u64; Shortage::ALL.len()],
-    /// Handshakes evicted before they were finished.
+    /// Handshakes evicted less than a second after their last packet, so that the client might have
+    /// finished them.
     displaced: u64,
     /// Resets for the servers of evicted handshakes.
     resets: ServerResets,
@@ -66,7 +67,8 @@ impl Eviction {
         self.evicted[shortage as usize]
     }
 
-    /// Number of handshakes evicted before they were finished.
+    /// Number of handshakes evicted less than a second after their last packet, so that the client
+    /// might have finished them.
     pub(super) fn displaced(&self) -> u64 {
         self.displaced
     }
@@ -103,15 +105,15 @@ impl Eviction {
         tracker.release(flow, FlowEnd::Evicted);
     }
 
-    /// Frame to be sent before that of the last verdict, with its interface: the reset of an
-    /// evicted handshake for its server. Call it until it returns `None`.
+    /// Reset for the server of an evicted handshake: a frame, and the interface to send it on. Send
+    /// it before the frame of the last verdict, and call this until it returns `None`.
     #[inline]
     pub(super) fn next_server_reset(&mut self, plan: &Plan) -> Option<(&[u8], u32)> {
         self.resets.next(plan)
     }
 
-    /// Stops counting slots of evicted flows as taken, once the driver has drained the events of
-    /// their ends and given the slots back.
+    /// Stops counting the slots of evicted flows as about to be released. Does nothing until the
+    /// driver has drained the events of ended flows, and so has released the slots.
     pub(super) fn settle_released_slots(&mut self, tracker: &FlowTracker) {
         if tracker.events().ended.is_empty() {
             self.leaving.drain(..).for_each(|(frontend, server)| self.workers.have_left(frontend, server));

@@ -56,7 +56,8 @@ impl Path {
 }
 
 /// Checks whether the next hop takes the packet. Returns how to cut a packet that is too long and
-/// may be cut. For a super-frame, the length of the packets that it will be cut into counts.
+/// may be cut; `None` if it can be forwarded whole. For a super-frame, the length of the packets
+/// that it will be cut into counts.
 pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Option<Cut>, Stop> {
     let (mtu, header_len) = (path.mtu as usize, headers.packet_len() - usize::from(headers.payload_len));
     if frame.sent_len(headers) <= mtu {
@@ -78,7 +79,7 @@ pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Op
     Ok(Some(match is_super_segment || is_segment {
         // Each segment will have a header of its own.
         true => Cut::Segments((mtu - header_len) as u16),
-        // A fragment that follows its first has a new number already.
+        // A later fragment already gets the number of its first fragment.
         false => Cut::Fragments { mtu: path.mtu, renumber: path.is_nat && frame.first_fragment.is_none() },
     }))
 }

@@ -35,15 +35,16 @@ impl Forwarder {
         self.tracker.collect_events()
     }
 
-    /// Frame to be sent before that of the last verdict, with its interface: the reset of an
-    /// evicted handshake for its server. Call it until it returns `None`.
+    /// Reset for the server of an evicted handshake: a frame, and the interface to send it on. Send
+    /// it before the frame of the last verdict, and call this until it returns `None`.
     #[inline]
     pub fn next_server_reset(&mut self, plan: &Plan) -> Option<(&[u8], u32)> {
         self.eviction.next_server_reset(plan)
     }
 
     /// Notes that the server of a repeated segment has answered some client at this time, which is
-    /// after the first repeat. Returns the suspicion that this completes.
+    /// after the first repeat. Returns the suspicion that the answer confirms; `None` if it
+    /// confirms none.
     pub fn server_has_answered(
         &mut self,
         segment: &UnansweredSegment,
@@ -76,7 +77,8 @@ impl Forwarder {
         self.tracker.table().cached()
     }
 
-    /// Number of TCP handshakes that clients have begun, and of those finished and evicted.
+    /// Number of TCP handshakes that clients have begun, that were finished, and that were evicted
+    /// early.
     pub fn handshakes(&self) -> Handshakes {
         let finished = self.tracker.table().finished();
         Handshakes { begun: self.syns, finished, displaced: self.eviction.displaced() }
@@ -140,16 +142,17 @@ impl Forwarder {
     }
 
     /// Whether another forwarder has handled this frame, which waited here while that forwarder's
-    /// flows were restored. Either the other forwarder has recorded the flow of this SYN, and
-    /// handling the SYN twice would restart a connection that has continued or ended. Or its cache
-    /// has forwarded the frame, if flows `were_cached`. Call it before an event is applied or a
-    /// frame is handled.
+    /// flows were restored. Call it before an event is applied or a frame is handled.
+    ///
+    /// A SYN was handled if the other forwarder has recorded its flow: handling the SYN twice would
+    /// restart a connection that has continued or ended. Any other frame of a cached flow was
+    /// handled by the other forwarder's cache, if flows `were_cached` there.
     pub fn was_handled_elsewhere(&self, headers: &Headers, were_cached: bool) -> bool {
         self.tracker.was_handled_elsewhere(headers, were_cached)
     }
 
     /// Routes the packets of flows that match one of these filters through a worker from now on.
-    /// The cache takes over other flows again with their next packet.
+    /// Watched flows that no longer match are added to the cache again with their next packet.
     pub fn watch_flows(&mut self, filters: Vec<TraceFilter>) {
         self.tracker.watch_flows(filters);
     }
@@ -165,7 +168,7 @@ impl Forwarder {
 /// Single flows, for operators and the journal.
 impl Forwarder {
     /// Starts or stops reporting ended flows in [`ForwarderEvents::records`]. Only flows that begin
-    /// after the start are reported. The first call takes memory for all flows.
+    /// after the start are reported. The start reserves memory for notes on all flows.
     pub fn keep_journal(&mut self, is_wanted: bool) {
         self.tracker.keep_log(is_wanted);
     }
@@ -208,6 +211,7 @@ impl Forwarder {
 
     /// Ends the flow in a place if it has this serial number. `reset` gets resets for both sides of
     /// a connection, each with the interface to send it on; in DSR, only a reset for the client.
+    /// Returns the flow as it was before; `None` if no flow in this place has this serial number.
     pub fn kill(
         &mut self,
         (place, serial): (u32, u32),

@@ -11,14 +11,14 @@ use convey_model::{FlowKey, NeighbourKey, NextHops, Unreachable, WantedNeighbour
 pub(super) enum Recipient {
     /// A server, on a link or behind routers.
     Server(IpAddr, IpAddr),
-    /// A server that has to be on a link: its packets have the VIP as their destination.
+    /// A server that has to be on a link: packets to it have the VIP as their destination address.
     ServerOnLink(IpAddr, IpAddr),
     /// A client, which gets packets from the VIP.
     Client(IpAddr, IpAddr),
 }
 
 impl Recipient {
-    /// The server, for packets with this source that reach it in this way.
+    /// Recipient for packets from `source` that reach a server in this way.
     pub(super) fn server(source: IpAddr, ip: IpAddr, way: ServerWay) -> Recipient {
         match way {
             ServerWay::Rewritten | ServerWay::Tunneled => Recipient::Server(source, ip),
@@ -31,7 +31,7 @@ impl Recipient {
         Recipient::Client(key.dst.ip(), key.src.ip())
     }
 
-    /// The host at this end of a flow.
+    /// Recipient of a flow's packets in this direction.
     pub(super) fn end(flow: &Flow, direction: Direction, plan: &Plan) -> Recipient {
         match direction {
             Direction::ToClient => Recipient::client(&flow.client()),
@@ -77,7 +77,7 @@ pub(super) fn outer_source(plan: &Plan, server_id: u32, server: IpAddr) -> IpAdd
     plan.tunnels.get(&server_id).map_or_else(|| unspecified(server), |tunnel| tunnel.source.first())
 }
 
-/// Source of packets if the kernel chooses the source address.
+/// Unspecified address of this family, for a lookup in which the kernel chooses the source.
 pub(super) fn unspecified(family_of: IpAddr) -> IpAddr {
     if family_of.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
 }

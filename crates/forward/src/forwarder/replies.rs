@@ -18,8 +18,8 @@ const REPLIES_PER_SECOND: u64 = 1_000;
 #[derive(Debug)]
 pub(super) struct PacketReplies {
     refusals: Limiter,
-    /// Separate from `refusals`, so that a flood of refused packets does not stop path MTU
-    /// discovery.
+    /// Limit for ICMP errors that advise the sender, such as "fragmentation needed". It is separate
+    /// from `refusals`, so that a flood of refused packets does not stop path MTU discovery.
     advice: Limiter,
     /// Limit for connections that are reset because they end.
     ends: Limiter,
@@ -138,8 +138,8 @@ fn own_address(headers: &Headers, plan: &Plan) -> Addr {
     let network = &plan.network;
     let towards = network.hop_from(headers.key.dst.ip(), headers.key.src.ip()).map(|hop| hop.interface);
     let of_interface = network.interfaces().iter().filter(|interface| Some(interface.index) == towards);
-    // A proxied frontend on one of convey's addresses does not make that address the end of a path
-    // that packets are forwarded on.
+    // Only frontends of packet modes count as VIPs here. A proxied frontend may listen on one of
+    // convey's own addresses, which is still right for the error.
     let listen = || plan.frontends.iter().flat_map(|frontend| &frontend.listen);
     let is_vip = |addr: &Addr| listen().any(|listen| listen.ip() == addr.ip());
     let is_local = |addr: &Addr| addr.bytes()[..2] == [0xfe, 0x80];

@@ -25,8 +25,8 @@ const ANY_PORT: u16 = 0;
 /// Flows are compared with addresses and not with the numbers of frontends and servers: a number
 /// changes when an object is renamed or moved to another backend, which must not cut a connection.
 ///
-/// Every plan needs one, and every change of a server's health makes a plan. Port ranges are
-/// therefore never expanded into single ports.
+/// convey derives these addresses from every plan, and every change of a server's health creates a
+/// plan. To be fast, this code never expands port ranges into single ports.
 #[derive(Debug, Default)]
 pub(super) struct Served {
     /// Interface addresses, VIPs and SNAT addresses, which no client may have.
@@ -161,7 +161,7 @@ impl Served {
     }
 
     /// Whether packets of a DSR flow reach the server as its backend is configured now. TCP flows
-    /// need not: a connection keeps the server address that it began with.
+    /// may differ: the destination address of a connection's packets cannot change.
     fn goes_as_configured(&self, flow: &Flow) -> bool {
         self.ways.get(&flow.server_id()).is_none_or(|configured| match configured {
             DsrKind::L3 => flow.way() == ServerWay::Rewritten,
@@ -170,8 +170,8 @@ impl Served {
         })
     }
 
-    /// Whether [`Served::end_of`] may return an end for some flow, given that the flows that
-    /// `before` ends are gone.
+    /// Whether [`Served::end_of`] may return an end for some flow, assuming that all flows that end
+    /// under `before` are gone.
     pub(super) fn may_end_flows_of(&self, before: &Served) -> bool {
         let all_stay = before.listen.are_among(&self.listen) && before.servers.is_subset(&self.servers);
         let other_way = |(id, way)| self.ways.get(id).is_some_and(|now| now != way);

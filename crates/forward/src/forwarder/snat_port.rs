@@ -29,9 +29,10 @@ impl Forwarder {
     /// [`Forwarder::settle_port`] evicts.
     ///
     /// A server that still remembers the last connection of a port (TIME-WAIT) accepts a new one
-    /// with higher sequence numbers (RFC 6191). New connections of the same client have them. A
-    /// client that meets another client's old connection resets it and tries again; with another
-    /// port, the client could meet the next one.
+    /// with higher sequence numbers (RFC 6191). New connections of the same client have higher
+    /// numbers. If the server remembers a connection of another client instead, the new client
+    /// resets that connection and tries again. The second attempt succeeds on the same port; on
+    /// another port, the client could meet the next old connection.
     pub(super) fn find_port(
         &mut self,
         server: AddrPort,

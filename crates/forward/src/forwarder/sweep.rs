@@ -18,8 +18,8 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// Requests a sweep over all flows. A running sweep ends first; with frequent plans, it would
-    /// never end otherwise.
+    /// Requests a sweep over all flows. A running sweep is finished first: if new plans restarted
+    /// it, frequent plans would prevent its end.
     pub(super) fn request(&mut self) {
         match self.next_place {
             None => self.next_place = Some(0),
@@ -56,8 +56,8 @@ impl Sweep {
         self.awaited.is_any_resolved(network)
     }
 
-    /// Requests the routers and servers that flows wait for again, if the last requests are old
-    /// enough.
+    /// Repeats the requests for routers and servers that flows wait for, if the last requests are
+    /// old enough.
     pub(super) fn ask_again(&mut self, events: &mut ForwarderEvents, now: Timestamp) {
         self.awaited.ask_again(events, now);
     }

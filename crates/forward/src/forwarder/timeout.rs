@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::{FlowEnd, FlowId, View};
 use convey_model::Timestamp;
 
-/// Pools of SNAT ports that one call checks.
+/// Upper bound for the pools of SNAT ports that one call checks.
 const POOLS: usize = 1_024;
 
 impl Forwarder {
@@ -15,7 +15,7 @@ impl Forwarder {
     /// resets, each with its interface: for clients whose server is gone, and for both sides of a
     /// connection that was silent for too long or is beyond its client's share. Call it before the
     /// first frame, and about as often as batches of frames come. Returns whether more work is due
-    /// at once.
+    /// immediately.
     pub fn handle_timeout(&mut self, plan: &Plan, now: Timestamp, mut reset: impl FnMut(&[u8], u32)) -> bool {
         self.adopt(plan);
         self.tracker.write_numbers(now);
@@ -71,7 +71,7 @@ impl Forwarder {
                     if end.is_none() {
                         awaited.add(neighbour);
                         // Routers and servers are requested here, since no packet requests them.
-                        // Clients are left to the packets that wait for them.
+                        // Clients are requested by the packets to them.
                         if neighbour.is_ours {
                             events.want(neighbour);
                         }
@@ -109,9 +109,9 @@ impl Forwarder {
         self.tracker.release(&gone.flow, end);
     }
 
-    /// Resets both sides of a connection that is no longer forwarded, since a side that sends first
-    /// would wait in vain. In DSR, a silent flow is not reset, because another balancer may forward
-    /// the connection, or this one by hash.
+    /// Resets both sides of a connection that convey no longer forwards; otherwise a side that
+    /// sends would never get a reply. In DSR, a silent flow is not reset: another balancer may
+    /// forward the connection, or this balancer may forward it by hash, without a record.
     fn reset_sides(
         &mut self,
         GoneFlow { id, flow, end }: &mut GoneFlow,

@@ -124,7 +124,8 @@ impl FlowTracker {
         self.routes.forget_tunnel_changes();
     }
 
-    /// Tunnel of a flow's packet, and the hash of the flow there.
+    /// Tunnel of a flow's packet in this direction, and the hash of the flow in the tunnel; `None`
+    /// if the packet needs no tunnel.
     #[inline]
     pub(super) fn envelope(
         &self,
@@ -140,7 +141,8 @@ impl FlowTracker {
         self.log.begin(id, segment, now);
     }
 
-    /// Starts or stops taking notes in the journal. The first call takes memory for all flows.
+    /// Starts or stops taking notes in the journal. The start reserves memory for notes on all
+    /// flows.
     pub(super) fn keep_log(&mut self, is_wanted: bool) {
         self.log.keep(is_wanted, self.table.capacity());
     }

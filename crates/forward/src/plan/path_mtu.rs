@@ -12,9 +12,9 @@ const LEAST_V6: u32 = 1280;
 /// Every IPv4 host accepts packets of this length, in bytes (RFC 791, section 3.1).
 const LEAST_V4: u32 = 576;
 
-/// Users of each server with a tunnel: the index of its frontend in the plan, and the server's
-/// number. Anybody can send errors about any address, so no error should cost a search through all
-/// frontends.
+/// Users of each server address with a tunnel: the index of each frontend in the plan, with the
+/// number of its server. Anybody can send errors about any address, so an error must not cost a
+/// search through all frontends.
 #[derive(Debug, Default)]
 pub struct TunnelUsers {
     /// Generation of the plan that the users belong to.
@@ -27,8 +27,8 @@ impl TunnelUsers {
     /// sent the quoted packet, or the error does not shorten the path.
     ///
     /// An attacker needs the addresses of convey and a server to forge an error, and a VIP if the
-    /// error quotes as much. A forged error can only shorten packets to that server, and no further
-    /// than to a length that every path takes.
+    /// error quotes the inner packet. A forged error can only shorten packets to that server, and
+    /// no further than to a length that every path takes.
     pub fn narrower_path(&mut self, plan: &Plan, report: &TunnelMtuReport) -> Option<NarrowPath> {
         if self.generation != Some(plan.generation) {
             *self = TunnelUsers { generation: Some(plan.generation), of: users(plan) };

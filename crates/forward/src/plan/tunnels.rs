@@ -42,7 +42,8 @@ pub fn tunnel(
 }
 
 /// First address of a family that is no VIP and not link-local, on the interface towards a server;
-/// if there is none, an address of another interface.
+/// if there is none, an address of another interface. `None` if no interface has such an address,
+/// or no route leads to the server.
 pub fn own_address(
     family_of: IpAddr,
     server: IpAddr,

@@ -60,7 +60,7 @@ impl TcpSequence {
                 Heard::flags(flags)
             }
             // The SYN may be forged. Only the server's answer restarts the connection or, where
-            // that does not pass, the client's next segment.
+            // answers do not pass convey, the client's next segment.
             SYN if is_handshake(state) || may_reopen(state) => {
                 let next = seq.wrapping_add(1);
                 // A client repeats its SYN until the answer arrives.
@@ -87,7 +87,7 @@ impl TcpSequence {
             return Heard { flags: 0, ends_other };
         }
         if flags & FIN != 0 && !is_exact(segment, self.sent) {
-            // A FIN of the other side may be pending.
+            // After the client's end, a pending FIN of the server stays pending.
             if !state.has_finished(Direction::ToServer) {
                 (*pending, self.answered) = (PendingFin::Clients, seq.wrapping_add(len));
             }
@@ -113,8 +113,8 @@ impl TcpSequence {
         } else if matches!(*pending, PendingFin::Nobodys | PendingFin::Servers)
             && !is_after(ack, self.answered)
         {
-            // The server has sent these bytes. With gaps on both sides, each number would wait for
-            // the other to move.
+            // The server has sent the acknowledged bytes. Without this, gaps on both sides would
+            // keep both numbers from moving.
             advance(&mut self.acked, ack);
         }
         Heard { flags, ends_other }
@@ -122,8 +122,8 @@ impl TcpSequence {
 
     /// Applies a segment where only the client's packets pass, so that acknowledgements of the
     /// server are not seen. A segment that is close moves the numbers even behind a gap. A FIN is
-    /// pending until the bytes that were lost before it arrive, or the client continues after it. A
-    /// guess is close for one pair of numbers in 4 million.
+    /// pending until the bytes that were lost before it arrive, or the client continues after it.
+    /// Of 4 million guessed pairs of numbers, one is close.
     fn client_alone_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> u8 {
         let Segment { flags, seq, ack, len } = segment;
         let end = seq.wrapping_add(len);

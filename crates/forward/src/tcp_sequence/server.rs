@@ -52,8 +52,8 @@ impl TcpSequence {
         }
     }
 
-    /// Whether the server's receiver expects this number, now or once all segments in flight have
-    /// arrived.
+    /// Whether the client expects this number from the server, now or once all segments in flight
+    /// have arrived.
     fn is_at_servers_end(&self, pending: PendingFin, seq: u32) -> bool {
         seq == self.acked || (pending == PendingFin::Nobodys && seq == self.answered)
     }

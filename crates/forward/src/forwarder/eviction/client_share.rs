@@ -141,7 +141,7 @@ impl Eviction {
         let held = self.beyond(tracker, claim)?;
         let kind = TrafficKind::new(View::BothSides, claim.protocol);
         let search = Search { held, kind, class: Class::Doubtful };
-        // A stream that is not in use may be forged.
+        // A stream that is not in use may be forged, and is evicted instead.
         let can_evict = kind.is_udp() && self.find_idle(tracker, search, now).is_some();
         (!can_evict).then_some(held)
     }
@@ -195,8 +195,8 @@ impl Eviction {
         None
     }
 
-    /// Reason why an open flow has to end: without it, its client has used up its share, or its
-    /// source has reached its limit.
+    /// Reason why an open flow has to end: the other flows of its client use up the client's share,
+    /// or the other flows of its source reach the source's limit. `None` if the flow may stay.
     fn end_of(&self, tracker: &FlowTracker, claim: &Claim<'_>) -> Option<FlowEnd> {
         match is_at_limit(claim.frontend, claim.client, claim.own_at_source) {
             true => Some(FlowEnd::SourceLimit),
@@ -215,7 +215,8 @@ impl Eviction {
 
     fn beyond_share(&self, tracker: &FlowTracker, claim: &Claim<'_>) -> Option<Resource> {
         let short = rooms(tracker, claim).into_iter().find(|(held, room)| {
-            // Clients are only looked up when one of them could not hold everything that is taken.
+            // While a single client may hold all units that are taken, the client's own count does
+            // not matter.
             room.is_some_and(|room| {
                 !fits(room.used, room.free.into()) && self.is_too_much(tracker, claim, *held, room)
             })
@@ -257,12 +258,12 @@ impl Eviction {
     }
 }
 
-/// Occupancy of each resource that a flow needs.
+/// Occupancy of each resource that a flow needs; `None` for a resource without a limit.
 fn rooms(tracker: &FlowTracker, claim: &Claim<'_>) -> [(Resource, Option<Occupancy>); 4] {
     let Claim { protocol, port, frontend, server, .. } = *claim;
     let limits = (frontend.max_connections, server.max_connections);
-    // A client that has used up its share of one server's slots should get another server, as if
-    // the server were full; a flow with a choice of servers has already chosen.
+    // The share of a server's slots applies only in a pool with one server. In a larger pool, the
+    // client should get another server instead, but the server is already chosen here.
     let of_server = limits.1.filter(|_| frontend.pool.servers.len() == 1);
     let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Occupancy::of(limit, slots.open()));
     [

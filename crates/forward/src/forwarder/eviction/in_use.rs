@@ -10,7 +10,7 @@ use crate::queues::Resource;
 use convey_model::Timestamp;
 
 /// Pause after a search that has found nothing. A search examines 64 flows; in a shortage every
-/// packet would start one, and none would find more than the last.
+/// packet would start a search, and none would find more than the previous one.
 pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Upper bound for the searches that are remembered; a newer search replaces an older one in the
@@ -46,7 +46,7 @@ impl InUse {
         self.0[place(&search)] = Some((search, now));
     }
 
-    /// Whether the search has found only flows in use a moment ago.
+    /// Whether the search has found only flows in use, less than `LOOK_PAUSE` ago.
     pub(super) fn are_all(&self, search: Search, now: Timestamp) -> bool {
         self.0[place(&search)].is_some_and(|(known, at)| known == search && now.since(at) < LOOK_PAUSE)
     }

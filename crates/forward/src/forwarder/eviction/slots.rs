@@ -49,9 +49,9 @@ impl ExhaustedSlots<'_> {
 }
 
 impl Eviction {
-    /// Takes a connection slot of the frontend and one of the server; if they are `limited`, within
-    /// their limits. If none is free, flows are evicted for their slots, which the driver gives
-    /// back with the events of the flows' ends.
+    /// Takes a connection slot of the frontend and a slot of the server, within their limits if
+    /// `limited` is set. If a slot is not free, evicts a flow that holds one. The driver releases
+    /// the slots of that flow when it drains the event of its end.
     pub(crate) fn take_slots<'a>(
         &mut self,
         tracker: &mut FlowTracker,
@@ -78,8 +78,8 @@ impl Eviction {
         Err(Stop::Refused(DropReason::MaxConnections))
     }
 
-    /// Server for a new flow where all servers are at their limit: among some of them, the server
-    /// with the most evictable flows.
+    /// Server for a new flow if all servers are at their limit: the server with the most evictable
+    /// flows, among at most `MAX_SERVERS` servers.
     pub(crate) fn choose_among_full<'a>(
         &self,
         tracker: &FlowTracker,
@@ -129,7 +129,8 @@ impl Eviction {
                 // The slot may have been taken for a flow that began after the request.
                 && tracker.flow(id).since < request.at(now).0
             {
-                // Promise first: a worker that sees the promise relies on the slot.
+                // Count the slot as leaving before the grant: a worker that sees the grant relies
+                // on it.
                 let flow = tracker.flow(id);
                 let (frontend, server) = (flow.frontend_id(), flow.server_id());
                 workers.leave(frontend, server);
@@ -175,8 +176,7 @@ impl Eviction {
         true
     }
 
-    /// Evicts a flow whose slots are already counted for another, and counts them as soon to be
-    /// given back.
+    /// Evicts a flow whose slots a new flow needs, and counts them as about to be released.
     fn evict_for_slot(&mut self, tracker: &mut FlowTracker, id: FlowId, now: Timestamp) {
         let flow = tracker.flow(id);
         let (frontend, server) = (flow.frontend_id(), flow.server_id());
@@ -187,9 +187,12 @@ impl Eviction {
         self.evict(tracker, id, Shortage::ConnectionSlots, now);
     }
 
-    /// Requests from other workers that they evict a flow for a slot, which is taken beyond the
-    /// limit meanwhile. In DSR, half-open flows may have opened unnoticed, and streams may be in
-    /// use. At most one flow per worker is therefore requested at a time, and one stream.
+    /// Requests that other workers evict a flow for a slot. The new flow takes its slot beyond the
+    /// limit meanwhile. Returns whether the request was published.
+    ///
+    /// In DSR, half-open flows of other workers may have opened unnoticed, and streams may be in
+    /// use. The number of pending requests is therefore limited: to one for each worker, or to one
+    /// if only streams can be evicted.
     fn ask_others(&self, slot: &ExhaustedSlots<'_>, now: Timestamp) -> bool {
         let Others { unestablished, streams } = self.workers.others(slot.held);
         let is_crowd = is_crowd_or_many(unestablished, slot.limit);

@@ -79,7 +79,8 @@ pub(super) fn find_silent_of_source(
     None
 }
 
-/// Returns a client's beginning to the rate limit of its source, because no flow has begun.
+/// Takes back the count of a client's first packet in the rate limit of its source, because no flow
+/// has begun.
 pub(crate) fn give_back(frontend: &PlannedFrontend, PacketContext { headers, .. }: PacketContext<'_>) {
     let ip = headers.key.src.ip();
     if let Some(sources) = frontend.sources.as_ref().filter(|_| begins(headers) && !frontend.trusts(ip)) {

@@ -12,7 +12,7 @@ use convey_model::{Shortage, Timestamp};
 impl Eviction {
     /// Makes room in the table for a new flow of this kind. A flow that has opened in the cache is
     /// not evicted just because its event is late. A UDP flow that was answered is not evicted
-    /// while its server sends, if there is another one among the first.
+    /// while its server sends, if one of the next flows in the queue can be evicted instead.
     ///
     /// # Errors
     /// There is no room, or so many flows have opened in the cache that there was no time to look

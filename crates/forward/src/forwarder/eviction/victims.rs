@@ -11,13 +11,13 @@ use crate::workers::Others;
 use crate::{AddrPort, FlowId, TrafficKind, View};
 use convey_model::{Shortage, Timestamp};
 
-/// Half-open flows are crowded when they exceed one in this many of the capacity. Below that,
-/// handshakes may finish first; otherwise clients of a balancer that is only busy would evict each
-/// other.
+/// Half-open flows are crowded when they exceed the capacity divided by this number. While they are
+/// fewer, their handshakes get time to finish; otherwise clients of a busy balancer would evict
+/// each other.
 const HALF_OPEN_SHARE: u32 = 8;
 
-/// Half-open connections are crowded above this number, whatever the capacity. Established
-/// connections may have left little room, and an attacker who forges as many SYNs a second would
+/// Number of half-open connections from which they are crowded, whatever the capacity. Established
+/// connections may have left little room, and an attacker who forges this many SYNs a second would
 /// shut out every client.
 const MIN_CROWD: u32 = 32;
 
@@ -167,7 +167,7 @@ impl Eviction {
                 continue;
             }
             let since = Timestamp(tracker.flow(id).since);
-            // Without a lookup, because the flow was in use a moment ago.
+            // A flow that was in use a moment ago needs no lookup.
             let last = if idle(since) { last_in_use(tracker, id, class).max(since) } else { since };
             if idle(last) && last == since {
                 longest = Some((last, id));

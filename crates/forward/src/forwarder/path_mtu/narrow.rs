@@ -90,8 +90,8 @@ impl PathMtu {
         }
     }
 
-    /// Stops an ICMP error that reports to a server the MTU of the path to a client, and applies it
-    /// to the flow.
+    /// Stops an ICMP error that reports the MTU of a client's path to the server, and applies the
+    /// MTU to the flow. A report of at least the minimum path MTU passes.
     pub(crate) fn check_error(
         &mut self,
         tracker: &mut FlowTracker,

@@ -13,7 +13,8 @@ use convey_wire::Kind;
 
 impl PathMtu {
     /// Notes that the server of a repeated segment has answered some client at this time, which is
-    /// after the first repeat. Returns the suspicion that this completes.
+    /// after the first repeat. Returns the suspicion that the answer confirms; `None` if it
+    /// confirms none.
     pub(crate) fn server_has_answered(
         &mut self,
         segment: &UnansweredSegment,

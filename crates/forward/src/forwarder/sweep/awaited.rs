@@ -1,11 +1,12 @@
-//! Neighbours on new routes of flows, which use them once they are resolved.
+//! Neighbours on new routes of flows. A flow uses its new route once the neighbour is resolved.
 
 use std::time::Duration;
 
 use crate::forwarder::tracker::{ForwarderEvents, add_wanted};
 use convey_model::{NextHops, Timestamp, WantedNeighbour};
 
-/// Interval between requests for the same router or server: no packet requests it meanwhile.
+/// Interval between requests for the same router or server. Packets do not request it, because they
+/// still use the former route.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Unresolved neighbours on new routes of flows that keep a former route, according to the last
@@ -32,8 +33,8 @@ impl AwaitedNeighbours {
         add_wanted(&mut self.neighbours, neighbour);
     }
 
-    /// Requests the routers and servers that flows wait for again, if the last requests are old
-    /// enough.
+    /// Repeats the requests for routers and servers that flows wait for, if the last requests are
+    /// old enough.
     pub(super) fn ask_again(&mut self, events: &mut ForwarderEvents, now: Timestamp) {
         if self.neighbours.is_empty() || now.since(self.asked) < ASK_AGAIN_AFTER {
             return;

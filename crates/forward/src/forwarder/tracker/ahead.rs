@@ -1,4 +1,4 @@
-//! Flows whose sequence numbers in the flow cache are older than those of a worker.
+//! Flows whose sequence numbers in the flow cache are older than the numbers of a worker.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -15,17 +15,17 @@ const WRITE_AFTER: Duration = Duration::from_millis(250);
 /// flows, the cache has the latest numbers.
 #[derive(Debug, Default)]
 pub(super) struct AheadOfCache {
-    /// Time of each flow's last move by a worker.
+    /// Time when a worker last moved the numbers of each flow.
     moved: HashMap<FlowId, Timestamp>,
     /// Each of these flows once, with the time at which to check it.
     queue: VecDeque<(Timestamp, FlowId)>,
 }
 
 impl AheadOfCache {
-    /// Flows written in one call: about 0.3 ms.
+    /// Upper bound for the flows that one call writes, in about 0.3 ms.
     pub(super) const BUDGET: usize = 256;
 
-    /// Upper bound for the flows that wait to be written: 3 MiB.
+    /// Upper bound for the flows that wait to be written. They take up to 3 MiB.
     pub(super) const MAX_FLOWS: usize = 65_536;
 
     /// Whether numbers have to be written before another flow is noted.
@@ -84,7 +84,7 @@ pub(super) fn progress_of(
         client = client.map(|client| client.or_ahead(flow.progress(Direction::ToServer)));
         server = server.map(|server| server.or_ahead(flow.progress(Direction::ToClient)));
     }
-    // The server's entry has seen no packet: all of them have reached a worker.
+    // The server's entry has seen no packet, so all packets of the server have reached a worker.
     if let (Some(client), None, View::BothSides) = (client, server, flow.view())
         && !flow.state().is_handshake()
     {

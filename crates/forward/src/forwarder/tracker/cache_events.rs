@@ -13,10 +13,10 @@ impl FlowTracker {
         let flow = self.table.get(id);
         let before = flow.state();
         let is_fin = segment.flags & FIN != 0;
-        // Otherwise the flow is over, and the segment may belong to the next one with the same
-        // addresses and ports.
+        // If the cache no longer has the flow, the flow is usually over, and the segment may belong
+        // to the next flow with the same addresses and ports.
         if !flow.is_cached() {
-            // Or the cache forwarded the FIN just before it had to leave the flow to a worker.
+            // But the cache may have forwarded a FIN just before the flow was removed from it.
             if is_fin && !before.is_handshake() {
                 self.apply_cached_fin(id, direction, segment, now);
             } else if !is_fin
@@ -30,7 +30,7 @@ impl FlowTracker {
         if before.is_handshake() && direction == Direction::ToServer {
             if !is_fin && flow.may_complete(segment.seq) {
                 let sent = match (segment.len, flow.view()) {
-                    // Bytes that were lost before it will be repeated.
+                    // Bytes that were lost before this segment will be repeated.
                     (0, View::BothSides) => flow.expected_of_client(),
                     (len, _) => segment.seq.wrapping_add(len),
                 };
@@ -38,8 +38,8 @@ impl FlowTracker {
                 self.log.note_segment(id, self.table.get(id), direction, segment);
                 return self.note_server_answer(id, before);
             }
-            // The event of the segment before it may be lost; otherwise this segment is of the
-            // earlier flow.
+            // Either the event of an earlier segment is lost, or this segment belongs to an earlier
+            // flow.
             self.catch_up(id);
             if !is_fin || self.table.get(id).state().is_handshake() {
                 return;
@@ -51,7 +51,7 @@ impl FlowTracker {
         }
         self.apply_cached_fin(id, direction, segment, now);
         if self.table.get(id).state() == before {
-            // More data has passed than the numbers allow, or this is a repeated FIN.
+            // More data has passed than the known numbers allow, or this is a repeated FIN.
             self.catch_up(id);
             self.apply_cached_fin(id, direction, segment, now);
         }
@@ -59,7 +59,8 @@ impl FlowTracker {
 
     /// Applies cache events of another forwarder, which had these flows before: forwarded segments
     /// and, in events without flags, the progress of their sender. The cache then gets the same
-    /// numbers; otherwise it would reject the end of a connection as a guess.
+    /// numbers. With older numbers, it would take the end of a connection for a guess of an
+    /// attacker, and reject it.
     pub(crate) fn on_cached_elsewhere(&mut self, events: &[CacheEvent], now: Timestamp) {
         let mut last = None;
         for event in events {
@@ -95,9 +96,10 @@ impl FlowTracker {
         last.into_iter().for_each(|id| self.put_restored_numbers(id));
     }
 
-    /// Whether the progress of a client, as reported by another process, only shows that the server
-    /// has answered the SYN. Earlier builds report this without the SYN-ACK. The client's next
-    /// segment completes the handshake here.
+    /// Applies the server's answer to a SYN, if the client's progress, as reported by another
+    /// process, is the first sign of this answer: earlier builds report no SYN-ACK. Returns whether
+    /// the progress shows nothing else. If so, the client's next segment completes the handshake
+    /// here.
     fn shows_answer_alone(&mut self, id: FlowId, Segment { seq, ack, .. }: Segment, now: Timestamp) -> bool {
         let flow = self.table.get(id);
         let sent = flow.expected_of_client();

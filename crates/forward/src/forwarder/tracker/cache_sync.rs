@@ -111,8 +111,8 @@ impl CacheSync {
         self.interface_checks.is_due(id, now)
     }
 
-    /// Whether entries of a flow that opened at `at` may have been replaced since by entries of the
-    /// state before.
+    /// Whether entries of a flow that opened in the cache around `at` may have been replaced by
+    /// entries that still wait for its handshake.
     pub(super) fn may_have_lost_handshake(&self, at: Timestamp) -> bool {
         self.handshake_replaced.is_some_and(|replaced| at.since(replaced) < EVENT_DELAY)
     }
@@ -166,12 +166,12 @@ impl CacheSync {
                 self.write_progress(flow);
             }
         }
-        // From here on only the entries count.
+        // From here on, only the numbers in the entries are used.
         self.flush();
     }
 
-    /// Writes a worker's numbers that are ahead of a flow's entries. All earlier changes must be
-    /// carried out.
+    /// Writes a worker's numbers into a flow's entries, if they are ahead of the entries. Earlier
+    /// changes to the cache must be flushed before.
     pub(super) fn write_progress(&mut self, flow: &Flow) {
         if flow.state().is_udp() || flow.state().is_handshake() {
             return;

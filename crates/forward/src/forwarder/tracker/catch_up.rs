@@ -57,8 +57,8 @@ impl FlowTracker {
         }
     }
 
-    /// Like [`FlowTracker::catch_up`], before the entries of a flow are replaced. The cache may
-    /// have seen less of a handshake than this worker.
+    /// Like [`FlowTracker::catch_up`], for a flow whose entries are to be replaced. Returns `None`
+    /// for UDP, and during the handshake, of which the cache may have seen less than this worker.
     pub(super) fn catch_up_open(&mut self, id: FlowId) -> Option<ActivityByDirection> {
         let state = self.table.get(id).state();
         if state.is_udp() || state.is_handshake() { None } else { self.catch_up(id) }
@@ -69,7 +69,8 @@ impl FlowTracker {
         self.cache.catch_up(id, flow);
     }
 
-    /// Applies progress of a flow by `at` with packets that the cache has forwarded.
+    /// Applies the progress that a flow has made by time `at`, with packets that the cache has
+    /// forwarded.
     pub(super) fn apply_progress(
         &mut self,
         id: FlowId,
@@ -91,7 +92,7 @@ impl FlowTracker {
     /// before.
     pub(super) fn open(&mut self, id: FlowId, progress: Progress, at: Timestamp) {
         self.table.open_by(id, progress, at);
-        // Its entries may have been replaced since by entries of the earlier state.
+        // Since then, the flow's entries may have been replaced by entries of the earlier state.
         if !self.cache.may_have_lost_handshake(at) {
             return;
         }
@@ -101,7 +102,8 @@ impl FlowTracker {
         }
     }
 
-    /// Reports that a flow's server has answered a SYN since the state `before`.
+    /// Reports that a flow's server has answered a SYN, if the flow was in state `SynSent` before
+    /// and no longer is.
     pub(super) fn note_server_answer(&mut self, id: FlowId, before: FlowState) {
         let flow = self.table.get(id);
         if before == FlowState::SynSent && flow.state() != before {
@@ -146,7 +148,8 @@ impl FlowTracker {
     }
 
     /// Highest number that the receiver of a cached flow's packets has acknowledged, and the time
-    /// of its last packet.
+    /// of the receiver's last packet. `None` in DSR, and if the cache has seen no packet of the
+    /// receiver.
     pub(crate) fn acknowledged_in_cache(
         &mut self,
         id: FlowId,

@@ -19,9 +19,9 @@ pub(super) enum Numbers {
     Restored,
 }
 
-/// Makes the cache forward a flow's packets with these numbers, and accept those of its server only
-/// from one interface. The tunnel must be known. The server's entry is written first, because the
-/// client's packets cause answers.
+/// Makes the cache forward a flow's packets with these numbers, and accept packets of its server
+/// only from one interface. The tunnel must be known. The server's entry is written first, because
+/// the client's packets cause answers.
 pub(super) fn put_as(cache: &mut dyn FlowCache, flow: &Flow, routes: &FlowRoutes, numbers: Numbers) {
     let seen = if flow.is_cached() { lookup(cache, flow) } else { ActivityByDirection::default() };
     put_seen(cache, flow, routes, numbers, seen);
@@ -68,7 +68,7 @@ fn put_one(
         // No route leads to the server, so a worker checks the interface of packets in its name.
         rewrite.next_hop = UNRESOLVED;
     }
-    // The cache has seen less of a handshake than this worker.
+    // An entry that is still opening has seen less of the handshake than this worker.
     let seen = seen.filter(|seen| !seen.is_opening);
     let known = flow.progress(direction);
     let progress = match (numbers, seen.and_then(|seen| seen.progress)) {

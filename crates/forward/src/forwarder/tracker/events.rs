@@ -16,7 +16,8 @@ const MAX_CLIENTS_WANTED: usize = 48;
 /// Events besides verdicts; the driver of the forwarder drains them from time to time.
 #[derive(Debug, Default)]
 pub struct ForwarderEvents {
-    /// Flows that are over. Each gives back the slot it took at its frontend and its server.
+    /// Flows that have ended. For each, the driver releases the slots at its frontend and its
+    /// server.
     pub ended: Vec<Ended>,
     /// Records of flows that are over, if the journal is kept: see
     /// [`Forwarder::keep_journal`](crate::Forwarder::keep_journal).

@@ -12,7 +12,7 @@ use convey_model::Timestamp;
 /// Delay between a pending FIN and the check whether it has been acknowledged.
 pub(crate) const ACKNOWLEDGED_AFTER: Duration = Duration::from_secs(2);
 
-/// Upper bound for the flows that each of the two tasks checks in one call of
+/// Upper bound for the flows that expire, and for the flows that a sweep checks, in one call of
 /// [`Forwarder::handle_timeout`](crate::Forwarder::handle_timeout).
 const BUDGET: u32 = 4_096;
 
@@ -30,7 +30,8 @@ pub(crate) struct SweepDecision {
 struct Moved {
     rerouted: Vec<FlowId>,
     without_tunnel: Vec<FlowId>,
-    /// Flows whose server answers on another interface than that of the next hop to the server.
+    /// Flows whose server answers on an interface other than the interface of the next hop to the
+    /// server.
     server_moved: Vec<FlowId>,
 }
 
@@ -57,7 +58,8 @@ impl FlowTracker {
                     let end = silenced(&flow);
                     gone.push(GoneFlow { id, flow, end });
                 }
-                // The interval grows: a client may never finish although it has sent a FIN.
+                // The interval between two checks grows, because a pending FIN may never be
+                // acknowledged.
                 None if self.table.get(id).is_cached() && self.table.get(id).has_pending_fin() => {
                     let silence = self.table.silence(self.table.get(id), now);
                     self.table.look_at(id, now.after(silence.max(ACKNOWLEDGED_AFTER)));

@@ -14,7 +14,8 @@ const UDP_HEADER: usize = 8;
 pub(super) struct FlowLog(Option<Journal>);
 
 impl FlowLog {
-    /// Starts or stops taking notes of flows that begin. The first call takes memory for all flows.
+    /// Starts or stops taking notes of flows that begin. The start reserves memory for notes on all
+    /// flows.
     pub(super) fn keep(&mut self, is_wanted: bool, capacity: u32) {
         if is_wanted != self.0.is_some() {
             self.0 = is_wanted.then(|| Journal::new(capacity));
@@ -34,7 +35,7 @@ impl FlowLog {
         }
     }
 
-    /// Notes that the client restarts the flow with this number.
+    /// Notes that the client restarts the flow with this sequence number.
     pub(super) fn begin_anew(&mut self, id: FlowId, client_base: u32) {
         if let Some(journal) = &mut self.0 {
             journal.begin_anew(id, client_base);
@@ -171,8 +172,8 @@ pub(super) fn silenced(flow: &Flow) -> FlowEnd {
     }
 }
 
-/// Whether one or two forged segments suffice for this state. Such flows are not logged, or a flood
-/// would fill the log.
+/// Whether one or two forged segments can bring a flow into this state. Such flows are not logged,
+/// or a flood would fill the log.
 fn is_mere_beginning(state: FlowState) -> bool {
     matches!(state, FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted)
 }

@@ -94,8 +94,8 @@ impl FlowTracker {
         }
     }
 
-    /// Records a flow of another forwarder, with these next hops and its journal notes. Takes its
-    /// SNAT port.
+    /// Records a flow of another forwarder, with these next hops and its journal notes. The caller
+    /// has taken its SNAT port already.
     ///
     /// # Errors
     /// There is no room.
@@ -111,10 +111,11 @@ impl FlowTracker {
     }
 
     /// Whether another forwarder has handled this frame, which waited here while that forwarder's
-    /// flows were restored. Either the other forwarder has recorded the flow of this SYN, and
-    /// handling the SYN twice would restart a connection that has continued or ended. Or its cache
-    /// has forwarded the frame, if flows `were_cached`. Call it before an event is applied or a
-    /// frame is handled.
+    /// flows were restored. Call it before an event is applied or a frame is handled.
+    ///
+    /// A SYN was handled if the other forwarder has recorded its flow: handling the SYN twice would
+    /// restart a connection that has continued or ended. Any other frame of a cached flow was
+    /// handled by the other forwarder's cache, if flows `were_cached` there.
     pub(crate) fn was_handled_elsewhere(&self, headers: &Headers, were_cached: bool) -> bool {
         let Some((id, direction)) = self.table.lookup(&headers.key) else { return false };
         let flow = self.table.get(id);

@@ -21,7 +21,7 @@ pub struct LookBudget {
 pub struct FlowInfo {
     /// Place of the flow in the table.
     pub place: u32,
-    /// Serial number of the flow among those that had its place.
+    /// Serial number of the flow. Another flow in the same place has another number.
     pub serial: u32,
     /// Key of the client's packets: from the client to the VIP.
     pub client: FlowKey,
@@ -59,7 +59,7 @@ impl FlowInfo {
     }
 
     /// Whether the connection is over as far as convey can see; a SYN of its client then begins a
-    /// new one.
+    /// new flow.
     pub fn is_over(&self) -> bool {
         self.state.is_over(self.view)
     }
@@ -113,8 +113,8 @@ impl FlowTracker {
     }
 }
 
-/// Progress of a flow's client and server, and the times when the cache last forwarded a packet of
-/// each.
+/// Progress of a flow's client and server, and the time when the cache last forwarded a packet of
+/// either.
 #[derive(Debug, Clone, Copy, Default)]
 struct BothSeen {
     progress: [Option<Progress>; 2],

@@ -35,13 +35,14 @@ impl FlowTracker {
         self.look_up(to, plan, false)
     }
 
-    /// Requests a client's neighbour because the client has repeated its SYN or datagram. Such a
-    /// client exists, unlike most clients whose neighbours are never resolved.
+    /// Repeats the request for the next hop to a client, because the client has repeated its SYN or
+    /// datagram. Such a client probably exists, unlike most clients whose neighbours are never
+    /// resolved.
     pub(crate) fn ask_for_client_again(&mut self, id: FlowId, plan: &Plan) {
         let flow = self.table.get(id);
         let hop = flow.rewrite(Direction::ToClient).next_hop;
         if flow.view() == View::BothSides && plan.network.get(hop).is_none() {
-            // The answer looks up its next hop again.
+            // The result is not used: the server's answer looks up its next hop again.
             let _ = self.look_up(Recipient::end(flow, Direction::ToClient, plan), plan, true);
         }
     }

@@ -23,8 +23,8 @@ impl FlowTracker {
         self.cache.flush();
     }
 
-    /// Updates the cache after a packet of a flow: it has flows that begin or are open, and no
-    /// others.
+    /// Adds a flow to the cache, or removes it, according to its state after a packet. The cache
+    /// has flows that begin or are open, and no others.
     #[inline]
     pub(crate) fn update_in_cache(&mut self, id: FlowId) {
         if self.cache.is_present() {
@@ -83,7 +83,7 @@ impl FlowTracker {
     }
 
     /// Replaces a flow by the next connection with the same addresses and ports. The cache and the
-    /// log still have the numbers of the earlier one.
+    /// log still have the numbers of the earlier connection.
     pub(super) fn reopen(&mut self, id: FlowId) {
         self.events.handshakes.push(self.table.get(id).handshake(HandshakeStep::Begun));
         self.log.lose_count(id);
@@ -94,14 +94,14 @@ impl FlowTracker {
         self.update_in_cache(id);
     }
 
-    /// Changes the route of a flow in the cache. The numbers are read from the cache before,
-    /// because it may have no memory for the new entries.
+    /// Changes the route of a flow in the cache. Reads the numbers from the cache before, because
+    /// the cache may have no memory for the new entries.
     pub(crate) fn reroute_in_cache(&mut self, id: FlowId, now: Timestamp) {
         let seen = self.catch_up_open(id);
         self.replace_entries(id, seen, now);
     }
 
-    /// Replaces the entries of a flow, if the cache has missed a part of its handshake.
+    /// Replaces the entries of a flow, because the cache has missed a part of its handshake.
     pub(super) fn replace_in_cache(&mut self, id: FlowId, now: Timestamp) {
         self.replace_entries(id, None, now);
     }
@@ -117,7 +117,7 @@ impl FlowTracker {
     }
 
     /// Routes the packets of flows that match one of these filters through a worker from now on.
-    /// The cache takes over other flows again with their next packet.
+    /// Watched flows that no longer match are added to the cache again with their next packet.
     pub(crate) fn watch_flows(&mut self, filters: Vec<TraceFilter>) {
         self.bypass = CacheBypass::new(filters);
     }

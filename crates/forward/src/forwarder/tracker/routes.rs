@@ -16,7 +16,7 @@ pub(super) struct FlowRoutes {
     tunnels: Tunnels,
 }
 
-/// Differences between the routes of a new plan and those before.
+/// Differences between the routes of a new plan and the routes of the previous plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RouteChanges {
     /// Whether the tunnel of some flow may have changed.
@@ -29,7 +29,8 @@ pub(crate) struct RouteChanges {
 
 /// Route of a flow's cached packets in one direction.
 pub(super) struct Way {
-    /// Interface on which the packets have to arrive, if it matters.
+    /// Interface on which the packets have to arrive; `None` if any interface is allowed or none is
+    /// known.
     pub(super) from: Option<u32>,
     pub(super) envelope: Option<Envelope>,
     /// Time of a packet that arrived on that interface and was forwarded by a worker.
@@ -58,7 +59,7 @@ impl FlowRoutes {
         self.tunnels.forget_changes();
     }
 
-    /// Whether the cache may use a tunnel for packets of a flow that is no longer the flow's.
+    /// Whether the cache may still use a former tunnel for packets of a flow.
     pub(super) fn has_other_tunnel(&self, flow: &Flow) -> bool {
         self.tunnels.is_changed(flow)
     }
@@ -69,7 +70,8 @@ impl FlowRoutes {
         self.tunnels.know(flow)
     }
 
-    /// Tunnel of a flow's packet, and the hash of the flow there.
+    /// Tunnel of a flow's packet in this direction, and the hash of the flow in the tunnel; `None`
+    /// if the packet needs no tunnel.
     #[inline]
     pub(super) fn envelope_of_packet(
         &self,

@@ -82,7 +82,7 @@ impl FlowTracker {
     ) {
         self.apply_by(id, direction, now, |table| table.on_segment(id, direction, segment, now));
         self.log.note_segment(id, self.table.get(id), direction, segment);
-        // Only the cache sees the acknowledgement.
+        // Only the cache sees the acknowledgement of the FIN, so look for it there later.
         let flow = self.table.get(id);
         if flow.is_cached() && flow.has_pending_fin() {
             self.table.look_at(id, now.after(ACKNOWLEDGED_AFTER));

@@ -43,7 +43,8 @@ impl InterfaceChecks {
 
 impl FlowTracker {
     /// Interface of a packet that has arrived from a flow's server, or of an ICMP error about a
-    /// packet to the server. `None` if it is the interface of the next hop to the server.
+    /// packet to the server. `None` if it is the interface of the next hop to the server, or not
+    /// known.
     #[inline]
     pub(crate) fn unusual_interface(&self, id: FlowId, frame: &Frame<'_>, plan: &Plan) -> Option<u32> {
         let usual = plan.network.get(self.table.get(id).next_hop(Direction::ToServer));
@@ -65,7 +66,7 @@ impl FlowTracker {
     }
 
     /// Moves a flow's entry to the interface of this packet of the server, if the packet's numbers
-    /// and checksum are right and the other interface is silent.
+    /// and checksum are right and the entry's former interface is silent.
     #[inline]
     fn follow_server_interface(&mut self, id: FlowId, frame: &Frame<'_>, packet: PacketContext<'_>) {
         if let (true, Some(interface)) = (self.cache.is_present(), frame.interface) {

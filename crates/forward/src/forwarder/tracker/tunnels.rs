@@ -55,7 +55,7 @@ impl Tunnels {
         self.changed.clear();
     }
 
-    /// Whether the cache may use a tunnel for packets of a flow that is no longer the flow's.
+    /// Whether the cache may still use a former tunnel for packets of a flow.
     pub(super) fn is_changed(&self, flow: &Flow) -> bool {
         flow.way() == ServerWay::Tunneled && self.changed.contains(&flow.server_id())
     }
@@ -66,7 +66,8 @@ impl Tunnels {
         flow.way() != ServerWay::Tunneled || self.of_server(flow.server_id()).is_some()
     }
 
-    /// Tunnel of a flow's packets to its server, if there is one, and the hash of the flow there.
+    /// Tunnel of a flow's packets to its server, if there is one, and the hash of the flow in the
+    /// tunnel.
     pub(super) fn envelope(&self, flow: &Flow) -> Option<Envelope> {
         let tunnel = self.of_server(flow.server_id()).filter(|_| flow.way() == ServerWay::Tunneled)?;
         Some(Envelope::new(tunnel, &flow.client()))
@@ -76,7 +77,8 @@ impl Tunnels {
         self.planned.get(&id).or_else(|| self.former.get(&id))
     }
 
-    /// Tunnel of a flow's packet, and the hash of the flow there.
+    /// Tunnel of a flow's packet in this direction, and the hash of the flow in the tunnel; `None`
+    /// if the packet needs no tunnel.
     #[inline]
     pub(super) fn envelope_of_packet(
         &self,
