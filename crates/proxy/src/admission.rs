@@ -1,7 +1,7 @@
-//! Admission: the checks that a new client passes before convey serves it, in their order.
+//! Admission: checks of a new client before convey serves it.
 //!
-//! The functions of this file are the order: one for each transport and stage. Each line of them is
-//! a check, and the comment after it names the counter of its refusal.
+//! For each transport and stage, one function runs the checks in their order. The comment after
+//! each check names the counter of a refusal.
 //!
 //! | moment | function |
 //! |---|---|
@@ -10,16 +10,16 @@
 //! | TCP, in the connection's task: PROXY header, share, slot, TLS handshake | [`TcpSession::let_in`] |
 //! | QUIC, at the first packet | [`QuicAcceptor::admit`], with [`TcpSession::admit_quic`] |
 //! | UDP, at the first datagram of a client | [`UdpCandidate::check`] |
-//! | UDP, with what the source may begin counted | [`SessionSlot::take`] |
+//! | UDP, after the session has been counted at its source | [`SessionSlot::take`] |
 //!
-//! Two checks come earlier. A worker accepts no TCP connection while the process is short of
-//! descriptors: clients wait in the accept queue (`AcceptBackoff`, `listener`). A datagram that has
-//! to begin with a PROXY header is dropped without a valid one (`DroppedProxyUntrusted`,
-//! `DroppedProxyHeader`, `udp::relay`).
+//! Two checks come before admission. While the process is short of descriptors, workers accept no
+//! TCP connections, and clients wait in the accept queue (`AcceptBackoff` in `listener`). Where
+//! datagrams must begin with a PROXY header, convey drops datagrams without a valid header
+//! (`DroppedProxyUntrusted` and `DroppedProxyHeader` in `udp::relay`).
 //!
-//! Frontends in mode proxy check two things more, after [`TcpSession::let_in`]: the ClientHello,
-//! where they have routes (`tls_hello`), and the first bytes, where the configuration limits the
-//! wait for these (`FirstByteTimeout`).
+//! In mode proxy, two more checks follow [`TcpSession::let_in`]: the ClientHello, if the frontend
+//! has routes (`tls_hello`), and the arrival of the first bytes, if the configuration limits the
+//! wait for them (`FirstByteTimeout`).
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -44,11 +44,11 @@ use convey_snapshot::{Frontend, Snapshot};
 use convey_stream::Leg;
 
 impl TcpSession {
-    /// Checks a connection at accept, before it has sent a byte. With `accept_proxy` its peer is a
-    /// proxy.
+    /// Checks a connection at accept, before its first byte has arrived. With `accept_proxy`, the
+    /// peer is a proxy, and [`TcpSession::admit_named`] checks the client later.
     ///
     /// # Errors
-    /// Reason of the refusal: the connection is reset.
+    /// Reason of the refusal. The caller resets the connection.
     pub(super) fn admit(&mut self, stream: &TcpStream, snapshot: &Snapshot) -> Result<(), Counter> {
         self.awaits_header = self.frontend.config.accept_proxy;
         if self.awaits_header {
@@ -62,28 +62,29 @@ impl TcpSession {
         }
     }
 
-    /// Checks the client that a PROXY header names, by the newest snapshot. The connection may have
-    /// to release its slot.
+    /// Checks the client that the PROXY header names, with the newest snapshot. If the client is
+    /// refused or has to wait for its share, the connection releases its slot.
     ///
     /// # Errors
     /// Reason of the refusal.
     pub(super) fn admit_named(&mut self) -> Result<(), Counter> {
         let context = self.context.clone();
         let snapshot = context.snapshot();
-        // Uses the newest access lists: the registry, which ends denied connections, did not know
-        // the client before.
+        // A reload may have changed the access list while convey waited for the header. The
+        // registry, which ends denied connections after a reload, did not know the client then.
         check_access(self.frontend_in(&snapshot), self.client_ip())?; // RefusedAccess
         let counted = self.count_client(&snapshot, Instant::now()); // ClientLimit, RefusedSource...
         if counted.is_err() || self.is_beyond_share() {
             self.log_refusal(counted.err());
             self.release_slot();
-            // A waiting connection may take the slot.
+            // Another waiting connection may take the released slot.
             self.context.shared.clients.call_next(&self.frontend, self.client_ip());
         }
         counted
     }
 
-    /// Waits until the client may be served. Returns its PROXY header, and its first bytes.
+    /// Completes admission in the connection's task: PROXY header, waits for share and slot, TLS
+    /// handshake. Returns the PROXY header and the first bytes of the client.
     ///
     /// # Errors
     /// Reason of the refusal; `None` if the client has closed in order.
@@ -98,9 +99,9 @@ impl TcpSession {
         Ok(ReceivedHeader { origin, early })
     }
 
-    /// Checks a connection over QUIC at its first packet. QUIC has no PROXY header, and convey
-    /// opens no QUIC connections itself. A client without room is refused, because it can wait over
-    /// TCP.
+    /// Checks a QUIC connection at its first packet. QUIC has no PROXY header, and no loop check is
+    /// needed because convey opens no QUIC connections. A client that would have to wait for its
+    /// share or a slot is refused: it can connect over TCP and wait there.
     ///
     /// # Errors
     /// Reason of the refusal.
@@ -113,16 +114,16 @@ impl TcpSession {
         Ok(())
     }
 
-    /// Refuses a connection that has come through its frontend before.
+    /// Refuses a connection that has already passed through its frontend: a loop.
     fn check_loop(&mut self, stream: &TcpStream, snapshot: &Snapshot) -> Result<(), Counter> {
         self.path = self.path_of(stream, snapshot);
         let is_loop = self.path.as_ref().is_some_and(|path| path.has(self.frontend.live.id));
         if is_loop { Err(Counter::Loop) } else { Ok(()) }
     }
 
-    /// Returns the frontends that the connection has come through, if its client is one of convey's
-    /// own sockets. Such a socket is bound to the client's address, and connected to the address
-    /// that the client connected to.
+    /// Returns the frontends that the connection has passed through, if its client is one of
+    /// convey's own sockets. Such a socket has the client's address as its local address, and is
+    /// connected to the address that the client connected to.
     fn path_of(&self, stream: &TcpStream, snapshot: &Snapshot) -> Option<Arc<FrontendPath>> {
         let client = Endpoint::tcp(self.downstream.client);
         let sockets = self.context.own_sockets_at(client, snapshot);
@@ -134,13 +135,14 @@ impl TcpSession {
         sockets.into_iter().find(|socket| asked.contains(&Some(socket.server))).map(|socket| socket.path)
     }
 
-    /// Refuses a peer that may not send PROXY headers.
+    /// Refuses a peer that is not in `trusted_proxies`.
     fn check_proxy(&self) -> Result<(), Counter> {
         let is_trusted = self.frontend.config.trusts_proxy(self.client_ip());
         if is_trusted { Ok(()) } else { Err(Counter::ProxyUntrusted) }
     }
 
-    /// Counts the connection in its proxy's share of the process, until a header names the client.
+    /// Counts the connection in the proxy's share of the process, until the PROXY header names the
+    /// client.
     fn count_proxy(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
         // This connection counts as open already.
         let left = self.context.shared.connections_left(&snapshot.totals) + 1;
@@ -149,9 +151,9 @@ impl TcpSession {
         Ok(())
     }
 
-    /// Counts the connection in its client's shares of the process, the local ports and the
-    /// frontend, and then at its source. So a connection beyond its client's share does not use up
-    /// its source's rate.
+    /// Counts the connection in the client's shares (of the process, of the local ports and of the
+    /// frontend), and then against the limits of its source. In this order, a connection beyond its
+    /// client's share does not use up the rate of its source.
     fn count_client(&mut self, snapshot: &Snapshot, now: Instant) -> Result<(), Counter> {
         // This connection counts as open already.
         let left = Left {
@@ -168,14 +170,15 @@ impl TcpSession {
         Ok(())
     }
 
-    /// Refuses a client whose frontend got another mode while it waited: the caller relays bytes or
-    /// serves HTTP, as the mode was before.
+    /// Refuses a client whose frontend changed its mode while the client waited. The caller has
+    /// already chosen to relay bytes or to serve HTTP, by the mode `before` the wait.
     fn check_mode(&self, before: Mode) -> Result<(), Counter> {
         let is_same = self.frontend.config.mode == before;
         if is_same { Ok(()) } else { Err(Counter::ModeChanged) }
     }
 
-    /// Refuses a client that a reload has denied since accept, or that an operator has ended.
+    /// Refuses a client that a reload has denied since accept, or whose connection an operator has
+    /// ended.
     fn check_still_admitted(&self) -> Result<(), Counter> {
         if let Some(reason) = self.entry.end().and_then(reason_of) {
             return Err(reason);
@@ -186,9 +189,10 @@ impl TcpSession {
 }
 
 impl QuicAcceptor {
-    /// Checks the first packet of a connection, and counts the reason of a refusal.
+    /// Checks the first packet of a QUIC connection, and counts the reason of a refusal.
     ///
-    /// # Errors Kind of the refusal.
+    /// # Errors
+    /// Kind of the refusal: whether convey answers the packet or ignores it.
     pub(super) fn admit(&mut self, incoming: &Incoming) -> Result<AdmittedQuic, QuicRefusal> {
         let context = self.context.clone();
         let snapshot = context.snapshot();
@@ -235,16 +239,17 @@ pub(super) struct UdpCandidate<'a> {
     pub(super) frontend: &'a Arc<Frontend>,
     /// Snapshot of the batch of datagrams.
     pub(super) snapshot: &'a Snapshot,
-    /// Frontends that the client has come through, as [`UdpCandidate::check`] finds them.
+    /// Frontends that the datagram has passed through, if the client is one of convey's own
+    /// sockets. [`UdpCandidate::check`] sets them.
     pub(super) path: Option<Arc<FrontendPath>>,
 }
 
 impl UdpCandidate<'_> {
-    /// Checks the first datagram of a client. `is_for_many` is set if the client sent to a
+    /// Checks the first datagram of a client. `is_for_many` returns whether an address is a
     /// broadcast or multicast address.
     ///
     /// # Errors
-    /// Reason of the drop.
+    /// Reason why the datagram is dropped.
     pub(super) fn check(
         &mut self,
         context: &WorkerContext,
@@ -260,14 +265,14 @@ impl UdpCandidate<'_> {
         self.check_loop(context) // DroppedLoop
     }
 
-    /// Refuses a server as a client, and a client that has come through the frontend before: either
-    /// would get its own datagrams again in an endless loop.
+    /// Refuses a client that is a server of convey, or that has already passed through this
+    /// frontend. In both cases the datagrams would circulate in an endless loop.
     fn check_loop(&mut self, context: &WorkerContext) -> Result<(), Counter> {
         let (peer, snapshot) = (self.key.peer(), self.snapshot);
         if snapshot.server_endpoints.contain(Protocol::Udp, peer, self.vip.port()) {
             return Err(Counter::DroppedLoop);
         }
-        // At most one UDP socket is bound to an address and port.
+        // At most one of convey's UDP sockets is bound to an address and port.
         let own = context.own_sockets_at(Endpoint::udp(peer), snapshot).pop();
         self.path = own.map(|socket| socket.path);
         let is_loop = self.path.as_ref().is_some_and(|path| path.has(self.frontend.live.id));
@@ -276,11 +281,11 @@ impl UdpCandidate<'_> {
 }
 
 impl SessionSlot {
-    /// Takes a slot for a client whose `source` is counted, and takes over that count. If there is
-    /// no room, the caller may evict another session and try again.
+    /// Takes a slot for a new UDP session, and takes the count of its `source` out of the option.
+    /// If there is no room, the caller may evict another session and try again.
     ///
     /// # Errors
-    /// Reason of the drop.
+    /// Reason why the datagram is dropped.
     pub(super) fn take(
         of: &UdpCandidate<'_>,
         source: &mut Option<CountedSource>,

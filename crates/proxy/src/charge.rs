@@ -1,5 +1,5 @@
-//! Counts of requests from clients behind trusted proxies, and of descriptors that streams hold
-//! beside those of their client's connection.
+//! Counts for mode http: requests of clients behind trusted proxies, and servers and files that the
+//! streams of a client hold.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,24 +10,25 @@ use convey_snapshot::Frontend;
 use super::client_stream::ClientStream;
 use super::clients::{Clients, Counted};
 
-/// Count of a request for the client that a trusted proxy has named, until the drop.
+/// Guard that counts a request in the share of its client until it is dropped.
 ///
-/// The proxy's connections count in no client's share, and with HTTP/1.1 each request occupies one.
-/// A request without a named client counts nowhere, because its client's connection counts.
+/// The connections of a trusted proxy do not count in any share, so each request counts in the
+/// share of the client that the proxy has named. A request without a named client is not counted,
+/// because its connection is.
 #[derive(Debug, Default)]
 pub struct RequestCharge(Option<Box<Counted>>);
 
-/// Count of a connection to a server, a stream of an HTTP/2 connection, or an open file that a
-/// client's stream holds, until the drop.
+/// Guard that counts a resource of a client's stream until it is dropped: a connection to a server,
+/// a stream of an HTTP/2 connection to a server, or an open file.
 #[derive(Debug)]
 pub struct HeldResource {
     of_connection: Arc<AtomicUsize>,
-    /// Count of the resource; `None` for the first concurrent resource, which the client's
-    /// connection covers.
+    /// Guard that counts the resource in the client's share; `None` for the first concurrent
+    /// resource, which the count of the client's connection covers.
     _further: Option<FurtherResource>,
 }
 
-/// Server or file beside the resource that a client's connection covers.
+/// Guard that counts a further server or file in the share of a client until it is dropped.
 #[derive(Debug)]
 pub(super) struct FurtherResource {
     clients: Arc<Clients>,
@@ -35,9 +36,9 @@ pub(super) struct FurtherResource {
 }
 
 impl Clients {
-    /// Counts a server or a file in the share of this client, as one more connection; `left` is the
-    /// number of further connections that the process may have. `None` if the client has used up
-    /// its share.
+    /// Counts a server or file in the share of this client, like one more connection. Returns
+    /// `None` if the client has used up its share. `left` is the number of further connections that
+    /// the process may have.
     pub(super) fn hold(
         self: &Arc<Self>,
         client: IpAddr,
@@ -51,8 +52,8 @@ impl Clients {
 }
 
 impl ClientStream {
-    /// Counts a request for the client that a trusted proxy has `named`. `None` if the client has
-    /// used up its share.
+    /// Counts a request in the share of the client that a trusted proxy has `named`. Returns `None`
+    /// if this client has used up its share.
     pub fn charge(&self, named: Option<IpAddr>) -> Option<RequestCharge> {
         let Some(client) = named else { return Some(RequestCharge::default()) };
         let (clients, left) = self.clients_and_left();
@@ -60,12 +61,15 @@ impl ClientStream {
         Some(RequestCharge(Some(Box::new(counted))))
     }
 
-    /// Counts a server or a file that a client's stream is about to use. The client's connection
-    /// covers the first concurrent one. Each further one counts like a connection, in the share of
-    /// the client that a trusted proxy has `named`, or else of the connection's client. `None` if
-    /// the client has used up its share.
+    /// Counts a server or file that a client's stream is about to use. Returns `None` if the client
+    /// has used up its share.
+    ///
+    /// The count of the client's connection covers the first concurrent server or file. Each
+    /// further one counts like a connection, in the share of the client that a trusted proxy has
+    /// `named`, otherwise in the share of the connection's client.
     pub fn hold(&self, named: Option<IpAddr>) -> Option<HeldResource> {
-        // All streams of a connection run on one thread.
+        // The load and the add below need not be one atomic operation: all streams of a connection
+        // run on one thread.
         let of_connection = self.held_resources();
         let further = match of_connection.load(Ordering::Relaxed) {
             0 => None,
@@ -81,15 +85,15 @@ impl ClientStream {
 }
 
 impl RequestCharge {
-    /// Whether the request counts for a client.
+    /// Whether the request is counted in the share of a client.
     pub fn is_counted(&self) -> bool {
         self.0.is_some()
     }
 }
 
 impl HeldResource {
-    /// Number of servers and files that streams of the client's connection hold, including this
-    /// one.
+    /// Number of servers and files that the streams of the client's connection hold, including this
+    /// resource.
     pub fn count_of_connection(&self) -> usize {
         self.of_connection.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
-//! Client connections in mode http, which a [`ServeStream`] serves in place of the byte relay.
+//! Client connections in mode http. A [`ServeStream`] serves them instead of the byte relay.
 //!
-//! Admission is the same as for every connection: access lists, limits, PROXY header, share and
-//! slot. Then the [`ServeStream`] gets the connection, and picks a server for each request
-//! ([`Attempts`](convey_upstream::Attempts)).
+//! Admission is the same as in mode proxy: access lists, limits, PROXY header, share and slot. Then
+//! the [`ServeStream`] receives the connection, and picks a server for each request with
+//! [`Attempts`](convey_upstream::Attempts).
 
 use std::fmt;
 use std::io;
@@ -34,57 +34,58 @@ use convey_stream::{ByteStream, Leg};
 use convey_tls::SpokenWithin;
 use convey_upstream::{Opening, Origin, Permit, PickContext};
 
-/// Server of client connections in place of the byte relay.
+/// Handler of client connections in mode http, instead of the byte relay.
 pub trait ServeStream: Send + Sync + fmt::Debug {
-    /// Serves a client until its connection is over. If the future is dropped earlier, the
+    /// Serves a client until its connection has ended. If the future is dropped earlier, the
     /// connection is cut.
     fn serve(&self, client: ClientStream, bytes: ClientBytes) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-    /// Serves a client that came over QUIC, like [`ServeStream::serve`].
+    /// Serves a client that is connected over QUIC, like [`ServeStream::serve`].
     fn serve_quic(
         &self,
         client: ClientStream,
         connection: QuicClient,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-    /// Called on each worker's thread once a second, for periodic work.
+    /// Periodic work: each worker thread calls this function once a second.
     fn each_second(&self) {}
 }
 
-/// Admitted client. Without [`ClientStream::end`] the drop cuts its connection.
+/// Admitted client of mode http. A drop without [`ClientStream::end`] cuts its connection.
 pub struct ClientStream {
     session: TcpSession,
     /// Address that the client connected to.
     local: Option<SocketAddr>,
     origin: Origin,
     early: Vec<u8>,
-    /// Generation of the snapshot that holds the frontend.
+    /// Generation of the snapshot that `session.frontend` comes from.
     generation: u64,
-    /// Whether a client over QUIC has proved another address than the address of its handshake.
+    /// Whether a QUIC client has moved: it has validated another address than that of its
+    /// handshake.
     has_moved: AtomicBool,
     transport: ClientTransport,
     /// Number of servers and files that the client's streams hold.
     held_resources: Arc<AtomicUsize>,
 }
 
-/// Bytes of a client's connection. Without [`ClientStream::end`] the drop resets it.
+/// Byte stream of a client's TCP connection. A drop without [`ClientStream::end`] resets the
+/// connection.
 pub struct ClientBytes {
     leg: Leg,
 }
 
-/// Kind of end of a client's connection.
+/// How a client's connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// Orderly close: all written bytes still arrive.
+    /// Orderly close: the client still receives all written bytes.
     Closed,
-    /// Early close, for this reason: all written bytes still arrive.
+    /// Early but orderly close, for this reason: the client still receives all written bytes.
     Early(Counter),
-    /// Reset, for this reason, so that the client does not mistake a part of the data for the
-    /// whole.
+    /// Reset, for this reason. The client sees that its data is incomplete.
     Reset(Counter),
 }
 
-/// Connection to a server. Without [`ServerStream::close_in_order`] the drop resets it.
+/// Connection to a server. A drop without [`ServerStream::close_in_order`] resets the connection.
 pub struct ServerStream {
     leg: Leg,
     /// Local address of the connection, as the server sees it.
@@ -93,14 +94,14 @@ pub struct ServerStream {
 }
 
 impl ClientStream {
-    /// Admits an accepted client, and then serves it.
+    /// Completes the admission of an accepted client, and then serves it.
     pub(super) fn serve(
         session: TcpSession,
         leg: Leg,
         server: Arc<dyn ServeStream>,
     ) -> impl Future<Output = ()> + Send {
-        // The box is dropped once the client is admitted, so that idle connections hold no memory
-        // for it.
+        // Admission is a boxed future, which is dropped after admission. So idle connections hold
+        // no memory for it.
         let let_in = Box::pin(ClientStream::let_in(session, leg));
         async move {
             if let Some(serving) = let_in.await.map(|(client, bytes)| server.serve(client, bytes)) {
@@ -109,7 +110,8 @@ impl ClientStream {
         }
     }
 
-    /// Admits the client; `None` if it is refused.
+    /// Completes the admission of the client. If the client is refused, ends its connection and
+    /// returns `None`.
     async fn let_in(mut session: TcpSession, mut leg: Leg) -> Option<(ClientStream, ClientBytes)> {
         let denied = session.entry.over();
         let let_in = tokio::select! {
@@ -142,7 +144,8 @@ impl ClientStream {
         }
     }
 
-    /// Creates the stream of a client that was admitted over QUIC, and connected to this address.
+    /// Creates the stream of a client that was admitted over QUIC. `local` is the address that the
+    /// client connected to.
     pub(super) fn over_quic(
         mut session: TcpSession,
         local: Option<SocketAddr>,
@@ -163,12 +166,14 @@ impl ClientStream {
         }
     }
 
-    /// Notes the current address of a client over QUIC. The client keeps the identity of its
-    /// handshake, and is no trusted proxy once it has moved. An address that the client has not
-    /// proved has no effect, because anybody on the path can send copies of packets.
+    /// Records the current address of a QUIC client. A client that has moved keeps its first
+    /// address for limits and logs, but it is no longer a trusted proxy.
+    ///
+    /// An address that the client has not validated has no effect, because anybody on the path can
+    /// send copies of its packets from other addresses.
     ///
     /// # Errors
-    /// `access` denies the address.
+    /// `access` denies the new address.
     pub fn note_address(&self, now: SocketAddr) -> Result<(), Counter> {
         let is_proven = self.transport.paths().is_none_or(|paths| paths.is_proven());
         if !is_proven || self.client().ip() == now.ip() {
@@ -189,19 +194,20 @@ impl ClientStream {
         &self.held_resources
     }
 
-    /// Returns the clients of all workers, and the number of further connections that the process
-    /// may have.
+    /// Returns the connection counts of all clients, and the number of further connections that the
+    /// process may have.
     pub(super) fn clients_and_left(&self) -> (&Arc<Clients>, u64) {
         let context = &self.session.context;
         (&context.shared.clients, context.shared.connections_left(&context.snapshot().totals))
     }
 
-    /// Whether the client has proved another address since its handshake.
+    /// Whether a QUIC client has moved: it has validated another address since its handshake.
     pub fn has_moved(&self) -> bool {
         self.has_moved.load(Ordering::Relaxed)
     }
 
-    /// Takes the bytes that the client had already sent; empty on later calls.
+    /// Takes the bytes that were read from the client during admission. Later calls return no
+    /// bytes.
     pub fn take_early(&mut self) -> Vec<u8> {
         mem::take(&mut self.early)
     }
@@ -211,9 +217,9 @@ impl ClientStream {
         self.session.downstream.client
     }
 
-    /// Whether the client's address is a proxy that this frontend trusts to name the client of each
-    /// request. A PROXY header without a client (`UNKNOWN`, `LOCAL`) makes no sender a trusted
-    /// proxy, and a moved QUIC client is none.
+    /// Whether the client is a proxy that this frontend trusts to name the client of each request.
+    /// A client is not trusted if its PROXY header names no client (`UNKNOWN`, `LOCAL`), or if it
+    /// is a QUIC client that has moved.
     pub fn is_trusted_proxy(&self, frontend: &Frontend) -> bool {
         let is_named = !self.session.is_client_unnamed() && !self.has_moved();
         is_named && frontend.config.is_http_proxy(self.client().ip())
@@ -229,19 +235,19 @@ impl ClientStream {
         self.session.downstream.core
     }
 
-    /// Context for picking a server for a request that begins now.
+    /// Context for picking a server for a request that began at this time.
     pub fn pick_context(&self, began: Instant) -> PickContext {
         PickContext { began, ..self.session.downstream }
     }
 
-    /// The frontend as of the client's arrival, or of the last [`ClientStream::refresh`].
+    /// Frontend of the client, as of admission or of the last [`ClientStream::refresh`].
     pub fn frontend(&self) -> &Arc<Frontend> {
         &self.session.frontend
     }
 
-    /// Loads the newest snapshot. Returns whether a new client would be served in the same way: by
-    /// this frontend, at this address, in this mode, and with the same use of TLS. If not, the
-    /// connection should end after its next response.
+    /// Updates the frontend from the newest snapshot. Returns whether a new client at this address
+    /// would be served in the same way: by this frontend, in mode http, and with or without TLS as
+    /// before. If not, the connection should end after its next response.
     pub fn refresh(&mut self) -> bool {
         let context = self.session.context.clone();
         let snapshot = context.snapshot();
@@ -256,7 +262,8 @@ impl ClientStream {
         is_served
     }
 
-    /// Whether a new client would be served in the same way: see [`ClientStream::refresh`].
+    /// Whether a new client would be served in the same way as this one: see
+    /// [`ClientStream::refresh`].
     pub fn is_served(&self) -> bool {
         self.is_served_in(&self.session.context.snapshot())
     }
@@ -271,30 +278,32 @@ impl ClientStream {
         })
     }
 
-    /// Returns the newest version of the frontend, for one of several concurrent requests.
+    /// Returns the newest version of the frontend without an update of `ClientStream::frontend`,
+    /// for connections with concurrent requests.
     pub fn newest(&self) -> Arc<Frontend> {
         self.newest_in(&self.session.context.snapshot())
     }
 
-    /// Returns the frontend of this snapshot. If it has left mode http, the old version serves the
-    /// last request.
+    /// Returns the frontend's version in this snapshot. If the frontend has left mode http, returns
+    /// the old version, which serves the last request.
     fn newest_in(&self, snapshot: &Snapshot) -> Arc<Frontend> {
         let newest = self.session.frontend_in(snapshot);
         if newest.config.mode.is_http() { newest.clone() } else { self.session.frontend.clone() }
     }
 
-    /// Timeouts of this frontend with this backend.
+    /// Timeouts for this frontend and backend in the newest snapshot.
     pub fn timeouts_with(&self, frontend: &Frontend, pool: &Pool) -> Timeouts {
         self.session.context.snapshot().timeouts_with(frontend, pool)
     }
 
-    /// Returns the newest version of this pool.
+    /// Returns this pool's version in the newest snapshot.
     pub fn newest_pool(&self, pool: &Arc<Pool>) -> Arc<Pool> {
         self.session.context.snapshot().newest_pool(pool)
     }
 
-    /// Waits for an end that neither side causes: a reload denies the client, an operator ends the
-    /// connection, or the client has changed its QUIC address too often.
+    /// Waits until convey must end the connection, and returns the reason: a reload denies the
+    /// client, an operator ends the connection, or convey has sent too many bytes to QUIC addresses
+    /// that the client has not validated.
     pub fn over(&self) -> impl Future<Output = Counter> + Send + use<> {
         let (over, paths) = (self.session.entry.over(), self.transport.paths().cloned());
         let overdrawn = async move {
@@ -312,8 +321,8 @@ impl ClientStream {
         }
     }
 
-    /// Whether the worker is draining, so that idle HTTP connections close. The start of a drain
-    /// wakes the tasks that wait for [`ClientStream::over`].
+    /// Whether the worker is draining, so that idle HTTP connections must close. The start of a
+    /// drain wakes the tasks that wait for [`ClientStream::over`].
     pub fn is_draining(&self) -> bool {
         self.session.context.is_draining()
     }
@@ -323,7 +332,7 @@ impl ClientStream {
         self.session.context.timestamp(at)
     }
 
-    /// Counts bytes from the client, and bytes to it.
+    /// Counts bytes from the client (`rx`) and to the client (`tx`).
     pub fn count_bytes(&self, rx: u64, tx: u64) {
         self.session.entry.count(rx, tx);
         for (counter, n) in [(Counter::BytesRx, rx), (Counter::BytesTx, tx)] {
@@ -333,7 +342,7 @@ impl ClientStream {
         }
     }
 
-    /// Adds to a counter of the frontend and to that of all traffic.
+    /// Adds `n` to a counter of the frontend, and to the same counter of all traffic.
     pub fn count(&self, counter: Counter, n: u64) {
         self.session.count(counter, n);
     }
@@ -348,7 +357,7 @@ impl ClientStream {
         &self.session.context.shared.access_log
     }
 
-    /// Notes the server of the current request.
+    /// Records the server of the current request, for lists of connections.
     pub fn goes_to(&self, permit: &Permit, server: &ServerStream) {
         self.session.entry.set_server(ConnectionServer {
             id: permit.server().live.id,
@@ -359,10 +368,11 @@ impl ClientStream {
         });
     }
 
-    /// Registers a request at the server of the permit, if requests end when that server goes down
-    /// (`on_down`).
+    /// Registers a request at the permit's server, so that it ends when the server goes down.
+    /// Returns `None` if `on_down` lets requests continue.
     pub fn register_request(&self, permit: &Permit) -> Option<RegisteredRequest> {
-        // The registry ends requests only on later snapshots, so the newest one is checked here.
+        // The registry acts only on later snapshots, so this call checks whether the server is
+        // already down in the newest snapshot.
         permit.ends_when_down().then(|| {
             RegisteredRequest::new(
                 permit.server().live.id,
@@ -376,8 +386,9 @@ impl ClientStream {
         permit.server().config.addr_for(self.session.downstream.vip.port())
     }
 
-    /// Opens a connection to the permit's server, with this protocol within TLS if the server has
-    /// TLS. `named` is the client for the PROXY header, if trusted proxies have named one.
+    /// Opens a connection to the permit's server. `named` is the client for the PROXY header, if a
+    /// trusted proxy has named one. `within` is the time limit, and `within_tls` is the protocol if
+    /// the server has TLS.
     ///
     /// # Errors
     /// The connection failed, or the server was not ready in time.
@@ -403,7 +414,7 @@ impl ClientStream {
         self.end_quic(end);
     }
 
-    /// Ends a client's connection over QUIC, which its server has closed already.
+    /// Ends the session of a QUIC client. The [`ServeStream`] must have closed the QUIC connection.
     pub fn end_quic(mut self, end: StreamEnd) {
         self.session.end(match end {
             StreamEnd::Closed => None,
@@ -420,7 +431,7 @@ impl ClientBytes {
 }
 
 impl ServerStream {
-    /// Byte stream of the server's connection.
+    /// Byte stream of the connection to the server.
     pub fn stream(&mut self) -> &mut ByteStream {
         &mut self.leg.stream
     }
@@ -430,7 +441,7 @@ impl ServerStream {
         &self.leg.stream
     }
 
-    /// The socket, if the kernel may move bytes between it and other sockets.
+    /// Socket of the connection, if the kernel may splice its bytes; `None` with TLS.
     pub fn plain(&self) -> Option<&TcpStream> {
         self.leg.stream.plain()
     }

@@ -1,5 +1,5 @@
-//! Connection counts of clients, so that no client takes all connections of the process or of a
-//! frontend.
+//! Connection counts of clients. They give each client a share, so that no client takes all
+//! connections of the process or of a frontend.
 
 mod share_queue;
 
@@ -17,13 +17,14 @@ use share_queue::ShareQueue;
 
 use crate::quota::ClientShortage;
 
-/// Connections of all clients. An entry lives as long as a connection of its client.
+/// Connection counts of all clients. A client has an entry while it has an open connection.
 #[derive(Debug, Default)]
 pub struct Clients {
     /// Shards, so that workers rarely contend for a lock.
     shards: [Mutex<HashMap<ShareKey, ClientUsage>>; 16],
     hasher: RandomState,
-    /// Number of servers and files that streams hold beyond the first of each client's connection.
+    /// Number of servers and files that streams hold, except the first one of each client
+    /// connection.
     held_resources: AtomicU64,
     /// Queue of TCP connections that are beyond their client's share of a frontend.
     beyond: Arc<ShareQueue>,
@@ -35,7 +36,7 @@ struct ShareKey {
     client: Prefix,
 }
 
-/// Scope of a connection count.
+/// Scope of a connection count. The numbers are ids of frontends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum ShareScope {
     Process(Protocol),
@@ -44,25 +45,27 @@ enum ShareScope {
     Frontend(u32),
 }
 
-/// Number of further TCP connections that are possible.
+/// Resources that are left for further TCP connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Left {
-    /// Further connections of the process.
+    /// Number of further connections that the process can have.
     pub(super) connections: u64,
-    /// Further local ports towards the servers of the frontend.
+    /// Number of free local ports for connections to the servers of the frontend.
     pub(super) local_ports: u64,
 }
 
-/// Number of connections of one client.
+/// Connection counts of one client in one scope.
 #[derive(Debug, Default, Clone, Copy)]
 struct ClientUsage {
-    /// Connections and UDP sessions.
+    /// Number of connections and UDP sessions.
     all: u32,
-    /// UDP sessions among `all` that any new session may evict.
+    /// Number of UDP sessions among `all` that are questions: the client has not sent again after
+    /// an answer, so any new session may evict them.
     questions: u32,
 }
 
-/// Count of a client's connection, until the drop. A UDP session begins as a question.
+/// Guard that counts a connection or UDP session of a client until it is dropped. A UDP session is
+/// first counted as a question.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     process: Option<Count>,
@@ -73,13 +76,14 @@ pub(super) struct Counted {
 #[derive(Debug)]
 struct Count {
     all: Arc<Clients>,
-    /// Key of the client; the connection counts for the networks around it, too.
+    /// Key of the client. The connection also counts for the networks around the client.
     key: ShareKey,
     is_question: bool,
 }
 
 impl Clients {
-    /// Number of servers and files that streams hold beyond the first of each client's connection.
+    /// Number of servers and files that streams hold, except the first one of each client
+    /// connection.
     pub(super) fn held_resources(&self) -> u64 {
         self.held_resources.load(Ordering::Relaxed)
     }
@@ -92,18 +96,19 @@ impl Clients {
         self.held_resources.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts a new connection of a client, unless the client has used up its share; `left` is the
-    /// number of further connections that the process may have. Questions of other clients count as
-    /// free, because a new session may evict them: otherwise forged datagrams could take away every
-    /// client's share.
+    /// Counts a new connection or UDP session of a client. Returns `None` if the client has used up
+    /// its share. `left` is the number of further connections that the process may have.
+    ///
+    /// The questions of other clients count as free, because a new session may evict them.
+    /// Otherwise forged datagrams could use up the share of every client.
     pub(super) fn count(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
         let mut counted = self.count_in_process(client, frontend, left)?;
         self.count_at(frontend, client, &mut counted).then_some(counted)
     }
 
-    /// Like [`Clients::count`], for a connection that can wait until its client has room at the
-    /// frontend. If it has to wait, its place in the queue is returned, and the caller must call
-    /// [`Clients::count_waiting`] later.
+    /// Counts a new TCP connection, which can wait until its client has room at the frontend.
+    /// Returns `None` if the connection must be refused. If the connection has to wait, also
+    /// returns its place in the queue, and the caller must call [`Clients::count_waiting`] later.
     pub(super) fn count_or_wait(
         self: &Arc<Self>,
         client: IpAddr,
@@ -119,7 +124,8 @@ impl Clients {
         if !self.beyond.has(id, of) && self.count_at(frontend, client, &mut counted) {
             return Some((counted, None));
         }
-        // A number in the configuration is a hard limit, so the connection does not wait.
+        // `max_connections_per_client` is a hard limit: connections beyond it are refused and do
+        // not wait.
         if frontend.config.max_connections_per_client.is_some() {
             return None;
         }
@@ -127,9 +133,11 @@ impl Clients {
         Some((counted, Some(self.beyond.enter(id, of, left.connections, has)?)))
     }
 
-    /// Counts a waiting connection at the frontend, if it is first in the queue and its client has
-    /// room there. Otherwise calls the connection whose turn it is. Once the connection is served,
-    /// the caller must call [`Clients::call_next`].
+    /// Counts a waiting connection at the frontend, if it is the first of its client and the client
+    /// has room. Returns whether the connection is counted.
+    ///
+    /// If the client has no room, calls the connection whose turn it is. Once the connection is
+    /// served, the caller must call [`Clients::call_next`].
     pub(super) fn count_waiting(
         self: &Arc<Self>,
         frontend: &Frontend,
@@ -153,8 +161,8 @@ impl Clients {
         true
     }
 
-    /// Calls the next waiting connection, if its client has room at the frontend. The caller
-    /// invokes this when there is more room, or when this client's number of connections has
+    /// Calls the next waiting connection of a frontend, if its client has room there. Call this
+    /// function when the frontend has more room, or when the number of connections of `client` has
     /// changed.
     pub(super) fn call_next(&self, frontend: &Frontend, client: IpAddr) {
         let (id, of) = (frontend.live.id, client_of(client));
@@ -162,8 +170,9 @@ impl Clients {
         self.beyond.call_next(id, of, |client| self.has_at(id, client), may);
     }
 
-    /// Returns a client's connections, at the frontend if that has a limit, else in the process,
-    /// and the limit that another connection would exceed. Counts nothing.
+    /// Returns the number of a client's connections, and the limit that another connection would
+    /// exceed. The number is that at the frontend if the frontend has a limit, otherwise that in
+    /// the process. Counts nothing.
     pub(super) fn quota(
         &self,
         client: IpAddr,
@@ -198,8 +207,8 @@ impl Clients {
         self.shard(key).get(key).copied().unwrap_or_default()
     }
 
-    /// Usage of a client, and the usage of each network around it, divided by the network's number
-    /// of shares.
+    /// Usage of a client and of each network around it. The number of connections of a network is
+    /// divided by its number of shares.
     fn usages(&self, key: ShareKey) -> impl Iterator<Item = (ShareKey, ClientUsage)> {
         networks_of(key.client).map(move |ClientNetwork { network, shares }| {
             let key = ShareKey { client: network, ..key };
@@ -208,14 +217,15 @@ impl Clients {
         })
     }
 
-    /// Number of connections of a client at a frontend, or the usage per share of a network around
-    /// it if that is higher.
+    /// Number of connections of a client at a frontend. If a network around the client uses more
+    /// per share, returns that number.
     fn has_at(&self, frontend: u32, client: Prefix) -> u32 {
         let key = ShareKey { of: ShareScope::Frontend(frontend), client };
         self.usages(key).map(|(_, usage)| usage.all).max().unwrap_or_default()
     }
 
-    /// Counts a connection in the process only.
+    /// Counts a connection in the client's share of the process only. Returns `None` if the client
+    /// has used up this share. Trusted HTTP proxies are not counted.
     pub(super) fn count_in_process(
         self: &Arc<Self>,
         client: IpAddr,
@@ -228,8 +238,9 @@ impl Clients {
         self.count_proxy(client, frontend, left)
     }
 
-    /// Counts a connection of a proxy in the process until its PROXY header has arrived, even if
-    /// the proxy has no share later.
+    /// Counts a connection in the share of its peer in the process, until the PROXY header names
+    /// the client. Returns `None` if the peer has used up this share. Unlike
+    /// `Clients::count_in_process`, also counts trusted HTTP proxies.
     pub(super) fn count_proxy(
         self: &Arc<Self>,
         client: IpAddr,
@@ -244,7 +255,8 @@ impl Clients {
         Some(Counted { process: Some(process), ..Counted::default() })
     }
 
-    /// Counts a connection at a frontend, too. Returns whether its client has room there.
+    /// Also counts a connection at a frontend, if that has a limit. Returns whether the client has
+    /// room there.
     pub(super) fn count_at(
         self: &Arc<Self>,
         frontend: &Frontend,
@@ -261,13 +273,13 @@ impl Clients {
         counted.frontend.is_some()
     }
 
-    /// Whether connections wait until their client has room.
+    /// Whether any connection waits for its client's share.
     pub(super) fn some_wait(&self) -> bool {
         !self.beyond.is_empty()
     }
 
-    /// Whether a client has so many questions that a new session of the client evicts one of its
-    /// own questions.
+    /// Whether a client has so many questions that a new session of this client must evict one of
+    /// them.
     pub(super) fn has_many_questions(&self, client: IpAddr) -> bool {
         let key = ShareKey { of: ShareScope::Process(Protocol::Udp), client: client_of(client) };
         self.shard(&key).get(&key).is_some_and(|held| held.questions >= ALWAYS_FITS)
@@ -280,10 +292,11 @@ impl Clients {
         may: impl Fn(ClientUsage) -> bool,
     ) -> Option<Count> {
         let is_question = frontend.config.protocol == Protocol::Udp;
-        // A configured number limits a single client, not the networks around it.
+        // `max_connections_per_client` limits a single client, not the networks around it.
         let is_own_limit =
             matches!(key.of, ShareScope::Frontend(_)) && frontend.config.max_connections_per_client.is_some();
-        // Two concurrent connections of one network may exceed its share by one.
+        // No lock covers this check and the count below: concurrent connections of one network may
+        // exceed its share slightly.
         if !is_own_limit && !self.usages(key).skip(1).all(|(_, usage)| may(usage)) {
             return None;
         }
@@ -313,7 +326,8 @@ impl ClientUsage {
         self.questions += u32::from(is_question);
     }
 
-    /// Whether another connection fits. A client's own questions do not count as free for this
+    /// Whether another connection of this client fits, with `left` connections free for all. The
+    /// client's own questions are subtracted from `left`, because they are not free for this
     /// client.
     fn fits(self, left: u64) -> bool {
         fits(self.all, left.saturating_sub(self.questions.into()))
@@ -321,7 +335,7 @@ impl ClientUsage {
 }
 
 impl Counted {
-    /// Turns a question into a stream.
+    /// Turns a question into a stream, which new sessions of other clients cannot evict.
     pub(super) fn become_stream(&mut self) {
         self.process.iter_mut().chain(&mut self.frontend).for_each(Count::become_stream);
     }
@@ -339,7 +353,7 @@ impl Count {
         }
     }
 
-    /// Keys of the clients and networks that the connection counts for.
+    /// Keys of the client and of the networks around it.
     fn keys(&self) -> impl Iterator<Item = ShareKey> + use<> {
         let key = self.key;
         networks_of(key.client).map(move |at| ShareKey { client: at.network, ..key })

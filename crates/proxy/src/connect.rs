@@ -15,7 +15,7 @@ use convey_stream::Leg;
 use convey_trace::ConnectionStep;
 use convey_upstream::{Attempts, Opening, Permit, PickContext, Unavailable};
 
-/// Connection to a server that has accepted it.
+/// Established connection to a server, with its permit.
 pub(super) struct Connected {
     pub(super) leg: Leg,
     pub(super) permit: Permit,
@@ -23,11 +23,11 @@ pub(super) struct Connected {
 }
 
 impl TcpSession {
-    /// Picks servers until one accepts the connection. The client has not been sent a byte yet, so
-    /// it does not notice a retry.
+    /// Connects to a server, and retries with other servers after failures. The client has not
+    /// received a byte yet, so it does not notice a retry.
     ///
     /// # Errors
-    /// Reason for having no server.
+    /// Reason why no server is available.
     pub(super) async fn connect_to_server(&mut self, opening: Opening<'_>) -> Result<Connected, Counter> {
         let (mut attempts, mut pool) = (Attempts::default(), self.pool().clone());
         let mut attempt = 0;
@@ -62,15 +62,15 @@ impl TcpSession {
                     );
                     self.trace(id, traced::connect_failed(&error));
                     attempts.failed(&permit, &error, &self.context.shared.failures);
-                    // The attempt may have taken as long as `timeouts.connect`: reloads may have
-                    // changed the servers.
+                    // The attempt may have taken up to `timeouts.connect`, and a reload may have
+                    // changed the servers meanwhile.
                     pool = self.newest_pool();
                 }
             }
         }
     }
 
-    /// Connects to the server of a permit, and remembers the socket to detect loops.
+    /// Connects to the server of a permit, and records the socket in `OwnSockets` to detect loops.
     ///
     /// # Errors
     /// See [`Permit::connect`].
@@ -85,7 +85,7 @@ impl TcpSession {
     }
 }
 
-/// Reason of the end of a connection that gets no server.
+/// Counter for the end of a connection that no server could take.
 fn end_of(unavailable: Unavailable) -> Counter {
     match unavailable {
         Unavailable::NoServer => Counter::NoServer,

@@ -1,5 +1,4 @@
-//! Transport-level byte counts of a client's connection: bytes received, and bytes that the client
-//! has acknowledged.
+//! Byte counts of a client's connection at the transport level.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use super::client_stream::ClientStream;
 use super::quic::ClientPaths;
 use convey_stream::tcp_info;
 
-/// Byte counts of a connection, including the overhead of TLS and other protocols.
+/// Byte counts of a client's connection, including the overhead of TLS and HTTP.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConnectionBytes {
     /// Bytes received from the client.
@@ -19,13 +18,13 @@ pub struct ConnectionBytes {
 
 /// Transport of a client's connection.
 pub(super) enum ClientTransport {
-    /// Socket of the connection's `ClientBytes`.
+    /// Descriptor of the TCP socket, which the connection's `ClientBytes` own.
     Tcp(RawFd),
     Quic(Arc<ClientPaths>),
 }
 
 impl ClientTransport {
-    /// Paths of a client over QUIC.
+    /// Network paths of a QUIC client; `None` over TCP.
     pub(super) fn paths(&self) -> Option<&Arc<ClientPaths>> {
         match self {
             ClientTransport::Tcp(_) => None,
@@ -35,7 +34,7 @@ impl ClientTransport {
 }
 
 impl ClientStream {
-    /// Byte counts of the connection so far. Makes a system call if the client came over TCP.
+    /// Byte counts of the connection so far. Over TCP, this makes a system call.
     pub fn connection_bytes(&self) -> ConnectionBytes {
         match self.transport() {
             ClientTransport::Quic(paths) => paths.bytes(),

@@ -1,5 +1,5 @@
-//! Containment of panics: a panic in one connection ends only its task. The program's panic hook
-//! calls [`Contained::is_polled`].
+//! Containment of panics: a panic in one connection ends only the task of that connection. The
+//! program's panic hook calls [`Contained::is_polled`] to recognize such panics.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ thread_local! {
 }
 
 pin_project! {
-    /// Future of one connection, for its own task. A panic unwinds that task alone.
+    /// Future of one connection, which runs as its own task. A panic unwinds only this task.
     #[derive(Debug)]
     pub struct Contained<F> {
         #[pin]
@@ -23,13 +23,14 @@ pin_project! {
     }
 }
 
-/// Marks the thread while a contained future is polled, also while a panic unwinds it.
+/// Marks the thread while it polls a contained future. The mark also stays while a panic unwinds
+/// the future.
 struct PollMark {
     before: bool,
 }
 
 impl Contained<()> {
-    /// Whether this thread polls a contained future.
+    /// Whether this thread is polling a contained future.
     pub fn is_polled() -> bool {
         IS_POLLED.get()
     }
@@ -39,7 +40,7 @@ impl Contained<()> {
         PANICS.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Connections that have panicked in this process.
+    /// Number of connections that have panicked in this process.
     pub fn panics() -> u64 {
         PANICS.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Context that a listener, connection or session needs. It refers to no thread, command or
-//! listener of the worker.
+//! Context of a worker: the state that its listeners, connections and sessions share. This module
+//! does not depend on the worker's thread, commands or listeners.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use convey_upstream::LocalPorts;
 /// State that all workers share.
 #[derive(Clone)]
 pub struct WorkersShared {
-    /// Columns of the counters: one for each worker.
+    /// Range of the workers' columns in the traffic counters: one column for each worker.
     pub columns: Range<usize>,
     /// Newest snapshot, which new connections load.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
@@ -31,51 +31,54 @@ pub struct WorkersShared {
     pub failures: mpsc::Sender<ConnectFailures>,
     /// Budget of file descriptors.
     pub descriptors: Descriptors,
-    /// Number of UDP sessions and its upper bound.
+    /// Number of open UDP sessions, and its upper bound.
     pub udp_sessions: Arc<udp::Sessions>,
-    /// Connections of each client.
+    /// Connection counts of each client.
     pub clients: Arc<Clients>,
-    /// Sockets towards servers.
+    /// Addresses of convey's own sockets towards servers, to detect loops.
     pub own_sockets: Arc<OwnSockets>,
-    /// Local ports of connections to servers.
+    /// Allocator of local ports for connections to servers.
     pub local_ports: Arc<LocalPorts>,
-    /// TLS handshakes of each source.
+    /// Number of concurrent TLS handshakes of each source.
     pub handshakes: Arc<SourceHandshakes>,
-    /// Log lines that clients can cause.
+    /// Rate limits of the log lines that clients can cause.
     pub lines: Arc<ClientLines>,
     /// Access log.
     pub access_log: Arc<AccessLog>,
     /// Subscribers of traces.
     pub trace: Arc<TraceHub>,
-    /// Server of clients of frontends in mode http.
+    /// Implementation of mode http, which serves the clients of its frontends; `None` without mode
+    /// http.
     pub http: Option<Arc<dyn ServeStream>>,
-    /// `Timestamp(0)` of tables that the workers share with others.
+    /// Time of `Timestamp(0)` in the tables that all workers share.
     pub started: Instant,
 }
 
 /// State that the listeners, connections and sessions of one worker share.
 pub(super) struct WorkerContext {
-    /// Index of the worker's counters.
+    /// Column of this worker in the traffic counters.
     pub(super) core: usize,
-    /// State of all workers.
+    /// State that all workers share.
     pub(super) shared: WorkersShared,
     is_draining: AtomicBool,
     /// Closes the channel of [`LastHolder`] when the context is dropped.
     _alive: mpsc::Sender<Infallible>,
 }
 
-/// Waits until the context is dropped: every listener, connection and session holds it.
+/// Waits until the context of a worker is dropped. Every listener, connection and session holds the
+/// context, so the drop means that all of them have ended.
 pub(super) struct LastHolder(mpsc::Receiver<Infallible>);
 
 impl WorkerContext {
-    /// Creates the context of the worker with these counters.
+    /// Creates the context of a worker; `core` is its column in the traffic counters.
     pub(super) fn new(core: usize, shared: WorkersShared) -> (Arc<WorkerContext>, LastHolder) {
         let (_alive, all_ended) = mpsc::channel(1);
         let context = WorkerContext { core, shared, is_draining: AtomicBool::new(false), _alive };
         (Arc::new(context), LastHolder(all_ended))
     }
 
-    /// Loads the newest snapshot. A client's connection loads it once, and again after each wait.
+    /// Loads the newest snapshot. A connection loads the snapshot at accept, and again after each
+    /// wait.
     pub(super) fn snapshot(&self) -> Guard<Arc<Snapshot>> {
         #[cfg(test)]
         tests::LOADS.set(tests::LOADS.get() + 1);
@@ -92,14 +95,16 @@ impl WorkerContext {
         self.is_draining.load(Ordering::Relaxed)
     }
 
-    /// Notes that the worker drains.
+    /// Puts the worker into draining: see `WorkerContext::is_draining`.
     pub(super) fn begin_drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
     }
 
-    /// Returns convey's own sockets that may be this client.
+    /// Returns convey's own sockets that have the address of this client. Such a client may be
+    /// convey itself, which means a loop.
     pub(super) fn own_sockets_at(&self, client: Endpoint, snapshot: &Snapshot) -> Vec<Towards> {
-        // A connection to an address that is local only by a route (`ip route add local`) has that
+        // Addresses of servers count, too: an address may be local only because of a route (`ip
+        // route add local`), and a connection from this host to such an address has the same
         // address as its source.
         let ip = client.addr.ip();
         let may_be_ours = snapshot.is_own(ip) || snapshot.server_endpoints.have_ip(ip);
@@ -108,7 +113,7 @@ impl WorkerContext {
 }
 
 impl LastHolder {
-    /// Waits until the context is dropped.
+    /// Waits until the last holder has dropped the context.
     pub(super) async fn is_gone(&mut self) {
         let _ = self.0.recv().await;
     }

@@ -1,5 +1,5 @@
-//! Queries of operators for connections and sessions. A worker lists them in slices, and its other
-//! tasks run between two slices.
+//! Queries of operators for open connections and UDP sessions. A worker lists them in slices, so
+//! that its other tasks run between two slices.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use tokio::sync::{mpsc, oneshot};
@@ -10,22 +10,22 @@ use super::worker::{WorkerCommand, WorkerThread};
 use super::{Workers, registry, udp};
 use convey_model::{FlowKind, FlowListing, FlowQuery, FlowsUnavailable, ListedFlow, ListedFlowId, Timestamp};
 
-/// Places of a table that a worker reads in one slice.
+/// Number of table entries that a worker reads in one slice.
 const SLICE: usize = 1_000;
 
-/// Queries for the connections and sessions of all workers.
+/// Handle for queries of the connections and UDP sessions of all workers.
 #[derive(Debug, Clone)]
 pub struct ProxyFlows(Vec<mpsc::WeakUnboundedSender<WorkerCommand>>);
 
 impl Workers {
-    /// Returns the queries for connections and sessions.
+    /// Returns a handle for queries of connections and UDP sessions.
     pub fn flows(&self) -> ProxyFlows {
         ProxyFlows(self.threads.iter().map(|WorkerThread { commands, .. }| commands.downgrade()).collect())
     }
 }
 
 impl ProxyFlows {
-    /// Lists the connections and sessions of all workers that match a query.
+    /// Lists the connections and UDP sessions of all workers that match a query.
     ///
     /// # Errors
     /// Reason why there is no answer.
@@ -43,7 +43,8 @@ impl ProxyFlows {
         Ok(all)
     }
 
-    /// Ends a connection or session. `None` if it does not exist any more.
+    /// Ends a connection or UDP session, and returns it. Returns `None` if it does not exist any
+    /// more.
     ///
     /// # Errors
     /// Reason why there is no answer.
@@ -63,7 +64,8 @@ fn send(
     worker.send(command).map_err(|_| FlowsUnavailable::Gone)
 }
 
-/// Begins a list in the thread of this worker, whose clock counts from `started`.
+/// Starts a task that lists the connections and sessions of this thread. `worker` is the number of
+/// the thread, and `started` is the time of `Timestamp(0)`.
 pub(super) fn begin_list(
     worker: u16,
     started: Instant,
@@ -86,7 +88,8 @@ pub(super) fn begin_list(
     });
 }
 
-/// Ends one of this thread's connections or sessions.
+/// Ends a connection or UDP session of this thread, and returns it. Returns `None` if it does not
+/// exist any more.
 pub(super) fn kill(id: ListedFlowId, started: Instant) -> Option<ListedFlow> {
     match id.kind {
         FlowKind::Connection => registry::kill(id),

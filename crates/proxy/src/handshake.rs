@@ -1,4 +1,4 @@
-//! TLS handshake of a client, before the first byte of its data.
+//! TLS handshake with a client.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,11 +22,12 @@ use convey_trace::ConnectionStep;
 /// Time that a client has to read the alert of a failed handshake.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Concurrent handshakes of each source. Only sources with a handshake under way have an entry.
+/// Number of concurrent handshakes of each source. Only sources with an unfinished handshake have
+/// an entry.
 #[derive(Debug, Default)]
 pub struct SourceHandshakes(Mutex<HashMap<Prefix, u32>>);
 
-/// Slot of one handshake, until the drop.
+/// Guard that counts one handshake of a source until it is dropped.
 #[derive(Debug)]
 pub(super) struct HandshakeSlot {
     of: Arc<SourceHandshakes>,
@@ -34,11 +35,12 @@ pub(super) struct HandshakeSlot {
 }
 
 impl TcpSession {
-    /// Performs the TLS handshake if the frontend has TLS; `early` holds the bytes that have
-    /// arrived. Returns the bytes of the client's data that have arrived.
+    /// Performs the TLS handshake with the client, if the frontend has TLS. `early` holds the bytes
+    /// that have been read already. Returns the bytes for the relay: `early` without TLS, else
+    /// none.
     ///
     /// # Errors
-    /// Reason of the end; `None` if the client has closed in order, without a byte.
+    /// Reason of the end; `None` if the client closed in order before it sent a byte.
     pub(super) async fn shake_hands(
         &mut self,
         client: &mut Leg,
@@ -64,8 +66,8 @@ impl TcpSession {
         }
         let facts = client.stream.facts().unwrap_or_default();
         if facts.protocol == ACME_TLS {
-            // The certificate authority has seen the certificate: no data follows (RFC 8737,
-            // section 3).
+            // This was a validation by an ACME server: it has seen the certificate, and no data
+            // follows (RFC 8737, section 3).
             client.close_in_order();
             return Err(Some(Counter::AcmeHandshake));
         }
@@ -73,7 +75,7 @@ impl TcpSession {
         Ok(Vec::new())
     }
 
-    /// Notes the facts of the client's handshake.
+    /// Counts and traces a completed handshake, and keeps its facts for the access log.
     pub(super) fn has_shaken_hands(&mut self, facts: SessionFacts) {
         self.count(if facts.is_resumed { Counter::TlsResumed } else { Counter::TlsHandshakes }, 1);
         self.trace(None, ConnectionStep::Handshake { version: facts.version, is_resumed: facts.is_resumed });
@@ -87,7 +89,8 @@ impl TcpSession {
         HandshakeSlot::of_client(&self.context, &self.frontend, ip, most)
     }
 
-    /// Reason of the end after a failed handshake.
+    /// Returns the reason of the end after a failed handshake; `None` if the client closed in order
+    /// before it sent a byte.
     fn handshake_failed(&self, client: &mut Leg, error: &io::Error) -> Option<Counter> {
         let fault = error.get_ref().and_then(|error| error.downcast_ref::<TlsError>());
         let Some(fault) = fault else {
@@ -97,7 +100,7 @@ impl TcpSession {
             }
             return Some(Counter::ClientReset);
         };
-        // An orderly close lets the alert arrive.
+        // A reset could destroy the alert before the client reads it, so convey closes in order.
         client.close_in_order();
         let reason = handshake_fault(fault);
         debug!("{}: no TLS with {}: {reason} ({fault})", self.downstream.vip, self.downstream.client);
@@ -116,8 +119,8 @@ fn logged(facts: SessionFacts) -> LoggedTls {
 }
 
 impl HandshakeSlot {
-    /// Takes a handshake slot for a client of this frontend, whose source may have `most` slots;
-    /// `None` for trusted proxies, which have no limit.
+    /// Takes a handshake slot for a client; its source may have `most` slots. Returns `None` for
+    /// trusted proxies, which have no limit.
     ///
     /// # Errors
     /// The source has reached its limit of handshakes.

@@ -8,16 +8,16 @@ use super::lines::Event;
 use convey_proxy_protocol::{HeaderFault, ProxyHeaderError};
 use convey_snapshot::stats::Counter;
 
-/// Time limit for the header of a connection. The specification requires three seconds at least,
-/// for a lost segment.
+/// Time limit for the PROXY header of a connection. The specification requires at least three
+/// seconds, so that a lost segment can be retransmitted.
 pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reason why there is no valid header.
+/// Reason why a connection or datagram has no valid PROXY header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum HeaderError {
     #[error("its sender is not in trusted_proxies")]
     Untrusted,
-    /// The peer closed without a byte, like port checks.
+    /// The peer closed without sending a byte, as port checks do.
     #[error("closed without a byte")]
     Silent,
     #[error("reset before the PROXY header's end")]
@@ -33,7 +33,7 @@ pub(super) enum HeaderError {
 }
 
 impl HeaderError {
-    /// Counter of a refused connection.
+    /// Returns the counter of a refused connection; `None` if the peer closed in order.
     pub(super) fn end(self) -> Option<Counter> {
         match self {
             HeaderError::Silent => None,
@@ -46,7 +46,7 @@ impl HeaderError {
         }
     }
 
-    /// Counter of a dropped datagram.
+    /// Returns the counter of a dropped datagram.
     pub(super) fn drop_reason(self) -> Counter {
         match self {
             HeaderError::Untrusted => Counter::DroppedProxyUntrusted,
@@ -54,13 +54,14 @@ impl HeaderError {
         }
     }
 
-    /// Kind of the log line.
+    /// Returns the kind of the log line about this error.
     pub(super) fn event(self) -> Event {
         if self == HeaderError::Untrusted { Event::Untrusted } else { Event::Header }
     }
 }
 
-/// Error of bytes that no further bytes follow.
+/// Converts the error of a datagram or of a connection's last bytes: no further bytes will arrive,
+/// so an incomplete header is invalid.
 impl From<ProxyHeaderError> for HeaderError {
     fn from(error: ProxyHeaderError) -> HeaderError {
         match error {

@@ -8,16 +8,17 @@ use std::time::Duration;
 use convey_pacing::{LogLimit, Suppressed};
 use tokio::time::Instant;
 
-/// Minimum time between two lines about one event of one frontend.
+/// Minimum time between two log lines about the same event of the same frontend.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Time after the last line until an event is forgotten, because its frontend may be gone.
+/// Time without a log line after which the limiter of an event is removed, because its frontend may
+/// be gone.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// Events that clients can cause as often as they like.
+/// Kinds of log events that clients can cause as often as they like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Event {
-    /// A connection of convey itself came back as a client.
+    /// A connection that convey itself opened arrived as a client: a loop.
     Loop,
     /// A client beyond its share is reset.
     Refused,
@@ -31,19 +32,18 @@ pub(super) enum Event {
     Backoff,
 }
 
-/// Limiters of the log lines about each frontend and event, for all ports and workers of the
-/// frontend.
+/// Rate limiters of log lines: one for each frontend and event, shared by all ports and workers.
 #[derive(Debug, Default)]
 pub struct ClientLines(Mutex<HashMap<(u32, Event), LogLimit<Instant>>>);
 
 impl ClientLines {
-    /// Counts an event at the frontend with this id. If this event is to be logged, returns the
-    /// number of earlier events without a line.
+    /// Counts an event at the frontend with this id. Returns `None` if the event must not be
+    /// logged, otherwise the number of events since the last log line.
     pub(super) fn take(&self, frontend: u32, event: Event) -> Option<Suppressed> {
         self.take_all(frontend, event, 1)
     }
 
-    /// Counts several events of one kind, see [`ClientLines::take`].
+    /// Counts several events of one kind. Returns the same as [`ClientLines::take`].
     pub(super) fn take_all(&self, frontend: u32, event: Event, times: u64) -> Option<Suppressed> {
         self.take_at(frontend, event, times, Instant::now())
     }

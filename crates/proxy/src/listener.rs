@@ -24,7 +24,7 @@ use convey_snapshot::stats::{Counter, Traffic};
 use convey_stream::Leg;
 use convey_trace::ConnectionStep;
 
-/// Delays after failed accepts, until one succeeds.
+/// Delays between failed accepts. A successful accept resets them.
 const ACCEPTS: BackoffPolicy = BackoffPolicy {
     first: Duration::from_millis(5),
     cap: Duration::from_millis(640),
@@ -39,12 +39,12 @@ pub(super) struct Listener {
     task: JoinHandle<()>,
 }
 
-/// Fate of the clients in the accept queue.
+/// Whether this process serves the clients that are in the accept queue when the listener stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum QueuedClients {
-    /// This process serves them.
+    /// This process empties the accept queue and serves its clients.
     Empty,
-    /// Another process has the same socket, and serves them.
+    /// Another process has the same socket, and serves the clients of the accept queue.
     Leave,
 }
 
@@ -55,13 +55,14 @@ impl Listener {
         let _ = self.task.await;
     }
 
-    /// Leaves the socket and its accept queue to another process that has it.
+    /// Stops accepting, and leaves the accept queue to another process that has the same socket.
     pub(super) async fn leave(self) {
         let _ = self.stop.send(QueuedClients::Leave);
         let _ = self.task.await;
     }
 
-    /// Returns a duplicate of the socket, for another process.
+    /// Returns a duplicate of the socket, for another process. `None` if the listener has closed or
+    /// the duplication fails.
     pub(super) fn socket(&self) -> Option<OwnedFd> {
         self.socket.upgrade()?.as_fd().try_clone_to_owned().ok()
     }
@@ -109,7 +110,8 @@ impl Acceptor {
                 session.spawn(client);
                 continue;
             }
-            // While the frontend is full, clients wait in the accept queue, except this one.
+            // While the frontend is full, this client waits here and all others wait in the accept
+            // queue.
             if !session.try_take_slot() {
                 tokio::select! {
                     biased;
@@ -130,7 +132,8 @@ impl Acceptor {
         }
     }
 
-    /// Accepts the next connection; `None` if no connection can be served now. Cancel-safe.
+    /// Accepts the next connection. Returns `None` after a failed accept, a shortage of
+    /// descriptors, or the refusal of a client. Cancel-safe.
     async fn accept(&mut self) -> Option<(Leg, TcpSession)> {
         if self.context.shared.connections_left(&self.totals) == 0 {
             self.back_off("too few descriptors left").await;
@@ -145,17 +148,17 @@ impl Acceptor {
                 self.back_off(&error.to_string()).await;
                 None
             }
-            // The client has closed while it was in the accept queue: there is nothing to serve or
-            // log.
+            // The client closed while it was in the accept queue: there is nothing to serve or log.
             Err(_) => None,
         }
     }
 
-    /// Serves the clients in the accept queue, and closes the listener.
+    /// Serves the clients that are in the accept queue, and closes the listener.
     fn empty_queue(mut self) {
         socket::queue_no_more(&self.listener);
         loop {
-            // A direct system call: "would block" must mean that the queue is empty.
+            // Calls the kernel directly, not through tokio: `WouldBlock` must mean that the queue
+            // is empty.
             let accepted = SockRef::from(&*self.listener).accept();
             match accepted {
                 Ok((socket, client)) => {
@@ -174,7 +177,8 @@ impl Acceptor {
         }
     }
 
-    /// Creates the session of a client that is admitted; resets other clients.
+    /// Creates the session of an accepted client. If admission refuses the client, resets its
+    /// connection and returns `None`.
     fn session(&mut self, stream: TcpStream, client: SocketAddr) -> Option<(Leg, TcpSession)> {
         let leg = Leg::new(stream);
         let snapshot = self.context.snapshot();
@@ -198,7 +202,7 @@ impl Acceptor {
         }
     }
 
-    /// Pauses after a failed accept, longer after each.
+    /// Pauses after a failed accept. The pause grows with each failure in a row.
     async fn back_off(&mut self, why: &str) {
         let vip = self.vip;
         let frontend = self.context.snapshot().listener(&Endpoint::tcp(vip)).cloned();
@@ -221,8 +225,8 @@ mod tests {
     use crate::context::tests::{LOADS, context};
     use convey_snapshot::fixture;
 
-    /// How often a client's connection loads the snapshot, where another server may refuse it
-    /// first.
+    /// Number of snapshot loads of one connection. With `is_refused_first`, its first server
+    /// refuses the connection.
     async fn loads(is_refused_first: bool) -> u32 {
         let [vip, server, refuses] = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
         vip.set_nonblocking(true).unwrap();

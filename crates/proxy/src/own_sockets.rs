@@ -1,6 +1,6 @@
-//! Registry of convey's sockets towards servers, which detects loops: a connection that comes back
-//! to convey has one of these sockets' addresses as its client. Loops can arise where no check of
-//! the configuration sees them, such as by another program's NAT.
+//! Registry of convey's sockets towards servers, to detect loops. If a new client has the address
+//! of one of these sockets, convey has connected to itself. The checks of the configuration cannot
+//! find all loops, for example those through another program's NAT.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -14,7 +14,7 @@ use socket2::SockRef;
 use convey_model::Endpoint;
 
 /// Addresses of convey's own sockets. Tracking begins with the first client that has an address of
-/// this host: before that no loop is possible, and tracking costs a system call for each
+/// this host. Before that no loop is possible, and tracking costs a system call for each
 /// connection.
 #[derive(Debug, Default)]
 pub struct OwnSockets {
@@ -24,23 +24,23 @@ pub struct OwnSockets {
     hasher: RandomState,
 }
 
-/// Frontends that a connection has come through: the last one, and the path before it. A chain of
-/// frontends is valid; a path that contains a frontend twice is an endless loop.
+/// Frontends that a connection has passed through: the last frontend, and the path before it. A
+/// chain of different frontends is valid. A path that contains a frontend twice is an endless loop.
 #[derive(Debug)]
 pub(super) struct FrontendPath {
     frontend: u32,
     before: Option<Arc<FrontendPath>>,
 }
 
-/// Socket of convey towards a server. Several may be bound to the same address and port, towards
-/// different servers.
+/// Socket of convey towards a server. Several sockets towards different servers may have the same
+/// local address and port.
 #[derive(Debug, Clone)]
 pub(super) struct Towards {
     pub(super) server: SocketAddr,
     pub(super) path: Arc<FrontendPath>,
 }
 
-/// Entry of a socket, removed by the drop.
+/// Entry of a socket in `OwnSockets`. The drop removes the entry.
 #[derive(Debug)]
 pub(super) struct OwnSocket {
     all: Arc<OwnSockets>,
@@ -49,8 +49,8 @@ pub(super) struct OwnSocket {
 }
 
 impl OwnSockets {
-    /// Adds a socket towards a `server` of this frontend, if tracking has begun; `before` is the
-    /// path of the frontend's client.
+    /// Adds a socket that connects this frontend to a `server`. Returns `None` if tracking has not
+    /// begun. `before` is the path of the frontend's client, if that is a socket of convey, too.
     pub(super) fn note(
         self: &Arc<Self>,
         socket: &impl AsFd,
@@ -68,7 +68,8 @@ impl OwnSockets {
         Some(OwnSocket { all: self.clone(), place, server })
     }
 
-    /// Returns convey's own sockets that may be this client, which has an address of this host.
+    /// Returns convey's own sockets that have the address of this client. Starts tracking, because
+    /// the client has an address of this host.
     pub(super) fn at(&self, client: Endpoint) -> Vec<Towards> {
         if !self.is_watching.load(Ordering::Relaxed) {
             self.is_watching.store(true, Ordering::Relaxed);
@@ -103,7 +104,7 @@ impl Drop for OwnSocket {
     }
 }
 
-/// Address without the parts that differ between the ends of a connection (flow label, interface).
+/// Address without flow label and interface, which differ between the two ends of a connection.
 pub(super) fn plain(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip(), addr.port())
 }

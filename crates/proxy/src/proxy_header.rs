@@ -14,21 +14,21 @@ use convey_stream::Leg;
 use convey_trace::ConnectionStep;
 use convey_upstream::Origin;
 
-/// PROXY header of a connection, and the first bytes of its client.
+/// PROXY header of a connection, and the bytes that follow it.
 #[derive(Debug, Default)]
 pub(super) struct ReceivedHeader {
     /// Content of the header; empty without one.
     pub(super) origin: Origin,
-    /// Bytes that the client has sent after the header.
+    /// Bytes of the client that have arrived after the header.
     pub(super) early: Vec<u8>,
 }
 
 impl TcpSession {
-    /// Receives the PROXY header, if the connection begins with one, and admits the client that it
-    /// names.
+    /// Receives the PROXY header, if the frontend requires one, and admits the client that the
+    /// header names.
     ///
     /// # Errors
-    /// Reason of the end; `None` if the connection was closed in order.
+    /// Reason of the end; `None` if the peer closed in order without a byte.
     pub(super) async fn take_header(&mut self, client: &mut Leg) -> Result<ReceivedHeader, Option<Counter>> {
         if !self.awaits_header {
             return Ok(ReceivedHeader::default());
@@ -61,7 +61,8 @@ impl TcpSession {
     }
 }
 
-/// Receives the header of a connection, and the first bytes of the client.
+/// Receives the PROXY header of a connection, and the bytes of the client that have arrived after
+/// it.
 async fn receive(stream: &TcpStream) -> Result<ReceivedHeader, HeaderError> {
     timeout(HEADER_TIMEOUT, read(stream)).await.unwrap_or(Err(HeaderError::Late))
 }
@@ -76,7 +77,8 @@ async fn read(stream: &TcpStream) -> Result<ReceivedHeader, HeaderError> {
     }
 }
 
-/// Reads the bytes that have arrived; `held` is the part of the header so far.
+/// Reads the available bytes and parses the header. Returns `None` if the header is still
+/// incomplete. `held` keeps the part of the header that has arrived so far.
 fn take(stream: &TcpStream, held: &mut Vec<u8>) -> Result<Option<ReceivedHeader>, HeaderError> {
     let mut buffer = [0; MAX_HEADER];
     let (before, room) = buffer.split_at_mut(held.len());

@@ -1,5 +1,5 @@
-//! Quota of a client: its open connections, and whether there is room for another one. These
-//! functions count nothing.
+//! Quota of a client: the number of its open connections, and whether it may open another one. The
+//! functions of this module only read the counts.
 
 use std::net::IpAddr;
 
@@ -13,16 +13,17 @@ use crate::clients::Left;
 /// Open connections of a client, and whether it may open another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientQuota {
-    /// Open connections or sessions: at the frontend if that has a limit, else in the process.
+    /// Number of open connections or sessions: at the frontend if that has a limit, otherwise in
+    /// the process.
     pub open: u32,
-    /// First limit that another connection would exceed, if there is one.
+    /// First limit that another connection would exceed; `None` if there is room.
     pub shortage: Option<ClientShortage>,
 }
 
 /// Limit that another connection of a client would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientShortage {
-    /// Descriptors of the process, for any client.
+    /// The process has too few descriptors for further connections of any client.
     Descriptors,
     /// The client's share of the process.
     Process,
@@ -48,14 +49,15 @@ impl WorkersShared {
         ClientQuota { open, shortage }
     }
 
-    /// Number of further connections that leave enough descriptors for other uses.
+    /// Number of further connections that the process may have, so that enough descriptors are left
+    /// for other uses.
     pub(super) fn connections_left(&self, totals: &Traffic) -> u64 {
         let taken = totals.current_in(self.columns.clone()) + self.clients.held_resources();
         self.descriptors.connections().saturating_sub(taken)
     }
 
-    /// Number of further connections to the frontend's servers for which local ports are
-    /// guaranteed.
+    /// Number of further connections to the frontend's servers for which local ports are certainly
+    /// free.
     pub(super) fn ports_left(&self, frontend: &Frontend) -> u64 {
         match &frontend.sni {
             None => self.ports_left_to(&frontend.pool, frontend),
@@ -73,7 +75,7 @@ impl WorkersShared {
         let keep_ports = asked > 1 && pool.servers.iter().any(|server| server.config.keeps_port());
         let ports = if keep_ports { asked } else { 1 };
         let all = u64::from(self.local_ports.count()).saturating_mul((pool.servers.len() * ports) as u64);
-        // Without a server, ports are not short.
+        // A pool without servers needs no ports.
         if all == 0 {
             u64::MAX
         } else {

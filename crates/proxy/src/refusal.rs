@@ -1,4 +1,4 @@
-//! Log lines about connections that are refused, or wait: rate-limited for each reason.
+//! Log lines about refused and waiting connections, rate-limited for each frontend and event.
 
 use std::fmt::Display;
 
@@ -9,13 +9,14 @@ use super::session::TcpSession;
 use convey_snapshot::stats::Counter;
 
 impl TcpSession {
-    /// Logs that the connection was refused for this reason, or waits for its client's share.
+    /// Logs that the connection was refused for this reason; `None` means that it waits for its
+    /// client's share.
     pub(super) fn log_refusal(&self, refused: Option<Counter>) {
         let event = match refused {
             Some(Counter::Loop) => Event::Loop,
             Some(Counter::ProxyUntrusted) => Event::Untrusted,
             Some(Counter::ClientLimit) => Event::Refused,
-            // Refusals by the configuration are counted, not logged.
+            // Refusals that the configuration demands are only counted.
             Some(_) => return,
             None => Event::Waits,
         };

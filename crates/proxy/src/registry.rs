@@ -1,8 +1,9 @@
-//! Registry of one worker thread: its open connections, and the requests that are with servers.
+//! Registry of one worker thread: its open connections, and the HTTP requests that servers are
+//! processing.
 //!
 //! Operators list and kill connections through the registry. The worker uses it to end the
-//! connections and requests of a server that is down, and the connections of clients that a reload
-//! denies. Each thread has its own registry, so a connection takes no lock.
+//! connections and requests of a server that is down, and to end the connections of clients that a
+//! reload denies. Each thread has its own registry, so the registry needs no locks.
 
 mod connection;
 mod list;
@@ -37,10 +38,11 @@ thread_local! {
 struct Registry {
     connections: RefCell<Slab<OpenConnection>>,
     requests: RefCell<Slab<RunningRequest>>,
-    /// Coarse clock, at most a second late, so that reads make no system call for the time.
+    /// Coarse clock, at most one second late. It gives the time of the last bytes without a system
+    /// call for each read.
     clock: Cell<Option<Instant>>,
-    /// Serial number of the next connection. The first is random, so that ids of another process
-    /// match none.
+    /// Serial number of the next connection. The first number is random, so that an id of another
+    /// process does not match a connection of this process.
     next_serial: Cell<Option<u32>>,
 }
 
@@ -59,7 +61,8 @@ impl Registry {
         self.clock.set(Some(self.clock.get().map_or(now, |before| before.max(now))));
     }
 
-    /// Ends the connections that `is_concerned` selects. Returns the wakers of their tasks.
+    /// Requests the end of the connections that `is_concerned` selects. Returns the wakers of their
+    /// tasks.
     fn end_connections(&self, end: RelayEnd, is_concerned: impl Fn(&OpenConnection) -> bool) -> Vec<Waker> {
         let mut connections = self.connections.borrow_mut();
         let concerned = connections.iter_mut().filter(|(_, entry)| is_concerned(entry));
@@ -67,7 +70,7 @@ impl Registry {
     }
 }
 
-/// Ends this thread's connections to these servers, and its requests to them.
+/// Ends this thread's connections and requests to the servers with these ids.
 pub(super) fn end_servers(servers: &BTreeSet<u32>) {
     let wakers = REGISTRY.with(|registry| {
         let mut wakers = registry.end_connections(RelayEnd::ServerGone, |entry| entry.depends_on(servers));
@@ -78,7 +81,8 @@ pub(super) fn end_servers(servers: &BTreeSet<u32>) {
     wakers.into_iter().for_each(Waker::wake);
 }
 
-/// Ends this thread's connections of clients that `access` denies, by the ids of the frontends.
+/// Ends this thread's connections of clients that `access` denies; its keys are the ids of the
+/// frontends.
 pub(super) fn end_denied(access: &HashMap<u32, AdmittedPeers>) {
     let is_denied = |entry: &OpenConnection| {
         let access = access.get(&entry.frontend.0).filter(|_| entry.is_client_known);
@@ -88,8 +92,8 @@ pub(super) fn end_denied(access: &HashMap<u32, AdmittedPeers>) {
     wakers.into_iter().for_each(Waker::wake);
 }
 
-/// Counts this thread's connections to these frontends at their sources, in the tables of the
-/// frontends.
+/// Counts this thread's connections to these frontends in the frontends' tables of sources, unless
+/// they are counted there already.
 pub(super) fn count_sources(frontends: &[Arc<Frontend>]) {
     REGISTRY.with(|registry| {
         let mut connections = registry.connections.borrow_mut();
@@ -106,7 +110,7 @@ pub(super) fn count_sources(frontends: &[Arc<Frontend>]) {
     });
 }
 
-/// Wakes each of this thread's tasks that wait for the end of their connection.
+/// Wakes all tasks of this thread that wait for the end of their connection.
 pub(super) fn wake_all() {
     let wakers: Vec<Waker> = REGISTRY.with(|registry| {
         let mut connections = registry.connections.borrow_mut();

@@ -1,9 +1,9 @@
 //! Byte relay between a client and a server, in both directions, until both have closed.
 //!
-//! One future moves both directions through a buffer that the whole thread shares, so an idle
-//! connection holds no memory for bytes: the relay keeps only the bytes that the other side does
-//! not take. A direction that fills the buffer is bulk: the kernel moves its bytes ([`Pipe`]) until
-//! it fills the buffer no longer.
+//! One future moves the bytes of both directions, through a buffer that all connections of the
+//! thread share. So an idle connection holds no buffer: the relay keeps only the bytes that the
+//! destination does not accept yet. A direction that fills the buffer with one read carries bulk
+//! data. The kernel then splices its bytes through a [`Pipe`] until the reads become small.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::RefCell;
@@ -26,13 +26,13 @@ use convey_stream::{ByteStream, More, Pipe, tcp_info};
 pub(super) enum RelayEnd {
     /// Both sides closed.
     Closed,
-    /// No byte moved for the idle timeout.
+    /// No byte moved within the idle timeout.
     Idle,
     /// The client reset the connection, or vanished.
     ClientReset,
     /// The server reset the connection, or vanished.
     ServerReset,
-    /// The server's host no longer answers.
+    /// The server's host no longer answers, or the server is down (`on_down = "reset"`).
     ServerGone,
     /// A reload denied the client.
     Denied,
@@ -43,20 +43,22 @@ pub(super) enum RelayEnd {
 /// Time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
-    /// Time without a byte in either direction (up to a quarter longer).
+    /// Idle timeout: maximum time without a byte in either direction. The timer may fire up to a
+    /// quarter of this time late.
     pub(super) idle: Duration,
-    /// Time in which the server's host acknowledges nothing (up to a half, or [`LONGEST_PULSE`],
-    /// longer).
+    /// Maximum time in which the server's host acknowledges nothing. The timer may fire late: by
+    /// half of this time, or by [`LONGEST_PULSE`] if that is shorter.
     pub(super) unanswered: Duration,
 }
 
-/// Size of the buffer that a thread's connections share.
+/// Size of the buffer that all connections of a thread share, in bytes.
 const SCRATCH: usize = 64 * 1024;
 
-/// Reads of one direction before the thread's other connections get a turn.
+/// Maximum number of reads of one direction before other connections of the thread get a turn.
 const TURNS: usize = 8;
 
-/// A spliced read below this size is small. `SMALL_READS` small reads in a row end splicing.
+/// A spliced read of fewer bytes is small. After `SMALL_READS` small reads in a row, the direction
+/// stops splicing.
 const SMALL: usize = 16 * 1024;
 const SMALL_READS: u8 = 4;
 
@@ -64,11 +66,12 @@ thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
 }
 
-/// Longest interval between two checks of an idle connection.
+/// Longest interval between two checks of a connection's timers.
 const LONGEST_PULSE: Duration = Duration::from_secs(15);
 
-/// Relays between `client` and `server`, beginning with `early`, the bytes that the client has sent
-/// already. Calls `count` with the bytes received from and sent to the client as they move.
+/// Relays bytes between `client` and `server` until the connection ends. `early` holds the bytes
+/// that have been read from the client already; the server gets them first. Whenever bytes move,
+/// calls `count` with the numbers of bytes received from and sent to the client.
 pub(super) async fn relay(
     client: &mut ByteStream,
     server: &mut ByteStream,
@@ -78,7 +81,8 @@ pub(super) async fn relay(
 ) -> RelayEnd {
     let mut up = OneWay { rest: early, ..OneWay::default() };
     let mut down = OneWay::default();
-    // A server may send more at once than a client requests in total.
+    // The first burst of a server may be larger than everything that a client sends, so convey
+    // limits the server's window from the beginning.
     down.window.begin(server.tcp());
     let mut quiet = Quiet::new(patience);
     let mut silence = Silence::default();
@@ -109,8 +113,9 @@ pub(super) async fn relay(
             if silence.pulse_passed(server.tcp(), quiet.pulse) >= patience.unanswered {
                 return Poll::Ready(RelayEnd::ServerGone);
             }
-            // While one side does not read, the relay does not read the other side, and so does not
-            // see its reset. (Unless a write to that side has reported the reset.)
+            // While the destination of a direction does not read, the relay does not read the
+            // source. So it must ask the kernel whether the source has reset the connection, unless
+            // a write to the source has already reported the reset.
             if up.is_blocked() && (down.done == Some(Done::Reset) || was_reset(client.tcp())) {
                 return Poll::Ready(RelayEnd::ClientReset);
             }
@@ -126,31 +131,33 @@ pub(super) async fn relay(
 
 /// Outcome of the connection from the outcomes of its directions; `None` while it continues.
 ///
-/// A direction whose destination is closed does not end the connection at once: that side may have
-/// sent a last response before, which is still delivered.
+/// A closed destination ends its direction, but not the connection: the closed side may have sent a
+/// last response before, and the relay still delivers it.
 fn end(up: Poll<Done>, down: Poll<Done>) -> Option<RelayEnd> {
     use Done::{Closed, Finished, ReadFailed, Reset};
     match (up, down) {
         (Poll::Ready(ReadFailed), _) => Some(RelayEnd::ClientReset),
         (_, Poll::Ready(ReadFailed)) => Some(RelayEnd::ServerReset),
         (Poll::Ready(_), Poll::Ready(Reset | Closed)) => Some(RelayEnd::ClientReset),
-        // A server may close without reading all bytes: its response was sent in order.
+        // A server may close before it has read all bytes. Its response has been delivered in full,
+        // so this is an orderly end.
         (Poll::Ready(_), Poll::Ready(Finished)) => Some(RelayEnd::Closed),
         _ => None,
     }
 }
 
-/// Whether the peer has reset the connection. A reset after the end of its stream (`EPIPE`) does
-/// not count, because the bytes before it are still delivered.
+/// Whether the peer has reset the connection. A reset after the end of the peer's stream (`EPIPE`)
+/// does not count, because the relay still delivers the bytes of that stream.
 fn was_reset(stream: &TcpStream) -> bool {
     matches!(stream.take_error(), Ok(Some(error)) if error.kind() != io::ErrorKind::BrokenPipe)
 }
 
-/// Timer of the idle time, in pulses, so that moving bytes reads no clock.
+/// Idle timer of a connection. It counts periodic pulses, so that moving bytes does not need to
+/// read the clock.
 struct Quiet {
     pulse: Duration,
     idle: Duration,
-    /// Whole pulses without a byte; `None` if bytes may have moved in the current pulse.
+    /// Time of the whole pulses without a byte; `None` if bytes have moved since the last pulse.
     time: Option<Duration>,
 }
 
@@ -164,7 +171,7 @@ impl Quiet {
         self.time = None;
     }
 
-    /// Adds a pulse. Returns whether the idle timeout is over.
+    /// Adds a pulse. Returns whether the idle timeout has expired.
     fn pulse_passed(&mut self) -> bool {
         let time = self.time.map_or(Duration::ZERO, |time| time + self.pulse);
         self.time = Some(time);
@@ -172,9 +179,9 @@ impl Quiet {
     }
 }
 
-/// Timer, in pulses, of the time in which the server's host acknowledges nothing: the TCP user
-/// timeout (RFC 9293, section 3.8.3). The kernel's own timer (`TCP_USER_TIMEOUT`) would also end
-/// connections whose server does not read.
+/// TCP user timeout (RFC 9293, section 3.8.3): measures, in pulses, how long the server's host has
+/// acknowledged nothing. The kernel's own timer (`TCP_USER_TIMEOUT`) is unsuitable, because it
+/// would also end connections whose server does not read.
 #[derive(Default)]
 struct Silence {
     /// Time so far; `None` while no bytes await an acknowledgement.
@@ -195,14 +202,14 @@ impl Silence {
 /// Outcome of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Done {
-    /// The end of the stream was passed on.
+    /// The end of the source's stream was passed on to the destination.
     Finished,
     /// The source reset the connection, or vanished.
     ReadFailed,
-    /// The destination reset the connection. A write may report the reset first, and then reads no
-    /// longer do.
+    /// The destination reset the connection, as a write has reported. The kernel reports a reset
+    /// once, so later reads from this side report an end of the stream.
     Reset,
-    /// The destination had closed before.
+    /// The destination had already closed.
     Closed,
 }
 
@@ -215,12 +222,13 @@ impl Done {
 /// One direction of a connection.
 #[derive(Default)]
 struct OneWay {
-    /// Bytes that have been written.
+    /// Number of bytes that have been written to the destination.
     moved: u64,
-    /// Bytes that were read and not yet taken, from `sent` on.
+    /// Bytes that were read. The destination has not yet accepted the bytes from index `sent` on.
     rest: Vec<u8>,
     sent: usize,
-    /// Pipe while the direction is spliced; returned whenever it is empty and the source is idle.
+    /// Pipe for splicing. The direction returns it whenever the pipe is empty and the source has no
+    /// bytes.
     pipe: Option<Pipe>,
     splicing: bool,
     window: Window,
@@ -230,7 +238,7 @@ struct OneWay {
 }
 
 impl OneWay {
-    /// Whether the destination does not take the bytes that are held.
+    /// Whether the direction holds bytes that the destination does not accept yet.
     fn is_blocked(&self) -> bool {
         self.done.is_none() && (!self.rest.is_empty() || self.pipe.as_ref().is_some_and(|p| !p.is_empty()))
     }
@@ -240,7 +248,8 @@ impl OneWay {
         self.window.on_pulse(self.moved, is_blocked, from);
     }
 
-    /// Moves the available bytes. `other` is the outcome of the other direction.
+    /// Moves the available bytes. `other` is the outcome of the other direction, if it is done.
+    /// Returns `Ready` with the outcome of this direction when it is done.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -262,7 +271,7 @@ impl OneWay {
         Poll::Pending
     }
 
-    /// Writes the bytes that are held, or reads more.
+    /// Writes the held bytes, then reads more.
     fn poll_step(
         &mut self,
         cx: &mut Context<'_>,
@@ -274,10 +283,11 @@ impl OneWay {
             return Poll::Ready(Err(Done::write_failed(&error)));
         }
         if self.at_end {
-            // If both directions have ended, the close of the socket sends the end, except in TLS.
+            // Passes on the end of the stream. If both directions have ended, the close of the
+            // socket does that, except in TLS.
             if other != Some(Done::Finished) || to.plain().is_none() {
-                // The only possible error is that the destination is gone, which the other
-                // direction reports.
+                // The only possible error is a vanished destination, which the other direction
+                // reports.
                 let _ = ready!(to.poll_shutdown(cx));
             }
             return Poll::Ready(Err(Done::Finished));
@@ -287,7 +297,8 @@ impl OneWay {
             false => self.poll_copy(cx, from, to, other),
         };
         match read {
-            // A write has taken the error of the reset, so this is not the end of a stream.
+            // A write has already reported the reset of the source, so the read reports an end of
+            // the stream that is none.
             Poll::Ready(Err(Done::Finished)) if other == Some(Done::Reset) => {
                 Poll::Ready(Err(Done::ReadFailed))
             }
@@ -330,7 +341,8 @@ impl OneWay {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads through the thread's buffer, and writes as much as the destination takes at once.
+    /// Reads into the thread's buffer, and writes as many bytes as the destination accepts
+    /// immediately. Keeps the remaining bytes in `rest`.
     fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,
@@ -345,9 +357,10 @@ impl OneWay {
                 Err(_) => return Poll::Ready(Err(Done::ReadFailed)),
             };
             self.splicing = n == SCRATCH && from.plain().is_some() && to.plain().is_some();
-            // The end of the stream has often arrived as well. This read makes no system call
-            // unless the runtime expects more. (After a reset that a write has reported, an end of
-            // the stream would be wrong.)
+            // Often the end of the stream has already arrived, so convey reads again. This read
+            // makes no system call unless the runtime expects more bytes. If a write has reported a
+            // reset of the source, convey does not read again, because the read would report a
+            // false end of the stream.
             let next = match n < SCRATCH && other != Some(Done::Reset) {
                 true => from.poll_read(cx, &mut buffer[n..]),
                 false => Poll::Pending,
@@ -356,7 +369,8 @@ impl OneWay {
                 n += more;
                 self.at_end = more == 0;
             }
-            // With `More::End`, TCP sends the last bytes and the end in one segment.
+            // With `More::End`, TCP can send the last bytes and the end of the stream in one
+            // segment.
             let more = if self.at_end { More::End } else { More::No };
             let sent = match to.poll_write(cx, &buffer[..n], more) {
                 Poll::Ready(Ok(sent)) => sent,
@@ -372,7 +386,7 @@ impl OneWay {
         })
     }
 
-    /// Fills the pipe; [`OneWay::poll_write_held`] empties it.
+    /// Splices bytes from the source into the pipe. [`OneWay::poll_write_held`] empties the pipe.
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -403,8 +417,9 @@ impl OneWay {
                 Poll::Ready(Ok(()))
             }
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Poll::Ready(Err(Done::ReadFailed)),
-            // No bytes, the end of the stream, or urgent data (RFC 9293, section 3.8.5), which
-            // stops splicing: only a read can find out.
+            // The splice moved nothing. The reason may be that no bytes have arrived, the end of
+            // the stream, or urgent data (RFC 9293, section 3.8.5), which stops a splice. Only a
+            // read shows which.
             _ => {
                 let read = self.poll_copy(cx, from, to, other);
                 self.splicing = true;

@@ -1,8 +1,7 @@
-//! Connection of a client from accept to its end: its state, its counts, and the snapshot that it
-//! uses.
+//! Connection of a client from accept to its end: state, counters, and the version of its frontend.
 //!
-//! The steps of its life are in other modules: `admission` (checks), `slots` (waits), `serve`
-//! (relaying), and `connect` (servers).
+//! The steps of a connection are in other modules: `admission` (checks), `slots` (waits), `connect`
+//! (servers) and `serve` (relay).
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 mod serve;
@@ -34,41 +33,41 @@ use convey_snapshot::{Frontend, Pool, Snapshot};
 use convey_stream::Leg;
 use convey_upstream::PickContext;
 
-/// TCP or QUIC connection of a client, counted from accept on. A drop before its end counts as a
-/// cut.
+/// TCP or QUIC connection of a client, counted as open from accept on. A drop without
+/// `TcpSession::end` counts as a cut connection.
 pub(super) struct TcpSession {
     pub(super) downstream: PickContext,
     pub(super) context: Arc<WorkerContext>,
-    /// Frontend as of accept or, if the client had to wait, as of the end of the wait.
+    /// Frontend, as of accept or of the end of the client's last wait.
     pub(super) frontend: Arc<Frontend>,
-    /// Timeouts as of the same time.
+    /// Timeouts, as of the same time as the frontend.
     pub(super) timeouts: Timeouts,
     totals: Arc<Traffic>,
     /// Whether the connection has a slot of its frontend.
     has_slot: bool,
-    /// Whether its frontend counts the connection as open: once, even if the connection releases
-    /// its slot and takes another.
+    /// Whether the frontend counts the connection as open. It counts the connection only once, even
+    /// if the connection releases its slot and takes another one.
     is_open: bool,
     ended: bool,
-    /// Reason of an early end.
+    /// Reason of an early end; `None` if the connection ends in order.
     reason: Option<Counter>,
-    /// Record for the access log and for traces, if either wants one.
+    /// Record for the access log and for traces; `None` if neither needs it.
     pub(super) record: Option<Box<SessionRecord>>,
-    /// Count among the connections of its client.
+    /// Guard that counts the connection in its client's shares.
     pub(super) counted: Counted,
-    /// Place in the queue of connections beyond their client's share of the frontend.
+    /// Place in the queue, if the connection waits for its client's share of the frontend.
     pub(super) waiting: Option<Waiting>,
-    /// Frontends that the connection has come through, if its client is one of convey's own
+    /// Frontends that the connection has passed through, if its client is one of convey's own
     /// sockets.
     pub(super) path: Option<Arc<FrontendPath>>,
-    /// Whether the connection begins with a PROXY header. Until the header arrives, the peer counts
-    /// as the client.
+    /// Whether the connection must begin with a PROXY header. Until the header arrives, the peer
+    /// counts as the client.
     pub(super) awaits_header: bool,
-    /// Facts of its TLS handshake.
+    /// Facts of the TLS handshake; `None` without TLS.
     pub(super) tls: Option<Arc<LoggedTls>>,
-    /// Route of its ClientHello, where its frontend has routes.
+    /// Route that the ClientHello selected, if the frontend has routes.
     pub(super) routed: Option<Box<Routed>>,
-    /// Entry in the registry, which may end the connection.
+    /// Entry in the registry, through which a reload or an operator ends the connection.
     pub(super) entry: RegisteredConnection,
 }
 
@@ -115,17 +114,17 @@ impl TcpSession {
         })
     }
 
-    /// Whether a refusal for this reason is hidden from the client.
+    /// Whether the client must not notice a refusal for this reason (`action = "drop"`).
     pub(super) fn is_dropped_for(&self, reason: Counter) -> bool {
         source::is_over_limit(reason) && self.frontend.config.limits.action == OverLimit::Drop
     }
 
-    /// Id of its frontend.
+    /// Id of the frontend.
     pub(super) fn frontend_id(&self) -> u32 {
         self.frontend.live.id
     }
 
-    /// Whether its PROXY header names no client.
+    /// Whether the connection has a PROXY header that names no client.
     pub(super) fn is_client_unnamed(&self) -> bool {
         self.awaits_header && self.downstream.proxy.is_none()
     }
@@ -135,8 +134,9 @@ impl TcpSession {
         self.downstream.client.ip()
     }
 
-    /// Returns its frontend in this snapshot, or the old version if a reload removed it. The
-    /// address may belong to another frontend now.
+    /// Returns the frontend's version in this snapshot, or the old version if a reload removed the
+    /// frontend. Does not look for the frontend only at the client's destination address, because
+    /// that may belong to another frontend now.
     pub(super) fn frontend_in<'a>(&'a self, snapshot: &'a Snapshot) -> &'a Arc<Frontend> {
         let is_ours = |frontend: &&Arc<Frontend>| Arc::ptr_eq(&frontend.live, &self.frontend.live);
         let at_address = snapshot.listener(&Endpoint::tcp(self.downstream.vip)).filter(is_ours);
@@ -144,20 +144,20 @@ impl TcpSession {
         at_address.or_else(anywhere).unwrap_or(&self.frontend)
     }
 
-    /// Counts the connection as closed at its frontend.
+    /// Counts the connection as closed at the frontend, if it was counted as open.
     fn count_closed(&mut self) {
         if mem::take(&mut self.is_open) {
             self.frontend.live.traffic.add(self.context.core, Counter::Closed, 1);
         }
     }
 
-    /// Remembers a socket towards a server, to detect loops.
+    /// Records a socket towards a server in `OwnSockets`, to detect loops.
     pub(super) fn remember(&self, socket: &Socket, server: SocketAddr) -> Option<OwnSocket> {
         let (own, frontend) = (&self.context.shared.own_sockets, self.frontend.live.id);
         own.note(socket, Endpoint::tcp(server), frontend, self.path.as_ref())
     }
 
-    /// Ends the connection of a client that gets no server. `reason` is `None` if the client has
+    /// Ends the connection of a client that convey does not serve. `reason` is `None` if the client
     /// closed in order.
     pub(super) fn refuse(&mut self, client: &Leg, reason: Option<Counter>) {
         if reason.is_some_and(|reason| self.is_dropped_for(reason)) {
@@ -172,9 +172,11 @@ impl TcpSession {
         if vip.ip().is_unspecified() { client.local_addr().ok() } else { Some(vip) }
     }
 
-    /// Loads the newest snapshot, which may have changed while the client waited. Only for
-    /// connections without a slot, because a slot belongs to the frontend. If a reload removed the
-    /// address, the frontend stays.
+    /// Updates frontend and timeouts from the newest snapshot, after a wait. If a reload removed
+    /// the address, the connection keeps its old frontend.
+    ///
+    /// Call this function only for connections without a slot, because a slot belongs to the old
+    /// frontend.
     fn reload(&mut self) {
         let snapshot = self.context.snapshot();
         if let Some(frontend) = snapshot.listener(&Endpoint::tcp(self.downstream.vip)) {
@@ -187,10 +189,11 @@ impl TcpSession {
         self.timeouts = snapshot.timeouts_of(&self.frontend);
     }
 
-    /// Current pool for this session: the pool of its route, or without a route the pool of the
-    /// frontend at the client's destination address. If a reload removed that address or changed
-    /// its mode, returns the newest pool of the same backend, or the old pool if the backend is
-    /// gone.
+    /// Returns the current pool for this session: the pool of its route, otherwise the pool of the
+    /// frontend at the client's destination address.
+    ///
+    /// If a reload removed that address or changed its mode, returns the newest pool of the same
+    /// backend. If the backend is gone, returns the old pool.
     pub(super) fn newest_pool(&self) -> Arc<Pool> {
         let snapshot = self.context.snapshot();
         if let Some(routed) = &self.routed {
@@ -204,7 +207,7 @@ impl TcpSession {
         }
     }
 
-    /// Notes that the client's connection is over; early if there is a reason.
+    /// Records the end of the client's connection. `reason` is `None` for an orderly end.
     pub(super) fn end(&mut self, reason: Option<Counter>) {
         (self.ended, self.reason) = (true, reason);
         if let Some(reason) = reason {
@@ -214,14 +217,14 @@ impl TcpSession {
         }
     }
 
-    /// Adds to a counter of the frontend and to that of all traffic.
+    /// Adds `n` to a counter of the frontend, and to the same counter of all traffic.
     pub(super) fn count(&self, counter: Counter, n: u64) {
         self.frontend.live.traffic.add(self.context.core, counter, n);
         self.totals.add(self.context.core, counter, n);
     }
 }
 
-/// Reason of the end of a connection; `None` if both sides have closed.
+/// Counter for this end of a connection; `None` if both sides have closed.
 pub(super) fn reason_of(end: RelayEnd) -> Option<Counter> {
     match end {
         RelayEnd::Closed => None,

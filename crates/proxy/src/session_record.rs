@@ -15,7 +15,7 @@ use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 use convey_upstream::{Permit, PickContext};
 
-/// Record of an open connection or session, which exists only if the access log or a trace wants
+/// Record of an open connection or UDP session. It exists only if the access log or a trace needs
 /// it.
 #[derive(Debug)]
 pub(super) struct SessionRecord {
@@ -23,27 +23,29 @@ pub(super) struct SessionRecord {
     log: Option<Arc<AccessLog>>,
     bytes_rx: AtomicU64,
     bytes_tx: AtomicU64,
-    /// Start of the wait for a connection slot or a server.
+    /// Time at which the wait for a slot or a server began: accept, or the arrival of the PROXY
+    /// header.
     waits_since: Instant,
     /// Time of the first attempt to connect.
     tried: Option<Instant>,
     connect: Option<Duration>,
     retries: u32,
-    /// Backend, and the last server that was tried.
+    /// Name of the backend, and the last server that convey tried.
     server: Option<(Arc<str>, ServedBy)>,
 }
 
-/// Facts about a client that are known only at the end of its connection.
+/// Facts about a client connection that its record gets only at the end.
 #[derive(Default)]
 pub(super) struct ClientFacts<'a> {
-    /// TLS handshake with the client.
+    /// Facts of the TLS handshake with the client.
     pub(super) tls: Option<Arc<LoggedTls>>,
-    /// Route that the connection took.
+    /// Route that the ClientHello selected.
     pub(super) routed: Option<&'a Routed>,
 }
 
 impl SessionRecord {
-    /// Begins the record of a client that came at `began`, if the access log or a trace wants it.
+    /// Creates the record of a client that arrived at `began`. Returns `None` if neither the access
+    /// log nor a trace needs it.
     pub(super) fn begin(shared: &WorkersShared, began: Instant) -> Option<Box<SessionRecord>> {
         let log = shared.access_log.chooses_one().then(|| shared.access_log.clone());
         (log.is_some() || shared.trace.is_watched()).then(|| {
@@ -60,13 +62,13 @@ impl SessionRecord {
         })
     }
 
-    /// Notes that the PROXY header has arrived: the wait for a server begins now.
+    /// Records that the PROXY header has arrived: the wait for a server begins now.
     pub(super) fn has_header(&mut self) {
         self.waits_since = Instant::now();
     }
 
-    /// Counts bytes from and to the client. One task has the record, so plain loads and stores
-    /// suffice.
+    /// Counts bytes from the client (`rx`) and to the client (`tx`). Only one task writes the
+    /// record, so plain loads and stores suffice.
     pub(super) fn count(&self, rx: u64, tx: u64) {
         for (bytes, n) in [(&self.bytes_rx, rx), (&self.bytes_tx, tx)] {
             bytes.store(bytes.load(Ordering::Relaxed) + n, Ordering::Relaxed);
@@ -78,25 +80,25 @@ impl SessionRecord {
         (self.bytes_rx.load(Ordering::Relaxed), self.bytes_tx.load(Ordering::Relaxed))
     }
 
-    /// Notes an attempt to connect to the server of a permit at `addr`.
+    /// Records an attempt to connect to the permit's server at `addr`.
     pub(super) fn tries(&mut self, permit: &Permit, addr: SocketAddr, at: Instant) {
         self.retries += u32::from(self.tried.is_some());
         self.tried.get_or_insert(at);
         self.moves_to(permit, addr);
     }
 
-    /// Notes that the server has accepted the connection.
+    /// Records that the server has accepted the connection.
     pub(super) fn connected(&mut self) {
         self.connect = self.tried.map(|tried| tried.elapsed());
     }
 
-    /// Notes that a session continues with the server of this permit.
+    /// Records that a session now uses the server of this permit.
     pub(super) fn moves_to(&mut self, permit: &Permit, addr: SocketAddr) {
         let (backend, name) = permit.names();
         self.server = Some((backend, ServedBy { name, addr }));
     }
 
-    /// Logs the end of the connection.
+    /// Writes the record to the access log, if the connection is logged.
     pub(super) fn end(
         self,
         downstream: &PickContext,
@@ -137,7 +139,8 @@ impl SessionRecord {
     }
 }
 
-/// End of a connection for this reason; `usual` without a reason.
+/// Ending of a connection for the access log: the kind that matches the reason, or `usual` without
+/// a reason.
 pub(super) fn ending_for(reason: Option<Counter>, usual: Termination) -> Ending {
     let Some(reason) = reason else { return Ending::usual(usual) };
     let termination = match reason {

@@ -1,4 +1,4 @@
-//! Sockets with the options that the proxy needs.
+//! Listening sockets with the options that the proxy needs.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use convey_model::Endpoint;
 
-/// Error of an address that cannot be listened on.
+/// Error of a failed bind: convey cannot listen on an address.
 #[derive(Debug, Error)]
 #[error("cannot listen on {at}: {cause}{}", remedy(*at, cause))]
 pub struct BindError {
@@ -26,14 +26,14 @@ impl BindError {
         self.at
     }
 
-    /// Whether another socket has the address.
+    /// Whether another socket has bound the address.
     pub fn is_taken(&self) -> bool {
         self.cause.kind() == io::ErrorKind::AddrInUse
     }
 }
 
-/// Tries to bind each of these places, like a start, and closes the sockets again. Returns the
-/// failures.
+/// Tries to bind each of these endpoints, as convey does at its start, and closes the sockets
+/// again. Returns the failures.
 pub fn try_to_bind<'a>(places: impl IntoIterator<Item = &'a Endpoint>) -> Vec<BindError> {
     let refused = |at: &Endpoint| {
         let kind = match at.protocol {
@@ -45,8 +45,7 @@ pub fn try_to_bind<'a>(places: impl IntoIterator<Item = &'a Endpoint>) -> Vec<Bi
     places.into_iter().filter_map(refused).collect()
 }
 
-/// Advice for operators on an address that cannot be listened on; empty if the cause is clear by
-/// itself.
+/// Advice for operators after a failed bind. Empty if the cause needs no explanation.
 pub fn remedy(at: Endpoint, cause: &io::Error) -> String {
     let port = at.addr.port();
     match cause.kind() {
@@ -69,20 +68,20 @@ pub fn remedy(at: Endpoint, cause: &io::Error) -> String {
     }
 }
 
-/// Limits the TTL of the reset that ends a connection to one hop, so that the client does not
-/// receive it.
+/// Limits the TTL of a connection to one hop, so that the reset at its end does not reach the
+/// client.
 pub(super) fn keep_reset_near(stream: &TcpStream) {
     let socket = SockRef::from(stream);
-    // The socket's family has one of these options; an IPv4 client of an IPv6 socket has both.
+    // Each option is for one address family, so the call for the other family may fail.
     let _ = (socket.set_ttl_v4(1), socket.set_unicast_hops_v6(1));
 }
 
 /// Length of the accept queue; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
 
-/// Binds `addr` `count` times; the kernel spreads new connections over the sockets. `ours` are the
-/// addresses that this process has bound. All sockets `handed` over by another process are used,
-/// because clients wait in them.
+/// Creates `count` listening sockets at `addr`; the kernel distributes new connections over them.
+/// Uses all sockets in `handed`, which another process has handed over, because clients may wait in
+/// their accept queues. `ours` are the addresses that this process has bound already.
 pub(super) fn listen(
     addr: SocketAddr,
     count: usize,
@@ -102,9 +101,11 @@ pub(super) fn listen(
     handed.chain((0..missing).map(|_| socket())).collect()
 }
 
-/// Fails if another process has bound `addr`: with SO_REUSEPORT alone a second balancer would share
-/// the port unnoticed. A bind without SO_REUSEPORT fails if any socket is there, so the check is
-/// skipped where an address of `ours` overlaps.
+/// Returns an error if another process has bound `addr`. Without this check, a second load balancer
+/// could share the port unnoticed through SO_REUSEPORT.
+///
+/// The check binds without SO_REUSEPORT, which also fails if a socket of this process has the
+/// address. So the check is skipped if an address in `ours` overlaps with `addr`.
 pub(super) fn check_is_free(
     addr: SocketAddr,
     kind: Type,
@@ -116,13 +117,14 @@ pub(super) fn check_is_free(
     Ok(())
 }
 
-/// Creates a socket that shares `addr` with other sockets of this process.
+/// Creates a socket at `addr` that shares the address with other sockets of this process
+/// (SO_REUSEPORT).
 pub(super) fn bound(addr: SocketAddr, kind: Type) -> io::Result<Socket> {
     bind(addr, kind, true)
 }
 
-/// Creates a UDP socket that shares `addr`, with this receive buffer. Without privileges the kernel
-/// lowers the buffer to `net.core.rmem_max`.
+/// Creates a UDP socket at `addr` that shares the address, with a receive buffer of this many
+/// bytes. Without privileges, the kernel limits the buffer to `net.core.rmem_max`.
 pub(super) fn bound_for_datagrams(addr: SocketAddr, receive_buffer: usize) -> io::Result<UdpSocket> {
     let socket = bound(addr, Type::DGRAM)?;
     if set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
@@ -131,7 +133,8 @@ pub(super) fn bound_for_datagrams(addr: SocketAddr, receive_buffer: usize) -> io
     Ok(socket.into())
 }
 
-/// Original destination of a client's connection, before NAT on this host; `None` without NAT.
+/// Original destination of a client's connection, before NAT on this host changed it; `None`
+/// without NAT.
 pub(super) fn asked_before_nat(stream: &TcpStream) -> Option<SocketAddr> {
     let socket = SockRef::from(stream);
     let asked = match stream.local_addr().ok()?.is_ipv4() {
@@ -141,14 +144,13 @@ pub(super) fn asked_before_nat(stream: &TcpStream) -> Option<SocketAddr> {
     asked.ok()?.as_socket()
 }
 
-/// Reduces the accept queue to the kernel's minimum (one connection), before the queue is emptied
+/// Reduces the accept queue to the kernel's minimum (one connection). convey then empties the queue
 /// for the last time.
 pub(super) fn queue_no_more(listener: &tokio::net::TcpListener) {
     let _ = SockRef::from(listener).listen(0);
 }
 
-/// Enables keep-alive probes, so that convey notices within two and a half minutes that a peer has
-/// vanished.
+/// Enables keep-alive probes, so that convey notices a vanished peer within two and a half minutes.
 pub(super) fn keep_alive(socket: &SockRef<'_>) -> io::Result<()> {
     let probes =
         TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
@@ -160,16 +162,17 @@ fn bind(addr: SocketAddr, kind: Type, reuse_port: bool) -> io::Result<Socket> {
     if addr.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // UDP has no TIME-WAIT: there the option would let other programs share the port.
+    // SO_REUSEADDR is only for TCP, which has TIME-WAIT. For UDP, the option would let other
+    // programs share the port.
     if kind == Type::STREAM {
         socket.set_reuse_address(true)?;
-        // Small writes are sent at once. Accepted connections inherit both options from their
-        // listener (tcp(7)).
+        // TCP_NODELAY: the kernel sends small writes immediately. Accepted connections inherit both
+        // options from their listener (tcp(7)).
         socket.set_tcp_nodelay(true)?;
         keep_alive(&SockRef::from(&socket))?;
     }
     socket.set_reuse_port(reuse_port)?;
-    // A standby listens before it has the address.
+    // IP_FREEBIND: a standby node listens before it has the address.
     match addr.is_ipv4() {
         true => socket.set_freebind_v4(true)?,
         false => socket.set_freebind_v6(true)?,
@@ -178,10 +181,11 @@ fn bind(addr: SocketAddr, kind: Type, reuse_port: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Warning for operators if no interface of this host has an address, so that no client reaches it
-/// yet.
+/// Warning for operators if no interface of this host has an address, so that clients cannot reach
+/// it yet. `None` if an interface has the address.
 pub fn missing_address(ip: IpAddr) -> Option<String> {
-    // The kernel knows all addresses of a host, including those of routes.
+    // A bind is the best check: the kernel accepts all addresses of the host, including those that
+    // are local only because of a route.
     let bound = std::net::UdpSocket::bind((ip, 0));
     if !bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable) {
         return None;

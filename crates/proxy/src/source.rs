@@ -1,4 +1,5 @@
-//! Limits of a source at a frontend: TCP connections and UDP sessions count alike.
+//! Limits of a source (the network of a client) at a frontend. TCP connections and UDP sessions
+//! count alike.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,7 +8,8 @@ use convey_model::{CountedSource, Excess, Sources, Timestamp};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 
-/// Counts a new connection of a client at its source. `None` if the source has no limits.
+/// Counts a new connection of a client at its source. Returns `None` if the source has no limits,
+/// or if the table of sources is full.
 ///
 /// # Errors
 /// Reason of the refusal.
@@ -20,7 +22,7 @@ pub(super) fn count(
     sources.begin_counted(client, &frontend.config.limits, now).map_err(reason)
 }
 
-/// Reason of a refusal, for the counters.
+/// Returns the counter of a refusal because of this exceeded limit.
 pub fn reason(excess: Excess) -> Counter {
     match excess {
         Excess::Connections => Counter::RefusedSourceConnections,
@@ -28,25 +30,27 @@ pub fn reason(excess: Excess) -> Counter {
     }
 }
 
-/// Counts an open connection regardless of the limits. `None` if the source has no limits.
+/// Counts an open connection at its source, even beyond the limits. Returns `None` if the source
+/// has no limits, or if the table of sources is full.
 pub(super) fn count_open(frontend: &Frontend, client: IpAddr) -> Option<CountedSource> {
     limited(frontend, client)?.opened_counted(client)
 }
 
-/// Gives back a counted connection that was not established, so that it does not use up the
-/// source's rate.
+/// Returns the rate token of a connection that was counted but not established, so that it does not
+/// use up the rate of its source.
 pub(super) fn give_back(frontend: &Frontend, client: IpAddr) {
     if let Some(sources) = limited(frontend, client) {
         sources.give_back(client, &frontend.config.limits);
     }
 }
 
-/// Sources of a frontend, if this client counts at its own source.
+/// Returns the frontend's table of sources; `None` if the frontend has no limits for sources, or
+/// trusts this client.
 pub(super) fn limited(frontend: &Frontend, client: IpAddr) -> Option<&Arc<Sources>> {
     frontend.sources.as_ref().filter(|_| !frontend.config.trusts(client))
 }
 
-/// Whether this is a refusal because of a source's limits.
+/// Whether `reason` is a refusal because of a source's limits.
 pub(super) fn is_over_limit(reason: Counter) -> bool {
     matches!(reason, Counter::RefusedSourceConnections | Counter::RefusedSourceRate)
 }

@@ -1,10 +1,10 @@
-//! Routes of TLS connections: the server name and the protocols in the ClientHello select the
-//! backend. convey decrypts nothing for that. For a client with a TLS session of convey's own, it
-//! takes both from the handshake.
+//! Routes of TLS connections: the server name (SNI) and the protocols (ALPN) in the ClientHello
+//! select the backend. convey decrypts nothing for that. If convey itself terminates TLS, it takes
+//! both from its own handshake.
 //!
-//! convey peeks at the hello in the socket's receive buffer: a slow client takes no memory of this
-//! process, and the server gets the bytes unchanged. The hello has a time limit, because a silent
-//! client would keep its connection slot.
+//! convey peeks at the ClientHello, which stays in the socket's receive buffer. So a slow client
+//! uses no memory of this process, and the server receives the bytes unchanged. The ClientHello has
+//! a time limit, because a silent client would otherwise keep its connection slot.
 
 use std::io;
 use std::sync::Arc;
@@ -26,30 +26,31 @@ use convey_tls::SessionFacts;
 use convey_trace::ConnectionStep;
 use convey_upstream::PickContext;
 
-/// Time limit for a hello after admission: three lost segments in a row, one after the other.
+/// Time limit for the ClientHello after admission. It suffices for three losses of a segment in a
+/// row.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time that a client without a route has to read the alert.
+/// Maximum time for a client without a route to read the alert.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Server name of a client, and its route.
+/// Server name of a ClientHello, and the route that it selected.
 #[derive(Debug)]
 pub(super) struct Routed {
-    /// Server name of the hello.
+    /// Server name (SNI) of the ClientHello, if it has one.
     sni: Option<Box<str>>,
-    /// Route; `None` if no route matches, or a reload removed the routes.
+    /// Selected route; `None` if no route matches, or a reload removed the routes.
     route: Option<Arc<SniRoute>>,
-    /// Backend as of the choice.
+    /// Pool of the route, as of the selection.
     pool: Arc<Pool>,
 }
 
-/// Reason why there is no hello.
+/// Reason why no valid ClientHello was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NoHello {
     /// The client closed without a byte.
     Silent,
     Reset,
-    /// The client closed within its hello.
+    /// The client closed before its ClientHello was complete.
     Cut,
     Malformed(HelloFault),
 }
@@ -58,22 +59,22 @@ enum NoHello {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RouteRejection {
     NotTls,
-    /// The client speaks TLS, and gets this alert.
+    /// The client speaks TLS, but no route matches. convey sends this alert.
     NoRoute(HelloAlert),
 }
 
 impl Routed {
-    /// Backend of the route.
+    /// Pool of the route, as of the selection.
     pub(super) fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// Server name and route, for the access log.
+    /// Server name and name of the route, for the access log.
     pub(super) fn logged(&self) -> LoggedHello {
         LoggedHello { sni: self.sni.clone(), route: self.route.as_ref().map(|route| route.name.clone()) }
     }
 
-    /// Adds to a counter of the route.
+    /// Adds 1 to a counter of the route, if there is one.
     pub(super) fn count(&self, core: usize, counter: Counter) {
         if let Some(route) = &self.route {
             route.live.traffic.add(core, counter, 1);
@@ -82,8 +83,8 @@ impl Routed {
 }
 
 impl TcpSession {
-    /// Chooses a route by the client's hello, if the frontend has routes. `early` holds the bytes
-    /// that have been read already.
+    /// Selects a route by the ClientHello, if the frontend has routes. `early` holds the bytes that
+    /// have been read from the client already.
     ///
     /// # Errors
     /// Reason of the end; `None` if the client has closed in order.
@@ -95,7 +96,7 @@ impl TcpSession {
         if self.frontend.sni.is_none() {
             return Ok(());
         }
-        // A box, so that connections without routes hold no memory for it.
+        // The future is boxed, so that connections without routes hold no memory for it.
         let hello = match Box::pin(self.hello_of(client, early)).await? {
             Ok(hello) => hello,
             Err(NoHello::Silent) => {
@@ -118,14 +119,15 @@ impl TcpSession {
             Err(RouteRejection::NotTls) => return Err(Some(Counter::NotTls)),
             Err(RouteRejection::NoRoute(alert)) => alert,
         };
-        // Within convey's own TLS session the alert would have to be encrypted.
+        // The alert is plain text, so convey does not send it if it terminates TLS.
         if client.stream.facts().is_none() {
             tell(client, alert).await;
         }
         Err(Some(Counter::NoRoute))
     }
 
-    /// Returns the client's hello; `None` if the client does not speak TLS.
+    /// Returns the ClientHello; `None` if the client does not speak TLS. The outer error is a
+    /// timeout, the inner error a missing or invalid ClientHello.
     async fn hello_of(
         &self,
         client: &Leg,
@@ -140,18 +142,18 @@ impl TcpSession {
         let limit = self.frontend.config.limits.first_byte_timeout.filter(|_| early.is_empty());
         if let Some(limit) = limit {
             let first = timeout_at(self.downstream.began + limit, client.tcp().readable());
-            // The next read reports an error again.
+            // Ignores an error of the socket here, because the next read reports it.
             _ = first.await.map_err(|_| Counter::FirstByteTimeout)?;
         }
         timeout(HELLO_TIMEOUT, receive(client.tcp(), early)).await.map_err(|_| Counter::HelloTimeout)
     }
 
-    /// Selects the route of this snapshot for a hello; `hello` is `None` if the client does not
-    /// speak TLS.
+    /// Selects the route for a ClientHello in this snapshot. `hello` is `None` if the client does
+    /// not speak TLS.
     fn go_by(&mut self, hello: Option<ClientHello>, snapshot: &Snapshot) -> Result<(), RouteRejection> {
         let newest = self.frontend_in(snapshot).clone();
-        // A reload may have removed the routes. In mode http a connection has to be served as HTTP
-        // from its beginning, so the old frontend is used.
+        // A reload may have changed the frontend. If it is now in mode http, this connection keeps
+        // the old version, because it did not begin as an HTTP connection.
         let frontend = if newest.config.mode.is_http() { self.frontend.clone() } else { newest };
         let route = match (&frontend.sni, &hello) {
             (Some(routes), Some(hello)) => routes.route(hello.server_name.as_deref(), hello.alpn()),
@@ -179,14 +181,15 @@ impl TcpSession {
         no_way.map_or(Ok(()), Err)
     }
 
-    /// Backend that serves the client, as of the choice.
+    /// Pool that serves the client: that of its route, otherwise that of the frontend.
     pub(super) fn pool(&self) -> &Arc<Pool> {
         self.routed.as_ref().map_or(&self.frontend.pool, |routed| &routed.pool)
     }
 }
 
-/// Sends an alert to a client, and closes the connection in order. Reads the remaining bytes first,
-/// because unread bytes would reset the connection before the client has read the alert.
+/// Sends an alert to a client, and closes the connection in order. Reads and discards the remaining
+/// bytes before the close, because unread bytes would cause a reset, and the client might lose the
+/// alert.
 async fn tell(client: &mut Leg, alert: HelloAlert) {
     if let Some(Ok(_)) = try_write(client.tcp(), &alert.record(), More::No) {
         client.close_in_order();
@@ -194,7 +197,8 @@ async fn tell(client: &mut Leg, alert: HelloAlert) {
     }
 }
 
-/// Waits for a complete hello; `None` if the bytes are not TLS. They stay in the socket.
+/// Waits for a complete ClientHello; returns `None` if the bytes are not TLS. The bytes stay in the
+/// socket's receive buffer.
 async fn receive(stream: &TcpStream, early: &[u8]) -> Result<Option<ClientHello>, NoHello> {
     let mut verdict = parse(early);
     loop {
@@ -209,8 +213,8 @@ async fn receive(stream: &TcpStream, early: &[u8]) -> Result<Option<ClientHello>
     }
 }
 
-/// Parses the bytes that have arrived. If more are needed, the socket becomes readable again with
-/// the next bytes.
+/// Peeks at the bytes that have arrived, and parses them. If more bytes are needed, clears the
+/// readiness of the socket, so that it becomes readable again with the next bytes.
 fn look(stream: &TcpStream, early: &[u8], ready: Ready) -> Result<HelloVerdict, NoHello> {
     let mut buffer = [0; MAX_HELLO];
     let start = early.len().min(MAX_HELLO);
@@ -244,7 +248,7 @@ mod tests {
 
     use super::*;
 
-    /// A hello for the name `a.example`.
+    /// A ClientHello for the server name `a.example`.
     const HELLO: &[u8] =
         b"\x16\x03\x01\x00\x45\x01\x00\x00\x41\x03\x0377777777777777777777777777777777\0\0\x02\x13\x01\x01\0\
         \0\x16\0\0\0\x0e\0\x0c\0\0\x09a.example\0\x17\0\0";

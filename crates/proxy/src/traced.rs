@@ -11,7 +11,7 @@ use convey_tls::{TlsError, handshake_fault};
 use convey_trace::{ConnectionStep, TraceEvent, TraceStep};
 use convey_upstream::PickContext;
 
-/// Sends a step to the subscribers of traces, if there are any.
+/// Sends a step of a connection or session to the trace subscribers, if there are any.
 #[inline]
 pub(super) fn tell(
     context: &WorkerContext,
@@ -32,13 +32,13 @@ pub(super) fn tell(
     });
 }
 
-/// Step of datagrams that were dropped for this reason.
+/// Trace step of a datagram that was dropped for this reason.
 pub(super) fn drops(reason: Counter) -> ConnectionStep {
     let label = if reason.label().is_empty() { reason.drop_label() } else { reason.label() };
     ConnectionStep::Dropped { reason: label }
 }
 
-/// Step of the end of a connection.
+/// Trace step of the end of a connection.
 pub(super) fn end(ending: Ending, bytes: Option<(u64, u64)>, downstream: &PickContext) -> ConnectionStep {
     match (ending.termination, ending.reason) {
         (Termination::Refused, Some(reason)) => ConnectionStep::Refused { reason },
@@ -46,14 +46,15 @@ pub(super) fn end(ending: Ending, bytes: Option<(u64, u64)>, downstream: &PickCo
     }
 }
 
-/// Step of a failed connect.
+/// Trace step of a failed connect to a server.
 pub(super) fn connect_failed(error: &io::Error) -> ConnectionStep {
     let fault = error.get_ref().and_then(|error| error.downcast_ref::<TlsError>()).map(handshake_fault);
     ConnectionStep::ConnectFailed { errno: error.raw_os_error(), fault }
 }
 
 impl TcpSession {
-    /// Traces a step of the connection, which may concern a server.
+    /// Sends a step of this connection to the trace subscribers. `server` is the id of the server
+    /// that the step concerns, if any.
     #[inline]
     pub(super) fn trace(&self, server: Option<u32>, step: ConnectionStep) {
         tell(&self.context, &self.downstream, &self.frontend, server, step);

@@ -1,6 +1,6 @@
-//! Receive windows of relayed connections: the kernel buffers no more for a direction than its
-//! other end has taken so far. Bytes that the other end does not read waste memory, and many such
-//! buffers starve all other connections.
+//! Receive windows of relayed connections. The receive buffer of a direction grows only with the
+//! bytes that its destination has acknowledged. Otherwise the kernel would buffer many bytes that
+//! the destination does not read, and many such buffers would starve all other connections.
 
 use std::io;
 
@@ -11,63 +11,64 @@ use super::window_budget::{BlockedBytes, WindowSlot};
 use convey_model::client_of;
 use convey_stream::tcp_info;
 
-/// Bytes moved before the first [`Window::begin`], unless the relay calls it earlier: the kernel
-/// begins with 128 KiB.
+/// Number of moved bytes after which a direction calls [`Window::begin`], unless the relay has
+/// called it earlier. The kernel begins with a buffer of 128 KiB.
 const MIN_MOVED: u64 = 16 * 1024;
 
-/// Bytes that are spliced at once in the state [`WindowState::New`].
+/// Maximum size of one splice in the state [`WindowState::New`], in bytes.
 const FIRST_SPLICES: usize = 64 * 1024;
 
-/// Upper bound of the receive buffer of a direction that is not known to flow. The window is
-/// between half of it and all of it.
+/// Maximum receive buffer, in bytes, of a direction without a slot. The window is between half of
+/// the buffer and all of it.
 pub(super) const WIDEST: u64 = 256 * 1024;
 
-/// Acknowledged bytes from which on a direction flows: more than the buffers of an end that reads
-/// nothing.
+/// Number of acknowledged bytes from which on a direction counts as flowing. The buffers of a
+/// destination that reads nothing are smaller, so this destination must have read some bytes.
 const FLOWING: u64 = 512 * 1024;
 
-/// Bytes moved between two checks of the other end's acknowledgements.
+/// Number of moved bytes between two checks of the destination's acknowledgements.
 const ASK: u64 = 128 * 1024;
 
-/// Receive window of a direction. The first bytes use the kernel's own window, which suffices for
-/// most connections.
+/// Receive window of one direction of a relayed connection. The first bytes use the kernel's
+/// default window, which suffices for most connections.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// Bytes moved at which the next check is due; 0 before the first.
+    /// Number of moved bytes at which the next check is due; 0 before [`Window::begin`].
     next: u64,
-    /// Bytes moved at the last pulse.
+    /// Number of moved bytes at the last pulse.
     at_pulse: u64,
     state: WindowState,
 }
 
 #[derive(Debug, Default)]
 enum WindowState {
-    /// No check has shown yet that the direction flows.
+    /// No check has shown yet that the destination reads.
     #[default]
     New,
-    /// The direction flows.
+    /// The direction flows, and has no slot.
     Flowing,
-    /// The direction flows, and has one of the thread's slots.
+    /// The direction flows, and has one of the thread's slots: the kernel chooses its window.
     Unlimited { _slot: Box<WindowSlot> },
-    /// The direction was unlimited until it was blocked. It holds the bytes that it got then, and
-    /// gets no more until the other end has taken them.
+    /// The direction was unlimited until its destination stopped reading. The direction holds the
+    /// bytes that it has buffered, and buffers no more until the destination has accepted them.
     Blocked { _held: BlockedBytes },
 }
 
 impl Window {
-    /// Keeps the kernel from changing the receive buffer. A smaller buffer would drop bytes that
-    /// fit into the window of the sender.
+    /// Stops the kernel from growing the receive buffer. The buffer keeps its size, because a
+    /// smaller one would drop bytes that the advertised window allows.
     pub(super) fn begin(&mut self, from: &TcpStream) {
         let _ = socket_options::lock_receive_buffer(from, true);
         self.next = ASK;
     }
 
-    /// Upper bound of the bytes to splice at once, `most` at most.
+    /// Maximum size of the next splice in bytes; `most` unless the direction is new.
     pub(super) fn most(&self, most: usize) -> usize {
         if matches!(self.state, WindowState::New) { FIRST_SPLICES } else { most }
     }
 
-    /// Makes room for more if the direction, which has moved so many bytes, flows.
+    /// Widens the window if the direction flows. `moved` is the number of bytes that the direction
+    /// has moved so far.
     #[inline]
     pub(super) fn on_moved(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
         if moved < self.next.max(MIN_MOVED) {
@@ -80,9 +81,9 @@ impl Window {
         }
     }
 
-    /// Releases the slot of a direction that has moved no byte since the last pulse. If it is
-    /// blocked, it may still hold the slot's bytes, so it keeps the slot unless the budget has room
-    /// for them.
+    /// Releases the slot of a direction that has moved no byte since the last pulse. A blocked
+    /// direction may still hold a full buffer. So it releases the slot only if the budget for
+    /// blocked directions has room for these bytes.
     pub(super) fn on_pulse(&mut self, moved: u64, is_blocked: bool, from: &TcpStream) {
         let stands_still = moved == self.at_pulse;
         self.at_pulse = moved;
@@ -113,7 +114,7 @@ impl Window {
         }
     }
 
-    /// Takes a slot if one is free for the end that the direction leads to.
+    /// Takes a slot if one is free for the destination of the direction.
     fn take_slot(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
         self.next = moved + FLOWING;
         self.state = WindowState::Flowing;
@@ -130,23 +131,23 @@ impl Window {
 /// Lets the kernel choose the size of the receive buffer again.
 fn unlimit(from: &TcpStream) -> io::Result<()> {
     socket_options::lock_receive_buffer(from, false)?;
-    // The window may have been limited.
+    // Also removes the limit of the window that `limit` or `widen` may have set.
     socket_options::clamp_window(from, SockRef::from(from).recv_buffer_size()?)
 }
 
-/// Shrinks the window to [`WIDEST`] while its sender uses up the window that it has. The buffer
-/// keeps its size, because the kernel would not grow it a second time.
+/// Limits the window to [`WIDEST`]. It shrinks as the sender uses up the window that it already
+/// has. The buffer keeps its size, because the kernel would not grow it a second time.
 fn limit(from: &TcpStream) -> io::Result<()> {
     socket_options::lock_receive_buffer(from, true)?;
     socket_options::clamp_window(from, WIDEST as usize)
 }
 
-/// Grows the receive buffer to this size, if it is smaller.
+/// Grows the receive buffer to this size in bytes, if it is smaller.
 fn widen(from: &TcpStream, bytes: usize) {
     let socket = SockRef::from(from);
     if socket.recv_buffer_size().is_ok_and(|has| has < bytes) {
-        // The kernel doubles this size. The window has its own limit, from the size of the buffer
-        // before.
+        // The kernel doubles the size that it is given. The window also has its own limit, which
+        // still comes from the old size of the buffer.
         let _ = socket.set_recv_buffer_size(bytes / 2);
         let _ = socket_options::clamp_window(from, bytes);
     }
@@ -163,12 +164,12 @@ mod socket_options {
     /// From include/uapi/linux/socket.h: locks the size of the receive buffer.
     const SOCK_RCVBUF_LOCK: c_int = 2;
 
-    /// Locks the size of the receive buffer, or lets the kernel choose it again.
+    /// Locks the size of the receive buffer, or lets the kernel adapt it again.
     pub(super) fn lock_receive_buffer(socket: &impl AsRawFd, locked: bool) -> io::Result<()> {
         set(socket, libc::SOL_SOCKET, SO_BUF_LOCK, if locked { SOCK_RCVBUF_LOCK } else { 0 })
     }
 
-    /// Limits the window that is advertised to the sender.
+    /// Limits the advertised receive window, in bytes.
     pub(super) fn clamp_window(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
         set(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, c_int::try_from(bytes).unwrap_or(c_int::MAX))
     }
@@ -201,7 +202,7 @@ mod tests {
         Window { state: WindowState::Flowing, ..Window::default() }
     }
 
-    /// Window with a slot.
+    /// Returns a window that has a slot.
     fn unlimited(from: &TcpStream, to: &TcpStream) -> Window {
         let mut window = flowing();
         window.on_moved(FLOWING, from, to);
@@ -261,7 +262,7 @@ mod tests {
         let (from, to) = stream().await;
         let buffer = SockRef::from(&from).recv_buffer_size().unwrap() as u64;
         window_budget::set(3, buffer);
-        // A second slot would go to the same end.
+        // Both directions have the same destination.
         let (_, other) = stream().await;
         let mut blocked = [unlimited(&from, &to), unlimited(&from, &other)];
         for _ in 0..9 {

@@ -1,4 +1,5 @@
-//! Budget of one thread for wide receive windows, and for the bytes of blocked directions.
+//! Memory budget of one thread for wide receive windows: slots of unlimited directions, and bytes
+//! that blocked directions hold.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,15 +8,18 @@ use std::fs;
 use super::window::WIDEST;
 use convey_model::Prefix;
 
-/// Upper bound of the bytes that the unlimited directions of one thread hold if all are blocked.
-/// With the usual 6 MB of `net.ipv4.tcp_rmem`, that allows 42 directions. All others stay at
-/// [`WIDEST`], which gives 128 MB/s at a round-trip time of a millisecond, but 3 MB/s at fifty.
+/// Upper bound of the bytes that the unlimited directions of one thread hold if all of them are
+/// blocked. With the usual maximum of 6 MB in `net.ipv4.tcp_rmem`, this allows 42 directions.
+///
+/// All other directions stay at [`WIDEST`], which gives 128 MB/s at a round-trip time of 1 ms, but
+/// only 3 MB/s at 50 ms.
 const UNLIMITED: u64 = 256 * 1024 * 1024;
 
-/// Lower bound of the unlimited directions in one thread, whatever `net.ipv4.tcp_rmem` is.
+/// Minimum number of unlimited directions in one thread, even if `net.ipv4.tcp_rmem` is large.
 const FEWEST: u64 = 8;
 
-/// Upper bound of the bytes that blocked directions hold after they have released their slots.
+/// Upper bound of the bytes that the blocked directions of one thread hold after they have released
+/// their slots.
 const MAX_BLOCKED_BYTES: u64 = 256 * 1024 * 1024;
 
 thread_local! {
@@ -27,21 +31,21 @@ thread_local! {
 
 #[derive(Debug)]
 struct WindowBudget {
-    /// Number of free slots.
+    /// Number of free slots for unlimited directions.
     free: u64,
-    /// Number of slots of each end that directions lead to.
+    /// Number of taken slots of each destination.
     taken: HashMap<Prefix, u64>,
-    /// Bytes that blocked directions may still take.
+    /// Number of bytes that further blocked directions may hold.
     held_free: u64,
 }
 
-/// Right of one direction to a wide window, until the drop.
+/// Slot that allows one direction a wide window. The drop releases the slot.
 #[derive(Debug)]
 pub(super) struct WindowSlot {
     to: Prefix,
 }
 
-/// Bytes that a blocked direction holds, charged until the drop.
+/// Guard that charges the bytes of a blocked direction to the budget until it is dropped.
 #[derive(Debug)]
 pub(super) struct BlockedBytes {
     bytes: u64,
@@ -54,8 +58,9 @@ impl WindowBudget {
 }
 
 impl WindowSlot {
-    /// Takes a slot for a direction that leads to this end; each end gets at most as many slots as
-    /// are left then. The end that a direction leads to decides whether it is blocked.
+    /// Takes a slot for a direction to this destination. Returns `None` if no slot is free, or if
+    /// the destination already has as many slots as are still free. The limit is by destination,
+    /// because the destination decides whether a direction is blocked.
     pub(super) fn take(to: Prefix) -> Option<WindowSlot> {
         BUDGET.with_borrow_mut(|budget| {
             let has = budget.taken.get(&to).copied().unwrap_or_default();
@@ -86,7 +91,8 @@ impl Drop for WindowSlot {
 }
 
 impl BlockedBytes {
-    /// Charges this number of bytes, if the budget has room for them.
+    /// Charges this number of bytes to the budget. Returns `None` if the budget has no room for
+    /// them.
     pub(super) fn charge(bytes: u64) -> Option<BlockedBytes> {
         BUDGET.with_borrow_mut(|budget| {
             budget.held_free = budget.held_free.checked_sub(bytes)?;
@@ -101,7 +107,7 @@ impl Drop for BlockedBytes {
     }
 }
 
-/// Number of unlimited directions in a thread, with this `net.ipv4.tcp_rmem`.
+/// Number of slots for unlimited directions in a thread, with this value of `net.ipv4.tcp_rmem`.
 fn slots(tcp_rmem: &str) -> u64 {
     let widest = tcp_rmem.split_whitespace().nth(2).and_then(|most| most.parse().ok());
     (UNLIMITED / widest.unwrap_or(u64::MAX).max(WIDEST)).max(FEWEST)
@@ -113,7 +119,7 @@ pub(super) fn set(slots: u64, held: u64) {
     BUDGET.set(WindowBudget::new(slots, held));
 }
 
-/// Free slots, and bytes left in the budget.
+/// Returns the number of free slots, and the bytes left in the budget.
 #[cfg(test)]
 pub(super) fn left() -> (u64, u64) {
     BUDGET.with_borrow(|budget| (budget.free, budget.held_free))

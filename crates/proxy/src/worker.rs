@@ -26,12 +26,12 @@ use listeners::Listeners;
 /// Handle of a worker thread, which ends when its command channel is dropped.
 pub(super) struct WorkerThread {
     pub(super) commands: mpsc::UnboundedSender<WorkerCommand>,
-    /// Runtime that wakes the thread's tasks.
+    /// Runtime of the thread, for sockets that are created outside the thread.
     pub(super) runtime: Handle,
     pub(super) thread: JoinHandle<()>,
 }
 
-/// Starts the thread.
+/// Starts a worker thread; `core` is its column in the traffic counters.
 pub(super) fn start(core: usize, shared: WorkersShared) -> io::Result<WorkerThread> {
     let (commands, receiver) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -45,8 +45,8 @@ pub(super) fn start(core: usize, shared: WorkersShared) -> io::Result<WorkerThre
     Ok(WorkerThread { commands, runtime: handle, thread })
 }
 
-/// Runtime of a worker. If the thread cannot be created, the drop happens in a task of another
-/// runtime, where a `Runtime` would panic.
+/// Runtime of a worker, with a drop that does not block. If the thread cannot be created, the
+/// runtime is dropped within a task of another runtime, where the drop of a `Runtime` panics.
 struct WorkerRuntime(Option<Runtime>);
 
 impl Drop for WorkerRuntime {
@@ -55,9 +55,9 @@ impl Drop for WorkerRuntime {
     }
 }
 
-/// Drops this thread's capabilities, because another thread binds its sockets. It keeps
-/// `CAP_SYS_RESOURCE`, for pipes that are longer than an unprivileged user's
-/// (`fs.pipe-user-pages-soft`).
+/// Drops the capabilities of this thread, which needs none to bind: another thread binds its
+/// sockets. The thread keeps `CAP_SYS_RESOURCE`, so that its pipes may exceed the limit of
+/// unprivileged users (`fs.pipe-user-pages-soft`).
 fn drop_capabilities() {
     let Ok(sets) = capabilities(None) else { return };
     let kept = sets.permitted & CapabilitySet::SYS_RESOURCE;
@@ -97,8 +97,8 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
     drop(context);
     registry::wake_all();
     listeners.drain(&left).await;
-    // The last connection ends the wait; the end of the commands cuts connections that take too
-    // long.
+    // The drain ends with the last connection. If the command channel closes earlier, because the
+    // drain takes too long, the remaining connections are cut.
     tokio::select! {
         () = last_holder.is_gone() => drop(drained.send(())),
         () = async {
@@ -109,7 +109,7 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
     }
 }
 
-/// Commands about open connections, also while these drain.
+/// Executor of commands about open connections, both in normal operation and during a drain.
 #[derive(Clone, Copy)]
 struct Operators {
     worker: u16,
@@ -128,13 +128,14 @@ impl Operators {
             WorkerCommand::KillFlow { id, answer } => {
                 let _ = answer.send(flow_queries::kill(id, self.started));
             }
-            // The drop of the channel answers the sender.
+            // Other commands are ignored: the drop of their channels notifies the sender.
             _ => {}
         }
     }
 }
 
-/// Updates the coarse clock of this thread's connections once a second.
+/// Updates the coarse clock of this thread's connections, and runs the periodic work of mode http,
+/// once a second.
 async fn update_clock(http: Option<Arc<dyn ServeStream>>) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     loop {

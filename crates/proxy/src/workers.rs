@@ -1,4 +1,4 @@
-//! Worker threads of a process: where they listen, and how they drain and stop.
+//! Worker threads of a process: their listen addresses, drain and stop.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -22,29 +22,30 @@ use convey_snapshot::Frontend;
 pub struct Workers {
     pub(super) threads: Vec<WorkerThread>,
     listening: BTreeSet<Endpoint>,
-    /// UDP sockets. An address that is no longer listened on keeps them until its sessions have
-    /// ended.
+    /// UDP sockets by address. After an address is removed from the configuration, its sockets stay
+    /// open until its last session has ended.
     in_use: HashMap<SocketAddr, SocketsInUse>,
     descriptors: Descriptors,
-    /// Descriptors of the TCP sockets; UDP sockets keep theirs.
+    /// Reserved descriptors of TCP sockets, by address. The reservations of UDP sockets are in the
+    /// sockets themselves.
     reserved: HashMap<SocketAddr, Reserved>,
-    /// Sockets of the previous process that are not in use yet.
+    /// Sockets that the previous process has handed over and that are not in use yet.
     pub(super) handed: HandedSockets,
-    /// HTTP/3 places whose ports another process has.
+    /// HTTP/3 endpoints whose ports another process has bound; convey retries them.
     late: quic::LatePlaces,
-    /// Places whose sockets of the previous process are in use.
+    /// Endpoints that use the sockets of the previous process.
     pub(super) taken: BTreeSet<Endpoint>,
 }
 
-/// Bound sockets that queue connections already, and all wanted places; for [`Workers::close`] and
-/// [`Workers::open`].
+/// New sockets that are bound but not served yet (the kernel queues their clients), and all wanted
+/// endpoints. Input of [`Workers::close`] and [`Workers::open`].
 pub struct PreparedSockets {
     new: Vec<(Endpoint, ListeningSockets)>,
     late: Vec<quic::LatePlace>,
     wanted: BTreeSet<Endpoint>,
 }
 
-/// Sockets of one place, one for each worker.
+/// Sockets of one endpoint: one for each worker.
 enum ListeningSockets {
     Tcp(Vec<std::net::TcpListener>, Reserved),
     Udp(Arc<udp::UdpSockets>),
@@ -70,11 +71,11 @@ impl SocketsInUse {
     }
 }
 
-/// Reason why an address cannot change from datagrams to HTTP/3, or back.
+/// Error message: an address cannot change from UDP datagrams to HTTP/3, or back.
 const OTHER_KIND: &str = "clients of datagrams and of HTTP/3 would get each other's packets there; restart convey to change what it serves";
 
 impl PreparedSockets {
-    /// Places that are not listened on yet.
+    /// Endpoints whose new sockets are bound but not served yet.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
         self.new.iter().map(|(at, _)| *at)
     }
@@ -91,22 +92,24 @@ impl Workers {
         Ok(Workers { threads, listening, in_use, descriptors, reserved, handed, late, taken })
     }
 
-    /// Number of descriptors for listening at these places.
+    /// Number of descriptors that `workers` threads need to listen at these endpoints.
     pub fn descriptors<'a>(at: impl IntoIterator<Item = &'a Endpoint>, workers: usize) -> u64 {
-        // A UDP socket has an epoll instance beside it.
+        // Each UDP socket also has an epoll instance.
         let of_one = |at: &Endpoint| if at.protocol == Protocol::Udp { 2 } else { 1 };
         at.into_iter().map(of_one).sum::<u64>() * workers as u64
     }
 
-    /// Number of further descriptors for listening at the wanted places.
+    /// Number of additional descriptors that are needed to listen at the wanted endpoints.
     pub fn missing(&self, wanted: &BTreeSet<Endpoint>) -> u64 {
         Self::descriptors(wanted.difference(&self.listening), self.threads.len())
     }
 
-    /// Binds the wanted places that are not listened on yet, a socket for each worker, or takes the
-    /// sockets that another process has handed over. An error leaves no new place bound. The UDP
-    /// places in `quic` serve HTTP/3. If the port of such a place is taken, convey retries it
-    /// later, because its clients can use TCP meanwhile.
+    /// Binds the wanted endpoints that have no sockets yet: one socket for each worker. Uses the
+    /// sockets that another process has handed over, if there are any. After an error no new
+    /// endpoint stays bound.
+    ///
+    /// The UDP endpoints in `quic` serve HTTP/3. If the port of such an endpoint is taken, convey
+    /// retries the bind later, because HTTP clients can use TCP meanwhile.
     pub fn prepare(
         &mut self,
         wanted: &BTreeSet<Endpoint>,
@@ -149,7 +152,8 @@ impl Workers {
         Ok(PreparedSockets { new, late, wanted: wanted.clone() })
     }
 
-    /// Notes the HTTP/3 places whose ports have become free, and which are listened on now.
+    /// Records the HTTP/3 endpoints that were bound late, after another process had freed their
+    /// ports.
     fn note_late(&mut self) {
         for (at, sockets) in self.late.take_begun() {
             self.in_use.insert(at.addr, SocketsInUse::Quic(sockets));
@@ -157,7 +161,8 @@ impl Workers {
         }
     }
 
-    /// Binds a place with this receive buffer. A UDP place serves HTTP/3 if `is_quic` is set.
+    /// Binds one endpoint, or takes its `handed` sockets. A UDP endpoint serves HTTP/3 if `is_quic`
+    /// is set; `receive_buffer` is in bytes. `ours` are the addresses that this process has bound.
     fn bind(
         &self,
         at: Endpoint,
@@ -179,7 +184,8 @@ impl Workers {
                 false => ListeningSockets::Udp(udp::UdpSockets::take(handed, runtimes, reserved)?),
             });
         }
-        // New sockets beside the old ones would get a part of the datagrams of open sessions.
+        // Reuses the old sockets: the kernel would distribute the datagrams of open sessions over
+        // old and new sockets.
         if let Some(in_use) = self.in_use.get(&at.addr).and_then(SocketsInUse::upgrade) {
             return Ok(in_use);
         }
@@ -191,9 +197,9 @@ impl Workers {
         })
     }
 
-    /// Closes the places that are no longer wanted. Clients in the accept queues are served.
-    /// Established connections continue, and UDP sessions continue for `patience` at most, because
-    /// they have no visible end.
+    /// Closes the endpoints that are no longer wanted, and returns when they are closed. convey
+    /// still serves the clients in their accept queues. Established TCP connections continue. UDP
+    /// sessions continue for at most `patience`, because they have no visible end.
     pub async fn close(&mut self, ready: &PreparedSockets, patience: Duration) {
         let mut closed = Vec::new();
         self.late.retain(&ready.wanted);
@@ -212,7 +218,7 @@ impl Workers {
         of_tcp.for_each(|at| drop(self.reserved.remove(&at.addr)));
     }
 
-    /// Starts to accept at the new places, and continues the UDP `sessions` that another process
+    /// Starts to accept at the new endpoints, and continues the UDP `sessions` that another process
     /// has begun there.
     pub fn open(&mut self, ready: PreparedSockets, sessions: Vec<HandedSession>) {
         let mut sessions = handover::by_listener(sessions);
@@ -243,31 +249,34 @@ impl Workers {
         ready.late.into_iter().for_each(|place| self.late.add(place, &self.threads, &self.descriptors));
     }
 
-    /// Ends the connections to these servers.
+    /// Ends the connections to the servers with these ids.
     pub(super) fn end_connections(&self, servers: &Arc<BTreeSet<u32>>) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::EndConnections { servers: servers.clone() });
         }
     }
 
-    /// Ends the connections of clients that `access` denies, by the ids of the frontends. New
-    /// connections use the snapshot.
+    /// Ends the open connections of clients that `access` denies; its keys are the ids of the
+    /// frontends. New connections are checked by the snapshot.
     pub(super) fn end_denied(&self, access: &Arc<HashMap<u32, AdmittedPeers>>) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::EndDenied { access: access.clone() });
         }
     }
 
-    /// Counts open connections to these frontends at their sources. New connections use the
-    /// snapshot.
+    /// Counts the open connections to these frontends in the frontends' new tables of sources. New
+    /// connections use the tables of the snapshot.
     pub(super) fn count_sources(&self, frontends: &Arc<[Arc<Frontend>]>) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::CountSources { frontends: frontends.clone() });
         }
     }
 
-    /// Stops accepting. The future waits for the end of the open connections. Call it once. Another
-    /// process has the sockets of the places in `left`, and serves the clients that wait there.
+    /// Stops accepting. The returned future waits until all open connections have ended. Call this
+    /// function once.
+    ///
+    /// `left` are the endpoints whose sockets another process has: it serves the clients in their
+    /// accept queues.
     pub fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
         self.late.end();
         let (mut drained, left) = (Vec::new(), Arc::new(left));
@@ -283,7 +292,7 @@ impl Workers {
         }
     }
 
-    /// Cuts the connections that are still open, and stops.
+    /// Cuts the connections that are still open, and stops the threads.
     pub fn stop(self) {
         for WorkerThread { commands, thread, .. } in self.threads {
             drop(commands); // ends the worker

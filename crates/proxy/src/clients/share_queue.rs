@@ -1,6 +1,6 @@
-//! Queue of TCP connections beyond their client's share of a frontend. They wait, in the order of
-//! their arrival at any worker, until the share has room again, while the process has descriptors
-//! for others.
+//! Queue of TCP connections that are beyond their client's share of a frontend. They wait until the
+//! share has room again. The length of the queue is bounded, so that the process keeps descriptors
+//! for other clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,8 @@ use tokio::sync::Notify;
 
 use convey_model::{Prefix, fits};
 
-/// Upper bound of the clients whose usage is recomputed to find the first in order.
+/// Upper bound of the clients whose number of connections one call recomputes to find the next
+/// connection.
 const MAX_ASKED_AGAIN: usize = 16;
 
 /// Waiting connections of all clients.
@@ -30,8 +31,9 @@ struct ShareQueues {
 #[derive(Debug, Default)]
 struct FrontendQueues {
     queues: HashMap<Prefix, ClientQueue>,
-    /// Clients in the order of their turns: by the number of their connections. A share is a
-    /// threshold for that number, so if the first client has no room, no other client has.
+    /// Waiting clients by rank: the client with the fewest connections is first. A share is a
+    /// threshold for the number of connections, so if the first client has no room, no other client
+    /// has room.
     order: BTreeMap<Rank, Prefix>,
 }
 
@@ -43,11 +45,11 @@ type Rank = (u32, u64);
 #[derive(Debug, Default)]
 struct ClientQueue {
     waiting: BTreeMap<u64, Arc<Notify>>,
-    /// Rank of this queue in the order.
+    /// Rank of this client in `FrontendQueues::order`.
     rank: Rank,
 }
 
-/// Place of a connection in the queue.
+/// Place of a waiting connection in the queue. The drop removes the connection.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     queue: Arc<ShareQueue>,
@@ -58,9 +60,12 @@ pub(crate) struct Waiting {
 }
 
 impl ShareQueue {
-    /// Adds a connection to the queue. `left` is the number of further connections that the process
-    /// may have: it bounds the waiting connections, of which one client gets its share. `has`
-    /// returns the number of the client's connections at the frontend.
+    /// Adds a connection to the queue. Returns `None` if the queue is full, or if the client has
+    /// used up its share of the queue.
+    ///
+    /// `left` is the number of further connections that the process may have, and the upper bound
+    /// of waiting connections. `has` returns the number of the client's connections at the
+    /// frontend.
     pub(crate) fn enter(
         self: &Arc<Self>,
         frontend: u32,
@@ -73,8 +78,8 @@ impl ShareQueue {
         if room == 0 || !fits(queues.len(frontend, client), room) {
             return None;
         }
-        // Incremented before the client's connections are counted, so that a thread that ends one
-        // of them later sees the waiter.
+        // Increments `len` before `has` counts the client's connections. So a thread that ends one
+        // of them after the count sees that a connection waits.
         self.len.fetch_add(1, Ordering::SeqCst);
         queues.tickets += 1;
         let (ticket, call) = (queues.tickets, Arc::default());
@@ -83,7 +88,8 @@ impl ShareQueue {
         Some(waiting)
     }
 
-    /// Whether connections of this client wait. New connections must not overtake them.
+    /// Whether connections of this client wait at the frontend. New connections of the client must
+    /// not overtake them.
     pub(crate) fn has(&self, frontend: u32, client: Prefix) -> bool {
         !self.is_empty() && self.queues().len(frontend, client) > 0
     }
@@ -93,10 +99,12 @@ impl ShareQueue {
         self.len.load(Ordering::SeqCst) == 0
     }
 
-    /// Calls the next connection, after a frontend has got more room or this client's number of
-    /// connections there has changed. `has` returns the number of a client's connections, and `may`
-    /// returns whether a client with that number may have another one. Other clients of a network
-    /// may have changed the number of the first client in order, so it is recomputed.
+    /// Calls the next waiting connection of a frontend, if its client has room. Called when the
+    /// frontend has more room, or when the number of connections of `client` there has changed.
+    ///
+    /// `has` returns the number of a client's connections; `may` returns whether a client with this
+    /// number may have another one. The number of the first client is recomputed, because other
+    /// clients of its network may have changed it.
     pub(crate) fn call_next(
         &self,
         frontend: u32,
@@ -156,8 +164,8 @@ impl ShareQueues {
 }
 
 impl FrontendQueues {
-    /// Moves the queue of a client to its place in the order, after its first connection or its
-    /// number of connections changed.
+    /// Updates the rank of a client, after its first waiting connection or its number of
+    /// connections has changed. Removes the client if no connection waits.
     fn put(&mut self, client: Prefix, has: u32) {
         let Some(queue) = self.queues.get_mut(&client) else { return };
         self.order.remove(&queue.rank);
@@ -180,19 +188,20 @@ impl ClientQueue {
 }
 
 impl Waiting {
-    /// Whether the connection is the first of its client.
+    /// Whether the connection is the first waiting connection of its client.
     pub(crate) fn is_first(&self) -> bool {
         let queues = self.queue.queues();
         let queue = queues.frontends.get(&self.frontend).and_then(|at| at.queues.get(&self.client));
         queue.is_some_and(|queue| queue.rank.1 == self.ticket)
     }
 
-    /// Waits until the connection is called. A call before the wait is kept.
+    /// Waits until the connection is called. A call before this wait is not lost.
     pub(crate) async fn called(&self) {
         self.call.notified().await;
     }
 
-    /// Moves the connection to the frontend with this id, where its client has `has` connections.
+    /// Moves the connection to the queue of another frontend. `has` returns the number of the
+    /// client's connections there.
     pub(crate) fn move_to(&mut self, frontend: u32, has: impl FnOnce() -> u32) {
         if self.frontend != frontend {
             let queue = self.queue.clone();
@@ -203,15 +212,15 @@ impl Waiting {
         }
     }
 
-    /// Removes the connection from the queue because it is served now; its client has `has`
-    /// connections.
+    /// Removes the connection from the queue, because convey serves it now. `has` returns the
+    /// number of the client's connections.
     pub(crate) fn go_on(&self, has: impl FnOnce() -> u32) {
         let mut queues = self.queue.queues();
         let has = Some(has());
         queues.remove(self, has);
     }
 
-    /// Calls the connection that is now the first of its client.
+    /// Calls the first waiting connection of the same client.
     pub(crate) fn call_behind(&self) {
         let queues = self.queue.queues();
         if let Some(queue) = queues.frontends.get(&self.frontend).and_then(|at| at.queues.get(&self.client)) {
@@ -250,7 +259,7 @@ mod tests {
         let mut waiting = Vec::new();
         let mut add =
             |n, left| queue.enter(1, client(n), left, || 16).map(|place| waiting.push(place)).is_some();
-        // Each waiting connection reduces the number that is left.
+        // Each waiting connection also uses one of the connections that are left.
         let alone = (0..1_000).filter(|n| add(1, 1_000_u64.saturating_sub(*n))).count();
         assert!((400..500).contains(&alone), "{alone}");
         assert!(add(2, 1_000 - alone as u64), "another client");

@@ -1,4 +1,4 @@
-//! Tests of client shares: clients take all connections that they can get, one after another.
+//! Tests of client shares: all clients open as many connections as they can get.
 
 use futures_util::FutureExt;
 use proptest::prelude::*;
@@ -19,8 +19,8 @@ fn frontend(most: Option<u32>, per_client: Option<u32>, trusted: &[&str]) -> Fro
     frontend
 }
 
-/// Number of connections that each client gets if it takes all it can, in a process with `most`
-/// connections.
+/// Number of connections that each client gets, in a process with `most` connections, if all
+/// clients open as many as they can.
 fn taken(most: u64, frontend: &Frontend, clients: &[&str]) -> Vec<u64> {
     let (all, mut open) = (Arc::new(Clients::default()), Vec::new());
     let mut taken = vec![0; clients.len()];
@@ -76,8 +76,8 @@ fn networks_of_many_clients_leave_something_to_others() {
     let client =
         |network: String| -> Vec<String> { (0..64).map(|n| format!("{network}{n:02x}::1")).collect() };
     for limits in [frontend(None, None, &[]), frontend(Some(9_000), None, &[])] {
-        // A line with a /56 has 256 clients, of which 64 are at it; a site with a /48 has as many
-        // lines.
+        // A subscriber line (/56) has 256 clients (/64), of which 64 open connections. A site (/48)
+        // has 256 lines.
         let line = client("2001:db8:0:".to_owned());
         let line: Vec<&str> = line.iter().map(String::as_str).collect();
         let of_line: u64 = taken(9_000, &limits, &line).iter().sum();
@@ -107,8 +107,8 @@ fn udp_frontend(most: Option<u32>) -> Frontend {
     frontend
 }
 
-/// UDP sessions of a client at a frontend with the limit `most`, as many as it gets. The first ones
-/// are streams.
+/// Opens UDP sessions of a client at a frontend with the limit `most`: first `streams`, then
+/// `questions`. Returns the sessions that the client gets.
 fn sessions(
     all: &Arc<Clients>,
     frontend: &Frontend,
@@ -160,7 +160,8 @@ fn streams_of_others_and_a_clients_own_questions_leave_less_for_it() {
     assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
 }
 
-/// Connection of a client at a frontend with limits: it waits, or is counted and may have a slot.
+/// Connection of a client at a frontend with limits. The connection waits, or is counted and may
+/// have a slot.
 struct Connection {
     client: IpAddr,
     counted: Counted,
@@ -185,7 +186,7 @@ impl World {
         if let Some((counted, waiting)) = self.all.count_or_wait(client, &self.frontend, MANY) {
             self.open.push(Connection { client, counted, waiting, has_slot: false });
         }
-        // A waiting connection checks once.
+        // A new connection that has to wait checks its turn once before it waits for calls.
         self.look(self.open.len() - 1);
         self.have_called_ones_look();
     }
@@ -200,7 +201,7 @@ impl World {
         self.have_called_ones_look();
     }
 
-    /// Checks whether a waiting connection may continue.
+    /// Lets a waiting connection check whether it may continue.
     fn look(&mut self, which: usize) {
         let Connection { client, counted, waiting, .. } = &mut self.open[which];
         if let Some(place) = waiting
@@ -220,7 +221,7 @@ impl World {
         }
     }
 
-    /// Lets called connections check until none is called.
+    /// Lets called connections check their turn, until no connection is called.
     fn have_called_ones_look(&mut self) {
         self.take_slots();
         let is_called = |open: &Connection| {
@@ -231,7 +232,7 @@ impl World {
         }
     }
 
-    /// Whether a connection could continue, although a slot is free and no connection is called.
+    /// Whether the queue is stuck: a waiting connection could continue, but no call will come.
     fn is_stuck(&self) -> bool {
         let could = |open: &Connection| {
             let all = self.all.has_at(self.frontend.live.id, client_of(open.client));

@@ -12,37 +12,39 @@ use super::REGISTRY;
 use crate::relay::RelayEnd;
 use convey_model::{CountedSource, Mode};
 
-/// Client of a new connection.
+/// Facts of a new client connection, for the registry.
 pub(crate) struct ConnectionClient {
-    /// Id and name of its frontend.
+    /// Id and name of the frontend.
     pub(crate) frontend: (u32, Arc<str>),
-    /// Mode of its frontend.
+    /// Mode of the frontend.
     pub(crate) mode: Mode,
     /// Address of the peer.
     pub(crate) client: SocketAddr,
     /// Address that the peer connected to.
     pub(crate) vip: SocketAddr,
-    /// Whether the peer is the client, not a proxy whose PROXY header is awaited.
+    /// Whether `client` is the address of the client. `false` until the PROXY header has arrived,
+    /// because the peer is a proxy then.
     pub(crate) is_client_known: bool,
-    /// Time of accept.
+    /// Time at which the connection was accepted.
     pub(crate) began: Instant,
 }
 
-/// Server of a connection.
+/// Server of a client connection, for the registry.
 pub(crate) struct ConnectionServer {
     /// Id of the server.
     pub(crate) id: u32,
-    /// Names of its backend and of the server.
+    /// Names of the backend and of the server.
     pub(crate) names: (Arc<str>, Arc<str>),
     /// Address of the server.
     pub(crate) addr: SocketAddr,
-    /// Local address of the connection to the server.
+    /// Local address of the connection to the server, which the server sees as its client.
     pub(crate) seen_from: Option<SocketAddr>,
-    /// Whether the client's connection ends with the server. In mode http only the request does.
+    /// Whether the client's connection ends when the server goes down. In mode http only the
+    /// request ends.
     pub(crate) is_only: bool,
 }
 
-/// Entry of a connection in this thread's registry, removed by the drop.
+/// Entry of a connection in this thread's registry. The drop removes the entry.
 pub(crate) struct RegisteredConnection(usize);
 
 impl RegisteredConnection {
@@ -83,7 +85,7 @@ impl RegisteredConnection {
         self.with(|entry| (entry.client, entry.is_client_known) = (client, true));
     }
 
-    /// Keeps the count of the connection at its source.
+    /// Stores the guard that counts the connection at its source.
     pub(crate) fn set_source(&self, source: Option<CountedSource>) {
         self.with(|entry| entry.source = source);
     }
@@ -102,7 +104,7 @@ impl RegisteredConnection {
         id.ok().flatten()
     }
 
-    /// Counts bytes from and to the client.
+    /// Counts bytes from the client (`rx`) and to the client (`tx`).
     #[inline]
     pub(crate) fn count(&self, rx: u64, tx: u64) {
         REGISTRY.with(|registry| {
@@ -113,12 +115,13 @@ impl RegisteredConnection {
         });
     }
 
-    /// Kind of the requested end; `None` while the connection may continue.
+    /// Returns the reason for which the connection must end; `None` while it may continue.
     pub(crate) fn end(&self) -> Option<RelayEnd> {
         self.with(|entry| entry.end)
     }
 
-    /// Waits until the connection is requested to end. The future must not outlive the entry.
+    /// Waits until the connection must end. The future must not be polled after the entry is
+    /// dropped.
     pub(crate) fn over(&self) -> impl Future<Output = RelayEnd> + use<> {
         let number = self.0;
         poll_fn(move |cx| {
@@ -147,21 +150,22 @@ impl Drop for RegisteredConnection {
     }
 }
 
-/// Connection of this thread, as an entry of the registry.
+/// Open connection of this thread, as it is stored in the registry.
 pub(super) struct OpenConnection {
     pub(super) serial: u32,
     pub(super) frontend: (u32, Arc<str>),
     pub(super) mode: Mode,
     pub(super) client: SocketAddr,
     pub(super) vip: SocketAddr,
-    /// Whether `client` is the client, not a proxy whose PROXY header is still awaited.
+    /// Whether `client` is the address of the client. `false` until the PROXY header has arrived,
+    /// because the peer is a proxy then.
     pub(super) is_client_known: bool,
-    /// Count among its source's connections, where these have a limit.
+    /// Guard that counts the connection at its source; `None` if the source has no limits.
     pub(super) source: Option<CountedSource>,
     /// Server of the connection, or of its last request.
     pub(super) server: Option<ConnectionServer>,
     pub(super) began: Instant,
-    /// Time of the last bytes, to a second.
+    /// Time of the last bytes, by the coarse clock.
     pub(super) moved: Instant,
     /// Bytes from and to the client.
     pub(super) bytes: [u64; 2],
@@ -170,13 +174,13 @@ pub(super) struct OpenConnection {
 }
 
 impl OpenConnection {
-    /// Requests the end of the connection. Returns the waker of its task.
+    /// Requests the end of the connection for this reason. Returns the waker of its task.
     pub(super) fn end_by(&mut self, end: RelayEnd) -> Option<Waker> {
         self.end = Some(end);
         self.waker.take()
     }
 
-    /// Whether the connection ends with one of these servers.
+    /// Whether the connection must end when these servers go down.
     pub(super) fn depends_on(&self, servers: &BTreeSet<u32>) -> bool {
         self.server.as_ref().is_some_and(|server| server.is_only && servers.contains(&server.id))
     }

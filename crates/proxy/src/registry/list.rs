@@ -1,4 +1,4 @@
-//! List of this thread's connections for operators, a slice at a time.
+//! List of this thread's connections for operators, read in slices.
 
 use std::net::SocketAddr;
 
@@ -11,8 +11,8 @@ use convey_model::{
     FlowActivity, FlowFacts, FlowKind, FlowListing, FlowServer, ListedFlow, ListedFlowId, Protocol,
 };
 
-/// Offers the connections at this many places of the registry to a list, from the first one on.
-/// `worker` is this thread's number. Returns the next place; `None` at the end.
+/// Adds one slice of the registry to a listing: `places` entries, beginning with index `from`.
+/// `worker` is the number of this thread. Returns the index of the next slice; `None` at the end.
 pub(crate) fn list(
     (from, places): (usize, usize),
     worker: u16,
@@ -32,7 +32,8 @@ pub(crate) fn list(
     })
 }
 
-/// Ends the connection with this id. `None` if there is no such connection any more.
+/// Ends the connection with this id, and returns it. Returns `None` if the connection does not
+/// exist any more.
 pub(crate) fn kill(id: ListedFlowId) -> Option<ListedFlow> {
     let (killed, waker) = REGISTRY.with(|registry| {
         let mut open = registry.connections.borrow_mut();
@@ -69,7 +70,7 @@ fn facts(place: usize, worker: u16, entry: &OpenConnection) -> FlowFacts<'_> {
     }
 }
 
-/// Address without the prefix that an IPv4 address has at an IPv6 socket.
+/// Converts an IPv4-mapped IPv6 address to the IPv4 address; returns other addresses unchanged.
 fn plain(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }

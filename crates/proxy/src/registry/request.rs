@@ -1,24 +1,24 @@
-//! Requests of mode http in the registry: they end when their server goes down, and their clients'
-//! connections continue.
+//! Requests of mode http in the registry. When a server goes down, its requests end, but the
+//! connections of the clients continue.
 
 use std::collections::BTreeSet;
 use std::task::{Context, Poll, Waker};
 
 use super::REGISTRY;
 
-/// Entry of a request that is with a server, removed by the drop.
+/// Entry of a request that a server is processing. The drop removes the entry.
 #[derive(Debug)]
 pub struct RegisteredRequest(usize);
 
 impl RegisteredRequest {
-    /// Registers a request that is with the server with this id. `is_over` is set if the server is
-    /// down already.
+    /// Registers a request at the server with this id. `is_over` is set if the server is down
+    /// already.
     pub(crate) fn new(server: u32, is_over: bool) -> RegisteredRequest {
         let request = RunningRequest { server, is_over, waker: None };
         REGISTRY.with(|registry| RegisteredRequest(registry.requests.borrow_mut().insert(request)))
     }
 
-    /// Waits until the server is down.
+    /// Returns `Ready` when the server is down. Otherwise wakes the task when the server goes down.
     pub fn poll_down(&self, cx: &mut Context<'_>) -> Poll<()> {
         REGISTRY.with(|registry| {
             let request = &mut registry.requests.borrow_mut()[self.0];
@@ -40,16 +40,16 @@ impl Drop for RegisteredRequest {
     }
 }
 
-/// Request of this thread, as an entry of the registry.
+/// Running request of this thread, as it is stored in the registry.
 pub(super) struct RunningRequest {
-    /// Id of its server.
+    /// Id of the server.
     server: u32,
     is_over: bool,
     waker: Option<Waker>,
 }
 
 impl RunningRequest {
-    /// Ends the request if it is with one of these servers. Returns the waker of its task.
+    /// Ends the request if one of these servers is processing it. Returns the waker of its task.
     pub(super) fn end_by(&mut self, servers: &BTreeSet<u32>) -> Option<Waker> {
         if !servers.contains(&self.server) {
             return None;

@@ -22,7 +22,7 @@ impl Line {
         Line::begun(Vec::new(), idle).await
     }
 
-    /// Begins the relay of a client that has sent bytes before there was a server.
+    /// Starts a relay whose client has sent the bytes `early` before the server was connected.
     async fn begun(early: Vec<u8>, idle: Duration) -> Line {
         let (client, front) = pair().await;
         let (back, server) = pair().await;
@@ -51,7 +51,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (connected.unwrap(), accepted.unwrap().0)
 }
 
-/// Bytes in which every shift and swap is visible.
+/// Pseudo-random bytes, so that the tests notice lost, repeated and reordered bytes.
 fn bytes(len: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(len as u64);
     std::iter::repeat_with(|| random.u8(..)).take(len).collect()
@@ -190,8 +190,8 @@ async fn the_last_answer_of_a_server_that_reads_no_further_is_delivered() {
     line.server.write_all(b"413 too large").await.unwrap();
     drop(line.server); // nothing unread: an orderly close
     assert_eq!(read_exactly(&mut line.client, 13).await, b"413 too large");
-    // The server's host answers these bytes with a reset; the client may still continue for a
-    // while.
+    // The server's host answers these bytes with a reset. Until the reset arrives, the client can
+    // still write.
     while line.client.write_all(&[0; 1000]).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -216,7 +216,8 @@ async fn a_byte_now_and_then_keeps_a_connection_open() {
     let mut line = Line::new(idle).await;
     tokio::time::pause();
     for _ in 0..10 {
-        // `sleep` would not do: while the kernel carries the byte, no timer fires.
+        // Advances the paused clock, and resumes it before the transfer: while the kernel
+        // transports the byte, a paused clock would jump to the next timer.
         tokio::time::advance(idle / 2).await;
         tokio::time::resume();
         line.server.write_all(b".").await.unwrap();
@@ -279,7 +280,7 @@ async fn urgent_data_within_bulk_stops_nothing() {
     assert!(read.unwrap() == [&data[..], &data[..]].concat(), "everything but the urgent byte");
 }
 
-/// Writes until the peer takes no more.
+/// Writes until the peer accepts no more bytes.
 async fn fill(stream: &mut TcpStream) {
     let block = vec![0; 1 << 20];
     while tokio::time::timeout(Duration::from_millis(300), stream.write_all(&block)).await.is_ok() {}

@@ -1,4 +1,5 @@
-//! Life of a connection whose bytes are relayed: admission, a server, the relay.
+//! Service of a client connection in its own task. In mode proxy: admission, connect to a server,
+//! relay.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,8 +20,8 @@ use convey_tls::SpokenWithin;
 use convey_upstream::{Opening, Permit};
 
 impl TcpSession {
-    /// Serves the client in a task, whose size depends on the mode, until both sides have closed or
-    /// something ends the connection.
+    /// Serves the client in a new task until the connection ends. Each mode has its own type of
+    /// task, so a relayed connection needs no memory for mode http.
     pub(crate) fn spawn(self, client: Leg) {
         match self.context.shared.http.clone().filter(|_| self.frontend.config.mode.is_http()) {
             Some(http) => drop(tokio::spawn(Contained::new(ClientStream::serve(self, client, http)))),
@@ -28,7 +29,7 @@ impl TcpSession {
         }
     }
 
-    /// Relays bytes between the client and a server.
+    /// Admits the client, connects to a server and relays bytes until the connection ends.
     async fn serve_bytes(mut self, mut client: Leg) {
         // A reload may deny the client while it waits.
         let denied = self.entry.over();
@@ -76,9 +77,11 @@ impl TcpSession {
         Ok((early, server))
     }
 
-    /// Waits for the first bytes of the client, if the configuration limits this time, so that no
-    /// server has to wait for them. Returns the bytes that have arrived, at most those of a usual
-    /// request, because the connection may have to wait for a server.
+    /// Waits for the first bytes of the client, if the configuration limits this time
+    /// (`first_byte_timeout`). So a server does not have to wait for a silent client.
+    ///
+    /// Returns the bytes that have arrived, at most 4,096. The limit is small because convey holds
+    /// these bytes while the connection waits for a server.
     async fn wait_for_first_bytes(&self, client: &mut ByteStream) -> Result<Vec<u8>, Counter> {
         let limit = self.frontend.config.limits.first_byte_timeout;
         let mut late = pin!(limit.map(|limit| sleep_until(self.downstream.began + limit)));
@@ -94,8 +97,8 @@ impl TcpSession {
         .await
     }
 
-    /// Moves bytes until something ends the connection. Reports to the permit that the server
-    /// answered.
+    /// Relays bytes until the connection ends, and returns the reason. Reports to the permit that
+    /// the server has answered.
     async fn relay(&self, client: &mut Leg, server: &mut Connected, early: Vec<u8>) -> RelayEnd {
         let Connected { leg, permit, .. } = server;
         let mut is_silent = true;
@@ -131,7 +134,7 @@ impl TcpSession {
             end = relay(&mut client.stream, &mut leg.stream, early, patience, count) => end,
             end = self.until_ended(permit) => end,
         };
-        // A client that sends nothing proves nothing about the server: health checks of other load
+        // A connection without bytes proves nothing about the server: health checks of other load
         // balancers connect and close.
         if end == RelayEnd::Closed && !is_silent {
             permit.answered();
@@ -139,11 +142,12 @@ impl TcpSession {
         end
     }
 
-    /// Waits for an end that neither side causes: the server goes down, or a reload denies the
-    /// client.
+    /// Waits until convey must end the connection: the server goes down, a reload denies the
+    /// client, or an operator ends the connection.
     async fn until_ended(&self, permit: &Permit) -> RelayEnd {
-        // The server may have gone down before it was in the registry: convey publishes a snapshot
-        // before the registry ends connections.
+        // The server may have gone down before the connection was registered with it. convey
+        // publishes a snapshot before the registry ends connections, so the newest snapshot shows
+        // this.
         if permit.ends_when_down() && permit.is_down_in(&self.context.snapshot()) {
             return RelayEnd::ServerGone;
         }

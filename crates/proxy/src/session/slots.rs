@@ -1,4 +1,4 @@
-//! Waits of a connection for its client's share and for a slot of its frontend.
+//! Waits of a connection for room in its client's share, and for a slot of its frontend.
 
 use std::mem;
 use std::pin::pin;
@@ -12,14 +12,14 @@ use convey_snapshot::stats::Counter;
 use convey_trace::ConnectionStep;
 
 impl TcpSession {
-    /// Whether the client has used up its share of the frontend, and the connection waits in the
-    /// queue.
+    /// Whether the connection waits in the queue, because the client has used up its share of the
+    /// frontend.
     pub(crate) fn is_beyond_share(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Waits until the client has room in its share of the frontend, for `timeouts.connect` at
-    /// most.
+    /// If the connection waits for its client's share of the frontend, waits until it has room
+    /// there, and then for a slot. The wait for the share takes at most `timeouts.connect`.
     ///
     /// # Errors
     /// Reason of the end, if the client had no room in time.
@@ -32,18 +32,19 @@ impl TcpSession {
         turn.await.map_err(|_| Counter::ClientLimit)?;
         drop((waiting, waits));
         self.wait_for_slot().await;
-        // There may be room for another connection.
+        // The client may have room for another waiting connection.
         self.context.shared.clients.call_next(&self.frontend, self.client_ip());
         Ok(())
     }
 
-    /// Waits until the connection is the first of its client, and the client has room.
+    /// Waits until the connection is the first in its client's queue, and the client has room.
     async fn wait_for_turn(&mut self, waiting: &mut Waiting) {
         loop {
             let live = self.frontend.live.clone();
             let mut changed = pin!(live.share_changed.notified());
             changed.as_mut().enable();
-            // Looked up only now: `share_changed` notifies of every later change.
+            // Loads the snapshot after the registration with `share_changed`, so that no later
+            // change is missed.
             self.reload();
             if !Arc::ptr_eq(&live, &self.frontend.live) {
                 continue;
@@ -62,7 +63,7 @@ impl TcpSession {
     /// Waits for a connection slot of the frontend.
     ///
     /// # Errors
-    /// A reload has denied the client meanwhile.
+    /// A reload has denied the client meanwhile, or an operator has ended the connection.
     pub(crate) async fn wait_for_slot_or_denial(&mut self) -> Result<(), Counter> {
         let denied = self.entry.over();
         tokio::select! {
@@ -84,18 +85,20 @@ impl TcpSession {
             let live = self.frontend.live.clone();
             let mut freed = pin!(live.freed.notified());
             freed.as_mut().enable();
-            // Looked up only now: `freed` notifies of every later change.
+            // Loads the snapshot after the registration with `freed`, so that no later change is
+            // missed.
             self.reload();
             if !Arc::ptr_eq(&live, &self.frontend.live) || self.try_take_slot() {
                 continue;
             }
             freed.await;
-            // A reload may have removed its frontend meanwhile.
+            // A reload may have replaced the frontend meanwhile.
             self.reload();
         }
     }
 
-    /// Takes a connection slot if the frontend is below its limit.
+    /// Takes a connection slot if the frontend is below its limit. Returns whether the connection
+    /// has a slot.
     pub(crate) fn try_take_slot(&mut self) -> bool {
         let live = &self.frontend.live;
         if !self.has_slot && live.slots.try_take(self.frontend.config.max_connections) {

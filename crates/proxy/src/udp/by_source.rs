@@ -1,4 +1,4 @@
-//! UDP sessions as part of their sources' connections, where the frontend has source limits.
+//! Counts of UDP sessions at their sources, for frontends with limits for sources.
 
 use super::session::UdpSession;
 use super::table::{SessionKey, SessionTable};
@@ -7,8 +7,9 @@ use convey_model::{CountedSource, Timestamp};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 
-/// Counts a new session of a client at its source. If the source is at its limit, evicts one of its
-/// sessions that may be forged: a question, or a stream whose server is silent.
+/// Counts a new session of a client at its source. If the source has reached its limit of
+/// connections, evicts one of its sessions that may be forged: a question, or a stream whose server
+/// is silent.
 pub(super) fn count(
     sessions: &mut SessionTable<UdpSession>,
     frontend: &Frontend,
@@ -34,8 +35,8 @@ pub(super) fn count(
     })
 }
 
-/// Adds a session to the table, and to the list of its source if it is counted there. Returns its
-/// number.
+/// Adds a session to the table, and also to the list of its source if it is counted there. Returns
+/// the number of the session.
 pub(super) fn insert(
     sessions: &mut SessionTable<UdpSession>,
     address: usize,
@@ -53,7 +54,8 @@ pub(super) fn insert(
     number
 }
 
-/// Counts the open sessions of an address at their sources, in the frontend's current table.
+/// Counts the open sessions of an address in the frontend's current table of sources, after a
+/// reload has replaced the table.
 pub(super) fn count_open(sessions: &mut SessionTable<UdpSession>, address: usize, frontend: &Frontend) {
     sessions.count_anew(address, frontend.live.id, |key, session| {
         let is_counted = session.count_at_source(frontend);
@@ -79,7 +81,7 @@ mod tests {
     use convey_model::{Excess, Limits, Protocol, Sources};
     use convey_snapshot::{Health, Snapshot, fixture};
 
-    /// Frontend with one server, whose sources may begin one session a second.
+    /// Frontend with one server. Each source may begin one session a second.
     struct Scenario {
         vip: SocketAddr,
         server: UdpSocket,
@@ -117,7 +119,7 @@ mod tests {
             Scenario { vip, server, sources, context, relay }
         }
 
-        /// Reloads: sources of the same frontend are counted in this table.
+        /// Reloads the configuration: the frontend gets this table of sources.
         fn reload(&mut self, sources: &Arc<Sources>) {
             let before = self.context.snapshot();
             let frontend = &before.frontends[0];
@@ -131,7 +133,7 @@ mod tests {
             self.relay.expire(Duration::MAX);
         }
 
-        /// Begins another session half a second after the start.
+        /// Tries to begin another session 0.5 s after the start.
         fn begin_soon(&self) -> Result<(), Excess> {
             self.sources.begin([127, 0, 0, 1].into(), &LIMITS, Timestamp(500_000_000))
         }

@@ -1,5 +1,5 @@
-//! Datagrams from a client, with or without PROXY headers. With headers, each datagram begins with
-//! a header of version 2.
+//! Datagrams from a client, with or without PROXY headers. Where the frontend requires them, each
+//! datagram begins with a header of version 2.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,18 +13,18 @@ use crate::header_error::HeaderError;
 /// Datagrams of one client.
 #[derive(Clone, Copy)]
 pub(super) struct Inbound<'a> {
-    /// Datagrams without their header; a single one if there was a header.
+    /// Datagrams without PROXY header. With a header, this is always a single datagram.
     pub(super) datagrams: Datagrams<'a>,
     header: Option<Header<'a>>,
 }
 
 impl<'a> Inbound<'a> {
-    /// Datagrams that a client has sent without a header.
+    /// Wraps datagrams that a client has sent without a PROXY header.
     pub(super) fn of(datagrams: Datagrams<'a>) -> Inbound<'a> {
         Inbound { datagrams, header: None }
     }
 
-    /// Parses the header of one datagram, and returns the bytes after it.
+    /// Parses the PROXY header of one datagram, and returns the datagram after the header.
     pub(super) fn behind_header(datagram: Datagrams<'a>) -> Result<Inbound<'a>, HeaderError> {
         let header = parse(datagram.bytes)?;
         if header.version == ProxyVersion::V1 {
@@ -34,7 +34,8 @@ impl<'a> Inbound<'a> {
         Ok(Inbound { datagrams, header: Some(header) })
     }
 
-    /// Key of the session at the address that was `asked`.
+    /// Returns the key of the client's session. `asked` is the destination address, if the
+    /// listening socket is bound to a wildcard.
     pub(super) fn key(&self, asked: Option<IpAddr>) -> SessionKey {
         let peer = self.datagrams.meta.addr;
         match &self.header {
@@ -46,7 +47,8 @@ impl<'a> Inbound<'a> {
         }
     }
 
-    /// Appends the header for a server; `vip` is the address that received the datagram.
+    /// Appends the PROXY header for a server to `to`. `vip` is the address that the listening
+    /// socket is bound to. Addresses and TLVs of a received header are passed on.
     pub(super) fn write_header(&self, version: ProxyVersion, vip: SocketAddr, to: &mut Vec<u8>) {
         let meta = self.datagrams.meta;
         let asked = if vip.ip().is_unspecified() { meta.dst_ip } else { None };

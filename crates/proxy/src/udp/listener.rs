@@ -1,4 +1,4 @@
-//! Task of one UDP listening socket: it handles datagrams, timers and orders.
+//! Task of one UDP listening socket. It handles datagrams, timers and orders.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::net::SocketAddr;
@@ -16,11 +16,12 @@ use super::sockets::{Listening, WeakListening};
 use crate::context::WorkerContext;
 use crate::handover::HandedSession;
 
-/// Idle timeout of sessions while a listener drains, so that idle clients do not delay a stop.
+/// Idle timeout of sessions while their listener drains. It is short, so that idle clients do not
+/// delay the drain.
 const FINISHED: Duration = Duration::from_secs(2);
 
-/// Interval between two checks for expired sessions: a quarter of the idle timeout, within these
-/// limits.
+/// Lower and upper bound of the interval between two checks for expired sessions. The interval is a
+/// quarter of the idle timeout.
 const PULSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 /// Handle of a running UDP listener.
@@ -30,22 +31,21 @@ pub(crate) struct UdpListener {
 }
 
 enum Order {
-    /// Begin no new sessions; end with the last session, at this time at the latest.
+    /// Begin no new sessions, and end with the last session or at this time, whichever is earlier.
     Drain(Option<Instant>),
-    /// Begin sessions again.
+    /// Stop draining: begin new sessions again.
     Resume,
-    /// Stop reading, and return the sessions.
+    /// Stop reading datagrams, and return the sessions.
     Hold(oneshot::Sender<Vec<HandedSession>>),
-    /// Resume reading.
+    /// Resume reading datagrams.
     Release,
-    /// End, because the sessions continue in another process.
+    /// End the task, because the sessions continue in another process.
     Leave,
 }
 
 impl UdpListener {
-    /// Starts to serve clients of a socket that is bound to `vip`.
-    ///
-    /// Continues the `sessions` of another process.
+    /// Starts to serve the clients of a socket that is bound to `vip`, and continues the `sessions`
+    /// that another process has handed over.
     pub(crate) fn start(
         vip: SocketAddr,
         listening: Listening,
@@ -60,13 +60,14 @@ impl UdpListener {
         UdpListener { orders, socket }
     }
 
-    /// Returns a duplicate of the socket, for another process.
+    /// Returns a duplicate of the socket, for another process. `None` if the socket is closed, or
+    /// if the duplication fails.
     pub(crate) fn socket(&self) -> Option<OwnedFd> {
         self.socket.socket()
     }
 
-    /// Stops reading until [`UdpListener::release`]; datagrams wait in the socket. Returns the
-    /// sessions for another process, which has the same sockets.
+    /// Stops reading datagrams until [`UdpListener::release`]; meanwhile they wait in the socket.
+    /// Returns the sessions for another process, which has the same sockets.
     pub(crate) fn hold(&self) -> oneshot::Receiver<Vec<HandedSession>> {
         let (sessions, held) = oneshot::channel();
         let _ = self.orders.send(Order::Hold(sessions));
@@ -83,13 +84,14 @@ impl UdpListener {
         let _ = self.orders.send(Order::Leave);
     }
 
-    /// Begins no new sessions; open sessions continue, for `patience` at most if there is a limit.
-    /// The sockets are closed once no worker has a session.
+    /// Begins no new sessions. Open sessions continue: for at most `patience`, or without a limit
+    /// if it is `None`. The sockets are closed when no worker has a session any more.
     pub(crate) fn drain(&self, patience: Option<Duration>) {
         let _ = self.orders.send(Order::Drain(patience.map(|patience| Instant::now() + patience)));
     }
 
-    /// Serves new clients again. Returns `false` if the listener has ended.
+    /// Ends a drain, so that the listener serves new clients again. Returns `false` if the listener
+    /// has ended.
     pub(crate) fn resume(&self) -> bool {
         self.orders.send(Order::Resume).is_ok()
     }
@@ -103,19 +105,20 @@ impl UdpListener {
 struct ListenerTask {
     relay: Relay,
     listening: Listening,
-    /// Deadline of the drain, if there is a limit; set while the listener drains.
+    /// Set while the listener drains: the deadline of the drain, or `Some(None)` without a
+    /// deadline.
     until: Option<Option<Instant>>,
     /// Whether this worker has reported to the others that it has no sessions left.
     is_done: bool,
     phase: ListenerPhase,
 }
 
-/// Use of the socket by this process.
+/// Whether this process reads the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ListenerPhase {
-    /// Datagrams are read.
+    /// The task reads datagrams.
     Reads,
-    /// Reading is stopped for now.
+    /// The task does not read for now, because a handover is in progress.
     Held,
     /// Another process continues the sessions.
     Left,
@@ -138,8 +141,8 @@ impl ListenerTask {
                 }
                 ready = listening.clients_sent(), if self.reads() => match ready {
                     Ok(mut ready) if self.relay.forward() => ready.clear_ready(),
-                    // A flood must leave time for the thread's other tasks, such as TCP
-                    // connections.
+                    // More datagrams may be waiting. The yield lets other tasks of the thread run,
+                    // such as TCP connections, even during a flood.
                     Ok(_) => yield_now().await,
                     Err(_) => return, // the thread ends
                 },
@@ -156,7 +159,7 @@ impl ListenerTask {
         }
     }
 
-    /// Changes the phase, unless another process has the sessions.
+    /// Changes the phase. `Left` is final, because another process has the sessions.
     fn set_phase(&mut self, phase: ListenerPhase) {
         if self.phase != ListenerPhase::Left {
             self.phase = phase;
@@ -167,7 +170,8 @@ impl ListenerTask {
         self.phase == ListenerPhase::Reads
     }
 
-    /// Whether no worker has sessions left, or the deadline is over.
+    /// Whether the task must end: another process has the sessions, or the drain is complete or its
+    /// deadline has passed.
     fn is_over(&mut self) -> bool {
         if self.phase == ListenerPhase::Left {
             return true;
@@ -200,7 +204,7 @@ impl ListenerTask {
         }
     }
 
-    /// Runs periodic work; returns the time of the next run.
+    /// Runs periodic work. Returns the time until the next run.
     fn on_pulse(&mut self) -> Duration {
         self.relay.count_overruns();
         self.relay.tell_of_headers();

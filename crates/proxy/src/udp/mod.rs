@@ -1,7 +1,9 @@
-//! UDP in proxy mode. Each client has a session with a server, and a socket towards that server: so
-//! servers can distinguish clients, and convey can assign a refusal to its client.
+//! UDP in proxy mode. Each client has a session, with its own socket that is connected to a server.
+//! So servers can distinguish clients, and convey can assign an ICMP error to the client whose
+//! datagram caused it.
 //!
-//! One task for each address of each worker does all the work there, in batches of datagrams.
+//! Each worker has one task for each listen address. The task does all the work for the address, in
+//! batches of datagrams.
 
 mod by_source;
 mod inbound;
@@ -25,32 +27,34 @@ pub use table::exercise_session_table;
 
 use convey_model::Slots;
 
-/// Count and limit of the UDP sessions of all frontends and workers.
+/// Number and limit of the UDP sessions of all frontends and workers.
 #[derive(Debug)]
 pub struct Sessions {
     open: Slots,
-    /// Sessions that any new session may evict; part of `open`.
+    /// Number of questions, which any new session may evict; part of `open`.
     questions: Slots,
-    /// Upper bound of the local ports for sessions.
+    /// Number of local ports that sessions may use.
     ports: u32,
 }
 
 impl Sessions {
-    /// Creates the count. Each session needs its own port, of the `ports` that this host gives to
-    /// sockets: an eighth stays for other programs.
+    /// Creates the count. `ports` is the number of ephemeral ports of this host. Each session needs
+    /// one of them; an eighth is left for other programs.
     pub fn share(ports: u32) -> Sessions {
         Sessions { open: Slots::default(), questions: Slots::default(), ports: ports - ports / 8 }
     }
 
-    /// Returns the limit of sessions where `all` connections of any kind are possible, and the
-    /// number of further sessions if `left` connections of any kind still fit.
+    /// Returns the limit of sessions, and the number of further sessions. `all` is the number of
+    /// connections and sessions that the process can have, and `left` is the number of further
+    /// ones.
     pub(crate) fn room(&self, all: u64, left: u64) -> (u32, u64) {
         let most = self.most(all);
         (most, self.left(most, left))
     }
 
-    /// Opens a session as a question, if there is room: `most` sessions in all, with room for
-    /// `connections` more of any kind. Returns whether it was opened.
+    /// Opens a session as a question if there is room, and returns whether there was. `most` is the
+    /// limit of sessions, and `connections` is the number of further connections and sessions that
+    /// the process can have.
     pub(crate) fn try_open(&self, most: u32, connections: u64) -> bool {
         self.leave(connections) && self.open.try_take(Some(most))
     }
@@ -60,20 +64,21 @@ impl Sessions {
         self.open.release();
     }
 
-    /// Limit of sessions. Each counts as one of `connections`, half of which stay for TCP.
+    /// Limit of sessions. At most half of the process's `connections` may be sessions; the other
+    /// half is left for TCP.
     fn most(&self, connections: u64) -> u32 {
         self.ports.min(u32::try_from(connections / 2).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// Whether another question leaves enough room for TCP, where `connections` more of any kind
-    /// fit: at least as many as there are questions. Anybody can forge questions, and forged
+    /// Whether another question leaves enough room for TCP: the process must have room for more
+    /// further `connections` than there are questions. Anybody can forge questions, and forged
     /// sessions stay idle for minutes.
     fn leave(&self, connections: u64) -> bool {
         u64::from(self.questions.open()) < connections
     }
 
-    /// Number of further sessions if all questions are evicted, where `connections` more of any
-    /// kind fit.
+    /// Number of further sessions that are possible if all questions are evicted. `connections` is
+    /// the number of further connections and sessions that the process can have now.
     fn left(&self, most: u32, connections: u64) -> u64 {
         let questions = self.questions.open();
         let streams = self.open.open().saturating_sub(questions);

@@ -1,4 +1,4 @@
-//! Refused datagrams without a valid PROXY header, collected for the next log line.
+//! Refused datagrams without a valid PROXY header: collected for a rate-limited log.
 
 use std::net::IpAddr;
 
@@ -6,32 +6,33 @@ use crate::header_error::HeaderError;
 use crate::lines::{ClientLines, Event};
 use convey_pacing::Suppressed;
 
-/// Refusals of one worker and address. A flood of one kind hides no refusals of the other kind.
+/// Refusals of one worker and address since the last log line. The two kinds (untrusted sender,
+/// invalid header) are separate, so that a flood of one kind does not hide the other kind.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     untrusted: Option<Refusal>,
     wrong: Option<Refusal>,
 }
 
-/// Last of several refused datagrams.
+/// Last refused datagram of one kind, and the number of all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) peer: IpAddr,
     pub(super) why: HeaderError,
-    /// Number of refused datagrams, including this one.
+    /// Number of refused datagrams since the last log line, including this one.
     count: u64,
 }
 
 impl Refusals {
-    /// Adds a refused datagram of this sender.
+    /// Adds a refused datagram of the sender `peer`.
     pub(super) fn add(&mut self, peer: IpAddr, why: HeaderError) {
         let last = if why.event() == Event::Untrusted { &mut self.untrusted } else { &mut self.wrong };
         let before = last.map_or(0, |last| last.count);
         *last = Some(Refusal { peer, why, count: before + 1 });
     }
 
-    /// Takes the refusals that may be logged now for the frontend with this number, with the number
-    /// of suppressed ones.
+    /// Takes all collected refusals. Returns those of each kind that may be logged now for the
+    /// frontend with this id, with the number of suppressed events.
     pub(super) fn take(&mut self, frontend: u32, lines: &ClientLines) -> [Option<(Refusal, Suppressed)>; 2] {
         [self.untrusted.take(), self.wrong.take()].map(|last| {
             let last = last?;

@@ -1,4 +1,4 @@
-//! UDP sessions of one listening socket, and the datagrams to and from their servers.
+//! Relay of UDP datagrams between the clients of one listening socket and their servers.
 
 mod begin;
 mod handover;
@@ -35,12 +35,12 @@ use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Snapshot};
 use convey_upstream::{Attempts, PickContext};
 
-/// Upper bound of the sessions with answers in one epoll call.
+/// Upper bound of the sessions with answers that one epoll call returns.
 const EVENTS: usize = 64;
 
 thread_local! {
-    /// Sessions of one worker. All its addresses share one table, so that their sessions can evict
-    /// each other.
+    /// UDP sessions of one worker. All addresses of the worker share one table, so that a session
+    /// of one address can evict a session of another address.
     static SESSIONS: RefCell<SessionTable<UdpSession>> = RefCell::new(SessionTable::new(fastrand::u32(..)));
 }
 
@@ -51,33 +51,33 @@ struct BatchContext<'a> {
     now: Timestamp,
 }
 
-/// Relay for the clients of one worker at one address.
+/// UDP relay of one worker for one listen address.
 pub(super) struct Relay {
     vip: SocketAddr,
     context: Arc<WorkerContext>,
     listening: Listening,
-    /// Number of the address in the table of sessions.
+    /// Number of the listen address in the table of sessions.
     address: usize,
-    /// Whether no new sessions begin.
+    /// Whether the listener drains, so that no new sessions begin.
     pub(super) drains: bool,
-    /// Frontend as of the last snapshot that had it.
+    /// Frontend of the address, from the last snapshot that contains it.
     frontend: Option<Arc<Frontend>>,
     generation: u64,
     idle: Duration,
-    /// Last destination address, if it is no broadcast or multicast address: the next client mostly
-    /// sends to the same one.
+    /// Last destination address that is neither broadcast nor multicast. Most clients send to the
+    /// same address, so this cache avoids repeated checks.
     asked: Option<IpAddr>,
     /// Last value of the socket's counter of dropped datagrams.
     overruns: u32,
-    /// Datagrams without a valid PROXY header.
+    /// Refused datagrams without a valid PROXY header, for the log.
     refusals: Refusals,
-    /// Buffer for the PROXY header of a datagram to a server.
+    /// Buffer for the PROXY header that precedes a datagram to a server.
     header: Vec<u8>,
 }
 
 impl Relay {
-    /// Creates a relay without sessions; the socket is bound to `vip`. Call it in the worker's
-    /// thread.
+    /// Creates a relay without sessions, for a socket that is bound to `vip`. Call this function in
+    /// the worker's thread.
     pub(super) fn new(vip: SocketAddr, listening: Listening, context: Arc<WorkerContext>) -> Relay {
         Relay {
             vip,
@@ -95,13 +95,13 @@ impl Relay {
         }
     }
 
-    /// Whether there are no sessions.
+    /// Whether the address has no sessions.
     pub(super) fn is_empty(&self) -> bool {
         SESSIONS.with_borrow(|sessions| sessions.is_empty(self.address))
     }
 
-    /// Ends sessions that were silent for the idle timeout or for `at_most`, whichever is shorter.
-    /// Returns that time.
+    /// Ends the sessions that have been idle for the idle timeout or for `at_most`, whichever is
+    /// shorter. Returns the shorter time.
     pub(super) fn expire(&mut self, at_most: Duration) -> Duration {
         self.load_snapshot();
         let (idle, now) = (self.idle.min(at_most), self.now());
@@ -120,7 +120,8 @@ impl Relay {
         self.overruns = overruns;
     }
 
-    /// Sends datagrams of clients to servers. Returns whether none are left.
+    /// Receives a batch of datagrams from clients, and sends them to servers. Returns `false` if
+    /// more datagrams may be waiting.
     pub(super) fn forward(&mut self) -> bool {
         let snapshot = self.load_snapshot();
         let moment = BatchContext { snapshot: &snapshot, now: self.now() };
@@ -137,7 +138,8 @@ impl Relay {
         })
     }
 
-    /// Sends datagrams of servers to clients. Returns whether none are left.
+    /// Receives a batch of datagrams from servers, and sends them to clients. Returns `false` if
+    /// more datagrams may be waiting.
     pub(super) fn answer(&mut self) -> bool {
         let mut room = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         let at_once = Timespec::default();
@@ -170,8 +172,8 @@ impl Relay {
             }
             return;
         }
-        // With headers, each datagram is sent alone: a retry of several would send the first ones
-        // twice.
+        // With headers, each datagram is sent alone. If several were sent together and one failed,
+        // a retry would send the first ones twice.
         for datagram in datagrams.split() {
             let inbound = if accepts { self.behind_header(datagram) } else { Ok(Inbound::of(datagram)) };
             let client = inbound.as_ref().map_or(datagram.meta.addr, |inbound| inbound.key(None).client);
@@ -181,7 +183,7 @@ impl Relay {
         }
     }
 
-    /// Parses the PROXY header of a proxy's datagram.
+    /// Parses the PROXY header of a datagram, if its sender is a trusted proxy.
     fn behind_header<'a>(&mut self, datagram: Datagrams<'a>) -> Result<Inbound<'a>, Counter> {
         let Some(frontend) = &self.frontend else { return Err(Counter::DroppedDraining) };
         let peer = datagram.meta.addr.ip();
@@ -193,7 +195,7 @@ impl Relay {
         })
     }
 
-    /// Logs the last refusals since the previous call.
+    /// Logs the datagrams that were refused since the previous call because of their PROXY header.
     pub(super) fn tell_of_headers(&mut self) {
         let Some(frontend) = &self.frontend else { return };
         let told = self.refusals.take(frontend.live.id, &self.context.shared.lines);
@@ -241,8 +243,9 @@ impl Relay {
                     session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
                     return Ok(());
                 }
-                // A router has reported this for an earlier datagram, and the present one has not
-                // been sent. Or the datagram is too long for any path.
+                // A router has reported an earlier datagram as too long, and the kernel has not
+                // sent the current one: retry. Or the current datagram is too long for any path:
+                // the retry fails, too.
                 Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
                     is_too_long = true;
                     attempts.repeat();
@@ -257,7 +260,8 @@ impl Relay {
         Err(if is_too_long { Counter::DroppedUnsent } else { Counter::DroppedNoServer })
     }
 
-    /// Moves the session to another server if its server is down or has refused a datagram.
+    /// Moves the session to another server if its server is down or has refused a datagram. If the
+    /// session gets no server, ends it.
     fn keep_or_replace_server(
         &self,
         sessions: &mut SessionTable<UdpSession>,
@@ -277,8 +281,8 @@ impl Relay {
         }
     }
 
-    /// Adds the session's socket to the epoll instance for answers. If that fails, the session
-    /// ends.
+    /// Adds the session's socket to the epoll instance for answers. If that fails, ends the
+    /// session.
     fn listen_to(&self, sessions: &mut SessionTable<UdpSession>, number: usize) -> Result<(), Counter> {
         let Some((_, session)) = sessions.get_mut(number) else { return Ok(()) };
         let event = EventData::new_u64(number as u64);
@@ -289,7 +293,8 @@ impl Relay {
         Ok(())
     }
 
-    /// Sends the answers of one session's server to its client. Returns whether none are left.
+    /// Receives a batch of answers for one session, and sends them to its client. Returns `false`
+    /// if more answers may be waiting.
     fn answer_one(&self, sessions: &mut SessionTable<UdpSession>, number: usize, now: Timestamp) -> bool {
         let Some((key, session)) = sessions.get_mut(number) else { return true };
         let (socket, to) = (self.listening.socket(), Destination::Client(key.peer(), key.asked));
@@ -318,7 +323,8 @@ impl Relay {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                // Other errors are reports of routers about the path, which the kernel has handled.
+                // Other errors come from routers and concern the path, for example its MTU. The
+                // kernel has already handled them.
                 if is_refusal(&error) {
                     session.refused(&error, None);
                 }
@@ -343,7 +349,8 @@ impl Relay {
         }
     }
 
-    /// Loads the newest snapshot, once for each batch.
+    /// Loads the newest snapshot, and updates the frontend and the idle timeout if the snapshot has
+    /// changed. Called once for each batch.
     fn load_snapshot(&mut self) -> Guard<Arc<Snapshot>> {
         let snapshot = self.context.snapshot();
         if snapshot.generation == self.generation {
@@ -392,7 +399,7 @@ impl Drop for Relay {
     }
 }
 
-/// Ends a session because its client's datagram could not be forwarded.
+/// Ends a session because a datagram of its client could not be forwarded.
 fn fail(sessions: &mut SessionTable<UdpSession>, number: usize, reason: Counter) {
     if let Some(session) = sessions.remove(number) {
         session.fail(reason);

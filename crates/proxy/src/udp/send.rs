@@ -1,8 +1,8 @@
-//! Batched sends of UDP datagrams, many with one system call.
+//! Batched sends of UDP datagrams: one system call sends many datagrams (GSO).
 //!
-//! An error does not affect later datagrams: the path of one client may be too narrow for joined
-//! datagrams, and all other paths wide enough. (`quinn-udp`, which convey receives with, stops
-//! joining and marking datagrams after its first error.)
+//! An error of one send does not affect later sends: the MTU of one client's path may be too small
+//! for joined datagrams, while other paths can carry them. This is why convey does not send with
+//! `quinn-udp`, which stops joining and marking all datagrams after its first error.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -14,31 +14,32 @@ use socket2::SockAddr;
 
 use super::socket::{Datagrams, ReceiveBuffers};
 
-/// Destination of datagrams.
+/// Destination of a send.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Destination {
     /// Server that the socket is connected to.
     Server(SocketAddr),
-    /// Client, and the local address to send from if there are several.
+    /// Client, and the local address to send from if the socket is bound to a wildcard.
     Client(SocketAddr, Option<IpAddr>),
 }
 
-/// Upper bound of the bytes in one send: the payload of an IPv4 datagram.
+/// Upper bound of the bytes in one send: the largest payload of an IPv4 datagram.
 const MAX_BYTES: usize = 65_507;
 
 /// Upper bound of the datagrams in one send (`UDP_MAX_SEGMENTS` of include/linux/udp.h).
 const MAX_DATAGRAMS: u64 = 64;
 
-/// Datagrams for one system call: all of one length, except the last, which may be shorter.
+/// Datagrams for one system call. All have the same length, except that the last one may be
+/// shorter.
 pub(super) struct Run<'a> {
     parts: [IoSlice<'a>; ReceiveBuffers::SIZE],
     len: usize,
     bytes: usize,
     datagrams: u64,
-    /// Length of each datagram.
+    /// Length of each datagram in bytes, except a shorter last one.
     stride: usize,
     ecn: Option<EcnCodepoint>,
-    /// Whether all datagrams have that length, so that another may follow.
+    /// Whether all datagrams have this length, so that another one may follow.
     is_open: bool,
 }
 
@@ -59,7 +60,7 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Adds datagrams for the same destination. Returns whether they fit.
+    /// Adds datagrams for the same destination if they fit. Returns whether they do.
     pub(super) fn try_push(&mut self, datagrams: Datagrams<'a>) -> bool {
         let is_alike = datagrams.stride() == self.stride
             || datagrams.is_single() && (1..self.stride).contains(&datagrams.stride());
@@ -80,15 +81,16 @@ impl<'a> Run<'a> {
         self.datagrams
     }
 
-    /// Sum of the datagrams' bytes.
+    /// Number of bytes in all datagrams.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// Sends the datagrams, each with its original length, after a `header` unless that is empty.
+    /// Sends the datagrams, each with its original length. If `header` is not empty, each datagram
+    /// is preceded by it.
     ///
     /// # Errors
-    /// Errors of the socket; some of the datagrams may have been sent then.
+    /// Errors of the socket. Some of the datagrams may have been sent before the error.
     pub(super) fn send(&self, header: &[u8], socket: &UdpSocket, to: Destination) -> io::Result<()> {
         let mut control = ControlMessages::default();
         if let Some(ecn) = self.ecn {
@@ -97,7 +99,8 @@ impl<'a> Run<'a> {
         if let Destination::Client(_, Some(from)) = to {
             control.send_from(from);
         }
-        // A connected socket has a cached route; an explicit address would look the route up again.
+        // A connected socket has a cached route. With an explicit address, the kernel would look up
+        // the route again.
         let address = match to {
             Destination::Server(_) => None,
             Destination::Client(client, _) => Some(SockAddr::from(client)),
@@ -105,7 +108,8 @@ impl<'a> Run<'a> {
         let send = |parts: &[IoSlice<'_>], control| send_message(socket, parts, address.as_ref(), control);
         let parts = &self.parts[..self.len];
         if !header.is_empty() {
-            // Not joined: with headers, a run would have more parts than it has room for.
+            // Sends each datagram alone: with a header for each, the joined datagrams would need
+            // more parts than a run has room for.
             let mut datagrams = parts.iter().flat_map(|part| each_of(part, self.stride));
             return datagrams
                 .try_for_each(|datagram| send(&[IoSlice::new(header), IoSlice::new(datagram)], &control));
@@ -119,8 +123,8 @@ impl<'a> Run<'a> {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock && !is_refusal(&error) => {}
             done => return done,
         }
-        // This path cannot take joined datagrams: they are too long for it, or the device has no
-        // offload.
+        // The joined send failed: each datagram may exceed the MTU of the path, or the device has
+        // no offload. So each datagram is sent alone.
         let mut datagrams = parts.iter().flat_map(|part| each_of(part, self.stride));
         datagrams.try_for_each(|datagram| send(&[IoSlice::new(datagram)], &control))
     }
@@ -130,25 +134,26 @@ impl<'a> Run<'a> {
         self.len += 1;
         self.bytes += datagrams.bytes.len();
         self.datagrams += datagrams.count();
-        // An empty datagram would be lost in a joined send.
+        // Empty datagrams are never joined, because a joined send would lose them.
         self.is_open = self.stride > 0 && datagrams.bytes.len().is_multiple_of(self.stride);
     }
 }
 
-/// Splits the bytes into datagrams; no bytes are one empty datagram.
+/// Splits bytes into datagrams of `stride` bytes; the last one may be shorter. Without bytes,
+/// returns one empty datagram.
 pub(super) fn each_of(bytes: &[u8], stride: usize) -> impl Iterator<Item = &[u8]> {
     let (first, rest) = bytes.split_at(stride.min(bytes.len()));
     std::iter::once(first).chain(rest.chunks(stride.max(1)))
 }
 
-/// Whether the error means that the peer is unreachable.
+/// Whether an error of a UDP socket means that the peer is unreachable.
 pub(super) fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
     matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
 }
 
-/// Control messages in the kernel's format: length, level, type and data of each, aligned like a
-/// `usize`.
+/// Control messages of a send in the kernel's format: each has a length, level, type and data, and
+/// is aligned like a `usize`.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct ControlMessages {
@@ -163,7 +168,7 @@ impl Default for ControlMessages {
 }
 
 impl ControlMessages {
-    /// Sets the ECN mark of the datagrams (RFC 3168).
+    /// Adds the ECN mark of the datagrams (RFC 3168).
     fn mark(&mut self, to: Destination, ecn: u8) {
         let (Destination::Server(addr) | Destination::Client(addr, _)) = to;
         let (level, kind) = match addr {
@@ -173,16 +178,16 @@ impl ControlMessages {
         self.push(level, kind, &libc::c_int::from(ecn).to_ne_bytes());
     }
 
-    /// Sets the source address of the datagrams.
+    /// Adds the source address of the datagrams.
     fn send_from(&mut self, from: IpAddr) {
         match from {
-            // `struct in_pktinfo`: interface, local address, destination address.
+            // Fields of `struct in_pktinfo`: interface, local address, destination address.
             IpAddr::V4(from) => {
                 let mut info = [0; size_of::<libc::in_pktinfo>()];
                 info[4..8].copy_from_slice(&from.octets());
                 self.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
             }
-            // `struct in6_pktinfo`: local address, interface.
+            // Fields of `struct in6_pktinfo`: local address, interface.
             IpAddr::V6(from) => {
                 let mut info = [0; size_of::<libc::in6_pktinfo>()];
                 info[..16].copy_from_slice(&from.octets());
@@ -191,7 +196,8 @@ impl ControlMessages {
         }
     }
 
-    /// Makes the kernel, or the network card, split the bytes into datagrams of this length (GSO).
+    /// Adds the length in `bytes` of the datagrams into which the kernel or the network card splits
+    /// the send (GSO).
     fn cut_into(&mut self, bytes: u16) {
         self.push(libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes());
     }
@@ -217,8 +223,9 @@ fn send_message(
 ) -> io::Result<()> {
     let (name, name_len) = to.map_or((ptr::null(), 0), |to| (to.as_ptr(), to.len()));
     #[expect(unsafe_code, reason = "no crate sends with marks and segments without state of its own")]
-    // SAFETY: a message header may be all zero; the memory behind its pointers has the lengths in
-    // the header (an `IoSlice` is an `iovec`), and is only read, before the call returns.
+    // SAFETY: an all-zero message header is valid. The memory behind its pointers has the lengths
+    // in the header (an `IoSlice` has the layout of an `iovec`). The kernel only reads this memory,
+    // and only during the call.
     let sent = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_name = name.cast_mut().cast();
@@ -259,7 +266,7 @@ mod tests {
             self.socket.local_addr().unwrap()
         }
 
-        /// Waits for datagrams; returns the bytes and the metadata of each.
+        /// Waits for datagrams. Returns the bytes and the metadata of each.
         fn receive(&mut self) -> Vec<(Vec<u8>, RecvMeta)> {
             loop {
                 if let Ok(received) = self.batch.receive(&self.state, &self.socket) {
@@ -325,7 +332,7 @@ mod tests {
         assert_eq!((received[0].0.as_slice(), received[0].1.stride), (&bytes[..], 1_000));
     }
 
-    /// Sends datagrams of these lengths in runs; returns the number of system calls.
+    /// Sends datagrams of these lengths in runs. Returns the number of system calls.
     fn sent_on(lengths: &[usize], ecn: impl Fn(usize) -> Option<EcnCodepoint>) -> usize {
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -368,7 +375,7 @@ mod tests {
         assert_eq!(sent_on(&[10; 4], |n| (n == 2).then_some(EcnCodepoint::Ce)), 3, "each with its mark");
     }
 
-    /// `tests/e2e/marks.rs` has the test for IPv6, which not every host supports.
+    /// Covers only IPv4. `tests/e2e/marks.rs` covers IPv6, which not every host supports.
     #[test]
     fn datagrams_keep_their_ecn_mark_and_leave_from_the_requested_address() {
         let mut client = Receiver::new("127.0.0.1:0");

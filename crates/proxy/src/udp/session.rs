@@ -1,5 +1,5 @@
-//! UDP session of one client: its connection slot of the frontend, its permit for a server, and the
-//! socket between.
+//! UDP session of one client: its slot, its permit for a server, and the socket that is connected
+//! to the server.
 
 use std::cell::Cell;
 use std::io;
@@ -20,25 +20,26 @@ use convey_snapshot::{Frontend, Pool};
 use convey_trace::ConnectionStep;
 use convey_upstream::{Attempts, Permit, PickContext, Unavailable};
 
-/// UDP session, counted from its beginning on. A drop before its end counts as a cut.
+/// UDP session of one client, counted as open from its beginning. A drop without `end`, `leave` or
+/// `fail` counts as a cut session.
 pub(super) struct UdpSession {
     upstream: Upstream,
     slot: SessionSlot,
     downstream: PickContext,
-    /// Generation of the last snapshot in which the server was looked up.
+    /// Generation of the snapshot in which the server was last looked up.
     generation: u64,
     /// Whether the server has refused the last datagram.
     is_refused: bool,
     ended: bool,
-    /// Termination and reason, if the session did not end as usual.
+    /// Kind and reason of the end, once the session has ended.
     ending: Option<Ending>,
-    /// Record for the access log and for traces, if either wants one.
+    /// Record for the access log and for traces; `None` if neither needs it.
     record: Option<Box<SessionRecord>>,
-    /// Bytes from and to the client.
+    /// Number of bytes from the client, and to the client.
     bytes: [Cell<u64>; 2],
 }
 
-/// Server, and the socket that is connected to it.
+/// Server of a session, and the socket that is connected to the server.
 struct Upstream {
     socket: UdpSocket,
     /// Address of the server.
@@ -48,11 +49,11 @@ struct Upstream {
 }
 
 impl UdpSession {
-    /// Picks a server for a client that has a `slot` of its frontend, in the snapshot of this
-    /// `generation`. The first `datagram` may name the server.
+    /// Opens the session of a client that has a `slot`: picks a server and connects a socket to it.
+    /// The first `datagram` may name the server. `generation` is the generation of the snapshot.
     ///
     /// # Errors
-    /// Reason for dropping the datagram.
+    /// Reason why the datagram is dropped.
     pub(super) fn open(
         downstream: PickContext,
         mut slot: SessionSlot,
@@ -67,8 +68,8 @@ impl UdpSession {
         Ok(UdpSession::new(upstream, slot, downstream, generation))
     }
 
-    /// Restores a session of another process, in the snapshot of this `generation`. `None` if its
-    /// server is gone.
+    /// Restores a session that another process has handed over. Returns `None` if its server is
+    /// gone. `generation` is the generation of the snapshot.
     pub(super) fn known(
         downstream: PickContext,
         mut slot: SessionSlot,
@@ -97,7 +98,7 @@ impl UdpSession {
         session
     }
 
-    /// Traces a step of the session.
+    /// Sends a step of the session to the trace subscribers.
     fn trace(&self, step: ConnectionStep) {
         self.slot.trace(&self.downstream, self.upstream.permit.server().live.id, step);
     }
@@ -112,7 +113,7 @@ impl UdpSession {
         self.upstream.server
     }
 
-    /// Server of the session, for a list.
+    /// Server of the session, for lists of sessions.
     pub(super) fn flow_server(&self) -> FlowServer<'_> {
         let Upstream { permit, server, .. } = &self.upstream;
         let (backend, live) = (permit.backend(), &permit.server().live);
@@ -124,12 +125,12 @@ impl UdpSession {
         self.downstream.vip
     }
 
-    /// Bytes from and to the client.
+    /// Number of bytes from the client, and to the client.
     pub(super) fn bytes(&self) -> [u64; 2] {
         [self.bytes[0].get(), self.bytes[1].get()]
     }
 
-    /// Version of the PROXY header that the server expects.
+    /// Version of the PROXY header that the server expects; `None` if it expects no header.
     pub(super) fn send_proxy(&self) -> Option<ProxyVersion> {
         self.upstream.permit.send_proxy()
     }
@@ -139,13 +140,13 @@ impl UdpSession {
         &self.slot.frontend
     }
 
-    /// Whether the session counts at its source.
+    /// Whether the session is counted at its source.
     pub(super) fn is_counted_at_source(&self) -> bool {
         self.slot.is_counted_at_source()
     }
 
-    /// Counts the session at its source, in the frontend's current table. Returns whether it is
-    /// counted.
+    /// Counts the session in the frontend's current table of sources. Returns whether it is counted
+    /// there.
     pub(super) fn count_at_source(&mut self, frontend: &Frontend) -> bool {
         self.slot.count_at_source(frontend, self.downstream.client.ip())
     }
@@ -155,12 +156,14 @@ impl UdpSession {
         self.upstream.permit.is_of(pool)
     }
 
-    /// Keeps the server if it is up in the `pool` of this `generation`, and has not refused the
-    /// last datagram. Otherwise picks another one, or keeps a server that has refused if there is
-    /// no other. Returns whether the session has a new socket.
+    /// Keeps the server of the session if it is up and has not refused the last datagram. Otherwise
+    /// picks another server. If there is no other, keeps a server that is up although it has
+    /// refused. Returns whether the session has a new server and socket.
+    ///
+    /// `generation` is the generation of the snapshot that `pool` comes from.
     ///
     /// # Errors
-    /// Reason for dropping the client's datagram and ending the session.
+    /// Reason why the caller must drop the client's datagram and end the session.
     pub(super) fn keep_or_replace_server(
         &mut self,
         pool: &Arc<Pool>,
@@ -191,13 +194,13 @@ impl UdpSession {
         Ok(true)
     }
 
-    /// Notes that the server has answered.
+    /// Reports to the permit that the server has answered.
     pub(super) fn answered(&self) {
         self.upstream.permit.succeeded();
     }
 
-    /// Notes that the server is unreachable or has refused a datagram. `attempts` belong to that
-    /// datagram; `None` if it was an earlier one.
+    /// Records that the server is unreachable or has refused a datagram. `attempts` are the
+    /// attempts of this datagram; `None` if the error concerns an earlier datagram.
     pub(super) fn refused(&mut self, error: &io::Error, attempts: Option<&mut Attempts>) {
         let PickContext { client, vip, .. } = self.downstream;
         let Upstream { permit, server, .. } = &self.upstream;
@@ -211,12 +214,13 @@ impl UdpSession {
         self.is_refused = true;
     }
 
-    /// Notes that the client has sent again after an answer.
+    /// Turns the session from a question into a stream, because the client has sent again after an
+    /// answer.
     pub(super) fn become_stream(&mut self) {
         self.slot.become_stream();
     }
 
-    /// Adds to a counter of the frontend and of the server.
+    /// Adds `n` to a counter of the frontend and of the server.
     pub(super) fn count(&self, counter: Counter, n: u64) {
         self.slot.count(counter, n);
         self.upstream.permit.count(counter, n);
@@ -232,7 +236,7 @@ impl UdpSession {
         }
     }
 
-    /// Ends the session; the end is early if there is a reason.
+    /// Ends the session. `reason` is `None` if the session has expired as usual.
     pub(super) fn end(mut self, reason: Option<Counter>) {
         self.ended = true;
         self.ending = Some(ending_for(reason, Termination::Expired));
@@ -241,13 +245,13 @@ impl UdpSession {
         }
     }
 
-    /// Ends the session here, because it continues in another process.
+    /// Ends the session in this process, because it continues in another process.
     pub(super) fn leave(mut self) {
         self.ended = true;
         self.ending = Some(Ending::usual(Termination::Left));
     }
 
-    /// Ends the session because its client's datagram could not be forwarded, for this reason.
+    /// Ends the session because a datagram of its client could not be forwarded for this reason.
     pub(super) fn fail(mut self, reason: Counter) {
         self.ended = true;
         self.ending = Some(Ending::early(Termination::Refused, reason.drop_label()));
@@ -278,7 +282,8 @@ impl Drop for UdpSession {
     }
 }
 
-/// Connects a socket to a server that has not failed this client.
+/// Connects a socket to the `named` server, or else to a server that has not yet failed in these
+/// attempts.
 fn connect(
     downstream: &PickContext,
     slot: &SessionSlot,
@@ -300,7 +305,7 @@ fn connect(
     }
 }
 
-/// Reason for dropping the datagram of a client that gets no server.
+/// Counter for the drop of a datagram, if no server is available.
 fn drop_reason(unavailable: Unavailable) -> Counter {
     match unavailable {
         Unavailable::NoServer | Unavailable::Failed => Counter::DroppedNoServer,

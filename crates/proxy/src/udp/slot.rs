@@ -1,4 +1,5 @@
-//! Slot of a UDP session: its place at its frontend, in its client's share, and among all sessions.
+//! Slot of a UDP session: its counts at the frontend, in the client's shares, and among all
+//! sessions.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -18,25 +19,26 @@ use convey_snapshot::stats::{Counter, Traffic};
 use convey_trace::ConnectionStep;
 use convey_upstream::PickContext;
 
-/// Slot of a session, released by the drop.
+/// Slot of a UDP session. The drop releases the slot.
 pub(crate) struct SessionSlot {
     pub(super) frontend: Arc<Frontend>,
     totals: Arc<Traffic>,
     context: Arc<WorkerContext>,
     is_open: bool,
-    /// Frontends that the client has come through, if it is one of convey's own sockets.
+    /// Frontends that the client's datagrams have passed through, if the client is one of convey's
+    /// own sockets.
     path: Option<Arc<FrontendPath>>,
-    /// Count among its client's sessions.
+    /// Guard that counts the session in its client's shares.
     counted: Counted,
-    /// Count among its source's sessions, where these have a limit.
+    /// Guard that counts the session at its source; `None` if the source has no limits.
     source: Option<CountedSource>,
-    /// Whether any new session may evict it.
+    /// Whether the session is a question, which any new session may evict.
     is_question: bool,
 }
 
 impl SessionSlot {
-    /// Creates the slot, which the caller has taken at the frontend and among all sessions; it
-    /// begins as a question. The client came by `path`, and `counted` and `source` hold its counts.
+    /// Creates the slot of a session, which begins as a question. The caller has already taken a
+    /// slot of the frontend and one of `Sessions`; the drop releases both.
     pub(crate) fn taken(
         frontend: Arc<Frontend>,
         totals: Arc<Traffic>,
@@ -49,23 +51,24 @@ impl SessionSlot {
         SessionSlot { frontend, totals, context, is_open: false, path, counted, source, is_question: true }
     }
 
-    /// Remembers a socket towards a server.
+    /// Records a socket towards a server in `OwnSockets`, to detect loops.
     pub(super) fn remember(&self, socket: &UdpSocket, server: SocketAddr) -> Option<OwnSocket> {
         let (own, frontend) = (&self.context.shared.own_sockets, self.frontend.live.id);
         own.note(socket, Endpoint::udp(server), frontend, self.path.as_ref())
     }
 
-    /// Begins the record of the session, if the access log or a trace wants it.
+    /// Creates the record of the session. Returns `None` if neither the access log nor a trace
+    /// needs it.
     pub(super) fn record(&self, began: Instant) -> Option<Box<SessionRecord>> {
         SessionRecord::begin(&self.context.shared, began)
     }
 
-    /// Sends a step of the session to the subscribers of traces.
+    /// Sends a step of the session to the trace subscribers.
     pub(super) fn trace(&self, downstream: &PickContext, server: u32, step: ConnectionStep) {
         traced::tell(&self.context, downstream, &self.frontend, Some(server), step);
     }
 
-    /// Whether traces have subscribers.
+    /// Whether there are trace subscribers.
     pub(super) fn is_traced(&self) -> bool {
         self.context.shared.trace.is_watched()
     }
@@ -75,19 +78,20 @@ impl SessionSlot {
         &self.context.shared.failures
     }
 
-    /// Whether the session counts at its source.
+    /// Whether the session is counted at its source.
     pub(super) fn is_counted_at_source(&self) -> bool {
         self.source.is_some()
     }
 
-    /// Counts the session at its client's source, in the frontend's current table. Returns whether
-    /// it is counted.
+    /// Counts the session in the frontend's current table of sources. Returns whether it is counted
+    /// there.
     pub(super) fn count_at_source(&mut self, frontend: &Frontend, client: IpAddr) -> bool {
         self.source = source::count_open(frontend, client);
         self.source.is_some()
     }
 
-    /// Notes that the client has sent again after an answer.
+    /// Turns the session from a question into a stream, because the client has sent again after an
+    /// answer.
     pub(super) fn become_stream(&mut self) {
         if std::mem::take(&mut self.is_question) {
             self.frontend.live.questions.release();
@@ -96,13 +100,13 @@ impl SessionSlot {
         }
     }
 
-    /// Notes that the session has begun.
+    /// Counts the session as open.
     pub(super) fn opened(&mut self) {
         self.is_open = true;
         self.count(Counter::Opened, 1);
     }
 
-    /// Adds to a counter of the frontend and to that of all traffic.
+    /// Adds `n` to a counter of the frontend, and to the same counter of all traffic.
     pub(super) fn count(&self, counter: Counter, n: u64) {
         self.frontend.live.traffic.add(self.context.core, counter, n);
         self.totals.add(self.context.core, counter, n);

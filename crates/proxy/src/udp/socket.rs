@@ -1,4 +1,4 @@
-//! UDP sockets, and batched receives, many datagrams with one system call.
+//! UDP sockets, and batched receives: one system call receives many datagrams.
 
 use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
@@ -16,15 +16,15 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::send::each_of;
 
-/// Upper bound of the bytes in one message: a datagram, or several of one sender that the kernel
-/// has joined (GRO).
+/// Upper bound of the bytes in one message. A message is one datagram, or several datagrams of one
+/// sender that the kernel has joined (GRO).
 const LARGEST: usize = 65_536;
 
 /// Prepares a listening socket for [`ReceiveBuffers::receive`].
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     let state = UdpSocketState::new(UdpSockRef::from(socket))?;
-    // `UdpSocketState` forbids fragments and requests timestamps. A forwarded datagram keeps the
-    // length that its sender chose, and may need fragments.
+    // Reverts two settings of `UdpSocketState`: no fragmentation, and receive timestamps. convey
+    // forwards each datagram with the length that its sender chose, so it may need fragmentation.
     if socket.local_addr()?.is_ipv4() {
         set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::WANT)?;
     } else {
@@ -35,7 +35,8 @@ pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     Ok(state)
 }
 
-/// Creates a socket that receives only from this server, including its refusals.
+/// Creates a socket that is connected to a server: it receives only datagrams and ICMP errors of
+/// this server.
 pub(super) fn connect(server: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(server), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     match server {
@@ -48,17 +49,19 @@ pub(super) fn connect(server: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 thread_local! {
-    /// Receive buffers of a thread, which its listeners share: no datagram stays in them.
+    /// Receive buffers of a thread. All its listeners share them, because no datagram stays in the
+    /// buffers after a batch.
     pub(super) static BUFFERS: RefCell<ReceiveBuffers> = RefCell::new(ReceiveBuffers::new());
 }
 
-/// Buffers of one receiving system call.
+/// Buffers for one system call that receives datagrams.
 pub(super) struct ReceiveBuffers {
     bytes: Box<[u8]>,
     metas: [RecvMeta; BATCH_SIZE],
 }
 
-/// One or more datagrams of one sender: all of one length, except the last, which may be shorter.
+/// One or more datagrams of one sender. All have the same length, except that the last one may be
+/// shorter.
 #[derive(Clone, Copy)]
 pub(super) struct Datagrams<'a> {
     pub(super) bytes: &'a [u8],
@@ -76,12 +79,12 @@ impl ReceiveBuffers {
         }
     }
 
-    /// Receives the datagrams that have arrived, as far as there is room; `state` may belong to
-    /// another socket.
+    /// Receives the datagrams that have arrived, up to the size of the buffers. `state` may come
+    /// from another socket.
     ///
     /// # Errors
-    /// Errors of the socket, such as a refusal by the server it is connected to; "would block" if
-    /// no datagram has arrived.
+    /// Errors of the socket, for example `ConnectionRefused` from the connected server.
+    /// `WouldBlock` if no datagram has arrived.
     pub(super) fn receive<'a>(
         &'a mut self,
         state: &UdpSocketState,
@@ -102,12 +105,12 @@ impl Datagrams<'_> {
         if self.is_single() { 1 } else { self.bytes.len().div_ceil(self.meta.stride) as u64 }
     }
 
-    /// Length of each datagram, except the last of several.
+    /// Length of each datagram in bytes, except the last of several.
     pub(super) fn stride(&self) -> usize {
         self.bytes.len().min(self.meta.stride)
     }
 
-    /// Splits the datagrams.
+    /// Splits joined datagrams into single ones.
     pub(super) fn split(self) -> impl Iterator<Item = Self> {
         each_of(self.bytes, self.stride()).map(move |bytes| Datagrams { bytes, ..self })
     }
@@ -119,7 +122,7 @@ impl Datagrams<'_> {
 
 /// Whether a destination address is a broadcast or multicast address.
 pub(super) fn is_for_many(asked: IpAddr) -> bool {
-    // Only the kernel knows all broadcast addresses: a connect there fails without SO_BROADCAST.
+    // Only the kernel knows all broadcast addresses. A connect to one fails without SO_BROADCAST.
     let is_refused = || -> io::Result<()> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         socket.connect(&SocketAddr::new(asked, 9).into())
@@ -128,15 +131,16 @@ pub(super) fn is_for_many(asked: IpAddr) -> bool {
         || asked.is_ipv4() && is_refused().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// Number of datagrams that the socket has dropped for lack of room since it was opened.
+/// Number of datagrams that the socket has dropped since it was opened, because its receive buffer
+/// was full.
 pub(super) fn overruns(socket: &UdpSocket) -> u32 {
-    /// Index of the drops (`SK_MEMINFO_DROPS` of include/uapi/linux/sock_diag.h).
+    /// Index of the number of drops (`SK_MEMINFO_DROPS` of include/uapi/linux/sock_diag.h).
     const DROPS: usize = 8;
     let mut info = [0u32; DROPS + 1];
     let mut len = size_of_val(&info) as libc::socklen_t;
     #[expect(unsafe_code, reason = "no crate has SO_MEMINFO")]
-    // SAFETY: the kernel writes at most `len` bytes, the size of `info`, in which any bytes are
-    // valid.
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`. All bytes are
+    // valid values of `info`.
     let result = unsafe {
         let value = (&raw mut info).cast::<libc::c_void>();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, value, &raw mut len)

@@ -1,4 +1,4 @@
-//! UDP sockets of one address, and their readiness for reads.
+//! UDP listening sockets of one address, and their readiness for reads.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,23 +17,25 @@ use super::socket::prepare;
 use crate::Reserved;
 use crate::socket::{bound_for_datagrams, check_is_free};
 
-/// Receive buffer of a listening socket, in bytes. Without privileges the kernel lowers it to
-/// `net.core.rmem_max`.
+/// Largest receive buffer of a listening socket, in bytes. Without privileges, the kernel limits
+/// the buffer to `net.core.rmem_max`.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 
-/// Smallest receive buffer, where there are many addresses: a few hundred datagrams.
+/// Smallest receive buffer of a listening socket, in bytes, if there are many addresses. A few
+/// hundred datagrams fit.
 const SMALL_RECEIVE_BUFFER: usize = 256 * 1024;
 
-/// Receive buffer of each listening socket for this number of addresses: up to sixteen addresses
-/// get the full buffer, and more addresses share the memory of sixteen.
+/// Returns the receive buffer of each listening socket in bytes, for this number of addresses. Up
+/// to 16 addresses get the full buffer; more addresses share the memory of 16 full buffers.
 pub(crate) fn receive_buffer(addresses: usize) -> usize {
     (16 * RECEIVE_BUFFER / addresses.max(1)).clamp(SMALL_RECEIVE_BUFFER, RECEIVE_BUFFER)
 }
 
-/// Sockets of one address, one for each worker. The kernel spreads clients over them by the number
-/// of sockets. So none is closed while any of them has a session: otherwise clients would move to
-/// the wrong worker. An unread socket would swallow the datagrams of its clients, so nothing may
-/// fail after the bind.
+/// Sockets of one address: one for each worker. The kernel distributes clients over them by a hash,
+/// and the number of sockets determines the result. So no socket is closed while any of them has a
+/// session; otherwise clients would reach a worker without their session.
+///
+/// An unread socket would swallow the datagrams of its clients, so nothing may fail after the bind.
 pub(crate) struct UdpSockets {
     places: Vec<WorkerSockets>,
     /// Number of workers that still use their sockets.
@@ -41,16 +43,18 @@ pub(crate) struct UdpSockets {
     _reserved: Reserved,
 }
 
-/// Sockets of one worker.
+/// Listening socket of one worker, with the epoll instance of its sessions.
 struct WorkerSockets {
     socket: AsyncFd<UdpSocket>,
-    /// Receive state of the listening socket and of its sessions' sockets.
+    /// Receive state for the listening socket and for the sockets of its sessions.
     state: UdpSocketState,
-    /// Epoll instance of the sessions' sockets, which reports answers.
+    /// Epoll instance of the sockets of the sessions. It reports which of them have received
+    /// answers.
     answers: AsyncFd<OwnedFd>,
 }
 
-/// Socket of one worker. It keeps the sockets of the other workers open.
+/// Handle to the listening socket of one worker. It also keeps the sockets of the other workers
+/// open.
 #[derive(Clone)]
 pub(crate) struct Listening {
     all: Arc<UdpSockets>,
@@ -58,8 +62,9 @@ pub(crate) struct Listening {
 }
 
 impl UdpSockets {
-    /// Binds `addr` for the workers that have these runtimes; an error leaves no socket bound.
-    /// `ours` are the addresses that this process has bound; the descriptors are `reserved`.
+    /// Binds `addr` once for each worker; `runtimes` are the runtimes of the workers. After an
+    /// error no socket stays bound. `ours` are the addresses that this process has bound already,
+    /// and `reserved` holds the descriptors.
     pub(crate) fn bind<'a>(
         addr: SocketAddr,
         runtimes: impl IntoIterator<Item = &'a Handle>,
@@ -76,11 +81,10 @@ impl UdpSockets {
         Ok(Arc::new(UdpSockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
     }
 
-    /// Takes the sockets that another process has bound, for the same number of workers.
+    /// Takes over the sockets that another process has bound for its workers.
     ///
     /// # Errors
-    /// The number of workers differs: clients would reach another worker than the one that has
-    /// their session.
+    /// The number of workers differs, so clients would reach workers without their sessions.
     pub(crate) fn take<'a>(
         handed: Vec<OwnedFd>,
         runtimes: impl ExactSizeIterator<Item = &'a Handle>,
@@ -100,7 +104,7 @@ impl UdpSockets {
         Ok(Arc::new(UdpSockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
     }
 
-    /// Splits the sockets into those of each worker, in order.
+    /// Returns the handle of each worker, in the order of the workers.
     pub(crate) fn split(self: Arc<UdpSockets>) -> impl Iterator<Item = Listening> {
         (0..self.places.len()).map(move |worker| Listening { all: self.clone(), worker })
     }
@@ -118,14 +122,14 @@ impl WorkerSockets {
     }
 }
 
-/// Registers a descriptor for readability.
+/// Registers a descriptor with the current runtime, to wait until it is readable.
 fn readiness<T: Into<OwnedFd> + AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
     #[expect(
         unsafe_code,
         reason = "tokio has no type of its own that reads joined datagrams, or for an epoll"
     )]
-    // SAFETY: a source that can become an `OwnedFd` owns its descriptor: it keeps it open, and has
-    // no other.
+    // SAFETY: a source that can become an `OwnedFd` owns its descriptor. So the source keeps the
+    // descriptor open, and always returns the same one.
     let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
     Ok(registered?)
 }
@@ -137,7 +141,8 @@ pub(super) struct WeakListening {
 }
 
 impl WeakListening {
-    /// Returns a duplicate of the socket, for another process; `None` if it is closed.
+    /// Returns a duplicate of the socket, for another process. `None` if the socket is closed, or
+    /// if the duplication fails.
     pub(super) fn socket(&self) -> Option<OwnedFd> {
         let all = self.all.upgrade()?;
         all.places[self.worker].socket.as_fd().try_clone_to_owned().ok()
@@ -154,38 +159,38 @@ impl Listening {
         self.place().socket.get_ref()
     }
 
-    /// Receive state of the listening socket and of its sessions' sockets.
+    /// Receive state for the listening socket and for the sockets of its sessions.
     pub(super) fn state(&self) -> &UdpSocketState {
         &self.place().state
     }
 
-    /// Epoll instance that reports which sessions have answers.
+    /// Epoll instance that reports which sessions have received answers.
     pub(super) fn answers(&self) -> &OwnedFd {
         self.place().answers.get_ref()
     }
 
-    /// Waits for datagrams of clients.
+    /// Waits until clients have sent datagrams.
     pub(super) async fn clients_sent(&self) -> io::Result<AsyncFdReadyGuard<'_, UdpSocket>> {
         self.place().socket.readable().await
     }
 
-    /// Waits for answers.
+    /// Waits until servers have sent answers.
     pub(super) async fn servers_sent(&self) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
         self.place().answers.readable().await
     }
 
-    /// Notes that this worker has sessions, or may begin some.
+    /// Records that this worker has sessions, or may begin some.
     pub(super) fn busy(&self) {
         self.all.busy.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that this worker has no sessions and begins none. Call it once for each
+    /// Records that this worker has no sessions and begins none. Call this function once for each
     /// [`Listening::busy`].
     pub(super) fn done(&self) {
         self.all.busy.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether all workers are done.
+    /// Whether no worker has or begins sessions at this address.
     pub(super) fn all_done(&self) -> bool {
         self.all.busy.load(Ordering::Relaxed) == 0
     }
@@ -232,7 +237,7 @@ mod tests {
         .unwrap();
         for (listening, runtime) in sockets.split().zip(&runtimes) {
             let to = listening.socket().local_addr().unwrap();
-            // Enough clients for each socket to get some.
+            // So many clients that each socket gets some of them.
             for _ in 0..64 {
                 UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"who?", to).unwrap();
             }

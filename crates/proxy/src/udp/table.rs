@@ -18,42 +18,44 @@ pub use exercise::exercise_session_table;
 use lists::{ListKind, SessionLinks, SessionList};
 pub(super) use view::SessionEntryView;
 
-/// Key of a session among those of one listening socket.
+/// Key of a UDP session, unique within one listen address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SessionKey {
     /// Address and port of the client.
     pub(crate) client: SocketAddr,
-    /// Proxy that sends the client's datagrams, where PROXY headers name the client.
+    /// Proxy that sends the client's datagrams, if PROXY headers name the client.
     pub(crate) via: Option<SocketAddr>,
-    /// Address that the client sent to; `None` if the socket has one address.
+    /// Destination address of the client's datagrams; `None` unless the listening socket is bound
+    /// to a wildcard.
     pub(crate) asked: Option<IpAddr>,
 }
 
 impl SessionKey {
-    /// Peer that sends the datagrams and gets the answers.
+    /// Peer that sends the client's datagrams and receives the answers: the proxy, or else the
+    /// client.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.via.unwrap_or(self.client)
     }
 }
 
-/// Sessions of one worker, by address and key, and by number. A session whose client has sent again
-/// after an answer is a stream; every other session is a question.
+/// UDP sessions of one worker, by address and key, and by number. A session is a question until its
+/// client sends again after an answer; then the session becomes a stream.
 ///
-/// Each address has a list of its sessions for expiry: the longest silent session comes first. Each
-/// frontend has two lists for eviction: its questions in the same order, and its streams, where the
-/// stream with the longest silent server comes first.
+/// Each address has a list of its sessions for expiry. The session that has been idle longest comes
+/// first. Each frontend has two lists for eviction: its questions in the same order, and its
+/// streams. In the list of streams, the stream whose server has been silent longest comes first.
 ///
-/// Nothing proves that a client exists: two forged datagrams around an answer make a stream. Only
-/// the server's datagrams cannot be forged.
+/// The source address of a client may always be forged: two forged datagrams, with an answer
+/// between them, make a stream. Only datagrams of the server are trustworthy.
 #[derive(Debug)]
 pub(super) struct SessionTable<T> {
     entries: Slab<SessionEntry<T>>,
     addresses: Slab<Address>,
     groups: Slab<FrontendSessions>,
-    /// Index of the group of each frontend that has sessions.
+    /// Index in `groups` of each frontend that has sessions, by its id.
     of_frontends: HashMap<u32, usize>,
-    /// Sessions that count at their source, by frontend and source: the one with the longest silent
-    /// server comes first.
+    /// Lists of the sessions that are counted at their source, by frontend and source. The session
+    /// whose server has been silent longest comes first.
     sources: HashMap<(u32, Option<Prefix>), SessionList>,
     /// Serial number of the next session.
     next_serial: u32,
@@ -75,13 +77,13 @@ struct FrontendSessions {
     lists: [SessionList; 2],
 }
 
-/// Number of a list in [`FrontendSessions::lists`].
+/// Index of the list of questions in [`FrontendSessions::lists`].
 const QUESTIONS: usize = 0;
 const STREAMS: usize = 1;
 
 #[derive(Debug)]
 struct SessionEntry<T> {
-    /// Serial number, which differs among the sessions that had the same number.
+    /// Serial number, which distinguishes the session from earlier sessions with the same number.
     serial: u32,
     /// Time of the client's first datagram.
     began: Timestamp,
@@ -91,31 +93,31 @@ struct SessionEntry<T> {
     group: usize,
     /// Time of the last datagram in either direction.
     active: Timestamp,
-    /// Time of the server's last datagram, or of the change to a stream if that is later.
+    /// Time of the server's last datagram, or of the change to a stream if that was later.
     served: Timestamp,
     answered: bool,
     is_stream: bool,
-    /// Source at which the session counts.
+    /// Source at which the session is counted; `None` if it is not counted.
     source: Option<Prefix>,
     /// Neighbours in the lists of the address, of the frontend, and of the source.
     links: [SessionLinks; 3],
 }
 
 impl<T> SessionTable<T> {
-    /// Creates an empty table. `first_serial` is random, so that session ids of another process
-    /// match none here.
+    /// Creates an empty table. `first_serial` must be random, so that a session id of another
+    /// process does not match a session of this one.
     pub(super) fn new(first_serial: u32) -> SessionTable<T> {
         let (entries, addresses, groups) = (Slab::new(), Slab::new(), Slab::new());
         let (of_frontends, sources, next_serial) = (HashMap::new(), HashMap::new(), first_serial);
         SessionTable { entries, addresses, groups, of_frontends, sources, next_serial }
     }
 
-    /// Adds an address; returns its number.
+    /// Adds a listen address. Returns its number.
     pub(super) fn open(&mut self) -> usize {
         self.addresses.insert(Address::default())
     }
 
-    /// Removes an address. Returns its sessions.
+    /// Removes a listen address. Returns its sessions.
     pub(super) fn close(&mut self, address: usize) -> Vec<T> {
         let first = |table: &Self| table.addresses[address].active.first;
         let sessions = std::iter::from_fn(|| first(self).and_then(|number| self.remove(number))).collect();
@@ -139,8 +141,8 @@ impl<T> SessionTable<T> {
     }
 
     /// Adds the session of a client that has just sent its first datagram to this address of this
-    /// frontend. Returns its number, which stays unique until the session is removed. The key must
-    /// not be in the table.
+    /// frontend. The key must not be in the table yet. Returns the number of the session, which is
+    /// unique until the session is removed.
     pub(super) fn insert(
         &mut self,
         (address, frontend): (usize, u32),
@@ -177,14 +179,14 @@ impl<T> SessionTable<T> {
         number
     }
 
-    /// Counts a session at this source; it must not be counted at another.
+    /// Records the source at which a session is counted. The session must not have a source yet.
     pub(super) fn set_source(&mut self, number: usize, source: Prefix) {
         self.entries[number].source = Some(source);
         self.append(number, ListKind::Source);
     }
 
-    /// Counts the sessions of an address and a frontend anew at their sources. `count` returns the
-    /// source; `None` if the session does not count.
+    /// Counts the sessions of an address and a frontend again at their sources, after a reload.
+    /// `count` counts one session and returns its source; `None` if the session is not counted.
     pub(super) fn count_anew(
         &mut self,
         address: usize,
@@ -204,7 +206,7 @@ impl<T> SessionTable<T> {
         }
     }
 
-    /// Removes a session from its source.
+    /// Removes a session from the list of its source.
     fn clear_source(&mut self, number: usize) {
         if self.entries[number].source.is_none() {
             return;
@@ -217,8 +219,9 @@ impl<T> SessionTable<T> {
         }
     }
 
-    /// Sessions of an address, the longest silent one first: each with its key, whether its client
-    /// was answered, and whether it is a stream.
+    /// Returns the sessions of an address; the session that has been idle longest comes first. For
+    /// each session, returns its key, its value, whether its client was answered, and whether it is
+    /// a stream.
     pub(super) fn of_address(&self, address: usize) -> impl Iterator<Item = (SessionKey, &T, [bool; 2])> {
         let next = |number: &usize| self.entries[*number].links[ListKind::Address as usize].next;
         let numbers = std::iter::successors(self.addresses[address].active.first, next);
@@ -228,7 +231,8 @@ impl<T> SessionTable<T> {
         })
     }
 
-    /// Sets the progress of a session that began in another process.
+    /// Sets the progress of a session that began in another process: whether its client was
+    /// answered, and whether it is a stream.
     pub(super) fn set(&mut self, number: usize, [answered, is_stream]: [bool; 2]) {
         self.unlink(number, ListKind::Frontend);
         let entry = &mut self.entries[number];
@@ -236,15 +240,16 @@ impl<T> SessionTable<T> {
         self.append(number, ListKind::Frontend);
     }
 
-    /// Notes a further datagram of a session's client. Returns whether the session becomes a stream
-    /// by that.
+    /// Records a further datagram of a session's client. Returns whether this datagram turns the
+    /// session into a stream.
     pub(super) fn sent(&mut self, number: usize, now: Timestamp) -> bool {
         let Some(entry) = self.entries.get_mut(number) else { return false };
         entry.active = now;
         let has_become_one = entry.answered && !entry.is_stream;
         let was_stream = entry.is_stream;
         self.renew(number, ListKind::Address);
-        // Datagrams of a stream's client may be forged, so they do not defer its eviction.
+        // Datagrams from the client of a stream may be forged, so they do not postpone the eviction
+        // of the stream.
         if !was_stream {
             self.unlink(number, ListKind::Frontend);
             let entry = &mut self.entries[number];
@@ -256,7 +261,7 @@ impl<T> SessionTable<T> {
         has_become_one
     }
 
-    /// Notes a datagram to a session's client.
+    /// Records a datagram from the server to a session's client.
     pub(super) fn answered(&mut self, number: usize, now: Timestamp) {
         let Some(entry) = self.entries.get_mut(number) else { return };
         (entry.active, entry.served, entry.answered) = (now, now, true);
@@ -268,7 +273,7 @@ impl<T> SessionTable<T> {
         }
     }
 
-    /// Removes a session.
+    /// Removes a session, and returns its value. `None` if no session has this number.
     pub(super) fn remove(&mut self, number: usize) -> Option<T> {
         self.entries.get(number)?;
         self.unlink(number, ListKind::Address);
@@ -284,14 +289,16 @@ impl<T> SessionTable<T> {
         Some(session)
     }
 
-    /// Removes the sessions of an address that `is_meant` selects. Checks all of them.
+    /// Removes the sessions of an address whose keys `is_meant` selects, and returns them. Checks
+    /// every session of the address.
     pub(super) fn remove_where(&mut self, address: usize, is_meant: impl Fn(&SessionKey) -> bool) -> Vec<T> {
         let all = self.addresses[address].numbers.iter();
         let meant: Vec<usize> = all.filter(|(key, _)| is_meant(key)).map(|(_, number)| *number).collect();
         meant.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 
-    /// Removes a session of an address that was silent for `idle`, if there is one.
+    /// Removes and returns one session of an address that has been idle for this time. `None` if
+    /// there is no such session.
     pub(super) fn expire(&mut self, address: usize, idle: Duration, now: Timestamp) -> Option<T> {
         let number = self.addresses[address].active.first?;
         (now.since(self.entries[number].active) >= idle).then(|| self.remove(number))?

@@ -20,13 +20,14 @@ pub(crate) enum WorkerCommand {
     /// Accept on a socket, which is bound to `addr`, and continue the UDP sessions that another
     /// process has begun there.
     Listen { addr: SocketAddr, socket: ClientSocket, sessions: Vec<HandedSession> },
-    /// Empty the accept queues of these places and close them; UDP sessions have `patience` to end.
+    /// Serve the accept queues of these endpoints, and close the endpoints. UDP sessions may
+    /// continue for `patience`.
     Close { places: Vec<Endpoint>, patience: Duration, done: oneshot::Sender<()> },
-    /// End the connections to these servers.
+    /// End the connections to the servers with these ids.
     EndConnections { servers: Arc<BTreeSet<u32>> },
-    /// End the connections of clients that `access` denies, by the ids of the frontends.
+    /// End the connections of clients that `access` denies; its keys are the ids of the frontends.
     EndDenied { access: Arc<HashMap<u32, AdmittedPeers>> },
-    /// Count open connections to these frontends at their sources.
+    /// Count the open connections to these frontends in the frontends' tables of sources.
     CountSources { frontends: Arc<[Arc<Frontend>]> },
     /// Stop reading datagrams until [`WorkerCommand::Release`], and return the UDP sessions.
     Hold { sessions: oneshot::Sender<Vec<HandedSession>> },
@@ -38,8 +39,8 @@ pub(crate) enum WorkerCommand {
     KillFlow { id: ListedFlowId, answer: oneshot::Sender<Option<ListedFlow>> },
     /// Return duplicates of the listening sockets.
     Offer { sockets: oneshot::Sender<Vec<(Endpoint, OwnedFd)>> },
-    /// Close every listener, and report when the last connection has ended. Another process has the
-    /// sockets of the places that are `left`, and serves the clients that wait there.
+    /// Close every listener, and report when the last connection has ended. `left` are the
+    /// endpoints whose sockets another process has: it serves the clients in their accept queues.
     Drain { left: Arc<BTreeSet<Endpoint>>, done: oneshot::Sender<()> },
 }
 

@@ -16,7 +16,7 @@ use convey_model::{Endpoint, Protocol};
 /// Listeners of one worker, by their addresses.
 pub(super) struct Listeners {
     context: Arc<WorkerContext>,
-    /// TCP listeners, several at one address if an earlier process had more workers.
+    /// TCP listeners. An address has several of them if the previous process had more workers.
     tcp: HashMap<SocketAddr, Vec<listener::Listener>>,
     udp: HashMap<SocketAddr, udp::UdpListener>,
     quic: HashMap<SocketAddr, QuicListener>,
@@ -28,14 +28,15 @@ impl Listeners {
         Listeners { context, tcp: HashMap::new(), udp: HashMap::new(), quic: HashMap::new() }
     }
 
-    /// Accepts clients of a socket, and continues the UDP sessions of another process.
+    /// Starts to accept on a socket that is bound to `addr`, and continues the UDP sessions that
+    /// another process has handed over.
     pub(super) fn listen(&mut self, addr: SocketAddr, socket: ClientSocket, sessions: Vec<HandedSession>) {
         let context = self.context.clone();
         match socket {
             ClientSocket::Tcp(socket) => {
                 self.tcp.entry(addr).or_default().push(listener::start(addr, socket, context))
             }
-            // A draining listener has this very socket.
+            // A listener that is draining has the same socket: it resumes.
             ClientSocket::Udp(_) if self.udp.get(&addr).is_some_and(udp::UdpListener::resume) => {}
             ClientSocket::Udp(socket) => {
                 drop(self.udp.insert(addr, udp::UdpListener::start(addr, socket, context, sessions)));
@@ -47,7 +48,7 @@ impl Listeners {
         }
     }
 
-    /// Closes the listeners of these places. UDP sessions have `patience` to end.
+    /// Closes the listeners of these endpoints. UDP sessions may continue for `patience`.
     pub(super) async fn close(&mut self, places: Vec<Endpoint>, patience: Duration) {
         for Endpoint { protocol, addr } in places {
             match protocol {
@@ -70,7 +71,7 @@ impl Listeners {
         self.quic.retain(|_, listener| !listener.has_ended());
     }
 
-    /// Returns duplicates of the sockets, for another process.
+    /// Returns duplicates of all listening sockets, for another process.
     pub(super) fn sockets(&self) -> Vec<(Endpoint, OwnedFd)> {
         let tcp = self.tcp.iter().flat_map(|(addr, listeners)| {
             let sockets = listeners.iter().filter_map(listener::Listener::socket);
@@ -90,7 +91,7 @@ impl Listeners {
         self.quic.values().for_each(QuicListener::release);
     }
 
-    /// Stops reading datagrams. Returns the UDP sessions.
+    /// Stops reading datagrams until `Listeners::release`. Returns the UDP sessions.
     pub(super) async fn hold(&self) -> Vec<HandedSession> {
         self.quic.values().for_each(QuicListener::hold);
         let held: Vec<_> = self.udp.values().map(udp::UdpListener::hold).collect();
@@ -101,7 +102,8 @@ impl Listeners {
         sessions
     }
 
-    /// Stops listening. UDP sessions continue.
+    /// Stops accepting at all endpoints. UDP sessions continue. Another process has the sockets of
+    /// the endpoints in `left`.
     pub(super) async fn drain(self, left: &BTreeSet<Endpoint>) {
         for (addr, listener) in &self.udp {
             if left.contains(&Endpoint::udp(*addr)) {

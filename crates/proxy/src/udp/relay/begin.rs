@@ -1,4 +1,4 @@
-//! Start of UDP sessions: admission of the client, and eviction of another session if there is no
+//! Start of a UDP session: admission of the client, and eviction of another session if there is no
 //! room.
 
 use std::net::IpAddr;
@@ -16,8 +16,8 @@ use convey_snapshot::stats::Counter;
 use convey_upstream::Attempts;
 
 impl Relay {
-    /// Begins a session for a client that has none and has sent this datagram; returns its number.
-    /// If there is no room, another session is evicted.
+    /// Begins a session for a client that has none and has sent this datagram. Returns the number
+    /// of the session. If there is no room, evicts another session.
     pub(super) fn begin(
         &mut self,
         sessions: &mut SessionTable<UdpSession>,
@@ -39,15 +39,16 @@ impl Relay {
             UdpSession::open(downstream, slot, generation, datagram, attempts)
         };
         let mut opened = open(&mut source);
-        // The session may need room at its frontend and in the process: for each reason one session
-        // is evicted.
+        // Evicts at most one session for each reason of refusal, because both the frontend and the
+        // process may be full.
         let mut found = None;
         while let Err(reason) = opened
             && found.replace(reason) != Some(reason)
             && let Some(other) = self.evict_for(sessions, key, reason, now)
         {
             other.end(Some(Counter::Evicted));
-            // A session that found no server has released the count.
+            // A failed attempt to open the session may have released its count at the source, so it
+            // is counted again.
             source = source.or_else(|| source::count_open(&frontend, key.client.ip()));
             opened = open(&mut source);
         }
@@ -57,8 +58,9 @@ impl Relay {
         Ok(number)
     }
 
-    /// Removes another session to make room for a new one, which was refused for this reason. A
-    /// client with many questions evicts its own sessions only.
+    /// Removes another session to make room for a new one, which was refused for this reason.
+    /// `None` if no session may be evicted. A client with many questions first evicts one of its
+    /// own questions.
     fn evict_for(
         &self,
         sessions: &mut SessionTable<UdpSession>,
@@ -91,8 +93,9 @@ impl Relay {
     }
 }
 
-/// Whether an address is a broadcast or multicast address: then each worker's socket has received a
-/// copy, and no answer can have that source address. `last` is the last address that was neither.
+/// Whether an address is a broadcast or multicast address. convey drops such datagrams: the socket
+/// of each worker has received a copy, and answers cannot have this source address. `last` caches
+/// the last address that is neither.
 fn is_for_many(asked: IpAddr, last: &mut Option<IpAddr>) -> bool {
     if *last == Some(asked) {
         return false;

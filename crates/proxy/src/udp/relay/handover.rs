@@ -12,9 +12,11 @@ use crate::udp::slot::SessionSlot;
 use crate::udp::table::SessionKey;
 
 impl Relay {
-    /// Returns the sessions for another process, which has the same listening socket; the longest
-    /// silent session comes first. A session whose socket cannot be duplicated for lack of
-    /// descriptors is left out: the client's next datagram begins a new one there.
+    /// Returns the sessions for another process, which has the same listening socket. The session
+    /// that has been idle longest comes first.
+    ///
+    /// If the socket of a session cannot be duplicated, for lack of descriptors, the session is
+    /// left out. Then the client's next datagram begins a new session in the other process.
     pub(in crate::udp) fn sessions(&self) -> Vec<HandedSession> {
         SESSIONS.with_borrow(|sessions| {
             let all = sessions.of_address(self.address);
@@ -29,8 +31,9 @@ impl Relay {
         })
     }
 
-    /// Restores a session of another process, unless its server is gone or its frontend has no
-    /// room: then the client's next datagram begins a new session.
+    /// Restores a session that another process has handed over. If its client is denied, its server
+    /// is gone or there is no room, ignores the session, and the client's next datagram has to
+    /// begin a new one.
     pub(in crate::udp) fn restore(&mut self, known: HandedSession) {
         let snapshot = self.load_snapshot();
         let Some(frontend) = self.frontend.clone() else { return };
@@ -40,7 +43,8 @@ impl Relay {
         if !frontend.config.access.admits(known.client.ip()) {
             return;
         }
-        // The session began in the other process, so it does not use up its source's rate here.
+        // The session began in the other process, so it does not use up the rate of its source
+        // again.
         let mut source = source::count_open(&frontend, known.client.ip());
         let client =
             UdpCandidate { key, vip: self.vip, frontend: &frontend, snapshot: &snapshot, path: None };
@@ -58,7 +62,7 @@ impl Relay {
         });
     }
 
-    /// Ends all sessions here, because they continue in another process.
+    /// Ends all sessions in this process, because they continue in another process.
     pub(in crate::udp) fn leave(&mut self) {
         let now = self.now();
         SESSIONS.with_borrow_mut(|sessions| {

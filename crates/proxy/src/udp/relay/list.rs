@@ -1,4 +1,4 @@
-//! List of this thread's sessions for operators, a slice at a time.
+//! List of this thread's UDP sessions for operators, read in slices.
 
 use super::SESSIONS;
 use crate::udp::session::UdpSession;
@@ -9,8 +9,9 @@ use convey_model::{
 };
 use convey_snapshot::stats::Counter;
 
-/// Offers the sessions at this many places of the table to a list, from the first one on. `worker`
-/// is this thread's number. Returns the next place; `None` at the end.
+/// Adds one slice of the session table to a listing: `places` entries, beginning with number
+/// `from`. `worker` is the number of this thread. Returns the number of the next slice's first
+/// entry; `None` at the end.
 pub(crate) fn list(
     (from, places): (usize, usize),
     worker: u16,
@@ -27,7 +28,8 @@ pub(crate) fn list(
     })
 }
 
-/// Ends the session with this id. `None` if there is no such session any more.
+/// Ends the session with this id, and returns it. Returns `None` if the session does not exist any
+/// more.
 pub(crate) fn kill(id: ListedFlowId, now: Timestamp) -> Option<ListedFlow> {
     let (killed, session) = SESSIONS.with_borrow_mut(|sessions| {
         let number = usize::try_from(id.place).ok()?;

@@ -1,4 +1,4 @@
-//! Eviction of UDP sessions in favour of new ones. Pure.
+//! Eviction of UDP sessions to make room for new ones. Pure.
 
 use std::time::Duration;
 
@@ -6,26 +6,28 @@ use super::lists::ListKind;
 use super::{QUESTIONS, STREAMS, SessionKey, SessionTable};
 use convey_model::{Prefix, Timestamp};
 
-/// Upper bound of the sessions that are searched for one of a certain client.
+/// Upper bound of the sessions that one eviction searches for a session of a certain client.
 const MAX_LOOKS: usize = 64;
 
-/// Silence of a stream's server after which the stream may be evicted.
+/// A stream may be evicted after its server has been silent for this time.
 const SERVER_SILENCE: Duration = Duration::from_secs(1);
 
 impl<T> SessionTable<T> {
-    /// Evicts a session of a frontend for a new one: the longest silent question. So forged clients
-    /// evict each other. If there are no questions, evicts the stream with the longest silent
-    /// server, unless the server has just sent.
+    /// Evicts a session of a frontend to make room for a new one: the question that has been idle
+    /// longest, so that forged clients evict each other. If there are no questions, evicts the
+    /// stream whose server has been silent longest, but at least for `SERVER_SILENCE`.
     pub(in crate::udp) fn evict_of(&mut self, frontend: u32, now: Timestamp) -> Option<T> {
         let group = self.group(frontend)?;
         let number = [QUESTIONS, STREAMS].into_iter().find_map(|list| self.first(group, list, now))?;
         self.remove(number)
     }
 
-    /// Evicts a session of any frontend for a new one of this frontend, if `may` allows it. A
-    /// frontend with more than half of the worker's sessions evicts its own, so that a flood of
-    /// questions at one frontend evicts no session of another. Streams are evicted only if no
-    /// question may be, whichever frontends these belong to.
+    /// Evicts a session of any frontend to make room for a new one of this frontend. Considers only
+    /// sessions that `may` allows. Streams are evicted only if no question of any frontend may be
+    /// evicted.
+    ///
+    /// A frontend with more than half of the worker's sessions evicts its own sessions first, so
+    /// that a flood of questions at one frontend does not evict sessions of others.
     pub(in crate::udp) fn evict(
         &mut self,
         frontend: u32,
@@ -43,8 +45,8 @@ impl<T> SessionTable<T> {
         self.remove(number)
     }
 
-    /// Evicts a question of a frontend whose key `is_one` selects. Searches only the longest silent
-    /// questions: the client with the most questions has one among them.
+    /// Evicts a question of a frontend whose key `is_one` selects. Searches only the questions that
+    /// have been idle longest. A client with many questions probably has one among them.
     pub(in crate::udp) fn evict_question_of(
         &mut self,
         frontend: u32,
@@ -54,8 +56,8 @@ impl<T> SessionTable<T> {
         self.remove(found)
     }
 
-    /// Evicts a stream of a frontend whose key `is_one` selects, like
-    /// [`SessionTable::evict_question_of`].
+    /// Evicts a stream of a frontend whose key `is_one` selects, if its server is silent. Searches
+    /// like [`SessionTable::evict_question_of`].
     pub(in crate::udp) fn evict_stream_of(
         &mut self,
         frontend: u32,
@@ -66,9 +68,9 @@ impl<T> SessionTable<T> {
         self.is_unserved(found, now).then(|| self.remove(found))?
     }
 
-    /// Evicts a session of a source for a new one of the same source: a question first, else a
-    /// stream whose server is silent. In both cases the session with the longest silent server goes
-    /// first. Searches only a bounded number of sessions.
+    /// Evicts a session of a source to make room for a new one of the same source: a question if
+    /// there is one, otherwise a stream whose server is silent. In both cases evicts the session
+    /// whose server has been silent longest. Searches at most `MAX_LOOKS` sessions.
     pub(in crate::udp) fn evict_of_source(
         &mut self,
         frontend: u32,
@@ -87,7 +89,7 @@ impl<T> SessionTable<T> {
         self.of_frontends.get(&frontend).copied()
     }
 
-    /// First session of a list, if it may be evicted.
+    /// Returns the first session of a list, if it may be evicted.
     fn first(&self, group: usize, list: usize, now: Timestamp) -> Option<usize> {
         self.groups[group].lists[list]
             .first
@@ -100,7 +102,7 @@ impl<T> SessionTable<T> {
         some.find(|number| is_one(&self.entries[*number].key))
     }
 
-    /// Time since which a session is silent, for the order of evictions.
+    /// Time of the last activity that counts for the order of evictions.
     fn silent_since(&self, number: usize) -> Timestamp {
         let entry = &self.entries[number];
         if entry.is_stream { entry.served } else { entry.active }

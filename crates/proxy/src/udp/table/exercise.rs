@@ -1,4 +1,4 @@
-//! Random calls of a session table, with checks after each, for the fuzzer and a test. Pure.
+//! Random calls of a session table, with checks after each call. For the fuzzer and a test. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use super::lists::ListKind;
 use super::{SessionKey, SessionList, SessionTable};
 use convey_model::{Prefix, Timestamp};
 
-/// Silence of a stream's server after which the stream may be evicted.
+/// A stream may be evicted after its server has been silent for this time.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Expected state of a session in the table.
@@ -24,17 +24,19 @@ struct Expected {
     source: Option<Prefix>,
 }
 
-/// Table of sessions with numbers of their own, and its expected contents.
+/// Session table under test, and its expected contents. The value of each session is a unique
+/// number.
 struct Exercise {
     table: SessionTable<u32>,
     sessions: BTreeMap<u32, Expected>,
-    /// Addresses, two of each frontend.
+    /// Listen addresses: two for each frontend.
     addresses: [usize; 4],
     next: u32,
     now: Timestamp,
 }
 
-/// Makes the calls that these bytes encode, three bytes each: the call, a client, and a number.
+/// Makes the calls that these bytes encode. Each call has three bytes: its kind, a client, and a
+/// number.
 ///
 /// # Panics
 /// The table differs from its expected contents.
@@ -137,7 +139,7 @@ impl Exercise {
         self.next += 1;
         let at = self.table.insert((address, frontend), key, session, now);
         let (answered, is_stream) = (number & 2 != 0, number & 6 == 6);
-        // A session of another process has made progress there.
+        // Simulates a session that was handed over with its progress.
         if answered {
             self.table.set(at, [answered, is_stream]);
         }
@@ -182,8 +184,9 @@ impl Exercise {
         self.now.since(one.served) >= SILENCE
     }
 
-    /// Checks an eviction: questions go first, and no stream whose server has just sent. With
-    /// `of_all` a session must be found.
+    /// Checks an eviction: questions are evicted before streams, and a stream only if its server is
+    /// silent. With `of_all`, a session must be evicted if any may be, and it must be the first in
+    /// order.
     fn check_evicted(&self, evicted: Option<u32>, may: impl Fn(&Expected) -> bool, of_all: bool) {
         let some = || self.sessions.values().filter(|one| may(one));
         match evicted.map(|session| self.sessions[&session]) {
@@ -199,7 +202,8 @@ impl Exercise {
         }
     }
 
-    /// Checks that the longest silent session of those that may be evicted was evicted.
+    /// Checks that the evicted session is the one with the oldest activity among the sessions that
+    /// may be evicted.
     fn check_first(
         &self,
         taken: Option<u32>,
@@ -211,8 +215,8 @@ impl Exercise {
         assert!(taken.is_none_or(|session| may(&self.sessions[&session])));
     }
 
-    /// Checks that the table has these sessions and no others, each in its lists and in no other
-    /// list.
+    /// Checks that the table has exactly the expected sessions, and each session is in exactly its
+    /// lists.
     fn check(&self) {
         let Exercise { table, sessions, .. } = self;
         assert_eq!(table.entries.len(), sessions.len());
@@ -249,7 +253,7 @@ impl Exercise {
         }
     }
 
-    /// Entries of a list, which must be the same in the reverse direction.
+    /// Returns the entries of a list, and checks the links in both directions.
     fn walk(&self, list: SessionList, kind: ListKind) -> BTreeSet<usize> {
         let (mut numbers, mut previous, mut next) = (BTreeSet::new(), None, list.first);
         while let Some(number) = next {

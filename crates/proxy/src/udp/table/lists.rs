@@ -2,12 +2,12 @@
 
 use super::SessionTable;
 
-/// Kind of an entry's list.
+/// Kind of a list that contains an entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ListKind {
     Address,
     Frontend,
-    /// List of the source, if the session counts there.
+    /// List of the source, if the session is counted there.
     Source,
 }
 

@@ -16,8 +16,8 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp(seconds * 1_000_000_000)
 }
 
-/// Table whose clients have sent once, a second after each other; the sessions are numbered by
-/// their ports.
+/// Table whose clients have sent one datagram each, at intervals of one second. The value of each
+/// session is the port of its client.
 fn asked_by(ports: &[u16]) -> SessionTable<u16> {
     let mut table = SessionTable::new(7);
     assert_eq!(table.open(), 0);
@@ -80,7 +80,7 @@ fn stream_whose_server_was_silent_longest_is_evicted_first() {
     table.answered(streams[0], at(7));
     table.answered(streams[2], at(8));
     table.answered(streams[0], at(20));
-    // Forged datagrams of the client do not defer the eviction.
+    // Datagrams of the client may be forged, so they do not postpone the eviction.
     table.sent(streams[1], at(20));
     assert_eq!([(); 3].map(|()| table.evict_of(WEB, at(20))), [Some(2), Some(3), None]);
     let just_before = Timestamp(at(21).0 - 1);
@@ -120,8 +120,8 @@ fn a_source_makes_room_among_its_own_however_many_others_there_are() {
         }
     }
     table.answered(table.find(0, &key(998)).unwrap(), at(2_003));
-    // First the question, then the stream whose server is silent; no session in use, and none of
-    // other sources.
+    // Evicts first the question, then the stream whose server is silent. Evicts no session in use,
+    // and no session of another source.
     let evicted = [(); 3].map(|()| table.evict_of_source(WEB, own, at(2_003)));
     assert_eq!(evicted, [Some(999), Some(1_000), None]);
     assert_eq!(table.evict_of_source(DNS, own, at(3_000)), None, "another frontend");
@@ -129,7 +129,8 @@ fn a_source_makes_room_among_its_own_however_many_others_there_are() {
     assert_eq!(table.sources.len(), 1, "nothing is remembered of who has none");
 }
 
-/// Table of questions at two addresses of one frontend, and at one of another, in this order.
+/// Table of questions in this order, at three addresses: two of one frontend, and one of another
+/// frontend.
 fn of_two_frontends(order: &[(usize, u32)]) -> SessionTable<u16> {
     let mut table = SessionTable::new(7);
     (0..3).for_each(|_| _ = table.open());
@@ -196,7 +197,8 @@ enum Step {
     Send(u16),
     Answer(u16),
     Remove(u16),
-    /// Evicts for a session of this port: a session of its frontend, or of any.
+    /// Evicts a session to make room for a client with this port. `true` evicts from any frontend,
+    /// `false` only from the client's frontend.
     Evict(u16, bool),
     Expire,
 }
@@ -222,9 +224,9 @@ proptest! {
     fn a_table_does_what_a_plain_list_of_sessions_would(steps in prop::collection::vec(step(), 0..200)) {
         const IDLE: u64 = 7;
         let mut table = of_two_frontends(&[]);
-        // By port: the time of its last activity, the time of its server's last datagram or of the
-        // change to a stream, whether its client was answered, and whether the client has sent
-        // since.
+        // Expected sessions by the port of the client: the time of the last activity, the time of
+        // the server's last datagram or of the change to a stream, whether the client was answered,
+        // and whether it has sent again after that.
         let mut model: BTreeMap<u16, (u64, u64, bool, bool)> = BTreeMap::new();
         for (now, step) in (1..).zip(steps) {
             match step {

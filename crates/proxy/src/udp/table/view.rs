@@ -1,4 +1,4 @@
-//! Views of sessions, for lists. Pure.
+//! Views of sessions, for lists of sessions. Pure.
 
 use super::{SessionKey, SessionTable};
 use convey_model::Timestamp;
@@ -8,11 +8,11 @@ use convey_model::Timestamp;
 pub(in crate::udp) struct SessionEntryView<'a, T> {
     /// Number of the session in the table.
     pub(in crate::udp) number: usize,
-    /// Serial number, which differs among the sessions that had the same number.
+    /// Serial number, which distinguishes the session from earlier sessions with the same number.
     pub(in crate::udp) serial: u32,
     /// Key of the session.
     pub(in crate::udp) key: SessionKey,
-    /// The session.
+    /// Value of the session.
     pub(in crate::udp) session: &'a T,
     /// Time of the client's first datagram.
     pub(in crate::udp) began: Timestamp,
@@ -37,7 +37,7 @@ impl<T> SessionTable<T> {
         })
     }
 
-    /// Upper bound of the numbers of sessions.
+    /// Number of entries of the table, used or free: all numbers of sessions are below it.
     pub(in crate::udp) fn places(&self) -> usize {
         self.entries.capacity()
     }
