@@ -1,13 +1,12 @@
-//! Cost of a packet of a known flow in the kernel's flow cache, in nanoseconds, at one flow to a
-//! million. The kernel runs the programs itself (`BPF_PROG_TEST_RUN`), so the figures leave out the
-//! way to the program and the transmission. `no hit` is the cost of a packet that is not addressed
-//! to this host: the price of trying a program.
+//! Benchmark of the kernel's flow cache: cost in nanoseconds of a packet of a known flow, with one
+//! flow to a million flows. The kernel runs the programs itself (`BPF_PROG_TEST_RUN`), so the
+//! figures exclude the path from the driver to the program, and the transmission. `no hit` is the
+//! cost of a packet that is not addressed to this host: the price of trying a program.
 //!
-//! Each flow rewrites its packets to those of another flow, chosen at random, so the program runs
-//! on a packet of a different flow each time until the hop limit is used up. (A packet socket's
-//! filter sees the same packet each time.) XDP is measured with one flow alone: the kernel waits
-//! whenever it begins to try such a program, and by then the flows have left the processor's
-//! caches.
+//! Each flow rewrites its packets to packets of another flow, chosen at random. So each run of the
+//! program handles a packet of a different flow, until the hop limit is used up. (A packet socket's
+//! filter gets the same packet each time.) XDP is measured with only one flow: before a test run of
+//! XDP the kernel waits, and meanwhile the flows leave the processor's caches.
 //!
 //! As root: `cargo bench --bench cache`.
 
@@ -20,13 +19,13 @@ use convey_forward::Direction;
 use convey_model::{FlowKey, NextHop, Protocol, Rewrite};
 use convey_wire::TestPacket;
 
-/// Runs of a program in one call, one less than the hop limit of a packet.
+/// Runs of a program in one call: below the packet's initial hop limit of 255.
 const HOPS: u32 = 250;
-/// Calls per figure; the figure is their median.
+/// Calls for each figure, which is the median of the calls.
 const CALLS: usize = 801;
-/// Calls per figure for XDP.
+/// Calls for each figure of XDP.
 const FEW: usize = 51;
-/// Ethernet address of the loopback interface.
+/// MAC address of the loopback interface.
 const US: [u8; 6] = [0; 6];
 
 fn main() -> Result<(), CacheError> {
@@ -84,7 +83,7 @@ fn lanes() -> [(&'static str, Lane); 4] {
 }
 
 impl Lane {
-    /// Client address `n` of a million, and the VIP.
+    /// Address and port of client `n`, and of the VIP. Clients are distinct up to a million.
     fn ends(self, n: u32) -> [String; 2] {
         let (high, low, port) = (n >> 8 & 0xff, n & 0xff, 1024 + n % 60_000);
         match self.is_v6 {
@@ -99,12 +98,12 @@ impl Lane {
     }
 }
 
-/// Ring of flows: each flow rewrites its packets to those of the next one.
+/// Ring of flows: each flow rewrites its packets to packets of the next flow.
 struct Ring {
     cache: KernelCache,
     lane: Lane,
     flows: u32,
-    /// Destination Ethernet address of the frames.
+    /// Destination MAC address of the frames.
     to: [u8; 6],
     random: fastrand::Rng,
 }
@@ -112,7 +111,7 @@ struct Ring {
 impl Ring {
     fn new(lane: Lane, flows: u32) -> Result<Ring, CacheError> {
         let mut cache = KernelCache::load(&Sizes { entries: flows, next_hops: 1, counter_ids: 1 })?;
-        // The next hop is the host itself.
+        // The next hop has this host's MAC address, so that a rewritten frame hits the cache again.
         let hop = NextHop {
             interface: 2,
             src_mac: [2, 0, 0, 0, 0, 9],
@@ -140,7 +139,7 @@ impl Ring {
         Ok(Ring { cache, lane, flows, to: US, random })
     }
 
-    /// Runs a program `times` times on a packet of a random flow; returns nanoseconds per run.
+    /// Runs a program `times` times on a frame of a random flow. Returns nanoseconds per run.
     fn run<'a, P>(
         &'a mut self,
         program: impl FnOnce(&'a mut KernelCache) -> Result<&'a mut P, CacheError>,
@@ -153,8 +152,9 @@ impl Ring {
         time(program(&mut self.cache)?, &frame, times)
     }
 
-    /// Runs the packet sockets' filter. A test run passes a frame without the Ethernet header; a
-    /// packet socket passes the frame with the header.
+    /// Runs the packet sockets' filter `times` times. The frame is prefixed with another Ethernet
+    /// header, because a test run passes the data after the Ethernet header, and a packet socket
+    /// passes the whole frame.
     fn run_filter(&mut self, times: u32) -> Result<u64, CacheError> {
         let frame = self.frame();
         time(self.cache.filter()?, &[&frame[..14], &frame].concat(), times)

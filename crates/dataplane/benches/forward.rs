@@ -1,6 +1,6 @@
-//! Cost of a packet from parsing to rewriting, at one thousand to ten million flows in random
-//! order. Packets come one by one, each chosen by the outcome of the last, so the waits for memory
-//! add up. `batch` overlaps the waits of 32 packets, as a worker does.
+//! Benchmark of forwarding a packet, from parsing to rewriting, with one thousand to ten million
+//! flows in random order. The choice of each packet depends on the result of the last one, so waits
+//! for memory add up. `batch` overlaps the waits of 32 packets, as a worker does.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ mod balancer;
 
 const SERVERS: u8 = 100;
 
-/// Additional room in the table, for half-open flows.
+/// Extra capacity of the flow table, for half-open flows.
 const ROOM: u32 = 1_000;
 
 criterion_group! {
@@ -31,13 +31,13 @@ criterion_group! {
 }
 criterion_main!(benches);
 
-/// Setups that are compared: IPv4 and IPv6, TCP and UDP.
+/// Compared setups: IPv4 and IPv6, TCP and UDP.
 fn lanes(setup: BalancerSetup) -> [(&'static str, BalancerSetup); 4] {
     [("", setup), ("_v6", setup.over_ipv6()), ("_udp", setup.udp()), ("_v6_udp", setup.over_ipv6().udp())]
 }
 
-/// Numbers of flows to measure. One pass (`--test`) uses a few flows, since millions take minutes
-/// to open.
+/// Numbers of flows to measure. With `--test`, only up to 100,000, since opening millions of flows
+/// takes minutes.
 fn tried<const N: usize>(flows: [u32; N]) -> impl Iterator<Item = u32> {
     let is_one_pass = std::env::args().any(|argument| argument == "--test");
     flows.into_iter().filter(move |flows| !is_one_pass || *flows <= 100_000)
@@ -113,9 +113,9 @@ fn forward(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Packets of new clients. Soon each new flow evicts the oldest half-open one. In a full table a
-/// few packets in 100,000 collide with others at both counters, and are refused as if their clients
-/// had used up their quota.
+/// Measures packets of new clients. Soon each new flow evicts the oldest half-open flow. In a full
+/// table, a few packets in 100,000 collide with other clients in both counters of their quota, and
+/// are refused as if their client had used up its quota.
 fn begin(
     bencher: &mut criterion::Bencher<'_>,
     balancer: &mut TestBalancer,
@@ -136,14 +136,14 @@ fn begin(
     assert!(refused <= (n - flows) / 1_000 + 1, "{refused} of {} were refused", n - flows);
 }
 
-/// Last destination byte of the forwarded frame.
+/// Forwards a frame; returns the last byte of its new destination address.
 #[inline]
 fn forwarded(balancer: &mut TestBalancer, frame: &mut Template) -> u8 {
     let headers = parse(&frame.bytes);
     forwarded_as(balancer, frame, &headers)
 }
 
-/// Like `forwarded`, for a frame that was parsed before.
+/// Like `forwarded`, with headers that were parsed before.
 #[inline]
 fn forwarded_as(
     balancer: &mut TestBalancer,
@@ -166,11 +166,11 @@ fn handle(
     balancer.handle_frame(&mut Frame::new(&mut frame.bytes, headers))
 }
 
-/// Source of a reply, and the SNAT port that the reply goes to.
+/// Server (last byte of its address) and SNAT port of a reply.
 type ReplySource = (u8, u16);
 
-/// Client `n` sends its SYN or datagram, gets a reply and sends again. Returns the source of the
-/// reply.
+/// Opens the flow of client `n`: its SYN or datagram, a reply, and a second packet. Returns the
+/// source of the reply.
 fn establish(balancer: &mut TestBalancer, setup: &BalancerSetup, n: u32) -> ReplySource {
     let mut syn = Client::new(setup, |packet| packet.syn());
     syn.of(n);
@@ -185,15 +185,15 @@ fn establish(balancer: &mut TestBalancer, setup: &BalancerSetup, n: u32) -> Repl
     (server, port)
 }
 
-/// A frame that is written anew for each packet, as a network card does.
+/// Frame that is written anew for each packet, as by a network card.
 #[derive(Clone)]
 struct Template {
     fresh: Vec<u8>,
     bytes: Vec<u8>,
-    /// Offset of the ports, where the addresses end.
+    /// Offset of the ports in the frame.
     ports: usize,
     src_end: usize,
-    /// Offset of the checksum of TCP or UDP.
+    /// Offset of the TCP or UDP checksum in the frame.
     checksum: usize,
 }
 
@@ -205,7 +205,8 @@ impl Template {
         Template { bytes: fresh.clone(), fresh, ports, src_end, checksum }
     }
 
-    /// Writes a word of an address or a port, and updates the checksums incrementally (RFC 1624).
+    /// Writes two bytes of an address, or a port, and updates the checksums incrementally (RFC
+    /// 1624).
     #[inline]
     fn put(&mut self, at: usize, word: [u8; 2]) {
         let is_in_header = self.ports != PORTS_V6 && at < self.ports;
@@ -238,12 +239,13 @@ impl Client {
         Client(Template::new(setup, flags(setup.packet(from))))
     }
 
-    /// Turns the frame into one of client `n`.
+    /// Turns the frame into a frame of client `n`.
     #[inline]
     fn of(&mut self, n: u32) {
         let frame = &mut self.0;
         frame.bytes.copy_from_slice(&frame.fresh);
-        // Addresses of one /64 count as one client, which would soon use up its quota of the table.
+        // Change the /64: all addresses of one /64 share one client's quota, which would soon be
+        // used up.
         let network_end = if frame.ports == PORTS_V6 { frame.src_end - 8 } else { frame.src_end };
         let [a, b, c, d] = (0x1400_0000 + n).to_be_bytes();
         frame.put(network_end - 4, [a, b]);
@@ -263,7 +265,7 @@ impl Reply {
         Reply(Template::new(setup, setup.speak(flags(TestPacket::from(server).to(snat)))))
     }
 
-    /// Turns the frame into a reply of this server to this port.
+    /// Turns the frame into a reply of this server to this SNAT port.
     #[inline]
     fn of(&mut self, (server, port): ReplySource) {
         let frame = &mut self.0;
@@ -273,7 +275,7 @@ impl Reply {
     }
 }
 
-/// Flow numbers in random order; each number depends on the outcome of the last.
+/// Flow numbers in random order; each number depends on the result of the last packet.
 struct Walk {
     state: u64,
     flows: u32,

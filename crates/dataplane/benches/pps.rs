@@ -1,9 +1,11 @@
-//! Packets a second of the flow cache on XDP, compared with a program that only sends packets back
-//! (`XDP_TX`): 60-byte frames of open flows in random order, at one thousand flows to a million.
-//! The kernel sends the frames itself (`BPF_PROG_TEST_RUN`, live frames) from the interface of a
+//! Benchmark of the flow cache on XDP in packets a second, compared with a program that only sends
+//! packets back (`XDP_TX`). It uses 60-byte frames of open flows in random order, with one thousand
+//! to a million flows.
+//!
+//! The kernel itself sends the frames (`BPF_PROG_TEST_RUN`, live frames) from the interface of a
 //! lab's balancer, one end of a veth pair, to the other end, which drops them. Each figure includes
-//! sending, dropping and writing the frames on one core; both programs write them in the same way
-//! (`bpf/bench.bpf.c`). The two programs take turns.
+//! writing, sending and dropping the frames on one core; both programs get frames that are written
+//! in the same way (`bpf/bench.bpf.c`). The two programs take turns.
 //!
 //! As root: `cargo bench --bench pps`.
 
@@ -23,13 +25,13 @@ use convey_wire::TestPacket;
 static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/bench.bpf.o"));
 
-/// Length of a frame: the minimum of Ethernet, without the checksum.
+/// Length of a frame in bytes: the minimum of Ethernet, without the frame check sequence.
 const FRAME: usize = 60;
 /// Frames in one turn.
 const FRAMES: u32 = 500_000;
-/// Turns of each program per figure; the figure is their median.
+/// Turns of each program for each figure, which is the median of the turns.
 const TURNS: usize = 15;
-/// Frames that the kernel passes on in one batch, as drivers do.
+/// Number of frames that the kernel passes on in one batch, as drivers do.
 const BATCH: u32 = 64;
 
 const US: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -64,7 +66,7 @@ fn sizes(entries: u32) -> Sizes {
     Sizes { entries, next_hops: 1, counter_ids: 1 }
 }
 
-/// A cache with flows, and the generator of their packets.
+/// Flow cache with open flows, and the programs that generate their packets.
 struct Bench {
     cache: KernelCache,
     programs: Ebpf,
@@ -98,8 +100,8 @@ impl Bench {
         let map = programs.map_mut("writer").ok_or("no map of frames")?;
         Array::<_, Writer>::try_from(map)?.set(0, writer, 0)?;
 
-        // A veth accepts frames if the receiving end has a program. To receive frames itself, it
-        // needs a program as well.
+        // A veth sends frames by XDP only if its peer has a program, and receives frames only with
+        // a program of its own.
         let drop = program(&mut programs, "bench_drop")?;
         lab.enter(Role::Switch, || drop.attach(&Role::Balancer.to_string(), XdpMode::Driver).map(|_| ()))??;
         let xdp = cache.xdp()?;
@@ -107,7 +109,7 @@ impl Bench {
         Ok(Bench { cache, programs, index })
     }
 
-    /// Millions of packets a second, of the echo program and of the cache.
+    /// Measures the echo program and the cache, in millions of packets a second.
     fn compare(&mut self, turns: usize, frames: u32) -> Result<[f64; 2]> {
         let echo = program(&mut self.programs, "bench_echo")?.fd()?.try_clone()?;
         let cache = self.cache.xdp()?.fd()?.try_clone()?;
@@ -129,8 +131,8 @@ impl Bench {
     fn run(&mut self, program_fd: &ProgramFd, frames: u32) -> Result<f64> {
         let map = self.programs.map_mut("next").ok_or("no map of programs")?;
         ProgramArray::try_from(map)?.set(0, program_fd, 0)?;
-        // `struct xdp_md`: data from 0 to the end of the frame, no metadata, the interface and its
-        // first queue, and no egress interface.
+        // Context as `struct xdp_md`: data from 0 to the end of the frame, no metadata, ingress
+        // interface, first queue, no egress interface.
         let context: Vec<u8> =
             [0, FRAME as u32, 0, self.index, 0, 0u32].into_iter().flat_map(u32::to_ne_bytes).collect();
         let options = TestRunOptions {
@@ -152,13 +154,13 @@ fn program<'a>(programs: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
     Ok(programs.program_mut(name).ok_or("no such program")?.try_into()?)
 }
 
-/// Address of client `n`, as `bench_write` computes it.
+/// Address and port of client `n`, as `bench_write` computes them.
 fn client(n: u32) -> String {
     let [_, a, b, c] = n.to_be_bytes();
     format!("20.{a}.{b}.{c}:{}", 1024 + n % 60_000)
 }
 
-/// Opens `flows` flows, one per client.
+/// Writes the entries of `flows` flows, one for each client.
 fn fill(cache: &KernelCache, protocol: Protocol, flows: u32) -> Result<()> {
     let map = cache.flows()?;
     let FlowKey { src, dst, src_port, dst_port, .. } =

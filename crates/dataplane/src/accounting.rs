@@ -1,4 +1,4 @@
-//! Flow counters of one worker, found by the numbers that flows carry.
+//! Flow counters of one worker, found by the owner numbers that flows carry.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use convey_model::{ConnectFailures, DropReason, Listen, Mode, Protocol, ServerKe
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
 
-/// Counters of each server and frontend. The counters of a server or frontend that a reload has
-/// removed stay while its flows last.
+/// Counters of each server and frontend, for one worker. A server or frontend that a reload has
+/// removed keeps its counters until its last flow ends.
 pub(super) struct Accounting {
     core: usize,
     generation: Option<u64>,
     totals: Option<Arc<Traffic>>,
     servers: Vec<Option<(Arc<ServerLive>, Arc<PoolLive>)>>,
     frontends: Vec<Option<(Arc<FrontendLive>, Protocol)>>,
-    /// Indexes of the interfaces that clients may come in by.
+    /// Indexes of the interfaces on which packets of clients may arrive.
     clients_side: BTreeSet<u32>,
-    /// Placeholder for an unknown name.
+    /// Placeholder for names that are no longer known: `-`.
     unknown: Arc<str>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct OwnerNames<'a> {
 }
 
 impl Accounting {
-    /// Creates empty accounting for the counters of this core.
+    /// Creates empty accounting; `core` selects the set of counters to which this worker writes.
     pub(super) fn new(core: usize) -> Accounting {
         Accounting {
             core,
@@ -47,15 +47,15 @@ impl Accounting {
         }
     }
 
-    /// Adds the new entries of a snapshot, and drops entries that are neither in the snapshot nor
-    /// used by a flow.
+    /// Adds the servers and frontends of a snapshot, and drops those that are neither in the
+    /// snapshot nor used by a flow.
     pub(super) fn use_snapshot(&mut self, snapshot: &Snapshot) {
         if self.generation == Some(snapshot.generation) {
             return;
         }
         self.generation = Some(snapshot.generation);
         self.totals = Some(snapshot.totals.clone());
-        // An address may have thousands of ports.
+        // Collect addresses once: a frontend may listen on thousands of ports of one address.
         let listen = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen);
         let vips: HashSet<_> = listen.map(Listen::ip).collect();
         let vips: Vec<_> = vips.into_iter().collect();
@@ -77,8 +77,8 @@ impl Accounting {
         });
     }
 
-    /// Counts a packet that a frontend, given by its number, refused at admission, if `reason` is
-    /// such a reason.
+    /// Counts a client's packet that was refused when it would have opened a flow. `frontend` is
+    /// the number of its frontend. Other drop reasons are ignored.
     pub(super) fn refused_client(&self, frontend: u32, reason: DropReason) {
         let counter = match reason {
             DropReason::AccessDenied => Counter::RefusedAccess,
@@ -91,7 +91,7 @@ impl Accounting {
         }
     }
 
-    /// Access log record of a flow; `None` if its owners are unknown.
+    /// Creates the access log record of an ended flow; `None` if its frontend or server is unknown.
     pub(super) fn record(&self, flow: &FlowRecord) -> Option<Record> {
         let (frontend, protocol) = self.frontends.get(flow.owners.frontend as usize)?.as_ref()?;
         let (server, pool) = self.servers.get(flow.owners.server as usize)?.as_ref()?;
@@ -135,7 +135,7 @@ impl Accounting {
         }
     }
 
-    /// Adds `n` to a counter of the flow's frontend and server.
+    /// Adds `n` to a counter of the flow's frontend and server, and to the totals.
     pub(super) fn count(&self, flow: FlowOwners, counter: Counter, n: u64) {
         if let Some(totals) = &self.totals {
             totals.add(self.core, counter, n);
@@ -149,8 +149,8 @@ impl Accounting {
         }
     }
 
-    /// Adds packets that the flow cache has forwarded to a counter of the flow's frontend and
-    /// server.
+    /// Adds `n` packets or bytes that the flow cache has forwarded to a counter of the flow's
+    /// frontend and server.
     pub(super) fn count_cached(&self, flow: FlowOwners, counter: Counter, n: u64) {
         self.count(flow, counter, n);
         let frontend = self.frontends.get(flow.frontend as usize);
@@ -159,7 +159,8 @@ impl Accounting {
         }
     }
 
-    /// Resets the count of consecutive refusals: a server has sent a datagram or answered a SYN.
+    /// Resets a server's count of consecutive refusals, because it has sent a datagram or answered
+    /// a SYN.
     pub(super) fn answered(&self, flow: FlowOwners) {
         if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
             server.connect_succeeded();
@@ -186,8 +187,8 @@ impl Accounting {
         }
     }
 
-    /// Time of the server's last answer to any client, if it is later than the first repetition of
-    /// the segment.
+    /// Time of the server's last answer to any client, if it is later than the first retransmission
+    /// of this segment; otherwise `None`.
     pub(super) fn answered_since(&self, segment: &UnansweredSegment) -> Option<Timestamp> {
         let (server, _) = self.servers.get(segment.flow.server as usize)?.as_ref()?;
         server.answered_since(segment.since)
@@ -205,13 +206,12 @@ impl Accounting {
         }
     }
 
-    /// Records that a server has refused a client's SYN or datagram (a failed connect of UDP), by a
-    /// packet from this interface. Returns the failures in a row for the health checks, once there
-    /// are enough of them.
+    /// Records that a server has refused a client's SYN or datagram, by a packet on this interface.
     ///
-    /// The forwarder has checked that a reset has the numbers of its SYN, and that the packet came
-    /// from the server's side. But the sender of the SYN knows its numbers, and may be on that side
-    /// as well.
+    /// Returns a report for the health checks once the backend's limit of consecutive failures is
+    /// reached. `is_forgeable` is set in the report if the packet may come from a client: the
+    /// forwarder has checked that a reset has the sequence numbers of its SYN, but the sender of
+    /// the SYN knows these numbers.
     pub(super) fn refused(
         &self,
         Forwarded { flow, interface: to_client, .. }: Forwarded,
@@ -243,11 +243,12 @@ impl Accounting {
         Some(ConnectFailures { server, in_a_row, error, protocol, is_forgeable })
     }
 
-    /// Counts the end of a flow, and frees its slots.
+    /// Counts the end of a flow, and releases its connection slots.
     pub(super) fn ended(&self, Ended { flow, how }: Ended) {
         self.count(flow, Counter::Closed, 1);
         match how {
-            // The code that refuses or evicts a flow has counted that.
+            // These ends are not counted here: they need no counter, or were counted when they
+            // occurred.
             FlowEnd::Unopened
             | FlowEnd::Finished
             | FlowEnd::Refused
@@ -289,12 +290,12 @@ fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
     list.truncate(list.len() - rest);
 }
 
-/// Label of the counter for flows that end early in this way.
+/// Reason of an early end, as in the labels of counters; `None` for an ordinary end.
 pub(super) fn reason(how: FlowEnd) -> Option<&'static str> {
     ending(how).reason
 }
 
-/// End of a flow for the access log.
+/// Termination and reason of a flow's end, for the access log.
 fn ending(how: FlowEnd) -> Ending {
     let (termination, reason) = match how {
         FlowEnd::Finished | FlowEnd::Unopened => return Ending::usual(Termination::Closed),
@@ -326,7 +327,7 @@ mod tests {
     const WAN: u32 = 2;
     const LAN: u32 = 3;
 
-    /// Routes by network and interface, without routers.
+    /// Next hops for these interfaces, with a direct route to each network.
     fn network(interfaces: &[Interface], routes: &[(&str, u32)]) -> Arc<NextHops> {
         let routes = routes.iter().map(|(network, interface)| route(network, *interface, None));
         Arc::new(NextHops::new(interfaces, routes.collect::<Vec<_>>(), &[]))

@@ -1,4 +1,4 @@
-//! A frame in memory, with the kernel's metadata.
+//! Frame in memory, with the kernel's metadata.
 
 use convey_forward::{FirstFragment, Frame};
 use convey_model::FlowKey;
@@ -8,16 +8,16 @@ use convey_wire::{Checksum, Envelope, Headers, ParseError, complete_checksum, en
 /// 5.1.6), in the machine's byte order.
 pub(super) const VNET_HEADER_LEN: usize = 10;
 
-/// Minimum memory of a captured frame in bytes: enough for any Ethernet frame.
+/// Minimum capacity of a buffer in bytes: enough for any frame that is not a super-frame.
 pub(super) const ORDINARY: usize = 2_048;
 
 const NEEDS_CHECKSUM: u8 = 1;
 
-/// A captured frame, or one to be sent. The buffer reuses its memory when it is filled again.
+/// Captured frame, or a frame to be sent. The buffer reuses its memory when it is filled again.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     bytes: Vec<u8>,
-    /// Headers of a captured frame; no other frame needs them.
+    /// Parsed headers of a captured frame. An error for other frames, which need no headers.
     pub(super) headers: Result<Headers, ParseError>,
     /// First fragment of the packet, if this frame is a fragment.
     pub(super) first_fragment: Option<FirstFragment>,
@@ -30,8 +30,8 @@ impl Default for Buffer {
 }
 
 impl Buffer {
-    /// Copies and parses data from a packet socket, header and frame. Returns `false` if the data
-    /// is too short for the header.
+    /// Fills the buffer with data from a packet socket (virtio header and frame), and parses the
+    /// frame. Returns `false` if the data is shorter than the virtio header.
     pub(super) fn fill(&mut self, captured: &[u8]) -> bool {
         self.first_fragment = None;
         self.bytes.clear();
@@ -41,7 +41,8 @@ impl Buffer {
         captured.len() >= VNET_HEADER_LEN
     }
 
-    /// Copies a complete frame of our own, with valid checksums.
+    /// Fills the buffer with a complete frame that convey itself sends; its checksums must be
+    /// valid.
     pub fn set_frame(&mut self, frame: &[u8]) {
         self.headers = Err(ParseError::Truncated);
         self.bytes.clear();
@@ -49,15 +50,15 @@ impl Buffer {
         self.bytes.extend_from_slice(frame);
     }
 
-    /// Encapsulates the packet, which is a whole one, in the tunnel. Afterwards the headers are
-    /// unknown, the kernel's metadata is cleared and the checksums are complete.
+    /// Encapsulates the packet in a tunnel; the packet must be whole. Afterwards the inner
+    /// checksums are complete, and the kernel's metadata is cleared.
     pub(super) fn put_into(&mut self, envelope: &Envelope) {
         const LINK: usize = VNET_HEADER_LEN + 14;
         if let (Ok(headers), checksum) = (self.headers, self.checksum()) {
             if let Some(frame) = self.bytes.get_mut(VNET_HEADER_LEN..) {
                 complete_checksum(frame, &headers, checksum);
             }
-            // The rest of the frame is padding.
+            // The rest of the frame is padding, which does not belong into the tunnel.
             self.bytes.truncate(VNET_HEADER_LEN + headers.end);
         }
         if self.bytes.len() > LINK {
@@ -67,12 +68,12 @@ impl Buffer {
         self.headers = Err(ParseError::Truncated);
     }
 
-    /// Key of the flow that a captured frame belongs to, if the frame can be parsed.
+    /// Key of the flow that a captured frame belongs to; `None` if the frame cannot be parsed.
     pub(super) fn key(&self) -> Option<&FlowKey> {
         self.headers.as_ref().ok().map(|headers| &headers.key)
     }
 
-    /// Stores the first fragment of the packet.
+    /// Stores the first fragment of this fragment's packet, and completes the headers by its ports.
     pub(super) fn set_first_fragment(&mut self, first_fragment: FirstFragment) {
         self.first_fragment = Some(first_fragment);
         if let Ok(headers) = &mut self.headers {
@@ -80,7 +81,8 @@ impl Buffer {
         }
     }
 
-    /// The forwarding core's view of a frame that came in by this interface.
+    /// View of the frame for the forwarding core. `interface` is the index of the ingress
+    /// interface.
     pub(super) fn as_frame(&mut self, interface: u32) -> Frame<'_> {
         let checksum = self.checksum();
         let segment_size = self.segment_size();
@@ -109,8 +111,8 @@ impl Buffer {
         self.bytes.get_mut(VNET_HEADER_LEN..).unwrap_or_default()
     }
 
-    /// Whether the checksum of the transport header is partial: the field holds the sum of the
-    /// pseudo-header, and the sender of the frame completes the checksum.
+    /// Whether the TCP or UDP checksum is partial: the field holds the sum of the pseudo-header,
+    /// and whoever sends the frame must complete the checksum.
     #[inline]
     pub fn checksum_is_partial(&self) -> bool {
         self.bytes.first().is_some_and(|flags| flags & NEEDS_CHECKSUM != 0)
@@ -120,7 +122,7 @@ impl Buffer {
         if self.checksum_is_partial() { Checksum::Partial } else { Checksum::Complete }
     }
 
-    /// Payload bytes in each segment of a super-frame; `None` for a single packet.
+    /// Payload bytes in each segment of a super-frame; `None` if the frame is a single packet.
     #[inline]
     pub fn segment_size(&self) -> Option<u16> {
         match self.bytes.get(..VNET_HEADER_LEN)? {
@@ -130,19 +132,19 @@ impl Buffer {
         }
     }
 
-    /// Has the kernel cut the super-frame into segments with `payload` bytes each.
+    /// Makes the kernel cut the super-frame into segments with `payload` bytes each.
     pub fn set_segment_size(&mut self, payload: u16) {
         if let Some(header) = self.bytes.get_mut(..VNET_HEADER_LEN) {
             header[4..6].copy_from_slice(&payload.to_ne_bytes());
         }
     }
 
-    /// Allocated memory in bytes.
+    /// Allocated memory of the buffer in bytes.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Header and frame, in the format of a packet socket.
+    /// virtio header and frame, in the format of a packet socket.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -3,13 +3,13 @@
 use super::Buffer;
 use super::buffer::ORDINARY;
 
-/// Most buffers that the pool keeps of each size: a few batches of ordinary frames (2 MiB), and of
+/// Maximum number of buffers in the pool, by size: a few batches of ordinary frames (2 MiB), and of
 /// super-frames (4 MiB).
 const MAX_ORDINARY: usize = 1_024;
 const MAX_LARGE: usize = 64;
 
-/// Pool of buffers in two sizes. A buffer that has grown for a super-frame is not reused for an
-/// ordinary frame, or all buffers would grow large in time.
+/// Pool of reusable buffers in two sizes. A buffer that has grown for a super-frame is not reused
+/// for ordinary frames; otherwise all buffers would become large in time.
 #[derive(Debug, Default)]
 pub struct BufferPool {
     ordinary: Vec<Buffer>,
@@ -17,7 +17,7 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// Keeps a buffer, unless the pool has enough of its size.
+    /// Puts a buffer into the pool, or frees it if the pool has enough buffers of its size.
     pub fn put(&mut self, buffer: Buffer) {
         let (kept, most) = match buffer.capacity() > ORDINARY {
             true => (&mut self.large, MAX_LARGE),
@@ -28,12 +28,12 @@ impl BufferPool {
         }
     }
 
-    /// Whether the pool needs more buffers.
+    /// Whether the pool has less than a quarter of its maximum in either size.
     pub(super) fn is_short(&self) -> bool {
         self.ordinary.len() < MAX_ORDINARY / 4 || self.large.len() < MAX_LARGE / 4
     }
 
-    /// Takes a buffer for `len` bytes, or allocates one.
+    /// Takes a buffer for `len` bytes from the pool, or allocates one.
     pub(super) fn take(&mut self, len: usize) -> Buffer {
         let kept = if len > ORDINARY { &mut self.large } else { &mut self.ordinary };
         kept.pop().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Capture threads: one for each interface. Interfaces come and go.
+//! Capture threads, one for each interface. Interfaces may be added and removed at run time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,30 +16,31 @@ use convey_model::{DropReason, Timestamp};
 use convey_snapshot::stats::PacketStats;
 use convey_trace::TraceHub;
 
-/// Most interfaces to capture on at once; each has a thread with counters.
+/// Maximum number of interfaces to capture on at the same time; each has a thread with its own
+/// counters.
 pub(super) const MAX_INTERFACES: usize = 256;
 
-/// The running capture threads, and the parts for another one.
+/// The running capture threads, and everything that starts another one.
 pub(super) struct Captures {
     pub(super) running: RunningCaptures,
     pub(super) filter: CaptureFilter,
-    /// Program of the flow cache that replaces the filter where the cache is attached, and follows
-    /// selections by itself.
+    /// Program of the flow cache. It replaces the filter on interfaces to which the cache is
+    /// attached. The cache applies new selections to the program itself.
     pub(super) program: Option<OwnedFd>,
     pub(super) ids: IpIds,
     pub(super) dispatch: Dispatch,
-    /// Inboxes, one for each worker.
+    /// Input channels of the workers, one for each.
     pub(super) inboxes: Vec<Sender<Batch>>,
     pub(super) spare: Receiver<Batch>,
     pub(super) budget: MemoryBudget,
     pub(super) stats: Arc<PacketStats>,
-    /// Counter index of the first capture thread; [`MAX_INTERFACES`] indexes follow.
+    /// Index of the first capture thread's counters, the first of [`MAX_INTERFACES`] indexes.
     pub(super) first: usize,
     pub(super) trace: Arc<TraceHub>,
     pub(super) now: fn() -> Timestamp,
 }
 
-/// The running capture threads, for the code that counts their overruns.
+/// Running capture threads, shared with the code that counts the kernel's drops.
 #[derive(Clone, Default)]
 pub(super) struct RunningCaptures(Arc<Mutex<Vec<CaptureThread>>>);
 
@@ -48,14 +49,15 @@ struct CaptureThread {
     /// Index of the thread's counters.
     number: usize,
     handle: CaptureHandle,
-    /// Whether the cache's program filters.
+    /// Whether the flow cache's program filters the frames of this thread.
     by_program: bool,
     thread: JoinHandle<()>,
 }
 
 impl Captures {
-    /// Starts to capture on an interface, in this thread's network namespace. On an interface with
-    /// the flow cache, captures only the packets that the cache does not forward.
+    /// Starts a capture thread for an interface, in the calling thread's network namespace. If the
+    /// flow cache is attached there, the thread captures only the packets that the cache does not
+    /// forward.
     pub(super) fn begin(&mut self, interface: u32, is_cached: bool) -> io::Result<()> {
         let mut running = self.running.lock();
         let mut numbers = self.first..self.first + MAX_INTERFACES;
@@ -89,7 +91,7 @@ impl Captures {
         Ok(())
     }
 
-    /// Ends the capture on an interface.
+    /// Stops the capture on an interface.
     pub(super) fn end(&mut self, interface: u32) {
         let mut running = self.running.lock();
         if let Some(at) = running.iter().position(|thread| thread.interface == interface) {
@@ -97,8 +99,8 @@ impl Captures {
         }
     }
 
-    /// Replaces the filter of the threads without a cache program, from the next frame on. If the
-    /// kernel refuses, the old filter stays.
+    /// Replaces the filter of the threads that the flow cache's program does not filter, starting
+    /// with the next frame. If the kernel refuses, the old filter stays.
     pub(super) fn set_filter(&mut self, filter: &CaptureFilter) -> io::Result<()> {
         self.filter = filter.clone();
         let running = self.running.lock();
@@ -106,14 +108,14 @@ impl Captures {
         by_filter.try_for_each(|thread| thread.handle.set_filter(filter))
     }
 
-    /// Wakes each worker by a batch without frames; a worker with a full queue needs none.
+    /// Wakes each worker with an empty batch. A worker whose channel is full is awake already.
     pub(super) fn wake_workers(&self) {
         for inbox in &self.inboxes {
             let _ = inbox.try_send(self.budget.batch(Vec::new()));
         }
     }
 
-    /// Stops all threads, so that the workers' channels close.
+    /// Stops all capture threads, which closes the workers' input channels.
     pub(super) fn stop(self) {
         let threads: Vec<CaptureThread> = self.running.lock().drain(..).collect();
         threads.iter().for_each(|thread| thread.handle.stop());
@@ -122,7 +124,7 @@ impl Captures {
 }
 
 impl RunningCaptures {
-    /// Counts the frames that the kernel dropped since the last call.
+    /// Counts the frames that the kernel has dropped since the last call.
     pub(super) fn count_overruns(&self, stats: &PacketStats) {
         for thread in self.lock().iter() {
             if let Ok(drops) = thread.handle.take_drops() {
@@ -190,8 +192,8 @@ impl Reader {
         self.stats.dropped(self.thread, DropReason::FragmentUnmatched, self.steering.held());
     }
 
-    /// Takes back buffers, and waits until there is memory for new frames; meanwhile frames wait in
-    /// the kernel's receive buffer.
+    /// Takes buffers back from the workers. While the memory budget is used up, waits; frames then
+    /// wait in the kernel's receive buffer.
     fn refill(&self, pool: &mut BufferPool) {
         while pool.is_short()
             && let Ok(batch) = self.spare.try_recv()

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::fmt::Write;
 
-/// Text of an error, followed by its causes unless the text includes them already: some errors of
-/// `aya` do, and some do not.
+/// Text of an error and its causes. A cause is left out if the text already ends with it, as with
+/// some errors of `aya`.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! Distributes the flow cache's events from the ring to the workers that own the flows.
+//! Distribution of the flow cache's events: from the ring to the workers that own the flows.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,11 +7,11 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use super::SegmentEvents;
 use convey_forward::{CacheEvent, Dispatch};
 
-/// Events that may wait for one worker, 1 MiB: as many as the ring holds, so a worker can always
-/// take all events that it finds there.
+/// Maximum number of events in one worker's queue, 1 MiB. The ring holds as many, so a worker can
+/// always take all events that are in the ring.
 const MAX_QUEUED: usize = 16_384;
 
-/// A worker's queue of events. New events wake no worker.
+/// A worker's queue of flow cache events. A new event does not wake the worker.
 pub(super) struct EventQueue {
     inbox: Receiver<CacheEvent>,
     ring: Option<Arc<Mutex<Ring>>>,
@@ -26,20 +26,20 @@ struct Outboxes {
     dispatch: Dispatch,
     /// One sender for each worker.
     senders: Vec<Sender<CacheEvent>>,
-    /// Event for a worker whose queue was full.
+    /// Event that did not fit into its worker's queue.
     held: Option<CacheEvent>,
 }
 
 impl EventQueue {
-    /// Creates one queue for each worker.
+    /// Creates one queue for each worker, fed from the ring `events`.
     pub(super) fn of(workers: usize, events: Option<SegmentEvents>, dispatch: &Dispatch) -> Vec<EventQueue> {
         let (outboxes, inboxes) = Outboxes::new(workers, dispatch);
         let ring = events.map(|events| Arc::new(Mutex::new(Ring { events, outboxes })));
         inboxes.into_iter().map(|inbox| EventQueue { inbox, ring: ring.clone() }).collect()
     }
 
-    /// Takes the events since the last call, each flow's in order. The caller takes all of them: a
-    /// connection that has ended makes room for the next SYN.
+    /// Takes the events since the last call; the events of each flow are in order. The caller must
+    /// process all of them: a new SYN may belong to a connection that has just ended.
     pub(super) fn take(&mut self) -> impl Iterator<Item = CacheEvent> {
         if let Some(ring) = &self.ring {
             let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,9 +56,10 @@ impl Outboxes {
         (Outboxes { dispatch: dispatch.clone(), senders, held: None }, inboxes)
     }
 
-    /// Distributes events until a worker's queue is full. The rest stays in the ring: the kernel
-    /// drops FINs that find no room there, counts them, and their senders retransmit. A FIN that
-    /// was dropped here would be lost, and its connection stay open for hours.
+    /// Distributes events until a worker's queue is full. The remaining events stay in the ring.
+    /// When the ring is full, the kernel drops FINs and counts them, and their senders retransmit.
+    /// A FIN event that was dropped here would be lost, and its connection would stay open for
+    /// hours.
     fn fill(&mut self, mut next: impl FnMut() -> Option<CacheEvent>) {
         while let Some(event) = self.held.take().or_else(&mut next) {
             let worker = usize::from(self.dispatch.worker(&event.key));
@@ -94,14 +95,14 @@ mod tests {
         let (mut outboxes, inboxes) = Outboxes::new(2, &dispatch);
         let mut ring = (0..100_000).map(fin);
         let mut heard = Vec::new();
-        // Only the first worker takes events.
+        // Only worker 0 takes events.
         for _ in 0..100 {
             outboxes.fill(|| ring.next());
             heard.extend(inboxes[0].try_iter());
         }
         assert_eq!(inboxes[1].len(), MAX_QUEUED);
         assert!(ring.len() > 60_000, "{} are left", ring.len());
-        // Now the second worker takes events as well.
+        // Now worker 1 takes events as well.
         while ring.len() > 0 || outboxes.held.is_some() || inboxes.iter().any(|inbox| !inbox.is_empty()) {
             outboxes.fill(|| ring.next());
             heard.extend(inboxes.iter().flat_map(Receiver::try_iter));

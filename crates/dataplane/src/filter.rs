@@ -1,6 +1,6 @@
 //! Classic BPF filter of the capture sockets, used where the flow cache's filter does not run. The
-//! filter accepts TCP, UDP and ICMP to convey's addresses. The forwarder ignores packets that match
-//! here and are not convey's, which only costs time.
+//! filter accepts TCP, UDP and ICMP to convey's addresses. It may accept more packets than convey
+//! handles: the forwarder ignores these, which only costs time.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_MEM, BPF_RET,
@@ -11,24 +11,24 @@ use libc::{
 use super::Selection;
 use convey_model::Addr;
 
-/// Most addresses to compare; with more, the filter accepts packets to any address.
-/// `net.core.optmem_max` (20,480 bytes before Linux 6.7) bounds the kernel's copy of a filter, and
-/// while one filter replaces another the kernel holds both.
+/// Maximum number of addresses that the filter compares. With more, it accepts packets to any
+/// address. `net.core.optmem_max` (20,480 bytes before Linux 6.7) bounds the kernel's copy of a
+/// filter, and the kernel holds both copies while one filter replaces another.
 const MAX_ADDRESSES: usize = 64;
 
 /// Mask of the VLAN ID in a VLAN tag.
 const VLAN_VID_MASK: u32 = 0xfff;
 
 const REJECT: u32 = 0;
-/// Return value that accepts a whole frame.
+/// Return value of the filter that accepts a whole frame.
 const ACCEPT: u32 = u32::MAX;
 
-/// Layout of a family's packets; offsets count from the start of the frame.
+/// Layout of an address family's packets. Offsets count from the start of the frame.
 struct FamilyLayout {
     ethertype: u32,
     protocol_at: u32,
-    /// TCP, UDP, ICMP, and the extension headers of IPv6 that may precede them (hop-by-hop options,
-    /// routing, fragment, destination options).
+    /// Accepted protocol numbers: TCP, UDP, ICMP, and the IPv6 extension headers that may precede
+    /// these (hop-by-hop options, routing, fragment, destination options).
     protocols: &'static [u32],
     destination_at: u32,
 }
@@ -42,14 +42,15 @@ const V6: FamilyLayout = FamilyLayout {
     destination_at: 38,
 };
 
-/// Filter for frames sent to this host without a VLAN tag, or with a priority tag (VID 0).
+/// Classic BPF filter that accepts frames to this host, without a VLAN tag or with a priority tag
+/// (VID 0).
 #[derive(Clone)]
 pub struct CaptureFilter {
     instructions: Vec<sock_filter>,
 }
 
 impl CaptureFilter {
-    /// Creates a filter that accepts the whole selection, and possibly more.
+    /// Creates a filter that accepts at least the packets of the selection.
     pub fn new(selection: &Selection) -> CaptureFilter {
         let addresses: Vec<Addr> = selection.addresses().into_iter().map(Addr::from).collect();
         let mut instructions = vec![
@@ -59,7 +60,8 @@ impl CaptureFilter {
             load_info(SKF_AD_VLAN_TAG),
             op(BPF_ALU | BPF_AND | BPF_K, VLAN_VID_MASK),
             skip_unless(0, 2),
-            // Reject frames that the interface receives only because of a bridge or a sniffer.
+            // Reject frames to other hosts, which the interface receives because of a bridge or a
+            // sniffer.
             load_info(SKF_AD_PKTTYPE),
             skip_if(libc::PACKET_HOST.into(), 1),
             ret(REJECT),
@@ -70,18 +72,18 @@ impl CaptureFilter {
         CaptureFilter { instructions }
     }
 
-    /// Creates a filter that accepts nothing: for sockets that only send.
+    /// Creates a filter that accepts no frame, for sockets that only send.
     pub fn nothing() -> CaptureFilter {
         CaptureFilter { instructions: vec![ret(REJECT)] }
     }
 
-    /// The program; accepted frames are taken whole.
+    /// Instructions of the filter. They accept a frame as a whole.
     pub(super) fn instructions(&self) -> &[sock_filter] {
         &self.instructions
     }
 }
 
-/// Instructions for the packets of a family; other packets skip them.
+/// Instructions for the packets of one family. Packets of the other family skip them.
 fn family_part(family: &FamilyLayout, addresses: &[Addr]) -> Vec<sock_filter> {
     let mut part = vec![op(BPF_LD | BPF_ABS | BPF_B, family.protocol_at)];
     for (n, protocol) in family.protocols.iter().enumerate() {
@@ -96,8 +98,8 @@ fn family_part(family: &FamilyLayout, addresses: &[Addr]) -> Vec<sock_filter> {
     if addresses.len() > MAX_ADDRESSES {
         part.push(ret(ACCEPT));
     } else if let Some(first) = own.first() {
-        // Loading a saved word takes the kernel one instruction; loading from the frame takes more
-        // than a dozen.
+        // Save the destination in scratch memory: reading it back takes the kernel one instruction,
+        // reading from the frame more than a dozen.
         for slot in 0..first.len() as u32 {
             part.push(op(BPF_LD | BPF_ABS | BPF_W, family.destination_at + 4 * slot));
             part.push(op(BPF_ST, slot));
@@ -110,7 +112,7 @@ fn family_part(family: &FamilyLayout, addresses: &[Addr]) -> Vec<sock_filter> {
     [vec![op(BPF_LD | BPF_ABS | BPF_H, 12), is_family, skip_part], part].concat()
 }
 
-/// Accepts the frame if its destination matches this address, word for word.
+/// Accepts the frame if all words of its destination match this address.
 fn accept_address(part: &mut Vec<sock_filter>, words: &[u32]) {
     for (slot, word) in words.iter().enumerate() {
         part.push(op(BPF_LD | BPF_MEM, slot as u32));
@@ -119,7 +121,7 @@ fn accept_address(part: &mut Vec<sock_filter>, words: &[u32]) {
     part.push(ret(ACCEPT));
 }
 
-/// The address as 32-bit words, as packets of its family carry it.
+/// Address as 32-bit words, as in packets of its family.
 fn words(addr: &Addr) -> Vec<u32> {
     let bytes = addr.bytes().as_slice();
     let bytes = if addr.is_v4() { &bytes[12..] } else { bytes };
@@ -139,7 +141,7 @@ const fn load_info(what: i32) -> sock_filter {
     op(BPF_LD | BPF_ABS | BPF_W, (SKF_AD_OFF + what) as u32)
 }
 
-/// Skips `instructions` instructions if the loaded value equals `value`.
+/// Skips the next `instructions` instructions if the loaded value equals `value`.
 const fn skip_if(value: u32, instructions: usize) -> sock_filter {
     sock_filter { jt: instructions as u8, ..op(BPF_JMP | BPF_JEQ | BPF_K, value) }
 }
@@ -159,14 +161,14 @@ mod tests {
     use convey_model::Endpoint;
     use convey_wire::TestPacket;
 
-    /// Kernel metadata of a frame: its VLAN tag, and whether it was sent to another host.
+    /// Kernel metadata of a frame: VLAN tag, and whether the frame was sent to another host.
     #[derive(Clone, Copy, Default)]
     struct Beside {
         vlan_tag: Option<u16>,
         is_to_others: bool,
     }
 
-    /// Runs the filter as the kernel does: a load beyond the frame rejects it.
+    /// Runs the filter as the kernel does. A load beyond the end of the frame rejects the frame.
     fn run(filter: &CaptureFilter, frame: &[u8], beside: Beside) -> u32 {
         let load = |len: usize, at: u32| match at.wrapping_sub(SKF_AD_OFF as u32) as i32 {
             SKF_AD_VLAN_TAG_PRESENT => Some(u32::from(beside.vlan_tag.is_some())),
@@ -216,7 +218,7 @@ mod tests {
         run(filter, frame, Beside::default()) == ACCEPT
     }
 
-    /// Selection with a frontend at each VIP, and replies to the SNAT addresses.
+    /// Selection with a frontend at each VIP, and with replies to these SNAT addresses.
     fn selection(vips: &[IpAddr], snat_addresses: &[IpAddr]) -> Selection {
         let replies = Replies {
             servers: [Endpoint::tcp("10.0.0.7:80".parse().unwrap())].into(),
@@ -309,7 +311,7 @@ mod tests {
     }
 
     fn any_address() -> impl Strategy<Value = IpAddr> {
-        // Few addresses, so that VIPs and destinations coincide.
+        // Use few addresses, so that VIPs and destinations often coincide.
         let v4 = (0..200u32).prop_map(|n| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + n)));
         let v6 = (0..4u128, 0..50u128)
             .prop_map(|(net, n)| Ipv6Addr::from((0xfd00 << 112) | (net << 64) | n).into());

@@ -1,5 +1,5 @@
-//! Operator queries for flows. A worker builds lists in slices between batches of frames, and ends
-//! flows on request.
+//! Operator queries about flows. Workers answer them between batches of frames, and build long
+//! lists in slices.
 
 use std::collections::VecDeque;
 
@@ -16,36 +16,37 @@ use convey_model::{
     ListedFlow, ListedFlowId, Mode, NextHop, Timestamp,
 };
 
-/// Requests that may wait for a worker.
+/// Maximum number of requests that wait for one worker.
 const MAX_WAITING: usize = 16;
 
-/// Cost limit for one slice of a list: see `docs/design/flow-lists.md`.
+/// Cost limit of one slice of a list (see `docs/design/flow-lists.md`).
 const SLICE: LookBudget = LookBudget { places: 2_000, asked: 64 };
 
-/// An operator's request to a worker.
+/// Operator's request to a worker, with the channel for its answer.
 pub(super) enum FlowRequest {
     List(FlowQuery, oneshot::Sender<FlowListing>),
     /// Finds the flow that packets with this key belong to.
     Find(FlowKey, oneshot::Sender<Option<PacketFlow>>),
-    /// Returns the quota use of the client of a new flow with this key; the flow would go to the
-    /// server with this number.
+    /// Returns the quota use of a client that would open a flow with this key to the server with
+    /// this number.
     ClientShare(FlowKey, u32, oneshot::Sender<Option<ClientShare>>),
-    /// Ends the flow in this slot, if it has this serial number.
+    /// Ends the flow in a slot of the flow table, if the flow has this serial number.
     Kill(u32, u32, oneshot::Sender<Option<ListedFlow>>),
 }
 
-/// A flow of a packet mode, as its worker has it.
+/// Flow of a packet mode, as stored in its worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketFlow {
     /// Entry of the flow in lists.
     pub listed: ListedFlow,
     /// State of the flow in the forwarding core.
     pub info: FlowInfo,
-    /// Next hop of packets to the flow's server; `None` until the next packet looks it up.
+    /// Next hop of packets to the flow's server; `None` until the next packet of the flow looks it
+    /// up.
     pub next_hop: Option<NextHop>,
 }
 
-/// Queries the flows of all workers.
+/// Sender of flow queries to all workers.
 #[derive(Debug, Clone)]
 pub struct PacketFlows(Vec<Sender<FlowRequest>>);
 
@@ -61,7 +62,7 @@ impl PacketFlows {
     /// Lists the flows of all workers that match a query.
     ///
     /// # Errors
-    /// Too many requests wait for a worker, or a worker has ended.
+    /// If too many requests wait for a worker, or a worker has ended.
     pub async fn list(&self, query: &FlowQuery) -> Result<FlowListing, FlowsUnavailable> {
         let mut answers = Vec::new();
         for worker in &self.0 {
@@ -76,20 +77,21 @@ impl PacketFlows {
         Ok(all)
     }
 
-    /// Finds the flow that packets with this key belong to, in the worker that receives them.
+    /// Finds the flow that packets with this key belong to. `worker` is the worker that receives
+    /// them.
     ///
     /// # Errors
-    /// Too many requests wait for the worker, or the worker has ended.
+    /// If too many requests wait for the worker, or the worker has ended.
     pub async fn find(&self, worker: u16, key: FlowKey) -> Result<Option<PacketFlow>, FlowsUnavailable> {
         let worker = self.0.get(usize::from(worker)).ok_or(FlowsUnavailable::Gone)?;
         ask(worker, |answer| FlowRequest::Find(key, answer)).await
     }
 
-    /// Returns the quota use of the client of a new flow with this key: see [`ClientShare`].
-    /// `server` is the number of the server that the flow would go to.
+    /// Returns the quota use of a client that would open a flow with this key (see
+    /// [`ClientShare`]). `server` is the number of the flow's server.
     ///
     /// # Errors
-    /// Too many requests wait for the worker, or the worker has ended.
+    /// If too many requests wait for the worker, or the worker has ended.
     pub async fn share(
         &self,
         worker: u16,
@@ -100,10 +102,10 @@ impl PacketFlows {
         ask(worker, |answer| FlowRequest::ClientShare(key, server, answer)).await
     }
 
-    /// Ends a flow. Returns `None` if the flow is gone.
+    /// Ends a flow, and returns it. `None` if the flow has already ended.
     ///
     /// # Errors
-    /// Too many requests wait for the worker, or the worker has ended.
+    /// If too many requests wait for the worker, or the worker has ended.
     pub async fn kill(&self, id: ListedFlowId) -> Result<Option<ListedFlow>, FlowsUnavailable> {
         let Some(worker) = self.0.get(usize::from(id.worker)) else { return Ok(None) };
         ask(worker, |answer| FlowRequest::Kill(id.place, id.serial, answer)).await
@@ -124,7 +126,7 @@ async fn ask<T>(
 #[derive(Debug)]
 pub(super) struct FlowQueries {
     requests: Receiver<FlowRequest>,
-    /// Lists in progress: the first one gets the next slice.
+    /// Unfinished lists. The first one gets the next slice.
     looks: VecDeque<Look>,
 }
 
@@ -136,14 +138,14 @@ struct Look {
 }
 
 impl FlowQueries {
-    /// Whether no request is pending.
+    /// Whether no request and no list is pending.
     fn is_idle(&self) -> bool {
         self.looks.is_empty() && self.requests.is_empty()
     }
 }
 
 impl Worker {
-    /// Handles the waiting requests: ends flows, finds flows by key, and queues lists.
+    /// Handles the waiting requests: ends and finds flows, and queues lists.
     pub(super) fn take_flow_requests(&mut self, round: &mut Round<'_>) {
         while let Ok(request) = self.queries.requests.try_recv() {
             match request {
@@ -184,7 +186,7 @@ impl Worker {
         Some(ListedFlow::new(&facts, FlowActivity::default()))
     }
 
-    /// Adds a slice to the first list in progress. Returns whether there is more to do.
+    /// Adds a slice to the first unfinished list. Returns whether requests or lists remain.
     pub(super) fn look(&mut self, accounting: &Accounting, now: Timestamp) -> bool {
         let Worker { forwarder, queries, core, .. } = self;
         let Some(Look { mut listing, next, answer }) = queries.looks.pop_front() else { return false };
@@ -195,7 +197,7 @@ impl Worker {
             listing.offer(&facts(flow, *core, accounting), activity);
         });
         match next {
-            // Lists take turns: a short one does not wait for a long one.
+            // Unfinished lists take turns, so that a short list does not wait for a long one.
             Some(next) => queries.looks.push_back(Look { listing, next, answer }),
             None => _ = answer.send(listing),
         }

@@ -10,7 +10,7 @@ use super::{CacheError, KernelCache, XdpLink};
 use crate::legacy;
 use convey_model::Interface;
 
-/// An interface that the cache is attached to, until it is detached or the cache is unloaded.
+/// Interface to which the flow cache is attached, until it is detached or the cache is unloaded.
 #[derive(Debug)]
 pub(super) struct Attachment {
     /// Index of the interface.
@@ -21,20 +21,20 @@ pub(super) struct Attachment {
 #[derive(Debug)]
 enum Link {
     Tcx(SchedClassifierLinkId),
-    /// A filter may outlive the process.
+    /// A tc filter. It may outlive the process.
     Filter(SchedClassifierLinkId),
     Xdp {
         link: XdpLink,
         /// Name of the interface.
         name: String,
-        /// Ethernet address of the interface, as set in the XDP program.
+        /// MAC address of the interface, as written to the XDP program's map.
         mac: Option<[u8; 6]>,
     },
 }
 
 impl Attachment {
-    /// Attaches the cache to tc ingress, before other programs: no other program needs the packets
-    /// that convey forwards, and the guard drops the rest.
+    /// Attaches the cache to tc ingress, ahead of other programs: the others do not need the
+    /// packets that convey forwards. The guard drops the packets that the cache leaves to workers.
     pub(super) fn to_tc(
         cache: &mut KernelCache,
         interface: &Interface,
@@ -53,8 +53,8 @@ impl Attachment {
         }
     }
 
-    /// Attaches the cache to the driver. With a link that was `handed` over, the program of the
-    /// other process runs until [`Attachment::take_link`].
+    /// Attaches the cache to the interface's driver by XDP. If `handed` is a link from another
+    /// process, that process's program continues to run until [`Attachment::take_link`].
     pub(super) fn to_xdp(
         cache: &mut KernelCache,
         interface: &Interface,
@@ -78,20 +78,20 @@ impl Attachment {
         }
     }
 
-    /// Runs our program on the link, in place of the program of another process.
+    /// Replaces another process's program on the XDP link by ours. Has no effect for tc.
     pub(super) fn take_link(&self, cache: &mut KernelCache) -> Result<(), CacheError> {
         let Link::Xdp { link, name, .. } = &self.link else { return Ok(()) };
         link.run(cache.xdp()?.fd()?.as_fd())
             .map_err(|error| CacheError::Driver { interface: name.clone(), error })
     }
 
-    /// The XDP link and the index of the interface, for another process; `None` for tc.
+    /// Duplicates the XDP link for another process, with the index of its interface; `None` for tc.
     pub(super) fn xdp_link(&self) -> Option<io::Result<(u32, XdpLink)>> {
         let Link::Xdp { link, .. } = &self.link else { return None };
         Some(link.try_clone().map(|link| (self.interface, link)))
     }
 
-    /// Applies changes of the interface.
+    /// Applies a changed MAC address of the interface, which only XDP uses.
     pub(super) fn update(
         &mut self,
         cache: &mut KernelCache,
@@ -107,7 +107,7 @@ impl Attachment {
         Ok(())
     }
 
-    /// Kind of the attachment, for logs.
+    /// Kind of the attachment as text, for logs.
     pub(super) fn means(&self) -> &'static str {
         match self.link {
             Link::Tcx(_) => "tc (tcx)",
@@ -116,7 +116,7 @@ impl Attachment {
         }
     }
 
-    /// Detaches the cache. Fails if the interface is gone, and the attachment with it.
+    /// Detaches the cache. Errors are ignored: if the interface is gone, so is the attachment.
     pub(super) fn detach(self, cache: &mut KernelCache) {
         match self.link {
             Link::Tcx(link) | Link::Filter(link) => {
@@ -130,7 +130,7 @@ impl Attachment {
     }
 }
 
-/// Sets the address of an interface in the XDP program, if the interface has one.
+/// Writes the MAC address of an interface, if it has one, to the XDP program's map.
 fn tell(cache: &mut KernelCache, interface: &Interface) -> Result<(), CacheError> {
     interface.mac.map_or(Ok(()), |mac| cache.set_interface(interface.index, mac))
 }

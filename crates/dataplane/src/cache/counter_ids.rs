@@ -1,13 +1,13 @@
-//! Counter ids: the kernel counts the forwarded packets of a frontend and server under one id. An
-//! id without entries is reused for other owners.
+//! Counter ids of the flow cache: the kernel counts the packets of a frontend and server under one
+//! id. An id without entries is reused for another frontend and server.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convey_forward::FlowOwners;
 
-/// Counter readings after which an id without entries is free again. During the first reading the
-/// kernel may still forward a packet by an entry that was just removed.
+/// Number of counter readings after which an id without entries is free again. During the first
+/// reading, the kernel may still forward a packet by an entry that was just removed.
 const READINGS: u8 = 2;
 
 /// Counter ids, shared by all workers and the reader of the counters.
@@ -17,7 +17,7 @@ pub(super) struct CounterIds(Arc<Mutex<Ids>>);
 #[derive(Debug, Default)]
 struct Ids {
     of_owners: HashMap<FlowOwners, u16>,
-    /// Ids by their number; `None`: free.
+    /// Ids by their number; `None` if free.
     ids: Vec<Option<Id>>,
     free: Vec<u16>,
 }
@@ -25,14 +25,14 @@ struct Ids {
 #[derive(Debug)]
 struct Id {
     owners: FlowOwners,
-    /// Number of workers that may have entries under the id.
+    /// Number of workers that may have entries with this id.
     holders: u32,
     /// Counter readings since the last worker released the id.
     readings: u8,
 }
 
 impl CounterIds {
-    /// Returns the id of these owners for one more worker, which is about to add entries under the
+    /// Registers one more worker that is about to add entries for these owners, and returns their
     /// id. `None` if `max` ids are in use.
     pub(super) fn hold(&self, owners: FlowOwners, max: u16) -> Option<u16> {
         let mut shared = self.lock();
@@ -53,14 +53,14 @@ impl CounterIds {
         Some(number)
     }
 
-    /// Records that a worker has no entry under this id any more.
+    /// Unregisters a worker that has no more entries with this id.
     pub(super) fn release(&self, number: u16) {
         if let Some(id) = &mut self.lock().ids[usize::from(number)] {
             id.holders -= 1;
         }
     }
 
-    /// Lists the ids in use with their owners.
+    /// Writes all ids in use, with their owners, to `into`.
     pub(super) fn list(&self, into: &mut Vec<(u16, FlowOwners)>) {
         into.clear();
         let shared = self.lock();
@@ -68,7 +68,8 @@ impl CounterIds {
         into.extend(in_use.filter_map(|(number, id)| Some((number as u16, id.as_ref()?.owners))));
     }
 
-    /// Frees the ids whose counters cannot change any more; called after all counters were read.
+    /// Frees the ids whose counters can no longer change. Must be called after all counters were
+    /// read.
     pub(super) fn recycle(&self) {
         let Ids { of_owners, ids, free } = &mut *self.lock();
         for (number, place) in ids.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Reads the kernel's flow counters for the statistics.
+//! Reader of the flow cache's counters, for the statistics.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,14 +9,15 @@ use convey_forward::FlowOwners;
 use convey_model::DropReason;
 use convey_snapshot::stats::{Counter, PacketStats};
 
-/// Reader of the flow cache's counters. A cache has one reader.
+/// Reads the flow cache's counters. Each cache must have only one reader.
 #[derive(Debug)]
 pub struct CounterReader {
     cache: Arc<Mutex<KernelCache>>,
     counter_ids: CounterIds,
     failures: Failures,
     in_use: Vec<(u16, FlowOwners)>,
-    /// Last reading by counter id. The next owners of an id count from its last reading.
+    /// Counters by counter id, as last read. They stay when an id gets new owners, whose packets
+    /// count from there.
     read: Vec<FlowCounters>,
 }
 
@@ -29,13 +30,13 @@ impl CounterReader {
         CounterReader { cache, counter_ids, failures, in_use: Vec::new(), read: Vec::new() }
     }
 
-    /// Passes packets forwarded since the last call to `count`, and updates the packet outcomes in
-    /// `stats`.
+    /// Reads all counters. Passes the packets and bytes since the last call to `count`, and updates
+    /// the cache's packet outcomes in `stats`.
     pub fn read(&mut self, stats: &PacketStats, mut count: impl FnMut(FlowOwners, Counter, u64)) {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         self.counter_ids.list(&mut self.in_use);
         for &(id, owners) in &self.in_use {
-            // The lookup cannot fail for an id that is in the map.
+            // The lookup of an id that is in the map cannot fail.
             let Ok(now) = cache.flow_counters(id) else { continue };
             let place = usize::from(id);
             self.read.resize(self.read.len().max(place + 1), FlowCounters::default());

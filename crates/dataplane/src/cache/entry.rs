@@ -1,11 +1,11 @@
-//! Entries of the flow cache.
+//! Entries of the kernel's flow cache.
 
 use convey_forward::{Direction, View};
 use convey_model::{Addr, FlowKey, Rewrite};
 use convey_wire::{self as wire, Envelope};
 
-/// Rewrite of a flow's packets in one direction: `struct flow_entry` of `bpf/maps.h`, in a cache
-/// line.
+/// Entry of the flow cache: the rewrite of a flow's packets in one direction. It has the layout of
+/// `struct flow_entry` in `bpf/maps.h`, one cache line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct FlowEntry {
@@ -14,26 +14,26 @@ pub struct FlowEntry {
     src_port: u16,
     dst_port: u16,
     next_hop: u16,
-    /// For packets to clients: the lower half of the index of the interface that they come in on.
+    /// Packets to clients: the lower 16 bits of the index of their ingress interface.
     from: u16,
-    /// In network byte order, like a checksum. For outer packets: the halves of the flow label, as
-    /// numbers.
+    /// Checksum change by the new addresses, in network byte order. For outer packets, this field
+    /// and `port_sum` contain the halves of the flow label, as numbers.
     address_sum: [u8; 2],
     port_sum: [u8; 2],
     counter_id: u16,
     flags: u16,
-    /// TCP: the next sequence number in this direction. The kernel updates it, like all fields
-    /// below. Undefined until a server has answered.
+    /// TCP: next sequence number in this direction; undefined until a server has answered. The
+    /// kernel updates this field and the fields below.
     pub sent: u32,
-    /// TCP: the next sequence number that the sender expects. Undefined until a client has been
-    /// answered.
+    /// TCP: next sequence number that the sender expects; undefined until a client has received an
+    /// answer.
     pub ack: u32,
-    /// Time of the last packet in this direction, to about 10 ms: nanoseconds of `CLOCK_MONOTONIC`.
-    /// 0: no packet yet.
+    /// Time of the last packet in this direction, to about 10 ms, in nanoseconds of
+    /// `CLOCK_MONOTONIC`; 0 if no packet has passed.
     pub last_seen: u64,
 }
 
-// `enum flow_flag` of `bpf/maps.h`.
+// Flags of an entry: `enum flow_flag` of `bpf/maps.h`.
 const L2_DSR: u16 = 1;
 const TO_CLIENT: u16 = 2;
 const FINISHED: u16 = 4;
@@ -42,8 +42,8 @@ const ALONE: u16 = 16;
 const TUNNELED: u16 = 32;
 const RESTORED: u16 = 64;
 
-/// Index for an entry without a next hop; valid indexes are lower (`NextHops::MAX_COUNT`). The
-/// kernel leaves packets of the entry to userspace. `NOWHERE` of `bpf/maps.h`.
+/// Next hop of an entry that has none: the kernel leaves its packets to userspace. Larger than
+/// every valid index (`NextHops::MAX_COUNT`). `NOWHERE` of `bpf/maps.h`.
 const NO_NEXT_HOP: u16 = u16::MAX;
 
 impl FlowEntry {
@@ -53,57 +53,57 @@ impl FlowEntry {
         self.next_hop != NO_NEXT_HOP
     }
 
-    /// Whether the entry has seen a FIN.
+    /// Whether the kernel has forwarded a FIN by this entry.
     pub fn is_finished(&self) -> bool {
         self.flags & FINISHED != 0
     }
 
-    /// Whether the entry has seen only the SYN of its connection.
+    /// Whether the handshake of the connection is not complete yet.
     pub fn is_opening(&self) -> bool {
         self.flags & OPENING != 0
     }
 
-    /// Whether the sequence numbers may be older than those of the connection.
+    /// Whether the sequence numbers in the entry may be older than the connection's.
     pub fn is_restored(&self) -> bool {
         self.flags & RESTORED != 0
     }
 
-    /// Entry of a flow that another process handed over: the kernel takes the sequence numbers from
-    /// its packets.
+    /// Marks the entry of a flow that another process handed over: the kernel then takes the
+    /// sequence numbers from the flow's next packets.
     pub fn restored(mut self) -> FlowEntry {
         self.flags |= RESTORED;
         self
     }
 
-    /// Entry of a connection in its handshake, after the SYN: the kernel forwards the rest of the
-    /// handshake too, by the directions that it sees.
+    /// Marks the entry of a connection after its SYN, so that the kernel forwards the rest of the
+    /// handshake too. `view` names the directions that pass the balancer.
     pub fn opening(mut self, view: View) -> FlowEntry {
         self.flags |= OPENING;
         self.seen_from(view)
     }
 
-    /// Entry of a flow with this [`View`]: the directions that pass the balancer.
+    /// Sets the directions of the flow that pass the balancer.
     pub fn seen_from(mut self, view: View) -> FlowEntry {
         self.flags |= if view == View::ClientSide { ALONE } else { 0 };
         self
     }
 
-    /// Entry for packets to a client that come in on this interface. The kernel leaves packets from
-    /// another interface to userspace, unless the indexes differ by a multiple of 65,536: the entry
-    /// keeps the lower 16 bits.
+    /// Restricts an entry for packets to a client to this ingress interface. The kernel leaves
+    /// packets from other interfaces to userspace. The entry stores only the lower 16 bits of the
+    /// index, so an interface whose index differs by a multiple of 65,536 also matches.
     pub fn coming_from(mut self, interface: u32) -> FlowEntry {
         self.from = interface as u16;
         self
     }
 
-    /// Lower 16 bits of the interface that packets have to come in on. `None`: packets to servers
-    /// come in on any interface.
+    /// Lower 16 bits of the index of the required ingress interface. `None` for packets to servers,
+    /// which may arrive on any interface.
     pub(super) fn source_interface(&self) -> Option<u16> {
         (self.flags & TO_CLIENT != 0).then_some(self.from)
     }
 
-    /// Entry for packets that go unchanged through a tunnel: addresses and ports are those of the
-    /// outer packets.
+    /// Turns the entry into one that encapsulates packets unchanged. Its addresses and ports are
+    /// those of the outer packet.
     pub fn within(mut self, envelope: &Envelope) -> FlowEntry {
         debug_assert!(self.flags & L2_DSR != 0, "{envelope:?}");
         (self.src, self.dst) = (envelope.source(), envelope.tunnel.server);
@@ -116,8 +116,8 @@ impl FlowEntry {
         self
     }
 
-    /// Creates an entry that rewrites packets with this key, and counts them under a counter id
-    /// (below `Sizes::counter_ids`).
+    /// Creates an entry that rewrites packets with this key, and counts them under `counter_id`,
+    /// which must be below `Sizes::counter_ids`.
     pub fn new(key: &FlowKey, to: &Rewrite, direction: Direction, counter_id: u16) -> FlowEntry {
         let wire::ChecksumChanges { addresses, ports } = wire::checksum_changes(key, to);
         let stays =

@@ -1,4 +1,5 @@
-//! Ring of events: segments of handshakes, and FINs, that the cache has forwarded.
+//! Ring buffer of events from the flow cache: handshake segments and FINs that the kernel has
+//! forwarded.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -9,7 +10,7 @@ use crate::kernel_types::SegmentEvent;
 use convey_forward::{CacheEvent, Segment};
 use convey_model::{Addr, FlowKey};
 
-/// Ring of events that are not yet taken. The kernel writes them without a wakeup.
+/// Events that the kernel has written and no worker has taken. New events wake no thread.
 pub struct SegmentEvents(RingBuf<MapData>);
 
 const LEN: usize = size_of::<SegmentEvent>();
@@ -19,10 +20,10 @@ impl SegmentEvents {
         SegmentEvents(ring)
     }
 
-    /// Takes the oldest event.
+    /// Takes the oldest event; `None` if the ring is empty.
     pub fn take(&mut self) -> Option<CacheEvent> {
         let event = self.0.next()?;
-        // The kernel writes nothing else.
+        // The conversion cannot fail: the kernel writes only events of this length.
         Some(read(event.first_chunk()?))
     }
 }
@@ -61,7 +62,7 @@ mod tests {
     use crate::kernel_types::btf::Btf;
     use convey_forward::{ACK, FIN};
 
-    /// The test puts the bytes where the committed object places the kernel program's fields.
+    /// The test writes fields at the offsets of the committed object's type.
     #[test]
     fn an_event_is_read_as_the_kernel_program_writes_it() {
         let btf = Btf::of(OBJECT);

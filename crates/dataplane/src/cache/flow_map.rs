@@ -1,5 +1,5 @@
-//! The cache's map of flows. The batch calls of bpf(2) (Linux 5.6), which `aya` lacks, write many
-//! flows at once.
+//! The flow cache's map of flows, written in batches by the batch calls of bpf(2) (Linux 5.6),
+//! which `aya` lacks.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,22 +12,22 @@ use super::FlowEntry;
 use super::bpf::{Attributes, bpf};
 use convey_model::FlowKey;
 
-// Commands of bpf(2), from include/uapi/linux/bpf.h.
+// bpf(2) commands, from include/uapi/linux/bpf.h.
 const LOOKUP_ELEM: c_long = 1;
 const UPDATE_BATCH: c_long = 26;
 const DELETE_BATCH: c_long = 27;
 
-/// Failure of a batch call in the middle of its entries.
+/// Error of a batch call that failed after some of its entries.
 #[derive(Debug, Error)]
 #[error("the flow cache's map, after {done} entries: {error}")]
 pub struct BatchError {
-    /// Number of entries before the failure; these are done.
+    /// Number of entries that were written or removed before the failure.
     pub done: usize,
-    /// Error of the kernel.
+    /// The kernel's error.
     pub error: io::Error,
 }
 
-/// The map of flows. Clones share the map.
+/// Map of flow entries in the kernel. Clones share the map.
 #[derive(Debug, Clone)]
 pub struct FlowMap(Arc<OwnedFd>);
 
@@ -36,12 +36,14 @@ impl FlowMap {
         FlowMap(Arc::new(map))
     }
 
-    /// Inserts or replaces entries, in the order of the keys. Keys that do not fit (no room or
-    /// memory) are removed instead: the kernel would forward their packets by an outdated entry.
-    /// Returns how many entries fit.
+    /// Inserts or replaces entries, in the order of the keys. Returns the number of entries that
+    /// fit.
+    ///
+    /// If an entry does not fit (the map is full, or memory is short), its key is removed: the
+    /// kernel would otherwise forward packets by an outdated entry.
     ///
     /// # Errors
-    /// The kernel refuses; the older entries of the remaining keys may still be there.
+    /// If the kernel refuses. The outdated entries of the remaining keys may still be in the map.
     ///
     /// # Panics
     /// If the numbers of entries and keys differ.
@@ -55,16 +57,16 @@ impl FlowMap {
         put_all(keys.len(), update, |at| self.remove(&keys[at..=at]))
     }
 
-    /// Removes the entries of these keys, so that their packets go to userspace. Missing keys are
-    /// skipped.
+    /// Removes the entries of these keys, so that the kernel leaves their packets to userspace.
+    /// Missing keys are skipped.
     ///
     /// # Errors
-    /// The kernel refuses; the remaining entries may still be there.
+    /// If the kernel refuses. The entries of the remaining keys may still be in the map.
     pub fn remove(&self, keys: &[FlowKey]) -> Result<(), BatchError> {
         remove_all(keys.len(), |from| self.batch(&keys[from..]).call(DELETE_BATCH))
     }
 
-    /// Returns the kernel's current entry of this key.
+    /// Reads the kernel's current entry of this key; `None` if there is none.
     pub fn get(&self, key: &FlowKey) -> io::Result<Option<FlowEntry>> {
         let mut entry = FlowEntry::default();
         let mut element = ElementAttributes {
@@ -87,12 +89,12 @@ impl FlowMap {
     }
 }
 
-/// Result of a batch call that ends early: the number of elements done as the kernel reports it,
+/// Result of a batch call that ends early: the number of elements that the kernel reports as done,
 /// and the error.
 type EarlyEnd = (usize, io::Error);
 
-/// Inserts `len` entries by a call that starts at a given entry, and removes the entries that do
-/// not fit.
+/// Inserts `len` entries. `update` calls the kernel for the entries from a given index. `remove`
+/// removes an entry that does not fit.
 fn put_all(
     len: usize,
     mut update: impl FnMut(usize) -> Result<(), EarlyEnd>,
@@ -105,14 +107,14 @@ fn put_all(
         if !matches!(error.raw_os_error(), Some(libc::E2BIG | libc::ENOMEM)) {
             return Err(BatchError { done: at, error });
         }
-        // The call ended at the first entry that does not fit.
+        // The call ended at an entry that does not fit: remove it, and continue after it.
         remove(at).map_err(|failed| BatchError { done: at, ..failed })?;
         (at, put) = (at + 1, put - 1);
     }
     Ok(put)
 }
 
-/// Removes `len` keys by a call that starts at a given key.
+/// Removes `len` keys. `delete` calls the kernel for the keys from a given index.
 fn remove_all(len: usize, mut delete: impl FnMut(usize) -> Result<(), EarlyEnd>) -> Result<(), BatchError> {
     let mut at = 0;
     while at < len {
@@ -121,19 +123,19 @@ fn remove_all(len: usize, mut delete: impl FnMut(usize) -> Result<(), EarlyEnd>)
         if error.raw_os_error() != Some(libc::ENOENT) {
             return Err(BatchError { done: at, error });
         }
-        // The call ended at the first missing key.
+        // The call ended at a missing key: continue after it.
         at += 1;
     }
     Ok(())
 }
 
-/// Number of elements that an early-ended call has done. Before Linux 6.8, a call that lacks memory
-/// to begin leaves the number unchanged: at `len`.
+/// Number of elements that an early-ended call has done. Before Linux 6.8, a call that finds no
+/// memory at its start leaves the number at `len`, although it has done nothing.
 fn done_of(done: usize, len: usize) -> usize {
     if done < len { done } else { 0 }
 }
 
-/// `union bpf_attr` of the calls for one element.
+/// `union bpf_attr` for commands on one element.
 #[repr(C)]
 struct ElementAttributes {
     map: u32,
@@ -143,7 +145,7 @@ struct ElementAttributes {
     flags: u64,
 }
 
-/// `union bpf_attr` of the calls for many.
+/// `union bpf_attr` for batch commands.
 #[repr(C)]
 #[derive(Default)]
 struct BatchAttributes {
@@ -151,7 +153,7 @@ struct BatchAttributes {
     out_batch: u64,
     keys: u64,
     values: u64,
-    /// Before the call: number of elements. After the call: number of elements done.
+    /// Before the call: number of elements. After the call: number of elements that are done.
     count: u32,
     map: u32,
     elem_flags: u64,
@@ -164,9 +166,9 @@ impl BatchAttributes {
     }
 }
 
-// SAFETY: the methods above make the addresses, of slices and places that live until the call is
-// over. These have as many keys of 40 bytes and entries of 64 as the attributes say. Any bytes are
-// valid in an entry.
+// SAFETY: the methods above set the addresses, of slices and variables that live until the call
+// returns. The slices have as many keys (40 bytes each) and entries (64 bytes each) as the
+// attributes state. Any bytes are a valid entry.
 #[expect(unsafe_code, reason = "the kernel goes by the addresses")]
 unsafe impl Attributes for ElementAttributes {}
 // SAFETY: as for `ElementAttributes`.

@@ -1,6 +1,6 @@
-//! The kernel flow cache: BPF programs (`bpf/cache.bpf.c`) that forward packets of flows which
-//! userspace has decided on, and the maps with their decisions. [`KernelCache`] loads the cache
-//! and, with [`FlowMap`], fills it.
+//! The kernel's flow cache: BPF programs (`bpf/cache.bpf.c`) that forward packets of flows whose
+//! server userspace has chosen, and maps with these flows. [`KernelCache`] loads the cache;
+//! [`FlowMap`] fills it.
 
 mod attachment;
 mod bpf;
@@ -45,7 +45,7 @@ use convey_model::NextHop;
 pub(crate) static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/cache.bpf.o"));
 
-// Programs and maps, as `bpf/cache.bpf.c` names them.
+// Names of programs and maps in `bpf/cache.bpf.c`.
 const TC: &str = "cache_tc";
 const XDP: &str = "cache_xdp";
 const FILTER: &str = "cache_filter";
@@ -58,29 +58,29 @@ const INTERFACES: &str = "interfaces";
 const SYN_LIMIT: &str = "syn_limit";
 const EVENTS: &str = "events";
 
-/// Index in [`OUTCOMES`] of SYNs that the cache drops by its limit.
+/// Index in [`OUTCOMES`] of SYNs that the cache drops because of the SYN limit.
 pub(crate) const SYN_LIMITED: u32 = Outcome::ALL.len() as u32;
-/// Index in [`OUTCOMES`] of FINs that the cache drops for lack of room for their events.
+/// Index in [`OUTCOMES`] of FINs that the cache drops because the event ring is full.
 pub(crate) const FIN_QUEUE_FULL: u32 = SYN_LIMITED + 1;
-/// Index in [`OUTCOMES`] of segments that the cache drops for a wrong checksum.
+/// Index in [`OUTCOMES`] of segments that the cache drops because of a wrong checksum.
 pub(crate) const BAD_CHECKSUM: u32 = FIN_QUEUE_FULL + 1;
 /// Index in [`OUTCOMES`] of packets that the cache drops because the kernel cannot rewrite them.
 pub(crate) const REWRITE_FAILED: u32 = BAD_CHECKSUM + 1;
 
-/// Capacity of the cache; at least 1 of each.
+/// Capacity of the flow cache; each number is at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    /// Entries: a flow has one for each direction that passes the balancer. The kernel allocates
-    /// entries on demand.
+    /// Maximum number of entries. A flow has one entry for each direction that passes the balancer.
+    /// The kernel allocates entries on demand.
     pub entries: u32,
-    /// Next hops.
+    /// Maximum number of next hops.
     pub next_hops: u32,
-    /// Counter ids: pairs of frontend and server whose packets are counted.
+    /// Maximum number of counter ids: pairs of frontend and server whose packets are counted.
     pub counter_ids: u16,
 }
 
-/// The programs and their maps. An attachment outlives this value only if the kernel holds the
-/// link.
+/// Loaded programs and maps of the flow cache. When this value is dropped, an attachment stays only
+/// if the kernel or another process holds its link.
 #[derive(Debug)]
 pub struct KernelCache(Ebpf);
 
@@ -90,23 +90,23 @@ pub enum CacheError {
     /// The programs could not be loaded.
     #[error("loading the flow cache (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {0}")]
     Load(#[from] EbpfError),
-    /// The kernel accepts these programs only from a process that may read kernel memory
-    /// (CAP_PERFMON).
+    /// The process lacks CAP_PERFMON: the kernel accepts these programs only from a process that
+    /// may read kernel memory.
     #[error("loading the flow cache: this process lacks CAP_PERFMON")]
     Unprivileged,
     /// The kernel refused a program.
     #[error("the flow cache's program: {0}")]
     Program(#[from] ProgramError),
-    /// The program for tc could not be attached to an interface.
+    /// The tc program could not be attached to an interface.
     #[error("attaching the flow cache (by tcx: {}): {filter}", causes(tcx))]
     Attach {
-        /// Error of the attachment by tcx.
+        /// Error of attaching by tcx.
         tcx: Box<ProgramError>,
-        /// Error of the attachment as a filter.
+        /// Error of attaching as a tc filter.
         #[source]
         filter: ProgramError,
     },
-    /// The program for XDP could not be attached to an interface.
+    /// The XDP program could not be attached to an interface.
     #[error("attaching the flow cache to the driver of {interface}: {error}")]
     Driver {
         /// Name of the interface.
@@ -117,7 +117,7 @@ pub enum CacheError {
     /// A map could not be read or changed.
     #[error("the flow cache's map: {0}")]
     Map(#[from] MapError),
-    /// The object file lacks something that this binary expects.
+    /// The object file lacks a program or map that this binary expects.
     #[error("the flow cache's object lacks `{0}`")]
     Missing(&'static str),
     /// Some entries could not be written.
@@ -129,16 +129,15 @@ pub enum CacheError {
 }
 
 impl CacheError {
-    /// Whether the link to a driver is attached to nothing: the interface is gone, or another
-    /// process has detached the link.
+    /// Whether an XDP link is no longer attached: the interface is gone, or another process has
+    /// detached the link.
     pub fn says_detached(&self) -> bool {
         matches!(self, CacheError::Driver { error, .. } if error.raw_os_error() == Some(libc::ENOLINK))
     }
 }
 
 impl KernelCache {
-    /// Loads programs and maps. The maps are empty, so the cache forwards nothing, and nothing is
-    /// attached.
+    /// Loads the programs and empty maps, without attaching them.
     pub fn load(sizes: &Sizes) -> Result<KernelCache, CacheError> {
         let mut loader = objects::loader();
         loader.map_max_entries(FLOWS, sizes.entries);
@@ -147,7 +146,7 @@ impl KernelCache {
         let mut cache = KernelCache(loader.load(OBJECT)?);
         match cache.load_programs() {
             Ok(()) => Ok(cache),
-            // The verifier's log would be a page about one instruction.
+            // Hide the verifier's log, which would be a page about one instruction.
             Err(CacheError::Program(ProgramError::LoadError { .. })) if lacks_perfmon() => {
                 Err(CacheError::Unprivileged)
             }
@@ -155,19 +154,20 @@ impl KernelCache {
         }
     }
 
-    /// The program for tc ingress.
+    /// The tc ingress program.
     pub fn tc(&mut self) -> Result<&mut SchedClassifier, CacheError> {
         let program = self.0.program_mut(TC).ok_or(CacheError::Missing(TC))?;
         Ok(program.try_into()?)
     }
 
-    /// The program for XDP.
+    /// The XDP program.
     pub fn xdp(&mut self) -> Result<&mut Xdp, CacheError> {
         let program = self.0.program_mut(XDP).ok_or(CacheError::Missing(XDP))?;
         Ok(program.try_into()?)
     }
 
-    /// The filter for packet sockets (`SOCK_RAW`), used where the cache is on tc.
+    /// The filter program for packet sockets (`SOCK_RAW`), used on interfaces where the cache is on
+    /// tc.
     pub fn filter(&mut self) -> Result<&mut SocketFilter, CacheError> {
         let program = self.0.program_mut(FILTER).ok_or(CacheError::Missing(FILTER))?;
         Ok(program.try_into()?)
@@ -179,13 +179,14 @@ impl KernelCache {
         Ok(FlowMap::new(map.fd().as_fd().try_clone_to_owned()?))
     }
 
-    /// Sets or clears the next hop with this index.
+    /// Sets the next hop with this index, or clears it (`None`).
     pub fn set_next_hop(&mut self, index: u32, hop: Option<&NextHop>) -> Result<(), CacheError> {
         let mut hops: Array<_, NextHopEntry> = Array::try_from(self.map(NEXT_HOPS)?)?;
         Ok(hops.set(index, hop.map_or_else(NextHopEntry::default, NextHopEntry::from), 0)?)
     }
 
-    /// Applies a new selection to `cache_filter`. Packets in both selections pass throughout.
+    /// Applies a new selection to `cache_filter`. Packets that are in both selections pass during
+    /// the change.
     pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
         let ours = HashMap::try_from(self.map(OWN_ADDRESSES)?)?;
         selection_maps::replace(ours, selection_maps::own_addresses(selection))?;
@@ -195,14 +196,13 @@ impl KernelCache {
         Ok(())
     }
 
-    /// Sets the Ethernet address of an interface for XDP, which forwards frames sent to this
-    /// address.
+    /// Sets the MAC address of an interface. XDP forwards only frames that are sent to it.
     pub fn set_interface(&mut self, index: u32, mac: [u8; 6]) -> Result<(), CacheError> {
         let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
         Ok(interfaces.insert(index, mac, 0)?)
     }
 
-    /// Stops XDP forwarding for frames that come in on an interface.
+    /// Stops XDP forwarding of frames that arrive on this interface.
     pub fn forget_interface(&mut self, index: u32) -> Result<(), CacheError> {
         let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
         Ok(interfaces.remove(&index)?)
@@ -214,7 +214,7 @@ impl KernelCache {
         Ok(map.set(0, limit.map_or_else(SynLimitEntry::default, SynLimit::entry), 0)?)
     }
 
-    /// Packets and bytes forwarded under a counter id since the cache was loaded.
+    /// Packets and bytes that were forwarded under a counter id since the cache was loaded.
     pub fn flow_counters(&self, counter_id: u16) -> Result<FlowCounters, CacheError> {
         self.sum(FLOW_COUNTERS, counter_id.into(), |sum: FlowCounters, core| FlowCounters {
             packets_to_server: sum.packets_to_server + core.packets_to_server,
@@ -229,23 +229,25 @@ impl KernelCache {
         self.outcomes(outcome as u32)
     }
 
-    /// Number of FINs dropped since the cache was loaded for lack of room for their events.
+    /// Number of FINs that were dropped because the event ring was full, since the cache was
+    /// loaded.
     pub fn fin_queue_full(&self) -> Result<u64, CacheError> {
         self.outcomes(FIN_QUEUE_FULL)
     }
 
-    /// Number of segments with SYN or FIN dropped since the cache was loaded for a wrong checksum.
+    /// Number of SYN and FIN segments that were dropped because of a wrong checksum, since the
+    /// cache was loaded.
     pub fn bad_checksums(&self) -> Result<u64, CacheError> {
         self.outcomes(BAD_CHECKSUM)
     }
 
-    /// Number of packets dropped since the cache was loaded because the kernel could not rewrite
-    /// them.
+    /// Number of packets that were dropped because the kernel could not rewrite them, since the
+    /// cache was loaded.
     pub fn rewrites_failed(&self) -> Result<u64, CacheError> {
         self.outcomes(REWRITE_FAILED)
     }
 
-    /// The ring of events. Only the first call succeeds.
+    /// Takes the event ring out of the cache. Only the first call succeeds.
     pub fn events(&mut self) -> Result<SegmentEvents, CacheError> {
         let ring = self.0.take_map(EVENTS).ok_or(CacheError::Missing(EVENTS))?;
         Ok(SegmentEvents::new(RingBuf::try_from(ring)?))
@@ -260,7 +262,7 @@ impl KernelCache {
         self.sum(OUTCOMES, outcome, |sum: u64, core| sum + core)
     }
 
-    /// Sum of a counter over all cores.
+    /// Sums a counter over all cores.
     fn sum<C: Pod + Default>(
         &self,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! Runs the flow cache: attaches it to interfaces, and applies snapshots.
+//! Operation of the flow cache: attaches it to interfaces, and applies snapshots.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,12 +15,12 @@ use crate::{PlannedCache, Selection};
 use convey_forward::FlowCache;
 use convey_model::{Interface, Layer, NextHop, NextHops};
 
-/// BPF links of XDP programs, by the index of the interface.
+/// XDP links by the index of their interface.
 pub type XdpLinks = BTreeMap<u32, XdpLink>;
 
-/// Has the kernel forward packets of open flows on some interfaces. Dropping it detaches the cache.
-/// If the process is killed, the cache is detached as well, except for tc filters, which kernels
-/// before 6.6 need.
+/// Runs the kernel's flow cache on some interfaces. Dropping the `Offloader` detaches the cache. If
+/// the process is killed, the kernel detaches the cache too, except tc filters (on kernels before
+/// 6.6).
 #[derive(Debug)]
 pub struct Offloader {
     cache: Arc<Mutex<KernelCache>>,
@@ -30,7 +30,7 @@ pub struct Offloader {
     counter_ids: CounterIds,
     failures: Failures,
     attached: Vec<Attachment>,
-    /// Next hops as written to the cache.
+    /// Next hops by index, as written to the cache.
     hops: Vec<Option<NextHop>>,
 }
 
@@ -38,11 +38,13 @@ impl Offloader {
     /// Name of the cache's tc filters.
     pub const FILTER: &'static str = TC;
 
-    /// Loads the programs; the cache has no flows yet and is not attached. tc filters get this
-    /// handle, which nothing else may use: filters may outlive the process.
+    /// Loads the programs, without flows and attachments.
+    ///
+    /// `filter_handle` is the handle of the cache's tc filters. No other filter may have it,
+    /// because the cache's filters may outlive the process.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// If the kernel refuses.
     pub fn load(
         layer: Layer,
         sizes: Sizes,
@@ -63,13 +65,13 @@ impl Offloader {
         })
     }
 
-    /// Attaches the cache to one more interface. With a link that was `handed` over, the other
-    /// process's program runs until [`Offloader::take_links`]. Has no effect with
+    /// Attaches the cache to one more interface. If `handed` is a link from another process, that
+    /// process's program continues to run until [`Offloader::take_links`]. Has no effect with
     /// [`Layer::Worker`].
     ///
     /// # Errors
-    /// The kernel or the interface's driver refuses. Workers then forward the packets that come in
-    /// there and, with XDP, the packets that would leave there.
+    /// If the kernel or the interface's driver refuses. Workers then forward the packets that
+    /// arrive on the interface and, with XDP, the packets that would leave by it.
     pub fn attach(&mut self, interface: &Interface, handed: Option<XdpLink>) -> Result<(), CacheError> {
         let mut cache = lock(&self.cache);
         let attachment = match self.layer {
@@ -81,17 +83,17 @@ impl Offloader {
         Ok(())
     }
 
-    /// Links of the cache to drivers, for another process.
+    /// Duplicates the XDP links of the cache, for another process.
     ///
     /// # Errors
-    /// There are too few descriptors.
+    /// If the process has too few free descriptors.
     pub fn xdp_links(&self) -> io::Result<XdpLinks> {
         self.attached.iter().filter_map(Attachment::xdp_link).collect()
     }
 
-    /// Runs this cache on all links that another process may use: a process that hands over, or a
-    /// process that got our links and fails to continue. Returns the errors, one for each interface
-    /// that failed.
+    /// Runs this process's programs on all of its XDP links. Another process's programs may run on
+    /// them: those of a predecessor that handed its links over, or of a successor that failed.
+    /// Returns an error for each interface that failed.
     #[must_use]
     pub fn take_links(&self) -> Vec<CacheError> {
         let mut cache = self.cache();
@@ -106,22 +108,24 @@ impl Offloader {
         }
     }
 
-    /// Layer that the cache forwards at.
+    /// Layer at which the cache forwards.
     pub fn layer(&self) -> Layer {
         self.layer
     }
 
-    /// Readable name of the attachment: the layer, and the kind of tc.
+    /// Name of the layer for logs; for tc, also the kind of attachment.
     pub fn means(&self) -> &'static str {
         self.attached.first().map_or(self.layer.name(), Attachment::means)
     }
 
-    /// Updates the next hops. A driver without XDP drops frames that another driver's XDP program
-    /// sends through it. So with XDP, workers forward the packets that leave by interfaces without
-    /// the cache.
+    /// Updates the next hops.
+    ///
+    /// With XDP, the cache gets no next hops on interfaces to which it is not attached: a driver
+    /// without an XDP program drops frames that another driver's XDP program sends to it. Workers
+    /// forward these packets.
     ///
     /// # Errors
-    /// The first error; the other next hops are up to date all the same.
+    /// The first error. The remaining next hops are updated all the same.
     pub fn update_next_hops(&mut self, network: &NextHops) -> Result<(), CacheError> {
         let mut cache = lock(&self.cache);
         let mut done = Ok(());
@@ -148,21 +152,21 @@ impl Offloader {
         done
     }
 
-    /// Applies a new selection: the kernel leaves its packets to userspace.
+    /// Applies a new selection to the packet sockets' filter.
     pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
         self.cache().select(selection)
     }
 
-    /// Creates a worker's writer to the cache. `epoch` is `Timestamp(0)`, in nanoseconds of
-    /// `CLOCK_MONOTONIC`.
+    /// Creates a worker's writer to the cache. `epoch` is the time of `Timestamp(0)` in nanoseconds
+    /// of `CLOCK_MONOTONIC`.
     pub fn writer(&self, epoch: u64) -> Result<Box<dyn FlowCache>, CacheError> {
         let flows = self.cache().flows()?;
         let (counter_ids, failures) = (self.counter_ids.clone(), self.failures.clone());
         Ok(Box::new(CacheWriter::new(flows, self.sizes, epoch, counter_ids, failures)))
     }
 
-    /// Parts of the cache that a pipeline needs. One pipeline only, since there is one ring of
-    /// events.
+    /// Parts of the cache for a pipeline. Only one pipeline can get them, because there is one
+    /// event ring.
     pub fn planned(&self) -> Result<PlannedCache, CacheError> {
         let (filter, counters) = (self.filter()?, self.counter_reader());
         Ok(PlannedCache { filter, counters, events: self.cache().events()? })
@@ -172,13 +176,13 @@ impl Offloader {
         CounterReader::new(self.cache.clone(), self.counter_ids.clone(), self.failures.clone())
     }
 
-    /// Handle for the SYN limit.
+    /// Handle that sets the SYN limit.
     pub fn syn_gate(&self) -> SynGate {
         SynGate::new(self.cache.clone())
     }
 
-    /// Filter program for packet sockets, which keeps them from receiving copies of packets that
-    /// the cache forwards. With XDP they get no such copies anyway.
+    /// Filter program that keeps packet sockets from receiving packets which the cache forwards.
+    /// `None` with XDP, which forwards packets before packet sockets receive them.
     fn filter(&self) -> Result<Option<OwnedFd>, CacheError> {
         if self.layer != Layer::Tc {
             return Ok(None);
@@ -188,7 +192,7 @@ impl Offloader {
         Ok(Some(program.as_fd().try_clone_to_owned()?))
     }
 
-    /// The programs and maps, for tests that run them by hand.
+    /// Programs and maps, for tests that run them directly.
     #[cfg(feature = "test-util")]
     pub fn kernel_cache(&self) -> MutexGuard<'_, KernelCache> {
         self.cache()
@@ -200,8 +204,8 @@ impl Offloader {
 }
 
 impl Drop for Offloader {
-    /// Detaches explicitly: the reader of the counters still holds the cache, and filters would
-    /// outlive the process.
+    /// Detaches explicitly: the counter reader still holds the cache, and tc filters would outlive
+    /// the process.
     fn drop(&mut self) {
         let mut cache = self.cache();
         let _ = cache.tc().map(SchedClassifier::unload);
@@ -215,7 +219,7 @@ pub fn counter_reader(offloader: &Offloader) -> CounterReader {
     offloader.counter_reader()
 }
 
-/// Ring of events, for tests without a pipeline. Only the first call succeeds.
+/// Event ring, for tests without a pipeline. Only the first call succeeds.
 #[cfg(feature = "test-util")]
 pub fn events(offloader: &Offloader) -> Result<super::SegmentEvents, CacheError> {
     offloader.cache().events()

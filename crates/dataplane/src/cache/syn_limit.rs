@@ -1,4 +1,4 @@
-//! Limit for SYNs during a flood of forged ones (`bpf/limit.h`).
+//! SYN limit of the flow cache, for a flood of forged SYNs (`bpf/limit.h`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -6,33 +6,33 @@ use std::time::Duration;
 use super::{CacheError, KernelCache};
 use crate::kernel_types::{RateEntry, SynLimitEntry};
 
-/// A rate with a burst.
+/// Rate limit with a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// Interval between two events in the long run; above zero.
+    /// Time between two events at the maximum sustained rate; above zero.
     pub interval: Duration,
-    /// Events at once after a silence, at least 1.
+    /// Maximum number of events in immediate succession after a pause, at least 1.
     pub burst: u32,
 }
 
-/// Rate limit for new TCP connections. Clients of a network (IPv4: /24, IPv6: /48) from which the
-/// cache has seen no completed handshake have to send their SYN twice.
+/// Rate limit for new TCP connections. While it is set, clients of a network (IPv4: /24, IPv6: /48)
+/// that has not completed a handshake through the cache must send their SYN twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SynLimit {
-    /// Limit for the clients of one network.
+    /// Limit for each network that has completed a handshake.
     pub network: Rate,
-    /// Limit for all networks together that have not completed a handshake.
+    /// Shared limit of all networks that have not completed a handshake.
     pub strangers: Rate,
 }
 
-/// Sets the SYN limit of a cache. Clones share the cache.
+/// Sets the SYN limit of a flow cache. Clones share the cache.
 #[derive(Debug, Clone)]
 pub struct SynGate(Arc<Mutex<KernelCache>>);
 
 impl SynLimit {
-    /// Limit during a flood: 10,000 SYNs a second from a network, which an attacker who forges its
-    /// addresses may use up, and 5,000 from strangers, which an attacker uses up only by sending
-    /// every SYN twice.
+    /// Limit during a flood. A network gets 10,000 SYNs a second; an attacker who forges its
+    /// addresses may use them up. All strangers together get 5,000; an attacker must send every SYN
+    /// twice to use them up.
     pub const IN_FLOOD: SynLimit = SynLimit {
         network: Rate { interval: Duration::from_micros(100), burst: 1_000 },
         strangers: Rate { interval: Duration::from_micros(200), burst: 500 },

@@ -1,4 +1,4 @@
-//! The forwarder's writer to the flow cache.
+//! Writer of one worker's flows to the flow cache.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
@@ -12,13 +12,13 @@ use super::{FlowEntry, FlowMap, Sizes};
 use convey_forward::{CachedActivity, CachedRoute, FlowCache, FlowOwners, Progress};
 use convey_model::{FlowKey, TCP, Timestamp};
 
-/// Most keys per worker whose removal is still to be retried: 4 MiB.
+/// Maximum number of keys for which a worker retries a refused removal (4 MiB).
 const MAX_STALE: usize = 65_536;
 
-/// Most changes that wait for a flush: 416 KiB.
+/// Maximum number of changes that wait for a flush (416 KiB).
 const MAX_WAITING: usize = 4_096;
 
-/// Counters of refused map changes. Clones share them.
+/// Counters of map changes that the kernel has refused. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Failures(Arc<Refused>);
 
@@ -34,14 +34,14 @@ impl Failures {
         self.0.changes.load(Ordering::Relaxed)
     }
 
-    /// Number of entries whose removal the kernel has refused, and is not retried: the list of
+    /// Number of entries whose removal was refused and will not be retried, because the list of
     /// retries was full.
     pub(super) fn entries_lost(&self) -> u64 {
         self.0.entries_lost.load(Ordering::Relaxed)
     }
 }
 
-/// The kernel's map of flows, see [`FlowMap`].
+/// Access to the kernel's map of flows (see [`FlowMap`]); tests replace it.
 pub(super) trait Flows {
     fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, BatchError>;
     fn remove(&self, keys: &[FlowKey]) -> Result<(), BatchError>;
@@ -70,27 +70,29 @@ pub(super) struct CacheWriter<M = FlowMap> {
     /// Nanoseconds of `CLOCK_MONOTONIC` at `Timestamp(0)`.
     epoch: u64,
     counter_ids: CounterIds,
-    /// Owners that this worker has cached flows of.
+    /// Owners of flows that this worker has cached, with the number of their entries.
     held: HashMap<FlowOwners, OwnerEntries>,
-    /// Owners in `held` whose last key is about to be removed, unless more keys came since.
+    /// Owners in `held` whose last key is being removed. They are kept if another key is added
+    /// meanwhile.
     idle: HashSet<FlowOwners>,
     changes: Changes,
-    /// Keys whose entries may still be in the map and have to be removed: the kernel has refused to
-    /// change them. At most [`MAX_STALE`]; a full set stops new insertions.
+    /// Keys whose outdated entries may still be in the map, because the kernel has refused a
+    /// change. At most [`MAX_STALE`]; while the set is full, no new entries are inserted.
     stale: HashSet<FlowKey>,
     failures: Failures,
 }
 
-/// This worker's entries for one pair of owners.
+/// This worker's entries for one frontend and server.
 #[derive(Debug, Default)]
 struct OwnerEntries {
-    /// If no id was free, the keys are not in the cache.
+    /// Counter id of the owners. `None` if no id was free; the keys are then not in the cache.
     counter_id: Option<u16>,
-    /// Number of keys that are inserted and not removed.
+    /// Number of keys that were inserted and not removed again.
     keys: u32,
 }
 
-/// Pending changes of one kind: the order of removing and re-inserting a key matters.
+/// Pending changes: either insertions or removals, because their order matters for a key that is
+/// removed and inserted again.
 #[derive(Debug, Default)]
 struct Changes {
     keys: Vec<FlowKey>,
@@ -111,7 +113,8 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         CacheWriter { flows, sizes, epoch, counter_ids, held, idle, changes, stale, failures }
     }
 
-    /// Counts a key of these owners. Returns their counter id, if one is free.
+    /// Counts a key of these owners if it is new. Returns the owners' counter id; `None` if no id
+    /// is free.
     fn hold(&mut self, owners: FlowOwners, is_new: bool) -> Option<u16> {
         let held = self.held.entry(owners).or_default();
         held.keys += u32::from(is_new);
@@ -121,8 +124,8 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         held.counter_id
     }
 
-    /// Releases counter ids without entries. An entry that the kernel has refused to remove may use
-    /// any id.
+    /// Releases the counter ids of owners without keys. Waits while entries remain whose removal
+    /// was refused, because they may use any id.
     fn release_idle(&mut self) {
         if !self.stale.is_empty() || self.failures.entries_lost() > 0 {
             return;
@@ -143,7 +146,7 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         self.changes.keys.push(*key);
     }
 
-    /// Retries removals that the kernel has refused.
+    /// Retries refused removals.
     fn remove_stale(&mut self) {
         let keys: Vec<FlowKey> = self.stale.drain().collect();
         if let Err(failed) = self.flows.remove(&keys) {
@@ -151,8 +154,8 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         }
     }
 
-    /// Records the keys that a failed call has not reached. As with a lack of room, keys that
-    /// cannot be inserted are removed.
+    /// Schedules the removal of the keys that a failed call did not reach, also of keys that were
+    /// to be inserted.
     fn failed(&mut self, keys: &[FlowKey], failed: &BatchError) {
         self.failures.0.changes.fetch_add(1, Ordering::Relaxed);
         for key in &keys[failed.done..] {
@@ -240,7 +243,7 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
             self.remove_stale();
         }
         let Changes { keys, entries } = std::mem::take(&mut self.changes);
-        // A flow that does not fit stays with the worker.
+        // A flow whose entry does not fit is forwarded by the worker.
         let done = if entries.is_empty() {
             self.flows.remove(&keys)
         } else {

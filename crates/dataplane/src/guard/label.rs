@@ -1,6 +1,6 @@
-//! Label of a guard that outlives its process: the guarded frontends, as part of the filter's name.
-//! `tc filter show` shows the name, and the next process reads it over netlink without the
-//! privilege to read BPF maps.
+//! Label of a guard that outlives its process: the filter's name contains the guarded frontends.
+//! `tc filter show` shows the name. The next process reads it over netlink, without the privilege
+//! to read BPF maps.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::net::KERNEL_TIMEOUT;
 use convey_model::Endpoint;
 
-/// Bytes of a name that the kernel keeps, including the terminator.
+/// Maximum length of a filter name in the kernel, including the terminating zero.
 const MAX_NAME_BYTES: usize = 255;
 
 // From include/uapi/linux/netlink.h, rtnetlink.h and pkt_cls.h.
@@ -29,7 +29,7 @@ const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_FLAGS: u16 = 8;
 const DIRECT_ACTION: u32 = 1;
 
-/// Filter name for a guard of these frontends.
+/// Filter name of a guard for these frontends: a list, or a hash if the list is too long.
 pub(super) fn name(program: &str, frontends: &BTreeSet<Endpoint>) -> String {
     let all: Vec<String> = frontends.iter().map(ToString::to_string).collect();
     let all = all.join(",");
@@ -40,8 +40,8 @@ pub(super) fn name(program: &str, frontends: &BTreeSet<Endpoint>) -> String {
     }
 }
 
-/// Whether a filter with this name guards only frontends among `frontends`. A name without
-/// frontends may belong to a guard of any frontends.
+/// Whether a filter with this name guards no frontends outside `frontends`. False for a name
+/// without a list, because that guard may cover any frontends.
 pub(super) fn is_within(program: &str, name: &str, frontends: &BTreeSet<Endpoint>) -> bool {
     let Some(label) = name.strip_prefix(program).and_then(|rest| rest.strip_prefix(' ')) else {
         return false;
@@ -50,7 +50,7 @@ pub(super) fn is_within(program: &str, name: &str, frontends: &BTreeSet<Endpoint
     name == self::name(program, frontends) || label.split(',').all(|guarded| known.contains(guarded))
 }
 
-/// Request to rename a filter on ingress.
+/// Request to rename a tc filter on ingress.
 pub(super) struct Renaming<'a> {
     pub(super) interface: u32,
     pub(super) priority: u16,
@@ -68,7 +68,8 @@ impl Renaming<'_> {
         send(&socket, &self.order(name), SendFlags::empty())?;
         let mut answer = [0u8; 4096];
         let (len, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
-        // First number of `struct nlmsgerr`; zero for success.
+        // The first number of `struct nlmsgerr` is zero for success, otherwise a negative error
+        // number.
         let number = answer[..len].get(HEADER..).and_then(|body| body.first_chunk());
         match number.map(|number| i32::from_ne_bytes(*number)) {
             Some(0) => Ok(()),
@@ -77,8 +78,8 @@ impl Renaming<'_> {
         }
     }
 
-    /// Message that replaces the filter by the same program with another name: header, `struct
-    /// tcmsg`, attributes.
+    /// Netlink message that replaces the filter by the same program with another name: header,
+    /// `struct tcmsg`, attributes.
     fn order(&self, name: &str) -> Vec<u8> {
         let mut options = Vec::new();
         attribute(&mut options, TCA_BPF_FD, &self.program.as_raw_fd().to_ne_bytes());

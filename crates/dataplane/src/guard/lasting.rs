@@ -1,10 +1,10 @@
-//! Guard of DSR frontends that outlives the process. Connections through them continue when convey
-//! comes back, or through another balancer, as long as the host's stack does not reset them
-//! meanwhile.
+//! Guard of DSR frontends that outlives its process. Connections to these frontends can continue
+//! when convey starts again or through another balancer, because the guard keeps the host's stack
+//! from resetting them meanwhile.
 //!
-//! The guard is a BPF program (`dsr_guard` in `bpf/guard.bpf.c`) as a filter of clsact, which every
-//! kernel keeps when its process is gone. The program has a lease, so an abandoned guard ends by
-//! itself.
+//! The guard is a BPF program (`dsr_guard` in `bpf/guard.bpf.c`), attached as a clsact filter,
+//! which every kernel keeps when the process ends. The program has a lease, so an abandoned guard
+//! ends by itself.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,24 +28,24 @@ use super::stacked_tags::StackedTags;
 use super::tcx::{OBJECT, TcxError};
 use convey_model::{Endpoint, Interface};
 
-/// The program's name.
+/// Name of the BPF program.
 const PROGRAM: &str = "dsr_guard";
 
-/// Map with the time until which the guard is in force.
+/// Name of the map with the lease, the time until which the guard is in force.
 const LEASE: &str = "lease";
 
-/// Drops packets to DSR frontends before the host's stack, during this process and for some time
-/// after it.
+/// Drops packets to DSR frontends before the host's stack receives them, while this process runs
+/// and for some time afterwards.
 #[derive(Debug)]
 pub struct LastingGuard {
-    /// Handle of the guard's filters, which no other filter may have.
+    /// Handle of the guard's tc filters. No other filter may have this handle.
     handle: u32,
     made: Option<LoadedGuard>,
     lease: Lease,
     stacked_tags: StackedTags,
 }
 
-/// The program and its attachments.
+/// Loaded guard program and its filters.
 #[derive(Debug)]
 struct LoadedGuard {
     guard: Ebpf,
@@ -53,13 +53,13 @@ struct LoadedGuard {
     attached: Vec<GuardFilter>,
 }
 
-/// Filter on one interface.
+/// Filter of the guard on one interface.
 #[derive(Debug)]
 struct GuardFilter {
     interface: u32,
-    /// Name of the filter, if the name lists the guarded frontends.
+    /// Label of the filter: its name, if the name lists the guarded frontends.
     name: String,
-    /// Not detached when dropped: the filter outlives the process.
+    /// The link is never dropped, so that the filter outlives the process.
     link: ManuallyDrop<SchedClassifierLink>,
 }
 
@@ -69,33 +69,34 @@ impl LastingGuard {
         name.strip_prefix(PROGRAM).is_some_and(|label| label.is_empty() || label.starts_with(' '))
     }
 
-    /// Whether a filter with this name guards only frontends among `frontends`. A filter whose name
-    /// lists none may guard others.
+    /// Whether a filter with this name guards no frontends outside `frontends`. False for a name
+    /// without a list, because that guard may cover any frontends.
     pub fn guards_only(name: &str, frontends: &BTreeSet<Endpoint>) -> bool {
         label::is_within(PROGRAM, name, frontends)
     }
 
-    /// Priority of the filters: behind the flow cache and other programs' filters.
+    /// Priority of the guard's filters: after the flow cache and other programs' filters.
     const PRIORITY: u16 = 60_000;
 
-    /// Creates a guard without frontends. Its filters will have this handle.
+    /// Creates a guard without frontends. `handle` is the handle of its future filters.
     pub fn new(handle: u32, terms: Terms) -> LastingGuard {
         let lease = Lease { terms, held: Arc::default() };
         LastingGuard { handle, made: None, lease, stacked_tags: StackedTags::default() }
     }
 
-    /// Counter of frames that the guard drops for a second priority tag.
+    /// Counter of frames that the guard has dropped because of a second priority tag.
     pub fn stacked_tags(&self) -> StackedTags {
         self.stacked_tags.clone()
     }
 
-    /// Lease that keeps the guard in force.
+    /// Lease of the guard, to be renewed while packets are forwarded.
     pub fn lease(&self) -> Lease {
         self.lease.clone()
     }
 
-    /// Guards these frontends on these interfaces and no others. At the former frontends that are
-    /// `draining`, existing connections stay guarded. The guard is loaded once there is a frontend.
+    /// Guards exactly these frontends, on exactly these interfaces. At frontends that it guarded
+    /// before and that are in `draining`, existing connections stay guarded. The guard is loaded
+    /// when there is a first frontend.
     pub fn cover(
         &mut self,
         frontends: &BTreeSet<Endpoint>,
@@ -114,7 +115,7 @@ impl LastingGuard {
 }
 
 impl LastingGuard {
-    /// Removes the guard: another process guards the same frontends.
+    /// Removes the guard immediately, because another process guards the same frontends.
     pub fn give_up(mut self) {
         if let Some(mut made) = self.made.take() {
             made.detach_but(|_| false);
@@ -123,8 +124,8 @@ impl LastingGuard {
 }
 
 impl Drop for LastingGuard {
-    /// Existing connections stay guarded; the host gets connections that begin from now on. A guard
-    /// that was never in force is removed.
+    /// Leaves the guard in force for existing connections; new connections reach the host's stack.
+    /// A guard whose lease was never renewed is removed.
     fn drop(&mut self) {
         let Some(made) = &mut self.made else { return };
         if !self.lease.end() {
@@ -188,8 +189,8 @@ impl LoadedGuard {
         Ok(())
     }
 
-    /// Writes the guarded frontends into the name of each filter. A filter without the label guards
-    /// them all the same: the next process does not remove it before its lease is over.
+    /// Sets each filter's name to the label of the guarded frontends. If renaming fails, the filter
+    /// still guards all of them, but the next process cannot remove it before the lease ends.
     fn label(&mut self, handle: u32) -> Result<(), TcxError> {
         let name = label::name(PROGRAM, &self.selection.listen().copied().collect());
         let program = program(&mut self.guard)?.fd()?;
@@ -205,10 +206,10 @@ impl LoadedGuard {
         Ok(())
     }
 
-    /// Detaches the guard from all other interfaces.
+    /// Detaches the guard from all interfaces for which `stays` returns false.
     fn detach_but(&mut self, stays: impl Fn(u32) -> bool) {
         for filter in self.attached.extract_if(.., |filter| !stays(filter.interface)) {
-            // Fails if the interface is gone, and the filter with it.
+            // Fails only if the interface is gone, and the filter with it.
             let _ = ManuallyDrop::into_inner(filter.link).detach();
         }
     }

@@ -4,14 +4,14 @@ use super::*;
 use convey_forward::{Direction, FlowOwners, View};
 use convey_model::{Addr, Rewrite, Timestamp};
 
-/// A map that refuses changes for a while.
+/// Flow map that refuses changes while its flag is set.
 #[derive(Debug, Default)]
 struct Moody(Mutex<(HashMap<FlowKey, FlowEntry>, bool)>);
 
 impl Moody {
     fn change(&self, keys: &[FlowKey], entries: Option<&[FlowEntry]>) -> Result<usize, BatchError> {
         let (map, refuses) = &mut *self.0.lock().unwrap();
-        // The first key is done all the same.
+        // A refused call still changes the first key.
         let n = if *refuses { keys.len().min(1) } else { keys.len() };
         for (at, key) in keys[..n].iter().enumerate() {
             match entries {
@@ -184,7 +184,7 @@ fn stale_entries_are_bounded_and_block_new_entries() {
     let (map, failures) = (Moody::default(), Failures::default());
     let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), failures.clone());
     let key = |n: u32| FlowKey { dst: Addr::v4((0x0a00_0000 + n).to_be_bytes()), ..key(1) };
-    // The first key of each call is done all the same, so there are more than `MAX_STALE`.
+    // A refused call still changes its first key, so more than `MAX_STALE` keys are needed.
     let (most, new) = (MAX_STALE as u32 + 100, MAX_STALE as u32 + 1_000);
     (0..most).for_each(|n| writer.put(&key(n), &route()));
     writer.flush();
@@ -208,7 +208,7 @@ fn stale_entries_are_bounded_and_block_new_entries() {
     assert_eq!(there(&map), lost + 1);
 }
 
-/// A worker's writer with few counter ids, the ids, and the failures.
+/// Writer of a worker with this number of counter ids, the ids, and the failure counters.
 fn with_ids(map: &Moody, counter_ids: u16) -> (CacheWriter<&Moody>, CounterIds, Failures) {
     let (ids, failures) = (CounterIds::default(), Failures::default());
     let sizes = Sizes { counter_ids, ..SIZES };
@@ -229,7 +229,7 @@ fn cache_accepts_new_servers_after_20000_have_come_and_gone() {
     let (mut writer, ids, _) = with_ids(&map, 1 << 14);
     let mut others = CacheWriter::new(&map, writer.sizes, 0, ids.clone(), Failures::default());
     for server in 0..20_000 {
-        // Another worker has flows of every second server, too.
+        // Another worker also has flows of every second server.
         let workers = if server % 2 == 0 { vec![&mut writer] } else { vec![&mut writer, &mut others] };
         for (worker, port) in workers.into_iter().zip([1, 2]) {
             worker.put(&key(port), &of_server(server));
@@ -250,7 +250,7 @@ fn counter_id_is_held_until_its_last_key_is_removed() {
     let map = Moody::default();
     let (mut writer, ids, failures) = with_ids(&map, 1);
     let [first, next] = [1, 2].map(of_server);
-    // Another worker requests the id.
+    // Tries to get an id as another worker.
     let is_free = || {
         (0..3).for_each(|_| ids.recycle());
         let id = ids.hold(next.owners, 1);
