@@ -167,7 +167,7 @@ impl LookSchedule {
         }
     }
 
-    /// Schedules a poll of a file within [`LOOK_EVERY`]: the file may have changed before its
+    /// Schedules a poll of a file within `LOOK_EVERY`: the file may have changed before its
     /// directory was watched.
     pub(super) fn poll_soon(&mut self, id: FileId, now: Duration) {
         if let Some(plan) = self.files.get_mut(&id) {
