@@ -1,59 +1,59 @@
-//! Findings of doctor's checks, as text and as JSON. Pure.
+//! Findings of doctor's checks, and their output as text and JSON. Pure.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// Fault that interrupts traffic, or will.
+/// A finding: a fault that interrupts traffic now, or may do so later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diagnosis {
     /// Name of the check for scripts, in lower case with hyphens, such as `vip-missing`.
     pub check: &'static str,
     /// Severity of the finding.
     pub severity: Severity,
-    /// Observation, with names and numbers.
+    /// Observed fact, with names and numbers.
     pub seen: String,
     /// Consequence of the fault.
     pub why: String,
-    /// Host to run the commands on, if it is not the examined one, such as
-    /// `server app1 (10.0.0.11)`.
+    /// Host on which the commands must run, such as `server app1 (10.0.0.11)`; `None` means the
+    /// examined host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// Commands that fix the fault, in order, as root. Without a known command, `why` names the
-    /// places to look.
+    /// Commands that fix the fault, in order, to be run as root. If no command is known, `why` says
+    /// where to look.
     pub mend: Vec<String>,
 }
 
-/// A check that could not be made.
+/// A check that could not be made because a requirement is missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unseen {
     /// Name of the check.
     pub check: &'static str,
-    /// Requirement for the check.
+    /// Missing requirement of the check.
     pub needs: String,
 }
 
 /// Outcome of the checks of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Examination {
-    /// Configuration file; `None` if the examined host is no balancer.
+    /// Configuration file; `None` if the examined host is a server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     /// Findings.
     pub findings: Vec<Diagnosis>,
-    /// Checks that were not made. They do not count as findings.
+    /// Checks that could not be made. They do not count as findings.
     pub not_looked_at: Vec<Unseen>,
 }
 
 impl Diagnosis {
-    /// Creates an error: a fault that keeps clients from being served. It has no commands yet.
+    /// Creates an error: a fault that keeps clients from being served. The caller may add commands.
     pub fn error(check: &'static str, seen: impl Into<String>, why: impl Into<String>) -> Diagnosis {
         let (severity, seen, why) = (Severity::Error, seen.into(), why.into());
         Diagnosis { check, severity, seen, why, on: None, mend: Vec::new() }
     }
 
-    /// Creates a warning: a fault that will keep clients from being served, or may. It has no
-    /// commands yet.
+    /// Creates a warning: a fault that may keep clients from being served later. The caller may add
+    /// commands.
     pub fn warning(check: &'static str, seen: impl Into<String>, why: impl Into<String>) -> Diagnosis {
         Diagnosis { severity: Severity::Warning, ..Diagnosis::error(check, seen, why) }
     }
@@ -65,7 +65,7 @@ impl Diagnosis {
         self
     }
 
-    /// Sets another host for the commands.
+    /// Sets the host on which the commands must run.
     #[must_use]
     pub fn on(mut self, host: impl Into<String>) -> Diagnosis {
         self.on = Some(host.into());
@@ -83,14 +83,14 @@ impl From<Vec<Diagnosis>> for Examination {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Clients are served now. That may change, or the service is worse than it could be.
+    /// Clients are served now, but the service is impaired or may fail later.
     Warning,
     /// Clients are not served, or not by all servers.
     Error,
 }
 
-/// Text with a paragraph for each finding, the worst first, and then the checks that were not made.
-/// Lines are wrapped at `width`, except commands.
+/// Text with a paragraph for each finding, the most severe first, followed by the checks that could
+/// not be made. Lines are wrapped at `width`, except for commands.
 pub fn as_text(examination: &Examination, width: usize) -> String {
     let Examination { findings, not_looked_at, .. } = examination;
     let unseen = |unseen: &Unseen| {
@@ -109,10 +109,10 @@ pub fn as_text(examination: &Examination, width: usize) -> String {
     }
 }
 
-/// JSON for programs.
+/// Examination as JSON, with the most severe findings first.
 ///
 /// # Errors
-/// None: an examination is always valid JSON.
+/// Never: an examination is always valid JSON.
 pub fn as_json(examination: &Examination) -> serde_json::Result<String> {
     let findings = sorted(&examination.findings).into_iter().cloned().collect();
     let sorted = Examination { findings, ..examination.clone() };
@@ -131,7 +131,7 @@ fn paragraph(finding: &Diagnosis, width: usize) -> String {
         Severity::Warning => "warning",
         Severity::Error => "error",
     };
-    // Without a command there is nothing to run on that host.
+    // Without commands, it does not matter where they would run.
     let place = on.as_ref().filter(|_| !mend.is_empty());
     let place = place.map(|host| format!("  on {host}:\n")).unwrap_or_default();
     let mend: String = mend.iter().map(|command| format!("    {command}\n")).collect();
@@ -140,8 +140,8 @@ fn paragraph(finding: &Diagnosis, width: usize) -> String {
     format!("{seen}{why}{place}{mend}")
 }
 
-/// Lines of at most this width, unless a word is longer, with a prefix for the first line and one
-/// for the others.
+/// Wraps a text into lines of at most `width` characters, unless a word is longer. `first` is the
+/// prefix of the first line, `others` the prefix of all other lines.
 fn wrapped(text: &str, [first, others]: [&str; 2], width: usize) -> String {
     let (mut done, mut line, mut is_empty) = (String::new(), first.to_owned(), true);
     for word in words(text) {
@@ -159,7 +159,7 @@ fn wrapped(text: &str, [first, others]: [&str; 2], width: usize) -> String {
     done + &line + "\n"
 }
 
-/// Words of a text. A command counts as one, so that people can copy it.
+/// Splits a text into words. A quoted command counts as one word, so that people can copy it.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut is_quoted) = (Vec::<String>::new(), false);
     for word in text.split(' ') {

@@ -1,13 +1,13 @@
-//! Raw frames on a link, without the host's network stack.
+//! Sends and receives raw frames on a link, without the host's network stack.
 
 use std::time::Duration;
 
 use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, NetworkInterface};
 
-/// Interval at which a capture checks whether it is over.
+/// Interval at which a capture checks whether to stop.
 pub(crate) const CAPTURE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Sender and receiver on the interface with this index; `None` without CAP_NET_RAW.
+/// Opens a sender and a receiver on the interface with this index; `None` without CAP_NET_RAW.
 pub(crate) fn open(interface: u32) -> Option<(Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>)> {
     // pnet reads no other field.
     let interface = NetworkInterface {
@@ -25,7 +25,7 @@ pub(crate) fn open(interface: u32) -> Option<(Box<dyn DataLinkSender>, Box<dyn D
     }
 }
 
-/// Sends a frame. Errors are ignored: a frame that was not sent is repeated, or gets no answer.
+/// Sends a frame. Errors are ignored: the caller repeats the frame, or reports a missing answer.
 pub(crate) fn send(sender: &mut Box<dyn DataLinkSender>, frame: &[u8]) {
     let _ = sender.send_to(frame, None);
 }

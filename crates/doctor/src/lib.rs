@@ -1,9 +1,9 @@
-//! `convey doctor`: reports faults of a host that interrupt traffic, why they matter and how to fix
-//! them.
+//! `convey doctor`: reports faults of a host that interrupt traffic, their consequences, and
+//! commands that fix them.
 //!
-//! [`balancer`] checks the host that convey runs on, [`dsr_path`] the paths to and from servers of
-//! direct server return, [`server`] such a server. Each check is a file that returns
-//! [`Diagnosis`]s.
+//! [`balancer`] checks the host that convey runs on, [`dsr_path`] checks the paths to and from
+//! servers of direct server return, and [`server`] checks such a server. Each check is a file that
+//! returns [`Diagnosis`]s.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 pub mod balancer;

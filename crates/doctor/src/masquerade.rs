@@ -1,10 +1,9 @@
-//! Source NAT of this host that picks convey's SNAT ports for connections of containers, or of
-//! networks behind it.
+//! Source NAT rules of this host that may pick convey's SNAT ports for other connections, such as
+//! those of containers or of networks behind this host.
 //!
-//! If such a connection goes to a server of passthrough, convey's guard drops the answers: they
-//! have the addresses and ports of answers to convey's clients. [`of_host`] lists the rules of the
-//! host,
-//! `judge` is pure.
+//! If such a connection goes to a server of passthrough, convey's guard drops the answers, because
+//! they look like answers to convey's clients. [`of_host`] lists the rules of the host, `judge` is
+//! pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -18,17 +17,17 @@ use convey_model::{FrontendConfig, Interface, Listen, Mode, NextHops, Protocol};
 use super::Diagnosis;
 use super::ruleset::{CollidingRule, JudgedPacket, OwnPorts, PacketEnd, Ruleset};
 
-/// Longest wait for `nft` and `iptables-save` at the start: Kubernetes nodes have many rules.
+/// Maximum wait for `nft` and `iptables-save` at the start. Kubernetes nodes have many rules.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Most servers that are followed through the rules. A rule for a single server is rare.
+/// Maximum number of servers for which the rules are evaluated. A rule for a single server is rare.
 const MAX_SERVERS: usize = 1024;
 
-/// Servers that a message names.
+/// Maximum number of servers named in a message.
 const MAX_NAMED: usize = 4;
 
-/// Names the rules of this host that may pick convey's ports. A host that forwards nothing, or
-/// tracks no connections, has none.
+/// Findings for rules of this host that may pick convey's SNAT ports. Empty if the host does not
+/// forward packets or does not track connections.
 pub fn of_host(config: &Config, snat_addresses: &[IpAddr], network: &NextHops) -> Vec<Diagnosis> {
     if !translates(config) {
         return Vec::new();
@@ -42,7 +41,7 @@ pub fn of_host(config: &Config, snat_addresses: &[IpAddr], network: &NextHops) -
     rules.map(|rules| judge(&rules, config, snat_addresses, network)).unwrap_or_default()
 }
 
-/// Whether this host may translate connections of other hosts to servers.
+/// Whether this host may apply source NAT to connections from other hosts to servers.
 pub(super) fn translates(config: &Config) -> bool {
     let is_on = |name: &str| {
         std::fs::read_to_string(format!("/proc/sys/net/{name}")).is_ok_and(|value| value.trim() != "0")
@@ -52,7 +51,7 @@ pub(super) fn translates(config: &Config) -> bool {
         && is_on("netfilter/nf_conntrack_max")
 }
 
-/// Names the rules that may give a connection to a server one of convey's ports.
+/// Findings for rules that may give a connection to a server one of convey's SNAT ports.
 pub(super) fn judge(
     rules: &Ruleset,
     config: &Config,
@@ -120,14 +119,14 @@ fn diagnosis(config: &Config, rule: CollidingRule, mut servers: Vec<String>) -> 
     Diagnosis { mend: rule.mend, ..Diagnosis::warning("snat-masquerade", seen, why) }
 }
 
-/// One line for the log.
+/// Formats a finding as one line for the log.
 pub fn line(found: &Diagnosis) -> String {
     let mend =
         found.mend.first().map(|command| format!(" Insert before it: `{command}`")).unwrap_or_default();
     format!("{}. {}{mend}", found.seen, found.why)
 }
 
-/// Servers of passthrough, with the protocol of each frontend. Port 0 means any.
+/// Servers of passthrough, with the protocol of each frontend. Port 0 means any port.
 fn servers(config: &Config) -> BTreeSet<(SocketAddr, Protocol)> {
     let of_frontend = |frontend: &FrontendConfig| -> Vec<(SocketAddr, Protocol)> {
         let backends = frontend.backends().filter_map(|name| config.backend(name));

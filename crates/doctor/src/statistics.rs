@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-/// Timeout of each wait for convey.
+/// Timeout of each network operation.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Most bytes of statistics that are read.
+/// Maximum length of the statistics in bytes.
 const MAX_STATISTICS: u64 = 16 << 20;
 
-/// Reads the document at `/stats`.
+/// Reads the JSON document at `/stats`.
 ///
 /// # Errors
-/// There is no answer, or the answer is another document.
+/// There is no answer, or the answer is not the expected document.
 pub fn read<T: DeserializeOwned>(statistics: SocketAddr) -> io::Result<T> {
     let mut stream = TcpStream::connect_timeout(&statistics, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;

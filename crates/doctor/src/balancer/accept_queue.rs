@@ -1,4 +1,5 @@
-//! Connections that wait in accept queues: the kernel has accepted them, and convey has not. Pure.
+//! Full accept queues: connections that the kernel has accepted, and that convey has not accepted
+//! yet. Pure.
 
 use std::net::SocketAddr;
 
@@ -13,11 +14,12 @@ pub struct AcceptQueue {
     pub frontend: String,
     /// Connections in the queue.
     pub waiting: u32,
-    /// Limit of the queue (`net.core.somaxconn`).
+    /// Maximum length of the queue (`net.core.somaxconn`).
     pub most: u32,
 }
 
-/// Findings for frontends with a full queue; each names the fullest one.
+/// Findings for frontends with a full accept queue, one for each frontend. It names the fullest
+/// queue.
 pub(super) fn full(queues: &[AcceptQueue]) -> Vec<Diagnosis> {
     let mut full: Vec<&AcceptQueue> = queues.iter().filter(|queue| is_full(queue)).collect();
     full.sort_by_key(|queue| (&queue.frontend, std::cmp::Reverse(queue.waiting)));

@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use crate::Diagnosis;
 
-/// Check of this file.
+/// Name of this check in findings.
 const CHECK: &str = "certificate";
 
-/// TLS of a frontend, as the running convey reports it.
+/// TLS state of a frontend in the status of the running convey.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RunningTls {
@@ -25,7 +25,7 @@ struct RunningCertificate {
     not_after: String,
 }
 
-/// ACME orders of the running convey.
+/// ACME orders in the status of the running convey.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RunningAcme {
@@ -39,8 +39,8 @@ struct RunningOrder {
     error: Option<String>,
 }
 
-/// Returns the frontends whose clients accept no certificate, certificates that have expired, and
-/// orders that fail.
+/// Findings for frontends without a certificate that clients accept, for expired certificates, and
+/// for failing ACME orders.
 pub(super) fn look<'a>(
     frontends: impl Iterator<Item = (&'a String, &'a RunningTls)>,
     acme: Option<&RunningAcme>,

@@ -1,4 +1,5 @@
-//! Clock of this host, and addresses of names that the running convey uses past the TTL. Pure.
+//! Checks of this host's clock, and of addresses of host names that the running convey uses past
+//! their TTL. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -6,10 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use crate::Diagnosis;
 
-/// Tolerance for file times ahead of the clock: a file system may have its own clock.
+/// Tolerance for file times that are ahead of this host's clock: a file system may have its own
+/// clock.
 const TOLERANCE: Duration = Duration::from_secs(3_600);
 
-/// Finding for a host clock that is behind the time of files that were saved in the past.
+/// Finding for a clock that is behind the modification time of a file.
 pub(super) fn wall_clock(now: SystemTime, files: &[(PathBuf, SystemTime)]) -> Option<Diagnosis> {
     let (path, saved) = files.iter().max_by_key(|(_, saved)| *saved)?;
     let ahead = saved.duration_since(now).ok().filter(|ahead| *ahead > TOLERANCE)?;
@@ -23,9 +25,9 @@ pub(super) fn wall_clock(now: SystemTime, files: &[(PathBuf, SystemTime)]) -> Op
     Some(Diagnosis::warning("clock", seen, why).mend("timedatectl set-ntp true"))
 }
 
-/// Names whose addresses in the running convey are outdated according to name servers. Names that
-/// share an address with the current answer are left out: some name servers return a different part
-/// of many addresses each time.
+/// Findings for host names whose addresses in the running convey are outdated, according to name
+/// servers. A host name is left out if it shares an address with the current answer, because some
+/// name servers return a different subset of many addresses each time.
 pub(super) fn of_records(
     running: &BTreeMap<String, BTreeSet<String>>,
     now: &BTreeMap<String, BTreeSet<String>>,

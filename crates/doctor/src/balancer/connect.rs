@@ -1,4 +1,4 @@
-//! Connections to servers, and how they fail: the error and the ICMP message behind it.
+//! Connects to servers, and describes failures: the error, and the ICMP message that caused it.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -11,22 +11,22 @@ use socket2::{Domain, Socket, Type};
 
 use super::servers::Reached;
 
-/// Most connections that are open at once.
+/// Maximum number of connections that are open at the same time.
 const AT_ONCE: usize = 32;
 
-/// Wait for the end of a connection that a server has accepted.
+/// Wait for a server to end a connection that it has accepted.
 const END_TIMEOUT: Duration = Duration::from_millis(250);
 
-// Origins of errors, from include/uapi/linux/errqueue.h.
+// Origins of socket errors, from include/uapi/linux/errqueue.h.
 const FROM_ICMP: u8 = 2;
 const FROM_ICMPV6: u8 = 3;
 
-/// Outcomes of a connection to each target, in order.
+/// Connects to each target; returns the outcomes in the same order.
 pub(super) fn all(targets: &[SocketAddr], patience: Duration, own: &[IpAddr]) -> Vec<Reached> {
     in_parallel(targets, |target| one(*target, patience, own))
 }
 
-/// Calls `each` for every item, for several at once.
+/// Calls `each` for every item, for up to `AT_ONCE` items in parallel.
 pub(super) fn in_parallel<T: Sync, R: Send>(of: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (each, mut results) = (&each, Vec::with_capacity(of.len()));
     for some in of.chunks(AT_ONCE) {
@@ -42,15 +42,15 @@ pub(super) fn in_parallel<T: Sync, R: Send>(of: &[T], each: impl Fn(&T) -> R + S
     results
 }
 
-/// Outcome of a connection to `target`. ICMP messages from our `own` addresses come from this
-/// host's kernel.
+/// Connects to `target`. An ICMP message from one of our `own` addresses comes from this host's
+/// kernel.
 fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
     let socket = match open(target) {
         Ok(socket) => socket,
         Err(error) => return Reached::NotTried(error.to_string()),
     };
     let Err(error) = socket.connect_timeout(&target.into(), patience) else {
-        // A reset instead of a close leaves nothing to wait for.
+        // A reset on close leaves no socket in TIME_WAIT.
         let _ = socket.set_linger(Some(Duration::ZERO));
         return after_opening(socket.into());
     };
@@ -63,7 +63,7 @@ fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
         (None, ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
             Reached::Unreachable(error.to_string())
         }
-        // A rule of this host dropped the SYN on its way out.
+        // A packet filter rule of this host dropped the SYN on its way out.
         (None, ErrorKind::PermissionDenied) => {
             Reached::Unreachable("a rule of this host forbids it".to_owned())
         }
@@ -71,7 +71,7 @@ fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
     }
 }
 
-/// Waits briefly for a server that ends the connection before the client has sent anything.
+/// Waits briefly whether the server ends the connection before the client sends anything.
 fn after_opening(mut stream: TcpStream) -> Reached {
     if stream.set_read_timeout(Some(END_TIMEOUT)).is_err() {
         return Reached::Opened;
@@ -79,7 +79,7 @@ fn after_opening(mut stream: TcpStream) -> Reached {
     match stream.read(&mut [0]) {
         Ok(0) => Reached::Ended { is_reset: false },
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Reached::Ended { is_reset: true },
-        // The server sent a greeting, or waits for the client.
+        // The server sent a greeting, or it waits for the client.
         Ok(_) | Err(_) => Reached::Opened,
     }
 }
@@ -93,7 +93,8 @@ fn open(target: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Sender and description of the ICMP message that caused an error.
+/// Sender and description of the ICMP message that caused an error; `None` if there was no such
+/// message.
 fn icmp(socket: &Socket) -> Option<(IpAddr, String)> {
     let mut control = nix::cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
     let mut byte = [0; 1];

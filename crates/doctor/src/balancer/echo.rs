@@ -9,20 +9,20 @@ use rustix::net::sockopt::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Longest wait for an echo reply.
+/// Maximum wait for an echo reply.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// Attempts for each size: a packet may be lost.
+/// Attempts for each size, because a packet may be lost.
 const TRIES: u16 = 3;
 
 /// Outcome of a ping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pinged {
-    /// An echo reply came.
+    /// An echo reply arrived.
     Answered,
     /// A router, or this host, reported that the packet is too large.
     TooLarge,
-    /// No reply and no error came.
+    /// Neither a reply nor an error arrived.
     Silent,
 }
 
@@ -35,6 +35,8 @@ pub(super) struct Pinger {
 }
 
 impl Pinger {
+    /// Opens a socket for pings to `to`. `id` is the identifier of the echo requests.
+    ///
     /// # Errors
     /// There is no route to the host, or this process lacks CAP_NET_RAW.
     pub(super) fn new(to: IpAddr, id: u16) -> io::Result<Pinger> {
@@ -55,7 +57,7 @@ impl Pinger {
         Ok(Pinger { socket, is_ipv4: to.is_ipv4(), id, sequence: 0 })
     }
 
-    /// Sends a packet of `size` bytes, headers included, and repeats it if there is no reply.
+    /// Sends an echo request of `size` bytes, including headers. Repeats it if there is no reply.
     pub(super) fn ping(&mut self, size: u32) -> Pinged {
         for _ in 0..TRIES {
             match self.once(size) {
@@ -74,7 +76,8 @@ impl Pinger {
         let message = message(self.is_ipv4, self.id, self.sequence, size.saturating_sub(header) as usize);
         (&self.socket).write_all(&message)?;
         let mut buffer = vec![0; 65_536];
-        // Other messages arrive in between: echo replies for other programs, errors.
+        // The socket also receives other messages, such as errors and echo replies for other
+        // programs.
         for _ in 0..64 {
             match (&self.socket).read(&mut buffer) {
                 Ok(len) if self.is_answer(&buffer[..len]) => return Ok(true),
@@ -101,7 +104,7 @@ impl Pinger {
     }
 }
 
-/// Echo request of `len` bytes. The kernel fills in the checksum of ICMPv6.
+/// Echo request of `len` bytes, without IP header. The kernel fills in the checksum of ICMPv6.
 fn message(is_ipv4: bool, id: u16, sequence: u16, len: usize) -> Vec<u8> {
     let kind = if is_ipv4 { 8 } else { 128 };
     let mut message = [&[kind, 0, 0, 0][..], &id.to_be_bytes(), &sequence.to_be_bytes()].concat();

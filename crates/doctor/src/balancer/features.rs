@@ -1,4 +1,4 @@
-//! Host features that packet modes and proxies need: ports, offload. Pure.
+//! Findings about features of this host that convey needs, such as ports and offload. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -8,8 +8,8 @@ use convey_model::Offload;
 
 use crate::Diagnosis;
 
-/// Finding for SNAT ports that the kernel may give to connections of this host. `reserved` are the
-/// ports that the kernel keeps free now.
+/// Finding for SNAT ports that the kernel may use for connections of this host. `reserved` are the
+/// ports that the kernel does not use now.
 pub fn snat_ports(
     said: &str,
     is_fatal: bool,
@@ -32,8 +32,8 @@ pub fn local_ports(said: &str) -> Diagnosis {
         .mend("sysctl -w net.ipv4.ip_local_port_range=\"10240 65535\"")
 }
 
-/// Finding for interfaces whose packets the running convey forwards in workers although the file
-/// allows offload.
+/// Finding for interfaces on which workers of the running convey forward all packets although the
+/// file allows offload.
 pub fn not_offloaded(layers: &BTreeMap<String, String>, wanted: Offload) -> Option<Diagnosis> {
     let by_workers: Vec<&str> = layers
         .iter()
@@ -47,7 +47,8 @@ pub fn not_offloaded(layers: &BTreeMap<String, String>, wanted: Offload) -> Opti
     Some(offload_missing(&seen, false))
 }
 
-/// Finding for a start without offload. `seen` describes the interfaces or the failed attempt.
+/// Finding for a start without offload. `seen` describes the interfaces, or the attempt that
+/// failed.
 pub fn offload_missing(seen: &str, is_fatal: bool) -> Diagnosis {
     let why = "Workers take several times the CPU of the kernel's flow cache. The log of the start says what was missing: mostly \
                CAP_BPF and CAP_PERFMON, which containers lack, or the driver's XDP.";
@@ -58,7 +59,7 @@ pub fn offload_missing(seen: &str, is_fatal: bool) -> Diagnosis {
     }
 }
 
-/// Finding for an interface that merges packets, from the output of `ethtool -k`.
+/// Finding for an interface that merges received packets (LRO), from the output of `ethtool -k`.
 pub fn merging(interface: &str, features: &str) -> Option<Diagnosis> {
     let mut lines = features.lines().map(str::trim);
     let line = lines.find_map(|line| line.strip_prefix("large-receive-offload:"))?;

@@ -1,4 +1,4 @@
-//! IPv6 that the kernel has turned off although the configuration uses it. The judgement is pure.
+//! IPv6 that is disabled in the kernel although the configuration uses it. The judgement is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use crate::Diagnosis;
 
 const FOLDER: &str = "/proc/sys/net/ipv6/conf";
 
-/// Value of `disable_ipv6` for each interface; `None` if the kernel has no IPv6 at all.
+/// Whether IPv6 is disabled (`disable_ipv6`), for each interface; `None` if the kernel has no IPv6.
 pub(super) fn read() -> Option<BTreeMap<String, bool>> {
     let names =
         fs::read_dir(FOLDER).ok()?.flatten().filter_map(|folder| folder.file_name().into_string().ok());
@@ -23,8 +23,9 @@ pub(super) fn read() -> Option<BTreeMap<String, bool>> {
     Some(names.filter_map(value).collect())
 }
 
-/// Interfaces without IPv6 that IPv6 addresses of frontends or servers need. VIPs and servers that
-/// are missing because of that get `explained`. `passed` are the interfaces of the configuration.
+/// Findings for interfaces without IPv6 that frontends or servers with IPv6 addresses need. VIPs
+/// and servers that are missing for that reason are added to `explained`. `passed` are the
+/// interfaces that the configuration uses.
 pub(super) fn look(
     host: &Host<'_>,
     disabled: Option<&BTreeMap<String, bool>>,
@@ -53,9 +54,9 @@ pub(super) fn look(
         || host.tables.interfaces.iter().filter(|link| link.mac.is_some() && !link.loopback && link.up);
     let off: Vec<&Interface> = real().filter(is_off).collect();
     let of_ours: Vec<&Interface> = off.iter().copied().filter(|link| passed.contains(&link.name)).collect();
-    // IPv6 may be off on other interfaces on purpose, such as bridges of containers.
+    // On other interfaces, such as bridges of containers, IPv6 may be off on purpose.
     let is_elsewhere = of_ours.is_empty() && off.len() < real().count();
-    // Any interface with IPv6 reaches a wildcard address.
+    // Clients reach a wildcard address through any interface with IPv6.
     let is_reached = missing.is_empty() && lost.is_empty() && off.len() < real().count();
     if off.is_empty() || is_elsewhere || is_reached {
         return Vec::new();
@@ -75,7 +76,7 @@ fn diagnosis(off: &[&Interface], vips: &[IpAddr]) -> Diagnosis {
         names.iter().map(|name| format!("net.ipv6.conf.{name}.disable_ipv6=0")).collect();
     let mut found =
         Diagnosis::error("ipv6-disabled", seen, why).mend(format!("sysctl -w {}", settings.join(" ")));
-    // With several interfaces it is unknown which of them should have the VIP.
+    // With several interfaces, doctor cannot know which of them should have the VIP.
     if let [name] = names[..] {
         for vip in vips {
             found = found.mend(format!("ip -6 addr add {vip}/128 dev {name} nodad preferred_lft 0"));

@@ -1,4 +1,4 @@
-//! Settings and counters of the kernel: rp_filter, arp_ignore, conntrack.
+//! Checks of kernel settings and counters: rp_filter, arp_ignore, conntrack.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,12 +19,12 @@ pub(super) struct KernelFacts {
     pub(super) arp_ignore: BTreeMap<String, u8>,
     /// Packets that rp_filter has dropped so far.
     pub(super) reverse_path_drops: u64,
-    /// Number of connections that conntrack tracks, and its limit.
+    /// Number of connections in conntrack, and its limit; `None` if conntrack is not loaded.
     pub(super) conntrack: Option<(u64, u64)>,
 }
 
 impl KernelFacts {
-    /// Reads the current values.
+    /// Reads the current settings and counters.
     pub(super) fn read() -> KernelFacts {
         let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let conntrack = |name| number(&format!("/proc/sys/net/netfilter/nf_conntrack_{name}"));
@@ -38,8 +38,8 @@ impl KernelFacts {
     }
 }
 
-/// Effective value of a setting on each interface: the larger of the interface's own value and that
-/// of `all`.
+/// Effective value of a setting on each interface: the larger of the interface's value and the
+/// value of `all`.
 fn per_interface(name: &str) -> BTreeMap<String, u8> {
     const FOLDER: &str = "/proc/sys/net/ipv4/conf";
     let value = |interface: &str| -> Option<u8> {
@@ -54,7 +54,7 @@ fn per_interface(name: &str) -> BTreeMap<String, u8> {
         .collect()
 }
 
-/// Counter of `/proc/net/netstat`, which has a line of names and a line of values.
+/// Counter of `/proc/net/netstat`, which consists of pairs of lines: names and values.
 fn counter(text: &str, name: &str) -> Option<u64> {
     let lines: Vec<&str> = text.lines().collect();
     lines.chunks(2).find_map(|pair| {
@@ -64,8 +64,8 @@ fn counter(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// Settings that keep packets from coming in, from values read before and after doctor probed the
-/// servers.
+/// Findings for settings that keep packets from arriving. The facts were read before and after
+/// doctor probed the servers.
 pub(super) fn judge(
     host: &Host<'_>,
     (before, after): (&KernelFacts, &KernelFacts),
@@ -83,8 +83,8 @@ pub(super) fn judge(
     found
 }
 
-/// Packet modes receive packets before rp_filter does, so the setting matters only to proxy mode
-/// and health checks.
+/// Finding for packets dropped by a strict rp_filter. Packet modes receive packets before rp_filter
+/// does, so the setting matters only for proxy mode and health checks.
 fn reverse_path(before: &KernelFacts, after: &KernelFacts) -> Option<Diagnosis> {
     let dropped = after.reverse_path_drops.saturating_sub(before.reverse_path_drops);
     let strict: Vec<&String> =
@@ -104,14 +104,14 @@ fn reverse_path(before: &KernelFacts, after: &KernelFacts) -> Option<Diagnosis> 
     Some(Diagnosis::error("rp-filter", seen, why).mend(format!("sysctl -w {}", settings.join(" "))))
 }
 
-/// Interface that this host sends answers from a VIP to an address by.
+/// Interface on which this host sends answers from a VIP to the address `to`.
 fn leaves_by(vip: IpAddr, to: IpAddr) -> Option<String> {
     let found = iproute::ip(&["route", "get", &to.to_string(), "from", &vip.to_string()]).ok()?;
     Some(found.first()?["dev"].as_str()?.to_owned())
 }
 
-/// Interfaces with a VIP and a strict rp_filter, from which answers to clients on other networks do
-/// not leave.
+/// Finding for interfaces that have a VIP and a strict rp_filter, if answers to clients on other
+/// networks leave by another interface.
 fn second_leg(
     host: &Host<'_>,
     facts: &KernelFacts,
@@ -142,7 +142,7 @@ fn second_leg(
     Some(Diagnosis::warning("rp-filter", seen, why).mend(format!("sysctl -w {}", settings.join(" "))))
 }
 
-/// VIPs whose interface answers no ARP at all.
+/// Findings for VIPs whose interface answers no ARP request.
 fn unanswered(host: &Host<'_>, facts: &KernelFacts) -> Vec<Diagnosis> {
     const NEVER: u8 = 8;
     let judge = |vip| {

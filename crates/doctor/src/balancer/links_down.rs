@@ -1,4 +1,4 @@
-//! Interfaces that are down, and the VIPs and servers that are unreachable for that reason. The
+//! Interfaces that are down, and VIPs and servers that are unreachable for that reason. The
 //! judgement is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,21 +14,21 @@ use crate::Diagnosis;
 use crate::iproute;
 use crate::ruleset::within;
 
-/// Addresses with prefix lengths, by the name of the interface.
+/// Addresses with prefix lengths, for each interface name.
 pub(super) type Networks = BTreeMap<String, Vec<(IpAddr, u8)>>;
 
-/// Most addresses that a finding lists.
+/// Maximum number of addresses listed in a finding.
 const MAX_TOLD: usize = 4;
 
-/// Current addresses of this host's interfaces; empty without the program `ip`.
+/// Current addresses of this host's interfaces; empty if the program `ip` is missing.
 pub(super) fn networks() -> Networks {
     let links = iproute::ip(&["addr", "show"]).unwrap_or_default();
     let networks = |link: &Json| Some((link["ifname"].as_str()?.to_owned(), iproute::addresses(link)));
     links.iter().filter_map(networks).collect()
 }
 
-/// Findings for interfaces that are down although VIPs or servers are there. VIPs and servers that
-/// are missing because of that go into `explained`.
+/// Findings for interfaces that are down although they should have VIPs or lead to servers. VIPs
+/// and servers that are missing for that reason are added to `explained`.
 pub(super) fn down(host: &Host<'_>, networks: &Networks, explained: &mut Explained) -> Vec<Diagnosis> {
     let interfaces = &host.tables.interfaces;
     let down: Vec<&Interface> = interfaces.iter().filter(|one| !one.up && !one.loopback).collect();
@@ -53,7 +53,7 @@ pub(super) fn down(host: &Host<'_>, networks: &Networks, explained: &mut Explain
             explained.servers.extend(servers);
         }
     }
-    // An interface that is down has no routes any more, nor IPv6 addresses.
+    // An interface that is down has neither routes nor IPv6 addresses.
     if found.is_empty() && !lost.is_empty() {
         found.extend(suspects(&down).into_iter().map(|link| diagnosis(link, &BTreeSet::new(), &lost)));
     }
@@ -70,7 +70,7 @@ fn is_lost(host: &Host<'_>, ip: IpAddr) -> bool {
     host.network.hop_to(ip).is_none() && !host.network.is_own(ip)
 }
 
-/// Interfaces to suspect if nothing shows their purpose: those with an address, else the only one.
+/// Interfaces that may lead to missing servers: those with an address, or else the only interface.
 fn suspects<'a>(down: &[&'a Interface]) -> Vec<&'a Interface> {
     let real = || down.iter().copied().filter(|link| link.mac.is_some());
     let with_address: Vec<&Interface> = real().filter(|link| !link.addresses.is_empty()).collect();

@@ -1,4 +1,5 @@
-//! VIPs on another interface than the one whose network they belong to. The judgement is pure.
+//! VIPs on an interface whose network does not contain them, although the network of another
+//! interface does. The judgement is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,16 +12,16 @@ use super::{Host, is_of_link};
 use crate::Diagnosis;
 use crate::ruleset::within;
 
-/// Facts that decide whether a host answers for an address of another interface.
+/// Facts that decide whether a host answers ARP requests for an address of another interface.
 pub(super) struct ArpFacts<'a> {
-    /// The `arp_ignore` in force, by interface.
+    /// Effective `arp_ignore` of each interface.
     pub(super) arp_ignore: &'a BTreeMap<String, u8>,
-    /// Interfaces whose packets convey receives in packet modes.
+    /// Interfaces on which convey receives packets in packet modes.
     pub(super) passed: &'a BTreeSet<String>,
 }
 
-/// Findings for VIPs on the wrong interface. Addresses that convey announces are left out: the file
-/// names their interface.
+/// Findings for VIPs on the wrong interface. Addresses that convey announces are left out, because
+/// the file names their interface.
 pub(super) fn look(host: &Host<'_>, networks: &Networks, facts: &ArpFacts<'_>) -> Vec<Diagnosis> {
     let all = vips(host);
     let announced: BTreeSet<IpAddr> = host.config.announced().into_iter().collect();
@@ -50,7 +51,8 @@ pub(super) fn look(host: &Host<'_>, networks: &Networks, facts: &ArpFacts<'_>) -
     found
 }
 
-/// Interfaces with an address of their own whose network has the VIP.
+/// Interfaces whose network contains the VIP. The network must come from an address that is not a
+/// VIP.
 fn homes<'a>(
     interfaces: &'a [Interface],
     networks: &Networks,
@@ -69,7 +71,7 @@ fn diagnosis((vip, length): (IpAddr, u8), holder: &str, home: &str, is_reached: 
     let seen = format!("the VIP {vip} is on {holder}, and its network is on {home}");
     let (add, version) = match vip {
         IpAddr::V4(_) => (format!("ip addr add {vip}/32 dev {home}"), ""),
-        // A deprecated address is not the source of this host's own connections.
+        // A deprecated address is not used as the source of this host's own connections.
         IpAddr::V6(_) => (format!("ip -6 addr add {vip}/128 dev {home} nodad preferred_lft 0"), "-6 "),
     };
     let found = match is_reached {

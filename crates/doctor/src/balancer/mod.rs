@@ -1,8 +1,8 @@
 //! Checks of the host that convey runs on.
 //!
-//! The program passes its facts about the host in [`Host`]; [`look`] gathers the rest: links,
-//! servers, rules, `/proc`. Functions without side effects judge these facts, with a file for each
-//! group of checks.
+//! The caller passes facts about the host in [`Host`]. [`look`] gathers the others: links, servers,
+//! rules, `/proc`. Functions without side effects judge these facts; each group of checks has a
+//! file.
 
 mod accept_queue;
 mod certificates;
@@ -53,8 +53,7 @@ pub use self::running::{FileLimits, Running};
 pub use self::servers::{Reached, TargetServer};
 pub use self::status::RunningStatus;
 
-/// Documentation addresses (RFC 5737, RFC 3849): the route to them is the route to clients far
-/// away.
+/// Documentation addresses (RFC 5737, RFC 3849). The route to them is the route to distant clients.
 const FAR: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
@@ -64,7 +63,8 @@ pub struct Host<'a> {
     pub file: &'a Path,
     /// Whether the file is only a list of servers.
     pub is_list: bool,
-    /// Configuration from the file, with defaults from the host and with names of servers resolved.
+    /// Configuration from the file, with defaults from the host, and with host names of servers
+    /// resolved.
     pub config: &'a Config,
     /// Whether the file names the SNAT addresses.
     pub has_named_snat: bool,
@@ -72,9 +72,9 @@ pub struct Host<'a> {
     pub tables: &'a NetworkTables,
     /// Next hops in `tables`.
     pub network: &'a NextHops,
-    /// Servers that the kernel would reach by another route than packet modes, as text.
+    /// Descriptions of servers that packet modes and the kernel would reach by different routes.
     pub route_differences: Vec<String>,
-    /// Servers behind frontends.
+    /// Servers of backends that frontends use.
     pub servers: Vec<TargetServer>,
     /// Listen addresses that another process holds.
     pub ports: Vec<TakenPort>,
@@ -84,7 +84,7 @@ pub struct Host<'a> {
     pub programs: Vec<XdpProgram>,
     /// BPF filters of other programs on the ingress of interfaces, by interface.
     pub filters: Vec<(String, BpfFilter)>,
-    /// Current addresses of the names of servers.
+    /// Current addresses of the servers' host names.
     pub names: BTreeMap<String, BTreeSet<String>>,
     /// Current time by the clock of this host.
     pub now: SystemTime,
@@ -92,21 +92,22 @@ pub struct Host<'a> {
     pub running: Option<Running>,
 }
 
-/// Outcome of a server's health check: `Ok` if it passed.
+/// Outcome of a server's health check: `Ok` if it passed, `Err` if it failed; both with a
+/// description.
 pub type CheckWords = Result<String, String>;
 
-/// Servers and VIPs that a fault of this host or its links already explains. They get no further
-/// findings.
+/// Servers and VIPs for which a fault of this host or its links is already found. They get no
+/// further findings.
 #[derive(Debug, Default)]
 pub struct Explained {
-    /// Servers that receive none of our packets, or whose answers do not come back.
+    /// Servers that do not receive our packets, or whose answers do not arrive.
     pub servers: BTreeSet<IpAddr>,
-    /// VIPs that another host has too, or whose interface is down.
+    /// VIPs that another host has as well, or whose interface is down.
     pub vips: BTreeSet<IpAddr>,
 }
 
-/// Faults that keep clients of this configuration from being served. `check` makes the health
-/// checks of servers.
+/// Examines this host for faults that keep clients from being served. `check` runs health checks of
+/// servers. Returns the findings, and the servers and VIPs that they explain.
 pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>) -> (Examination, Explained) {
     let mut seen = Examination::default();
     let before = KernelFacts::read();
@@ -165,8 +166,8 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
     (seen, explained)
 }
 
-/// Without a default route it is unknown whether answers reach clients. In mode dsr servers answer
-/// clients themselves.
+/// Without a default route, doctor cannot know whether answers reach clients. Mode dsr is left out,
+/// because its servers answer clients directly.
 fn way_to_clients(host: &Host<'_>) -> Option<Unseen> {
     let frontends = host.config.frontends.iter().filter(|frontend| !frontend.mode.is_dsr());
     let mut vips = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
@@ -179,7 +180,8 @@ fn way_to_clients(host: &Host<'_>) -> Option<Unseen> {
     Some(Unseen { check: "client-route", needs })
 }
 
-/// Resources that the running convey has too few of, and addresses that it uses for too long.
+/// Findings about the running convey: resources that are used up, outdated addresses, servers taken
+/// out by operators, and certificates.
 fn of_running(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     let upgrade = format!("convey upgrade --config {}", host.file.display());
     let old = clock::of_records(&running.status.addresses_of_names(), &host.names, &upgrade);
@@ -188,13 +190,13 @@ fn of_running(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     running::used_up(host, running).into_iter().chain(old).chain(steered).chain(certificates).collect()
 }
 
-/// Files saved in the past, with their times: the configuration and the program.
+/// Modification times of files that were saved in the past: the configuration and the program.
 fn files(host: &Host<'_>) -> Vec<(PathBuf, SystemTime)> {
     let paths = [Some(host.file.to_owned()), std::env::current_exe().ok()].into_iter().flatten();
     paths.filter_map(|path| Some((path.clone(), path.metadata().ok()?.modified().ok()?))).collect()
 }
 
-/// Whether routes make an address local to this host, as all of 127.0.0.0/8 are.
+/// Whether a local route covers an address, such as all of 127.0.0.0/8.
 fn is_local(ip: IpAddr) -> bool {
     let file = if ip.is_ipv4() { "ipv4" } else { "ipv6" };
     let nonlocal = std::fs::read_to_string(format!("/proc/sys/net/{file}/ip_nonlocal_bind"));
@@ -202,7 +204,8 @@ fn is_local(ip: IpAddr) -> bool {
     !may_bind_any && std::net::UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// Whether the address belongs to one link, unlike addresses that every link has.
+/// Whether the address is specific to one link. IPv6 link-local addresses are not, because every
+/// link has such addresses.
 fn is_of_link(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(_) => true,
@@ -210,7 +213,7 @@ fn is_of_link(ip: IpAddr) -> bool {
     }
 }
 
-/// Interfaces that convey's packets pass.
+/// Interfaces that packets of convey pass.
 fn interfaces(host: &Host<'_>) -> BTreeSet<String> {
     let vips: Vec<IpAddr> = vip::vips(host).into_iter().collect();
     let servers: Vec<IpAddr> = host.servers.iter().map(|server| server.addr.ip()).collect();
@@ -256,12 +259,12 @@ fn look_at_links(host: &Host<'_>, explained: &mut Explained, seen: &mut Examinat
 }
 
 impl Host<'_> {
-    /// Adds the commands that set a key of `[passthrough]` and upgrade the running convey, unless
-    /// the key may be in another file.
+    /// Adds commands to a finding that set a key of `[passthrough]` and upgrade the running convey.
+    /// Adds nothing if the key may be in another file.
     fn with_setting(&self, found: Diagnosis, key: &str, value: &str) -> Diagnosis {
         let file = self.file.display();
         let text = std::fs::read_to_string(self.file).unwrap_or_default();
-        // An included file may have the key.
+        // The key may be in an included file.
         if self.is_list || text.contains("include") {
             return found;
         }

@@ -1,5 +1,5 @@
-//! Next hops on the links of this host, and whether the kernel has the Ethernet address that they
-//! answer with.
+//! Neighbours of this host: whether the kernel knows the Ethernet addresses with which next hops
+//! answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,16 +11,16 @@ use super::Host;
 use super::vip::{holder, vips};
 use crate::Diagnosis;
 
-/// ARP and neighbour discovery answers on one link.
+/// Answers to ARP and neighbour discovery on one link.
 pub(super) struct LinkSeen {
     /// The interface.
     pub(super) interface: Interface,
-    /// Ethernet addresses that answered for each address.
+    /// Ethernet addresses that answered, for each IP address.
     pub(super) answers: LinkAnswers,
 }
 
-/// Sends requests on each link for this host's VIPs and for the next hops to servers. Also returns
-/// an error for each link where that failed.
+/// Asks on each link for this host's VIPs and for the next hops to servers. Returns the answers,
+/// and an error for each link that could not be asked.
 pub(super) fn ask(host: &Host<'_>) -> (Vec<LinkSeen>, Vec<String>) {
     let mut questions: BTreeMap<u32, BTreeSet<LinkQuery>> = BTreeMap::new();
     let vips = vips(host);
@@ -61,13 +61,14 @@ fn can_ask(interface: &Interface) -> bool {
     interface.up && interface.mac.is_some() && !interface.loopback
 }
 
-/// Source address for requests on a link, of the family of `asked`.
+/// Source address of requests for `asked` on a link: an address of the same family that is not a
+/// VIP.
 fn own_address(interface: &Interface, asked: IpAddr, vips: &BTreeSet<IpAddr>) -> Option<IpAddr> {
     let usable = |ip: &&IpAddr| ip.is_ipv4() == asked.is_ipv4() && !vips.contains(ip);
     interface.addresses.iter().find(usable).copied()
 }
 
-/// Next hops to servers, with the servers behind each.
+/// Next hops to servers, each with the servers behind it.
 fn next_hops(host: &Host<'_>) -> BTreeMap<NeighbourKey, BTreeSet<IpAddr>> {
     let mut hops: BTreeMap<NeighbourKey, BTreeSet<IpAddr>> = BTreeMap::new();
     for server in &host.servers {
@@ -79,8 +80,8 @@ fn next_hops(host: &Host<'_>) -> BTreeMap<NeighbourKey, BTreeSet<IpAddr>> {
     hops
 }
 
-/// Findings for neighbour entries of the kernel with another Ethernet address than the host that
-/// answers, and the servers that are unreachable for that reason.
+/// Findings for kernel neighbour entries whose Ethernet address is not the one that answers. Also
+/// returns the servers that are unreachable for that reason.
 pub(super) fn stale(host: &Host<'_>, seen: &[LinkSeen]) -> (Vec<Diagnosis>, BTreeSet<IpAddr>) {
     let (mut found, mut servers) = (Vec::new(), BTreeSet::new());
     for (hop, behind) in next_hops(host) {

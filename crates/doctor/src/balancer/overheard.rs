@@ -1,7 +1,7 @@
-//! ICMP errors about connections of this host, of any program.
+//! Receives ICMP errors about connections of all programs on this host.
 //!
-//! A host sends few ICMP errors a second to another host (`icmp_ratelimit`). Health checks of the
-//! running convey may get all of them, and doctor's connection none.
+//! A host limits the ICMP errors that it sends to another host (`icmp_ratelimit`). All of them may
+//! be about health checks of the running convey, and none about doctor's own connections.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,15 +11,15 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::connect::icmp_words;
 
-/// Most messages that are read.
+/// Maximum number of messages read from each socket.
 const MAX_MESSAGES: usize = 4_096;
 
-/// Raw sockets that receive ICMP messages since they were opened.
+/// Raw sockets that have received all ICMP messages since they were opened.
 #[derive(Debug, Default)]
 pub(super) struct Overheard(Vec<UdpSocket>);
 
 impl Overheard {
-    /// Opens the sockets. Without CAP_NET_RAW there are none, and nothing is received.
+    /// Opens the sockets. Without CAP_NET_RAW no socket is opened, and no message is received.
     pub(super) fn listen() -> Overheard {
         let families = [(Domain::IPV4, Protocol::ICMPV4), (Domain::IPV6, Protocol::ICMPV6)];
         let open = |(domain, protocol)| -> io::Result<UdpSocket> {
@@ -30,8 +30,8 @@ impl Overheard {
         Overheard(families.into_iter().filter_map(|family| open(family).ok()).collect())
     }
 
-    /// Rejected TCP connections by destination, with the sender and the description of the ICMP
-    /// error.
+    /// Rejected TCP connections, by destination. Each has the sender and the description of the
+    /// ICMP error.
     pub(super) fn rejections(&self) -> BTreeMap<SocketAddr, (IpAddr, String)> {
         let mut found = BTreeMap::new();
         let mut buffer = [0; 2_048];
@@ -51,7 +51,8 @@ impl Overheard {
 
 const TCP: u8 = 6;
 
-/// Parses an IPv4 packet with "destination unreachable", which quotes the packet that it is about.
+/// Parses an IPv4 packet with ICMP "destination unreachable". The message quotes the rejected
+/// packet.
 fn of_ipv4(packet: &[u8]) -> Option<(SocketAddr, String)> {
     let message = packet.get(usize::from(packet.first()? & 15) * 4..)?;
     let quoted = message.get(8..)?;
@@ -64,7 +65,7 @@ fn of_ipv4(packet: &[u8]) -> Option<(SocketAddr, String)> {
     Some(((IpAddr::from(ip), port).into(), icmp_words(3, *message.get(1)?, true)))
 }
 
-/// Parses an ICMPv6 "destination unreachable"; the socket returns it without the IPv6 header.
+/// Parses an ICMPv6 "destination unreachable", which the socket returns without the IPv6 header.
 fn of_ipv6(message: &[u8]) -> Option<(SocketAddr, String)> {
     let quoted = message.get(8..)?;
     if *message.first()? != 1 || *quoted.get(6)? != TCP {

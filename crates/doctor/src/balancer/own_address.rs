@@ -1,4 +1,4 @@
-//! A balancer whose only addresses are VIPs. The judgement is pure.
+//! Checks that a balancer has an address that is not a VIP. The judgement is pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,11 +10,11 @@ use super::vip::vips;
 use super::{Explained, Host, is_of_link};
 use crate::Diagnosis;
 
-/// Most VIPs that the finding names.
+/// Maximum number of VIPs named in the finding.
 const MAX_NAMED: usize = 4;
 
-/// Families in which this host has VIPs and no address of its own. Servers that do not answer
-/// because of that get `explained`.
+/// Findings for families in which this host has VIPs but no other address. Servers that cannot
+/// answer for that reason are added to `explained`.
 pub(super) fn look(host: &Host<'_>, networks: &Networks, explained: &mut Explained) -> Vec<Diagnosis> {
     let vips = vips(host);
     let mut found = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn look(host: &Host<'_>, networks: &Networks, explained: &mut Explain
         let with_vip: BTreeSet<IpAddr> =
             of_family().filter(|server| server.keeps_vip).map(|server| server.addr.ip()).collect();
         let is_whole = |(ip, length): &(IpAddr, u8)| *length == if ip.is_ipv4() { 32 } else { 128 };
-        // A host may listen on the one address that it has in its network.
+        // A VIP may be the only address of this host in its network; then this is no fault.
         if with_vip.is_empty() && !held.iter().all(is_whole) {
             continue;
         }

@@ -1,4 +1,5 @@
-//! Largest packet that reaches a server, if that is less than the MTU of the interface.
+//! Path MTU to servers: the largest packet that reaches a server, if it is smaller than the MTU of
+//! the interface.
 
 use std::net::IpAddr;
 
@@ -7,23 +8,23 @@ use super::connect::in_parallel;
 use super::echo::{Pinged, Pinger};
 use crate::Diagnosis;
 
-/// Outcome of pings of several sizes to a server.
+/// Results of pings of several sizes to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PathSize {
     /// The server.
     pub(super) server: IpAddr,
-    /// Largest packet that this host would send to the server.
+    /// Size in bytes of the largest packet that this host would send to the server.
     pub(super) expected: u32,
-    /// Largest packet that arrives; `None` if no ping is answered at all.
+    /// Size in bytes of the largest packet that arrives; `None` if no ping is answered.
     pub(super) largest: Option<u32>,
-    /// Whether a router on the path reports that larger packets are too large.
+    /// Whether a router on the path, or this host, has reported that a packet is too large.
     pub(super) is_told: bool,
 }
 
-/// Size of a small packet, which every path carries.
+/// Size in bytes of a small packet, which every path carries.
 const SMALL: u32 = 100;
 
-/// Pings these servers, with packets up to the size that this host would send to each.
+/// Pings these servers, with packets of up to the size that this host would send to each.
 pub(super) fn look(host: &Host<'_>, servers: &[IpAddr]) -> Vec<PathSize> {
     let wanted: Vec<(u16, IpAddr, u32)> = servers
         .iter()
@@ -40,7 +41,8 @@ pub(super) fn look(host: &Host<'_>, servers: &[IpAddr]) -> Vec<PathSize> {
     })
 }
 
-/// Largest packet that this host would send: the MTU of the route, else of the interface.
+/// Size of the largest packet that this host would send to a server: the MTU of the route, or of
+/// the interface.
 fn expected(host: &Host<'_>, server: IpAddr) -> Option<u32> {
     let hop = host.network.hop_to(server)?;
     let interface = host.tables.interfaces.iter().find(|interface| interface.index == hop.interface)?;
@@ -48,8 +50,8 @@ fn expected(host: &Host<'_>, server: IpAddr) -> Option<u32> {
     Some(hop.mtu.map_or(longest, |mtu| mtu.min(longest)).min(65_535))
 }
 
-/// Largest size up to `most` that is answered, and whether an error reported that a larger one is
-/// too large.
+/// Searches for the largest size, up to `most`, that is answered. Also returns whether an error
+/// reported that a packet is too large.
 fn search(most: u32, mut ping: impl FnMut(u32) -> Pinged) -> (Option<u32>, bool) {
     let mut is_told = false;
     let mut fits = |size: u32| {
@@ -72,7 +74,7 @@ fn search(most: u32, mut ping: impl FnMut(u32) -> Pinged) -> (Option<u32>, bool)
     (largest, is_told)
 }
 
-/// Findings for servers that large packets do not reach.
+/// Findings for servers that do not receive large packets.
 pub(super) fn judge(host: &Host<'_>, sizes: &[PathSize]) -> Vec<Diagnosis> {
     let narrow = |size: &PathSize| {
         let largest = size.largest.filter(|largest| *largest < size.expected)?;

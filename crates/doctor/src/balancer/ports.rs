@@ -9,13 +9,13 @@ use crate::Diagnosis;
 pub struct TakenPort {
     /// The listen address.
     pub at: Endpoint,
-    /// Purpose of the address: `frontend web`, `statistics`.
+    /// Use of the address, such as `frontend web` or `statistics`.
     pub purpose: String,
-    /// Process that listens there, with its name, as far as this user may see it.
+    /// Id and name of the process that listens on the address; `None` if this user may not see it.
     pub owner: Option<(u32, String)>,
 }
 
-/// Findings for all of these ports.
+/// Findings for ports that another process holds.
 pub(super) fn taken(ports: &[TakenPort]) -> Vec<Diagnosis> {
     ports.iter().map(diagnosis).collect()
 }

@@ -1,4 +1,4 @@
-//! Probes of the servers: connections, pings, health checks.
+//! Probes servers with connections, pings and health checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,21 +14,21 @@ use super::servers::{self, Hints, Reached, TargetServer};
 use super::{CheckWords, Host, connect, may_send_raw};
 use crate::{Diagnosis, Examination, Unseen};
 
-/// Longest wait for a server: a lost SYN is repeated, and the kernel resolves a neighbour for three
-/// seconds.
+/// Maximum wait for a server. The kernel repeats a lost SYN, and takes up to three seconds to
+/// resolve a neighbour.
 const PATIENCE: Duration = Duration::from_millis(3_500);
 
-/// Longest wait at ports that the configuration does not name.
+/// Maximum wait on ports that are not in the configuration.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Most servers that are probed.
+/// Maximum number of probed servers.
 const MAX_SERVERS: usize = 128;
 
-/// Most ports of ranges that are probed.
+/// Maximum number of probed ports of ranges.
 const MAX_PORTS: usize = 256;
 
-/// Probes the servers. A silent server that another finding has `explained` gets no finding.
-/// Returns whether there is such a server.
+/// Probes the servers, and adds findings to `seen`. A silent server that another finding has
+/// `explained` gets no finding. Returns whether any server gave no answer.
 pub(super) fn look(
     host: &Host<'_>,
     (links, explained): (&[LinkSeen], &BTreeSet<IpAddr>),
@@ -43,7 +43,7 @@ pub(super) fn look(
     let own: Vec<IpAddr> =
         host.tables.interfaces.iter().flat_map(|one| one.addresses.iter().copied()).collect();
     let overheard = Overheard::listen();
-    // Connections and pings may each wait for seconds, so they run at once.
+    // Connections and pings may each take seconds, so they run in parallel.
     let (reached, sizes) = thread::scope(|scope| {
         let reached = scope.spawn(|| reach(some, &own, &overheard));
         let sizes = sizes(host, some, explained);
@@ -83,7 +83,7 @@ pub(super) fn look(
     is_silent
 }
 
-/// Findings for servers that refuse ports of ranges.
+/// Findings for servers that refuse connections to ports of a range.
 fn closed_ports<'a>(servers: impl Iterator<Item = &'a TargetServer>, own: &[IpAddr]) -> Vec<Diagnosis> {
     let all = servers.flat_map(|server| server.more_ports.iter().map(move |port| (server, *port)));
     let all: Vec<(&TargetServer, u16)> = all.take(MAX_PORTS).collect();
@@ -100,7 +100,8 @@ fn closed_ports<'a>(servers: impl Iterator<Item = &'a TargetServer>, own: &[IpAd
     found.filter_map(|(server, refused, tried)| servers::closed_ports(server, &refused, tried)).collect()
 }
 
-/// Findings for servers of mode http that answer no request, if their health check sends none.
+/// Findings for servers of mode http that answer no request, if their health check does not send
+/// requests.
 fn mute<'a>(
     servers: impl Iterator<Item = &'a TargetServer>,
     check: impl Fn(&[TargetServer]) -> Vec<CheckWords>,
@@ -114,14 +115,14 @@ fn mute<'a>(
     answers.filter_map(|(server, words)| Some(servers::mute(server, &words.err()?))).collect()
 }
 
-/// Whether the file contains this address literally. It may be in an included file, or come from a
-/// name.
+/// Whether the configuration file contains this address. It does not if the address is in an
+/// included file, or comes from a host name.
 fn named_in(host: &Host<'_>, address: SocketAddr) -> bool {
     let text = std::fs::read_to_string(host.file).unwrap_or_default();
     text.contains(&format!("\"{address}\""))
 }
 
-/// Outcomes of connections to servers that take TCP, by server name.
+/// Outcomes of connections to servers that accept TCP, by server name.
 fn reach(servers: &[TargetServer], own: &[IpAddr], overheard: &Overheard) -> BTreeMap<String, Reached> {
     let tcp: Vec<&TargetServer> = servers.iter().filter(|server| server.takes_tcp).collect();
     let targets: Vec<SocketAddr> = tcp.iter().map(|server| server.probed()).collect();
@@ -137,7 +138,7 @@ fn reach(servers: &[TargetServer], own: &[IpAddr], overheard: &Overheard) -> BTr
     tcp.into_iter().map(|server| server.name.clone()).zip(reached).collect()
 }
 
-/// Path MTU of each server that is not explained, by pings of several sizes.
+/// Pings servers to find their path MTUs. Servers that are already `explained` are left out.
 fn sizes(host: &Host<'_>, servers: &[TargetServer], explained: &BTreeSet<IpAddr>) -> Vec<PathSize> {
     if !may_send_raw() {
         return Vec::new();
@@ -147,7 +148,7 @@ fn sizes(host: &Host<'_>, servers: &[TargetServer], explained: &BTreeSet<IpAddr>
     path_mtu::look(host, &ips)
 }
 
-/// Other ports of a server that take connections.
+/// Other ports of a server that accept connections.
 fn open_ports(server: &TargetServer, all: &[TargetServer], own: &[IpAddr]) -> Vec<u16> {
     let ports = servers::other_ports(server, all);
     let at: Vec<SocketAddr> = ports.iter().map(|port| (server.addr.ip(), *port).into()).collect();

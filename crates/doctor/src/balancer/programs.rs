@@ -1,4 +1,4 @@
-//! XDP programs and tc BPF filters of other software that see packets before convey. Pure.
+//! XDP programs and tc BPF filters of other software that process packets before convey. Pure.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use convey_dataplane::net::{BpfFilter, XdpProgram};
 
 use crate::Diagnosis;
 
-/// XDP programs on `interfaces` that do not belong to the running convey, whose own are on
-/// `of_running`.
+/// XDP programs on `interfaces` that do not belong to the running convey. `of_running` are the
+/// interfaces with convey's own programs.
 pub(super) fn foreign<'a>(
     programs: &'a [XdpProgram],
     interfaces: &BTreeSet<String>,

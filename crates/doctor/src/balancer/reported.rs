@@ -1,6 +1,6 @@
-//! Faults that `convey status` reports and that no other finding explains. Pure.
+//! Faults in `convey status` that no other finding explains. Pure.
 //!
-//! Doctor never contradicts `status`: for each fault that `status` names, doctor has a finding.
+//! Doctor never contradicts `convey status`: it has a finding for each fault in the status.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,14 +12,14 @@ use super::Explained;
 use super::status::{RunningBackend, RunningFrontend, RunningServer, RunningStatus};
 use crate::{Diagnosis, Severity};
 
-/// Most servers, lines or notes that a finding names.
+/// Maximum number of servers, lines or notes named in a finding.
 const MAX_NAMED: usize = 4;
 
-/// Connections to a server below which missing answers do not count.
+/// Minimum number of connections to a server before doctor reports that the server sends nothing.
 const FEW: u64 = 5;
 
-/// Faults in the report of the running convey that none of the `known` findings explains. `first`
-/// is an earlier report.
+/// Findings for faults in the status of the running convey that no `known` finding explains.
+/// `first` is an earlier status.
 pub fn look(
     (first, status): (&RunningStatus, &RunningStatus),
     known: &[Diagnosis],
@@ -36,7 +36,7 @@ pub fn look(
     found
 }
 
-/// Whether a finding may disappear once servers have passed their health checks.
+/// Whether a finding may disappear when servers pass their health checks.
 pub fn may_pass(found: &Diagnosis) -> bool {
     ["server-down", "not-ready", "not-served"].contains(&found.check)
 }
@@ -133,8 +133,8 @@ fn of_servers(
     [down, ejected, stalled].into_iter().flatten().collect()
 }
 
-/// Servers that receive traffic of clients and send nothing back. The comparison of two reports
-/// also finds servers that answered in the past.
+/// Finding for servers that receive traffic from clients and send nothing back. Comparing two
+/// statuses also finds servers that answered earlier and no longer do.
 fn mute(
     (first, status): (&RunningStatus, &RunningStatus),
     backend: &str,
@@ -177,19 +177,19 @@ fn mute(
     Some(Diagnosis::warning("server-mute", seen, why))
 }
 
-/// Whether a fault of this host or its links keeps packets from this server.
+/// Whether a fault of this host or its links keeps packets from reaching this server.
 fn is_behind_a_fault(server: &RunningServer, explained: &Explained) -> bool {
     let addr = server.addr.parse::<SocketAddr>();
     addr.is_ok_and(|addr| explained.servers.contains(&addr.ip()))
 }
 
-/// Whether a fault of this host or its links is why servers of a backend are down.
+/// Whether a server of the backend is down because of a fault of this host or its links.
 fn are_behind_a_fault(backend: &RunningBackend, explained: &Explained) -> bool {
     let mut down = backend.servers.values().filter(|server| !server.up);
     down.any(|server| is_behind_a_fault(server, explained))
 }
 
-/// Findings for lines that `convey status` begins with NOT READY or NOT SERVED.
+/// Findings for the lines NOT READY and NOT SERVED of `convey status`.
 fn not_ready(
     status: &RunningStatus,
     (known, found): (&[Diagnosis], &[Diagnosis]),
@@ -222,7 +222,7 @@ fn not_ready(
     vec![with_resets(Diagnosis::error("not-served", seen, why), status)]
 }
 
-/// Adds the commands that reset operators' runtime changes to the backends that a finding names.
+/// Adds commands that reset runtime changes by operators, for the backends that a finding names.
 fn with_resets(mut found: Diagnosis, status: &RunningStatus) -> Diagnosis {
     let changed: BTreeSet<&String> = status.overlays.iter().filter_map(|one| one.backend.as_ref()).collect();
     for backend in changed.into_iter().filter(|backend| mentions(&found, backend)).collect::<Vec<_>>() {
@@ -234,7 +234,7 @@ fn with_resets(mut found: Diagnosis, status: &RunningStatus) -> Diagnosis {
     found
 }
 
-/// Finding for addresses that convey does not announce.
+/// Finding for addresses of `[announce]` that convey does not announce at the moment.
 fn not_announced(status: &RunningStatus, known: &[Diagnosis], found: &[Diagnosis]) -> Option<Diagnosis> {
     let withdrawn = status.announced.iter().filter(|(_, of)| !of.announced);
     let withdrawn: Vec<String> =
@@ -248,13 +248,13 @@ fn not_announced(status: &RunningStatus, known: &[Diagnosis], found: &[Diagnosis
     Some(Diagnosis::error("not-announced", seen, why))
 }
 
-/// Words of a finding, without the punctuation around them.
+/// Words of a finding, without surrounding punctuation.
 fn words(found: &Diagnosis) -> impl Iterator<Item = &str> {
     let texts = [Some(found.seen.as_str()), found.on.as_deref()].into_iter().flatten();
     texts.flat_map(|text| text.split(' ')).map(|word| word.trim_matches([',', ':', ';', '(', ')']))
 }
 
-/// Whether a finding names this server (`BACKEND/SERVER`).
+/// Whether a finding names the server `BACKEND/SERVER`.
 fn names(found: &Diagnosis, server: &str) -> bool {
     words(found).any(|word| word == server)
 }

@@ -1,4 +1,4 @@
-//! The running convey, and resources that it has used up. Pure.
+//! Facts about the running convey, and findings for resources that it has used up. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,47 +11,47 @@ use super::status::RunningStatus;
 use super::{Host, certificates, steered};
 use crate::Diagnosis;
 
-/// Running convey that answers on its control socket or its statistics address.
+/// A running convey that answered on its control socket or its statistics address.
 #[derive(Debug, Clone, Default)]
 pub struct Running {
     /// Process id.
     pub process: Option<u32>,
-    /// File descriptors of the process.
+    /// Open file descriptors of the process, and their limits.
     pub descriptors: Option<FileLimits>,
-    /// Its status report.
+    /// Status report of the process.
     pub status: RunningStatus,
 }
 
-/// Descriptors and limits of a process.
+/// Open file descriptors of a process, and their limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLimits {
-    /// Descriptors that are open.
+    /// Number of open descriptors.
     pub open: u64,
-    /// Soft limit.
+    /// Soft limit of open descriptors.
     pub soft_limit: u64,
-    /// Hard limit: the process may raise the soft limit up to this itself.
+    /// Hard limit: the process may raise the soft limit up to this number.
     pub hard_limit: u64,
 }
 
 impl Running {
-    /// Findings for certificates that clients do not accept, and ACME orders that fail.
+    /// Findings for certificates that clients do not accept, and for failing ACME orders.
     pub(super) fn certificates(&self, now: SystemTime) -> Vec<Diagnosis> {
         let RunningStatus { frontends, acme, .. } = &self.status;
         let with_tls = frontends.iter().filter_map(|(name, one)| Some((name, one.tls.as_ref()?)));
         certificates::look(with_tls, acme.as_ref(), now)
     }
 
-    /// Servers and backends that operators have taken out of rotation.
+    /// Findings for servers and backends that operators have taken out of rotation.
     pub(super) fn steered(&self) -> Vec<Diagnosis> {
         steered::look(&self.status.used_backends().collect(), &self.status.overlays)
     }
 
-    /// Listen addresses of frontends in modes with sockets.
+    /// Listen addresses of frontends in proxied modes.
     pub fn listens(&self) -> Vec<SocketAddr> {
         self.status.listens(Mode::is_proxied).flat_map(|listen| listen.addrs().collect::<Vec<_>>()).collect()
     }
 
-    /// Layer that forwards packets of open flows, by interface; `None` without packet modes.
+    /// Layer that forwards packets of open flows, for each interface; `None` without packet modes.
     pub fn offload(&self) -> Option<&BTreeMap<String, String>> {
         self.status.packets.as_ref().map(|packets| &packets.offload)
     }
@@ -75,8 +75,9 @@ pub(super) fn used_up(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     found
 }
 
-/// Finding for few free descriptors now, or for pauses of accepting since the start. Accepting
-/// pauses before all descriptors are used: connections may take only a part of them.
+/// Finding for too few free descriptors now, or for pauses in accepting connections since the
+/// start. convey pauses before all descriptors are used, because connections may use only a part of
+/// them.
 fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
     const WHY: &str = "A connection in proxy mode needs two. Without free descriptors convey accepts no connections, and clients wait.";
     const LASTING: &str =
@@ -96,7 +97,7 @@ fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
             )
         }
     };
-    // The peak may be over.
+    // The shortage may be over.
     let found = if pauses == 0 || is_low(50) { Diagnosis::error } else { Diagnosis::warning };
     let found = found("descriptors", seen, format!("{WHY} {LASTING}"));
     let (Some(process), Some(FileLimits { soft_limit: most, hard_limit, .. })) = (running.process, has)
@@ -106,7 +107,8 @@ fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
     let more =
         if hard_limit >= most.saturating_mul(2) { hard_limit } else { most.saturating_mul(4).max(65_536) };
     let found = found.mend(format!("prlimit --pid {process} --nofile={more}:{more}"));
-    // A process divides its limit at its start, so only an upgrade uses the new one.
+    // A process divides its descriptors at its start, so a new limit takes effect only with an
+    // upgrade.
     Some(if pauses == 0 { found } else { found.mend(upgrade) })
 }
 

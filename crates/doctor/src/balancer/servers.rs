@@ -1,4 +1,4 @@
-//! Failures of servers, and their likely causes. Pure.
+//! Findings for servers that fail, with likely causes. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,29 +10,31 @@ use crate::Diagnosis;
 /// A server of a backend that a frontend uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetServer {
-    /// `BACKEND/SERVER`.
+    /// Name of the server: `BACKEND/SERVER`.
     pub name: String,
-    /// Listen address.
+    /// Address that the server listens on.
     pub addr: SocketAddr,
-    /// Health check.
+    /// Health check of the server.
     pub check: HealthCheck,
     /// Whether convey opens TCP connections to the server.
     pub takes_tcp: bool,
-    /// Whether the server has the VIP (dsr = "l2").
+    /// Whether the server itself has the VIP (`dsr = "l2"`, or a tunnel).
     pub keeps_vip: bool,
-    /// Further ports of the server in frontends with port ranges; a sample if there are many.
+    /// Further ports of the server, from frontends with port ranges. If there are many, only a
+    /// sample.
     pub more_ports: Vec<u16>,
-    /// Request that the server must answer, if its health check sends none. Mode http only.
+    /// Request that the server must answer. Set only in mode http, for a server whose health check
+    /// sends no request.
     pub request: Option<HealthCheck>,
 }
 
 impl TargetServer {
-    /// Address of the health check.
+    /// Address that the health check connects to.
     pub fn probed(&self) -> SocketAddr {
         SocketAddr::new(self.addr.ip(), self.check.port.unwrap_or(self.addr.port()))
     }
 
-    /// Description for messages: `server web/app1 (10.0.0.11)`.
+    /// Description for messages, such as `server web/app1 (10.0.0.11)`.
     pub fn told(&self) -> String {
         format!("server {} ({})", self.name, self.addr.ip())
     }
@@ -43,40 +45,40 @@ impl TargetServer {
 pub enum Reached {
     /// The connection was opened.
     Opened,
-    /// The connection was opened, and the server ended it at once.
+    /// The connection was opened, and the server ended it immediately.
     Ended {
         /// Whether the server ended the connection with a reset instead of a close.
         is_reset: bool,
     },
-    /// The server answered with a reset.
+    /// The server answered the SYN with a reset.
     Refused,
     /// An ICMP error rejected the connection.
     Rejected {
-        /// Sender of the ICMP error, mostly the server itself.
+        /// Sender of the ICMP error, usually the server itself.
         by: IpAddr,
         /// Description of the ICMP error.
         how: String,
     },
     /// No answer came.
     Silent,
-    /// No route, or no answer on the link for the next hop.
+    /// There is no route, or the next hop did not answer on the link.
     Unreachable(String),
-    /// This host lacks a resource for the attempt.
+    /// The connection was not attempted, because this host lacks a resource.
     NotTried(String),
 }
 
-/// Further facts about a server.
+/// Further facts about a server, which help to find the cause of a failure.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Hints {
-    /// Whether the server answers pings, ARP or neighbour discovery.
+    /// Whether the host of the server answers pings, ARP or neighbour discovery.
     pub(super) is_there: bool,
-    /// Other ports that take connections.
+    /// Other ports of the server that accept connections.
     pub(super) open_ports: Vec<u16>,
     /// Configuration file, if it contains the address of the server.
     pub(super) file: Option<String>,
 }
 
-/// Finding for a server, unless it works.
+/// Finding for a server that does not work; `None` if it works.
 pub(super) fn judge(server: &TargetServer, reached: &Reached, hints: &Hints) -> Option<Diagnosis> {
     match reached {
         Reached::Opened | Reached::NotTried(_) => None,
@@ -97,7 +99,7 @@ fn ended(server: &TargetServer, is_reset: bool) -> Diagnosis {
     Diagnosis::error("server-ends", seen, why).on(server.told())
 }
 
-/// Finding for a server of mode http that takes connections and answers no request.
+/// Finding for a server of mode http that accepts connections but answers no request.
 pub(super) fn mute(server: &TargetServer, words: &str) -> Diagnosis {
     let seen = format!("{} accepts connections, and answers no HTTP request: {words}", server.told());
     let why = "Clients of mode http get an error. Look at the log of the service. A health check with `kind = \"http\"` takes such a \
@@ -105,7 +107,8 @@ pub(super) fn mute(server: &TargetServer, words: &str) -> Diagnosis {
     Diagnosis::error("server-mute", seen, why).on(server.told())
 }
 
-/// Finding for a server that refuses ports of a range. `tried` counts the ports that doctor tried.
+/// Finding for a server that refuses connections to some ports of a range. `tried` is the number of
+/// ports that doctor tried.
 pub(super) fn closed_ports(server: &TargetServer, refused: &[u16], tried: usize) -> Option<Diagnosis> {
     if refused.is_empty() {
         return None;
@@ -188,7 +191,7 @@ fn unreachable(server: &TargetServer, why: &str) -> Diagnosis {
     Diagnosis::error("server-unreachable", seen, look).on(server.told())
 }
 
-/// Command that accepts connections before the existing rules.
+/// Command that inserts a rule to accept connections before the existing rules.
 fn accept(ip: IpAddr, port: u16) -> String {
     let program = if ip.is_ipv4() { "iptables" } else { "ip6tables" };
     format!("{program} -I INPUT -p tcp --dport {port} -j ACCEPT")
@@ -200,7 +203,7 @@ fn elsewhere(port: u16) -> String {
     )
 }
 
-/// Finding for a failed HTTP or UDP health check of a port that takes connections.
+/// Finding for a server that accepts connections but fails its HTTP or UDP health check.
 pub(super) fn wrong_reply(server: &TargetServer, words: &str) -> Diagnosis {
     let seen = format!("the health check of {} fails: {words}", server.told());
     let why = "The host can be reached, and the service does not answer as `health_check` expects. Look at the service's log, or \
@@ -208,8 +211,8 @@ pub(super) fn wrong_reply(server: &TargetServer, words: &str) -> Diagnosis {
     Diagnosis::error("server-reply", seen, why).on(server.told())
 }
 
-/// Ports to try if a port refuses: ports of servers on other hosts, and common ones. Ports of other
-/// servers on the same host are left out.
+/// Ports to try if the server's port refuses connections: ports of other servers, and common ports.
+/// Ports of other servers on the same host are left out.
 pub(super) fn other_ports(server: &TargetServer, all: &[TargetServer]) -> Vec<u16> {
     const USUAL: [u16; 6] = [80, 443, 3000, 8000, 8080, 8443];
     let own = server.probed().port();

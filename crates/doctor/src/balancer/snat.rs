@@ -1,4 +1,4 @@
-//! SNAT addresses that this host does not have. The judgement is pure.
+//! Finding for SNAT addresses that this host does not have. The judgement is pure.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,8 @@ use convey_model::NextHops;
 
 use crate::Diagnosis;
 
-/// Finding for the `addresses` that no interface has and no local route covers.
+/// Findings for each of the `addresses` that is neither on an interface nor covered by a local
+/// route.
 pub(super) fn missing(
     addresses: &[IpAddr],
     network: &NextHops,

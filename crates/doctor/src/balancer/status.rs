@@ -1,4 +1,4 @@
-//! The report of the running convey, as far as doctor reads it. Pure.
+//! Status of the running convey, as far as doctor uses it. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -12,12 +12,12 @@ use serde::Deserialize;
 
 use super::certificates::{RunningAcme, RunningTls};
 
-/// Fields of `/v1/status` and `/stats` that doctor reads. Fields that an older version lacks have
-/// their defaults, so that doctor examines it all the same.
+/// Fields of `/v1/status` and `/stats` that doctor uses. A field that an older version of convey
+/// does not send gets its default, so that doctor can examine the older version.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct RunningStatus {
-    /// Process id, as seen within the PID namespace of the process.
+    /// Process id in the PID namespace of the process.
     pub process: Option<u32>,
     pub(super) not_ready: Vec<String>,
     pub(super) config: RunningConfig,
@@ -81,7 +81,7 @@ pub(super) struct RunningRoute {
 }
 
 impl RunningFrontend {
-    /// Whether the mode of the frontend is of this kind.
+    /// Whether the frontend is in a mode of this kind.
     pub(super) fn has_mode(&self, kind: fn(Mode) -> bool) -> bool {
         Mode::ALL.into_iter().any(|mode| kind(mode) && mode.name() == self.mode)
     }
@@ -180,7 +180,7 @@ pub(super) struct RunningPackets {
 }
 
 impl RunningPackets {
-    /// Flows without expired ones, which new flows evict at once.
+    /// Number of flows without expired ones, which new flows evict immediately.
     pub(super) fn kept_flows(&self) -> u64 {
         let over = FlowState::ALL.into_iter().filter(|state| state.is_over(View::BothSides));
         let over: Vec<&str> = over.map(FlowState::name).collect();
@@ -189,7 +189,8 @@ impl RunningPackets {
 }
 
 impl RunningStatus {
-    /// Configuration file of the running convey, and how convey reads it.
+    /// Configuration file of the running convey, and the options with which convey reads it; `None`
+    /// if the path is not absolute.
     pub fn config_file(&self) -> Option<ConfigFile> {
         let RunningConfig { file, default_mode, list, .. } = &self.config;
         let list = list.map(|RunningList { listen, stats }| ListSettings { listen, stats });
@@ -197,12 +198,12 @@ impl RunningStatus {
         file.is_absolute().then(|| ConfigFile { list, mode, ..ConfigFile::new(file.clone()) })
     }
 
-    /// Whether the report is from a running convey with this file.
+    /// Whether the status is from a running convey with this configuration file.
     pub fn is_of(&self, file: &Path) -> bool {
         self.process.is_some() && self.config.file == file
     }
 
-    /// Whether convey forwards packets for this VIP.
+    /// Whether convey forwards packets to this VIP.
     pub fn forwards(&self, vip: IpAddr) -> bool {
         self.listens(Mode::forwards_packets).any(|listen| listen.ip() == vip)
     }
@@ -214,7 +215,7 @@ impl RunningStatus {
         texts.filter_map(|text| text.parse().ok())
     }
 
-    /// Addresses of each name that convey has looked up.
+    /// Addresses of each host name that convey has looked up.
     pub(super) fn addresses_of_names(&self) -> BTreeMap<String, BTreeSet<String>> {
         self.names.iter().map(|(name, of)| (name.clone(), of.addresses.clone())).collect()
     }

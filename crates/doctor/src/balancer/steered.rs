@@ -1,4 +1,4 @@
-//! Operators' runtime changes that keep servers from clients. Pure.
+//! Runtime changes by operators that keep servers from receiving clients. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use convey_model::AdminState;
 use super::status::{RunningBackend, RunningOverlay, RunningServer};
 use crate::Diagnosis;
 
-/// Findings for backends and servers that are taken out, and for added servers that do not serve.
+/// Findings for backends and servers that operators have taken out of rotation, and for added
+/// servers that are down.
 pub(super) fn look(
     backends: &BTreeMap<&String, &RunningBackend>,
     overlays: &[RunningOverlay],
@@ -38,7 +39,8 @@ fn one_out(backend: &str, server: &str, state: &str) -> Diagnosis {
         .mend(format!("convey server ready {backend}/{server}"))
 }
 
-/// Finding for an added server: the file does not have it, so no other check covers it.
+/// Finding for a server that an operator has added, and that is down. The server is not in the
+/// file, so no other check covers it.
 fn added(backends: &BTreeMap<&String, &RunningBackend>, said: &RunningOverlay) -> Option<Diagnosis> {
     said.added.as_ref()?;
     let (backend, name) = (said.backend.as_ref()?, said.server.as_ref()?);

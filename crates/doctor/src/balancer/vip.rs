@@ -1,4 +1,5 @@
-//! Whether this host has the VIPs, and no other host on their links. The judgement is pure.
+//! Checks that this host has the VIPs, and that no other host on their links has them. The
+//! judgement is pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,13 +16,13 @@ pub(super) fn vips(host: &Host<'_>) -> BTreeSet<IpAddr> {
     listen.map(Listen::ip).filter(|ip| !ip.is_unspecified()).collect()
 }
 
-/// Interface that has an address.
+/// Interface that has this address.
 pub(super) fn holder(interfaces: &[Interface], ip: IpAddr) -> Option<&Interface> {
     interfaces.iter().find(|interface| interface.addresses.contains(&ip))
 }
 
-/// Findings for VIPs that no interface has, unless they are `explained` or convey adds them while
-/// it can serve. `is_local` returns whether routes make an address local.
+/// Findings for VIPs that are not on an interface. VIPs that are `explained` or that convey
+/// announces are left out. `is_local` returns whether a local route covers an address.
 pub(super) fn missing(
     host: &Host<'_>,
     explained: &BTreeSet<IpAddr>,
@@ -41,12 +42,12 @@ fn absent(host: &Host<'_>, vip: IpAddr) -> Diagnosis {
     let Some(name) = link_of(host, vip).map(|interface| &interface.name) else { return found };
     found.mend(match vip {
         IpAddr::V4(_) => format!("ip addr add {vip}/32 dev {name}"),
-        // A deprecated address is not the source of this host's own connections.
+        // A deprecated address is not used as the source of this host's own connections.
         IpAddr::V6(_) => format!("ip -6 addr add {vip}/128 dev {name} nodad preferred_lft 0"),
     })
 }
 
-/// Interface that a VIP belongs on: the one whose network contains it, else the one towards
+/// Interface that should have the VIP: the interface towards the VIP's network, or else towards
 /// servers.
 fn link_of<'a>(host: &'a Host<'_>, vip: IpAddr) -> Option<&'a Interface> {
     let servers = host.servers.iter().map(|server| server.addr.ip());
@@ -54,7 +55,7 @@ fn link_of<'a>(host: &'a Host<'_>, vip: IpAddr) -> Option<&'a Interface> {
     host.tables.interfaces.iter().find(|interface| interface.index == hop.interface)
 }
 
-/// VIPs that another host on the link of `interface` answers for.
+/// Findings for VIPs that another host on the link of `interface` has as well.
 pub(super) fn owned_twice(
     host: &Host<'_>,
     interface: &Interface,

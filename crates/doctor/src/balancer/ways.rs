@@ -1,12 +1,12 @@
-//! Routes of packet modes: servers that convey must not send to, and policy rules that convey does
-//! not follow. Pure.
+//! Routes in packet modes: servers that convey must not send to, and policy rules that convey
+//! ignores. Pure.
 
 use convey_model::Mode;
 
 use super::{Explained, Host};
 use crate::Diagnosis;
 
-/// Findings for servers of packet modes that count as down because of routes, interfaces or IPsec
+/// Findings for servers of packet modes that are down because of routes, interfaces or IPsec
 /// policies, and for ignored policy rules.
 pub(super) fn look(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnosis> {
     let mut found = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn look(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnosis>
     found
 }
 
-/// Finding for a server whose route in convey differs from the kernel's.
+/// Finding for a server that convey and the kernel reach by different routes.
 pub(super) fn differs(difference: &str) -> Diagnosis {
     let why = "Health checks use the kernel's route, and packets of clients convey's route. Look at `ip rule`, `ip route show \
                table all` and `ip nexthop`.";

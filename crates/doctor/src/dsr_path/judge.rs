@@ -1,4 +1,4 @@
-//! Meaning of a server's answer to a client's SYN. Pure.
+//! Interprets a server's answer to a SYN. Pure.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -8,13 +8,13 @@ use convey_wire::VipAnswer;
 
 use crate::{Diagnosis, Severity};
 
-/// Failed handshakes of clients below which they do not count.
+/// Minimum number of failed handshakes of clients that count as a fault.
 const FEW: u64 = 5;
 
-/// A server with one VIP to try it with.
+/// A server and one VIP, to be probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PathTarget {
-    /// Backend and server, in the form that commands take.
+    /// Backend and server, in the form that commands accept.
     pub(super) name: String,
     pub(super) backend: String,
     pub(super) server_name: String,
@@ -23,19 +23,19 @@ pub(super) struct PathTarget {
     pub(super) dsr: DsrKind,
 }
 
-/// Outcome of a probe of one server.
+/// Outcome of probing one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SeenOnPath {
-    /// Nothing was sent: the next hop's Ethernet address is unknown.
+    /// No SYN was sent, because the Ethernet address of the next hop is unknown.
     NoNextHop,
-    /// An answer to the SYN.
+    /// The server answered the SYN.
     Answer(VipAnswer),
     /// The server answered an ARP request for the VIP.
     HasVip,
-    /// No answer. Holds the error of a connection to the server's own address; `None` if that was
-    /// accepted.
+    /// The server did not answer. Holds the error of a connection to the server's own address;
+    /// `None` if the server accepted that connection.
     Silence(Option<ErrorKind>),
-    /// The probe failed before it was sent.
+    /// The probe could not be sent.
     NotTried,
 }
 
@@ -46,30 +46,30 @@ enum PathLeg {
     Return,
 }
 
-/// Handshakes of clients with a server, as the running convey counts them.
+/// Handshakes of clients with a server, counted by the running convey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ClientHandshakes {
     /// Handshakes completed since convey started.
     pub(super) completed: u64,
     /// Handshakes completed while doctor ran.
     pub(super) completed_meanwhile: u64,
-    /// Handshakes begun since the last completed one.
+    /// Handshakes that clients have begun since the last completed handshake.
     pub(super) in_vain: u64,
 }
 
 impl ClientHandshakes {
-    /// Whether clients reach the server now, whatever the outcome of doctor's probe.
+    /// Whether the server completes handshakes with clients now, whatever the outcome of the probe.
     fn are_served(self) -> bool {
         self.completed_meanwhile > 0
     }
 
-    /// Whether the last client was served.
+    /// Whether the last handshake of a client succeeded.
     fn was_last_served(self) -> bool {
         self.completed > 0 && self.in_vain == 0
     }
 }
 
-/// Finding for the leg that failed, if there is one.
+/// Finding for the leg of the path that failed; `None` if both work.
 pub(super) fn diagnosis(
     target: &PathTarget,
     seen: SeenOnPath,
@@ -93,7 +93,7 @@ pub(super) fn diagnosis(
             Some(found)
         }
         _ if clients.are_served() => None,
-        // Rules of the server may exclude the VIP, which is the source of doctor's probe.
+        // Rules of the server may exclude the VIP, which is the source address of doctor's probe.
         SeenOnPath::Answer(VipAnswer::WrongSource { .. }) if clients.was_last_served() => None,
         SeenOnPath::Answer(VipAnswer::Accepted) => {
             if in_vain < FEW {
@@ -135,13 +135,13 @@ pub(super) fn diagnosis(
     }
 }
 
-/// Finding for a server that does not answer. The connection to its own address shows whether the
-/// host is up.
+/// Finding for a server that does not answer the probe. `met` is the error of a connection to the
+/// server's own address, which shows whether the host is up.
 fn silent(target: &PathTarget, met: Option<ErrorKind>) -> Diagnosis {
     let PathTarget { server: own, vip, .. } = target;
     let does = match met {
         None => Some("accepts"),
-        // The host is up. Its service may listen on the VIP only.
+        // The host is up; its service may listen only on the VIP.
         Some(ErrorKind::ConnectionRefused) => Some("refuses"),
         Some(_) => None,
     };

@@ -1,7 +1,7 @@
-//! Probes of servers of mode `dsr`: doctor sends a connection as convey forwards it, and reports
-//! which leg failed.
+//! Probes servers of mode `dsr`. Doctor sends a connection like convey does, and reports the leg of
+//! the path that failed.
 //!
-//! `probe` sends and receives, `judge` interprets the answers.
+//! `probe` sends and receives packets, `judge` interprets the answers.
 
 mod judge;
 mod probe;
@@ -19,19 +19,21 @@ use convey_model::{
 };
 use judge::{ClientHandshakes, PathTarget};
 
-/// Most probes at once: each takes a port of this host.
+/// Maximum number of parallel probes. Each probe uses a port of this host.
 const AT_ONCE: usize = 256;
 
-/// Most checks of the neighbour table; the kernel gives up after 3 seconds.
+/// Maximum number of reads of the neighbour table. The kernel gives up resolving a neighbour after
+/// 3 seconds.
 const LOOKS: u32 = 35;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Longer than the interval at which the running convey counts handshakes.
+/// Pause between two readings of handshake counters. It is longer than the interval at which the
+/// running convey updates them.
 const COUNTED_EVERY: Duration = Duration::from_millis(1_200);
 
-/// Faults that keep servers of mode `dsr` from answering clients. Servers with a `known` fault are
-/// left out, and so are those that a fault of this host explains. Without the VIP on this host no
-/// server can be tried.
+/// Findings for faults that keep servers of mode `dsr` from answering clients. Servers with a
+/// `known` fault, and servers and VIPs that are `explained`, are left out. Servers can be probed
+/// only if this host has the VIP.
 pub fn check(config: &Config, known: &[Diagnosis], explained: &Explained) -> Vec<Diagnosis> {
     let mut targets = targets(config);
     let is_known = |ip: IpAddr| known.iter().any(|fault| is_about(fault, ip));
@@ -64,21 +66,21 @@ pub fn check(config: &Config, known: &[Diagnosis], explained: &Explained) -> Vec
     judge(&|target| after.clients(&before, target))
 }
 
-/// A server with the path of its packets.
+/// A server, and the path of packets to it.
 struct PathToServer {
     target: PathTarget,
-    /// Source address of the probe, in place of a client.
+    /// Source address of the probe; it takes the place of a client's address.
     client: IpAddr,
     hop: Option<NextHop>,
 }
 
-/// Whether the commands of a finding are for the host with this address.
+/// Whether a finding has commands for the host with this address.
 fn is_about(fault: &Diagnosis, ip: IpAddr) -> bool {
     let on = fault.on.as_deref().unwrap_or_default();
     on.ends_with(&format!("({ip})")) || on.starts_with(&format!("{ip} "))
 }
 
-/// All servers that clients reach by TCP, once for each address of their frontends.
+/// All servers that clients reach over TCP, once for each address of their frontends.
 fn targets(config: &Config) -> Vec<PathTarget> {
     let mut targets = Vec::new();
     let frontends = config.frontends.iter().filter(|frontend| frontend.mode.is_dsr());
@@ -86,7 +88,7 @@ fn targets(config: &Config) -> Vec<PathTarget> {
         let Some(backend) = frontend.backend.as_deref().and_then(|name| config.backend(name)) else {
             continue;
         };
-        // Doctor's probes do not go through tunnels. Health checks with `via = "vip"` do.
+        // Doctor's probes do not use tunnels. Health checks with `via = "vip"` cover these servers.
         if backend.dsr.has_tunnel() {
             continue;
         }
@@ -109,7 +111,7 @@ fn targets(config: &Config) -> Vec<PathTarget> {
     targets
 }
 
-/// Paths of the targets whose VIP this host has.
+/// Paths to the targets whose VIP is on this host.
 async fn ways(targets: &[PathTarget]) -> std::io::Result<Vec<PathToServer>> {
     let netlink = Netlink::open()?;
     let mut table = netlink.table().await.map_err(std::io::Error::other)?;
@@ -123,7 +125,7 @@ async fn ways(targets: &[PathTarget]) -> std::io::Result<Vec<PathToServer>> {
         }
         for (ip, interface) in missing.into_iter().filter(|_| looks == 0) {
             let wanted = WantedNeighbour { interface, ip, is_ours: false, is_repeated: false };
-            // A neighbour that the kernel cannot find stays unresolved.
+            // On an error, the neighbour stays unresolved.
             let _ = netlink.resolve(wanted).await;
         }
         looks += 1;
@@ -162,7 +164,7 @@ fn way(target: &PathTarget, network: &NextHops, table: &NetworkTables) -> Option
     Some(PathToServer { target: target.clone(), client, hop })
 }
 
-/// Address of an interface that is not the VIP.
+/// Address of an interface, of the VIP's family, that is neither the VIP nor link-local.
 fn own_address(link: &Interface, vip: IpAddr) -> Option<IpAddr> {
     let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let mut own = link.addresses.iter().filter(|ip| ip.is_ipv4() == vip.is_ipv4() && **ip != vip);

@@ -1,5 +1,5 @@
-//! Sends SYNs and receives the answers through packet sockets, since the host's own stack has no
-//! such connections.
+//! Sends SYNs and receives the answers through packet sockets, because the host's own TCP stack
+//! does not know these connections.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -20,14 +20,14 @@ use super::judge::{ClientHandshakes, PathTarget, SeenOnPath};
 use crate::frames::{CAPTURE_TIMEOUT, open, send};
 use crate::statistics;
 
-/// Wait after each SYN, and number of SYNs.
+/// Wait for an answer to each SYN, and number of SYNs.
 const PATIENCE: Duration = Duration::from_millis(500);
 const TRIES: u8 = 3;
 
-/// Longest wait for a connection to a server's own address.
+/// Maximum wait for a connection to a server's own address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A probe in progress. Its port stays taken until it is dropped.
+/// A probe in progress. It holds a port of this host until it is dropped.
 struct Probing<'a> {
     at: usize,
     way: &'a PathToServer,
@@ -36,10 +36,10 @@ struct Probing<'a> {
     _port: Socket,
 }
 
-/// Outcome of a probe, by index.
+/// Index of a probe, with its outcome.
 type Heard = (usize, SeenOnPath);
 
-/// Runs all probes at once; returns their outcomes in order.
+/// Runs all probes in parallel; returns their outcomes in order.
 pub(super) fn all(ways: &[PathToServer]) -> Vec<SeenOnPath> {
     let mut seen: Vec<SeenOnPath> = ways
         .iter()
@@ -56,7 +56,7 @@ pub(super) fn all(ways: &[PathToServer]) -> Vec<SeenOnPath> {
         for heard in threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()) {
             seen[heard.0] = heard.1;
         }
-        // Connects to the own address of servers that were silent, to see whether they are up.
+        // Connects to the own address of each silent server, to find out whether its host is up.
         let silent = ways.iter().zip(&mut seen).filter(|(_, seen)| matches!(seen, SeenOnPath::Silence(_)));
         for (way, seen) in silent {
             scope.spawn(move || {
@@ -79,7 +79,7 @@ fn begin(at: usize, way: &PathToServer) -> Option<Probing<'_>> {
     Some(Probing { at, way, hop: way.hop?, probe, _port: port })
 }
 
-/// Sends probes on one interface, and repeats those without an answer.
+/// Sends the probes of one interface, and repeats those that get no answer. Returns the outcomes.
 fn listen(interface: u32, probing: Vec<&Probing>) -> Vec<Heard> {
     let Some((mut sender, receiver)) = open(interface) else { return Vec::new() };
     let (over, (tell, told)) = (AtomicBool::new(false), channel());
@@ -102,7 +102,7 @@ fn listen(interface: u32, probing: Vec<&Probing>) -> Vec<Heard> {
                 add(&mut heard, at, seen);
             }
         }
-        // A server's ARP reply may come after its SYN-ACK.
+        // A server's ARP reply may arrive after its SYN-ACK.
         while let Ok((at, seen)) = told.recv_timeout(CAPTURE_TIMEOUT) {
             add(&mut heard, at, seen);
         }
@@ -120,8 +120,8 @@ fn listen(interface: u32, probing: Vec<&Probing>) -> Vec<Heard> {
     heard
 }
 
-/// Adds an outcome. `HasVip` overrides others: a server that answers ARP for the VIP accepts
-/// connections, too.
+/// Adds an outcome. `HasVip` overrides other outcomes, because a server that answers ARP for the
+/// VIP may also accept connections.
 fn add(heard: &mut Vec<Heard>, at: usize, seen: SeenOnPath) {
     match heard.iter_mut().find(|(of, _)| *of == at) {
         Some(known) if seen == SeenOnPath::HasVip => known.1 = seen,
@@ -130,7 +130,7 @@ fn add(heard: &mut Vec<Heard>, at: usize, seen: SeenOnPath) {
     }
 }
 
-/// Sends received answers to the channel until `over` is set.
+/// Receives answers, and sends their outcomes to the channel until `over` is set.
 fn hear(
     mut frames: Box<dyn DataLinkReceiver>,
     probing: &[&Probing],
@@ -156,8 +156,8 @@ fn hear(
     }
 }
 
-/// ARP request for the VIP, which servers of `dsr = "l2"` must not answer. IPv6 needs none: Linux
-/// does not answer there.
+/// ARP request for the VIP, which servers with `dsr = "l2"` must not answer; `None` for other
+/// servers. IPv6 needs no such check, because Linux does not answer for a VIP on another interface.
 fn question(one: &Probing) -> Option<Vec<u8>> {
     let (IpAddr::V4(vip), IpAddr::V4(client)) = (one.way.target.vip.ip(), one.way.client) else {
         return None;
@@ -172,7 +172,7 @@ fn question(one: &Probing) -> Option<Vec<u8>> {
     }
 }
 
-/// EtherType, and the ARP fields from hardware type to operation (RFC 826).
+/// EtherType of ARP, followed by the ARP fields from hardware type to operation (RFC 826).
 const ARP_REQUEST: [u8; 10] = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
 const ARP_REPLY: [u8; 10] = [8, 6, 0, 1, 8, 0, 6, 4, 0, 2];
 
@@ -184,7 +184,7 @@ fn has_vip(one: &Probing, frame: &[u8]) -> bool {
         && frame.get(28..32) == Some(&vip.octets())
 }
 
-/// Statistics of the running convey; empty if none runs.
+/// Statistics of the running convey; empty if convey is not running.
 pub(super) struct RunningStatistics(Value);
 
 pub(super) fn running(listen: SocketAddr) -> RunningStatistics {
@@ -192,7 +192,7 @@ pub(super) fn running(listen: SocketAddr) -> RunningStatistics {
 }
 
 impl RunningStatistics {
-    /// Handshakes of clients with a server since an earlier count.
+    /// Handshakes of clients with a server, and their number since the earlier statistics `before`.
     pub(super) fn clients(&self, before: &RunningStatistics, target: &PathTarget) -> ClientHandshakes {
         let completed = self.count(target, "completed");
         let is_known = before.0.is_object();

@@ -1,4 +1,4 @@
-//! Lists the rules of this host.
+//! Lists the packet filter rules of this host.
 
 use std::process::Stdio;
 
@@ -6,7 +6,7 @@ use convey_dataplane::programs;
 
 use super::{Ruleset, Table, Tool, read_json, read_save};
 
-/// Programs that list iptables rules. For legacy iptables, with the `/proc` file of the names of
+/// Programs that list iptables rules. For legacy iptables, also the `/proc` file with the names of
 /// its tables.
 const SAVES: [(&str, Tool, Option<&str>); 4] = [
     ("iptables-save", Tool::Iptables, None),
@@ -16,14 +16,14 @@ const SAVES: [(&str, Tool, Option<&str>); 4] = [
 ];
 
 impl Ruleset {
-    /// Rules from `nft` and both kinds of `iptables`, and the requirement for `nft` if it failed. A
-    /// program that is missing has set no rules.
+    /// Rules from `nft` and from both kinds of `iptables`. The second value is the missing
+    /// requirement if `nft` failed. A program that is missing cannot have set rules.
     pub(crate) fn of_host() -> (Ruleset, Option<String>) {
         let mut tables: Vec<Table> = Vec::new();
         let mut is_in_nft: Vec<(String, String)> = Vec::new();
         let mut had: Vec<String> = Vec::new();
         for (program, tool, names) in SAVES {
-            // Without tables there is nothing to list, and listing would create them.
+            // Without tables there are no rules, and the program would create the tables.
             let is_in_use = |names| std::fs::read_to_string(names).is_ok_and(|text| !text.trim().is_empty());
             if !names.is_none_or(is_in_use) {
                 continue;

@@ -1,10 +1,10 @@
-//! Parser of the output of `iptables-save` into [`Table`]s. Pure.
+//! Parses the output of `iptables-save` into [`Table`]s. Pure.
 
 use std::net::IpAddr;
 
 use super::{Action, Base, Chain, Condition, NewSource, Rule, Subject, Table, Tool, Value, Values};
 
-/// Tables in the output.
+/// Parses the tables in the output of `iptables-save`.
 pub fn read_save(text: &str, tool: Tool) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
     for line in text.lines() {
@@ -26,7 +26,7 @@ pub fn read_save(text: &str, tool: Tool) -> Vec<Table> {
     tables
 }
 
-/// Parses `INPUT DROP [0:0]`; user-defined chains have no policy.
+/// Parses a chain such as `INPUT DROP [0:0]`. User-defined chains have no policy.
 fn read_chain(text: &str, table: &str) -> Option<Chain> {
     let mut words = text.split(' ');
     let (name, policy) = (words.next()?, words.next()?);
@@ -60,7 +60,7 @@ fn read_rule(text: &str, number: u64) -> Rule {
                 skip(&mut words);
                 continue;
             }
-            // `-j` is the last condition: options of the target follow.
+            // Conditions end with `-j`; the options of the target follow.
             "-j" => {
                 rule.actions.extend(words.next().and_then(|target| match target {
                     "MASQUERADE" | "SNAT" => Some(Action::SourceNat(new_source(words.clone()))),
@@ -93,7 +93,7 @@ fn read_rule(text: &str, number: u64) -> Rule {
     rule
 }
 
-/// Skips one word, or several within quotes.
+/// Skips one word, or several words within quotes.
 fn skip<'a>(words: &mut impl Iterator<Item = &'a str>) {
     let Some(first) = words.next() else { return };
     if first.starts_with('"') && !(first.len() > 1 && first.ends_with('"')) {
@@ -108,14 +108,15 @@ fn target(word: &str) -> Option<Action> {
         "REJECT" => Some(Action::Reject),
         "RETURN" => Some(Action::Return),
         "REDIRECT" | "DNAT" | "TPROXY" => Some(Action::Redirect),
-        // Targets of extensions change or count the packet, and evaluation continues.
+        // Targets of extensions change or count the packet. Evaluation continues with the next
+        // rule.
         _ if word.chars().all(|letter| letter.is_ascii_uppercase()) && is_extension(word) => None,
         _ => Some(Action::Jump(word.to_owned())),
     }
 }
 
-/// Parses `--to-ports 1024-33767` and `--to-source 10.0.0.1:1024-33767`; a range of addresses
-/// counts as any.
+/// Parses `--to-ports 1024-33767` and `--to-source 10.0.0.1:1024-33767`. A range of addresses is
+/// treated as any address.
 fn new_source<'a>(mut words: impl Iterator<Item = &'a str>) -> NewSource {
     let mut source = NewSource::default();
     while let Some(word) = words.next() {
@@ -152,7 +153,7 @@ fn value(subject: Subject, text: &str) -> Value {
             None => Value::read(text),
         },
         Subject::State => Value::Word(text.to_lowercase()),
-        // nft writes `*` for the rest of a name.
+        // At the end of a name, nft writes `*` where iptables writes `+`.
         Subject::InInterface | Subject::OutInterface => Value::Word(text.replace('+', "*")),
         _ => Value::read(text),
     }

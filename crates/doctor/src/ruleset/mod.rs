@@ -1,8 +1,8 @@
-//! Packet filter of a host, from the output of `nft` and `iptables-save`, and its effect on a
-//! packet.
+//! Packet filter rules of a host, from the output of `nft` and `iptables-save`, and their effect on
+//! a packet.
 //!
-//! `Ruleset::of_host` gathers the rules, the rest is pure. Not every rule can be evaluated; one
-//! that cannot never counts as a drop.
+//! `Ruleset::of_host` gathers the rules, everything else is pure. Some rules cannot be evaluated;
+//! such a rule never counts as a drop.
 
 mod gather;
 mod iptables;
@@ -21,10 +21,10 @@ pub use taking_rule::{TakenHow, TakingRule};
 pub(crate) use walk::within;
 pub use walk::{Fate, JudgedPacket, PacketEnd};
 
-/// Hooks that an incoming packet passes, in order.
+/// Netfilter hooks that an incoming packet passes, in order.
 pub const HOOKS_IN: &[&str] = &["ingress", "prerouting", "input"];
 
-/// Hooks that a packet of this host passes.
+/// Netfilter hooks that an outgoing packet of this host passes, in order.
 pub const HOOKS_OUT: &[&str] = &["output", "postrouting", "egress"];
 
 /// All packet filter rules of a host.
@@ -37,7 +37,7 @@ pub struct Ruleset {
 /// Table of nftables or iptables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Program that changes the table.
+    /// Program that manages the table.
     pub tool: Tool,
     /// Address family: `inet`, `ip`, `ip6`, `arp` and so on.
     pub family: String,
@@ -45,11 +45,11 @@ pub struct Table {
     pub name: String,
     /// Chains of the table.
     pub chains: Vec<Chain>,
-    /// Named sets, which rules refer to with `@`.
+    /// Named sets; rules refer to them as `@NAME`.
     sets: Vec<(String, Vec<Value>)>,
 }
 
-/// The program that a table belongs to.
+/// Program that manages a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tool {
     /// `nft`.
@@ -65,7 +65,7 @@ pub enum Tool {
 pub struct Chain {
     /// Name of the chain.
     pub name: String,
-    /// Hook of a base chain; `None` if only jumps lead to the chain.
+    /// Hook of a base chain; `None` if packets reach the chain only by jumps.
     pub base: Option<Base>,
     /// Rules in order.
     pub rules: Vec<Rule>,
@@ -74,11 +74,11 @@ pub struct Chain {
 /// Hook and policy of a base chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Base {
-    /// `input`, `output`, `prerouting`, `postrouting` and so on.
+    /// Name of the hook: `input`, `output`, `prerouting`, `postrouting` and so on.
     pub hook: String,
-    /// Priority: lower ones see a packet first.
+    /// Priority of the chain. Chains with a lower number process a packet first.
     pub priority: i64,
-    /// Whether the policy drops packets that no rule decides.
+    /// Whether the policy drops packets if no rule accepts them.
     pub drops: bool,
     /// Interfaces that the chain is bound to; empty means all.
     pub devices: Vec<String>,
@@ -87,11 +87,11 @@ pub struct Base {
 /// Rule of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Handle of the rule (nft), or its number in the chain (iptables).
+    /// Handle of the rule (nft), or number of the rule in its chain (iptables).
     pub number: u64,
-    /// Conditions, which must all hold.
+    /// Conditions of the rule; all of them must hold.
     conditions: Vec<Condition>,
-    /// Actions of the rule once the conditions hold.
+    /// Actions of the rule if its conditions hold.
     actions: Vec<Action>,
 }
 
@@ -109,7 +109,7 @@ enum Action {
     SetSource(IpAddr),
     /// Source NAT of the connection.
     SourceNat(NewSource),
-    /// Map from the value of a property to an action; the first match counts.
+    /// Map from the values of a packet property to actions; the first match applies.
     Map(Subject, Vec<(Value, Action)>),
 }
 
@@ -121,7 +121,7 @@ enum Condition {
         values: Values,
         negated: bool,
     },
-    /// Condition that cannot be evaluated here: rates, marks, other modules.
+    /// Condition that doctor cannot evaluate, such as rates, marks and other modules.
     Unknown,
 }
 
@@ -135,9 +135,9 @@ enum Values {
 /// A property of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
-    /// `ipv4` or `ipv6`.
+    /// Address family: `ipv4` or `ipv6`.
     Family,
-    /// `ip`, `ip6`, `arp`.
+    /// EtherType: `ip`, `ip6` or `arp`.
     EtherType,
     Protocol,
     Source,
@@ -156,31 +156,31 @@ enum Value {
     Numbers(u64, u64),
     Network(IpAddr, u8),
     Addresses(IpAddr, IpAddr),
-    /// A value that the doctor cannot interpret.
+    /// A value that doctor cannot interpret.
     Unknown,
 }
 
-/// Rule that rewrites the source of answers.
+/// Rule that rewrites the source of a server's answers to the VIP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceRule {
     /// Name of the table.
     pub table: String,
-    /// Outgoing interface, if the rule names one.
+    /// Outgoing interface; `None` if the rule applies to all interfaces.
     pub interface: Option<String>,
-    /// Original source, if the rule names one.
+    /// Original source address; `None` if the rule applies to all sources.
     pub server: Option<IpAddr>,
-    /// Rewritten source.
+    /// New source address.
     pub vip: IpAddr,
-    /// Source ports in the format of the scripts: `80` or `21000-21010`.
+    /// Source ports in the format of the scripts, such as `80` or `21000-21010`.
     pub ports: Vec<String>,
-    /// Protocols: TCP, UDP or both.
+    /// Protocols that the rule applies to: TCP, UDP or both.
     pub protocols: Vec<String>,
-    /// Destinations whose packets keep their source.
+    /// Destinations to which packets keep their original source.
     pub spared: Vec<IpAddr>,
 }
 
 impl Tool {
-    /// Command that changes the rules of the table.
+    /// Command that changes rules of the table.
     fn program(self) -> &'static str {
         match self {
             Tool::Nft => "nft",
@@ -191,7 +191,7 @@ impl Tool {
 }
 
 impl Ruleset {
-    /// Rules that rewrite the source of answers.
+    /// Rules that rewrite the source of answers to a VIP.
     pub fn source_rules(&self) -> Vec<SourceRule> {
         let rules = |table: &Table| -> Vec<SourceRule> {
             let rules = table.chains.iter().flat_map(|chain| &chain.rules);
@@ -200,7 +200,7 @@ impl Ruleset {
         self.tables.iter().flat_map(rules).collect()
     }
 
-    /// Whether a rule of the family `arp` names an address.
+    /// Whether a rule in a table of family `arp` contains this address.
     pub fn arp_names(&self, address: IpAddr) -> bool {
         let mut arp = self.tables.iter().filter(|table| table.family == "arp");
         arp.any(|table| {
@@ -221,7 +221,7 @@ impl Table {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    /// Values to compare with; `None` if the set was not read.
+    /// Values of a condition; `None` if they are in a named set that was not read.
     fn values<'a>(&'a self, values: &'a Values) -> Option<&'a [Value]> {
         match values {
             Values::These(values) => Some(values),
@@ -265,12 +265,12 @@ impl Value {
         Value::Network(ip, Value::full(ip))
     }
 
-    /// Prefix length of a single address.
+    /// Prefix length of a single address: 32 or 128.
     fn full(ip: IpAddr) -> u8 {
         if ip.is_ipv4() { 32 } else { 128 }
     }
 
-    /// Parses a word, number, network or address of a rule.
+    /// Parses a word, a number, a network or an address in a rule.
     fn read(text: &str) -> Value {
         if let Ok(number) = text.parse() {
             return Value::Numbers(number, number);

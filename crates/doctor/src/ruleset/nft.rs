@@ -1,10 +1,10 @@
-//! Parser of the JSON of `nft -j list ruleset` into [`Table`]s. Pure.
+//! Parses the JSON of `nft -j list ruleset` into [`Table`]s. Pure.
 
 use serde_json::Value as Json;
 
 use super::{Action, Base, Chain, Condition, NewSource, Rule, Subject, Table, Tool, Value, Values};
 
-/// Tables in the JSON; `None` if it is not from nft.
+/// Parses the tables in the JSON of nft; `None` if the text is not such JSON.
 pub fn read_json(text: &str) -> Option<Vec<Table>> {
     let json: Json = serde_json::from_str(text).ok()?;
     let mut tables: Vec<Table> = Vec::new();
@@ -63,7 +63,7 @@ fn rule(it: &Json) -> Rule {
                 }
                 None => may_accept(&mut rule),
             },
-            // A program in user space decides.
+            // A program in user space decides about the packet.
             "queue" => may_accept(&mut rule),
             "mangle" => rule.actions.extend(set_source(it)),
             // These statements let every packet pass.
@@ -87,7 +87,7 @@ fn action(kind: &str, it: &Json) -> Option<Action> {
         "accept" => Some(Action::Accept),
         "drop" => Some(Action::Drop),
         "reject" => Some(Action::Reject),
-        // Target of iptables without an nft equivalent.
+        // An iptables target that has no nft equivalent.
         "xt" if it["type"] == "target" && it["name"] == "REJECT" => Some(Action::Reject),
         "redirect" | "dnat" | "tproxy" | "fwd" => Some(Action::Redirect),
         "masquerade" | "snat" => Some(Action::SourceNat(new_source(it))),
@@ -102,7 +102,7 @@ fn action(kind: &str, it: &Json) -> Option<Action> {
 }
 
 /// Parses `masquerade to :1024-33767` and `snat to 10.0.0.1:1024-33767`. An address from a map or a
-/// range counts as any.
+/// range is treated as any address.
 fn new_source(it: &Json) -> NewSource {
     let port = |json: &Json| json.as_u64().and_then(|port| port.try_into().ok());
     let range = |json: &Json| Some((port(json.get(0)?)?, port(json.get(1)?)?));
@@ -120,7 +120,7 @@ fn set_source(it: &Json) -> Option<Action> {
     (field == "saddr").then_some(Action::SetSource(vip))
 }
 
-/// Parses one comparison, with the conditions that it implies.
+/// Parses a comparison into a condition, and adds the conditions that it implies.
 fn conditions(it: &Json) -> Vec<Condition> {
     let (subject, mut conditions) = subject(&it["left"]);
     let values = match it["right"].as_str() {
@@ -135,8 +135,8 @@ fn conditions(it: &Json) -> Vec<Condition> {
     conditions
 }
 
-/// Packet property on the left side of a comparison; `None` if the doctor does not model it.
-/// Returns also the conditions that the left side implies: `tcp dport` implies protocol TCP.
+/// Packet property on the left side of a comparison; `None` if doctor does not model it. Also
+/// returns the conditions that the left side implies: `tcp dport` implies that the protocol is TCP.
 fn subject(left: &Json) -> (Option<Subject>, Vec<Condition>) {
     if let Some(payload) = left.get("payload") {
         let (protocol, field) = (word(payload, "protocol"), word(payload, "field"));
@@ -209,7 +209,7 @@ fn value(json: &Json) -> Value {
     let read = match json {
         Json::Number(number) => number.as_u64().map(|number| Value::Numbers(number, number)),
         Json::String(text) => Some(Value::read(text)),
-        // An element with a timeout, a counter or a comment.
+        // The element has a timeout, a counter or a comment.
         _ => match (json.get("range"), json.get("prefix"), json.pointer("/elem/val")) {
             (Some(it), ..) => range(it),
             (_, Some(it), _) => prefix(it),

@@ -1,5 +1,5 @@
-//! Rules that give forwarded connections another source (`masquerade`, `snat`), and the ports that
-//! they may pick. Pure.
+//! Rules that give forwarded connections a new source (`masquerade`, `snat`), and the ports that
+//! these rules may pick. Pure.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -7,47 +7,48 @@ use std::ops::RangeInclusive;
 use super::walk::MAX_DEPTH;
 use super::{Action, Chain, Condition, JudgedPacket, Rule, Ruleset, Subject, Table, Tool, Value, Values};
 
-/// Lowest port for rules that doctor suggests: lower ones are for services.
+/// Lowest port in rules that doctor suggests. Lower ports are for services.
 const FIRST_PORT: u16 = 1024;
 
-/// New source of a translated connection.
+/// New source of a connection after source NAT.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct NewSource {
-    /// Source address; `None` if the kernel picks one of the outgoing interface.
+    /// Source address; `None` if the kernel picks an address of the outgoing interface.
     pub(super) address: Option<IpAddr>,
-    /// First and last port; `None` if the kernel keeps the port of the connection, or picks any.
+    /// First and last port; `None` if the kernel keeps the port of the connection or picks any
+    /// port.
     pub(super) ports: Option<(u16, u16)>,
 }
 
-/// Source ports of convey on this host.
+/// SNAT addresses and ports that convey uses on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnPorts {
     /// The SNAT addresses.
     pub addresses: Vec<IpAddr>,
-    /// The ports on them.
+    /// SNAT ports on these addresses.
     pub ports: RangeInclusive<u16>,
 }
 
-/// Rule that may give a connection of another host one of convey's source ports.
+/// Rule that may give a connection of another host one of convey's SNAT ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollidingRule {
-    /// Program that changes the table.
+    /// Program that manages the table.
     pub tool: Tool,
-    /// `ip`, `ip6` or `inet`.
+    /// Family of the table: `ip`, `ip6` or `inet`.
     pub family: String,
-    /// The table.
+    /// Name of the table.
     pub table: String,
-    /// The chain.
+    /// Name of the chain.
     pub chain: String,
     /// Handle (nft) or number (iptables) of the rule.
     pub rule: u64,
-    /// Commands that insert a rule with other ports before it. Empty if the rule has conditions
-    /// that the doctor cannot interpret, or if no ports are left.
+    /// Commands that insert a rule with other ports before this rule. Empty if the rule has
+    /// conditions that doctor cannot interpret, or if no ports are left.
     pub mend: Vec<String>,
 }
 
 impl CollidingRule {
-    /// Place of the rule for messages: `rule 5 of chain POSTROUTING (iptables, table nat)`.
+    /// Description of the rule for messages: `rule 5 of chain POSTROUTING (iptables, table nat)`.
     pub fn place(&self) -> String {
         match self.tool {
             Tool::Nft => format!(
@@ -72,7 +73,8 @@ impl OwnPorts {
         is_ours && source.ports.is_none_or(meets)
     }
 
-    /// Larger of the two port ranges below and above these ports, for other connections.
+    /// Ports for other connections: the larger of the ranges below and above convey's SNAT ports;
+    /// `None` if both are empty.
     pub fn others(&self) -> Option<RangeInclusive<u16>> {
         let below = FIRST_PORT..=self.ports.start().saturating_sub(1);
         let above = self.ports.end().saturating_add(1).max(FIRST_PORT)..=u16::MAX;
@@ -82,8 +84,9 @@ impl OwnPorts {
 }
 
 impl Ruleset {
-    /// Rules that may give a connection that begins with `packet` one of the `own` ports. A rule
-    /// before them that picks other ports for the same connections takes effect first.
+    /// Rules that may give a connection one of the `own` ports; `packet` is the first packet of the
+    /// connection. A rule is left out if an earlier rule picks other ports for the same
+    /// connections.
     pub fn colliding(&self, packet: &JudgedPacket, own: &OwnPorts) -> Vec<CollidingRule> {
         let (mut found, mut safe) = (Vec::new(), Vec::new());
         for (table, chain, _) in self.chains("postrouting", packet) {
@@ -96,30 +99,31 @@ impl Ruleset {
     }
 }
 
-/// Certain end of a chain.
+/// Outcome of a chain that is certain for the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// No rule decided.
     Through,
-    /// Evaluation of this table is done; the kernel continues with other tables.
+    /// The evaluation of this table ends; the kernel continues with other tables.
     Accepted,
-    /// The connection has its translated source.
+    /// The connection has its new source.
     Translated,
 }
 
-/// A new connection on its way through a table.
+/// Evaluation of a table for a new connection.
 struct Search<'a, 'b> {
     table: &'a Table,
     packet: &'a JudgedPacket,
     own: &'a OwnPorts,
-    /// Undecided conditions of earlier rules that pick a source that is not convey's.
+    /// Conditions, not decided by the packet, of earlier rules that pick a source other than
+    /// convey's.
     safe: &'b mut Vec<Vec<&'a Condition>>,
     found: &'b mut Vec<CollidingRule>,
 }
 
 impl<'a> Search<'a, '_> {
-    /// Follows the connection through a chain. `open` are the undecided conditions of the rules
-    /// that jump to it.
+    /// Evaluates a chain for the connection. `open` are the undecided conditions of the rules that
+    /// jump to the chain.
     fn chain(&mut self, chain: &'a Chain, open: &[&'a Condition], depth: u8) -> End {
         for rule in &chain.rules {
             let Some(more) = self.open(rule) else { continue };
@@ -149,7 +153,7 @@ impl<'a> Search<'a, '_> {
         End::Through
     }
 
-    /// Undecided conditions of a rule; `None` if a condition does not hold.
+    /// Conditions of a rule that the packet does not decide; `None` if a condition does not hold.
     fn open(&self, rule: &'a Rule) -> Option<Vec<&'a Condition>> {
         let mut open = Vec::new();
         for condition in &rule.conditions {
@@ -185,7 +189,7 @@ impl<'a> Search<'a, '_> {
         });
     }
 
-    /// Command that inserts a copy of the rule with other ports before it.
+    /// Commands that insert a copy of the rule, with other ports, before the rule.
     fn mend(
         &self,
         chain: &Chain,
@@ -201,7 +205,7 @@ impl<'a> Search<'a, '_> {
             .conditions
             .iter()
             .filter(|condition| !condition.is_of(Subject::Protocol) || *tool == Tool::Nft)
-            // An address implies its family.
+            // A condition on an address implies the family.
             .filter(|condition| !condition.is_of(Subject::Family) || !has_address)
             .map(|condition| condition.text(*tool))
             .collect();
@@ -244,7 +248,7 @@ impl Condition {
         matches!(self, Condition::Is { subject: of, .. } if *of == subject)
     }
 
-    /// Condition in the syntax of the program; `None` if that is unknown.
+    /// Condition in the syntax of the program; `None` if doctor does not know the syntax.
     fn text(&self, tool: Tool) -> Option<String> {
         let Condition::Is { subject, values, negated } = self else { return None };
         let texts: Vec<String> = match values {
@@ -297,7 +301,8 @@ impl Condition {
 }
 
 impl Values {
-    /// `ip saddr` or `ip6 saddr`, depending on the family of the addresses; `None` for a named set.
+    /// `ip saddr` or `ip6 saddr` (or `daddr`), depending on the family of the addresses; `None` for
+    /// a named set.
     fn family_key(&self, field: &str) -> Option<&'static str> {
         let Values::These(values) = self else { return None };
         let is_v6 = values.iter().any(|value| match value {
@@ -349,7 +354,7 @@ mod tests {
         found(read_save(&text, Tool::Iptables))
     }
 
-    /// nft table with one rule for each list of expressions.
+    /// nft tables with one rule for each list of expressions.
     fn listed(rules: &[&str]) -> Vec<Table> {
         let rules = rules.iter().enumerate().map(|(number, expr)| {
             let handle = number + 4;

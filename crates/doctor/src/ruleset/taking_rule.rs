@@ -1,10 +1,11 @@
-//! Rules and policies that take a packet, and the commands that let the packet pass. Pure.
+//! Rules and policies that drop, reject or redirect a packet, and commands that let the packet
+//! pass. Pure.
 
 use std::net::IpAddr;
 
 use super::{JudgedPacket, PacketEnd, Tool};
 
-/// Effect of a rule on a packet that it takes.
+/// Effect of a rule that takes a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TakenHow {
     /// Drops the packet without an error to the sender.
@@ -15,12 +16,12 @@ pub enum TakenHow {
     Redirects,
 }
 
-/// Rule or policy that certainly takes a packet.
+/// Rule or policy that certainly drops, rejects or redirects a packet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TakingRule {
     /// Effect on the packet.
     pub how: TakenHow,
-    /// Program that changes the table.
+    /// Program that manages the table.
     pub tool: Tool,
     /// Address family: `inet`, `ip` and so on.
     pub family: String,
@@ -53,8 +54,9 @@ impl TakingRule {
         format!("{by} of chain {chain} ({place}) {does}")
     }
 
-    /// Commands that insert rules for such packets before it, one for all addresses of a protocol
-    /// and a port. Without a port the rule matches by protocol only.
+    /// Commands that insert rules for such packets before this rule. There is one command for all
+    /// addresses with the same protocol and port. Without a port, the new rule matches only the
+    /// protocol.
     pub(crate) fn mend(&self, packets: &[&JudgedPacket]) -> Vec<String> {
         let mut all: Vec<(SparedPackets, Vec<IpAddr>)> = Vec::new();
         for packet in packets {
@@ -94,12 +96,12 @@ impl TakingRule {
     }
 }
 
-/// Match of the packets to let through, except for the address of their server or VIP.
+/// Match of the packets to let through, without the address of their server or VIP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SparedPackets {
     is_v6: bool,
     protocol: &'static str,
-    /// `d` to match the destination, `s` to match the source.
+    /// `d` to match the destination port, `s` to match the source port.
     side: char,
     port: Option<u16>,
     has_ip: bool,

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Table of an operator and the one of `tc/dsr-server-nft.sh`, as nft 1.0.6 prints them.
+/// Table of an operator and the table of `tc/dsr-server-nft.sh`, in the output format of nft 1.0.6.
 const NFT: &str = r#"{"nftables": [{"metainfo": {"version": "1.0.6", "json_schema_version": 1}},
 {"table": {"family": "inet", "name": "x", "handle": 2}},
 {"set": {"family": "inet", "name": "ports", "table": "x", "type": "inet_service", "handle": 3, "elem": [443, {"elem": {"val": 8080, "comment": "web"}}]}},
@@ -51,8 +51,8 @@ fn request(protocol: &'static str, port: u16, interface: &str) -> JudgedPacket {
     }
 }
 
-/// Whether the packet is rejected (`true`) or dropped, and the number of the rule; `None` if it
-/// passes.
+/// Whether the packet is rejected (`true`) or dropped (`false`), and the number of the rule; `None`
+/// if the packet passes.
 fn lost(rules: &Ruleset, packet: &JudgedPacket) -> Option<(bool, Option<u64>)> {
     match rules.fate(packet, &["prerouting", "input"]) {
         Fate::Passes(_) => None,
@@ -69,7 +69,7 @@ fn nftables_are_followed_by_policy_set_map_and_jump() {
         ("tcp", 8080, "eth7", None),
         ("tcp", 443, "wan", Some((false, None))),
         ("tcp", 81, "eth0", Some((false, None))),
-        // Some clients are in that network.
+        // Only some clients are in that network.
         ("udp", 53, "eth0", None),
         ("udp", 61, "eth0", Some((false, None))),
     ] {
@@ -96,7 +96,7 @@ fn iptables_are_followed_too() {
         ("tcp", 22, "eth0", None),
         ("tcp", 81, "eth0", Some((false, Some(6)))),
         ("tcp", 81, "lo", None),
-        // A rate limit lets five packets a second in.
+        // A rate limit admits five packets per second.
         ("udp", 53, "eth0", None),
     ] {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Effect of rules on a packet. Pure.
+//! Evaluates rules for a packet. Pure.
 
 use std::net::IpAddr;
 
@@ -6,13 +6,13 @@ use convey_model::Prefix;
 
 use super::{Action, Base, Chain, Condition, Rule, Ruleset, Subject, Table, TakenHow, TakingRule, Value};
 
-/// Depth of jumps that are followed; the kernel allows 16.
+/// Maximum depth of jumps, which is also the limit of the kernel.
 pub(super) const MAX_DEPTH: u8 = 16;
 
 /// Source or destination of a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PacketEnd {
-    /// Any client, and not one certain host.
+    /// Any client; no specific host.
     #[default]
     Client,
     /// Host with this address.
@@ -27,7 +27,7 @@ impl From<Option<IpAddr>> for PacketEnd {
     }
 }
 
-/// Packet to follow through the rules. `None` in a field means any value.
+/// A packet for which rules are evaluated. `None` in a field means any value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JudgedPacket {
     /// Whether the packet is IPv6.
@@ -46,30 +46,31 @@ pub struct JudgedPacket {
     pub in_interface: Option<String>,
     /// Outgoing interface.
     pub out_interface: Option<String>,
-    /// State in connection tracking: `new` or `established`.
+    /// State of the connection in conntrack, such as `new` or `established`.
     pub state: &'static str,
 }
 
-/// Fate of a packet.
+/// Outcome of the rules for a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// The packet passes, or may pass, with this source.
+    /// The packet passes or may pass; the source is its address after the rules.
     Passes(PacketEnd),
-    /// A rule certainly takes the packet.
+    /// A rule certainly drops, rejects or redirects the packet.
     Lost(TakingRule),
 }
 
-/// End of a chain.
+/// Outcome of a chain.
 enum End {
     Accept,
     /// No rule decided.
     Through,
-    /// Taken by the chain of this name, and by this rule.
+    /// The packet is taken: effect, name of the chain, and number of the rule (`None` for the
+    /// policy).
     Taken(TakenHow, String, Option<u64>),
 }
 
 impl Ruleset {
-    /// Fate of a packet in the chains of these hooks, in order.
+    /// Evaluates the chains of these hooks for a packet, in order.
     pub fn fate(&self, packet: &JudgedPacket, hooks: &[&str]) -> Fate {
         let mut packet = packet.clone();
         for hook in hooks {
@@ -112,11 +113,11 @@ impl Base {
     }
 }
 
-/// A packet on its way through a table.
+/// Evaluation of a table for a packet.
 struct Walk<'a> {
     table: &'a Table,
     packet: &'a mut JudgedPacket,
-    /// Whether a rule that cannot be evaluated may have accepted the packet.
+    /// Whether the packet may have been accepted by a rule that cannot be evaluated.
     may_pass: bool,
 }
 
@@ -168,7 +169,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The action itself, or the one that a map selects. A map that cannot be evaluated may accept.
+    /// Returns the action itself, or the action that a map selects. A map that cannot be evaluated
+    /// may accept the packet.
     fn resolve(&mut self, action: &Action) -> Option<Action> {
         let Action::Map(subject, pairs) = action else { return Some(action.clone()) };
         for (value, action) in pairs {
@@ -181,7 +183,7 @@ impl Walk<'_> {
         None
     }
 
-    /// Whether all conditions hold; `None` if that is undecided.
+    /// Whether all conditions of a rule hold; `None` if doctor cannot decide.
     fn holds(&self, rule: &Rule) -> Option<bool> {
         let mut all = Some(true);
         for condition in &rule.conditions {
@@ -200,7 +202,7 @@ impl Walk<'_> {
 }
 
 impl JudgedPacket {
-    /// Whether a condition of a rule in `table` holds; `None` if that is undecided.
+    /// Whether a condition of a rule in `table` holds; `None` if doctor cannot decide.
     pub(super) fn meets(&self, condition: &Condition, table: &Table) -> Option<bool> {
         let Condition::Is { subject, values, negated } = condition else { return None };
         let values = table.values(values)?;

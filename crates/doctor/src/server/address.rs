@@ -1,4 +1,5 @@
-//! Whether a server has the VIP if its packets need it, and does not answer ARP for it. Pure.
+//! Checks that a server has the VIP if it needs the VIP, and that the server does not answer ARP
+//! for the VIP. Pure.
 
 use std::net::IpAddr;
 
@@ -9,7 +10,7 @@ use super::setup::ServerSetup;
 use super::{finding, script};
 use crate::{Diagnosis, Severity};
 
-/// Findings about the VIP's interface and prefix, and ARP.
+/// Findings about the interface and the prefix length of the VIP, and about ARP.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     match setup.dsr {
         DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => [place(setup, facts), silence(setup, facts)].concat(),
@@ -63,8 +64,8 @@ fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     )
 }
 
-/// Whether the VIP is the only address of this interface that others can reach. Only neighbours
-/// reach a link-local address.
+/// Whether other hosts can reach this interface only by the VIP. Link-local addresses do not count,
+/// because only neighbours reach them.
 fn is_only_address(vip: IpAddr, link: &HostLink) -> bool {
     let is_other = |ip: &IpAddr| match ip {
         IpAddr::V4(_) => vip.is_ipv4() && *ip != vip,
@@ -74,7 +75,7 @@ fn is_only_address(vip: IpAddr, link: &HostLink) -> bool {
 }
 
 /// Finding for a server that answers ARP for the VIP. IPv6 needs no setting: a host answers only
-/// for addresses of the interface that the request comes in on.
+/// for addresses of the interface on which the request arrives.
 fn silence(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let vip = setup.vip;
     let on_lo = facts.links_with(vip).any(|link| link.is_loopback);
@@ -83,7 +84,7 @@ fn silence(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     }
     let is_loud = |link: &HostLink| link.arp_ignore == 0 || link.arp_announce < 2;
     let has_v4 = |link: &HostLink| link.addresses.iter().any(|(ip, _)| ip.is_ipv4());
-    // ARP requests for the VIP arrive on the interface with the VIP's network.
+    // ARP requests for the VIP arrive on the interface whose network contains the VIP.
     let asked: Vec<&HostLink> = match facts.way_in(vip, None) {
         Some(link) => vec![link],
         None => facts.links.iter().filter(|link| !link.is_loopback && has_v4(link)).collect(),

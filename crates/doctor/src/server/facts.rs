@@ -4,34 +4,34 @@ use std::net::IpAddr;
 
 use crate::ruleset::{Ruleset, SourceRule, within};
 
-/// State of the host.
+/// State of the host that is examined.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServerFacts {
     pub(super) links: Vec<HostLink>,
     /// Known neighbours on the link, with their Ethernet addresses.
     pub(super) neighbours: Vec<(IpAddr, String)>,
-    /// Route of answers to clients outside this host's networks; `None` without a route.
+    /// Route of answers to distant clients; `None` if there is no route.
     pub(super) way_out: Option<WayOut>,
-    /// Whether there are routes through routers, at least to some networks.
+    /// Whether this host has routes through routers, at least to some networks.
     pub(super) has_routers: bool,
     pub(super) gateway: Option<RouterFacts>,
-    /// Routers on the link that answers could leave by, other than the balancer. Doctor looks for
-    /// them if the gateway is no router.
+    /// Routers on the link that could forward answers, without the balancer. Doctor searches for
+    /// them only if the gateway does not work as a router.
     pub(super) routers: Vec<IpAddr>,
-    /// Ethernet address that answers on the link for the VIP: the balancer's.
+    /// Ethernet address of the host that answers for the VIP on the link, usually the balancer.
     pub(super) vip_owner: Option<String>,
     pub(super) sockets: Vec<ServerSocket>,
     pub(super) rules: Ruleset,
-    /// Port of the socket that decapsulates GUE.
+    /// Port of the socket that decapsulates GUE; `None` if there is no such socket.
     pub(super) gue_port: Option<u16>,
-    /// Rules of the scripts that use `tc`.
+    /// Rules of the scripts that are made with `tc`.
     pub(super) tc: Vec<SourceRule>,
-    /// Folder of the scripts.
+    /// Directory of the scripts.
     pub(super) scripts: String,
 }
 
-/// Interface. Settings are effective ones: the larger of the interface's own value and that of
-/// `all`.
+/// Network interface. Its settings are effective values: the larger of the interface's value and
+/// the value of `all`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct HostLink {
     pub(super) name: String,
@@ -50,7 +50,7 @@ pub(super) struct HostLink {
 pub(super) struct WayOut {
     pub(super) interface: String,
     pub(super) router: Option<IpAddr>,
-    /// Source address of this host on the route.
+    /// Source address that this host uses on the route.
     pub(super) source: Option<IpAddr>,
 }
 
@@ -59,10 +59,10 @@ pub(super) struct WayOut {
 pub(super) struct RouterFacts {
     /// Ethernet address; `None` if the router does not answer.
     pub(super) mac: Option<String>,
-    /// Whether the router reported that a packet with one hop left expired, as routers do.
+    /// Whether the router reported that the last hop of a packet expired, as routers do.
     pub(super) forwards: bool,
-    /// Longest packet within the MTU of the interface that the router answered; `None` if it
-    /// answers no echo request.
+    /// Length in bytes of the longest packet, within the interface's MTU, that the router answered;
+    /// `None` if it answered no echo request.
     pub(super) longest: Option<u32>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct RouterFacts {
 pub(super) struct ServerSocket {
     /// `tcp` or `udp`.
     pub(super) protocol: String,
-    /// Bound address; `None` for all addresses of both families.
+    /// Address that the socket is bound to; `None` for all addresses of both families.
     pub(super) address: Option<IpAddr>,
     pub(super) port: u16,
     /// Process that holds the socket, such as `nginx (process 12)`.
@@ -79,7 +79,7 @@ pub(super) struct ServerSocket {
 }
 
 impl HostLink {
-    /// Whether this device decapsulates packets of all senders and has no other use.
+    /// Whether this device decapsulates packets from all senders, and is used for nothing else.
     pub(super) fn takes_packets_out(&self) -> bool {
         TUNNEL_DEVICES.contains(&self.name.as_str())
             && !self.addresses.iter().any(|(ip, _)| !is_link_local(*ip))
@@ -97,13 +97,13 @@ impl ServerFacts {
         self.rules.tables.iter().any(|table| table.name == TUNNEL_TABLE)
     }
 
-    /// Whether this host decapsulates packets of tunnels.
+    /// Whether this host decapsulates packets from tunnels.
     pub(super) fn takes_packets_out(&self) -> bool {
         self.links.iter().any(HostLink::takes_packets_out)
     }
 
-    /// Interface of packets from the balancer: it is on the VIP's network, or has the server's
-    /// address.
+    /// Interface that receives packets from the balancer: its network contains the VIP, or it has
+    /// the server's address.
     pub(super) fn way_in(&self, vip: IpAddr, server: Option<IpAddr>) -> Option<&HostLink> {
         let real = || self.links.iter().filter(|link| !link.is_loopback);
         let has = |link: &&HostLink| {
@@ -114,13 +114,13 @@ impl ServerFacts {
             .or_else(|| real().find(|link| link.addresses.iter().any(|(ip, _)| Some(*ip) == server)))
     }
 
-    /// Interface of answers.
+    /// Interface that answers leave by; `None` if it is unknown.
     pub(super) fn leaves_by(&self, vip: IpAddr) -> Option<&str> {
         let way = self.way_out.as_ref().map(|way| way.interface.as_str());
         way.or_else(|| self.way_in(vip, None).map(|link| link.name.as_str()))
     }
 
-    /// Address of this host that a balancer would send to.
+    /// Address of this host to which a balancer would send packets.
     pub(super) fn own_address(&self, vip: IpAddr) -> Option<IpAddr> {
         let by_route = self.way_out.as_ref().and_then(|way| way.source).filter(|ip| *ip != vip);
         let of_family = |link: &HostLink| {
@@ -135,8 +135,7 @@ impl ServerFacts {
         [self.rules.source_rules(), self.tc.clone()].concat()
     }
 
-    /// Other addresses of the balancer, as far as known: all addresses of the host that has the
-    /// VIP.
+    /// Other addresses of the balancer that are known: all addresses of the host that has the VIP.
     pub(super) fn balancers(&self, vip: IpAddr) -> Vec<IpAddr> {
         let Some(owner) = &self.vip_owner else { return Vec::new() };
         let of_owner = self.neighbours.iter().filter(|(_, mac)| mac == owner).map(|(ip, _)| *ip);
@@ -144,18 +143,18 @@ impl ServerFacts {
     }
 }
 
-/// Value of `rp_filter`: the route to the source of a packet must use the interface that the packet
-/// came in on.
+/// Strict value of `rp_filter`: a packet must arrive on the interface that the route to its source
+/// uses.
 pub(super) const STRICT: u8 = 1;
 
 /// nftables table that `tc/dsr-server-tunnel.sh` adds if `MSS` is set.
 const TUNNEL_TABLE: &str = "convey_dsr_tunnel";
 
-/// Default devices of the kernel's tunnel modules, which receive packets that no other device
-/// takes: see `tc/dsr-server-tunnel.sh`.
+/// Default devices of the kernel's tunnel modules. They receive packets that no other tunnel device
+/// receives: see `tc/dsr-server-tunnel.sh`.
 pub(super) const TUNNEL_DEVICES: [&str; 3] = ["tunl0", "sit0", "ip6tnl0"];
 
-/// Whether a network is a single address.
+/// Whether a network contains only one address.
 pub(super) fn is_single(ip: IpAddr, len: u8) -> bool {
     len == if ip.is_ipv4() { 32 } else { 128 }
 }

@@ -1,4 +1,4 @@
-//! Whether the host's own packet filter lets requests in and answers out. Pure.
+//! Checks that the host's own packet filter lets requests in and answers out. Pure.
 
 use super::facts::ServerFacts;
 use super::nat::answer;
@@ -8,7 +8,7 @@ use super::setup::ServerSetup;
 use crate::ruleset::{Fate, HOOKS_IN, HOOKS_OUT, JudgedPacket, PacketEnd, TakenHow};
 use crate::{Diagnosis, Severity};
 
-/// Findings for rules that take requests or answers.
+/// Findings for rules that drop or reject requests or answers.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let of_port = |port: &u16| {
         let port = *port;
@@ -39,8 +39,8 @@ fn service(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &'stat
     of_clients().or_else(to_clients).or_else(|| near(setup, facts, port, &request))
 }
 
-/// Finding for rules that let the balancer in and take packets of other hosts on the link. That may
-/// be intended, so it is a warning.
+/// Finding for rules that admit the balancer, but drop or reject packets of other hosts on the
+/// link. This may be intended, so the finding is a warning.
 fn near(setup: &ServerSetup, facts: &ServerFacts, port: u16, request: &JudgedPacket) -> Option<Diagnosis> {
     let NearClients { network, clients } = NearClients::of(setup, facts)?;
     let protocol = request.protocol;
@@ -65,11 +65,11 @@ fn diagnosis(fate: Fate, packet: &JudgedPacket, whose: &str) -> Option<Diagnosis
     let (check, why) = match taken.how {
         TakenHow::Drops => ("firewall-drops", "Clients wait until they time out."),
         TakenHow::Rejects => ("firewall-rejects", "Clients are refused, or see their answers refused."),
-        // For example to a container of the service.
+        // The redirection may be intended, for example to a container of the service.
         TakenHow::Redirects => return None,
     };
     let seen = format!("{} {whose}", taken.told());
-    // The commands match any address: health checks come to this host's own.
+    // The commands match any address, because health checks arrive at the host's own address.
     let (source, destination) = (PacketEnd::Unknown, PacketEnd::Unknown);
     let mend = taken.mend(&[&JudgedPacket { source, destination, ..packet.clone() }]);
     Some(Diagnosis { mend, ..Diagnosis::error(check, seen, why) })

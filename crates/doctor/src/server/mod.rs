@@ -1,6 +1,6 @@
 //! Checks of a server of direct server return.
 //!
-//! `gather` collects facts about the host, the other files judge them.
+//! `gather` collects facts about the host; the other files judge them.
 
 mod address;
 mod facts;
@@ -20,8 +20,8 @@ use super::{Diagnosis, Examination, Severity};
 use facts::ServerFacts;
 use setup::ServerSetup;
 
-/// Faults that keep this host from answering clients of the VIP; with a port, clients of that
-/// service.
+/// Examines this host for faults that keep it from answering clients of the VIP. With a port, only
+/// this service is examined.
 ///
 /// # Errors
 /// Operator-facing message: the host cannot be examined.
@@ -32,7 +32,7 @@ pub fn look(vip: IpAddr, port: Option<u16>) -> Result<Examination, String> {
     Ok(Examination { not_looked_at, ..judge(vip, port, &facts).into() })
 }
 
-/// Findings from the facts about the host.
+/// Findings that follow from the facts about the host.
 fn judge(vip: IpAddr, port: Option<u16>, facts: &ServerFacts) -> Vec<Diagnosis> {
     let setup = ServerSetup::of(vip, port, facts);
     [
@@ -46,7 +46,7 @@ fn judge(vip: IpAddr, port: Option<u16>, facts: &ServerFacts) -> Vec<Diagnosis> 
     .concat()
 }
 
-/// Finding for this host.
+/// Finding with commands to be run on this host.
 fn finding(check: &'static str, severity: Severity, seen: String, why: &str, mend: Vec<String>) -> Diagnosis {
     Diagnosis { check, severity, seen, why: why.to_owned(), on: None, mend }
 }

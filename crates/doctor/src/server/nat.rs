@@ -1,4 +1,4 @@
-//! Whether answers of a server of `dsr = "l3"` get the VIP as their source. Pure.
+//! Checks that answers of a server with `dsr = "l3"` get the VIP as their source. Pure.
 
 use convey_model::DsrKind;
 
@@ -12,7 +12,7 @@ use crate::{Diagnosis, Severity};
 
 const WHY: &str = "Clients wait for answers from the VIP, and ignore those from this server's own address.";
 
-/// Findings for missing or wrong rules.
+/// Findings for missing or wrong rules that set the source of answers.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     match setup.dsr {
         DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => Vec::new(),
@@ -61,7 +61,8 @@ fn rewriting(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
     port(setup, facts, rule, of_table(rule))
 }
 
-/// Finding for a port or protocol that the rules leave out, when address and interface are right.
+/// Finding for a port or protocol that the rules do not cover, although their address and interface
+/// are right.
 fn port(
     setup: &ServerSetup,
     facts: &ServerFacts,
@@ -83,7 +84,7 @@ fn port(
     Some(error("nat-wrong-port", seen, vec![mend]))
 }
 
-/// Whether an answer to a client leaves with the VIP.
+/// Whether an answer to a client leaves with the VIP as its source.
 fn is_rewritten(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &'static str) -> bool {
     let by_tc = |rule: &SourceRule| {
         rule.table == TC_TABLE
@@ -100,7 +101,7 @@ fn is_rewritten(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &
         || facts.tc.iter().any(by_tc)
 }
 
-/// Answer of the service to a client.
+/// Packet with the service's answer to a client.
 pub(super) fn answer(
     setup: &ServerSetup,
     facts: &ServerFacts,

@@ -1,4 +1,4 @@
-//! Clients on the network that the balancer's packets come from. Pure.
+//! Possible clients on the network from which packets of the balancer arrive. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,19 +7,19 @@ use convey_model::Prefix;
 use super::facts::{ServerFacts, is_single};
 use super::setup::ServerSetup;
 
-/// Most addresses that are tried at each end of a network.
+/// Maximum number of addresses tried at each end of a network.
 const MAX_TRIED: u128 = 1_024;
 
-/// Two possible clients: the first and the last address that no known host has.
+/// Two possible clients: the lowest and the highest address that belong to no known host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NearClients {
-    /// Network of the clients, in the form that rules take.
+    /// Network of the clients, in the form that rules use.
     pub(super) network: Prefix,
     pub(super) clients: [IpAddr; 2],
 }
 
 impl NearClients {
-    /// Returns `None` if the network is unknown, or has no free address.
+    /// Finds two possible clients; `None` if the network is unknown or has no free addresses.
     pub(super) fn of(setup: &ServerSetup, facts: &ServerFacts) -> Option<NearClients> {
         let link = facts.way_in(setup.vip, setup.server)?;
         let is_network =
@@ -35,7 +35,7 @@ impl NearClients {
                 || facts.links_with(ip).next().is_some()
                 || facts.neighbours.iter().any(|(neighbour, _)| *neighbour == ip)
         };
-        // The first and the last address of a network belong to no host.
+        // The first and the last address of a network are not addresses of hosts.
         let tried = 1..hosts.min(MAX_TRIED);
         let low = tried.clone().map(|n| address(own, base + n)).find(|ip| !is_known(*ip))?;
         let high = tried.map(|n| address(own, base + hosts - n)).find(|ip| !is_known(*ip))?;
@@ -43,7 +43,7 @@ impl NearClients {
     }
 }
 
-/// Host bits of an address.
+/// Mask of the host bits of an address.
 fn host_mask(ip: IpAddr, len: u8) -> u128 {
     let bits = if ip.is_ipv4() { 32 } else { 128 };
     let hosts = bits - u32::from(len).min(bits);

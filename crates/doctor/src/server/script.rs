@@ -1,4 +1,4 @@
-//! Commands that set a server up: the project's scripts with their variables. Pure.
+//! Commands that set up a server: the project's scripts with their variables. Pure.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use super::facts::ServerFacts;
 use super::setup::ServerSetup;
 use crate::ruleset::SourceRule;
 
-/// Placeholder for the balancer's address, if this host does not know it.
+/// Placeholder for the balancer's address, if doctor cannot find it out.
 pub(super) const BALANCER: &str = "BALANCER_ADDRESS";
 
-/// Variables of a script for `dsr = "l3"`.
+/// Variables of a setup script for `dsr = "l3"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScriptVariables {
     name: &'static str,
@@ -24,7 +24,7 @@ pub(super) struct ScriptVariables {
 }
 
 impl ScriptVariables {
-    /// Variables to set a server up that has no rules yet.
+    /// Variables to set up a server that has no rules yet.
     pub(super) fn wanted(setup: &ServerSetup, facts: &ServerFacts) -> ScriptVariables {
         ScriptVariables {
             name: "dsr-server-nft.sh",
@@ -37,7 +37,7 @@ impl ScriptVariables {
         }
     }
 
-    /// Variables of the existing rules of one table; each rule is for one family.
+    /// Variables that match the existing rules of one table. Each rule is for one family.
     pub(super) fn of_rules(rules: &[&SourceRule]) -> ScriptVariables {
         let mut variables = ScriptVariables {
             name: "dsr-server-nft.sh",
@@ -76,18 +76,18 @@ impl ScriptVariables {
         self
     }
 
-    /// Sets another interface.
+    /// Replaces the interface.
     pub(super) fn by(self, interface: &str) -> ScriptVariables {
         ScriptVariables { interface: interface.to_owned(), ..self }
     }
 
-    /// Sets another VIP of its family.
+    /// Replaces the VIP of the same family.
     pub(super) fn for_vip(mut self, vip: IpAddr) -> ScriptVariables {
         replace(&mut self.vips, vip);
         self
     }
 
-    /// Sets another address of this host of its family.
+    /// Replaces the server's address of the same family.
     pub(super) fn for_server(mut self, server: IpAddr) -> ScriptVariables {
         replace(&mut self.servers, server);
         self
@@ -105,7 +105,7 @@ impl ScriptVariables {
             format!("SERVER={}", quoted(&servers)),
             format!("BALANCERS={}", quoted(&balancers)),
         ];
-        // Both protocols are the script's default.
+        // Without PROTOCOLS, the script covers both protocols.
         if self.protocols.len() == 1 {
             words.push(format!("PROTOCOLS={}", self.protocols[0]));
         }
@@ -120,8 +120,8 @@ impl ScriptVariables {
     }
 }
 
-/// Command that adds the VIP to a server and silences ARP for it; behind a tunnel it also enables
-/// decapsulation.
+/// Command that adds the VIP to a server and stops ARP answers for it. Behind a tunnel, the command
+/// also enables decapsulation.
 pub(super) fn with_vip(setup: &ServerSetup, facts: &ServerFacts) -> String {
     let (vip, scripts) = (setup.vip, &facts.scripts);
     let kind = match setup.dsr {

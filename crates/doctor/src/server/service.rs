@@ -1,4 +1,4 @@
-//! Whether the service listens on the address that packets come to. Pure.
+//! Checks that the service listens on the address at which packets arrive. Pure.
 
 use std::net::IpAddr;
 
@@ -8,12 +8,12 @@ use super::facts::{ServerFacts, ServerSocket};
 use super::setup::ServerSetup;
 use crate::{Diagnosis, Severity};
 
-/// Findings about sockets of the service.
+/// Findings about sockets of the service, at most one for each port.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     setup.ports.iter().filter_map(|port| listening(setup, facts, *port)).collect()
 }
 
-/// Protocols of the service on a port; TCP if no socket listens.
+/// Protocols of the service on a port; TCP if no socket listens on the port.
 pub(super) fn protocols(facts: &ServerFacts, port: u16) -> Vec<&'static str> {
     let is_used = |protocol: &&str| {
         facts.sockets.iter().any(|socket| socket.port == port && socket.protocol == **protocol)
@@ -62,7 +62,8 @@ fn listening(setup: &ServerSetup, facts: &ServerFacts, port: u16) -> Option<Diag
     })
 }
 
-/// Finding for a UDP socket on every address, which may answer from another address than the VIP.
+/// Finding for a UDP socket that is bound to all addresses. Its answers may have another source
+/// than the VIP.
 fn udp(setup: &ServerSetup, there: &[&ServerSocket], port: u16) -> Option<Diagnosis> {
     let is_udp = |socket: &&&ServerSocket| socket.protocol == "udp" && socket.hears(setup.vip);
     let on_vip = there.iter().filter(is_udp).any(|socket| socket.address == Some(setup.vip));
@@ -80,7 +81,7 @@ fn udp(setup: &ServerSetup, there: &[&ServerSocket], port: u16) -> Option<Diagno
     })
 }
 
-/// Listening processes, as a hint for a mistyped port.
+/// List of listening processes, as a hint for a mistyped port.
 fn others(facts: &ServerFacts) -> String {
     let is_open = |socket: &&ServerSocket| {
         socket.protocol == "tcp" && !socket.address.is_some_and(|ip| ip.is_loopback())
@@ -96,7 +97,7 @@ fn others(facts: &ServerFacts) -> String {
     if others.is_empty() { String::new() } else { format!("; there is {}", others.join(", ")) }
 }
 
-/// Name of a process without its number.
+/// Name of a process without its process id.
 fn name(process: &str) -> &str {
     process.split(" (").next().unwrap_or(process)
 }
@@ -106,7 +107,7 @@ fn at(ip: IpAddr, port: u16) -> String {
 }
 
 impl ServerSocket {
-    /// Whether the socket receives packets to an address.
+    /// Whether the socket receives packets sent to this address.
     pub(super) fn hears(&self, ip: IpAddr) -> bool {
         match self.address {
             None => true,

@@ -1,4 +1,4 @@
-//! How a server was set up to answer for a VIP. Pure.
+//! Infers how a server was set up to answer for a VIP. Pure.
 
 use std::net::IpAddr;
 
@@ -6,11 +6,11 @@ use convey_model::DsrKind;
 
 use super::facts::ServerFacts;
 
-/// Intended role of a server.
+/// Setup of a server for a VIP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerSetup {
     pub(super) vip: IpAddr,
-    /// Ports of the service: the requested one, else those of the existing rules.
+    /// Ports of the service: the requested port, or else the ports of existing rules.
     pub(super) ports: Vec<u16>,
     pub(super) dsr: DsrKind,
     /// Destination address of packets from the balancer.
@@ -22,7 +22,7 @@ impl ServerSetup {
     pub(super) fn of(vip: IpAddr, port: Option<u16>, facts: &ServerFacts) -> ServerSetup {
         let rules = facts.source_rules();
         let is_listened_on = facts.sockets.iter().any(|socket| socket.address == Some(vip));
-        // The script sets these values, or an operator did so by hand.
+        // The script has set these values, or an operator has set them by hand.
         let is_silenced =
             facts.links.iter().any(|link| !link.is_loopback && link.arp_ignore > 0 && link.arp_announce > 1);
         let has_vip = facts.links_with(vip).next().is_some();

@@ -10,7 +10,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Address of the lab with these last digits.
+/// Address of the test network that ends with this number.
 fn of_lab(v6: bool, last: u8) -> IpAddr {
     if v6 { ip(&format!("fd77::{last}")) } else { ip(&format!("10.77.0.{last}")) }
 }
@@ -19,7 +19,7 @@ fn vip(v6: bool) -> IpAddr {
     of_lab(v6, 100)
 }
 
-/// Server of `dsr = "l2"` or `"l3"` that answers clients.
+/// Facts about a server with `dsr = "l2"` or `"l3"` that has no fault.
 fn healthy(l2: bool, v6: bool) -> ServerFacts {
     let single = if v6 { 128 } else { 32 };
     let lo = HostLink {
@@ -87,7 +87,7 @@ fn look(v6: bool, facts: &ServerFacts) -> Vec<Diagnosis> {
     judge(vip(v6), Some(PORT), facts)
 }
 
-/// Name and first command of the only finding after one change to a healthy server.
+/// Name and commands of the only finding after one change to a healthy server.
 fn found(l2: bool, v6: bool, change: impl Fn(&mut ServerFacts)) -> (&'static str, String) {
     let mut facts = healthy(l2, v6);
     change(&mut facts);
@@ -181,7 +181,7 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
         let mend = format!("ip route replace default via {router} dev eth0");
         assert_eq!(gateway(|router| router.mac = None), ("gateway", mend.clone()));
         assert_eq!(gateway(|router| router.forwards = false), ("gateway", mend.clone()));
-        // With several candidates, or none, only the operator knows the right one.
+        // With several candidates, or none, only the operator can choose the right router.
         for (routers, words) in
             [(vec![], "None was found on eth0."), (vec![router, of_lab(v6, 253)], "Routers on eth0: ")]
         {
@@ -201,7 +201,7 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
         let setup = super::ServerSetup::of(vip(v6), Some(PORT), &facts);
         assert_eq!(super::way_out::unseen(&setup, &facts).unwrap().check, "client-route");
         assert_eq!(super::way_out::unseen(&setup, &healthy(l2, v6)), None);
-        // The VIP is on another network, and nothing leads there.
+        // The VIP is on another network, and there is no route to it.
         facts.links[1].addresses[0].0 = if v6 { ip("fd78::11") } else { ip("10.78.0.11") };
         let found_far = look(v6, &facts);
         assert!(found_far.iter().any(|one| one.check == "gateway" && one.mend == [""; 0]), "{found_far:#?}");
@@ -297,7 +297,7 @@ fn a_firewall_lets_requests_in_and_answers_out() {
     }
 }
 
-/// An operator who expects packets from the balancer may let only the balancer in.
+/// An operator who expects packets only from the balancer may admit only the balancer.
 #[test]
 fn firewall_that_admits_only_the_balancer_is_reported() {
     let of = |exprs: &str| {
@@ -334,7 +334,7 @@ fn firewall_that_admits_only_the_balancer_is_reported() {
             assert!(found.seen.contains("requests of clients in 10.77.0.0/24 to port 80"), "{}", found.seen);
         }
     }
-    // Rules for single clients are no finding.
+    // A rule for a single client causes no finding.
     let one = rule(7, &[source("==", r#""10.77.0.201""#).as_str(), drop].join(","));
     let some = rule(
         7,
@@ -347,7 +347,8 @@ fn firewall_that_admits_only_the_balancer_is_reported() {
     }
 }
 
-/// Server behind a tunnel: the VIP on `lo`, as with `dsr = "l2"`, and a device.
+/// Facts about a server behind a tunnel: the VIP on `lo`, as with `dsr = "l2"`, and a tunnel
+/// device.
 fn behind_a_tunnel(v6: bool, device: &str) -> ServerFacts {
     let mut facts = healthy(true, v6);
     facts.links.push(HostLink { name: device.to_owned(), mtu: 1480, ..HostLink::default() });
@@ -388,7 +389,7 @@ fn a_server_behind_a_tunnel_takes_packets_out_and_lets_them_in() {
         ["VIP=10.77.0.100 KIND=gue SERVER=10.77.0.11 PORT=7000 MSS=clamp tc/dsr-server-tunnel.sh up"]
     );
 
-    // Other software uses such devices, too, and gives them addresses.
+    // Other software also uses such devices, and gives them addresses.
     let mut other = healthy(true, false);
     let addresses = vec![(ip("192.168.7.0"), 32)];
     other.links.push(HostLink { name: "tunl0".to_owned(), addresses, rp_filter: 1, ..HostLink::default() });

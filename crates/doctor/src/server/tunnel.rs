@@ -1,4 +1,5 @@
-//! Whether the server decapsulates packets of a tunnel, and lets them in. Pure.
+//! Checks that the server decapsulates packets of a tunnel, and that the tunnel device lets them
+//! in. Pure.
 
 use std::net::IpAddr;
 
@@ -7,7 +8,7 @@ use super::setup::ServerSetup;
 use super::{finding, script};
 use crate::{Diagnosis, Severity};
 
-/// Findings about tunnel devices and their rp_filter.
+/// Findings about tunnel devices and their `rp_filter`.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     if !setup.dsr.has_tunnel() {
         return Vec::new();
@@ -27,7 +28,7 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
             vec![script::with_vip(setup, facts)],
         );
     }
-    // The script sets all devices up.
+    // The script sets up all these devices.
     let usual = if setup.vip.is_ipv4() { "tunl0" } else { "ip6tnl0" };
     let others =
         facts.links.iter().filter(|link| TUNNEL_DEVICES.contains(&link.name.as_str()) && link.name != usual);
@@ -57,7 +58,8 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     )
 }
 
-/// Devices that decapsulate packets for an address: from IPv4, and from IPv6.
+/// Devices that decapsulate packets for the VIP: from outer IPv4 packets, and from outer IPv6
+/// packets.
 fn devices(vip: IpAddr) -> [&'static str; 2] {
     match vip {
         IpAddr::V4(_) => ["tunl0", "ip6tnl0"],

@@ -1,4 +1,4 @@
-//! Paths of requests to the server, and of its answers to clients. Pure.
+//! Checks of the path of requests to the server, and of the path of its answers to clients. Pure.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use super::setup::ServerSetup;
 use crate::ruleset::{Fate, HOOKS_IN, JudgedPacket};
 use crate::{Diagnosis, Severity, Unseen};
 
-/// Most routers of a link that a finding names.
+/// Maximum number of routers named in a finding.
 const MAX_NAMED: usize = 8;
 
-/// Findings about the routes and the gateway.
+/// Findings about the routes and the gateway of answers.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let mut found: Vec<Diagnosis> = reverse_path(setup, facts).into_iter().collect();
     match &facts.way_out {
@@ -31,12 +31,12 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     found
 }
 
-/// Whether clients may be on the link, or behind another route, without a default route.
+/// Whether clients may be reachable without a default route: on the link, or by another route.
 fn may_reach_clients(setup: &ServerSetup, facts: &ServerFacts) -> bool {
     facts.has_routers || facts.way_in(setup.vip, None).is_some()
 }
 
-/// Check that cannot be made without a default route.
+/// The check of the route to clients, which needs a default route; `None` if the check was made.
 pub(super) fn unseen(setup: &ServerSetup, facts: &ServerFacts) -> Option<Unseen> {
     let family = if setup.vip.is_ipv4() { "IPv4" } else { "IPv6" };
     let needs =
@@ -60,7 +60,7 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
             "Answers to clients behind routers leave this server by its gateway. They are lost.",
         );
     };
-    // The balancer drops packets with its own address as the source.
+    // The balancer drops packets whose source is one of its own addresses.
     if facts.vip_owner.as_ref() == Some(mac) || router == setup.vip {
         return found(
             Severity::Error,
@@ -68,8 +68,8 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
             "The balancer's host drops answers, because their source is its own address.",
         );
     }
-    // If this host has the VIP on a link, the router sends the error to the VIP, which may be the
-    // balancer's.
+    // If this host has the VIP on a link, the router sends the error to the VIP, and the balancer
+    // may receive it.
     let has_vip_on_link = facts.links_with(setup.vip).any(|link| !link.is_loopback);
     let is_silent = !seen.forwards && !has_vip_on_link && hears_errors(setup, interface, facts);
     if !is_silent {
@@ -84,7 +84,8 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
     )
 }
 
-/// Hint about the right router, as far as known, and the command that sets it.
+/// Hint about the right router, and the command that sets it; no command unless exactly one router
+/// is known.
 fn right_router(interface: &str, routers: &[IpAddr]) -> (String, Vec<String>) {
     let command = "ip route replace default via";
     let found = match routers {
@@ -103,7 +104,7 @@ fn right_router(interface: &str, routers: &[IpAddr]) -> (String, Vec<String>) {
     )
 }
 
-/// Whether the host's own packet filter lets ICMP errors in.
+/// Whether the host's own packet filter admits ICMP errors.
 fn hears_errors(setup: &ServerSetup, interface: &str, facts: &ServerFacts) -> bool {
     let is_v6 = setup.vip.is_ipv6();
     let error = JudgedPacket {
@@ -116,7 +117,7 @@ fn hears_errors(setup: &ServerSetup, interface: &str, facts: &ServerFacts) -> bo
     matches!(facts.rules.fate(&error, HOOKS_IN), Fate::Passes(_))
 }
 
-/// Finding for a gateway that answers short packets, and no long ones.
+/// Finding for a gateway that answers short packets but no long ones.
 fn longest(way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
     let longest = facts.gateway.as_ref()?.longest?;
     let link = facts.links.iter().find(|link| link.name == way.interface)?;
@@ -134,7 +135,8 @@ fn longest(way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
     })
 }
 
-/// Finding for a strict rp_filter. IPv6 has no such setting.
+/// Finding for a strict `rp_filter` on an interface whose answers leave by another one. IPv6 has no
+/// such setting.
 fn reverse_path(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
     let way_out = facts.way_out.as_ref().filter(|_| setup.vip.is_ipv4())?;
     let link = facts.way_in(setup.vip, setup.server)?;

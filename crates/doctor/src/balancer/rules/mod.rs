@@ -1,7 +1,7 @@
 //! Rules of nftables and iptables that drop, reject or redirect packets of clients or servers.
 //!
-//! [`packet`] lists the packets that matter, [`ruleset`](crate::ruleset) decides their fate. A rule
-//! that matches only some of these packets counts as intended.
+//! [`packet`] lists the packets that must pass, [`ruleset`](crate::ruleset) evaluates the rules for
+//! them. A rule that matches only some of these packets is considered intended.
 
 mod packet;
 
@@ -13,17 +13,18 @@ use super::Host;
 use crate::ruleset::{Fate, Ruleset, TakingRule};
 use crate::{Diagnosis, Unseen, masquerade};
 
-/// Most kinds of packets that a finding names for a rule; the commands cover all.
+/// Maximum number of kinds of packets named in a finding about a rule. The commands cover all
+/// kinds.
 const MAX_TOLD: usize = 4;
 
 /// Findings about the rules of this host.
 #[derive(Debug, Default)]
 pub(super) struct RulesSeen {
-    /// Findings for rules that take our packets.
+    /// Findings for rules that drop, reject or redirect our packets.
     pub(super) findings: Vec<Diagnosis>,
-    /// Servers whose packets the rules take.
+    /// Servers whose packets the rules drop, reject or redirect.
     pub(super) servers: BTreeSet<IpAddr>,
-    /// Check that could not be made, if rules could not be listed.
+    /// The check, if the rules could not be listed.
     pub(super) unseen: Option<Unseen>,
 }
 
@@ -40,9 +41,9 @@ pub(super) fn look(host: &Host<'_>) -> RulesSeen {
     seen
 }
 
-/// Builds a finding for each rule, with the commands for all packets that the rule takes.
+/// Builds a finding for each rule. Its commands let all packets pass that the rule would take.
 fn judge(mut rules: Ruleset, packets: &[Packet]) -> RulesSeen {
-    // convey's own guard, and the tables of its scripts.
+    // Tables of convey's own guard and scripts.
     rules.tables.retain(|table| !table.name.starts_with("convey"));
     let (mut seen, mut all) = (RulesSeen::default(), Vec::<(TakingRule, Vec<&Packet>)>::new());
     for packet in packets {

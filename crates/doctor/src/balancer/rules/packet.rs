@@ -1,4 +1,4 @@
-//! Packets that the rules of this host have to let through. Pure.
+//! Packets that the rules of this host must let through. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,7 @@ pub(super) enum Purpose {
     Server(IpAddr),
 }
 
-/// A packet with the hooks that it passes.
+/// A packet, and the hooks that it passes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) purpose: Purpose,
@@ -27,7 +27,8 @@ pub(super) struct Packet {
 
 const NEW: &str = "new";
 
-/// Packet modes send frames through packet sockets, which only egress hooks see.
+/// Hooks of packets that packet modes send. These packets go through packet sockets, so only egress
+/// hooks process them.
 const SENT: &[&str] = &["egress"];
 
 impl Packet {
@@ -53,12 +54,12 @@ impl Packet {
     }
 }
 
-/// All packets that have to pass: of clients in proxy mode, and from and to servers.
+/// All packets that must pass: packets of clients in proxy mode, and packets to and from servers.
 pub(super) fn of(host: &Host<'_>) -> Vec<Packet> {
     let mut packets = Vec::new();
     for frontend in host.config.frontends_where(Mode::is_proxied) {
         for listen in &frontend.listen {
-            // The first port represents a range.
+            // The first port of a range stands for all ports.
             packets.extend(of_client(host, listen.first(), frontend.protocol));
         }
     }
@@ -113,7 +114,7 @@ fn to_server(host: &Host<'_>, at: SocketAddr) -> Packet {
     Packet { purpose: Purpose::Server(at.ip()), hooks: HOOKS_OUT, judged }
 }
 
-/// Returns the packet and its answer in the other direction.
+/// Returns the packet, and the answer to it in the other direction.
 fn with_answer(question: Packet) -> [Packet; 2] {
     let hooks = if question.hooks == HOOKS_IN { HOOKS_OUT } else { HOOKS_IN };
     let of = question.judged.clone();

@@ -15,13 +15,14 @@ fn client() -> Packet {
     Packet { purpose: Purpose::Client, hooks: HOOKS_IN, judged }
 }
 
-/// First command of the finding, if there is one.
+/// First command of the finding; `None` if there is no finding.
 fn mended(tables: Vec<crate::ruleset::Table>) -> Option<String> {
     let mut found = judge(Ruleset { tables }, &[client()]).findings;
     found.pop().map(|mut finding| finding.mend.remove(0))
 }
 
-/// First command of the finding about a table whose chain `input` has this policy and these rules.
+/// First command of the finding about a table whose chain `input` has this policy and these rules;
+/// `None` if there is no finding.
 fn followed(policy: &str, rules: &[Value]) -> Option<String> {
     let chain = |name: &str, hook: Option<&str>| match hook {
         Some(hook) => json!({ "chain": { "family": "inet", "table": "filter", "name": name, "handle": 1,

@@ -1,4 +1,4 @@
-//! Interfaces, routes, neighbours and sockets, from `ip` and `ss`.
+//! Reads interfaces, routes, neighbours and sockets from `ip` and `ss`.
 
 use std::fs;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ pub(super) fn links() -> Result<Vec<HostLink>, String> {
     Ok(ip(&["addr", "show", "up"])?.iter().map(link).collect())
 }
 
-/// Route to an address; `None` if there is none.
+/// Route to an address; `None` if there is no route.
 pub(super) fn way(to: IpAddr, from: Option<IpAddr>) -> Result<Option<WayOut>, String> {
     let (to, from) = (to.to_string(), from.map(|ip| ip.to_string()));
     let mut arguments = vec!["route", "get", &to];
@@ -23,7 +23,7 @@ pub(super) fn way(to: IpAddr, from: Option<IpAddr>) -> Result<Option<WayOut>, St
         let address = |key: &str| route[key].as_str().and_then(|text| text.parse().ok());
         let is_unicast = route["type"].as_str().is_none_or(|kind| kind == "unicast");
         let interface = route["dev"].as_str().filter(|_| is_unicast)?.to_owned();
-        // The gateway may be of the other family (`via`).
+        // The gateway may be of the other family; then it is in `via`.
         let via = || route["via"]["host"].as_str().and_then(|text| text.parse().ok());
         Some(WayOut { interface, router: address("gateway").or_else(via), source: address("prefsrc") })
     };
@@ -36,7 +36,7 @@ pub(super) fn has_routers(vip: IpAddr) -> Result<bool, String> {
     Ok(routes.iter().any(|route| route.get("gateway").is_some() || route.get("nexthops").is_some()))
 }
 
-/// Neighbours with a known Ethernet address.
+/// Neighbours whose Ethernet address is known.
 pub(super) fn neighbours() -> Result<Vec<(IpAddr, String)>, String> {
     let known = |it: &Json| Some((it["dst"].as_str()?.parse().ok()?, it["lladdr"].as_str()?.to_owned()));
     Ok(ip(&["neigh", "show"])?.iter().filter_map(known).collect())
@@ -47,8 +47,8 @@ pub(super) fn sockets() -> Result<Vec<ServerSocket>, String> {
     Ok(output("ss", &["-H", "-l", "-n", "-t", "-u", "-p"])?.lines().filter_map(socket).collect())
 }
 
-/// Port of the socket that decapsulates GUE, of either family: `port 6080 gue`. Without the module
-/// `fou` there is none.
+/// Port of the socket that decapsulates GUE, in either family, from a line such as `port 6080 gue`.
+/// `None` if the module `fou` is missing.
 pub(super) fn gue_port() -> Option<u16> {
     let port = |line: &str| line.strip_prefix("port ")?.split_once(" gue")?.0.trim().parse().ok();
     let of = |family: &str| {
@@ -79,18 +79,19 @@ fn link(it: &Json) -> HostLink {
     }
 }
 
-/// Parses `02:00:0a:4d:00:01`.
+/// Parses an Ethernet address, such as `02:00:0a:4d:00:01`.
 fn mac(text: &str) -> Option<[u8; 6]> {
     let bytes: Vec<u8> = text.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
     bytes.try_into().ok()
 }
 
-/// Parses `tcp LISTEN 0 511 10.0.0.11:80 0.0.0.0:* users:(("nginx",pid=12,fd=6))`.
+/// Parses a line of `ss`, such as `tcp LISTEN 0 511 10.0.0.11:80 0.0.0.0:*
+/// users:(("nginx",pid=12,fd=6))`.
 fn socket(line: &str) -> Option<ServerSocket> {
     let mut fields = line.split_whitespace();
     let (protocol, local) = (fields.next()?.to_owned(), fields.nth(3)?);
     let (address, port) = local.rsplit_once(':')?;
-    // If a socket is bound to an interface, `%` and its name follow the address.
+    // If the socket is bound to an interface, `%` and the name of the interface follow the address.
     let address = address.split('%').next()?.trim_matches(['[', ']']);
     let address = if address == "*" { None } else { Some(address.parse().ok()?) };
     let process = fields.nth(1).and_then(process).unwrap_or_else(|| "a process".to_owned());

@@ -1,4 +1,4 @@
-//! Gathers facts about the host that doctor runs on.
+//! Gathers facts about the server that doctor runs on.
 
 mod host;
 mod near_routers;
@@ -11,17 +11,13 @@ use super::facts::{RouterFacts, ServerFacts, WayOut};
 use crate::ruleset::Ruleset;
 pub(super) use tc::TC_TABLE;
 
-/// Folder where packages install the scripts.
+/// Directory in which packages install the scripts.
 const SCRIPTS: &str = "/usr/share/convey/tc";
 
-/// Documentation addresses (RFC 5737, RFC 3849): the route to them is the route to clients far
-/// away.
+/// Documentation addresses (RFC 5737, RFC 3849). The route to them is the route to distant clients.
 const FAR: [&str; 2] = ["203.0.113.1", "2001:db8::1"];
 
-/// All facts that the checks need.
-///
-/// # Errors
-/// This process does not run as root, or a program is missing.
+/// Gathers all facts that the checks need.
 pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
     if !rustix::process::geteuid().is_root() {
         return Err("doctor --server needs root, to read the packet filter and to see which process listens"
@@ -43,12 +39,12 @@ pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
     facts.vip_owner = vip_owner(vip, has_vip, &facts)?;
     facts.gateway = facts.way_out.as_ref().and_then(|way| gateway(way, far(vip), &facts));
     facts.routers = routers(vip, &facts)?;
-    // Last: the probes above have filled the neighbour table.
+    // Read last, because the probes above have filled the neighbour table.
     facts.neighbours = host::neighbours()?;
     Ok(facts)
 }
 
-/// Route of answers, with this host's source address.
+/// Route of answers, with the source address of this host; `None` if there is no route.
 fn way_out(vip: IpAddr, has_vip: bool) -> Result<Option<WayOut>, String> {
     let Some(way) = host::way(far(vip), None)? else { return Ok(None) };
     // Policy rules may use another route for answers with the VIP as their source.
@@ -56,7 +52,7 @@ fn way_out(vip: IpAddr, has_vip: bool) -> Result<Option<WayOut>, String> {
     Ok(Some(of_vip.map_or(way.clone(), |of_vip| WayOut { source: way.source, ..of_vip })))
 }
 
-/// Ethernet address of another host on the link that has the VIP.
+/// Ethernet address of the other host on the link that has the VIP; `None` if no host answers.
 fn vip_owner(vip: IpAddr, has_vip: bool, facts: &ServerFacts) -> Result<Option<String>, String> {
     if has_vip {
         return Ok(facts.way_in(vip, None).and_then(|link| near_routers::owner(vip, link)));
@@ -65,7 +61,8 @@ fn vip_owner(vip: IpAddr, has_vip: bool, facts: &ServerFacts) -> Result<Option<S
     Ok(way.and_then(|way| router::ethernet_address(vip, &way.interface)))
 }
 
-/// Routers that could be the gateway, if the current one does not work.
+/// Routers that could be the gateway. The search takes place only if the current gateway does not
+/// work.
 fn routers(vip: IpAddr, facts: &ServerFacts) -> Result<Vec<IpAddr>, String> {
     let does = |seen: &RouterFacts| seen.forwards && seen.mac.is_some() && seen.mac != facts.vip_owner;
     if facts.gateway.as_ref().is_none_or(does) {

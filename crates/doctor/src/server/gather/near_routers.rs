@@ -1,4 +1,4 @@
-//! Finds the routers on a link, and the host that has the VIP there.
+//! Finds routers on a link, and the host on the link that has the VIP.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,35 +10,35 @@ use super::router::{Echo, checksum, ethernet_address};
 use crate::frames;
 use crate::server::facts::HostLink;
 
-/// Shortest prefix whose addresses are probed one by one; in larger networks only known neighbours
-/// are.
+/// Shortest prefix length for which every address is probed. In larger networks, only known
+/// neighbours are probed.
 const SHORTEST_PREFIX: u8 = 24;
 
-/// First destination port of the probes, as in `traceroute`; each probed address has its own port.
+/// First destination port of the probes, as in `traceroute`. Each probed address has its own port.
 const FIRST_PORT: u16 = 33_434;
 
-/// Most addresses that are probed.
+/// Maximum number of probed addresses.
 const MAX_ASKED: usize = 256;
 
-/// Rounds of probes: a router sends few ICMP errors a second to one host. Half a second without a
-/// frame ends a round.
+/// Number of rounds of probes. A router sends only a few ICMP errors per second to one host. A
+/// round ends after half a second without a frame.
 const ROUNDS: u8 = 3;
 const TIMEOUTS: u32 = 10;
 const MAX_FRAMES: u32 = 4_096;
 
 const ETHERTYPE_IPV4: [u8; 2] = [8, 0];
 
-/// All routers of a link (RFC 4291, 2.7.1).
+/// IPv6 multicast address of all routers on a link (RFC 4291, section 2.7.1).
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
-/// Ethernet address of the host that answers on a link for `ip`.
+/// Ethernet address of the host on a link that answers for `ip`.
 pub(super) fn owner(ip: IpAddr, link: &HostLink) -> Option<String> {
     let from = own_address(link, ip).filter(|_| ip.is_ipv6());
     let answers = who_has(&interface(link)?, &[LinkQuery { ip, from }], false).ok()?;
     answers.get(&ip)?.first().map(|mac| text(*mac))
 }
 
-/// Addresses of routers on a link, without those at the Ethernet address `not`.
+/// Addresses of routers on a link, except the router with the Ethernet address `not`.
 pub(super) fn near(link: &HostLink, known: &[IpAddr], far: IpAddr, not: Option<&str>) -> Vec<IpAddr> {
     let found = match far {
         IpAddr::V4(far) => near_v4(link, known, far, not),
@@ -47,8 +47,8 @@ pub(super) fn near(link: &HostLink, known: &[IpAddr], far: IpAddr, not: Option<&
     found.into_iter().flatten().collect()
 }
 
-/// Sends each host on the link a packet to a distant address with one hop left; routers report that
-/// it expired.
+/// Finds IPv4 routers: sends each host on the link a packet with TTL 1 to a distant address.
+/// Routers report that the TTL has expired.
 fn near_v4(link: &HostLink, known: &[IpAddr], far: Ipv4Addr, not: Option<&str>) -> Option<BTreeSet<IpAddr>> {
     let interface = interface(link)?;
     let IpAddr::V4(own) = own_address(link, far.into())? else { return None };
@@ -65,7 +65,7 @@ fn near_v4(link: &HostLink, known: &[IpAddr], far: Ipv4Addr, not: Option<&str>) 
             let packet = last_hop(own, far, FIRST_PORT + at as u16);
             frames::send(&mut sender, &[&to[..], &interface.mac?, &ETHERTYPE_IPV4, &packet].concat());
         }
-        // On a busy interface a round ends after `MAX_FRAMES` frames.
+        // On a busy interface, a round ends after `MAX_FRAMES` frames.
         let (mut timeouts, mut looked_at) = (0, 0);
         while timeouts < TIMEOUTS && looked_at < MAX_FRAMES {
             match receiver.next() {
@@ -81,7 +81,7 @@ fn near_v4(link: &HostLink, known: &[IpAddr], far: Ipv4Addr, not: Option<&str>) 
     Some(found)
 }
 
-/// IPv6 routers on a link: they answer echo requests to the all-routers group.
+/// Finds IPv6 routers: they answer echo requests to the multicast address of all routers.
 fn near_v6(link: &HostLink, not: Option<&str>) -> Option<BTreeSet<IpAddr>> {
     let echo = Echo::open(ALL_ROUTERS.into(), &link.name).ok()?;
     let is_own = |ip: &IpAddr| link.addresses.iter().any(|(own, _)| own == ip);
@@ -90,7 +90,7 @@ fn near_v6(link: &HostLink, not: Option<&str>) -> Option<BTreeSet<IpAddr>> {
     Some(echo.answered_by(ROUNDS).into_iter().filter(|ip| !is_own(ip) && is_other(ip)).collect())
 }
 
-/// Addresses that may be routers: all of a small network, else the known neighbours.
+/// Addresses that may be routers: known neighbours, and all addresses of a small network.
 fn candidates(link: &HostLink, known: &[IpAddr]) -> BTreeSet<IpAddr> {
     let mut all: BTreeSet<IpAddr> = known.iter().copied().filter(IpAddr::is_ipv4).collect();
     for (ip, len) in &link.addresses {
@@ -129,9 +129,9 @@ fn text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// UDP datagram without payload that the first router drops (TTL 1).
+/// UDP datagram with TTL 1 and without payload, which the first router drops.
 fn last_hop(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Vec<u8> {
-    // 28 bytes, one hop, UDP; without a UDP checksum (RFC 768).
+    // Length 28 bytes, TTL 1, protocol UDP. The UDP checksum is omitted (RFC 768).
     let head = [0x45, 0, 0, 28, 0, 0, 0, 0, 1, UDP, 0, 0];
     let mut header = [&head[..], &from.octets(), &to.octets()].concat();
     let sum = checksum(&header).to_be_bytes();
@@ -140,7 +140,8 @@ fn last_hop(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Vec<u8> {
     [&header[..], &port, &port, &[0, 8, 0, 0]].concat()
 }
 
-/// Port of such a datagram that a router reported as expired (ICMP type 11).
+/// Destination port of a `last_hop` datagram that a router reported as expired (ICMP type 11);
+/// `None` for other frames.
 fn time_exceeded(frame: &[u8], to: Ipv4Addr) -> Option<u16> {
     let packet = frame.get(14..).filter(|_| frame[12..14] == ETHERTYPE_IPV4)?;
     let message = packet.get(usize::from(packet.first()? & 15) * 4..)?;

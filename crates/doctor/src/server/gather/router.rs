@@ -1,4 +1,5 @@
-//! Probes a router: whether it answers, whether it forwards, and how long packets to it may be.
+//! Probes a router: whether it answers, whether it forwards packets, and the longest packet that it
+//! answers.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -10,24 +11,26 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::iproute::ip;
 
-/// Most checks of the neighbour table; the kernel gives up after 3 seconds.
+/// Maximum number of reads of the neighbour table. The kernel gives up resolving a neighbour after
+/// 3 seconds.
 const LOOKS: u32 = 80;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Wait for an answer, and number of requests.
+/// Wait for an answer to each request, and number of requests.
 const PATIENCE: Duration = Duration::from_millis(500);
 const TRIES: u8 = 3;
 
-/// Attempts: a router sends one ICMP error a second to a host that has had some.
+/// Number of attempts. A router may limit the ICMP errors that it sends to a host to one per
+/// second.
 const ERROR_TRIES: u8 = 6;
 
-/// Most answers that are read: the socket also receives those for other programs.
+/// Maximum number of messages read. The socket also receives answers for other programs.
 const MAX_ANSWERS: u32 = 64;
 
-/// MTUs of common links and tunnels in bytes, the longest first.
+/// MTUs of common links and tunnels in bytes, the largest first.
 const LENGTHS: [u32; 9] = [9000, 8900, 1500, 1492, 1480, 1450, 1420, 1400, 1280];
 
-/// Ethernet address of a neighbour; `None` if it does not answer.
+/// Ethernet address of a neighbour; `None` if the neighbour does not answer.
 pub(super) fn ethernet_address(neighbour: IpAddr, interface: &str) -> Option<String> {
     // Sending a packet makes the kernel resolve the neighbour.
     let echo = Echo::open(neighbour, interface).ok()?;
@@ -49,9 +52,10 @@ pub(super) fn ethernet_address(neighbour: IpAddr, interface: &str) -> Option<Str
     None
 }
 
-/// Whether the router on the path to `far` reports that a packet with one hop left expired.
+/// Whether the router on the path to `far` forwards packets: it reports that a packet with one hop
+/// left has expired.
 ///
-/// If the probe fails, returns `true`.
+/// Returns `true` if the probe fails.
 pub(super) fn forwards(far: IpAddr) -> bool {
     let tried = || -> std::io::Result<bool> {
         let any: IpAddr = if far.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
@@ -69,7 +73,7 @@ pub(super) fn forwards(far: IpAddr) -> bool {
             socket.send(b"convey doctor")?;
             match socket.recv(&mut [0; 64]) {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-                // An ICMP error from the router.
+                // The router sent an ICMP error.
                 _ => return Ok(true),
             }
         }
@@ -78,8 +82,8 @@ pub(super) fn forwards(far: IpAddr) -> bool {
     tried().unwrap_or(true)
 }
 
-/// Longest packet within the MTU of the interface that the router answers; `None` if it answers no
-/// echo request at all.
+/// Length in bytes of the longest packet, within the interface's MTU, that the router answers;
+/// `None` if it answers no echo request.
 pub(super) fn longest_answer(router: IpAddr, interface: &str, mtu: u32) -> Option<u32> {
     let echo = Echo::open(router, interface).ok()?;
     let lengths = [mtu].into_iter().chain(LENGTHS.into_iter().filter(|length| *length < mtu));
@@ -90,7 +94,7 @@ pub(super) fn longest_answer(router: IpAddr, interface: &str, mtu: u32) -> Optio
     lengths.into_iter().find(|length| echo.is_answered(*length))
 }
 
-/// Sender of echo requests to one router, or to a group of them.
+/// Sender of echo requests to one router, or to the group of all routers.
 pub(super) struct Echo {
     socket: UdpSocket,
     router: SocketAddr,
@@ -108,7 +112,7 @@ impl Echo {
         Ok(Echo { socket: socket.into(), router: SocketAddr::new(router, 0) })
     }
 
-    /// Bytes of the headers of IP and ICMP.
+    /// Length of the IP and ICMP headers in bytes.
     fn header(&self) -> u32 {
         if self.router.is_ipv4() { 28 } else { 48 }
     }
@@ -118,7 +122,8 @@ impl Echo {
         (0..TRIES).any(|number| self.exchange(length, number).unwrap_or(false))
     }
 
-    /// Sends a request; returns the identifier and sequence number that an answer must have.
+    /// Sends an echo request. Returns the identifier and the sequence number of the expected
+    /// answer.
     fn send(&self, length: u32, number: u8) -> std::io::Result<[u8; 4]> {
         let request = if self.router.is_ipv4() { 8 } else { 128 };
         let id = (std::process::id() as u16).to_be_bytes();
@@ -134,7 +139,7 @@ impl Echo {
         Ok([message[4], message[5], message[6], message[7]])
     }
 
-    /// Hosts that answer requests to a group.
+    /// Hosts that answer echo requests to a group.
     pub(super) fn answered_by(&self, requests: u8) -> BTreeSet<IpAddr> {
         let mut found = BTreeSet::new();
         for number in 0..requests {

@@ -1,21 +1,21 @@
-//! Rules of `dsr-server.sh`, from the output of `tc filter show`. Its JSON repeats a key for
-//! several matches of a filter.
+//! Reads the rules of `dsr-server.sh` from the output of `tc filter show`. The JSON output of `tc`
+//! is unsuitable, because it repeats a key for several matches of a filter.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::iproute::output;
 use crate::ruleset::SourceRule;
 
-/// Table name of tc rules.
+/// Name of the table of rules from tc.
 pub(in crate::server) const TC_TABLE: &str = "tc";
 
-/// Rules of an interface.
+/// tc rules of an interface.
 pub(super) fn rules(interface: &str) -> Vec<SourceRule> {
-    // tc may be missing.
+    // The program `tc` may be missing.
     read(&output("tc", &["filter", "show", "dev", interface]).unwrap_or_default(), interface)
 }
 
-/// Fields of a tc filter that matter here.
+/// Fields of a tc filter that doctor uses.
 #[derive(Debug, Default)]
 struct TcFilter {
     server: Option<IpAddr>,
