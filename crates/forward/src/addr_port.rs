@@ -12,7 +12,7 @@ pub struct AddrPort {
 }
 
 impl AddrPort {
-    /// Returns this address with this port.
+    /// Combines an address and a port.
     pub const fn new(addr: Addr, port: u16) -> AddrPort {
         AddrPort { addr, port }
     }

@@ -79,8 +79,8 @@ pub(super) enum RepeatFinding {
     Suspected(PathMtuSuspicion),
 }
 
-/// Table of suspected segments by flow, of fixed size. A new suspect replaces one that was repeated
-/// only once, was already reported, or has not been repeated for a while.
+/// Suspected segments, in a table of fixed size by flow and direction. A new suspect replaces a
+/// suspect that was repeated only once, was already reported, or has not been repeated for a while.
 #[derive(Debug)]
 pub(super) struct BlackHoles {
     suspects: Box<[Option<Suspect>; PLACES]>,

@@ -21,10 +21,10 @@ pub trait FlowCache: fmt::Debug + Send {
     fn put(&mut self, key: &FlowKey, route: &CachedRoute);
 
     /// Removes the entry for packets with this key; takes effect at the next [`FlowCache::flush`]
-    /// at the latest. Call it once for each key that was put in as new, with the same owners.
+    /// at the latest. Call it once for each key that was added as new, with the same owners.
     fn remove(&mut self, key: &FlowKey, owners: FlowOwners);
 
-    /// Activity of the entry with this key since it was put in; `None` if it has seen no packet.
+    /// Activity of the entry with this key since it was written; `None` if it has seen no packet.
     fn seen(&mut self, key: &FlowKey) -> Option<CachedActivity>;
 
     /// Writes the progress of a sender into the entry with this key, if there is one, and leaves
@@ -32,7 +32,7 @@ pub trait FlowCache: fmt::Debug + Send {
     /// keys may come in between.
     fn advance(&mut self, key: &FlowKey, progress: Progress);
 
-    /// Whether an entry with this key still has the mark of [`CachedRoute::is_restored`].
+    /// Whether [`CachedRoute::is_restored`] is still set in the entry with this key.
     fn is_restored(&mut self, key: &FlowKey) -> bool;
 
     /// Carries out pending changes.
@@ -44,8 +44,9 @@ pub trait FlowCache: fmt::Debug + Send {
 pub struct CachedRoute {
     /// Changes to the packet headers, and the next hop.
     pub rewrite: Rewrite,
-    /// Tunnel of the packets. The cache leaves to the forwarder the packets that
-    /// [`Envelope::follows_from_headers`] excludes, and super-frames in such tunnels.
+    /// Tunnel of the packets. The cache leaves some packets to the forwarder: those that
+    /// [`Envelope::follows_from_headers`] excludes, and super-frames if the tunnel needs a
+    /// checksum.
     pub envelope: Option<Envelope>,
     /// Direction of the packets.
     pub direction: Direction,
@@ -66,8 +67,8 @@ pub struct CachedRoute {
     /// TCP: progress of the sender.
     pub progress: Progress,
     /// Set while only the SYN of the connection is known. The cache then forwards the SYN-ACK, and
-    /// the client's segment that fits it and completes the handshake. Where the server's packets do
-    /// not pass, it forwards any segment that follows the SYN.
+    /// the client's segment that fits the SYN-ACK and completes the handshake. Where the server's
+    /// packets do not pass, the cache forwards any segment that follows the SYN.
     pub opening: Option<View>,
     /// TCP: whether another process had the flow. That process may have forwarded more packets
     /// since it reported this progress. The cache takes over the numbers of the server's next
@@ -82,7 +83,8 @@ pub struct CachedRoute {
 pub struct CachedActivity {
     /// Time of the last packet.
     pub at: Timestamp,
-    /// Lower 16 bits of the index of the interface on which the packets have to arrive.
+    /// Lower 16 bits of the index of the interface on which the packets of a server have to arrive;
+    /// `None` for packets of clients.
     pub from: Option<u16>,
     /// TCP: progress of the sender. `None` if another process had the flow before, and the cache
     /// has not taken over the numbers of its packets yet.

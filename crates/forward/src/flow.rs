@@ -22,9 +22,9 @@ use convey_model::{Addr, FlowKey, Rewrite};
 pub enum ServerWay {
     /// The destination is rewritten to the server's address.
     Rewritten,
-    /// Unchanged but for the destination MAC address (L2 DSR).
+    /// Only the destination MAC address is rewritten (L2 DSR).
     OnLink,
-    /// Unchanged, encapsulated in a packet to the server's address.
+    /// The packet is encapsulated, unchanged, in a packet to the server's address.
     Tunneled,
 }
 
@@ -451,7 +451,7 @@ impl Flow {
         if view == View::ClientSide && flags & SYN == 0 && self.sequence.show_data_since(&before) {
             state = state.with_data();
         }
-        // The connection begins with this SYN after all.
+        // The connection begins with this SYN, and was not picked up mid-connection.
         if state == FlowState::SynSent && view == View::ClientSide {
             self.flags.set(FlowFlags::MET | FlowFlags::REOPENED, false);
         }

@@ -1,4 +1,4 @@
-//! Connection table of one worker: of bounded size, never rebuilt, without allocation per packet.
+//! Connection table of one worker: bounded size, no resizing, no allocation per packet.
 
 mod births;
 mod deadlines;
@@ -235,7 +235,7 @@ impl FlowTable {
     }
 
     /// Notes whether the flow cache expects packets of a flow's server on an interface other than
-    /// the one of the next hop to the server.
+    /// the interface of the next hop to the server.
     pub(super) fn set_server_moved(&mut self, id: FlowId, moved: bool) {
         self.flows[id.0 as usize].set_server_moved(moved);
     }

@@ -103,8 +103,8 @@ impl<T> Fragments<T> {
     }
 
     /// Handles the first fragment of a packet of `flow`, which goes to `worker`. Returns the fields
-    /// that later fragments need, and the frames that waited for them. `drop` gets frames that had
-    /// to make room.
+    /// that later fragments need, and the frames that waited for them. `drop` gets frames that are
+    /// discarded to make room.
     ///
     /// A first fragment that arrives again soon is a copy; after a while, it belongs to another
     /// packet whose sender has reused the identification number.
@@ -129,7 +129,7 @@ impl<T> Fragments<T> {
         (part, held)
     }
 
-    /// Handles a later fragment. `drop` gets frames that had to make room.
+    /// Handles a later fragment. `drop` gets frames that are discarded to make room.
     pub fn later(&mut self, key: FragmentKey, frame: T, now: Timestamp, drop: impl FnMut(T)) -> Later<T> {
         let is_full = self.held >= MAX_HELD;
         // The packet is not remembered, so that a flood of later fragments does not displace

@@ -3,7 +3,7 @@
 use super::verdict::FlowOwners;
 use convey_model::Addr;
 
-/// A handshake has begun, was repeated or is complete.
+/// Event of a TCP handshake: it has begun, was repeated or is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandshakeEvent {
     /// Owners of the flow.

@@ -5,7 +5,7 @@
 //! neighbours. A probe therefore reads one cache line of the index and one record. It reads a wrong
 //! record once in billions of probes. Entries are ordered by their distance from home (Robin Hood
 //! hashing; Celis, 1986), so a miss ends early. Removal shifts entries back: there are no
-//! tombstones, and the index is never rebuilt.
+//! tombstones that would require a rebuild of the index.
 
 use super::flows::FlowId;
 use super::state::Direction;

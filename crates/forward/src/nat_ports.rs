@@ -203,8 +203,8 @@ impl NatPorts {
         None
     }
 
-    /// Takes this address and port for a flow that another process has begun. Returns whether it is
-    /// free and belongs to this worker.
+    /// Takes this address and port for a flow, such as a flow that another process has begun.
+    /// Returns whether the port is free and belongs to this worker.
     pub(super) fn take(&mut self, server: AddrPort, protocol: u8, at: AddrPort) -> bool {
         let Some((place, number)) = self.numbered(&server.addr, at) else { return false };
         let total = self.ports.len() as u32;

@@ -20,8 +20,8 @@ use convey_model::{
     Protocol, ServerEndpoints, Slots, Sources, Tunnel, TunnelConfig,
 };
 
-/// Everything that decides about packets besides their flows. Existing flows follow the latest
-/// plan, too.
+/// Frontends, servers, routes and limits by which a forwarder decides on packets. Existing flows
+/// follow the latest plan, too.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// Number of the plan; it differs from the number of the previous plan.

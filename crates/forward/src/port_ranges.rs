@@ -1,5 +1,5 @@
 //! Sets of ports by key, stored as ranges: a frontend may have thousands of ports, and each plan is
-//! compared with the last.
+//! compared with the previous plan.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,12 +16,12 @@ impl<K: Eq + Hash> Default for PortsByKey<K> {
 }
 
 impl<K: Eq + Hash> PortsByKey<K> {
-    /// Whether the port belongs to `of`.
+    /// Whether the ports of `of` include this port.
     pub(super) fn contain(&self, of: &K, port: u16) -> bool {
         self.around(of, port).is_some()
     }
 
-    /// Whether each port is also in `other`.
+    /// Whether `other` has all of these ports, with the same keys.
     pub(super) fn are_among(&self, other: &Self) -> bool {
         let is_among = |of: &K, range: &RangeInclusive<u16>| {
             other.around(of, *range.start()).is_some_and(|around| around.contains(range.end()))

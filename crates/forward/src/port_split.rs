@@ -24,7 +24,7 @@ impl PortSplit {
     }
 
     /// Excludes these ports, which then have no owner: clients' packets to a frontend on such a
-    /// port go to all workers.
+    /// port are spread over all workers.
     #[must_use]
     pub fn without(self, ports: impl IntoIterator<Item = u16>) -> Self {
         let mut left_out: Vec<u16> = ports.into_iter().collect();

@@ -12,7 +12,7 @@ const FLOW_BYTES: usize = size_of::<Flow>() + 8 + 3 * 8;
 /// Bytes of a flow's note for the access log.
 const NOTE_BYTES: usize = 32;
 
-/// Memory as flow tables reserve it; released when dropped.
+/// Memory of the size that flow tables need; released when dropped.
 #[derive(Debug)]
 pub struct Reservation(#[expect(dead_code, reason = "held until dropped")] Vec<Vec<u8>>);
 

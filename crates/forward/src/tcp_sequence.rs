@@ -58,7 +58,7 @@ impl Heard {
     }
 }
 
-/// Maximum distance of a valid number from the known ones, in bytes: more than ordinary systems
+/// Maximum distance of a valid number from the known number, in bytes: more than ordinary systems
 /// ever have in flight.
 pub(super) const WINDOW: u32 = 16 << 20;
 
@@ -222,7 +222,7 @@ impl TcpSequence {
         };
         match direction {
             Direction::ToServer => self.sent.wrapping_sub(seq) <= WINDOW,
-            // A keepalive probe has the number before (RFC 9293, section 3.8.4).
+            // A keepalive probe has the number before the expected one (RFC 9293, section 3.8.4).
             Direction::ToClient => {
                 self.acked == 0 || seq.wrapping_sub(self.acked).wrapping_add(1) <= in_flight + 1
             }

@@ -20,7 +20,7 @@ use crate::{
 use convey_model::{FlowKey, NextHop, Rewrite, TCP, Timestamp};
 use convey_wire::{self as wire, Envelope, Headers, Kind};
 
-/// Maximum distance of a valid sequence number from the known ones, in bytes.
+/// Maximum distance of a valid sequence number from the known number, in bytes.
 pub const WINDOW: u32 = tcp_sequence::WINDOW;
 /// Like [`WINDOW`], during the handshake.
 pub const FIRST_WINDOW: u32 = tcp_sequence::FIRST_WINDOW;

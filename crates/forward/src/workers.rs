@@ -13,8 +13,8 @@ use super::queues::Resource;
 use super::state::View;
 use convey_model::Timestamp;
 
-/// Number of frontends, and of servers, with counters of their own; a power of two. Above it, some
-/// share a counter.
+/// Number of frontends, and of servers, with counters of their own; a power of two. If there are
+/// more, some share a counter.
 const COUNTED_TARGETS: usize = 1_024;
 
 /// Upper bound for the frontends and servers with pending slot requests.

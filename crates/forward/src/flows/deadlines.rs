@@ -80,8 +80,8 @@ impl FlowTable {
         time(tick(now).saturating_sub(flow.deadline.saturating_sub(self.timeouts[flow.state as usize])))
     }
 
-    /// Changes the timeouts. Returns whether they differ from those before. Longer timeouts apply
-    /// from a flow's next packet, shorter ones from the next sweep.
+    /// Changes the timeouts. Returns whether they have changed. Longer timeouts apply from a flow's
+    /// next packet, shorter ones from the next sweep.
     pub(crate) fn set_timeouts(&mut self, timeouts: &FlowTimeouts) -> bool {
         let before = std::mem::replace(&mut self.timeouts, in_ticks(timeouts));
         before != self.timeouts

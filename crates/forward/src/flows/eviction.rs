@@ -9,7 +9,7 @@ use crate::wheel::{Slot, begin};
 use convey_model::Timestamp;
 
 impl FlowTable {
-    /// Number of flows of a kind, and number of further flows that have room.
+    /// Number of flows of a kind in the table, and number of further flows that fit.
     pub(crate) fn occupancy(&self, kind: TrafficKind) -> Occupancy {
         self.quota.occupancy(kind)
     }

@@ -131,7 +131,7 @@ impl FlowTable {
         for id in 0..self.flows.len() as u32 {
             let flow = &mut self.flows[id as usize];
             if flow.slot != Slot::NONE && new.contains(&flow.frontend_id()) {
-                // The flow was counted in another table, which is gone with its counts.
+                // The flow may be marked as counted in former counts, which are gone.
                 flow.set_counted(false);
                 let now = flow.at_source();
                 self.note_at_source(FlowId(id), AtSource::Nothing, now);

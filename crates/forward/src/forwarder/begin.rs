@@ -329,7 +329,7 @@ impl Forwarder {
     }
 }
 
-/// Recipient of packets with this key, for the server that a DSR frontend has chosen.
+/// Recipient of packets with this key that a DSR frontend sends to this server.
 fn dsr_recipient(
     server: &PlannedServer,
     frontend: &PlannedFrontend,

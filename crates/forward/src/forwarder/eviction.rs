@@ -3,7 +3,7 @@
 //! Addresses are easily forged, but an attacker who forges them cannot finish a handshake, and
 //! receives no answer. Eviction therefore takes half-open flows, flows that are over, and streams
 //! that are not in use. A worker evicts its own flows only. If only other workers have evictable
-//! flows for a connection slot, it requests a slot from them.
+//! flows for a connection slot, the worker requests a slot from them.
 
 mod client_share;
 mod in_use;

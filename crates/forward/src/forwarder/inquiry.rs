@@ -106,7 +106,7 @@ impl<'a> Inquiry<'a> {
     }
 }
 
-/// Checks whether packets from this address may be a client's.
+/// Checks whether this may be the address and port of a client.
 pub(super) fn check_source(
     served: &Served,
     network: &NextHops,
@@ -132,7 +132,8 @@ pub(super) fn check_new(
     if plan.stopping {
         return Err(Stop::Refused(DropReason::Stopping));
     }
-    // The server's answer would be a first packet for convey again, and so on without end.
+    // convey would take the server's answer for a client's first packet again, and so on without
+    // end.
     if plan.server_endpoints.contain(frontend.protocol, client, port) {
         return Err(Stop::Silent(DropReason::ClientIsServer));
     }
@@ -148,7 +149,8 @@ pub(super) fn picked_server(frontend: &PlannedFrontend, picked: Picked) -> Resul
     }
 }
 
-/// Server of a flow that is over, for a client that reuses the port after a reset: see `allocate`.
+/// Server of a flow that was reset, for a client that uses the same port again. `None` if the flow
+/// ended in another way, or the server gets no new flows or has no room.
 pub(super) fn server_again(
     frontend: &PlannedFrontend,
     over: FlowState,

@@ -26,7 +26,7 @@ impl Recipient {
         }
     }
 
-    /// The client that has sent this packet.
+    /// Recipient for answers to a client's packet with this key.
     pub(super) fn client(key: &FlowKey) -> Recipient {
         Recipient::Client(key.dst.ip(), key.src.ip())
     }
@@ -59,8 +59,8 @@ impl Recipient {
         }
     }
 
-    /// Neighbours on the routes to the recipient. Of several equal routes, any may be resolved
-    /// first, and some never are.
+    /// Neighbours on the routes to the recipient. With several equal routes, any neighbour may be
+    /// resolved first, and some may never be resolved.
     pub(super) fn neighbours(self, network: &NextHops) -> impl Iterator<Item = WantedNeighbour> {
         let (source, ip, on_link) = match self {
             Recipient::ServerOnLink(source, ip) => (source, ip, true),

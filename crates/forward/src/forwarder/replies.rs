@@ -10,8 +10,8 @@ use convey_model::{Addr, FlowKey, Timestamp};
 use convey_wire::{self as wire, ANSWER_LEN, Headers, IcmpError, Kind};
 
 /// Upper bound per second, separately for replies that refuse packets, for ICMP errors such as
-/// "fragmentation needed", and for connections that are reset. More are dropped silently, so that
-/// forged packets do not make convey flood other hosts.
+/// "fragmentation needed", and for connections that are reset. Beyond it, convey sends nothing, so
+/// that forged packets cannot make convey flood other hosts.
 const REPLIES_PER_SECOND: u64 = 1_000;
 
 /// Builder of convey's own packets, with their rate limits.

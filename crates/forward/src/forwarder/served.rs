@@ -121,12 +121,12 @@ impl Served {
         has(at.port) || self.asked.contain(&protocol, at.port) && has(ANY_PORT)
     }
 
-    /// Whether the endpoints for new flows differ from those of `before`.
+    /// Whether the endpoints for new flows differ from the endpoints of `before`.
     pub(super) fn may_be_asked_elsewhere_than(&self, before: &Served) -> bool {
         self.servers != before.servers || self.asked != before.asked
     }
 
-    /// How this flow has to end now; `None` if it continues.
+    /// Reason why this flow has to end under the plan; `None` if it continues.
     pub(super) fn end_of(&self, flow: &Flow) -> Option<FlowEnd> {
         let (vip, server) = (flow.client(), flow.server());
         if self.denies(flow) {

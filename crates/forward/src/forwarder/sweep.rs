@@ -32,8 +32,8 @@ impl Sweep {
         self.next_place
     }
 
-    /// Begins a slice of the sweep at this place. Returns the neighbours that flows wait for; the
-    /// caller adds those of the slice.
+    /// Begins a slice of the sweep at this place. Returns the neighbours that flows wait for, to
+    /// which the caller adds the neighbours of this slice.
     pub(super) fn begin_slice(&mut self, place: u32) -> &mut AwaitedNeighbours {
         if place == 0 {
             self.awaited.clear();

@@ -114,7 +114,8 @@ impl FlowTracker {
         &mut self.events
     }
 
-    /// Applies the routes and tunnels of a new plan. Returns how they differ from those before.
+    /// Applies the routes and tunnels of a new plan. Returns how they differ from the previous
+    /// plan.
     pub(super) fn adopt_routes(&mut self, plan: &Plan) -> RouteChanges {
         self.routes.adopt(plan)
     }

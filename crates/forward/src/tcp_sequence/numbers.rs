@@ -3,8 +3,8 @@
 use super::{FIRST_WINDOW, WINDOW};
 use crate::state::{FlowState, Segment};
 
-/// Whether a segment continues at its sender's next number, or repeats bytes up to that number and
-/// adds more.
+/// Whether a segment continues at its sender's next number, or repeats bytes and reaches at least
+/// that number.
 pub(super) fn follows(segment: Segment, sent: u32) -> bool {
     sent.wrapping_sub(segment.seq) <= segment.len
 }

@@ -2,7 +2,7 @@
 //! server's SNAT ports and of the connection slots. Proxy mode has the same rule: [`fits`].
 //!
 //! Only open flows count, so forged SYNs take nothing from a client's share. A client may begin
-//! many connections at once and open them all; convey then ends those beyond the share.
+//! many connections at once and open them all; convey then ends the connections beyond the share.
 //!
 //! UDP streams can be forged in a client's name. A UDP flow beyond the share therefore does not
 //! become a stream, and is evicted before streams are. A client is refused further UDP flows only

@@ -17,7 +17,7 @@ pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// same place.
 const REMEMBERED_SEARCHES: usize = 256;
 
-/// Searches that have found nothing, each with its time.
+/// Searches that have found only flows in use, each with its time.
 #[derive(Debug)]
 pub(super) struct InUse(Box<[Option<(Search, Timestamp)>]>);
 

@@ -40,7 +40,7 @@ struct ExhaustedSlots<'a> {
 }
 
 impl ExhaustedSlots<'_> {
-    /// Whether more slots are taken than the limit allows, not counting those that will soon be
+    /// Whether more slots are taken than the limit allows, not counting the slots that will soon be
     /// given back.
     fn is_exceeded(&self, workers: &WorkerPeers) -> bool {
         let leaving = workers.leaving(self.held);
@@ -107,9 +107,9 @@ impl Eviction {
         server.ok_or(Stop::Refused(DropReason::MaxConnections))
     }
 
-    /// Evicts flows for slots that other workers have taken beyond a limit because this worker has
-    /// more evictable flows. Evicts no more flows than there are slots beyond the limit, even if
-    /// more are requested.
+    /// Evicts flows of this worker at the request of other workers, which have taken slots beyond a
+    /// limit. Evicts no more flows than there are slots beyond the limit, even if more are
+    /// requested.
     pub(crate) fn evict_for_others(&mut self, tracker: &mut FlowTracker, plan: &Plan, now: Timestamp) {
         if !self.workers.are_asking() {
             return;
@@ -117,7 +117,8 @@ impl Eviction {
         let workers = self.workers.clone();
         let mut left = MAX_QUEUED;
         for mut request in workers.requests() {
-            // No slot beyond the limit is taken now, or the limit is gone.
+            // Withdraw the request if no slot beyond the limit is taken any more, or the limit is
+            // gone.
             let wanted = wanted(request.held(), plan);
             let Some(wanted) = wanted.filter(|wanted| wanted.slots.open() > wanted.limit) else {
                 workers.withdraw(request);
@@ -126,7 +127,7 @@ impl Eviction {
             while left > 0
                 && wanted.is_exceeded(&workers)
                 && let Some(id) = self.find_for_slot(tracker, &wanted, TrafficKind::all(), now)
-                // The slot may have been taken for a flow that began after the request.
+                // A flow that began after the request is not evicted for it.
                 && tracker.flow(id).since < request.at(now).0
             {
                 // Count the slot as leaving before the grant: a worker that sees the grant relies

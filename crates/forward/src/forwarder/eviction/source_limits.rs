@@ -2,7 +2,8 @@
 //!
 //! Only open flows count towards the limit of connections, because anybody can forge first packets
 //! in the name of a source. A source may begin many connections at once and open them all; convey
-//! then ends those beyond the limit. The rate limit counts first packets, which can be forged.
+//! then ends the connections beyond the limit. The rate limit counts first packets, which can be
+//! forged.
 //!
 //! UDP streams can be forged too, and handshakes in DSR. At the limit, a silent flow among these is
 //! evicted for another flow of the same source, once that flow is open. A worker only evicts flows

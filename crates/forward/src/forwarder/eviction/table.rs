@@ -16,7 +16,7 @@ impl Eviction {
     ///
     /// # Errors
     /// There is no room, or so many flows have opened in the cache that there was no time to look
-    /// up the next one. These flows are not looked up again.
+    /// up more. These flows are not looked up again.
     pub(crate) fn prepare_table(
         &mut self,
         tracker: &mut FlowTracker,

@@ -25,7 +25,7 @@ const MIN_CROWD: u32 = 32;
 /// may be evicted even if half-open flows are few.
 const HANDSHAKE: Duration = Duration::from_millis(100);
 
-/// Upper bound for the flows that a search for an idle one examines.
+/// Upper bound for the flows that a search for an idle flow examines.
 pub(super) const MAX_LOOKED_AT: u32 = 64;
 
 /// Upper bound for the flows whose cache entries are looked up before one is evicted: about 0.2 ms.
@@ -61,9 +61,9 @@ impl Eviction {
         self.find_victim(tracker, request, [TrafficKind::new(View::BothSides, protocol)].into_iter(), now)
     }
 
-    /// Flow to evict. The first choice is a half-open flow or one that is over, of the first kind
-    /// that has one; then a stream that is not in use; then a UDP flow that was answered within the
-    /// last second and may become a stream.
+    /// Flow to evict. The first choice is a flow that is half-open or over, of the first of these
+    /// kinds that has such a flow; then a stream that is not in use; then a UDP flow that was
+    /// answered within the last second and may become a stream.
     pub(super) fn find_victim(
         &mut self,
         tracker: &mut FlowTracker,
@@ -87,8 +87,8 @@ impl Eviction {
 
     /// First choice for eviction: a connection that is over, then the connection that has been
     /// half-open for longest. A UDP flow whose server has answered is mostly complete, and is
-    /// evicted before those that wait for an answer, unless most wait: in that case they are
-    /// forged.
+    /// evicted before UDP flows that wait for an answer. If most UDP flows wait, they are forged,
+    /// and are evicted first.
     fn find_unestablished(
         &mut self,
         tracker: &mut FlowTracker,
@@ -136,8 +136,8 @@ impl Eviction {
         None
     }
 
-    /// Flow of this class that has been idle for longest, among some of them; `None` if all were in
-    /// use until just now.
+    /// Flow of this class that has been idle for longest, among at most `MAX_LOOKED_AT` flows;
+    /// `None` if all of these were in use until just now.
     ///
     /// Packets do not move their flow in its queue. A flow that was in use since it was queued is
     /// moved to the end, so the next idle flow is mostly the one that has been idle for longest.

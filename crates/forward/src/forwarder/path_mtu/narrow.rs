@@ -16,14 +16,14 @@ use crate::{Direction, Flow, FlowId, Frame, View};
 use convey_model::{DropReason, Timestamp};
 use convey_wire as wire;
 
-/// Every IPv6 link takes packets of this length (RFC 8200, section 5), and reports of less are to
-/// be ignored (RFC 8201, section 4).
+/// Length of packets, in bytes, that every IPv6 link takes (RFC 8200, section 5). Reports of a
+/// smaller MTU are to be ignored (RFC 8201, section 4).
 pub(crate) const NARROW: u32 = 1280;
 
-/// Lengths to which packets to such a client are cut, in bytes, by [`Flow::narrowness`]; a flow has
-/// no room for an exact number. 1,400 fits most tunnels. Every host takes 576 (RFC 791, section
-/// 3.1), and a router with a smaller MTU cuts further. With smaller lengths here, a forged report
-/// could make convey send very many packets.
+/// Lengths, in bytes, to which packets to a client on a narrow path are cut, by
+/// [`Flow::narrowness`]; the record of a flow has no room for an exact length. 1,400 fits most
+/// tunnels. Every host takes 576 (RFC 791, section 3.1), and a router with a smaller MTU cuts
+/// further. With smaller lengths here, a forged report could make convey send very many packets.
 const LENGTHS: [u32; 4] = [u32::MAX, 1400, NARROW, 576];
 
 /// Longest packet that the path to a flow's client takes, according to routers.
@@ -42,7 +42,7 @@ fn narrowness_of(mtu: u32) -> u8 {
 /// `mtu_expires`).
 const NARROW_FOR: Duration = Duration::from_secs(600);
 
-/// Upper bound for the flows of a worker whose packets are cut: 1 MiB.
+/// Upper bound for the flows of a worker whose packets are cut. Their list takes 1 MiB.
 const MAX_NARROWED: usize = 65_536;
 
 /// Flows whose packets are cut, each with the time of its report, the oldest first. Some entries
@@ -58,7 +58,8 @@ impl Default for Narrowed {
 }
 
 impl Narrowed {
-    /// Adds a flow. If there are too many, returns the oldest one, whose packets are no longer cut.
+    /// Adds a flow. If there are too many, removes and returns the oldest flow, whose packets the
+    /// caller stops cutting.
     fn push(&mut self, id: FlowId, now: Timestamp) -> Option<FlowId> {
         let first = if self.0.len() < MAX_NARROWED { None } else { self.0.pop_front() };
         self.0.push_back((now, id));
@@ -73,8 +74,8 @@ impl Narrowed {
 }
 
 impl PathMtu {
-    /// Stops cutting packets of flows whose path was narrow for long enough: the path may be
-    /// another by now. If it is not, a router reports it again.
+    /// Stops cutting packets of flows whose path was narrow for long enough: the path may have
+    /// changed by now. If it has not, a router reports its MTU again.
     pub(crate) fn widen_expired(&mut self, tracker: &mut FlowTracker, now: Timestamp) {
         while let Some(id) = self.narrowed.take_old(now) {
             widen(tracker, id, now);

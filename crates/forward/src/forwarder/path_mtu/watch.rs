@@ -57,7 +57,7 @@ impl PathMtu {
             return;
         }
         if tracker.flow(id).is_cached() {
-            // If the cache is full, as many large segments reach a worker.
+            // While the cache is full, many large segments reach a worker.
             if !self.cache_lookups.allow(now) {
                 return;
             }

@@ -16,7 +16,7 @@ const EVENT_DELAY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct CacheSync {
     cache: Option<Box<dyn FlowCache>>,
-    /// Flows whose numbers in the cache are behind those in the table.
+    /// Flows whose numbers in the cache are behind their numbers in the table.
     ahead: AheadOfCache,
     interface_checks: InterfaceChecks,
     /// Time of the last replacement of a flow's entries during its handshake.

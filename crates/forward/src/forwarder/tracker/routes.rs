@@ -38,7 +38,7 @@ pub(super) struct Way {
 }
 
 impl FlowRoutes {
-    /// Applies another plan. Returns how its routes differ from those before.
+    /// Applies another plan. Returns how its routes differ from the previous plan.
     pub(super) fn adopt(&mut self, plan: &Plan) -> RouteChanges {
         let changes = RouteChanges {
             has_other_tunnels: self.tunnels.adopt(plan),
