@@ -1,23 +1,24 @@
-//! Content coding of a response (RFC 9110, section 12.5.3).
+//! Content codings that a client accepts: `Accept-Encoding` (RFC 9110, section 12.5.3).
 
 use smallvec::SmallVec;
 
 /// Compression format of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentCoding {
-    /// RFC 8878.
+    /// Zstandard (RFC 8878).
     Zstd,
-    /// RFC 7932.
+    /// Brotli (RFC 7932).
     Brotli,
-    /// RFC 1952.
+    /// Gzip (RFC 1952).
     Gzip,
 }
 
 impl ContentCoding {
-    /// All codings. The first one wins among codings with the same weight for a client.
+    /// All codings, the preferred one first. The order decides between codings to which a client
+    /// gives the same weight.
     pub const ALL: [ContentCoding; 3] = [ContentCoding::Zstd, ContentCoding::Brotli, ContentCoding::Gzip];
 
-    /// Its name in `Content-Encoding`.
+    /// Name of the coding in `Content-Encoding`.
     pub fn name(self) -> &'static str {
         match self {
             ContentCoding::Zstd => "zstd",
@@ -39,15 +40,16 @@ impl ContentCoding {
 /// Content codings that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AcceptedEncodings {
-    /// Weight in thousandths of each coding of [`ContentCoding::ALL`]; 0: not accepted.
+    /// Weight of each coding in thousandths, in the order of [`ContentCoding::ALL`]. 0: the client
+    /// does not accept the coding.
     weights: [u16; 3],
-    /// Weight of the uncompressed body.
+    /// Weight of the uncompressed body in thousandths.
     identity: u16,
 }
 
 impl AcceptedEncodings {
-    /// Reads the values of `Accept-Encoding`. Without any, the client accepts only the uncompressed
-    /// body.
+    /// Parses the values of `Accept-Encoding`. Without a value, the client accepts only the
+    /// uncompressed body.
     pub fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> AcceptedEncodings {
         let (mut named, mut identity, mut any) = ([None; 3], None, None);
         for element in values.flat_map(|value| value.split(|byte| *byte == b',')) {
@@ -67,14 +69,14 @@ impl AcceptedEncodings {
         }
         AcceptedEncodings {
             weights: named.map(|weight| weight.or(any).unwrap_or(0)),
-            // The uncompressed body is always accepted unless it is refused. If it is not
-            // mentioned, it has the lowest weight.
+            // A client that does not list `identity` accepts the uncompressed body, with the lowest
+            // weight.
             identity: identity.unwrap_or(0),
         }
     }
 
-    /// Codings of `ours` that the client prefers at least as much as the uncompressed body: its
-    /// favourite first, equal weights in our order.
+    /// Codings of `ours` that have at least the weight of the uncompressed body, by descending
+    /// weight. Codings with the same weight keep the order of `ours`.
     pub fn best_of(&self, ours: &[ContentCoding]) -> impl Iterator<Item = ContentCoding> + use<> {
         let weight = |coding: &ContentCoding| self.weights[*coding as usize];
         let is_taken = |coding: &&ContentCoding| weight(coding) > 0 && weight(coding) >= self.identity;
@@ -85,7 +87,8 @@ impl AcceptedEncodings {
     }
 }
 
-/// The weight of an element, in thousandths (RFC 9110, section 12.4.2); `None`: it is malformed.
+/// Returns the weight of an element in thousandths (RFC 9110, section 12.4.2); `None` if the
+/// element is malformed.
 fn weight<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> Option<u16> {
     let mut weight = 1_000;
     for parameter in parameters {

@@ -1,9 +1,10 @@
-//! HTTP/1 as a proxy has to read it: strictly, and without a body in memory. Pure: bytes in,
-//! decisions out.
+//! Strict HTTP/1 for proxies: parsing, body framing, routing and rewriting of heads, without a body
+//! in memory. Pure: bytes in, decisions out.
 //!
-//! A proxy and a server that read one request in two ways let a client smuggle another one past the
-//! proxy. So whatever could be read in two ways is a [`Malformed`] message, and no server sees it.
-//! The rules are those of RFC 9110 and RFC 9112; where these leave a choice, convey refuses.
+//! If a proxy and a server interpret a request differently, a client can smuggle a second request
+//! past the proxy. So convey refuses each ambiguous message as [`Malformed`], and does not forward
+//! it. The rules are those of RFC 9110 and RFC 9112. Where the RFCs leave a choice, convey refuses
+//! the message.
 //!
 //! ```
 //! use bytes::BytesMut;

@@ -49,8 +49,8 @@ pub enum Malformed {
     ChunkSize,
     /// A chunk does not end after its announced size.
     ChunkEnd,
-    /// The trailers have an invalid field, are too long, or have a field for framing (RFC 9110,
-    /// section 6.5.1).
+    /// The trailers have an invalid field, are too long, or have a field that is forbidden in
+    /// trailers (RFC 9110, section 6.5.1).
     Trailers,
 }
 
@@ -81,7 +81,8 @@ impl Malformed {
         }
     }
 
-    /// Status of the reply to the client. A malformed message of a server is always 502.
+    /// HTTP status of the reply to a client's malformed message. For a malformed message of a
+    /// server, the status is always 502.
     pub fn status(self) -> u16 {
         match self {
             Malformed::HeadTooLong | Malformed::TooManyFields => 431,

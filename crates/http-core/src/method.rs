@@ -38,7 +38,7 @@ impl HttpMethod {
         }
     }
 
-    /// Whether a request may be sent twice (RFC 9110, section 9.2.2).
+    /// Whether a request with this method may be sent twice (RFC 9110, section 9.2.2).
     pub fn is_idempotent(self) -> bool {
         match self {
             HttpMethod::Get | HttpMethod::Head | HttpMethod::Put | HttpMethod::Delete => true,

@@ -1,16 +1,16 @@
 //! Retry budget, which limits how many requests are retried. Pure.
 
-/// Budget that each request adds: one in five may be retried.
+/// Retries that each request adds to the budget: one retry for five requests.
 const PER_REQUEST: f32 = 0.2;
 
-/// Maximum number of saved retries, for a moment in which many requests fail at once.
+/// Maximum number of saved retries. They are for bursts of failures.
 const MOST: f32 = 100.0;
 
-/// Retries that are available at the start.
+/// Number of retries that are available at the start.
 const FIRST: f32 = 10.0;
 
-/// Limits retries to a part of all requests. Without a limit, failing servers would get several
-/// times their usual load, just when they are in trouble (like Finagle's `RetryBudget`).
+/// Budget that limits retries to a fraction of all requests, like Finagle's `RetryBudget`. Without
+/// it, retries would multiply the load of servers that already fail.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetryBudget {
     repeats: f32,
@@ -23,7 +23,7 @@ impl Default for RetryBudget {
 }
 
 impl RetryBudget {
-    /// Adds the share of a new request to the budget.
+    /// Adds a request's share to the budget.
     pub fn earn(&mut self) {
         self.repeats = (self.repeats + PER_REQUEST).min(MOST);
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::RequestHead;
 
-/// Fields of a `traceparent` that convey reads.
+/// Parsed value of the field `traceparent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
     /// Trace id; never 0.
@@ -18,13 +18,13 @@ impl TraceParent {
     /// Name of the field.
     pub const FIELD: &'static str = "traceparent";
 
-    /// Begins a sampled trace with a request.
+    /// Starts a sampled trace. `step` is the id of the request's span. An id of 0, which is
+    /// invalid, becomes 1.
     pub fn begin(trace: u128, step: u64) -> TraceParent {
         TraceParent { trace: trace.max(1), step: step.max(1), is_sampled: true }
     }
 
-    /// Trace that a request belongs to. `None` if the request has no `traceparent`, or an invalid
-    /// one.
+    /// Returns the trace of a request. `None`: the request has no `traceparent`, or an invalid one.
     pub fn of(head: &RequestHead) -> Option<TraceParent> {
         TraceParent::parse(std::str::from_utf8(head.field(TraceParent::FIELD)?).ok()?)
     }

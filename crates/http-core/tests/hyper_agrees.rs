@@ -1,5 +1,6 @@
-//! Agreement with hyper: it reads each request that convey accepts in the same way, and each
-//! request that convey writes for a server is one request, with that body and nothing behind it.
+//! Comparison with hyper: hyper reads each request that convey accepts in the same way. For hyper,
+//! each request that convey writes for a server is one request with the same body, and no bytes
+//! follow it.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::convert::Infallible;
@@ -20,7 +21,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A request, as far as two readers can agree on it.
+/// Parts of a request that both parsers have to read in the same way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     method: String,
@@ -39,7 +40,7 @@ fn by_hyper(bytes: &[u8]) -> Vec<Seen> {
         client.shutdown().await.unwrap();
         let requests = seen.clone();
         let service = service_fn(move |request: Request<Incoming>| note(requests.clone(), request));
-        // hyper ends with an error where the bytes end early.
+        // hyper returns an error if the bytes end early.
         let _ = hyper::server::conn::http1::Builder::new()
             .half_close(true)
             .serve_connection(TokioIo::new(server), service)
@@ -72,8 +73,8 @@ async fn note(
     Ok(Response::new(Empty::new()))
 }
 
-/// Parses the first request of a connection as convey does, and returns its length; `None` if it is
-/// refused or not whole.
+/// Parses the first request of a connection as convey does, and returns its length. `None`: the
+/// request is refused or incomplete.
 fn by_convey(bytes: &[u8]) -> Option<(RequestHead, Seen, usize)> {
     let mut received = BytesMut::from(bytes);
     let head = HeadReader::default().request(&mut received, &HeadLimits::default()).ok()??;
@@ -220,7 +221,7 @@ fn has_usual_start_line(bytes: &[u8]) -> bool {
     line.iter().all(is_usual) && matches!(line.last(), Some(b'0' | b'1'))
 }
 
-/// Otherwise, the other tests would prove nothing.
+/// The other tests prove something only if the random requests include both kinds.
 #[test]
 fn random_requests_include_many_accepted_and_many_refused() {
     let mut runner = TestRunner::deterministic();

@@ -7,8 +7,8 @@ use convey_http_core::RetryBudget;
 use convey_snapshot::Pool;
 use foldhash::HashMap;
 
-/// Maximum number of backends with a budget: each reload may add others. Beyond it, all budgets
-/// begin anew.
+/// Maximum number of backends with a budget. Reloads may add backends; beyond the limit, all
+/// budgets start again.
 const MAX: usize = 4_096;
 
 thread_local! {
@@ -16,12 +16,12 @@ thread_local! {
     static BUDGETS: RefCell<HashMap<Arc<str>, RetryBudget>> = RefCell::default();
 }
 
-/// Notes a new request for this backend.
+/// Adds a new request to the retry budget of its backend.
 pub(crate) fn earn(pool: &Pool) {
     with(pool, RetryBudget::earn);
 }
 
-/// Whether a request for this backend may be retried.
+/// Takes one retry from the budget of this backend. Returns whether the request may be retried.
 pub(crate) fn spend(pool: &Pool) -> bool {
     with(pool, RetryBudget::spend)
 }

@@ -3,14 +3,14 @@
 
 use std::cell::RefCell;
 
-/// Size in bytes: a read that fills the buffer is a part of something large.
+/// Size of the buffer in bytes. A read that fills the buffer indicates a large body.
 pub(crate) const SIZE: usize = 64 * 1024;
 
 thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SIZE].into());
 }
 
-/// Lends this thread's buffer. Calls must not be nested.
+/// Calls `use_it` with this thread's buffer. Calls must not be nested.
 pub(crate) fn with<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with_borrow_mut(|buffer| use_it(buffer))
 }

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::buffer;
 
-/// One direction of a transfer, while its body is large.
+/// Kernel transfer (`splice`) of one direction, while its body is large.
 #[derive(Debug, Default)]
 pub(crate) struct Bulk {
     /// Set while bytes are in the pipe.
@@ -24,7 +24,7 @@ impl Bulk {
         self.is_on = len == buffer::SIZE && opaque >= buffer::SIZE as u64;
     }
 
-    /// Writes bytes from the pipe. Returns their number.
+    /// Writes bytes from the pipe to a socket. Returns their number; 0: the pipe is empty.
     pub(crate) fn poll_drain(
         &mut self,
         cx: &mut Context<'_>,
@@ -42,7 +42,7 @@ impl Bulk {
         }
     }
 
-    /// Bytes in the pipe.
+    /// Number of bytes in the pipe.
     pub(crate) fn left(&self) -> usize {
         self.pipe.as_ref().map_or(0, Pipe::held)
     }
@@ -52,8 +52,9 @@ impl Bulk {
         self.pipe.as_ref().is_none_or(Pipe::is_empty)
     }
 
-    /// Moves some of the next `opaque` bytes into the pipe between these sockets. Returns 0 if the
-    /// body is not large, or only a read can find out more.
+    /// Moves some of the next `opaque` bytes of the body from the first socket into the pipe.
+    /// Returns their number. 0: the caller has to read, because the body is not large, there is no
+    /// pipe, or the socket has no bytes at the moment.
     ///
     /// # Errors
     /// The connection is broken.

@@ -16,11 +16,11 @@ use crate::request::HttpRequest;
 /// Memory limit of a thread's encoders, in bytes.
 const BUDGET: usize = 128 << 20;
 
-/// Part of `BUDGET` that is reserved for gzip, which needs the least memory: most clients accept it
-/// where other codings have no room.
+/// Part of `BUDGET`, in bytes, that is reserved for gzip. gzip is the fallback if the rest is used
+/// up: most clients accept it, and its encoders need the least memory.
 const FOR_GZIP: usize = BUDGET / 4;
 
-/// Maximum number of bytes that are compressed in one go: this takes a millisecond at most.
+/// Maximum number of bytes that are compressed in one turn, which takes at most a millisecond.
 pub(crate) const PIECE: usize = 16 * 1024;
 
 thread_local! {
@@ -77,7 +77,8 @@ impl<'a> Compression<'a> {
         Compression { offer, ..Compression::default() }
     }
 
-    /// Decides on a response, and changes its head.
+    /// Decides whether to compress a response, changes its head accordingly, and creates the
+    /// encoder.
     pub(crate) fn decide(&mut self, response: &mut OutgoingResponse<'_>) {
         let Some(offer) = &self.offer else { return };
         let mut compressor = None;
@@ -100,14 +101,14 @@ impl<'a> Compression<'a> {
         self.compressor.is_some()
     }
 
-    /// Compresses some of the body, and appends finished output as chunks.
+    /// Compresses some of the body, and appends the encoder's output to `out` as a chunk.
     pub(crate) fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         self.tally.bytes.0 += bytes.len() as u64;
         self.chunk(out, |encoder, out| encoder.write(bytes, out))
     }
 
     /// Appends all output that the client needs to decode the bytes so far. Returns whether there
-    /// was any.
+    /// was such output.
     pub(crate) fn flush(&mut self, out: &mut Vec<u8>) -> Result<bool, EncoderFault> {
         if !self.compressor.as_ref().is_some_and(|compressor| compressor.encoder.has_unflushed()) {
             return Ok(false);
@@ -117,8 +118,8 @@ impl<'a> Compression<'a> {
         Ok(out.len() > before)
     }
 
-    /// Appends the end of the data and the last chunk, up to its trailers. Call it once; it frees
-    /// the encoder's memory.
+    /// Appends the last output of the encoder, and the line of the last chunk. The caller appends
+    /// trailers and the empty line. Call this once; it frees the encoder's memory.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         if self.is_on() {
             self.chunk(out, Encoder::finish)?;
@@ -137,7 +138,7 @@ impl<'a> Compression<'a> {
         }
     }
 
-    /// Takes the statistics. `None` if there are none.
+    /// Takes the statistics since the last call; `None` if there are none.
     fn take_tally(&mut self) -> Option<CompressionTally> {
         let tally = std::mem::take(&mut self.tally);
         (tally != CompressionTally::default()).then_some(tally)
@@ -179,7 +180,8 @@ impl CompressionTally {
 }
 
 impl Compressor {
-    /// Returns an encoder for a body of this length, if known; `None`: the budget has no room.
+    /// Creates an encoder for a body of `len` bytes, or of unknown length. Returns `None` if the
+    /// budget has too little memory left.
     fn new(coding: ContentCoding, len: Option<u64>) -> Option<Compressor> {
         let budget = if coding == ContentCoding::Gzip { BUDGET } else { BUDGET - FOR_GZIP };
         let charge = MemoryCharge::of(Encoder::memory(coding), budget)?;
@@ -188,7 +190,8 @@ impl Compressor {
 }
 
 impl MemoryCharge {
-    /// Takes bytes from this budget; `None` if it has too few left.
+    /// Charges this thread's encoders with these bytes; `None` if their sum would exceed the
+    /// budget.
     fn of(bytes: usize, budget: usize) -> Option<MemoryCharge> {
         let in_use = IN_USE.get() + bytes;
         (in_use <= budget).then(|| {

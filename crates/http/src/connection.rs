@@ -1,4 +1,5 @@
-//! A client's connection: one request after the other, and its end.
+//! Connection of a client: detects the HTTP version, serves requests of HTTP/1 one after the other,
+//! and closes the connection.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -32,16 +33,16 @@ pub struct HttpServer<S = UsualStack> {
 }
 
 impl HttpServer {
-    /// Returns convey's own server, which decides by the configuration alone. It is compiled with
-    /// this crate; a server with another stack is compiled with the crate that names the stack.
+    /// Returns convey's own server, which decides by the configuration alone. Its code is compiled
+    /// in this crate. A server with another stack is compiled in the crate that names the stack.
     pub fn usual() -> Arc<dyn ServeStream> {
         Arc::new(HttpServer::new(stack::usual()))
     }
 }
 
 impl<S: DecideRequest> HttpServer<S> {
-    /// Returns a server whose requests these services decide on, such as [`stack::usual`] within a
-    /// layer of your own.
+    /// Returns a server in which `stack` decides on each request, for example [`stack::usual`]
+    /// within a layer of your own.
     pub fn new(stack: S) -> HttpServer<S> {
         HttpServer { stack }
     }
@@ -92,7 +93,7 @@ struct Connection<S> {
     time_limit: TimeLimit,
     /// Number of requests so far.
     requests: u32,
-    /// Charge of the last request, until the client has its whole response.
+    /// Charge of the last request. It lasts until the client has received the whole response.
     charge: RequestCharge,
 }
 
@@ -118,7 +119,7 @@ enum Next {
 enum After {
     /// The connection stays open for another request.
     Stays,
-    /// The connection is closed so that the last response arrives.
+    /// convey closes the connection with a delay, so that the client receives the last response.
     Closes,
     /// The connection is over.
     Ends(StreamEnd),
@@ -148,7 +149,7 @@ impl<S: DecideRequest> Connection<S> {
     async fn run(&mut self) -> StreamEnd {
         let mut is_first = true;
         loop {
-            // Boxed, so that a resting connection does not reserve memory for it.
+            // The future is boxed, so that an idle connection does not reserve memory for it.
             if let Some(end) = Box::pin(self.serve_until_rest(is_first)).await {
                 return end;
             }
@@ -159,7 +160,7 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Serves requests until the connection rests between two requests, or is over.
+    /// Serves requests until the connection is idle between two requests (`None`), or is over.
     async fn serve_until_rest(&mut self, mut is_first: bool) -> Option<StreamEnd> {
         if is_first {
             match self.version().await {
@@ -191,7 +192,7 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Ends the connection.
+    /// Ends the connection after its last response, and returns how it ended.
     async fn end_after(&mut self, last: After) -> StreamEnd {
         if let After::Ends(end) = last {
             return end;
@@ -200,10 +201,10 @@ impl<S: DecideRequest> Connection<S> {
         StreamEnd::Closed
     }
 
-    /// Waits for the next request, up to the client's timeout. Returns the end of the connection if
-    /// none came.
+    /// Waits for bytes of the next request, at most for the keep-alive timeout. Returns the end of
+    /// the connection; `None`: bytes have arrived.
     async fn rest(&mut self) -> Option<StreamEnd> {
-        // A resting connection keeps no buffer.
+        // An idle connection keeps no buffer.
         self.received = BytesMut::new();
         let keep_alive = self.client.frontend().config.http_limits().keep_alive;
         self.time_limit.renew(keep_alive);
@@ -217,8 +218,8 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Reads the next request. The last one counts for its client until the kernel has no more
-    /// bytes of its response.
+    /// Reads bytes of the next request. The last request counts for its client until the client has
+    /// acknowledged all of its response.
     async fn read_while_charged(&mut self) -> Read {
         while self.bytes.stream().has_untaken() {
             if let Ok(read) = timeout(UNTAKEN_PERIOD, self.read(true)).await {
@@ -229,8 +230,8 @@ impl<S: DecideRequest> Connection<S> {
         self.read(true).await
     }
 
-    /// HTTP version of the connection's first bytes, as far as they show it. A protocol agreed
-    /// within TLS (ALPN) is binding; without one, the preface decides.
+    /// Detects the HTTP version by the connection's first bytes. A protocol agreed within TLS
+    /// (ALPN) is binding; without one, the HTTP/2 preface decides.
     async fn version(&mut self) -> BeginningVersion {
         let (is_http2_agreed, is_agreed) = match self.bytes.stream().protocol() {
             Some(protocol) => (protocol == b"h2", true),
@@ -256,7 +257,7 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Replies to a request whose head is malformed, or does not arrive.
+    /// Replies to a request whose head is malformed, or does not arrive in time.
     async fn refuse(&mut self, reason: LocalReplyReason) -> After {
         let mut record = RequestRecord::begin(&self.client, "");
         self.client.refresh();
@@ -266,7 +267,8 @@ impl<S: DecideRequest> Connection<S> {
         after
     }
 
-    /// Reads the head of the next request. The timeout for the first one has already begun.
+    /// Reads the head of the next request. The timeout of the connection's first request is already
+    /// running.
     async fn next(&mut self, is_first: bool) -> Next {
         let mut reader = HeadReader::default();
         let mut has_begun = is_first;
@@ -286,7 +288,7 @@ impl<S: DecideRequest> Connection<S> {
             }
             let is_between = self.received.is_empty();
             if is_between {
-                // A resting connection keeps no buffer.
+                // An idle connection keeps no buffer.
                 self.received = BytesMut::new();
             }
             match self.read(is_between && !is_first).await {
@@ -304,8 +306,8 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Reads available bytes. `is_between`: the connection is between two requests, so it ends when
-    /// the worker drains.
+    /// Waits for bytes, and reads them. `is_between`: the connection is between two requests, so it
+    /// ends when the worker drains.
     async fn read(&mut self, is_between: bool) -> Read {
         if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(self.poll_read(cx))).await {
             return read;
@@ -365,7 +367,8 @@ impl<S: DecideRequest> Connection<S> {
         };
         let after = match end {
             RequestEnd::Answered { client_stays: true, .. } => After::Stays,
-            // No unread bytes of the client could cause a reset before it has read the response.
+            // The connection can close immediately: an unread byte of the client would cause a
+            // reset, but there is none.
             RequestEnd::Answered { is_silent: true, .. } => After::Ends(StreamEnd::Closed),
             RequestEnd::Answered { .. } => After::Closes,
             RequestEnd::Broken(reason) => {

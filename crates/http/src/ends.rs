@@ -1,4 +1,4 @@
-//! The two sides of a transfer: sockets, or streams of HTTP/2 and HTTP/3 that look like one.
+//! Endpoints of a transfer: sockets, and HTTP/2 and HTTP/3 streams with the same interface.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,73 +14,73 @@ use tokio::net::TcpStream;
 use crate::http2::OutgoingStream;
 use crate::streams::IncomingStream;
 
-/// Upper bound for the bytes that a TLS session has read of its socket and nobody has read of the
-/// session.
+/// Upper bound for the bytes that a TLS session has read from its socket, and that convey has not
+/// read from the session.
 const MAX_WITHIN_TLS: u64 = 64 * 1024;
 
-/// A side, as bytes of HTTP/1.1.
+/// Endpoint of a transfer, which reads and writes bytes of HTTP/1.1.
 pub(crate) trait End {
-    /// Reads what is there; 0 is the end.
+    /// Reads available bytes into `buffer`. Returns their number; 0: the peer has sent its last
+    /// byte.
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
 
-    /// Writes what the side takes.
+    /// Writes bytes. Returns how many of them the endpoint has accepted.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8], more: More) -> Poll<io::Result<usize>>;
 
-    /// For how many of `most` bytes a stream has room: what is more would have to be kept. Pending:
-    /// none now. A socket says so when it is written to.
+    /// Returns how many of `most` bytes a stream accepts without buffering them. Pending: none at
+    /// the moment. A socket returns `most`, because only a write shows whether it has room.
     fn poll_room(&mut self, _: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         Poll::Ready(Ok(most))
     }
 
-    /// The socket, if it has one of its own and the kernel may move bytes between that and others.
+    /// Returns the endpoint's own socket if the kernel may move bytes between it and other sockets.
     fn socket(&self) -> Option<&TcpStream>;
 
-    /// Whether it is a stream, whose other side may hold up what is written for as long as it
-    /// likes.
+    /// Whether this is a stream. The flow control of its peer may hold up written bytes for any
+    /// time.
     fn is_stream(&self) -> bool {
         false
     }
 
-    /// Waits until the other side resets a stream. A socket reports that when it is read or
-    /// written.
+    /// Waits until the peer resets a stream. A socket reports a reset when it is read or written.
     fn poll_reset(&mut self, _: &mut Context<'_>) -> Poll<io::Error> {
         Poll::Pending
     }
 
-    /// State of a socket that nobody reads; `None`: it is a stream.
+    /// State of a socket that convey does not read at the moment; `None` for a stream.
     fn unread(&self) -> Option<UnreadSocket> {
         None
     }
 
-    /// Whether a write has begun that is to be repeated with the same bytes.
+    /// Whether a write has begun that has to be repeated with the same bytes.
     fn is_writing(&self) -> bool {
         false
     }
 
-    /// Nothing else is written. What speaks HTTP/2 knows that by itself.
+    /// Closes the write side of a socket. A stream ends by its own framing.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// The side of the client.
+/// The client's endpoint.
 pub(crate) enum ClientEnd<'a> {
     Socket(&'a mut ByteStream),
     Stream(&'a mut dyn IncomingStream),
 }
 
-/// The side of the server.
+/// The server's endpoint.
 pub(crate) enum ServerEnd {
     Socket(ServerStream),
     Stream(Box<OutgoingStream>),
 }
 
-/// State of a socket that nobody reads.
+/// State of a socket that convey does not read at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UnreadSocket {
     /// Whether the connection is broken.
     pub(crate) is_reset: bool,
-    /// Whether the other side has closed a plain connection.
+    /// Whether the peer has closed its side of a connection without TLS.
     pub(crate) is_closed: bool,
-    /// Bytes that can still be read, at most.
+    /// Upper bound for the bytes that can still be read.
     pub(crate) bytes: u64,
 }
 
@@ -100,8 +100,8 @@ impl UnreadSocket {
 }
 
 impl ClientEnd<'_> {
-    /// Waits until the client's side accepts bytes without delay. Returns how many, from 1 to
-    /// `most`. A pending write is complete then.
+    /// Waits until the client's endpoint accepts bytes without delay. Returns their number, from 1
+    /// to `most`. A pending write is complete then.
     pub(crate) fn poll_writable(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         match self {
             ClientEnd::Socket(socket) => socket.poll_writable(cx).map_ok(|()| most),
@@ -109,16 +109,16 @@ impl ClientEnd<'_> {
         }
     }
 
-    /// Waits until the client has reset its connection or the stream, or has closed its side before
-    /// the body of its request was whole, of which so many bytes are `missing`. What it has sent
-    /// stays unread. A client that closes its side behind its request may still wait for the
-    /// response.
+    /// Waits until the client has left: it has reset its connection or its stream, or has closed
+    /// its side before the body of its request was complete. `missing` is the number of bytes that
+    /// this body still lacks. Received bytes stay unread. A client that closes its side after its
+    /// whole request may still wait for the response.
     pub(crate) async fn left(&mut self, missing: u64) {
         match self {
             ClientEnd::Socket(socket) => {
                 let (tcp, is_plain) = (socket.tcp(), socket.plain().is_some());
-                // Nobody asks for urgent data, so this wakes at the end alone, also behind bytes
-                // that wait.
+                // convey uses no urgent data, so this wakes up only at the end of the connection,
+                // even if unread bytes come before the end.
                 let ended = tcp.ready(Interest::PRIORITY | Interest::ERROR).await;
                 let waits = || ioctl_fionread(tcp).unwrap_or_default();
                 let may_be_whole = ended.is_ok_and(|ended| !ended.is_error() && !ended.is_write_closed())

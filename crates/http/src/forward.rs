@@ -42,8 +42,8 @@ pub(crate) use held::ClientHasShare;
 pub(crate) use stall::StallLimit;
 use unread::UnreadCheck;
 
-/// A connection that has been idle for this long may just have been closed by its server. A request
-/// that cannot be repeated does not use it.
+/// Maximum idle time of a connection for a request that must not be repeated. The server may just
+/// have closed a connection that was idle for longer.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// A request for a server, while it is forwarded.
@@ -54,7 +54,7 @@ pub(crate) struct Forwarding<'a, 'b> {
     pub(crate) route: &'a HttpRoute,
     /// Bytes that the client has sent after the head.
     pub(crate) received: &'a mut BytesMut,
-    /// No other request is read from the client after this one.
+    /// Whether this is the last request that convey reads from the client's connection.
     pub(crate) is_last: bool,
     pub(crate) timeouts: Timeouts,
     pub(crate) time_limit: &'a mut TimeLimit,
@@ -74,18 +74,19 @@ pub(crate) enum RequestEnd {
     },
     /// The client has received nothing: convey has to send a local reply.
     Unanswered(LocalReply),
-    /// The client has received a part. Its connection ends for this reason.
+    /// The client has left, or has received only a part of the response. Its connection ends for
+    /// this reason.
     Broken(Counter),
 }
 
 /// Outcome of a transfer.
 struct Transferred {
-    /// `None`: no byte moved for too long.
+    /// End of the transfer; `None`: too few bytes moved for too long.
     end: Option<TransferEnd>,
     exchange: Exchange,
     status: Option<u16>,
-    /// The server has accepted all received bytes of the request, and sent nothing after its
-    /// response.
+    /// Whether the server has accepted all received bytes of the request, and sent nothing after
+    /// its response.
     is_clean: bool,
     /// Time at which the transfer began.
     sent: Instant,
@@ -111,9 +112,9 @@ impl From<io::Error> for Unreached {
 /// Outcome of one attempt.
 enum Attempt {
     Over(RequestEnd),
-    /// Another server may succeed.
+    /// Another attempt may succeed, and needs no retry budget.
     Again(LocalReplyReason),
-    /// Another server may succeed, if the backend's retry budget allows it: the server has failed.
+    /// The server has failed. Another attempt may succeed, if the backend's retry budget allows it.
     AgainWithin(LocalReplyReason),
 }
 
@@ -178,7 +179,8 @@ impl Forwarding<'_, '_> {
         }
     }
 
-    /// Returns a connection to the server of the permit, and whether it is a reused one.
+    /// Returns a connection to the server of the permit, and whether the connection is a reused
+    /// one.
     ///
     /// # Errors
     /// Returns the reason why there is no connection.
@@ -318,7 +320,7 @@ impl Forwarding<'_, '_> {
                     server.close_in_order();
                 }
             }
-            // The server is free for others, however long the client takes.
+            // The server becomes free for other requests, even if the client reads the rest slowly.
             permit.count(Counter::BytesTx, rest.left() as u64);
             drop((permit, held));
             if rest.left() > 0
@@ -353,7 +355,8 @@ impl Forwarding<'_, '_> {
         exchange
     }
 
-    /// Moves the request and its response, until the transfer ends or no byte moves for too long.
+    /// Moves the request and its response, until the transfer ends or too few bytes move for too
+    /// long.
     async fn transfer(
         &mut self,
         permit: &Permit,

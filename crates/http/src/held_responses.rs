@@ -1,5 +1,5 @@
-//! Memory for responses that wait for their clients: a budget for each thread, of which one client
-//! gets at most half.
+//! Memory budget of a thread for responses that wait for their clients. One client gets at most
+//! half of it.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -7,13 +7,13 @@ use std::net::IpAddr;
 use convey_model::{ClientNetwork, Prefix, client_of, networks_of};
 use foldhash::HashMap;
 
-/// Bytes that may wait for the client of each response.
+/// Bytes of a response that convey may buffer for its client without a place in the budget.
 pub(crate) const ALWAYS_HELD: usize = 8 * 1024;
 
-/// Bytes that may wait for the client of a response with a place in the budget.
+/// Bytes of a response that convey may buffer for its client with a place in the budget.
 pub(crate) const MAX_HELD: usize = 64 * 1024;
 
-/// Places in a thread's budget: together 32 MiB.
+/// Number of places in a thread's budget. Together, they are 32 MiB.
 const PLACES: u32 = 512;
 
 thread_local! {
@@ -35,8 +35,8 @@ pub(crate) struct HeldResponse {
 }
 
 impl HeldResponse {
-    /// Takes a place for a response to this client; `None`: the client already has as many as are
-    /// left for others.
+    /// Takes a place for a response to this client; `None`: the client already has as many places
+    /// as are left for others.
     pub(crate) fn take(client: IpAddr) -> Option<HeldResponse> {
         let client = client_of(client);
         HELD.with_borrow_mut(|held| held.take(client)).then(|| HeldResponse { client })

@@ -13,7 +13,7 @@ pub const MAX_TRAILERS: usize = HeadLimits::OF_RESPONSES.bytes;
 /// Limits of the trailers of a request.
 const OF_REQUESTS: HeadLimits = HeadLimits { bytes: 8 * 1024, fields: 100 };
 
-/// Maximum number of digits in a size: more do not fit into 64 bits.
+/// Maximum number of hexadecimal digits in a chunk size: 64 bits have 16 digits.
 const MAX_DIGITS: u8 = 16;
 
 /// Longest prefix of a trailer's name that is kept for comparison: no forbidden name is longer.
@@ -50,7 +50,7 @@ pub(super) struct ChunkReader {
     trailer_limits: TrailerLimits,
     is_of_response: bool,
     name: TrailerName,
-    /// Byte limit for the data.
+    /// Byte limit for the data; `None`: no limit.
     most: Option<u64>,
     /// Data bytes that the chunk sizes have announced so far.
     told: u64,
@@ -141,13 +141,13 @@ impl ChunkReader {
         self.limit_trailers(OF_REQUESTS);
     }
 
-    /// Accepts the framing of responses: blanks may follow a size, and a trailer may repeat the
-    /// length, which clients ignore.
+    /// Accepts two deviations of servers: blanks after a chunk size, and a `Content-Length` in the
+    /// trailers, which clients ignore.
     pub(super) fn be_of_response(&mut self) {
         self.is_of_response = true;
     }
 
-    /// Skips `len` bytes of the data.
+    /// Skips `len` bytes of the current chunk's data.
     pub(super) fn pass(&mut self, len: u64) {
         if let Place::Data { left } = &mut self.at {
             *left = left.saturating_sub(len);
@@ -205,7 +205,8 @@ impl ChunkReader {
     /// Returns the position after this byte; `None`: the body is complete.
     fn step(&mut self, byte: u8) -> Result<Option<Place>, Malformed> {
         Ok(Some(match (self.at, byte) {
-            // Some servers pad sizes. In a request, the next server might read another size.
+            // Some servers put blanks after a chunk size. convey refuses them in requests, because
+            // the next server might read another size.
             (Place::Size { size, digits }, b' ' | b'\t') if digits > 0 && self.is_of_response => {
                 Place::Padding { size }
             }
@@ -275,11 +276,11 @@ impl ChunkReader {
     }
 }
 
-/// Returns the position after a byte of the line with a size.
+/// Parses a byte of a line with a chunk size, and returns the position after the byte.
 fn of_size(size: u64, digits: u8, byte: u8) -> Result<Place, Malformed> {
     match (byte, (byte as char).to_digit(16)) {
         (_, Some(_)) if digits == MAX_DIGITS => Err(Malformed::ChunkSize),
-        // Some servers use 63 bits, and would read a negative number.
+        // Some servers read sizes as signed 64-bit numbers, and a larger size as negative.
         (_, Some(_)) if size >> 59 != 0 => Err(Malformed::ChunkSize),
         (_, Some(digit)) => Ok(Place::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }),
         (b';', _) if digits > 0 => Ok(Place::Extension { size }),
@@ -303,7 +304,7 @@ pub(crate) fn is_token(byte: u8) -> bool {
 impl TrailerName {
     fn push(&mut self, byte: u8) {
         if let Some(place) = self.letters.get_mut(self.len) {
-            // Some servers take one for the other.
+            // Some servers treat `_` like `-`.
             *place = if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
         }
         self.len += 1;

@@ -1,4 +1,4 @@
-//! Bodies of HTTP/1.1 as frames, and frames as bodies of HTTP/1.1.
+//! Conversion of HTTP/1.1 bodies to frames, and of frames to HTTP/1.1 bodies.
 
 use std::io::Write;
 
@@ -6,10 +6,10 @@ use super::trailers::Trailers;
 use super::{BodyFraming, BodyPiece, BodyReader};
 use crate::{HeadLimits, Malformed};
 
-/// Part of a body, as every version of HTTP has it.
+/// Part of a body, independent of the version of HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame<D> {
-    /// Some bytes of the data, at least one.
+    /// A piece of the data, at least one byte.
     Data(D),
     /// Fields after the data. They end the body.
     Trailers(Trailers),
@@ -17,11 +17,11 @@ pub enum Frame<D> {
     End,
 }
 
-/// Decoder of a body in HTTP/1.1. It keeps no data.
+/// Decoder that turns an HTTP/1.1 body into frames. It buffers trailers, but no data.
 #[derive(Debug)]
 pub struct BodyDecoder {
     reader: BodyReader,
-    /// Lines of trailers so far.
+    /// Trailer lines received so far.
     lines: Vec<u8>,
     has_ended: bool,
 }
@@ -56,8 +56,8 @@ impl BodyDecoder {
         self.has_ended
     }
 
-    /// Takes the next frame from the front of `bytes`; `None`: more bytes have to be received, or the
-    /// body has ended. Bytes after the body stay.
+    /// Removes the next frame from the front of `bytes`, and returns it. `None`: more bytes have to
+    /// be received, or the body has ended. Bytes after the body stay in `bytes`.
     ///
     /// # Errors
     /// The body is malformed.
@@ -86,33 +86,33 @@ impl BodyDecoder {
         Ok(None)
     }
 
-    /// The connection has ended. Returns the last frame of a body that ends with its connection.
-    /// `None`: the body is incomplete.
+    /// Notes that the connection has ended. Returns the end of a body that lasts until its
+    /// connection closes; `None`: the body is incomplete.
     pub fn connection_ended(&mut self) -> Option<Frame<&'static [u8]>> {
         self.has_ended = self.reader.may_end();
         self.has_ended.then_some(Frame::End)
     }
 
     fn last_frame<'b>(&mut self) -> Result<Frame<&'b [u8]>, Malformed> {
-        // The CR of the empty line is part of the last piece.
+        // The last piece of the trailers includes the CR of the empty line.
         let lines = self.lines.strip_suffix(b"\r").unwrap_or(&self.lines);
         Ok(Trailers::of_lines(lines)?.map_or(Frame::End, Frame::Trailers))
     }
 }
 
-/// Encoder of a body in HTTP/1.1.
+/// Encoder that writes data and trailers as an HTTP/1.1 body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyEncoder {
     is_chunked: bool,
 }
 
 impl BodyEncoder {
-    /// Returns an encoder for a body that is framed so.
+    /// Returns an encoder for a body with this framing.
     pub fn new(framing: BodyFraming) -> BodyEncoder {
         BodyEncoder { is_chunked: framing == BodyFraming::Chunked }
     }
 
-    /// Appends data.
+    /// Appends data to `out`, as a chunk if the body is chunked.
     pub fn data(self, data: &[u8], out: &mut Vec<u8>) {
         // A chunk without data would end the body.
         if self.is_chunked && !data.is_empty() {
@@ -124,7 +124,7 @@ impl BodyEncoder {
         }
     }
 
-    /// Appends the end of the body. Only a chunked body can have trailers: others lose them.
+    /// Appends the end of the body to `out`. Trailers are written only if the body is chunked.
     pub fn end(self, trailers: Option<&Trailers>, out: &mut Vec<u8>) {
         if self.is_chunked {
             out.extend_from_slice(b"0\r\n");

@@ -1,4 +1,4 @@
-//! Bodies, and where they end.
+//! Bodies of HTTP/1.1: framing, end, trailers.
 
 mod chunked;
 mod codec;
@@ -22,13 +22,13 @@ pub enum BodyFraming {
     Empty,
     /// A body of this many bytes.
     Length(u64),
-    /// In chunks, the last of which is empty.
+    /// A chunked body. An empty chunk ends it.
     Chunked,
-    /// Until the server closes the connection.
+    /// A body that ends when the server closes the connection.
     UntilClose,
 }
 
-/// Follows a body through the bytes of a connection, of which it keeps none.
+/// Parser that finds the end of a body in the bytes of a connection. It stores no bytes.
 #[derive(Debug)]
 pub struct BodyReader(State);
 
@@ -39,7 +39,7 @@ enum State {
     UntilClose,
 }
 
-/// How many of some bytes belong to the body.
+/// Number of received bytes that belong to the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyProgress {
     /// All bytes belong to the body, and more will follow.
@@ -57,7 +57,7 @@ pub enum BodyPiece {
     Framing(usize),
     /// This many bytes of trailer lines.
     Trailers(usize),
-    /// This many bytes end the body: the last line of its framing, or nothing.
+    /// The body ends after this many bytes of framing. The number may be 0.
     End(usize),
 }
 
@@ -90,7 +90,7 @@ impl BodyReader {
         }
     }
 
-    /// Limits the bytes and fields of the trailers. A longer one is malformed.
+    /// Limits the bytes and fields of the trailers. Trailers that exceed a limit are malformed.
     pub(crate) fn limit_trailers(&mut self, limits: HeadLimits) {
         if let State::Chunked(chunks) = &mut self.0 {
             chunks.limit_trailers(limits);
@@ -107,11 +107,12 @@ impl BodyReader {
         body
     }
 
-    /// Returns how many of the next bytes belong to the body. They can be passed on unmodified.
+    /// Returns how many of the next bytes belong to the body. The caller can forward these bytes
+    /// unmodified.
     ///
     /// # Errors
-    /// The bytes are not valid chunks. All bytes before the fault may have been passed on, and the
-    /// connection cannot go on.
+    /// The bytes are not valid chunks. The connection cannot be used any more, because the body's
+    /// bytes before the fault may already be forwarded.
     pub fn advance(&mut self, bytes: &[u8]) -> Result<BodyProgress, Malformed> {
         match &mut self.0 {
             State::UntilClose => Ok(BodyProgress::All),
@@ -147,8 +148,8 @@ impl BodyReader {
         }
     }
 
-    /// Number of coming bytes that belong to the body for sure, so that nothing has to parse them.
-    /// 0: the next byte has to be parsed.
+    /// Number of next bytes that certainly belong to the body, so that they need no parsing. 0: the
+    /// next byte has to be parsed.
     pub fn opaque(&self) -> u64 {
         match &self.0 {
             State::Left(left) => *left,
@@ -157,8 +158,8 @@ impl BodyReader {
         }
     }
 
-    /// Skips `len` bytes of the body, at most the opaque ones. Returns whether the body ends with
-    /// them.
+    /// Skips `len` bytes of the body, at most the number from [`BodyReader::opaque`]. Returns
+    /// whether the body ends with these bytes.
     pub(crate) fn pass(&mut self, len: u64) -> bool {
         match &mut self.0 {
             State::UntilClose => false,

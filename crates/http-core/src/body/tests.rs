@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// How far a body extends in all of these bytes.
+/// Returns how many of these bytes belong to the body.
 fn read(framing: BodyFraming, bytes: &[u8]) -> Result<BodyProgress, Malformed> {
     BodyReader::new(framing).advance(bytes)
 }
@@ -80,7 +80,7 @@ fn chunks_that_could_be_read_in_two_ways_are_refused() {
 }
 
 proptest! {
-    /// Also, the opaque bytes are skipped without parsing.
+    /// The test also skips opaque bytes without parsing them.
     #[test]
     fn chunks_end_at_the_same_byte_however_they_are_cut_up(
         chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..6),

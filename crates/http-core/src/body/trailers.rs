@@ -16,11 +16,13 @@ pub struct Trailers {
 }
 
 impl Trailers {
-    /// Builds trailers of a stream of HTTP/2 or HTTP/3; `None`: there is no field. A
-    /// `Content-Length` is left out: it may repeat the one of the head, and frames nothing.
+    /// Builds the trailers of an HTTP/2 or HTTP/3 stream; `None`: there is no field.
+    /// `Content-Length` is left out: it may repeat the length in the head, but does not frame the
+    /// body.
     ///
     /// # Errors
-    /// A name or value is invalid, a field must not be in trailers, or they exceed the limits.
+    /// A name or value is invalid, a field is forbidden in trailers, or the fields exceed the
+    /// limits.
     pub fn of_stream<'a>(
         fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
         limits: &HeadLimits,
@@ -38,14 +40,14 @@ impl Trailers {
             bytes.extend_from_slice(value.trim_ascii());
             places.push((at..end, end..bytes.len()));
         }
-        // Colon, space and line end.
+        // In HTTP/1.1, each field takes 4 more bytes: colon, space, CR and LF.
         if places.len() > limits.fields || bytes.len() + 4 * places.len() > limits.bytes {
             return Err(Malformed::Trailers);
         }
         Ok((!places.is_empty()).then(|| Trailers { bytes: bytes.freeze(), places }))
     }
 
-    /// Returns the trailers of these lines, which the decoder of chunks has validated.
+    /// Parses trailer lines that `ChunkReader` has validated; `None`: there is no field.
     pub(super) fn of_lines(lines: &[u8]) -> Result<Option<Trailers>, Malformed> {
         let fields = lines.split(|byte| *byte == b'\n').filter_map(|line| {
             let colon = memchr(b':', line)?;
@@ -56,12 +58,12 @@ impl Trailers {
         Trailers::of_stream(fields, &HeadLimits { bytes: usize::MAX, fields: usize::MAX })
     }
 
-    /// The fields, in order. Names of HTTP/1.1 have their original case.
+    /// Names and values of the fields, in order. Names from HTTP/1.1 keep their original case.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.places.iter().map(|(name, value)| (&self.bytes[name.clone()], &self.bytes[value.clone()]))
     }
 
-    /// Appends the lines of the fields in HTTP/1.1.
+    /// Appends the fields to `out` as lines of HTTP/1.1.
     pub fn write(&self, out: &mut Vec<u8>) {
         for (name, value) in self.fields() {
             for part in [name, b": ", value, b"\r\n"] {

@@ -1,34 +1,34 @@
-//! Changes of compression to the head of a response.
+//! Changes that compression makes to the head of a response.
 
 use std::borrow::Cow;
 
 use crate::ContentCoding;
 
-/// Changes to the head of a compressed body, or of a response that describes one: to `HEAD`, or 304.
-/// They are applied when the head is written.
+/// Changes to the head of a response whose body is compressed, or could be. A response to `HEAD`
+/// and a 304 get them too, without a body. convey applies the changes when it writes the head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CompressionChange {
     /// Coding of the body; `None` if the body stays as it is.
     coding: Option<ContentCoding>,
-    /// Whether the entity tag becomes a weak one.
+    /// Whether the entity tag becomes weak.
     weakens_etag: bool,
-    /// Whether the head gets a `Vary`.
+    /// Whether `Vary: Accept-Encoding` is added.
     adds_vary: bool,
 }
 
 impl CompressionChange {
-    /// Changes for a body in this coding. `varies`: the head has a `Vary` that covers
+    /// Changes for a body in this coding. `varies`: the head already has a `Vary` that covers
     /// `Accept-Encoding`.
     pub(super) fn to(coding: ContentCoding, varies: bool) -> CompressionChange {
         CompressionChange { coding: Some(coding), weakens_etag: true, adds_vary: !varies }
     }
 
-    /// Changes for a body that stays as it is, and that another client could get compressed.
+    /// Changes for an uncompressed body that another client could get compressed.
     pub(super) fn of_plain_body(varies: bool) -> CompressionChange {
         CompressionChange { adds_vary: !varies, ..CompressionChange::default() }
     }
 
-    /// Changes for a 304 to a client that has a compressed body.
+    /// Changes for a 304 to a client that has cached a compressed body.
     pub(super) fn of_weak_etag(varies: bool) -> CompressionChange {
         CompressionChange { coding: None, weakens_etag: true, adds_vary: !varies }
     }
@@ -37,11 +37,12 @@ impl CompressionChange {
         self.coding.is_some()
     }
 
-    /// Value of a field of the head after the changes; `None` if the field does not apply to a
-    /// compressed body: its length, and the offer of ranges.
+    /// Returns the value of a field after the changes. `None`: the field is removed, because it
+    /// describes the uncompressed body (`Content-Length`, `Accept-Ranges`).
     pub(crate) fn apply<'a>(&self, name: &[u8], value: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-        // The bytes differ, but the content is equal (RFC 9110, section 8.8.3.3).
+        // Compression changes the bytes but not the content, so the tag has to be weak (RFC 9110,
+        // section 8.8.3.3).
         if self.weakens_etag && value.starts_with(b"\"") && is("etag") {
             return Some(Cow::Owned([b"W/", value].concat()));
         }
@@ -49,7 +50,7 @@ impl CompressionChange {
         (!is_of_plain_body).then_some(Cow::Borrowed(value))
     }
 
-    /// Fields to add.
+    /// Fields that compression adds to the head.
     pub(crate) fn added(&self) -> impl Iterator<Item = (&'static [u8], &'static [u8])> + use<> {
         let coding = self.coding.map(|coding| (&b"Content-Encoding"[..], coding.name().as_bytes()));
         let vary = self.adds_vary.then_some((&b"Vary"[..], &b"Accept-Encoding"[..]));

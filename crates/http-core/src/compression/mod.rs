@@ -1,7 +1,8 @@
 //! Response compression: which responses are compressed, and how their heads change.
 //!
 //! [`CompressionRules`] are the operator's settings. [`CompressionOffer`] applies them to one
-//! request. It reads the head of the response as the client would get it, after all other changes.
+//! request. The offer reads the head of the response as the client would get it, after all other
+//! changes.
 
 mod change;
 mod offer;

@@ -18,9 +18,9 @@ pub struct CompressionOffer<'a> {
 pub enum CompressionOutcome {
     /// The body, if there is one, is sent uncompressed.
     AsItIs,
-    /// The body is sent uncompressed because the memory for encoders is in use.
+    /// The body is sent uncompressed, because the memory for encoders is used up.
     NoRoom,
-    /// The body is compressed with this coding, and sent in chunks.
+    /// The body is compressed with this coding. Over HTTP/1.1 it is chunked.
     Compressed(ContentCoding),
 }
 
@@ -34,8 +34,10 @@ impl<'a> CompressionOffer<'a> {
         CompressionOffer { rules, request, has_certificate }
     }
 
-    /// Decides on a response, and changes its head accordingly. Calls `has_room` for each coding
-    /// that the client accepts, the best first, until one has room for a body of this length.
+    /// Decides whether to compress a response, and changes its head accordingly. `has_room` returns
+    /// whether there is memory for an encoder of this coding, for a body of this many bytes
+    /// (`None`: unknown). It is called for each coding that the client accepts, the best first,
+    /// until it returns true.
     pub fn decide(
         &self,
         response: &mut OutgoingResponse<'_>,
@@ -84,8 +86,8 @@ impl<'a> CompressionOffer<'a> {
         accepted.best_of(&self.rules.encodings)
     }
 
-    /// Whether the client has a compressed body with this strong tag. convey sent the tag in its
-    /// weak form.
+    /// Whether the client has cached a compressed body with this strong tag. convey sent the tag in
+    /// its weak form, so the weak form is in `If-None-Match`.
     fn has_weak(&self, etag: &[u8]) -> bool {
         etag.starts_with(b"\"")
             && self

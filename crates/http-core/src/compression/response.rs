@@ -8,12 +8,12 @@ pub(super) struct ResponseFacts<'a> {
     pub(super) content_type: Option<&'a [u8]>,
     pub(super) length: Option<u64>,
     pub(super) etag: Option<&'a [u8]>,
-    /// `Vary` names `Accept-Encoding`, or everything.
+    /// Whether `Vary` contains `Accept-Encoding` or `*`.
     pub(super) varies: bool,
-    /// The body must stay unchanged: it is already compressed, partial, marked `no-transform`, or
-    /// has a digest of its bytes.
+    /// Whether the body must stay unchanged: it is already compressed, partial, marked
+    /// `no-transform`, or has a digest of its bytes.
     is_fixed: bool,
-    /// The response is for one client.
+    /// Whether the response is for one client: it has `Set-Cookie` or `Cache-Control: private`.
     is_private: bool,
 }
 
@@ -31,7 +31,7 @@ impl<'a> ResponseFacts<'a> {
 
     fn take(&mut self, name: &'a [u8], value: &'a [u8]) {
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-        // Most names differ in their length.
+        // Most names have another length, so few are compared.
         match name.len() {
             4 if is("etag") => self.etag = Some(value),
             4 if is("vary") => {
@@ -67,7 +67,7 @@ impl<'a> ResponseFacts<'a> {
     }
 }
 
-/// Elements of a list, without spaces.
+/// Elements of a comma-separated list, without the spaces around them.
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }

@@ -12,12 +12,12 @@ pub struct CompressionRules {
     pub types: Vec<MediaPattern>,
     /// Minimum size in bytes of a body whose length is known.
     pub min_size: u64,
-    /// Codings that may be used. The first one wins among codings with the same weight for a
-    /// client.
+    /// Codings that may be used, the preferred one first. The order decides between codings to
+    /// which a client gives the same weight.
     pub encodings: Vec<ContentCoding>,
-    /// Whether to compress responses that may contain a secret of one client: a request with
-    /// `Authorization`, `Cookie` or a client certificate, a response with `Set-Cookie` or
-    /// `Cache-Control: private`.
+    /// Whether to compress responses that may contain a secret of one client. These are responses
+    /// to requests with `Authorization`, `Cookie` or a client certificate, and responses with
+    /// `Set-Cookie` or `Cache-Control: private`.
     pub with_credentials: bool,
 }
 
@@ -25,8 +25,7 @@ pub struct CompressionRules {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaPattern(Box<str>);
 
-/// Types of text, and others that compression shortens. All other types are unknown, or already
-/// compressed.
+/// Default media types: text, and other formats that are not yet compressed.
 const DEFAULT_TYPES: [&str; 22] = [
     "text/*",
     "*+json",
@@ -53,11 +52,12 @@ const DEFAULT_TYPES: [&str; 22] = [
 ];
 
 impl CompressionRules {
-    /// Default minimum size of a compressed body, in bytes: a shorter one fits a packet either way.
+    /// Default minimum size of a compressed body, in bytes. A shorter body fits one packet even
+    /// uncompressed.
     pub const MIN_SIZE: u64 = 1_024;
 
-    /// Whether a value of `Content-Type` is of a type that is compressed. gRPC is never compressed:
-    /// its messages carry their own compression flag.
+    /// Whether responses with this value of `Content-Type` may be compressed. gRPC is never
+    /// compressed: its messages carry their own compression flag.
     pub(super) fn take_type(&self, value: &[u8]) -> bool {
         const GRPC: &[u8] = b"application/grpc";
         let media = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
@@ -78,7 +78,8 @@ impl Default for CompressionRules {
 }
 
 impl fmt::Display for CompressionRules {
-    /// Such as `zstd, br, gzip from 1024 bytes`. Types appear only if they differ from the default.
+    /// Writes, for example, `zstd, br, gzip from 1024 bytes`. Types appear only if they differ from
+    /// the default.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let encodings: Vec<&str> = self.encodings.iter().map(|coding| coding.name()).collect();
         write!(f, "{} from {} bytes", encodings.join(", "), self.min_size)?;

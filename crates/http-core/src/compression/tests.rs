@@ -15,7 +15,7 @@ fn request_line(text: &str) -> RequestHead {
     HeadReader::default().request(&mut bytes, &HeadLimits::default()).unwrap().unwrap()
 }
 
-/// Compression decision for a response, and its head after the start line.
+/// Returns the compression decision for a response, and the fields of its head.
 fn decided(
     rules: &CompressionRules,
     request: &RequestHead,
@@ -175,7 +175,7 @@ fn responses_with_credentials_are_compressed_only_if_configured() {
     let offer = CompressionOffer::new(&safe, &request, true);
     let (outcome, head) = decided_by(&offer, HttpMethod::Get, (200, TEXT), |_, _| true);
     assert_eq!(outcome, CompressionOutcome::AsItIs, "a client's certificate");
-    // Another client could get it compressed, so caches need `Vary`.
+    // Another client could get the response compressed, so caches need `Vary`.
     assert!(head.contains(VARY));
 }
 

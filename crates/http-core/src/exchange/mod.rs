@@ -1,11 +1,11 @@
 //! One HTTP/1 exchange: a request and its response between a client and a server. An exchange
 //! decides how many bytes to forward in each direction, and whether both connections stay open.
 //!
-//! It stores no body. The caller reads from both sockets, gets the number of bytes to forward from
-//! the exchange, and forwards them unchanged.
+//! An exchange stores no body. The caller reads from both sockets, gets the number of bytes to
+//! forward from the exchange, and forwards them unchanged.
 //!
-//! Requests of HTTP/1.0 clients are forwarded as HTTP/1.0, so servers do not send chunks, which
-//! these clients cannot read.
+//! Servers receive every request as HTTP/1.1. An HTTP/1.0 client cannot read chunks, so the caller
+//! removes their framing from the response ([`Exchange::removes_chunks`]).
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ pub struct Exchange {
     keeps_alive: bool,
     request: Request,
     response: Response,
-    /// Whether bytes of the request's body were forwarded.
+    /// Whether bytes of the request's body were forwarded, and the caller cannot send them again.
     has_sent_body: bool,
     /// Whether the client has received a part of the final response, or an incomplete interim
     /// response.
@@ -62,7 +62,8 @@ enum Response {
 pub enum ServerFault {
     /// The response is ambiguous, or not HTTP.
     Malformed(Malformed),
-    /// The server switches to another protocol without a request of the client.
+    /// The server switches to another protocol (101), but the client did not ask for it, or has not
+    /// sent its whole request yet.
     UnaskedUpgrade,
     /// The server sent more interim responses than [`MAX_INTERIM_RESPONSES`].
     TooManyInterim,
@@ -73,7 +74,7 @@ pub enum ServerFault {
 /// Further use of the two connections after the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExchangeEnd {
-    /// Whether the client may send another request. The response announced the same.
+    /// Whether the client may send another request, as the head of the response announced.
     pub client_stays: bool,
     /// Whether the server's connection can be reused, if the server sent nothing after the
     /// response.
@@ -145,12 +146,12 @@ impl Exchange {
         Ok(len)
     }
 
-    /// Reads the next head of the server from the front of the received bytes. Appends interim
+    /// Reads the head of the server's response from the front of `received`. Appends interim
     /// responses to `out`, for clients that support them. Returns the final head, which
     /// [`Exchange::write_head`] writes; `None`: more bytes have to be received.
     ///
     /// # Errors
-    /// The server does not send a response to this request.
+    /// The received bytes are no valid response to this request.
     pub fn head_from_server(
         &mut self,
         received: &mut BytesMut,
@@ -212,13 +213,13 @@ impl Exchange {
     }
 
     /// Whether chunk framing is removed from the response, because the client speaks HTTP/1.0. Then
-    /// only [`Exchange::piece_from_server`] returns the client's bytes, without framing or
-    /// trailers.
+    /// the caller uses [`Exchange::piece_from_server`], and forwards only the data, without framing
+    /// or trailers.
     pub fn removes_chunks(&self) -> bool {
         self.client == ClientConnection::ClosesWithoutChunks
     }
 
-    /// Notes that `len` bytes of the server were forwarded without parsing, at most
+    /// Notes that the caller has forwarded `len` bytes of the server without parsing, at most
     /// [`Exchange::opaque_from_server`].
     pub fn passed_from_server(&mut self, len: u64) {
         if let Response::Body(body) = &mut self.response
@@ -228,7 +229,7 @@ impl Exchange {
         }
     }
 
-    /// Notes that `len` bytes of the client were forwarded without parsing, at most
+    /// Notes that the caller has forwarded `len` bytes of the client without parsing, at most
     /// [`Exchange::opaque_from_client`].
     pub fn passed_from_client(&mut self, len: u64) {
         self.has_sent_body |= len > 0;
@@ -325,7 +326,7 @@ impl Exchange {
         !self.has_answered && !self.has_passed_interim && !self.has_sent_body
     }
 
-    /// Returns the further use of the two connections, once the response is complete.
+    /// Returns whether both connections can be used again, once the response is complete.
     pub fn end(&self) -> ExchangeEnd {
         let is_whole = self.is_request_whole() && self.is_response_whole();
         ExchangeEnd {

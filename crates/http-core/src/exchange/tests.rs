@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An exchange, what the client got of it, and what came behind the response.
+/// An exchange, the bytes that the client received, and the number of bytes after the response.
 struct Told {
     exchange: Exchange,
     to_client: String,
@@ -15,7 +15,7 @@ fn request(text: &str) -> (RequestHead, BytesMut) {
     (head, received)
 }
 
-/// What becomes of the whole request and of the server's bytes, which come cut at these places.
+/// Forwards a whole request and its response, which arrives in pieces that end at these offsets.
 fn tell(asked: &str, answered: &str, cuts: &[usize]) -> Result<Told, ServerFault> {
     let (head, body) = request(asked);
     let mut exchange = Exchange::new(&head);
@@ -24,7 +24,8 @@ fn tell(asked: &str, answered: &str, cuts: &[usize]) -> Result<Told, ServerFault
     answer(exchange, answered, cuts)
 }
 
-/// Reads the head of the response, and writes it for the client. Returns whether it is whole.
+/// Reads the head of the response, and writes it for the client. Returns whether the head is
+/// complete.
 fn read_head(
     exchange: &mut Exchange,
     received: &mut BytesMut,
@@ -66,10 +67,10 @@ fn responses_reach_the_client_and_both_connections_go_on_where_they_can() {
         (GET, "HTTP/1.1 204 No Content\r\n\r\n", true, true),
         (GET, "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", true, true),
         ("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", true, true),
-        // The server wants to close: the client need not know.
+        // The server closes its connection; the client's stays open.
         (GET, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", true, false),
         (GET, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", true, false),
-        // The client wants to, or cannot know better.
+        // The client asked for the close, or speaks HTTP/1.0.
         (GET_10, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", false, true),
         (
             "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",

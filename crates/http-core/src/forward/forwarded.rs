@@ -10,18 +10,18 @@ use crate::head::RequestHead;
 /// Client of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientIdentity<'a> {
-    /// Address of the peer of the connection.
+    /// Address of the connection's peer: the client, or a proxy.
     pub ip: IpAddr,
     /// Scheme of the client's connection: `http` or `https`.
     pub scheme: &'a str,
-    /// Subject of its TLS certificate; `None` if it has presented none.
+    /// Subject of the client's TLS certificate; `None` if the client has presented none.
     pub subject: Option<&'a str>,
-    /// Whether that address is a trusted proxy, whose own fields reach servers, too.
+    /// Whether `ip` is a trusted proxy. Servers receive the fields of a trusted proxy, too.
     pub is_trusted: bool,
 }
 
-/// Selects the fields that describe clients to servers. convey removes these fields from requests
-/// of untrusted clients.
+/// Selects the fields that describe clients to servers. convey removes such fields of untrusted
+/// clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardedFields {
     /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
@@ -47,13 +47,14 @@ const FORWARDED: &str = "Forwarded";
 const SUBJECT: &str = "X-SSL-Client-DN";
 
 impl ForwardedFields {
-    /// Whether a client's field of this name is not passed on unmodified.
+    /// Whether convey removes or rewrites a client's field of this name.
     pub(super) fn replaces(&self, name: &[u8]) -> bool {
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         is(FOR) || is(PROTO) || is(HOST) || is(FORWARDED) || is(SUBJECT)
     }
 
-    /// Calls `each` with the fields. Values from a trusted proxy are kept, with its address appended.
+    /// Calls `each` with the name and value of each selected field. Values from a trusted proxy are
+    /// kept, with the proxy's address appended.
     pub(super) fn each_field(
         &self,
         head: &RequestHead,
@@ -88,7 +89,7 @@ impl ForwardedFields {
             each(FORWARDED.as_bytes(), &chain);
         }
         match client.subject {
-            // Certificate authorities may write any bytes.
+            // A certificate authority may write any bytes into a subject.
             Some(subject) => {
                 let visible = |byte: u8| if byte.is_ascii_control() { b'?' } else { byte };
                 let shown: Vec<u8> = subject.bytes().map(visible).collect();
@@ -101,10 +102,10 @@ impl ForwardedFields {
     }
 }
 
-/// Value under construction. The usual address fits without an allocation.
+/// Value of a field under construction. The usual address fits without an allocation.
 type ChainValue = SmallVec<[u8; 48]>;
 
-/// Begins a value with those of a trusted proxy.
+/// Begins the value of a field: with the values that a trusted proxy sent, else empty.
 fn earlier(head: &RequestHead, name: &str, client: &ClientIdentity<'_>) -> ChainValue {
     let mut chain = ChainValue::new();
     for earlier in values(head, name).filter(|_| client.is_trusted) {
@@ -114,8 +115,8 @@ fn earlier(head: &RequestHead, name: &str, client: &ClientIdentity<'_>) -> Chain
     chain
 }
 
-/// Writes an address in its usual text form. IPv4 avoids `std::fmt`, which would cost more than the
-/// rest of this function.
+/// Writes an address in its usual text form. IPv4 avoids `std::fmt`, which would take longer than
+/// the rest of this function.
 fn write_ip(ip: IpAddr, out: &mut ChainValue) {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
@@ -130,7 +131,7 @@ fn write_ip(ip: IpAddr, out: &mut ChainValue) {
     }
 }
 
-/// Non-empty values of all lines of a field.
+/// Non-empty values of all fields with this name.
 fn values<'a>(head: &'a RequestHead, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
     let lines = head.fields().filter(|field| field.name.eq_ignore_ascii_case(name.as_bytes()));
     lines.map(|field| field.value).filter(|value| !value.is_empty())

@@ -1,4 +1,4 @@
-//! Heads that are passed on: a request as its server gets it, and a response as the client gets it.
+//! Heads as convey forwards them: of a request to a server, and of a response to a client.
 //!
 //! Hop-by-hop fields are left out. [`FieldRules`] are the fields that an operator sets, adds and
 //! removes.
@@ -27,7 +27,8 @@ use crate::head::{Field, RequestHead};
 pub enum ClientConnection {
     /// The client may send another request.
     Stays,
-    /// The client may send another request, and is told so, because it speaks HTTP/1.0.
+    /// The client may send another request. It speaks HTTP/1.0, so the response has `Connection:
+    /// keep-alive`.
     StaysHttp10,
     /// The connection is closed after the body.
     Closes,
@@ -38,7 +39,8 @@ pub enum ClientConnection {
     Changes,
 }
 
-/// Value of a field as it is passed on: unchanged, except that a length loses its leading zeros.
+/// Returns the value of a field as it is forwarded: unchanged, except that leading zeros are
+/// removed from `Content-Length`.
 fn passed_on<'a>(field: &Field<'a>) -> &'a [u8] {
     let is_length = || field.name.eq_ignore_ascii_case(b"content-length");
     match field.value {
@@ -57,8 +59,8 @@ fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Path of a request, without its query, as a server gets it: with the prefix replaced, if the
-/// route has a replacement.
+/// Returns the path of a request as a server gets it, without its query. `path`: a prefix and its
+/// replacement, if the route has one.
 pub fn rewritten_path<'a>(head: &'a RequestHead, path: Option<(&PathPrefix, &[u8])>) -> Cow<'a, [u8]> {
     rewritten_target(head.path(), path)
 }
@@ -67,7 +69,7 @@ fn rewritten_target<'a>(whole: &'a [u8], path: Option<(&PathPrefix, &[u8])>) -> 
     let Some((prefix, replacement)) = path else { return Cow::Borrowed(whole) };
     let (begin, rest) = (replacement.strip_suffix(b"/"), prefix.rest_of(whole));
     let mut out = match rest.first() {
-        // Where two slashes meet, one is left.
+        // The replacement's last slash and the rest's first one become one slash.
         Some(b'/') => begin.unwrap_or(replacement).to_vec(),
         _ if replacement.is_empty() => b"/".to_vec(),
         _ => replacement.to_vec(),

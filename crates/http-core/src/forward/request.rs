@@ -16,9 +16,10 @@ pub struct RequestChanges<'a> {
     pub forwarded: ForwardedFields,
     /// Address of the server.
     pub server: SocketAddr,
-    /// Host that replaces the client's in the request to the server.
+    /// Value of `Host` for the server; `None`: the host that the client sent.
     pub host: Option<&'a [u8]>,
-    /// Prefix of the path to replace, and its replacement, which begins with a slash or is empty.
+    /// Prefix of the path to replace, and its replacement, which begins with a slash or is empty;
+    /// `None`: the path stays unchanged.
     pub path: Option<(&'a PathPrefix, &'a [u8])>,
     /// The operator's changes to the fields.
     pub fields: &'a FieldRules,
@@ -32,7 +33,7 @@ pub struct OutgoingRequest<'a> {
 }
 
 impl<'a> OutgoingRequest<'a> {
-    /// Returns this head with these changes.
+    /// Returns a client's head with the changes for a server.
     pub fn new(head: &'a RequestHead, changes: &'a RequestChanges<'a>) -> OutgoingRequest<'a> {
         OutgoingRequest { head, changes }
     }
@@ -52,8 +53,8 @@ impl<'a> OutgoingRequest<'a> {
         rewritten_target(self.head.path_and_query(), self.changes.path)
     }
 
-    /// Host, with its port if it has one. Without a host from the client it is the address of the
-    /// server.
+    /// Host for the server, with its port if it has one. If there is no host, this is the server's
+    /// address.
     pub fn host(&self) -> Cow<'a, [u8]> {
         match self.changes.host.unwrap_or_else(|| self.head.host()) {
             b"" => Cow::Owned(self.changes.server.to_string().into_bytes()),
@@ -71,8 +72,8 @@ impl<'a> OutgoingRequest<'a> {
         self.head.framing()
     }
 
-    /// Calls `each` with the fields for the server, in order: without `Host`, and without those that
-    /// belong to one connection of HTTP/1.1.
+    /// Calls `each` with the name and value of each field for the server, in order. `Host` and
+    /// hop-by-hop fields are left out.
     pub fn each_field(&self, mut each: impl FnMut(&[u8], &[u8])) {
         let OutgoingRequest { head, changes } = self;
         let is_replaced =

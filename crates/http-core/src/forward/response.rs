@@ -7,8 +7,8 @@ use crate::BodyFraming;
 use crate::compression::CompressionChange;
 use crate::head::ResponseHead;
 
-/// Head of a response for a client, in any version of HTTP: the head of a server or of a local
-/// reply, with the operator's changes and those of compression.
+/// Head of a response for a client, in any version of HTTP: a server's head or a local reply's,
+/// with the changes of the operator and of compression.
 #[derive(Debug)]
 pub struct OutgoingResponse<'a> {
     head: &'a ResponseHead,
@@ -17,7 +17,7 @@ pub struct OutgoingResponse<'a> {
 }
 
 impl<'a> OutgoingResponse<'a> {
-    /// Returns this head with the operator's changes to its fields.
+    /// Returns a response's head with the operator's changes to its fields.
     pub fn new(head: &'a ResponseHead, rules: &'a FieldRules) -> OutgoingResponse<'a> {
         OutgoingResponse { head, rules, compression: CompressionChange::default() }
     }
@@ -36,7 +36,7 @@ impl<'a> OutgoingResponse<'a> {
         }
     }
 
-    /// Fields for the client, in order, without those that belong to one connection of HTTP/1.1.
+    /// Names and values of the fields for the client, in order. Hop-by-hop fields are left out.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], Cow<'_, [u8]>)> {
         let changed = self.uncompressed_fields();
         let changed = changed.filter_map(|(name, value)| Some((name, self.compression.apply(name, value)?)));
@@ -47,8 +47,8 @@ impl<'a> OutgoingResponse<'a> {
     pub(crate) fn uncompressed_fields<'s>(
         &'s self,
     ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'s, 'a> {
-        // These responses have no body, whatever their heads claim (RFC 9110, section 8.6): a client
-        // might wait for one.
+        // A 1xx or 204 has no body (RFC 9110, section 8.6). A client might wait for the bytes that
+        // a length announces.
         let has_no_length = self.status() < 200 || self.status() == 204;
         let is_passed_on = move |name: &[u8]| {
             self.rules.keeps(name) && !(has_no_length && name.eq_ignore_ascii_case(b"content-length"))
@@ -78,7 +78,7 @@ impl<'a> OutgoingResponse<'a> {
             BodyFraming::Chunked if connection != ClientConnection::ClosesWithoutChunks => {
                 write_field(b"Transfer-Encoding", b"chunked", out);
             }
-            // Heads of streams need no length.
+            // The head of a stream may lack `Content-Length`; a client of HTTP/1.1 needs it.
             BodyFraming::Length(len) if !has_length => {
                 write_field(b"Content-Length", itoa::Buffer::new().format(len).as_bytes(), out);
             }
@@ -91,7 +91,7 @@ impl<'a> OutgoingResponse<'a> {
     fn write_connection(&self, connection: ClientConnection, out: &mut Vec<u8>) {
         let upgrade = self.head.field("upgrade");
         let (options, protocol): (&[u8], _) = match connection {
-            // The field names the protocol that the client has to change to (RFC 9110, section
+            // `Upgrade` names the protocol that the client has to change to (RFC 9110, section
             // 15.5.22).
             ClientConnection::Stays if self.status() == 426 && upgrade.is_some() => (b"upgrade", upgrade),
             _ if self.status() == 426 && upgrade.is_some() => (b"close, upgrade", upgrade),

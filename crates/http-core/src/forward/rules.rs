@@ -5,7 +5,7 @@ use std::fmt;
 /// Rules for the fields of one kind of message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldRules {
-    /// Names of fields that are not passed on.
+    /// Names of fields that are removed from the message.
     dropped: Vec<DroppedName>,
     /// Fields to add, in order.
     added: Vec<AddedField>,
@@ -27,19 +27,19 @@ struct AddedField {
     value: Box<[u8]>,
 }
 
-/// Why a rule is invalid.
+/// Reason why a rule is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldFault {
     /// The name has a character that is not allowed in a token (RFC 9110, section 5.6.2).
     Name,
     /// The value has control characters, or spaces around it.
     Value,
-    /// convey itself sets the fields for framing and routing.
+    /// The field is in `RESERVED`: convey sets it itself.
     Reserved,
 }
 
-/// Fields that an operator may not change: framing, connections, and the fields that identify the
-/// client.
+/// Fields that an operator may not change: they frame messages, control connections, or select a
+/// host.
 const RESERVED: [&str; 9] = [
     "connection",
     "content-length",
@@ -53,14 +53,13 @@ const RESERVED: [&str; 9] = [
 ];
 
 impl FieldRules {
-    /// Returns empty rules for requests. A field that is set or removed is not passed on under a
-    /// name with `_` for `-` either: for servers behind CGI, WSGI and the like, `X_User` and
-    /// `X-User` are the same field.
+    /// Returns empty rules for requests. A rule that sets or removes `X-User` also removes the
+    /// client's `X_User`, because servers behind CGI, WSGI and the like see the same field in both.
     pub fn of_requests() -> FieldRules {
         FieldRules { with_underscores: true, ..FieldRules::default() }
     }
 
-    /// Sets a field, in place of fields of the message with this name.
+    /// Sets a field: replaces all fields of the message with this name.
     ///
     /// # Errors
     /// The name or value is invalid, or the field may not be set.
@@ -94,8 +93,8 @@ impl FieldRules {
         Ok(())
     }
 
-    /// Returns these rules followed by others. A field that these rules add and the others set or
-    /// remove appears only once.
+    /// Returns these rules followed by `later`. A field that `later` sets or removes is not added
+    /// by these rules any more.
     pub fn then(&self, later: &FieldRules) -> FieldRules {
         let mut rules = self.clone();
         rules.added.retain(|field| later.keeps(&field.name));
@@ -116,7 +115,7 @@ impl FieldRules {
         self.dropped.is_empty() && self.added.is_empty()
     }
 
-    /// Whether a field of the message is passed on.
+    /// Whether the message's own fields with this name are forwarded.
     pub fn keeps(&self, name: &[u8]) -> bool {
         !self.dropped.iter().any(|dropped| dropped.matches(name))
     }
@@ -128,7 +127,8 @@ impl FieldRules {
 }
 
 impl fmt::Display for FieldRules {
-    /// Such as `set X-A, add X-B, remove x-c`. Values are left out: they may be secrets.
+    /// Writes, for example, `set X-A, add X-B, remove x-c`. Values are left out: they may be
+    /// secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = String::from_utf8_lossy;
         let added = self.added.iter().map(|field| match self.keeps(&field.name) {

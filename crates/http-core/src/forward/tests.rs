@@ -227,7 +227,7 @@ fn underscore_for_a_hyphen_is_no_way_past_a_rule_for_requests() {
     };
     assert_eq!(kept(FieldRules::of_requests()), [4, 5]);
     assert_eq!(kept(FieldRules::default()), [1, 2, 3, 4, 5], "keep_underscores");
-    // Rules that do not keep them, after rules that do.
+    // Rules that remove spellings with underscores, after rules that keep them.
     let mut later = FieldRules::of_requests();
     later.remove("x-auth-user").unwrap();
     let both = FieldRules::default().then(&later);

@@ -1,4 +1,5 @@
-//! Construction of heads that did not come as text of HTTP/1.1: of streams, and of local replies.
+//! Builders of heads that were not parsed from HTTP/1.1 text: heads of streams, and of local
+//! replies.
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use super::reason::reason_phrase;
 use crate::Malformed;
 use crate::body::{BodyFraming, is_token};
 
-/// Bytes of a field line of HTTP/1.1 besides its name and value.
+/// Bytes of an HTTP/1.1 field line besides its name and value: colon, space, CR and LF.
 const LINE: usize = 4;
 
 /// Bytes of a head under construction, and the places of its fields.
@@ -20,13 +21,13 @@ pub(super) struct HeadBuilder<'a> {
     limits: &'a HeadLimits,
     bytes: BytesMut,
     ranges: Vec<(Range<usize>, Range<usize>)>,
-    /// Length of the head in HTTP/1.1.
+    /// Length in bytes that the head has in HTTP/1.1. The limits apply to it.
     len: usize,
 }
 
 impl HeadBuilder<'_> {
     pub(super) fn new(limits: &HeadLimits) -> HeadBuilder<'_> {
-        // The empty line.
+        // The length begins with the empty line: CR and LF.
         HeadBuilder { limits, bytes: BytesMut::with_capacity(512), ranges: Vec::with_capacity(24), len: 2 }
     }
 
@@ -35,7 +36,7 @@ impl HeadBuilder<'_> {
         self.append_with(bytes.len(), |out| out.extend_from_slice(bytes))
     }
 
-    /// Appends what `write` writes, which counts as `len` bytes. Returns its range.
+    /// Appends bytes with `write`, and counts them as `len` bytes. Returns their range.
     pub(super) fn append_with(&mut self, len: usize, write: impl FnOnce(&mut BytesMut)) -> Range<usize> {
         let at = self.bytes.len();
         write(&mut self.bytes);
@@ -43,7 +44,7 @@ impl HeadBuilder<'_> {
         at..self.bytes.len()
     }
 
-    /// Counts bytes that the head has in HTTP/1.1 alone.
+    /// Counts `len` bytes that only the HTTP/1.1 form of the head has.
     pub(super) fn lengthen(&mut self, len: usize) {
         self.len += len;
     }
@@ -66,7 +67,7 @@ impl HeadBuilder<'_> {
         self.check_len()
     }
 
-    /// Returns the bytes and the fields.
+    /// Returns the bytes of the head, and its fields.
     ///
     /// # Errors
     /// The head exceeds the limits.
@@ -105,15 +106,15 @@ impl ResponseBuilder {
         ResponseBuilder { head, status, reason }
     }
 
-    /// Adds a field. The caller has validated its name and value: a field that is invalid is left
-    /// out.
+    /// Adds a field that the caller has validated. An invalid field is left out.
     pub fn field(&mut self, name: &str, value: &str) -> &mut ResponseBuilder {
         let added = self.head.add(name.as_bytes(), value.as_bytes());
         debug_assert!(added.is_ok(), "{name}: {value}");
         self
     }
 
-    /// Returns the head of a response whose body is framed so. A `Content-Length` is a field.
+    /// Returns the head of a response whose body has this framing. It has a `Content-Length` only
+    /// if the caller added that field.
     pub fn build(self, framing: BodyFraming) -> ResponseHead {
         let (head, fields) = self.head.finish().unwrap_or_default();
         ResponseHead::generated(head, fields, (self.status, self.reason), framing)

@@ -15,8 +15,8 @@ pub struct Field<'a> {
     pub name: &'a [u8],
     /// Value without spaces around it.
     pub value: &'a [u8],
-    /// Whether the field is for the next hop only, so that it is not passed on (RFC 9110, section
-    /// 7.6.1).
+    /// Whether the field is for the next hop only, so that convey does not forward it (RFC 9110,
+    /// section 7.6.1).
     pub is_hop_by_hop: bool,
 }
 
@@ -49,8 +49,9 @@ pub(super) enum KnownField {
     Other,
 }
 
-/// Fields that are for the next hop only, whether `Connection` names them or not. The last two
-/// concern proxies that clients choose; CGI mistakes `Proxy` for an environment variable.
+/// Fields that are for the next hop only, whether `Connection` lists them or not. `Proxy-*` fields
+/// are for forward proxies. `Proxy` is removed because CGI turns it into the environment variable
+/// `HTTP_PROXY`.
 const HOP_BY_HOP: [&[u8]; 9] = [
     b"connection",
     b"keep-alive",
@@ -63,11 +64,12 @@ const HOP_BY_HOP: [&[u8]; 9] = [
     b"proxy-authorization",
 ];
 
-/// Fields that `Connection` cannot remove: without them, a server would read another request.
+/// Fields that `Connection` cannot remove: without them, a server would interpret the request
+/// differently.
 const KEPT: [&[u8]; 4] = [b"content-length", b"host", b"expect", b"trailer"];
 
-/// Whether a name is another spelling of a field that frames the message or identifies the client:
-/// CGI, WSGI and others take `_` for `-`.
+/// Whether a name with `_` is another spelling of a field that is hop-by-hop, frames the message,
+/// or identifies the client. CGI, WSGI and others treat `_` like `-`.
 fn is_disguised(name: &[u8]) -> bool {
     const FIELDS: [&[u8]; 10] = [
         b"content-length",
@@ -90,7 +92,7 @@ fn is_disguised(name: &[u8]) -> bool {
 }
 
 impl FieldList {
-    /// Returns the fields of headers that are parts of `head`.
+    /// Returns the fields of parsed headers, whose names and values are slices of `head`.
     pub(super) fn new(head: &Bytes, headers: &[Header<'_>]) -> FieldList {
         let range = |part: &[u8]| if part.is_empty() { 0..0 } else { range_in(head, part) };
         let ranges = headers.iter().map(|header| (range(header.name.as_bytes()), range(header.value)));
@@ -113,12 +115,12 @@ impl FieldList {
         self.places.iter().map(|place| place.of(head))
     }
 
-    /// The first value of a field, by its name.
+    /// First value of the field with this name; `None` if there is no such field.
     pub(super) fn find<'a>(&'a self, head: &'a Bytes, name: &str) -> Option<&'a [u8]> {
         self.all(head).find(|field| field.name.eq_ignore_ascii_case(name.as_bytes())).map(|field| field.value)
     }
 
-    /// The values of one field.
+    /// Values of a known field, one for each of its lines.
     pub(super) fn known<'a>(
         &'a self,
         head: &'a Bytes,
@@ -130,7 +132,7 @@ impl FieldList {
     /// Value of a field that may occur once.
     ///
     /// # Errors
-    /// Returns this value if the field occurs more than once.
+    /// Returns `repeated` if the field occurs more than once.
     pub(super) fn single<'a>(
         &'a self,
         head: &'a Bytes,
@@ -162,12 +164,12 @@ impl FieldList {
         self.elements(head, KnownField::Connection).any(|one| one.eq_ignore_ascii_case(option))
     }
 
-    /// Whether the sender keeps the connection (RFC 9112, section 9.3).
+    /// Whether the sender keeps the connection open (RFC 9112, section 9.3).
     pub(super) fn keep_alive(&self, head: &Bytes, is_http11: bool) -> bool {
         !self.has_option(head, b"close") && (is_http11 || self.has_option(head, b"keep-alive"))
     }
 
-    /// Marks the fields that `Connection` names.
+    /// Marks the fields that `Connection` lists as hop-by-hop.
     fn mark_connection_options(&mut self, head: &Bytes) {
         if self.known(head, KnownField::Connection).next().is_none() {
             return;
@@ -182,7 +184,8 @@ impl FieldList {
 }
 
 impl FieldPlace {
-    /// Returns the place of a field. A head has at most 262,144 bytes.
+    /// Returns the place of a field. A head has at most 262,144 bytes, so 32 bits are enough for
+    /// each number.
     fn new(head: &[u8], name: Range<usize>, value: Range<usize>) -> FieldPlace {
         let bytes = &head[name.clone()];
         FieldPlace {
@@ -206,7 +209,7 @@ impl FieldPlace {
     }
 }
 
-/// Position of a part in its head.
+/// Returns the range of `part`, which is a slice of `head`.
 pub(super) fn range_in(head: &[u8], part: &[u8]) -> Range<usize> {
     let start = part.as_ptr() as usize - head.as_ptr() as usize;
     start..start + part.len()

@@ -1,8 +1,8 @@
 //! Heads: the start line and the fields of a message, until the empty line.
 //!
 //! [`HeadReader`] finds the end of a head in the bytes received so far. `request` and `response`
-//! interpret it, `stream` builds it from the parts that HTTP/2 and HTTP/3 carry, `build` constructs it, `fields` keeps the
-//! fields, and `target` parses the request's target.
+//! interpret the head. `stream` builds heads of HTTP/2 and HTTP/3 messages with the builders in
+//! `build`. `fields` stores the fields, and `target` parses a request's target.
 
 mod build;
 mod fields;

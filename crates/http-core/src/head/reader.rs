@@ -1,4 +1,4 @@
-//! Search for the end of a head, however the bytes are cut. Invalid line ends are refused.
+//! Search for the end of a head, which may arrive in pieces. Invalid line ends are refused.
 
 use bytes::BytesMut;
 use memchr::memchr2;
@@ -30,7 +30,7 @@ impl Default for HeadLimits {
 }
 
 impl HeadLimits {
-    /// 64 KiB less one byte and 256 fields: the usual limits of a response, and of its trailers.
+    /// Default limits of a response's head, and of its trailers: 65,535 bytes and 256 fields.
     pub const OF_RESPONSES: HeadLimits = HeadLimits { bytes: 65_535, fields: 256 };
 
     pub(super) fn max_bytes(&self) -> usize {
@@ -42,11 +42,11 @@ impl HeadLimits {
     }
 }
 
-/// Reads one head from received bytes. Each byte is scanned once until the head is whole, so a
-/// client that sends byte by byte costs no more than others.
+/// Reader of one head. It scans each received byte once, so a client that sends single bytes costs
+/// no more than others.
 #[derive(Debug, Clone, Default)]
 pub struct HeadReader {
-    /// Number of bytes without an unfinished line end.
+    /// Number of bytes that need no second scan: all received bytes, except a CR at their end.
     scanned: usize,
 }
 
@@ -56,11 +56,11 @@ impl HeadReader {
         self.scanned == 0
     }
 
-    /// Takes a request's head from the front of the received bytes, once it is whole. Empty lines
-    /// before it are skipped (RFC 9112, section 2.2).
+    /// Removes a request's head from the front of `received` and parses it. `None`: the head is
+    /// incomplete. Empty lines before the head are skipped (RFC 9112, section 2.2).
     ///
     /// # Errors
-    /// The head is malformed; the connection cannot go on.
+    /// The head is malformed. The connection cannot be used any more.
     pub fn request(
         &mut self,
         received: &mut BytesMut,
@@ -75,11 +75,11 @@ impl HeadReader {
         RequestHead::parse(start_line::of_request(received.split_to(len)), limits).map(Some)
     }
 
-    /// Takes a response's head from the front of the received bytes, once it is whole. `method` is
-    /// the method of its request.
+    /// Removes a response's head from the front of `received` and parses it. `None`: the head is
+    /// incomplete. `method` is the method of the request.
     ///
     /// # Errors
-    /// The head is malformed; the connection cannot go on.
+    /// The head is malformed. The connection cannot be used any more.
     pub fn response(
         &mut self,
         received: &mut BytesMut,
@@ -90,7 +90,8 @@ impl HeadReader {
         ResponseHead::parse(start_line::of_response(received.split_to(len)), method, limits).map(Some)
     }
 
-    /// Length of the head with its empty line. Afterwards, the reader is reset.
+    /// Returns the length of the head with its empty line, and resets the reader. `None`: the head
+    /// is incomplete.
     fn find_end(&mut self, received: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Malformed> {
         let most = limits.max_bytes();
         while let Some(at) = memchr2(b'\r', b'\n', &received[self.scanned..]) {
@@ -100,7 +101,7 @@ impl HeadReader {
             }
             match (received[at], received.get(at + 1)) {
                 (b'\r', Some(b'\n')) => {}
-                // The next byte decides.
+                // The CR is the last byte so far: the next one has to be LF.
                 (b'\r', None) => {
                     self.scanned = at;
                     return Ok(None);

@@ -13,7 +13,7 @@ use super::target::{self, TargetParts};
 use crate::body::BodyFraming;
 use crate::{HttpMethod, Malformed};
 
-/// Most digits of a length, with leading zeros.
+/// Maximum number of digits in `Content-Length`, with leading zeros.
 const MAX_DIGITS: usize = 32;
 
 /// Head of a request with only one possible interpretation.
@@ -113,7 +113,7 @@ impl RequestHead {
         &self.head[self.target.path.clone()]
     }
 
-    /// Path and query, as a server gets them.
+    /// Path and query of the target.
     pub fn path_and_query(&self) -> &[u8] {
         &self.head[self.target.path.start..self.target.end]
     }
@@ -128,7 +128,7 @@ impl RequestHead {
         named.unwrap_or_default()
     }
 
-    /// Whether the client speaks HTTP/1.1; else it speaks HTTP/1.0.
+    /// Whether the client speaks HTTP/1.1 or a later version; else it speaks HTTP/1.0.
     pub fn is_http11(&self) -> bool {
         self.is_http11
     }
@@ -138,7 +138,7 @@ impl RequestHead {
         self.framing
     }
 
-    /// Whether the client waits for a 100 before it sends the body.
+    /// Whether the client waits for a 100 (Continue) before it sends the body.
     pub fn expects_continue(&self) -> bool {
         self.expects_continue
     }
@@ -148,8 +148,9 @@ impl RequestHead {
         self.keeps_alive
     }
 
-    /// Protocols that the client wants to upgrade to, such as `websocket`. HTTP/2 is excluded: a
-    /// server that changed to it would answer requests that convey has not seen.
+    /// Value of `Upgrade`: the protocols that the client wants to switch to, such as `websocket`.
+    /// `None`: the client wants no upgrade, or one to HTTP/2 (`h2c`). convey ignores `h2c`, because
+    /// it could not read the requests that follow the switch.
     pub fn upgrade(&self) -> Option<&[u8]> {
         let wanted = self.fields.known(&self.head, KnownField::Upgrade).next();
         wanted.filter(|_| self.upgrade)
@@ -160,7 +161,7 @@ impl RequestHead {
         self.fields.all(&self.head)
     }
 
-    /// First value of a field.
+    /// First value of the field with this name; `None` if there is no such field.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.fields.find(&self.head, name)
     }
@@ -187,8 +188,9 @@ fn framing(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<BodyFram
     }
 }
 
-/// Parses one decimal number. Leading zeros do not count, and they are not passed on, because some
-/// servers read octal. Some servers use 63 bits.
+/// Parses the value of `Content-Length`, a decimal number of at most 63 bits: some servers use
+/// signed numbers. convey does not forward leading zeros, because some servers would read an octal
+/// number.
 pub(super) fn content_length(value: &[u8]) -> Result<u64, Malformed> {
     let is_number = value.iter().all(u8::is_ascii_digit) && value.len() <= MAX_DIGITS;
     let text = std::str::from_utf8(value).ok().filter(|_| is_number);
@@ -196,8 +198,8 @@ pub(super) fn content_length(value: &[u8]) -> Result<u64, Malformed> {
     number.and_then(|number| u64::try_from(number).ok()).ok_or(Malformed::ContentLength)
 }
 
-/// Whether the client waits for a 100. HTTP/1.0 does not define `Expect`, so it is ignored there
-/// (RFC 9110, section 10.1.1).
+/// Whether the client waits for a 100 (Continue). HTTP/1.0 does not define `Expect`, so convey
+/// ignores it there (RFC 9110, section 10.1.1).
 fn expects_continue(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<bool, Malformed> {
     match fields.single(head, KnownField::Expect, Malformed::Expectation)? {
         None => Ok(false),
@@ -207,7 +209,7 @@ fn expects_continue(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result
     }
 }
 
-/// Why the parser stopped.
+/// Converts an error of the parser into a reason to refuse the message.
 pub(super) fn fault(error: Error) -> Malformed {
     match error {
         Error::HeaderName => Malformed::FieldName,

@@ -24,7 +24,7 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Parses a whole head, the response to a request with this method.
+    /// Parses the complete head of a response. `method` is the method of the request.
     pub(super) fn parse(
         head: Bytes,
         method: HttpMethod,
@@ -53,7 +53,7 @@ impl ResponseHead {
         Ok(ResponseHead { fields, status, reason, framing, keeps_alive, head })
     }
 
-    /// Returns a head that convey has generated.
+    /// Returns a head that convey has built, for a local reply or from a stream.
     pub(super) fn generated(
         head: Bytes,
         fields: FieldList,
@@ -93,7 +93,7 @@ impl ResponseHead {
         self.fields.all(&self.head)
     }
 
-    /// First value of a field.
+    /// First value of the field with this name; `None` if there is no such field.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.fields.find(&self.head, name)
     }

@@ -3,9 +3,9 @@
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
 
-/// Returns a request's head whose version and target suit the parser and servers: a minor version
-/// above 1 becomes 1 (RFC 9112, section 2.3), and characters of the target are percent-encoded
-/// where necessary (RFC 3986, section 2.1).
+/// Normalizes the request line of a head for the parser and for servers: a minor version above 1
+/// becomes 1 (RFC 9112, section 2.3), and characters of the target are percent-encoded where
+/// necessary (RFC 3986, section 2.1).
 pub(super) fn of_request(mut head: BytesMut) -> Bytes {
     let end = memchr(b'\r', &head).unwrap_or(head.len());
     let version = end.saturating_sub(VERSION.len() + 1);
@@ -18,8 +18,7 @@ pub(super) fn of_request(mut head: BytesMut) -> Bytes {
     }
 }
 
-/// Returns a response's head whose minor version above 1 is replaced with 1. A response has no
-/// target.
+/// Normalizes the status line of a head: a minor version above 1 becomes 1.
 pub(super) fn of_response(mut head: BytesMut) -> Bytes {
     let len = head.len().min(VERSION.len() + 1);
     lower_version(&mut head[..len]);
@@ -36,13 +35,14 @@ fn lower_version(version: &mut [u8]) {
     }
 }
 
-/// Whether clients send the byte although it is not allowed in a target. All servers accept its
-/// encoding instead.
+/// Whether a byte of a target has to be percent-encoded: a target must not contain it, but some
+/// clients send it. All servers accept its encoded form.
 pub(super) fn is_unencoded(byte: &u8) -> bool {
     matches!(byte, b'"' | b'<' | b'>' | 0x80..)
 }
 
-/// `end`: end of the start line.
+/// Returns a head with its target percent-encoded where necessary. `end` is the length of the
+/// request line.
 fn with_encoded_target(head: &[u8], end: usize) -> Bytes {
     let line = &head[..end];
     let begin = line.iter().position(|byte| *byte == b' ').unwrap_or(end);

@@ -23,7 +23,7 @@ pub struct StreamRequest<'a> {
     pub authority: Option<&'a [u8]>,
     /// `:path`: path and query.
     pub path: &'a [u8],
-    /// Whether the stream goes on after the head.
+    /// Whether the stream continues after the head.
     pub has_body: bool,
 }
 
@@ -34,12 +34,12 @@ pub struct StreamResponse {
     pub status: u16,
     /// Method of the request.
     pub method: HttpMethod,
-    /// Whether the stream goes on after the head.
+    /// Whether the stream continues after the head.
     pub has_body: bool,
 }
 
 impl ResponseHead {
-    /// Builds the head of a stream's response. Its length is limited as that of the response in
+    /// Builds the head of a stream's response. The limits apply to the length that the head has in
     /// HTTP/1.1.
     ///
     /// # Errors
@@ -77,12 +77,12 @@ impl ResponseHead {
     }
 }
 
-/// Fields of one HTTP/1.1 connection, which no stream may have (RFC 9113, section 8.2.2).
+/// Fields of one HTTP/1.1 connection, which are forbidden on streams (RFC 9113, section 8.2.2).
 const OF_CONNECTIONS: [&[u8]; 4] = [b"connection", b"upgrade", b"keep-alive", b"proxy-connection"];
 
 impl RequestHead {
-    /// Builds the head of a stream's request. It has the fields of the same request in HTTP/1.1:
-    /// `Host`, and one `Cookie`. Its length is limited as that of the request in HTTP/1.1.
+    /// Builds the head of a stream's request. It has the fields that the request has in HTTP/1.1:
+    /// `Host`, and a single `Cookie`. The limits apply to its length in HTTP/1.1.
     ///
     /// # Errors
     /// The request is invalid, is a `CONNECT`, or exceeds the limits.
@@ -99,7 +99,7 @@ impl RequestHead {
         }
         let (mut cookies, mut has_length) = (Vec::new(), false);
         for (name, value) in fields {
-            // RFC 9113, section 8.2.1.
+            // Names have to be in lower case (RFC 9113, section 8.2.1).
             if name.iter().any(u8::is_ascii_uppercase) {
                 return Err(Malformed::FieldName);
             }
@@ -108,7 +108,8 @@ impl RequestHead {
                 b"transfer-encoding" => return Err(Malformed::TransferEncoding),
                 name if OF_CONNECTIONS.contains(&name) => return Err(Malformed::FieldName),
                 b"te" if value != b"trailers" => return Err(Malformed::FieldValue),
-                // Clients split them, and servers of HTTP/1.1 want one (RFC 9113, section 8.2.3).
+                // Clients may split cookies into several fields; servers of HTTP/1.1 expect one
+                // (RFC 9113, section 8.2.3).
                 b"cookie" => {
                     if !cookies.is_empty() {
                         cookies.extend_from_slice(b"; ");
@@ -135,7 +136,8 @@ impl StreamRequest<'_> {
         if self.method == b"CONNECT" {
             return Err(Malformed::Connect);
         }
-        // A proxy in front may have ended TLS, so the scheme may differ from the connection's.
+        // A proxy in front of convey may terminate TLS, so the scheme may differ from the
+        // connection's.
         let is_of_http =
             |scheme: &[u8]| scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https");
         if !self.scheme.is_none_or(is_of_http) {
@@ -169,7 +171,7 @@ impl StreamRequest<'_> {
         }
     }
 
-    /// A host without the default port of the scheme (RFC 9110, section 4.2.3).
+    /// Returns a host without the default port of the scheme (RFC 9110, section 4.2.3).
     fn without_port<'a>(&self, host: &'a [u8]) -> &'a [u8] {
         let port: &[u8] = match self.scheme {
             Some(scheme) if scheme.eq_ignore_ascii_case(b"http") => b":80",
@@ -203,7 +205,7 @@ mod tests {
         RequestHead::of_stream(request, fields, &HeadLimits::default())
     }
 
-    /// The same request in HTTP/1.1.
+    /// Parses the same request from HTTP/1.1 text.
     fn read_text(request: &StreamRequest<'_>, fields: &[TextField<'_>]) -> Result<RequestHead, Malformed> {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let mut head = format!("{} {} HTTP/1.1\r\n", text(request.method), text(request.path));

@@ -16,14 +16,14 @@ pub(super) struct TargetParts {
 }
 
 impl TargetParts {
-    /// Returns these parts moved into bytes that have the target at `start`.
+    /// Moves the ranges by `start`, the offset of the target in the head.
     pub(super) fn at(self, start: usize) -> TargetParts {
         let moved = |range: Range<usize>| range.start + start..range.end + start;
         TargetParts { authority: self.authority.map(moved), path: moved(self.path), end: self.end + start }
     }
 }
 
-/// Parses a target, and compares it with `Host`.
+/// Parses a target, and compares its host with the field `Host`.
 pub(super) fn read(method: &[u8], target: &[u8], host: Option<&[u8]>) -> Result<TargetParts, Malformed> {
     if method == b"CONNECT" {
         return Err(Malformed::Connect);
@@ -50,8 +50,8 @@ pub(super) fn read(method: &[u8], target: &[u8], host: Option<&[u8]>) -> Result<
     Ok(TargetParts { authority, path: path..end_of_path, end: target.len() })
 }
 
-/// Parses an absolute URI, whose authority has to equal the host (RFC 9112, section 3.2.2). Returns
-/// the authority and the start of the path.
+/// Parses an absolute URI, whose authority has to equal `Host` (RFC 9112, section 3.2.2). Returns
+/// the range of the authority, and the offset of the path.
 fn absolute(target: &[u8], host: Option<&[u8]>) -> Result<(Option<Range<usize>>, usize), Malformed> {
     let scheme = [&b"http://"[..], b"https://"]
         .into_iter()
@@ -86,7 +86,8 @@ fn is_authority(text: &[u8]) -> bool {
             text.iter().position(|byte| *byte == b':').map_or((text, &b""[..]), |colon| text.split_at(colon))
         }
     };
-    // URIs allow more characters. No host name has them, and a comma would look like two hosts.
+    // URIs allow more characters, but host names do not have them. A comma would look like two
+    // hosts.
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
     let is_host = match host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")) {
         Some(address) => {
@@ -105,15 +106,16 @@ fn is_authority(text: &[u8]) -> bool {
     is_host && is_port
 }
 
-/// Whether a byte is allowed in a target. Clients never send a fragment, and they encode quotes,
-/// angle brackets and bytes that are not ASCII.
+/// Whether a byte is allowed in a target. Fragments (`#`) are not. Quotes, angle brackets and bytes
+/// that are not ASCII are percent-encoded before this check.
 fn is_of_target(byte: &u8) -> bool {
     matches!(byte, b'!'..=b'~') && !b"\"#<>".contains(byte)
 }
 
-/// Whether all servers interpret a path alike. It has no backslash, no backtick and no broken
-/// percent encoding. It has no segment `.` or `..`, encoded or not. Some servers cut a segment off
-/// at a semicolon first, and some end a segment at an encoded slash or backslash.
+/// Whether all servers interpret a path in the same way: it has no backslash, no backtick, no
+/// broken percent encoding, and no segment `.` or `..`, encoded or not. The check for segments
+/// takes into account that some servers cut a segment off at a semicolon, and that some end it at
+/// an encoded slash or backslash.
 pub(crate) fn is_plain(path: &[u8]) -> bool {
     !path.iter().any(|byte| b"\\`".contains(byte)) && path.split(|byte| *byte == b'/').all(is_plain_segment)
 }
@@ -144,7 +146,7 @@ fn is_plain_segment(segment: &[u8]) -> bool {
     !is_dot_segment(dots, others)
 }
 
-/// The byte of a percent encoding.
+/// Decodes the two digits of a percent encoding; `None`: a digit is not hexadecimal.
 pub(crate) fn hex_pair(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| (byte as char).to_digit(16);
     Some((digit(high)? * 16 + digit(low)?) as u8)

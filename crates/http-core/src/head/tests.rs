@@ -76,7 +76,7 @@ fn old_clients_say_that_they_stay_and_new_ones_that_they_go() {
     assert!(!keeps("GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\nConnection: Close\r\n\r\n"));
 }
 
-/// Messages that are known to be read in two ways, by convey or by other parsers.
+/// Messages that convey or other parsers could interpret in two ways.
 #[test]
 fn ambiguous_messages_are_refused() {
     let of = |fields: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
@@ -252,7 +252,7 @@ fn a_head_has_an_end_in_bytes_and_in_fields() {
     assert_eq!(read("GET / HTTP/1.1\r\nHost: a\r\nA: 1\r\nB: 2\r\n\r\n"), Err(Malformed::TooManyFields));
 }
 
-/// Heads that a client might send, approximately.
+/// Random heads that resemble those of clients.
 fn any_head() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "GET",
@@ -331,7 +331,7 @@ fn start_line_allows_any_minor_version_but_no_blank_in_target() {
     }
     let head = response("HTTP/1.3 200 OK\r\nContent-Length: 0\r\n\r\n", HttpMethod::Get).unwrap();
     assert!(head.keeps_alive());
-    // Bytes outside the target are not touched.
+    // Bytes outside the target stay unchanged.
     let head = request("GET /é HTTP/1.1\r\nHost: a\r\nX: é<\r\n\r\n").unwrap();
     assert_eq!((head.path_and_query(), head.field("x").unwrap()), (&b"/%C3%A9"[..], "é<".as_bytes()));
 }

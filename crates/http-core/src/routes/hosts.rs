@@ -1,4 +1,4 @@
-//! Values by host pattern, the closest pattern first.
+//! Table of values by host pattern, in which the closest pattern wins.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ impl<T: Default> Default for HostTable<T> {
 }
 
 impl<T: Default> HostTable<T> {
-    /// Value of this pattern, to change it.
+    /// Returns the value of a pattern for modification. A new pattern gets the default value.
     pub fn entry(&mut self, host: &HostPattern) -> &mut T {
         match host {
             HostPattern::Any => &mut self.any,
@@ -31,8 +31,8 @@ impl<T: Default> HostTable<T> {
 }
 
 impl<T> HostTable<T> {
-    /// First result of `wanted` among the values for this host: an exact name before a glob, a
-    /// longer glob before a shorter one, and any host last.
+    /// Calls `wanted` with the values for this host until it returns a result, and returns that. An
+    /// exact name comes before a glob, a longer glob before a shorter one, and any host last.
     pub fn closest<'a, F>(&'a self, host: &[u8], mut wanted: impl FnMut(&'a T) -> Option<F>) -> Option<F> {
         let name = host_name(host);
         self.named(&name).chain([&self.any]).find_map(&mut wanted)
@@ -43,7 +43,7 @@ impl<T> HostTable<T> {
         self.named(&host_name(host)).next().is_some()
     }
 
-    /// Values for a name, without the one for any host, the closest first.
+    /// Values for a name, the closest pattern first, without the value for any host.
     fn named<'a>(&'a self, name: &[u8]) -> impl Iterator<Item = &'a T> {
         let suffixes = name.iter().enumerate().filter(|(at, byte)| **byte == b'.' && *at > 0);
         let exact = self.exact.get(name).into_iter();

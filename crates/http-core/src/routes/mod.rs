@@ -21,7 +21,7 @@ pub struct RouteTable<T> {
     view: PathView,
 }
 
-/// Routes of one host.
+/// Routes of one host, the longest path first.
 type Paths<T> = Vec<(PathPrefix, T)>;
 
 /// Route of a request.
@@ -42,7 +42,7 @@ impl<T> RouteTable<T> {
     /// Adds a route.
     ///
     /// # Errors
-    /// No request could take it: the returned route has the same host and path.
+    /// A route with the same host and path exists. Returns the target of that route.
     pub fn add(&mut self, host: &HostPattern, prefix: PathPrefix, to: T) -> Result<(), &T> {
         let (prefix, paths) = (prefix.in_view(self.view), self.hosts.entry(host));
         if let Some(same) = paths.iter().position(|(other, _)| *other == prefix) {
@@ -54,12 +54,12 @@ impl<T> RouteTable<T> {
     }
 
     /// Finds the route of a request with this path and this host, as
-    /// [`RequestHead::host`](crate::RequestHead::host) returns it.
+    /// [`RequestHead::host`](crate::RequestHead::host) returns it. `None`: no route matches.
     pub fn find(&self, host: &[u8], path: &[u8]) -> Option<RouteMatch<'_, T>> {
         self.find_where(host, path, |_| true)
     }
 
-    /// Finds the route of a request among the routes that are `wanted`.
+    /// Finds the route of a request among the routes whose target `wanted` accepts.
     pub fn find_where(
         &self,
         host: &[u8],

@@ -13,30 +13,30 @@ pub enum HostPattern {
     Any,
     /// This name or address.
     Exact(Box<[u8]>),
-    /// All names below this one, which begins with a dot.
+    /// All names that end with this suffix, which begins with a dot.
     Below(Box<[u8]>),
 }
 
 /// Prefix of a path, by whole segments: `/v1` matches `/v1` and `/v1/a`, not `/v10`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PathPrefix {
-    /// Path as the view returns it.
+    /// Path of the prefix, normalized for the view.
     path: Box<[u8]>,
     view: PathView,
 }
 
-/// Why a pattern is invalid.
+/// Reason why a pattern is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatternFault {
-    /// It has a character that is not allowed in a host.
+    /// The host is empty, or has a character that is not allowed.
     Host,
-    /// A `*` at a place other than the first label.
+    /// The host has a `*` outside its first label.
     Star,
-    /// A port: a frontend has its own.
+    /// The host has a port. Only a frontend has a port.
     Port,
-    /// It does not begin with a slash.
+    /// The path does not begin with a slash.
     Path,
-    /// A query, a fragment, a space, a broken percent encoding or a dot segment.
+    /// The path has a query, a fragment, a space, a broken percent encoding or a dot segment.
     PathCharacter,
 }
 
@@ -44,7 +44,7 @@ impl HostPattern {
     /// Parses an exact host, or a glob such as `*.example.com`.
     ///
     /// # Errors
-    /// The text is no such pattern.
+    /// The text is not a host pattern.
     pub fn parse(text: &str) -> Result<HostPattern, PatternFault> {
         let (is_glob, name) = match text.strip_prefix("*.") {
             Some(rest) => (true, rest),
@@ -73,10 +73,10 @@ impl HostPattern {
 }
 
 impl PathPrefix {
-    /// Parses a prefix in the view [`PathView::AsSent`]. A slash at its end does not count.
+    /// Parses a prefix in the view [`PathView::AsSent`]. A slash at its end is ignored.
     ///
     /// # Errors
-    /// The text is no path.
+    /// The text is not a path.
     pub fn parse(text: &str) -> Result<PathPrefix, PatternFault> {
         if !text.starts_with('/') {
             return Err(PatternFault::Path);

@@ -87,7 +87,7 @@ fn a_pattern_that_is_none_says_why() {
     }
 }
 
-/// Another spelling of a path that servers interpret alike.
+/// Returns another spelling of a path, which servers interpret like the path itself.
 fn respelled(path: &str, spellings: &[u8]) -> String {
     let mut out = String::new();
     for (byte, spelling) in path.bytes().zip(spellings.iter().cycle()) {
@@ -113,7 +113,7 @@ proptest! {
         let (all, first) = (table_in(PathView::Normalized, &routes[..4]), respelled(&path, &spellings));
         let find = |path: &str| all.find(b"a", path.as_bytes()).map(|found| *found.to);
         prop_assert_eq!(find(&first), find(&path), "{}", first);
-        // The route of the path itself, of which only the slash at its end is left to rewrite.
+        // A route whose prefix is the path itself: at most a slash follows the prefix.
         let mut own = RouteTable::new(PathView::Normalized);
         own.add(&HostPattern::Any, PathPrefix::parse(&path).unwrap(), ()).unwrap();
         let found = own.find(b"a", first.as_bytes());

@@ -1,18 +1,17 @@
-//! View of a path in which routes are looked up: spellings that servers treat alike become one
-//! path.
+//! Normalization of paths for route lookups: spellings that servers treat alike become one path.
 
 use std::borrow::Cow;
 
 use crate::head::hex_pair;
 
-/// How the route table treats a path.
+/// Normalization of paths for route lookups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PathView {
     /// Slashes in a row count as one, and an encoded slash or backslash (`%2F`, `%5C`) counts as a
     /// slash, as many servers read them.
     #[default]
     Normalized,
-    /// Slashes count as sent.
+    /// Slashes, encoded or not, stay as the client sent them.
     AsSent,
 }
 
@@ -46,7 +45,7 @@ impl PathView {
             Some(b'\\') if is_encoded && self == PathView::Normalized => self.push_slash(seen),
             Some(byte) if !is_encoded || is_unreserved(byte) => seen.push(byte),
             Some(_) => seen.extend([b'%', path[1].to_ascii_uppercase(), path[2].to_ascii_uppercase()]),
-            // A broken encoding; no accepted request has one.
+            // An encoding is broken. Accepted requests have none.
             None => {
                 seen.push(b'%');
                 return 1;

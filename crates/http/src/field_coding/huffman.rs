@@ -95,7 +95,8 @@ pub(super) fn decode(code: &[u8]) -> Option<Vec<u8>> {
         {
             (bits, len) = (bits << 8 | u64::from(*byte), len + 8);
         }
-        // The bits after the end are ones, which begin no byte's code.
+        // The window continues with ones after the end of the input. They begin the end-of-string
+        // code, not the code of a byte.
         let window = match len.checked_sub(LONGEST) {
             Some(behind) => bits >> behind,
             None => !(!bits << (LONGEST - len)),
@@ -111,7 +112,8 @@ pub(super) fn decode(code: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns the byte whose code these bits begin with, and the length of the code.
+/// Returns the byte whose code these bits begin with, and the length of the code. `None`: the bits
+/// begin with no byte's code.
 fn byte_at(window: u32) -> Option<(u8, usize)> {
     let (byte, len) = SHORT[(window >> (LONGEST as u32 - SHORT_BITS)) as usize];
     if len > 0 {

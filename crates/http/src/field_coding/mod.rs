@@ -5,8 +5,8 @@ mod huffman;
 
 use std::borrow::Cow;
 
-/// Takes a number that has `bits` bits in its first byte, and seven in each further one. `None` if
-/// it is incomplete, or too large.
+/// Removes an integer from the front of `left`, and returns it. The integer has `bits` bits in its
+/// first byte, and seven in each further byte. `None`: it is incomplete, or too large.
 pub(crate) fn integer(left: &mut &[u8], bits: u32) -> Option<u64> {
     let (first, mut rest) = left.split_first()?;
     let most = u64::from(u8::MAX >> (8 - bits));
@@ -27,8 +27,9 @@ pub(crate) fn integer(left: &mut &[u8], bits: u32) -> Option<u64> {
     Some(number)
 }
 
-/// Takes a string, whose length has `bits` bits in its first byte. The bit before them marks a
-/// Huffman code. `None` if it is incomplete, or its code is invalid.
+/// Removes a string from the front of `left`, and returns it. The length of the string has `bits`
+/// bits in its first byte. The bit before them marks a Huffman code. `None`: the string is
+/// incomplete, or its code is invalid.
 pub(crate) fn string<'a>(left: &mut &'a [u8], bits: u32) -> Option<Cow<'a, [u8]>> {
     let is_huffman = left.first()? & (1 << bits) != 0;
     let len = usize::try_from(integer(left, bits)?).ok()?;

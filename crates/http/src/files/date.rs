@@ -11,7 +11,7 @@ thread_local! {
     static WRITTEN: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
 }
 
-/// Seconds and nanoseconds since 1970.
+/// Present time, in seconds and nanoseconds since 1970.
 pub(super) fn now() -> (u64, u32) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (since.as_secs(), since.subsec_nanos())
@@ -19,12 +19,12 @@ pub(super) fn now() -> (u64, u32) {
 
 /// Formats a time in seconds since 1970, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(super) fn of(seconds: u64) -> String {
-    // HTTP cannot write a later time, and no file was modified then.
+    // The last second of the year 9999: the format has no room for later years.
     const LAST: u64 = 253_402_300_799;
     fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST)))
 }
 
-/// Lends the present time, in seconds since 1970 and in HTTP format.
+/// Calls `use_it` with the present time, in seconds since 1970 and in HTTP format.
 pub(super) fn with_present<T>(use_it: impl FnOnce(u64, &str) -> T) -> T {
     let (seconds, _) = now();
     WRITTEN.with_borrow_mut(|(written, text)| {

@@ -1,5 +1,5 @@
-//! Page of a directory: each part is made when the client has room for it. In between, only the
-//! position within the page is kept.
+//! HTML page of a directory. convey makes each part when the client has room for it. Between two
+//! parts, it keeps only the position within the page.
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -17,10 +17,10 @@ use super::disk::aside;
 use super::find::Unfound;
 use super::store::is_settled;
 
-/// Size of a part in bytes, without its last row. A page that fits has a `Content-Length`.
+/// Size of a part in bytes, without its last row. A page of one part has a `Content-Length`.
 pub(super) const PART: usize = 8 * 1024;
 
-/// Bounds for the listings that all clients share.
+/// Bounds for the cache of listings, which all clients share.
 const SHARED: CacheBounds = CacheBounds { entries: 256, bytes: 16 << 20 };
 
 static LISTINGS: LazyLock<Mutex<BoundedCache<DirectoryName, SharedListing>>> =
@@ -34,10 +34,10 @@ struct DirectoryName {
     with_dot_files: bool,
 }
 
-/// A listing that serves every client of its directory for the second in which it was made.
+/// Cached listing of a directory. It is valid for the second in which it was made.
 struct SharedListing {
     listing: Arc<Listing>,
-    /// State of the directory, if each later change alters it.
+    /// State of the directory; `None` if a later change might not alter the state.
     stamp: Option<FileStamp>,
     made: u64,
 }
@@ -49,14 +49,15 @@ pub(super) enum DirectoryPage {
     InParts(PageInParts),
 }
 
-/// Rest of a page.
+/// Page that is sent in parts: its directory, and the position of the next part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PageInParts {
     directory: DirectoryName,
     at: PagePosition,
 }
 
-/// Page of the directory with this name, if directories are listed.
+/// Returns the page of the directory with this name; `Forbidden` if the backend does not list
+/// directories.
 pub(super) async fn find(files: &FilesConfig, name: &[u8]) -> Result<DirectoryPage, Unfound> {
     let with_dot_files = files.dot_files;
     let directory = DirectoryName { root: files.root.clone(), name: name.to_vec(), with_dot_files };
@@ -90,7 +91,7 @@ pub(super) fn sweep() {
 }
 
 impl PageInParts {
-    /// Returns the next part of the page; `None` if it is complete.
+    /// Returns the next part of the page; `None` if the page is complete.
     pub(super) async fn next(&mut self) -> Result<Option<String>, Counter> {
         if self.at == PagePosition::End {
             return Ok(None);
@@ -109,7 +110,7 @@ impl PageInParts {
 }
 
 impl DirectoryName {
-    /// Returns the listing of this second. It may wait for a disk.
+    /// Returns the directory's listing of this second. The call may wait for a disk.
     fn listing(&self) -> rustix::io::Result<Arc<Listing>> {
         if let Some(listing) = self.shared(None) {
             return Ok(listing);
@@ -119,8 +120,8 @@ impl DirectoryName {
         Ok(self.share(beneath::list(&opened, self.with_dot_files)?, stamp))
     }
 
-    /// Returns the shared listing of this second; if `stamp` is set, only of a directory in this
-    /// state.
+    /// Returns the cached listing if it is of this second. If `stamp` is set, the directory must
+    /// also have been in this state.
     fn shared(&self, stamp: Option<FileStamp>) -> Option<Arc<Listing>> {
         let (now, _) = date::now();
         let mut listings = listings();

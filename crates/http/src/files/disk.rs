@@ -1,5 +1,5 @@
-//! Threads that wait for disks. They are started before they are needed: if no more can be started,
-//! the existing ones do the work.
+//! Threads that wait for disks. Some are started before they are needed. If no further thread can
+//! be started, the existing threads do the work.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// Most threads that wait for disks at once. Further work queues.
+/// Maximum number of threads that wait for disks. Further jobs wait in a queue.
 const MAX_THREADS: usize = 32;
 
-/// Threads that stay once a backend serves files.
+/// Number of disk threads that keep running once a backend serves files.
 pub const MIN_DISK_THREADS: usize = 2;
 
 /// Idle time after which a thread beyond `MIN_DISK_THREADS` ends.
@@ -31,7 +31,7 @@ pub fn start_disk_threads() -> io::Result<()> {
     DISK_THREADS.start()
 }
 
-/// Runs work that may wait for a disk in another thread. `None` if there is no thread, and none can
+/// Runs work that may wait for a disk in a disk thread. `None` if there is no thread, and none can
 /// be started.
 pub(super) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     DISK_THREADS.run(work)?.await.ok()
@@ -92,7 +92,7 @@ impl DiskThreads {
 
     fn add_thread(&'static self, queue: &mut JobQueue) -> io::Result<()> {
         (self.make)(Box::new(move || self.work()))?;
-        // The thread counts as idle as soon as it runs.
+        // A new thread counts as idle until it takes a job.
         queue.threads += 1;
         queue.idle += 1;
         Ok(())

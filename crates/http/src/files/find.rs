@@ -13,23 +13,23 @@ use super::store::{self, FileUser, LoadedFile, Opened};
 /// Content that answers a request.
 pub(super) struct Found {
     pub(super) content: FoundContent,
-    /// The operator's `Cache-Control` for it.
+    /// The operator's `Cache-Control` for the content.
     pub(super) cache_control: Option<Box<str>>,
-    /// Content coding of the file that the client gets.
+    /// Content coding of the file that the client gets; `None` if it is not precompressed.
     pub(super) form: Option<ContentCoding>,
     /// Whether the content depends on `Accept-Encoding`.
     pub(super) varies: bool,
     pub(super) content_type: &'static str,
 }
 
-/// A file, or a page that convey makes.
+/// A file, or a page of a directory, which convey makes.
 pub(super) enum FoundContent {
     File(Arc<LoadedFile>),
     Page(DirectoryPage),
 }
 
 impl Found {
-    /// Returns the file; `None` for a page of convey.
+    /// Returns the file; `None` for a page of a directory.
     pub(super) fn file(&self) -> Option<&Arc<LoadedFile>> {
         match &self.content {
             FoundContent::File(file) => Some(file),
@@ -128,8 +128,8 @@ fn cache_control(files: &FilesConfig, name: &[u8]) -> Option<Box<str>> {
     files.cache_control_of(&String::from_utf8_lossy(name)).map(Into::into)
 }
 
-/// Returns the precompressed form of a file, unless the form is older than the file and thus
-/// outdated.
+/// Returns the precompressed form of a file. `None`: there is no such form, or it is older than the
+/// file and thus outdated.
 async fn compressed(
     user: FileUser<'_>,
     files: &FilesConfig,

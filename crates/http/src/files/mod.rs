@@ -1,12 +1,13 @@
-//! Requests that are answered with files of a backend.
+//! Static files: responses to requests for the files of a backend.
 //!
 //! - `find` finds the file of a request, in the form that the client accepts.
-//! - `store` keeps small files, and open ones, for each thread, and opens others.
+//! - `store` caches small files and descriptors of open files for each thread, and opens other
+//!   files.
 //! - `directory_page` makes the page of a directory, part by part.
 //! - `disk` has the threads that wait for disks.
 //! - `reply` builds the response head for a file: status, fields, parts.
 //! - `send` sends the file to the client, `send_compressed` compresses it on the way.
-//! - `date` is the time as HTTP writes it.
+//! - `date` formats times for HTTP.
 
 mod date;
 mod directory_page;
@@ -50,7 +51,8 @@ pub(crate) async fn serve(
     pool.live.traffic.add(core, Counter::Requests, 1);
     request.record.asks_for_file_of(&pool.live.name);
     let user = FileUser { live: &pool.live, core };
-    // An open file counts for its client, as a server does. It counts before it is opened.
+    // An open file counts for its client's share, like a request at a server. It counts before it
+    // is opened.
     let end = match request.hold() {
         Ok(held) => match find(&request, user, files).await {
             Ok((found, status)) => {
@@ -80,7 +82,8 @@ async fn find(
         let _ = answer.set_field("Allow", "GET, HEAD");
         return Err(answer);
     }
-    // Where routes see paths as sent, a path with more slashes would bypass the route for its file.
+    // If routes match paths as sent, a path with additional slashes would bypass the route of its
+    // file.
     if let Some(path) = with_single_slashes(head.path()) {
         return Err(redirect(&path, query_of(head)));
     }
@@ -133,7 +136,8 @@ fn redirect(path: &[u8], query: &[u8]) -> LocalReply {
 }
 
 impl Forwarding<'_, '_> {
-    /// Sends a file, or a reply about it.
+    /// Sends the response with a file or page. If a condition or a range of the request fails,
+    /// returns the local reply instead.
     async fn reply(&mut self, found: Found, status: u16, pool: &Arc<Pool>) -> RequestEnd {
         let head = self.request.head();
         let has_body = !matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));

@@ -48,7 +48,8 @@ pub(super) struct ReplyTo<'a> {
 struct Parts {
     status: u16,
     pieces: Pieces,
-    /// `UntilClose` for a client of HTTP/1.0, which has no chunks.
+    /// Framing of the body. A page in parts is `UntilClose` for a client of HTTP/1.0, which has no
+    /// chunks.
     framing: BodyFraming,
     content_range: Option<String>,
     /// Content type that replaces the file's own.
@@ -56,7 +57,8 @@ struct Parts {
 }
 
 impl Reply {
-    /// Returns the response with this file. An error is the local reply in its place.
+    /// Builds the response with this file or page. An error is the local reply that convey sends
+    /// instead.
     pub(super) fn of(found: &Found, to: &ReplyTo<'_>) -> Result<Reply, LocalReply> {
         let parts = match &found.content {
             FoundContent::Page(DirectoryPage::Whole(page)) => Parts {

@@ -30,11 +30,11 @@ use crate::time_limit::TimeLimit;
 /// Maximum number of bytes of a large file that are sent in one turn.
 const TURN: u64 = 128 * 1024;
 
-/// Like `TURN`, for bytes that have to be copied.
+/// Maximum number of bytes of a large file that are sent in one turn if convey has to copy them.
 const COPIED: u64 = 32 * 1024;
 
-/// Bytes that convey checks at once for presence in the page cache, and reads ahead if they are
-/// absent.
+/// Number of bytes that convey checks for presence in the page cache with one check, and reads
+/// ahead if they are absent.
 pub(super) const AHEAD: u64 = 1024 * 1024;
 
 /// A response on its way to the client.
@@ -136,8 +136,8 @@ impl Sending<'_, '_> {
         .await
     }
 
-    /// Sends a part of an open file. Returns whether the part is short and was found in the page
-    /// cache: then the check can be skipped for a while.
+    /// Sends a part of an open file. Returns whether the part is short, and this call has made sure
+    /// that it is in the page cache. Later calls can skip the check for a while.
     async fn send_range(
         &mut self,
         file: &Arc<OwnedFd>,
@@ -173,7 +173,7 @@ impl Sending<'_, '_> {
         Ok(is_short && !is_known)
     }
 
-    /// Waits until the client has room. Returns the room, `most` at most.
+    /// Waits until the client accepts bytes. Returns their number, at most `most`.
     async fn room(&mut self, most: u64) -> Result<u64, Counter> {
         let room = usize::try_from(most).unwrap_or(usize::MAX);
         let room = poll_fn(|cx| match self.end.poll_writable(cx, room) {
@@ -183,8 +183,8 @@ impl Sending<'_, '_> {
         Ok(room.await? as u64)
     }
 
-    /// Reads a part of a file, for which the client has room, and writes it: no byte is read twice
-    /// or kept.
+    /// Reads a part of a file, and writes it to the client, which has room for all of it. So convey
+    /// need not keep bytes, or read them twice.
     async fn copy_some(&mut self, file: &Arc<OwnedFd>, range: Range<u64>) -> Result<u64, Counter> {
         let most = usize::try_from(range.end - range.start).unwrap_or(buffer::SIZE).min(buffer::SIZE);
         let end = &mut *self.end;
@@ -212,8 +212,8 @@ impl Sending<'_, '_> {
     }
 }
 
-/// Writes bytes for which there is room. Returns how many bytes were taken. Bytes that a TLS
-/// session has encrypted count as taken, even if they still wait.
+/// Writes bytes for which the client has room. Returns the number of accepted bytes. Bytes that a
+/// TLS session has encrypted count as accepted, even if the session still buffers them.
 fn give(end: &mut ClientEnd<'_>, cx: &mut Context<'_>, bytes: &[u8]) -> Result<usize, Counter> {
     match end.poll_write(cx, bytes, More::No) {
         Poll::Ready(Ok(sent)) => Ok(sent),
@@ -223,7 +223,8 @@ fn give(end: &mut ClientEnd<'_>, cx: &mut Context<'_>, bytes: &[u8]) -> Result<u
     }
 }
 
-/// Writes some of two parts, the second after the first, by one call where possible.
+/// Writes bytes of two slices, the first slice first, with one call where possible. Returns the
+/// number of written bytes.
 fn poll_write_both(
     end: &mut ClientEnd<'_>,
     cx: &mut Context<'_>,
@@ -252,7 +253,7 @@ pub(super) fn has_in_memory(file: &OwnedFd, range: Range<u64>) -> bool {
         .all(|at| beneath::read_at(file, &mut byte, at, DiskWait::Never) != Err(Errno::AGAIN))
 }
 
-/// Lets the kernel read a part of a file, in another thread.
+/// Reads a part of a file into the page cache, in a disk thread.
 pub(super) async fn read_ahead(file: Arc<OwnedFd>, range: Range<u64>) -> Result<(), Counter> {
     let read = move || {
         let (mut buffer, mut at) = (vec![0; 64 * 1024], range.start);
@@ -268,7 +269,7 @@ pub(super) async fn read_ahead(file: Arc<OwnedFd>, range: Range<u64>) -> Result<
     aside(read).await.and_then(Result::ok).ok_or(Counter::FileChanged)
 }
 
-/// Reads a part of a file in another thread.
+/// Reads a part of a file in a disk thread, at most `most` bytes.
 async fn read_aside(file: Arc<OwnedFd>, at: u64, most: usize) -> Result<Vec<u8>, Counter> {
     let read = move || {
         let mut piece = vec![0; most];
@@ -279,12 +280,12 @@ async fn read_aside(file: Arc<OwnedFd>, at: u64, most: usize) -> Result<Vec<u8>,
     aside(read).await.filter(|piece| !piece.is_empty()).ok_or(Counter::FileChanged)
 }
 
-/// Sends a part of a file by the kernel. Returns the number of bytes; 0: the socket is full.
+/// Sends a part of a file with `sendfile`. Returns the number of bytes; 0: the socket is full.
 fn send_some(socket: &TcpStream, file: &OwnedFd, range: Range<u64>) -> Result<u64, Counter> {
     let (mut at, mut moved) = (range.start, None);
     let outcome = socket.try_io(Interest::WRITABLE, || {
-        // A short count is due to a full socket or to a file that has shrunk: the next call returns
-        // an error for the first, 0 for the second.
+        // A short count means that the socket is full, or that the file has shrunk. The next call
+        // returns an error if the socket is full, and 0 if the file has shrunk.
         while at < range.end {
             let most = usize::try_from(range.end - at).unwrap_or(usize::MAX);
             let n = sendfile(socket, file, Some(&mut at), most)?;

@@ -1,4 +1,4 @@
-//! Sends a file to its client, compressed on the way.
+//! Sends a file to its client, and compresses it on the way.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -16,11 +16,11 @@ use super::store::{FileContent, LoadedFile};
 use crate::buffer;
 use crate::compress::{Compression, PIECE};
 
-/// Minimum number of bytes to write before more is compressed.
+/// Number of finished bytes from which on convey writes the output before it compresses more.
 const WRITTEN: usize = 8 * 1024;
 
 impl Sending<'_, '_> {
-    /// Sends the whole response, compressed. `out`: the head, which is written already.
+    /// Sends the whole response, compressed. `out` contains the response head.
     ///
     /// # Errors
     /// Returns the reason why the connection is over.
@@ -101,8 +101,7 @@ impl Sending<'_, '_> {
         Ok(())
     }
 
-    /// Writes finished output, once there is enough for a call. Other connections get a turn in any
-    /// case.
+    /// Writes the output once it has `WRITTEN` bytes. Other connections get a turn in any case.
     async fn write_some(&mut self, out: &mut Vec<u8>) -> Result<(), Counter> {
         if out.len() >= WRITTEN {
             self.write(out, &[], More::Data).await?;

@@ -20,26 +20,26 @@ use rustix::io::Errno;
 use super::disk::aside;
 use super::{date, directory_page};
 
-/// Files up to this many bytes are kept in memory: longer files are cheaper to send from the page
+/// Files up to this many bytes are kept in memory. It is cheaper to send longer files from the page
 /// cache.
 pub(super) const MAX_SMALL: u64 = 32 * 1024;
 
 /// Limits for the files that a thread keeps in memory.
 const SMALL: CacheBounds = CacheBounds { entries: 4_096, bytes: 16 << 20 };
 
-/// Limits for the files that a thread keeps open. A deleted file occupies its disk as long as it is
-/// open.
+/// Limits for the files that a thread keeps open. A deleted file occupies disk space as long as it
+/// is open.
 const OPEN: CacheBounds = CacheBounds { entries: 128, bytes: usize::MAX };
 
-/// Seconds after which a kept file is opened anew: only that checks whether its path still stays
+/// Seconds after which a cached file is opened again. Only opening checks whether its path is still
 /// beneath the root.
 const KEPT: u64 = 1;
 
 /// Memory of an entry in addition to its content, in bytes.
 const OVERHEAD: usize = 512;
 
-/// Files that were changed less than this many nanoseconds ago are not kept: the next change could
-/// have the same time.
+/// Minimum age of a file's last change in nanoseconds, before the file is cached: two changes in a
+/// shorter time could have the same timestamp.
 const SETTLED: u64 = 50_000_000;
 
 thread_local! {
@@ -54,7 +54,7 @@ thread_local! {
 struct FileCache {
     small: BoundedCache<CString, KeptFile>,
     open: BoundedCache<CString, KeptFile>,
-    /// Seconds since the cache was made.
+    /// Seconds since the cache was created, counted by [`sweep`].
     seconds: u64,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct FileUser<'a> {
     pub(super) core: usize,
 }
 
-/// Memory that a backend's kept file occupies, counted until this is dropped.
+/// Memory of a cached file, counted for its backend until this value is dropped.
 struct HeldBytes {
     of: Arc<PoolLive>,
     core: usize,
@@ -87,11 +87,11 @@ pub(super) struct LoadedFile {
     pub(super) content: FileContent,
     pub(super) validators: Validators,
     pub(super) content_type: &'static str,
-    /// Whether convey looks for a precompressed form of it.
+    /// Whether convey looks for a precompressed form of the file.
     pub(super) is_compressible: bool,
     /// Modification time in HTTP format.
     pub(super) last_modified: Box<str>,
-    /// Whether the file may be kept.
+    /// Whether the file may be cached.
     is_settled: bool,
     /// Second in which the whole file was in the page cache, counted by [`sweep`] from 1; 0:
     /// unknown.
@@ -114,7 +114,7 @@ pub(super) enum Opened {
     Other,
 }
 
-/// Drops files that were opened too long ago. Call it once a second.
+/// Drops cached files that were opened too long ago. Call this once a second.
 pub(crate) fn sweep() {
     FILES.with_borrow_mut(|kept| {
         kept.seconds += 1;
@@ -125,14 +125,14 @@ pub(crate) fn sweep() {
     directory_page::sweep();
 }
 
-/// Current second, as this thread counts them from 1.
+/// Returns the current second. Each thread counts its seconds from 1.
 fn second() -> u64 {
     FILES.with_borrow(|kept| kept.seconds + 1)
 }
 
 /// Returns the file with this name beneath the root, in its current state.
 pub(super) async fn load(user: FileUser<'_>, root: &Path, name: &[u8]) -> Result<Opened, Errno> {
-    // No root and no name have a NUL; two slashes separate the root from the name.
+    // Roots and names contain no NUL. Two slashes separate the root from the name.
     let key = CString::new([root.as_os_str().as_bytes(), b"//", name].concat()).map_err(|_| Errno::NOENT)?;
     if let Some(file) = FILES.with_borrow_mut(|kept| kept.fresh(&key)) {
         user.count(Counter::FileCacheHits, 1);
@@ -154,7 +154,7 @@ pub(super) async fn load(user: FileUser<'_>, root: &Path, name: &[u8]) -> Result
 }
 
 impl FileCache {
-    /// Returns the file of this key, if it is unchanged.
+    /// Returns the cached file of this key, if the file is unchanged.
     fn fresh(&mut self, key: &CStr) -> Option<Arc<LoadedFile>> {
         let of = |cache: &mut BoundedCache<CString, KeptFile>, now: u64| {
             cache.get(key).filter(|kept| kept.opened + KEPT >= now).map(|kept| kept.file.clone())
@@ -168,7 +168,7 @@ impl FileCache {
         None
     }
 
-    /// Keeps a file. Returns the number of evicted ones.
+    /// Caches a file. Returns the number of evicted files.
     fn keep(&mut self, key: CString, file: &Arc<LoadedFile>, user: FileUser<'_>) -> usize {
         if !file.is_settled {
             return 0;
@@ -210,7 +210,8 @@ fn open(root: &Path, name: &[u8], wait: DiskWait) -> rustix::io::Result<Opened> 
     }
     let file = match usize::try_from(stamp.len) {
         Ok(len) if stamp.len <= MAX_SMALL => match beneath::read_whole(&opened, len, wait) {
-            // A file that is being written is sent with the content that it has by then.
+            // The file has grown since `stat`, so it is being written. It is sent with the content
+            // that it has by then.
             Err(Errno::FBIG) => LoadedFile::new(stamp, name, FileContent::Open(Arc::new(opened)), false),
             content => {
                 let is_same = beneath::stamp(&opened)?.0 == stamp;
@@ -256,13 +257,13 @@ impl LoadedFile {
         matches!(self.content, FileContent::Open(_))
     }
 
-    /// Whether this part was in the page cache within the last second. Known only for files that
-    /// are sent in one turn.
+    /// Whether this part was in the page cache in the current second. Known only for a whole file
+    /// that is sent in one turn.
     pub(super) fn was_in_memory(&self, range: &Range<u64>) -> bool {
         range.end - range.start == self.len && self.in_memory_at.load(Ordering::Relaxed) == second()
     }
 
-    /// Notes that this part is in the page cache now.
+    /// Notes that this part is in the page cache now. Only a whole file is noted.
     pub(super) fn is_in_memory(&self, range: &Range<u64>) {
         if range.end - range.start == self.len {
             self.in_memory_at.store(second(), Ordering::Relaxed);

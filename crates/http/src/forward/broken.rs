@@ -35,7 +35,7 @@ impl Forwarding<'_, '_> {
             }
             TransferEnd::ServerFault(fault) => LocalReplyReason::ServerFault(fault),
             TransferEnd::ServerRefused if exchange.may_be_sent_elsewhere() && attempts.was_refused() => {
-                // Not a failure: the server ends its connection in order.
+                // This is not a failure: the server closes its connection gracefully.
                 return Attempt::Again(LocalReplyReason::ServerReset);
             }
             TransferEnd::ServerBusy if exchange.may_be_sent_elsewhere() && !attempts.are_over() => {
@@ -57,11 +57,11 @@ impl Forwarding<'_, '_> {
         let is_broken_off = reason == LocalReplyReason::ServerReset;
         let was_closed = is_kept && is_broken_off && end != TransferEnd::ServerDown;
         if end == TransferEnd::ServerDown {
-            // Health checks have already noticed it.
+            // Health checks have already noticed that the server is down.
             attempts.pass_over(permit);
         } else if was_closed {
-            // The server had closed the connection before: not a failure, and other idle
-            // connections to it are no better.
+            // The server had closed the idle connection before. That is not a failure, but it has
+            // probably closed its other idle connections, too.
             idle::forget(self.place(permit));
         } else {
             permit.reset(self.client.failures());
@@ -74,8 +74,8 @@ impl Forwarding<'_, '_> {
     }
 }
 
-/// Ends a request after no byte moved for too long. `awaits_server`: the server has the whole
-/// request, or does not accept its received part.
+/// Returns the end of a request in which too few bytes moved for too long. `awaits_server`: the
+/// server has the whole request, or does not accept its received part.
 pub(super) fn timed_out(exchange: &Exchange, awaits_server: bool) -> RequestEnd {
     match (exchange.has_answered(), awaits_server) {
         (true, _) => RequestEnd::Broken(Counter::IdleTimeout),

@@ -9,7 +9,8 @@ use crate::ends::ServerEnd;
 use crate::request::HttpRequest;
 
 impl Forwarding<'_, '_> {
-    /// Sends the head of the request over HTTP/2, or returns it as text of HTTP/1.1.
+    /// Sends the head of the request over HTTP/2, or returns it as HTTP/1.1 text. For HTTP/2, the
+    /// returned text is empty.
     pub(super) fn begin(&self, permit: &Permit, server: &mut ServerEnd) -> Vec<u8> {
         let (request, route) = (self.request, self.route);
         let frontend = request.frontend();
@@ -42,7 +43,8 @@ impl Forwarding<'_, '_> {
     }
 }
 
-/// Bytes of the request's body that have not been read from the client; 0 if its length is unknown.
+/// Number of bytes of the request's body that have not been read from the client; 0 if the length
+/// of the body is unknown.
 pub(super) fn missing(request: &HttpRequest, received: &BytesMut) -> u64 {
     match request.head().framing() {
         BodyFraming::Length(len) => len.saturating_sub(received.len() as u64),

@@ -1,4 +1,4 @@
-//! Servers that a client's streams hold.
+//! Servers and files that a client's streams use at the same time, and the client's share of them.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -14,12 +14,12 @@ use crate::ends::End;
 use crate::http2::{StreamClient, Upload};
 use crate::transfer::Outgoing;
 
-/// Error: a client's streams hold as many servers and files as they may.
+/// Error: the client's streams already use their share of servers and files.
 pub(crate) struct ClientHasShare;
 
 impl Forwarding<'_, '_> {
-    /// Counts the server or the file that a stream uses. A client's connection over HTTP/1.1 has
-    /// one at a time.
+    /// Counts the server or the file that a stream uses for the client's share. `None`: the client
+    /// speaks HTTP/1.1, so its connection uses only one at a time.
     ///
     /// # Errors
     /// The client has reached its share.
@@ -34,7 +34,8 @@ impl Forwarding<'_, '_> {
         held.map(Some).ok_or(ClientHasShare)
     }
 
-    /// The client of a stream to a server over HTTP/2.
+    /// Describes the client of this request for a stream to an HTTP/2 server: its share, and its
+    /// upload.
     pub(super) fn stream_client(&self) -> StreamClient {
         let (ip, head) = (self.request.client().ip(), self.request.head());
         let length = match head.framing() {

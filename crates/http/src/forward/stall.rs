@@ -1,4 +1,4 @@
-//! Upper bound for a time in which too little moves between a client and a server.
+//! Time limit for transfers in which too few bytes move between a client and a server.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::transfer::{Transfer, TransferEnd};
 /// server; `timeouts.idle` may lower it.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Lowest rate of a client's connection in bytes a second, over a period. The bytes of a single
-/// stream are a poor measure: they move in steps, as buffers of the kernel, of TLS and of libraries
-/// have room again.
+/// Minimum rate of a client's connection in bytes a second, over a period. The bytes of a single
+/// stream are a poor measure: they move in steps, whenever buffers of the kernel, of TLS and of
+/// libraries have room again.
 const MIN_RATE: u64 = 500;
 
 /// Periods in a row for which a stream may move nothing while others keep its connection busy.
 const MAX_STILL_PERIODS: u32 = 10;
 
-/// Upper bound, which depends on the side that the transfer waits for.
+/// Time limit of a transfer without progress. It depends on the side that the transfer waits for.
 pub(crate) struct StallLimit {
     idle: Duration,
     response: Duration,
@@ -109,8 +109,8 @@ impl StallLimit {
         }
     }
 
-    /// Returns the state of this transfer, in which so many bytes have moved from the client and to
-    /// it.
+    /// Returns the state of this transfer. `from_client` and `to_client` are the numbers of bytes
+    /// that have moved since the last call.
     pub(super) fn progress(
         &self,
         transfer: &Transfer<'_>,
@@ -119,8 +119,8 @@ impl StallLimit {
         let waiting = transfer.waiting_for_client();
         let side = match transfer.status {
             None if transfer.awaits_client => AwaitedSide::Sender,
-            // The transfer has read as often as it may at once: small pieces do not renew the
-            // bound.
+            // The transfer has used up its turn, and more bytes are available. The side stays the
+            // same, so that small pieces do not renew the bound.
             None if transfer.has_more => self.side,
             None => AwaitedSide::Server,
             Some(_) if waiting > 0 && !transfer.exchange.has_changed() => AwaitedSide::Reader,
@@ -129,8 +129,8 @@ impl StallLimit {
         TransferProgress { side, from_client, to_client, waiting }
     }
 
-    /// Notes bytes that have moved. Returns whether the bound begins anew: the transfer waits for
-    /// another side now, or the side has done all that it could.
+    /// Notes bytes that have moved. Returns whether the bound begins again: the transfer now waits
+    /// for another side, or the awaited side has done all that it could.
     pub(super) fn begins_anew(&mut self, progress: &TransferProgress) -> bool {
         let TransferProgress { side, from_client, to_client, waiting } = *progress;
         let has_changed = std::mem::replace(&mut self.side, side) != side;
@@ -152,7 +152,7 @@ impl StallLimit {
         begins_anew
     }
 
-    /// Waits until the bound is over. The bound begins anew for a client whose connection is fast
+    /// Waits until the bound expires. The bound begins again for a client whose connection is fast
     /// enough; `wanted`: see [`StallLimit::is_fast_enough`].
     pub(crate) fn poll_over(
         &mut self,
@@ -175,11 +175,13 @@ impl StallLimit {
         }
     }
 
-    /// Whether a client that convey waits for gets another period. `now` are the byte counts of its
-    /// connection. `wanted` is set if other requests wait for the server: the number of servers
-    /// that the connection holds, and the client needs the rate for each of them. A body of unknown
-    /// length may be a stream of messages with pauses, so it needs the rate only if `wanted` is
-    /// set.
+    /// Whether a client that convey waits for gets another period: its connection has moved enough
+    /// bytes. `now` are the byte counts of the connection.
+    ///
+    /// If other requests wait for the server, `wanted` is the number of servers that the connection
+    /// holds, and the connection needs the minimum rate for each of them. A request body of unknown
+    /// length may be a stream of messages with pauses. It needs the minimum rate only if `wanted`
+    /// is set.
     fn is_fast_enough(&mut self, now: ConnectionBytes, wanted: Option<usize>) -> bool {
         let before = self.connection.replace(now).unwrap_or(now);
         let has_moved = std::mem::take(&mut self.moved) > 0;
@@ -196,7 +198,8 @@ impl StallLimit {
         bytes >= (rate * self.period.as_secs()).max(1) && self.still_periods < MAX_STILL_PERIODS
     }
 
-    /// Returns the end of a transfer whose bound is over. `None` if it does not wait for a reader.
+    /// Returns the end of a transfer whose bound has expired; `None` if the transfer does not wait
+    /// for a reader.
     pub(super) fn end(&self) -> Option<TransferEnd> {
         (self.side == AwaitedSide::Reader).then_some(TransferEnd::ClientTooSlow)
     }
@@ -210,7 +213,7 @@ mod tests {
 
     const WAITING: u64 = 64 * 1024;
 
-    /// Connections to servers that streams of a connection hold while other requests wait.
+    /// Number of servers that the streams of a connection hold while other requests wait.
     const WANTED: Option<usize> = Some(20);
 
     fn limit(idle: u64, side: AwaitedSide, is_upload: bool) -> StallLimit {

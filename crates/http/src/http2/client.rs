@@ -1,4 +1,4 @@
-//! A client's connection: its streams, each a request, and its end.
+//! HTTP/2 connection of a client: its streams, each with one request, and its end.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::future::poll_fn;
@@ -28,16 +28,16 @@ use crate::time_limit::TimeLimit;
 /// Connection preface of an HTTP/2 client (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Receive window of a stream: maximum bytes of a request that no server has accepted yet.
+/// Receive window of a stream in bytes: the most of a request that no server has accepted yet.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// Receive window of a connection.
+/// Receive window of a connection in bytes.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// Largest window (RFC 9113, section 6.9.1).
+/// Maximum window in bytes (RFC 9113, section 6.9.1).
 const MAX_WINDOW: u32 = (1 << 31) - 1;
 
-/// Most bytes that a stream keeps on their way to the client.
+/// Maximum number of bytes that a stream buffers for the client.
 const SEND_BUFFER: usize = 16 * 1024;
 
 /// Whether the received bytes begin with the HTTP/2 preface; `None` if more bytes are needed.
@@ -76,7 +76,7 @@ pub(crate) async fn serve<S: DecideRequest>(
         let begun = counts.begun + malformed.load(Ordering::Relaxed);
         begun >= max.into() || counts.verdict() != ResetVerdict::Fine || client.is_draining()
     };
-    // Of a connection without streams.
+    // Time at which a connection without streams ends.
     let mut until = Instant::now() + limits.keep_alive;
     loop {
         tokio::select! {
@@ -95,14 +95,16 @@ pub(crate) async fn serve<S: DecideRequest>(
             accepted = poll_fn(|cx| queue.poll(|| connection.poll_accept(cx))) => match accepted {
                 Some(Ok((request, respond))) => {
                     counts.begun += 1;
-                    // A frontend that is gone takes those that are on their way.
+                    // If the frontend is gone, the connection ends after the requests that are
+                    // already on their way.
                     max_requests = if client.is_served() { newest().requests } else { 0 };
                     streams.push(stream::serve(client, stack.clone(), request, respond, queue.clone()));
                 }
                 Some(Err(_)) | None => break,
             },
             () = sleep_until(until), if streams.is_empty() => {
-                // One that does not answer to that is not waited for twice.
+                // The client has not reacted to the graceful shutdown: convey closes the
+                // connection.
                 if is_ending {
                     break;
                 }
@@ -111,7 +113,7 @@ pub(crate) async fn serve<S: DecideRequest>(
             }
         }
     }
-    // They see that the connection is over, and say so in the log.
+    // The streams notice that the connection is over, and log it.
     let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
     drop((streams, connection));
     linger::close(bytes, time_limit).await;
@@ -123,15 +125,16 @@ fn filter(limits: &HttpLimits, is_shared: bool) -> FieldFilter {
     FieldFilter::new(Sender::Client, limits.head.bytes + HEAD_ROOM as usize, empty_frames)
 }
 
-/// `is_shared`: the streams belong to many clients of a proxy.
+/// Returns the settings of a connection. `is_shared`: its streams belong to many clients of a
+/// proxy.
 fn builder(limits: &HttpLimits, is_shared: bool) -> Builder {
     let mut builder = Builder::new();
     let mut window = CONNECTION_WINDOW;
     if is_shared {
-        // Bodies that nobody takes yet hold up no other's.
+        // A body that no server accepts yet must not hold up the bodies of other clients.
         window = limits.streams.saturating_mul(STREAM_WINDOW).clamp(CONNECTION_WINDOW, MAX_WINDOW);
-        // Each request is at most one error, and the connection ends in order after so many
-        // requests.
+        // Each request causes at most one error. So the connection reaches its maximum number of
+        // requests first, and ends gracefully.
         let errors = (limits.requests as usize).saturating_add(RESET_STREAMS);
         builder
             .max_concurrent_reset_streams(RESET_STREAMS)
@@ -143,7 +146,7 @@ fn builder(limits: &HttpLimits, is_shared: bool) -> Builder {
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(window)
         .data_frame_budget(DATA_FRAME_BUDGET)
-        // `ReceiveQueue` bounds them.
+        // `ReceiveQueue` limits the number of these streams.
         .max_pending_accept_reset_streams(usize::MAX)
         .max_header_list_size(limits.head.bytes as u32 + HEAD_ROOM)
         .max_send_buffer_size(SEND_BUFFER);

@@ -1,6 +1,6 @@
-//! Fields of a head of HTTP/2, by their encoded lines (HPACK, RFC 7541): the library of HTTP/2 ends
-//! the connection for a field that it cannot take, cuts a path at its fragment, and overlooks
-//! pseudo-header fields in trailers. Pure.
+//! Check of encoded field sections of HTTP/2 (HPACK, RFC 7541), before the HTTP/2 library reads
+//! them. The library ends the connection for a malformed field, cuts a path off at its fragment,
+//! and does not notice pseudo-header fields in trailers. Pure.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,14 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use crate::field_coding::{integer, put_string, string};
 
-/// Largest dynamic table, in the bytes that HPACK counts for it: the default, which convey leaves
-/// as it is.
+/// Maximum size of the dynamic table in bytes, as HPACK counts them. This is the default of HTTP/2,
+/// which convey does not change.
 const MAX_TABLE: usize = 4_096;
 
-/// Bytes that HPACK counts for an entry beside its name and value.
+/// Bytes that HPACK counts for an entry in addition to its name and value.
 const ENTRY: usize = 32;
 
-/// Names in the static table (RFC 7541, appendix A), without those of pseudo-header fields at its
+/// Names in the static table (RFC 7541, appendix A), without the pseudo-header fields at its
 /// beginning.
 const STATIC_NAMES: [&str; 47] = [
     "accept-charset",
@@ -68,7 +68,7 @@ const STATIC_NAMES: [&str; 47] = [
     "www-authenticate",
 ];
 
-/// Names of pseudo-header fields at the beginning of the static table, by its first 14 entries.
+/// Names of the first 14 entries in the static table, which are pseudo-header fields.
 const STATIC_PSEUDO: [FieldName; 14] = {
     use FieldName::{Authority, Method, Path, Scheme, Status};
     let (method, path, scheme, status) = (Method, Path, Scheme, Status);
@@ -78,25 +78,26 @@ const STATIC_PSEUDO: [FieldName; 14] = {
     ]
 };
 
-/// A name for which the library resets the stream: it has to have the value `trailers` (RFC 9113,
-/// section 8.2.2).
+/// Name of a field for which the library resets the stream, unless the value is `trailers` (RFC
+/// 9113, section 8.2.2).
 const REFUSED_NAME: &[u8] = b"te";
 
-/// Which section of a message.
+/// Kind of a field section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BlockKind {
     /// The head of a request.
     Request,
     /// The trailers of a request.
     Trailers,
-    /// Another one: of a server, or on a stream that takes no more of the client.
+    /// Any other section: of a server, or on a stream whose request has ended.
     Other,
 }
 
-/// The dynamic table of one direction of a connection, as far as it matters here.
+/// Dynamic table of one direction of a connection: names and sizes of its entries, without their
+/// values.
 #[derive(Debug)]
 pub(super) struct FieldTable {
-    /// The newest is the first.
+    /// Entries, the newest first.
     entries: VecDeque<Entry>,
     size: usize,
     max_size: usize,
@@ -120,8 +121,8 @@ enum FieldName {
     Regular(usize),
 }
 
-/// A malformed section, as the library is to read it: it resets the stream, and its own table stays
-/// right.
+/// Malformed section, and its replacement for the library. For the replacement, the library resets
+/// the stream, and its own dynamic table stays correct.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MalformedBlock {
     pub(super) fault: Malformed,
@@ -148,7 +149,7 @@ impl Default for FieldTable {
 }
 
 impl FieldTable {
-    /// Reads a whole section. `Ok(None)`: the library may have it as it came.
+    /// Checks a whole section. `Ok(None)`: the library gets the section unchanged.
     ///
     /// # Errors
     /// The section cannot be decoded.
@@ -183,7 +184,7 @@ impl FieldTable {
         }))
     }
 
-    /// Reads a line. `None`: it cannot be decoded.
+    /// Reads a field line; `None`: the line cannot be decoded.
     fn read_line(&mut self, left: &mut &[u8], kind: BlockKind) -> Option<LineVerdict> {
         let first = *left.first()?;
         match first {
@@ -200,7 +201,8 @@ impl FieldTable {
         }
     }
 
-    /// Reads a line that has its value with it. `is_indexed`: it becomes an entry of the table.
+    /// Reads a literal field line, which contains its value; `None`: the line cannot be decoded.
+    /// `is_indexed`: the field becomes an entry of the table.
     fn read_literal(&mut self, left: &mut &[u8], is_indexed: bool, kind: BlockKind) -> Option<LineVerdict> {
         let (mut name, fault) = match integer(left, if is_indexed { 6 } else { 4 })? {
             0 => FieldName::read(&string(left, 7)?),
@@ -210,7 +212,7 @@ impl FieldTable {
         let len = name.len() + value.len();
         let verdict = match fault.or_else(|| name.fault_of_value(&value, kind)) {
             None => kind.fault_of(name).map_or(LineVerdict::Fine, LineVerdict::Misplaced),
-            // The library ends the connection for a field without a name.
+            // The field is shorter than any replacement. The library ends the connection for it.
             Some(_) if len < REFUSED_NAME.len() => return None,
             Some(fault) => {
                 let mut other = Vec::with_capacity(len + 8);
@@ -247,7 +249,7 @@ impl FieldTable {
         self.evict();
     }
 
-    /// Removes the oldest entries until the table is not too large.
+    /// Removes the oldest entries until the table fits its maximum size.
     fn evict(&mut self) {
         while self.size > self.max_size
             && let Some(oldest) = self.entries.pop_back()
@@ -258,7 +260,8 @@ impl FieldTable {
 }
 
 impl BlockKind {
-    /// Why a field of this name may not stand in the section.
+    /// Returns the reason why the section must not contain a field with this name; `None` if it
+    /// may.
     fn fault_of(self, name: FieldName) -> Option<Malformed> {
         let is_pseudo = !matches!(name, FieldName::Regular(_));
         (self == BlockKind::Trailers && is_pseudo).then_some(Malformed::PseudoField)
@@ -266,7 +269,7 @@ impl BlockKind {
 }
 
 impl FieldName {
-    /// Reads a name, and returns why it is none.
+    /// Parses a name. Also returns the reason why the name is invalid; `None` if it is valid.
     fn read(name: &[u8]) -> (FieldName, Option<Malformed>) {
         let pseudo = match name {
             b":authority" => FieldName::Authority,
@@ -299,7 +302,7 @@ impl FieldName {
         }
     }
 
-    /// Why a value is none for the name.
+    /// Returns the reason why a value is invalid for this name; `None` if it is valid.
     fn fault_of_value(self, value: &[u8], kind: BlockKind) -> Option<Malformed> {
         let is_value = match self {
             FieldName::Regular(_) if HeaderValue::from_bytes(value).is_err() => {
@@ -317,8 +320,8 @@ impl FieldName {
     }
 }
 
-/// Appends a field that the library refuses, whose name and value have so many bytes together, at
-/// least those of the name.
+/// Appends a field that the library refuses. Its name and value have `len` bytes together, at least
+/// as many as the name.
 fn put_refused_field(len: usize, is_indexed: bool, out: &mut Vec<u8>) {
     out.push(if is_indexed { 0x40 } else { 0 });
     put_string(REFUSED_NAME, out);
@@ -329,10 +332,11 @@ fn put_refused_field(len: usize, is_indexed: bool, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// `te`, without a value.
+    /// Field `te` without a value: it marks a malformed section.
     const MARK: &[u8] = b"\0\x02te\0";
 
-    /// Reads a section with a new table, or says why it is malformed and how the library gets it.
+    /// Checks a section with a new table. Returns the fault of a malformed section, and its
+    /// replacement.
     fn check(block: &[u8], kind: BlockKind) -> Option<(Malformed, Vec<u8>)> {
         let read = FieldTable::default().check(block, kind).unwrap();
         read.map(|MalformedBlock { fault, block }| (fault, block))
@@ -344,7 +348,7 @@ mod tests {
         for (line, fault, other) in [
             (&b"\x40\x02Xy\x01z"[..], Malformed::FieldName, &b"\x40\x02te\x01x"[..]),
             (b"\0\x03x y\x02ab", Malformed::FieldName, b"\0\x02te\x03xxx"),
-            // A line end as a Huffman code, by a name of the static table.
+            // A line end in Huffman code, with a name of the static table.
             (b"\x7a\x84\xff\xff\xff\xf3", Malformed::FieldValue, b"\x40\x02te\x09xxxxxxxxx"),
             (b"\x10\x04:new\x01a", Malformed::PseudoField, b"\0\x02te\x03xxx"),
             (b"\x44\x04/x#y", Malformed::Target, b"\x40\x02te\x07xxxxxxx"),
@@ -386,7 +390,7 @@ mod tests {
         assert!(table.check(b"\xbf", BlockKind::Trailers).unwrap().is_some(), "the path is there still");
         assert_eq!(table.check(&second, BlockKind::Request), Ok(None));
         assert_eq!(table.check(b"\xc0", BlockKind::Trailers), Err(Undecodable));
-        // A smaller table, and one that is too large.
+        // Valid sizes of the table, then one that is too large.
         assert_eq!(table.check(b"\x20\x3f\xe1\x1f", BlockKind::Request), Ok(None));
         assert_eq!(table.check(b"\xbe", BlockKind::Trailers), Err(Undecodable));
         assert_eq!(table.check(b"\x3f\xe2\x1f", BlockKind::Request), Err(Undecodable));

@@ -375,7 +375,7 @@ impl FieldFilter {
     }
 }
 
-/// Returns the frames of a section.
+/// Encodes a replaced section as HEADERS and CONTINUATION frames.
 fn frames_of(stream: u32, flags: u8, MalformedBlock { block, .. }: &MalformedBlock) -> Vec<u8> {
     let mut frames = Vec::with_capacity(block.len() + FRAME_HEAD);
     let mut parts = block.chunks(MAX_FRAME).peekable();
