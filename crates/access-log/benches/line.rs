@@ -1,4 +1,4 @@
-//! Formatting a line of the access log, as text and as JSON.
+//! Benchmark: formats an access log line as text and as JSON.
 
 use std::hint::black_box;
 use std::time::{Duration, SystemTime};

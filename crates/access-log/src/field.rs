@@ -85,7 +85,8 @@ pub(super) enum Value<'a> {
 }
 
 impl Field {
-    /// Value of this field in a record that ended at this wall-clock time.
+    /// Value of this field in `record`. `ended` is the wall-clock time at which the connection
+    /// ended.
     pub(super) fn of(self, record: &Record, ended: SystemTime) -> Value<'_> {
         let time = |time: Option<Duration>| time.map_or(Value::None, Value::Milliseconds);
         let bytes = |bytes: Option<u64>| bytes.map_or(Value::None, Value::Number);
@@ -137,8 +138,8 @@ impl Field {
         }
     }
 
-    /// Whether a record may have this field: some fields exist only for requests, for routed
-    /// connections, or for TLS connections.
+    /// Whether records of this kind have this field. Some fields exist only for requests, for
+    /// routed connections, or for TLS connections.
     pub(super) fn is_for(self, record: &Record) -> bool {
         use Field::{
             AnsweredBy, Compression, Host, HttpVersion, Method, Route, Sni, Status, Target, TraceId,
@@ -182,7 +183,7 @@ impl Field {
 }
 
 impl Value<'_> {
-    /// Writes the value as text; a missing value is `-`.
+    /// Writes the value as text. A missing value is written as `-`.
     pub(super) fn write_text(&self, out: &mut String) -> fmt::Result {
         match self {
             Value::None => out.write_char('-'),
@@ -208,7 +209,7 @@ impl Value<'_> {
         }
     }
 
-    /// Writes the value as JSON; a missing value is `null`.
+    /// Writes the value as JSON. A missing value is written as `null`.
     pub(super) fn write_json(&self, out: &mut String) -> fmt::Result {
         match self {
             Value::None => out.write_str("null"),
@@ -224,12 +225,12 @@ impl Value<'_> {
     }
 }
 
-/// Quotes a text that is not a single word, or would look like a missing value: some names come
-/// from DNS.
+/// Writes a text, in quotes if it is not a single word or looks like a missing value. Such names
+/// may come from DNS.
 fn write_word(out: &mut String, parts: &[&str]) -> fmt::Result {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'=';
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || c == '"' || c == '=';
-    // Nearly all names are ASCII, for which bytes are faster than characters.
+    // Nearly all names are ASCII, where a check of bytes is faster than one of characters.
     let is_one_word = |part: &&str| part.bytes().all(is_plain) || !part.contains(is_odd);
     if !parts.iter().all(is_one_word) || matches!(parts, ["" | "-"]) {
         return write!(out, "{:?}", parts.concat());
@@ -250,7 +251,7 @@ fn write_string(out: &mut String, parts: &[&str]) -> fmt::Result {
     Ok(())
 }
 
-/// Formats like `Display`; faster for IPv4.
+/// Writes an address like `Display` does, but faster for IPv4.
 fn write_ip(out: &mut String, ip: IpAddr) -> fmt::Result {
     let IpAddr::V4(ip) = ip else { return write!(out, "{ip}") };
     for (n, octet) in ip.octets().into_iter().enumerate() {

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::{Field, Record};
 
-/// Default format of lines.
+/// Default format of lines for connections, sessions and flows.
 const TEXT: &str = "{time} mode={mode} protocol={protocol} client_addr={client_addr} proxy_addr={proxy_addr} frontend={frontend} \
     listen_addr={listen_addr} server={server} server_addr={server_addr} bytes_rx={bytes_rx} bytes_tx={bytes_tx} \
     queue_ms={queue_ms} connect_ms={connect_ms} total_ms={total_ms} retries={retries} termination={termination} \
@@ -15,18 +15,18 @@ const REQUEST_TEXT: &str = "{time} client_addr={client_addr} frontend={frontend}
     status={status} answered_by={answered_by} route={route} server={server} server_addr={server_addr} bytes_rx={bytes_rx} \
     bytes_tx={bytes_tx} total_ms={total_ms} retries={retries} termination={termination} reason={reason}";
 
-/// Suffix of [`TEXT`] for routed connections.
+/// Suffix of [`TEXT`] for connections with a route by server name.
 const ROUTED_TEXT: &str = " sni={sni} route={route}";
 
 /// Format that turns a record into a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
-    /// Format as in the configuration.
+    /// Text of the format in the configuration.
     source: String,
     parts: Option<Vec<Part>>,
-    /// Parts for requests, where their format differs.
+    /// Parts for requests. `None` if they use `parts`.
     of_requests: Option<Vec<Part>>,
-    /// Suffix for routed connections.
+    /// Suffix for connections with a route by server name.
     of_routed: Vec<Part>,
 }
 
@@ -41,7 +41,7 @@ enum Part {
 pub enum FormatError {
     /// No field has this name.
     UnknownField(String),
-    /// An unbalanced brace; a literal brace is written twice.
+    /// A brace has no partner. A literal brace is written twice.
     Unbalanced,
     /// The text is neither the name of a format nor a template with a field.
     NoField,
@@ -76,12 +76,12 @@ impl Format {
         Ok(Format { source: source.to_owned(), parts, of_requests: None, of_routed: Vec::new() })
     }
 
-    /// Format as in the configuration.
+    /// Text of the format in the configuration.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Appends the line of a record that ended at this wall-clock time.
+    /// Appends the line of a record. `ended` is the wall-clock time at which the connection ended.
     pub fn write(&self, out: &mut String, record: &Record, ended: SystemTime) {
         let of_requests = self.of_requests.as_ref().filter(|_| record.request.is_some());
         let of_routed = record.hello.iter().flat_map(|_| &self.of_routed);

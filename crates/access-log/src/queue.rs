@@ -8,16 +8,16 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use super::Record;
 use convey_model::Timestamp;
 
-/// Maximum number of queued records: a twentieth of a second at 300,000 connections a second.
+/// Maximum number of queued records: enough for 0.05 seconds at 300,000 connections per second.
 const MAX_WAITING: usize = 1 << 14;
 
 /// Sending end of the access log, for the data path. It is off until a caller of
 /// [`AccessLog::records`] turns it on.
 #[derive(Debug)]
 pub struct AccessLog {
-    /// Clock of the records.
+    /// Clock for the times in records.
     now: fn() -> Timestamp,
-    /// Sampling: 0 turns the log off; otherwise one record in this many is kept, at random.
+    /// Sampling rate: one record in `one_in` is kept, at random. 0 turns the log off.
     one_in: AtomicU32,
     queue: OnceLock<(Sender<Record>, Receiver<Record>)>,
     lost: AtomicU64,
@@ -35,18 +35,18 @@ impl Default for AccessLog {
 }
 
 impl AccessLog {
-    /// Creates a log that is off, whose records use this clock.
+    /// Creates a log that is off. Its records use the clock `now`.
     pub fn new(now: fn() -> Timestamp) -> AccessLog {
         AccessLog { now, one_in: AtomicU32::new(0), queue: OnceLock::new(), lost: AtomicU64::new(0) }
     }
 
-    /// Current time of the records' clock.
+    /// Current time of the clock that records use.
     pub fn now(&self) -> Timestamp {
         (self.now)()
     }
 
-    /// Whether the next record is to be logged: the log is on, and the sample includes the record.
-    /// Costs a single load while the log is off.
+    /// Decides whether the caller should log a record: the log is on, and the random sample
+    /// includes this record. Costs a single load while the log is off.
     #[inline]
     pub fn chooses_one(&self) -> bool {
         match self.one_in.load(Ordering::Relaxed) {
@@ -56,10 +56,11 @@ impl AccessLog {
         }
     }
 
-    /// Logs the record that `make` returns, if the log is on and the queue has space. Never blocks.
+    /// Queues the record that `make` returns, if the log is on and the queue has space. Never
+    /// blocks.
     pub fn put(&self, make: impl FnOnce() -> Option<Record>) {
         let Some((queue, _)) = self.queue.get().filter(|_| self.is_on()) else { return };
-        // A full queue skips the call of `make`, too.
+        // If the queue is full, `make` is not called.
         let is_lost = queue.is_full() || make().is_some_and(|record| queue.try_send(record).is_err());
         if is_lost {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -77,12 +78,12 @@ impl AccessLog {
         self.one_in.store(records, Ordering::Relaxed);
     }
 
-    /// Counts lines that could not be written.
+    /// Counts `lines` that could not be written.
     pub fn lose(&self, lines: u64) {
         self.lost.fetch_add(lines, Ordering::Relaxed);
     }
 
-    /// Number of records dropped by a full queue, and of lines that could not be written.
+    /// Number of lost records: dropped because the queue was full, or not written.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -94,7 +95,8 @@ impl AccessLog {
 }
 
 impl Records {
-    /// Returns the next record, if there is one. Must be polled, as records cause no wakeup.
+    /// Returns the next record, if there is one. The caller must poll, because new records cause no
+    /// wakeup.
     pub fn next(&self) -> Option<Record> {
         self.0.try_recv().ok()
     }

@@ -9,24 +9,24 @@ use convey_model::{Mode, Protocol, Timestamp};
 /// Record of a connection, UDP session or flow that has ended.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Time of the end.
+    /// Time at which the connection ended.
     pub ended: Timestamp,
     /// Duration from beginning to end.
     pub total: Duration,
-    /// Time of the wait for a connection slot and a server, after the PROXY header; `None`:
-    /// unknown, or no server was tried.
+    /// Wait for a connection slot and a server, after the PROXY header. `None` if unknown, or if no
+    /// server was tried.
     pub queued: Option<Duration>,
-    /// Time until a server accepted the connection, retries included; `None`: unknown, or no server
-    /// accepted.
+    /// Time until a server accepted the connection, including retries. `None` if unknown, or if no
+    /// server accepted.
     pub connect: Option<Duration>,
     /// Forwarding mode.
     pub mode: Mode,
     /// Protocol of the client.
     pub protocol: Protocol,
-    /// Client address, from the PROXY header if there was one, or from `X-Forwarded-For` of a
-    /// trusted proxy.
+    /// Address of the client: from the PROXY header if there was one, or from `X-Forwarded-For` of
+    /// a trusted proxy.
     pub client: SocketAddr,
-    /// Proxy that named the client in a PROXY header or in `X-Forwarded-For`.
+    /// Proxy that sent the client's address in a PROXY header or in `X-Forwarded-For`.
     pub proxy: Option<SocketAddr>,
     /// Address that the client connected to.
     pub listen: SocketAddr,
@@ -34,33 +34,34 @@ pub struct Record {
     pub frontend: Arc<str>,
     /// Name of the backend.
     pub backend: Arc<str>,
-    /// Server that served the client, or failed last; `None`: no server was tried.
+    /// Server that served the client, or the last server that failed. `None` if no server was
+    /// tried.
     pub server: Option<ServedBy>,
-    /// Bytes received from the client; `None`: unknown.
+    /// Bytes received from the client. `None` if unknown.
     pub bytes_rx: Option<u64>,
-    /// Bytes sent to the client; `None`: unknown.
+    /// Bytes sent to the client. `None` if unknown.
     pub bytes_tx: Option<u64>,
-    /// Number of further servers that were tried.
+    /// Number of servers that were tried after the first one.
     pub retries: u32,
     /// How the connection ended.
     pub termination: Termination,
-    /// Reason of the end, by the label of the counter; `None`: a normal end.
+    /// Reason of an early end, as the label of its counter. `None` for a normal end.
     pub reason: Option<&'static str>,
-    /// Result of the TLS handshake; `None`: no handshake, or it failed.
+    /// Result of the TLS handshake. `None` if there was no handshake, or if it failed.
     pub tls: Option<Arc<LoggedTls>>,
     /// Server name and route, if the frontend routes by server name (proxy mode).
     pub hello: Option<Box<LoggedHello>>,
-    /// Request of the record, in mode `http`: then times begin with its head. `None` in other
-    /// modes.
+    /// Request, in mode `http`; the times of the record then begin with the request's head. `None`
+    /// in other modes.
     pub request: Option<Box<LoggedRequest>>,
 }
 
 /// ClientHello of a TLS connection that convey did not decrypt.
 #[derive(Debug, Clone)]
 pub struct LoggedHello {
-    /// Server name; `None`: the client sent none, or does not speak TLS.
+    /// Server name (SNI). `None` if the client sent none, or does not speak TLS.
     pub sni: Option<Box<str>>,
-    /// Route of the connection; `None`: no route.
+    /// Route of the connection. `None` if no route matched.
     pub route: Option<Arc<str>>,
 }
 
@@ -73,17 +74,18 @@ pub struct LoggedRequest {
     pub host: Box<str>,
     /// Path and query.
     pub target: Box<str>,
-    /// Route of the request; `None`: the frontend's default, or none.
+    /// Route of the request. `None` for the default of the frontend, or if no route matched.
     pub route: Option<Arc<str>>,
-    /// Status that the client received; `None`: no response.
+    /// Status that the client received. `None` if it received no response.
     pub status: Option<u16>,
-    /// Whether convey itself made the response (local reply).
+    /// Whether convey itself created the response (local reply).
     pub is_answered_here: bool,
-    /// HTTP version of the client.
+    /// HTTP version that the client used.
     pub version: &'static str,
     /// Trace id of the request.
     pub trace_id: Option<Box<str>>,
-    /// Compression by convey; `None`: not compressed.
+    /// Content coding that convey applied to the response. `None` if it did not compress the
+    /// response.
     pub compression: Option<&'static str>,
 }
 
@@ -94,32 +96,32 @@ pub struct LoggedTls {
     pub version: &'static str,
     /// Cipher suite, by its RFC name.
     pub cipher_suite: Box<str>,
-    /// Server name (SNI) from the client; empty: none.
+    /// Server name (SNI) that the client sent. Empty if it sent none.
     pub server_name: Box<str>,
-    /// Subject of the client's certificate; empty without a certificate.
+    /// Subject of the client's certificate. Empty if it sent none.
     pub client_subject: Box<str>,
 }
 
 /// Server of a record.
 #[derive(Debug, Clone)]
 pub struct ServedBy {
-    /// Name of the server, without the backend's.
+    /// Name of the server, without the name of the backend.
     pub name: Arc<str>,
     /// Address of the server.
     pub addr: SocketAddr,
 }
 
-/// End of a connection.
+/// How a connection ended, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ending {
     /// How the connection ended.
     pub termination: Termination,
-    /// Label of the counter for an early end.
+    /// Reason of an early end, as the label of its counter.
     pub reason: Option<&'static str>,
 }
 
 impl Ending {
-    /// End without a reason of its own.
+    /// A normal end, without a reason.
     pub const fn usual(termination: Termination) -> Ending {
         Ending { termination, reason: None }
     }
@@ -135,20 +137,21 @@ impl Ending {
 pub enum Termination {
     /// Both sides closed the connection.
     Closed,
-    /// The session or flow was idle, which is its usual end (UDP).
+    /// The session or flow was idle too long. For UDP this is the usual end.
     Expired,
-    /// The client got no server.
+    /// The client was refused, or found no server.
     Refused,
     /// No data arrived before a timeout.
     Timeout,
-    /// One side reset the connection, or convey did because the server is gone.
+    /// One side reset the connection, or convey did because the server went down.
     Reset,
-    /// convey stopped, removed the server or the frontend, or a reload denied the client.
+    /// convey cut the connection: it stopped, removed the server or the frontend, or denied the
+    /// client after a reload.
     Cut,
-    /// convey evicted the connection in favour of another one.
+    /// convey evicted the connection to free its place for another one.
     Evicted,
-    /// The connection continues in the next process or at another balancer (DSR, UDP during an
-    /// upgrade).
+    /// The connection continues in another convey process or on another balancer (DSR, or UDP
+    /// during an upgrade).
     Left,
 }
 

@@ -18,13 +18,14 @@ pub struct AcmeState {
 pub struct AcmeName {
     /// Name for which certificates are ordered.
     pub name: String,
-    /// Expiry of its certificate; `None`: there is no certificate.
+    /// Expiry of the name's certificate. `None` if there is no certificate.
     pub not_after: Option<i64>,
-    /// Time of the next order. A time in the past means as soon as possible.
+    /// Time of the next order. A time in the past means that the order takes place as soon as
+    /// possible.
     pub next_order: Option<i64>,
     /// Failed orders since the last successful one.
     pub failures: u32,
-    /// Time when this process first saw orders fail.
+    /// Time at which this process first saw an order fail after the last success.
     pub failing_since: Option<i64>,
     /// Error of the last failed order.
     pub error: Option<String>,
@@ -41,12 +42,12 @@ impl AcmeState {
         self.orders[usize::from(has_succeeded)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Prevents further orders: another process serves, or this one stops.
+    /// Ends all orders, because another process serves or this one stops.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether further orders are prevented.
+    /// Whether orders have been ended.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
@@ -56,7 +57,7 @@ impl AcmeState {
         self.names.load().to_vec()
     }
 
-    /// Numbers of failed and of successful orders since the program began.
+    /// Numbers of failed and of successful orders, in this sequence, since the program began.
     pub fn orders(&self) -> [u64; 2] {
         self.orders.each_ref().map(|count| count.load(Ordering::Relaxed))
     }

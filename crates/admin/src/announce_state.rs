@@ -5,24 +5,24 @@ use std::net::IpAddr;
 use arc_swap::ArcSwap;
 use convey_control::KnownAnnouncement;
 
-/// State of all addresses that are to be announced.
+/// State of all addresses that convey is to announce.
 #[derive(Debug, Default)]
 pub struct AnnounceState(ArcSwap<Vec<AnnouncedAddress>>);
 
-/// Address of frontends, to be announced while they can serve.
+/// Address of frontends that convey announces while they can serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnnouncedAddress {
-    /// Announced address.
+    /// Address to announce.
     pub address: IpAddr,
-    /// Interface that carries the address.
+    /// Interface that the address is added to.
     pub interface: String,
     /// Whether the address is on the interface, added by this process or taken over.
     pub is_announced: bool,
     /// Reason why the address is announced or not.
     pub reason: String,
-    /// Number of withdrawals since the program began, including earlier processes of upgrades.
+    /// Number of withdrawals since the program began, including its predecessors in upgrades.
     pub withdrawals: u64,
-    /// State of the announcement for the next process of an upgrade.
+    /// State of the announcement, to be handed over in an upgrade.
     pub announcement: KnownAnnouncement,
 }
 

@@ -1,4 +1,5 @@
-//! Frontends without a certificate that clients accept, for readiness, status and metrics. Pure.
+//! Detects frontends without a certificate that clients accept, for readiness, status and metrics.
+//! Pure.
 
 use std::time::Duration;
 
@@ -7,17 +8,17 @@ use convey_snapshot::{Frontend, Snapshot};
 
 use super::AcmeName;
 
-/// Time added to twice `hold`: the frontend counts as ready again this long before an order,
-/// because the authority has to reach it.
+/// Added to twice `hold`: a frontend counts as ready again this long before the next order, because
+/// the certificate authority has to reach it.
 const BEFORE_ORDER: Duration = Duration::from_secs(30);
 
-/// State of the orders, and the time in seconds since 1970.
+/// State of the orders at a time in seconds since 1970.
 pub struct CertificateView {
     names: Vec<AcmeName>,
     now: i64,
-    /// Seconds for which orders must have failed before the fault counts as lasting.
+    /// Number of seconds for which orders must have failed before the fault counts as lasting.
     hold: i64,
-    /// Seconds before an order from which the order counts as under way.
+    /// Number of seconds before the next order from which the order counts as under way.
     lead: i64,
 }
 
@@ -25,25 +26,26 @@ pub struct CertificateView {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnusableCertificates {
     pub(super) why: String,
-    /// Whether orders have failed for `hold`, and the next one is not about to begin.
+    /// Whether orders have failed for `hold`, and no order is about to begin.
     pub(super) is_lasting: bool,
 }
 
 impl CertificateView {
-    /// View for readiness: a fault is lasting once orders have failed for `hold`.
+    /// View for readiness. A fault counts as lasting once orders have failed for `hold`.
     pub fn of_readiness(names: Vec<AcmeName>, now: i64, snapshot: &Snapshot) -> CertificateView {
         let hold = snapshot.announce.as_ref().map_or_else(|| AnnounceConfig::default().hold, |one| one.hold);
         let lead = seconds(hold.saturating_mul(2).saturating_add(BEFORE_ORDER));
         CertificateView { names, now, hold: seconds(hold), lead }
     }
 
-    /// View for announced addresses: a fault is lasting at once, because addresses are withdrawn
-    /// `hold` later anyway.
+    /// View for announced addresses. A fault counts as lasting immediately, because an address is
+    /// withdrawn only after `hold` anyway.
     pub fn of_addresses(names: Vec<AcmeName>, now: i64, snapshot: &Snapshot) -> CertificateView {
         CertificateView { hold: 0, ..CertificateView::of_readiness(names, now, snapshot) }
     }
 
-    /// Certificate fault of a frontend. `None`: it has a certificate that is valid now, or no TLS.
+    /// Certificate fault of a frontend. `None` if it has a certificate that is valid now, or no
+    /// TLS.
     pub(super) fn fault(&self, frontend: &Frontend) -> Option<UnusableCertificates> {
         let settings = frontend.config.tls.as_deref()?;
         let certificates = &frontend.tls.as_deref()?.certificates;
@@ -94,7 +96,7 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Certificates of frontends without orders, for tests.
+/// Certificate states of frontends, for tests.
 #[cfg(test)]
 pub(super) mod fixture {
     use std::sync::Arc;
@@ -105,7 +107,7 @@ pub(super) mod fixture {
 
     pub(super) const NOW: i64 = 1_000_000;
 
-    /// A frontend at this address without a certificate, all orders of which fail.
+    /// A frontend at this address without a certificate, for which all orders fail.
     pub(crate) fn without_certificate(listen: &str, pool: &Arc<Pool>) -> (Arc<Frontend>, CertificateView) {
         let config = convey_model::fixture::frontend("secure", &[listen], &pool.config.name);
         let tls = Some(Arc::new(settings()));

@@ -1,4 +1,4 @@
-//! State of the configuration and of reloads, as `/stats` serves it. Pure.
+//! Report on the configuration and its reloads, for `/stats`. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use convey_api::{ConfigReport, ListReport};
 use convey_config::ListSettings;
 use convey_control::ConfigLoad;
 
-/// Report of a load. `started` is the wall-clock time of `Timestamp(0)`.
+/// Report of a configuration load. `started` is the wall-clock time of `Timestamp(0)`.
 pub(super) fn config_report(load: ConfigLoad, started: SystemTime) -> ConfigReport {
     let ConfigLoad {
         file,

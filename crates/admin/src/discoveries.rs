@@ -1,4 +1,4 @@
-//! State of the sources from which backends get servers.
+//! Report on the sources from which backends get servers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use convey_api::DiscoveryReport;
 use convey_snapshot::{Discovery, Snapshot};
 
-/// Reports of all sources, by backend. `started` is the wall-clock time of `Timestamp(0)`.
+/// Reports of all sources, by backend name. `started` is the wall-clock time of `Timestamp(0)`.
 pub(super) fn discovery_reports(
     snapshot: &Snapshot,
     started: SystemTime,

@@ -1,4 +1,4 @@
-//! Recent events, as the API serves them. Pure.
+//! Report on recent events, for the API. Pure.
 
 use std::time::{Duration, SystemTime};
 

@@ -14,13 +14,14 @@ use convey_proxy::ProxyFlows;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Maximum number of lists that are made at once; further requests wait.
+/// Maximum number of flow lists that are built concurrently. Further requests wait.
 const MAX_AT_ONCE: usize = 2;
 
-/// Upper bound for making a list, including the wait for others.
+/// Upper bound for building a list, including the wait for other requests.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Upper bound for an explain query about one client. After that, the answer leaves out its flows.
+/// Upper bound for a query about one client for an explanation. After that, the explanation leaves
+/// out the client's flows.
 const PATIENCE_OF_QUESTION: Duration = Duration::from_secs(3);
 
 /// Sources of flows: the packet modes, proxy mode, or both.
@@ -38,12 +39,12 @@ impl Default for FlowSources {
 }
 
 impl FlowSources {
-    /// Sources of each kind, if it runs.
+    /// Creates the sources of the modes that run.
     pub fn new(packets: Option<PacketFlows>, proxied: Option<ProxyFlows>) -> FlowSources {
         FlowSources { packets, proxied, at_once: Semaphore::new(MAX_AT_ONCE) }
     }
 
-    /// Flows that match a query.
+    /// Returns the flows that match a query.
     pub(super) async fn list(&self, query: &FlowQuery) -> Result<FlowAnswer, FlowsUnavailable> {
         let listed = async {
             let _turn = self.at_once.acquire().await;
@@ -59,7 +60,8 @@ impl FlowSources {
         timeout(PATIENCE, listed).await.unwrap_or(Err(FlowsUnavailable::Late))
     }
 
-    /// Flows of the client in an explain query; `dispatch` assigns a packet flow to its worker.
+    /// Finds the flows of the client in an explain query. `dispatch` assigns a packet flow to its
+    /// worker.
     pub(super) async fn of_client(
         &self,
         question: &FlowQuestion,
@@ -69,8 +71,8 @@ impl FlowSources {
         found.unwrap_or(Err(FlowsUnavailable::Late)).unwrap_or_else(ClientFlows::Unknown)
     }
 
-    /// State of the client's quota at this worker for a new flow; `None` if there is no such
-    /// worker.
+    /// Returns the state of the client's quota at this worker for a new flow. `None` without packet
+    /// modes.
     pub(super) async fn share(
         &self,
         worker: u16,

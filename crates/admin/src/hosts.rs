@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Whether a host, as in the header `Host`, is this machine without trust in name servers: an IP
-/// address, `localhost`, or the kernel's host name.
+/// Whether a host, as in the header `Host`, means this machine: an IP address, `localhost`, or the
+/// kernel's host name. The check does not trust name servers.
 pub(super) fn is_this_machine(host: &str) -> bool {
     let machine = rustix::system::uname();
     is_own_name(host, &machine.nodename().to_string_lossy())

@@ -22,15 +22,15 @@ use tokio::time::{Instant, timeout_at};
 use super::listener::{AdminListener, Requester};
 use super::progress::AnswerProgress;
 
-/// Answers requests until dropped. Each connection serves one request, and time and number of
-/// connections are bounded, so slow clients cannot keep others out. Long answers
-/// (`AnswerProgress::takes_long`) are exempt: their handlers bound them.
+/// Answers requests until dropped. Each connection serves one request. The number of connections
+/// and their lifetime are bounded, so that slow clients cannot keep others out. Long answers
+/// (`AnswerProgress::takes_long`) are exempt, because their handlers bound them.
 pub async fn serve(listener: impl AdminListener, routes: Router) {
     serve_within(LIMITS, &listener, routes, &mut JoinSet::new()).await;
 }
 
-/// Like [`serve`], until the other end of `stop` is dropped: then it closes the listener, drops
-/// `stopped`, and answers the accepted clients.
+/// Answers requests like [`serve`] until the sender of `stop` is dropped. Then it closes the
+/// listener, drops `stopped`, and finishes the answers to accepted clients.
 pub async fn serve_until(
     listener: Arc<impl AdminListener>,
     routes: Router,
@@ -48,7 +48,8 @@ pub async fn serve_until(
 
 #[derive(Clone, Copy)]
 struct ConnectionLimits {
-    /// Open connections at once. One more ends a connection that has had its time.
+    /// Maximum number of open connections. A further connection replaces one that has had its
+    /// minimum time.
     connections: usize,
     /// Maximum time from accepting a connection to its end.
     lifetime: Duration,
@@ -56,22 +57,22 @@ struct ConnectionLimits {
 
 const LIMITS: ConnectionLimits = ConnectionLimits { connections: 64, lifetime: Duration::from_secs(10) };
 
-/// Time that a client has to send its request before a new client may replace it: more than an
-/// honest client needs.
+/// Minimum time for a client to send its request; after it, a new client may replace the client. It
+/// is more than an honest client needs.
 const TIME_TO_ASK: Duration = Duration::from_millis(50);
 
-/// Time that a client has to read the answer before a new client may replace it. So a thousand
-/// clients that read nothing delay a scraper only by seconds.
+/// Minimum time for a client to read the answer; after it, a new client may replace the client.
+/// With this limit, a thousand clients that read nothing delay a scraper only by seconds.
 const TIME_TO_READ: Duration = Duration::from_millis(500);
 
-/// Maximum size of a request head. Requests for convey take 200 bytes; browsers add cookies of
-/// other services of the host.
+/// Maximum size of a request head, in bytes. Requests for convey take about 200 bytes, but browsers
+/// add cookies of other services on the host.
 const MAX_REQUEST: usize = 16 << 10;
 
-/// Without a pause, a lack of descriptors would make accepting spin.
+/// Pause after a failed accept. Without it, accepting would spin while descriptors are lacking.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Shortest time between two log lines about a lack of descriptors.
+/// Minimum interval between log lines about a lack of descriptors.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 /// Open connection.
@@ -116,7 +117,7 @@ async fn serve_within(
     }
 }
 
-/// Waits until there is room for another connection.
+/// Waits until the limits allow another connection. Ends a slow connection if necessary.
 async fn make_room(open: &mut Vec<Open>, limits: ConnectionLimits, tasks: &mut JoinSet<()>) {
     loop {
         open.retain(|open| !open.task.is_finished());
@@ -125,8 +126,8 @@ async fn make_room(open: &mut Vec<Open>, limits: ConnectionLimits, tasks: &mut J
         if short().count() < limits.connections {
             return;
         }
-        // In a burst of honest clients, one finishes soon; only if all are slow is one
-        // disconnected.
+        // In a burst of honest clients, one connection ends soon. A connection is aborted only if
+        // all are slow.
         if timeout_at(first.evictable_from(), tasks.join_next()).await.is_err() {
             first.task.abort();
             tasks.join_next().await;
@@ -134,15 +135,15 @@ async fn make_room(open: &mut Vec<Open>, limits: ConnectionLimits, tasks: &mut J
     }
 }
 
-/// Client of a connection.
+/// Request context of a connection: routes, requester and progress.
 struct Client {
     routes: Router,
     who: Requester,
     progress: AnswerProgress,
 }
 
-/// Serves one connection. Errors of the client are not reported. hyper answers invalid HTTP with
-/// 400, and a head above [`MAX_REQUEST`] with 431, both without a body.
+/// Serves one connection. Errors of the client are ignored. hyper answers invalid HTTP with 400,
+/// and a head longer than [`MAX_REQUEST`] with 431, both without a body.
 async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Client, lifetime: Duration) {
     let Client { routes, who, progress } = client;
     let routes = TowerToHyperService::new(routes.layer(Extension(who)).layer(Extension(progress.clone())));

@@ -1,9 +1,9 @@
 //! HTTP endpoints for operators: `/stats`, `/metrics`, `/healthz` and `/readyz`, the control API
-//! below `/v1`, and the dashboard. `routes` has the paths; `http` serves clients at the statistics
-//! address and at the control socket.
+//! below `/v1`, and the dashboard. `routes` defines the paths; `http` serves clients of the
+//! statistics address and of the control socket.
 //!
-//! [`convey_api::StatsReport`] is the complete report of one snapshot. `/stats` is its JSON and
-//! `/metrics` its Prometheus text, so that both give each number the same meaning.
+//! [`convey_api::StatsReport`] is the complete report of one snapshot. `/stats` returns it as JSON,
+//! and `/metrics` as Prometheus text, so that each number has the same meaning in both.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod acme_state;

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 pub struct Requester {
     /// Operator-facing name.
     pub name: String,
-    /// IP address of a client at the statistics address.
+    /// IP address of a client of the statistics address. `None` for the control socket.
     pub address: Option<IpAddr>,
     /// Whether the client may change things.
     pub may_change: bool,
@@ -23,25 +23,25 @@ pub trait AdminListener: Send + Sync + 'static {
     /// Stream of a connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Accepts the next connection, and identifies its client.
+    /// Accepts the next connection and identifies its client.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Requester)>> + Send;
 
     /// Name of the listener in the log.
     fn name(&self) -> &'static str;
 }
 
-/// Size of the kernel's send buffer (the kernel reports twice that). A write of this size takes a
-/// tenth of a millisecond, so that answers of megabytes to many clients do not delay others, and
-/// clients that do not read hold 16 MiB.
+/// Size of the kernel's send buffer in bytes (the kernel reports twice that). A write of this size
+/// takes 0.1 ms, so that answers of megabytes to many clients do not delay others. Clients that do
+/// not read occupy 16 MiB in total.
 const SEND_BUFFER: usize = 128 << 10;
 
-/// Every client of the address may read; a token is needed to change things.
+/// Statistics address: every client may read, but needs a token to change things.
 impl AdminListener for TcpListener {
     type Stream = TcpStream;
 
     async fn accept(&self) -> io::Result<(TcpStream, Requester)> {
         let (stream, from) = TcpListener::accept(self).await?;
-        // Without this limit a slow reader costs a little more memory.
+        // If the limit cannot be set, a slow reader occupies a little more memory.
         let _ = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER);
         let ip = from.ip().to_canonical();
         Ok((stream, Requester { name: ip.to_string(), address: Some(ip), may_change: false }))
@@ -52,7 +52,7 @@ impl AdminListener for TcpListener {
     }
 }
 
-/// The permissions of the socket's file decide who may connect, and these clients may change
+/// Control socket: every client that the permissions of the socket's file let connect may change
 /// things.
 impl AdminListener for UnixListener {
     type Stream = UnixStream;

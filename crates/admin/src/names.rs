@@ -1,4 +1,4 @@
-//! State of the host names of servers.
+//! Report on the host names of servers.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +7,7 @@ use convey_snapshot::Name;
 
 /// Report of a host name. `started` is the wall-clock time of `Timestamp(0)`.
 pub(super) fn name_report(name: &Name, started: SystemTime) -> NameReport {
-    // Failures are read first, so that they never outnumber lookups.
+    // Read failures first, so that the report never shows more failures than lookups.
     let lookup_failures = name.live.failures();
     NameReport {
         resolved: name.is_resolved(),

@@ -1,4 +1,5 @@
-//! Searches the files of access lists for the network that decides about a client, on request only.
+//! Searches the files of access lists for the network that decides about a client. Runs only on
+//! request.
 
 use std::time::Duration;
 
@@ -8,18 +9,18 @@ use convey_explain::{NetworkQuestion, SearchedFile, SearchedNetwork, SearchedTex
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// One search at a time: a disk that does not answer blocks one thread for any number of requests.
+/// Only one search runs at a time, so that a disk that does not respond blocks only one thread.
 static TURN: Semaphore = Semaphore::const_new(1);
 
-/// Upper bound for a search, including the wait for its turn.
+/// Upper bound for a search, including the wait for other searches.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Searches the files in order, up to the first that has the network.
+/// Searches the files in order, and stops at the first that contains the network.
 pub async fn search_network(question: NetworkQuestion) -> SearchedNetwork {
     let asked = question.clone();
     let searched = async {
         let turn = TURN.acquire().await.ok()?;
-        // The turn ends with the thread, even if the requester has gone.
+        // The permit is released when the thread ends, even if the requester has disconnected.
         aside(move || {
             let _turn = turn;
             search_all(question)

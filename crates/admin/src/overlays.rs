@@ -1,4 +1,4 @@
-//! Runtime overrides of operators, as the API serves them. Pure.
+//! Report on runtime overrides by operators, for the API. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -30,8 +30,8 @@ pub(super) fn overlay_report(overlay: &Overlay, started: SystemTime) -> OverlayR
     }
 }
 
-/// Report of an override, with `absent` from this snapshot. An added or removed server is
-/// `superseded` instead.
+/// Report of an override. `absent` is true if the target does not exist in this snapshot; overrides
+/// that add or remove a server use `superseded` instead.
 pub(super) fn of_snapshot(overlay: &Overlay, snapshot: &Snapshot, started: SystemTime) -> OverlayReport {
     let is_presence = matches!(overlay.value, OverlayValue::Added(_) | OverlayValue::Removed);
     let absent = !is_presence && !exists(&overlay.target, snapshot);
@@ -53,8 +53,8 @@ fn added_report(server: &AddedServer) -> AddedReport {
     AddedReport { addr: server.addr.clone(), weight, backup, max_connections }
 }
 
-/// Whether the backend and the server exist. A server matches by its name, by one address of a host
-/// name, or by a host name.
+/// Whether the target's backend and server exist. A server name in the target matches the name of a
+/// server, one address of a host name, or a host name.
 fn exists(target: &Target, snapshot: &Snapshot) -> bool {
     snapshot.pools.iter().filter(|pool| pool.config.name == target.backend).any(|pool| {
         target.server.as_ref().is_none_or(|name| {

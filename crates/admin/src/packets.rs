@@ -1,11 +1,11 @@
-//! Part of the report that only packet modes have.
+//! Report on the packet modes.
 
 use convey_api::PacketReport;
 use convey_forward::FlowState;
 use convey_model::{CacheOutcome, DropReason, Shortage};
 use convey_snapshot::stats::{Gauge, PacketStats};
 
-/// Counters of packets, and the fill levels of the tables.
+/// Counters of packets, and the number of used entries of each table.
 pub fn packet_report(stats: &PacketStats) -> PacketReport {
     let flows = FlowState::ALL.map(|state| (state.name().into(), stats.gauge(Gauge::Flows(state as usize))));
     let layers = stats.layers().into_iter().map(|(interface, layer)| (interface, layer.name().into()));

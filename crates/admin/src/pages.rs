@@ -1,4 +1,4 @@
-//! Renders pages in a separate thread, once for all concurrent requests.
+//! Renders `/stats` and `/metrics` in a separate thread. Concurrent requests share a rendering.
 
 use std::io;
 use std::sync::Arc;
@@ -10,25 +10,26 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{ProcessMetrics, StatsSource, render};
 
-/// Page that takes time to render.
+/// Page that takes long to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Page {
     Stats,
     Metrics,
 }
 
-/// Rendered page, or the reason of a failure.
+/// A rendered page, or the reason why rendering failed.
 pub(super) type Rendered = Result<Bytes, String>;
 
-/// Maximum number of renderings that slow readers still hold, each of megabytes with thousands of
-/// servers. Beyond this limit a request gets the previous rendering, which is at most as old as the
-/// slowest reader's connection.
+/// Maximum number of renderings that slow readers still hold in memory. With thousands of servers,
+/// each takes megabytes. Beyond this limit, a request gets the previous rendering, which is at most
+/// as old as the connection of the slowest reader.
 const MAX_RENDERINGS: usize = 8;
 
-/// Size in bytes from which rendering a page takes much memory: several times that size.
+/// Size of a page, in bytes, from which freed memory is returned to the kernel. Rendering takes
+/// several times this size.
 const LARGE: usize = 1 << 20;
 
-/// Sends page requests to the rendering thread. The thread ends when this is dropped.
+/// Handle of the rendering thread. The thread ends when this handle is dropped.
 pub(super) struct Pages(mpsc::Sender<PageRequest>);
 
 struct PageRequest {
@@ -37,7 +38,7 @@ struct PageRequest {
 }
 
 impl Pages {
-    /// Starts the thread, for at most `clients` waiting requests; further ones wait in line.
+    /// Starts the thread. At most `clients` requests are queued; further ones wait to be queued.
     pub(super) fn start(source: Arc<StatsSource>, clients: usize) -> io::Result<Pages> {
         let (ask, asked) = mpsc::channel(clients);
         let renderer = Renderer { source, sent: Vec::new() };
@@ -45,7 +46,7 @@ impl Pages {
         Ok(Pages(ask))
     }
 
-    /// Returns the page, rendered after this call.
+    /// Returns the page. It is rendered after this call, unless too many renderings are held.
     pub(super) async fn get(&self, page: Page) -> Rendered {
         let (answer, rendered) = oneshot::channel();
         let gone = |_| "the thread that renders pages has ended".to_owned();
@@ -56,7 +57,7 @@ impl Pages {
 
 struct Renderer {
     source: Arc<StatsSource>,
-    /// Renderings that clients may still be reading, and the last one of each page.
+    /// Renderings that clients may still be reading, including the last one of each page.
     sent: Vec<(Page, Arc<String>)>,
 }
 
@@ -71,7 +72,7 @@ impl Renderer {
             for page in [Page::Stats, Page::Metrics] {
                 self.answer(page, together.extract_if(.., |asked| asked.page == page).collect());
             }
-            // A client that sends requests without pause takes at most half a core.
+            // This pause limits the load of clients that send requests continuously to half a core.
             thread::sleep((self.source.now)().since(began));
         }
     }
@@ -113,12 +114,12 @@ fn text(page: Page, source: &StatsSource) -> Result<String, String> {
     }
 }
 
-/// Renders a report as JSON for people and programs: indented, with a final newline for shells.
+/// Renders a report as JSON: indented for people, with a final newline for shells.
 fn json(report: &StatsReport) -> serde_json::Result<String> {
     serde_json::to_string_pretty(report).map(|text| text + "\n")
 }
 
-/// Bytes that count as a reader of the text until dropped.
+/// Returns the bytes of the text. Until they are dropped, they count as a reader of the text.
 fn shared(text: &Arc<String>) -> Bytes {
     struct Shared(Arc<String>);
     impl AsRef<[u8]> for Shared {
@@ -143,10 +144,10 @@ mod tests {
     use convey_model::Timestamp;
     use convey_snapshot::Snapshot;
 
-    /// Number of renderings so far: each report reads the count of lost log lines once.
+    /// Number of renderings so far. Each rendering reads the number of lost log lines once.
     static RENDERED: AtomicU64 = AtomicU64::new(0);
 
-    /// Blocks rendering while locked.
+    /// Blocks rendering while it is locked.
     static HELD: Mutex<()> = Mutex::new(());
 
     fn source() -> Arc<StatsSource> {
@@ -187,7 +188,8 @@ mod tests {
         drop(held);
         let asked = asks.await;
         assert!(asked.iter().all(Result::is_ok));
-        // The thread may have taken some requests before the others arrived.
+        // The thread may have taken some requests before the others arrived, so two renderings are
+        // possible.
         assert!((1..=2).contains(&rendered()));
         drop(asked);
 

@@ -1,4 +1,4 @@
-//! Metrics of this process from the operating system.
+//! Metrics of this process, read from the operating system.
 
 use std::fs;
 
@@ -6,19 +6,19 @@ use convey_proxy::Contained;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The process, in the terms of Prometheus' conventional `process_*` metrics. `None`: the system
-/// does not provide the value, and it is not reported.
+/// Values of Prometheus's conventional `process_*` metrics. A `None` value is unknown to the
+/// operating system and left out of the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ProcessMetrics {
-    /// Processor time of all threads in seconds, user and system.
+    /// User and system CPU time of all threads, in seconds.
     pub cpu_seconds: f64,
     /// Open file descriptors.
     pub open_fds: Option<u64>,
-    /// Maximum number of open descriptors; `None`: no limit.
+    /// Limit on open file descriptors. `None` if there is no limit.
     pub max_fds: Option<u64>,
-    /// Resident memory.
+    /// Resident memory in bytes.
     pub resident_memory_bytes: Option<u64>,
-    /// Connections that ended by a panic.
+    /// Number of connections that ended with a panic.
     pub connection_panics: u64,
 }
 
@@ -36,11 +36,11 @@ impl ProcessMetrics {
     }
 }
 
-/// Number of open descriptors. Since Linux 6.2 it is the size of the directory; before, that size
-/// is 0 and the entries are counted, which takes long for very many.
+/// Number of open descriptors. Since Linux 6.2, the size of the directory is this number. On older
+/// kernels the size is 0, and counting the entries takes long if there are very many.
 fn open_fds() -> Option<u64> {
     match fs::metadata("/proc/self/fd").ok()?.len() {
-        // One entry is the descriptor that reads the directory.
+        // One of the entries is the descriptor that reads the directory.
         0 => Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as u64),
         known => Some(known),
     }

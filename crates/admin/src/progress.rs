@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// Time that a client has to read the end of a long answer.
+/// Time for a client to read the rest of a long answer after the answer has ended.
 const TIME_TO_READ_END: Duration = Duration::from_secs(2);
 
-/// Shared by the HTTP server and the handler of the answer.
+/// Progress of a connection. The HTTP server and the handler of the request share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AnswerProgress(Arc<Progress>);
 
@@ -33,8 +33,8 @@ impl AnswerProgress {
         self.0.has_asked.load(Ordering::Relaxed)
     }
 
-    /// Marks the answer as long until the returned guard is dropped. Meanwhile the connection stays
-    /// open and does not count towards the limit of connections.
+    /// Marks the answer as long until the returned guard is dropped. Until then, the connection
+    /// stays open and does not count toward the limit on connections.
     pub(super) fn takes_long(&self) -> LongAnswer {
         self.0.is_long.store(true, Ordering::Relaxed);
         LongAnswer(self.0.clone())
@@ -45,7 +45,7 @@ impl AnswerProgress {
         self.0.is_long.load(Ordering::Relaxed)
     }
 
-    /// Waits until the connection's time is over: `lifetime`, or the end of a long answer.
+    /// Waits until the connection must end: after `lifetime`, or after a long answer.
     pub(super) async fn is_over(&self, lifetime: Duration) {
         sleep(lifetime).await;
         let mut was_long = false;
@@ -63,7 +63,7 @@ impl AnswerProgress {
     }
 }
 
-/// Guard of a long answer; the answer ends when this is dropped.
+/// Guard of a long answer. Dropping the guard marks the end of the answer.
 #[derive(Debug)]
 pub(super) struct LongAnswer(Arc<Progress>);
 

@@ -15,11 +15,11 @@ use super::certificates::{CertificateView, UnusableCertificates};
 pub struct ReadinessInput<'a> {
     /// The frontends with their servers.
     pub snapshot: &'a Snapshot,
-    /// The certificates that frontends lack.
+    /// State of the frontends' certificates.
     pub certificates: &'a CertificateView,
-    /// Packet modes since the start; `None` without one.
+    /// State of packet modes since the start. `None` without packet modes.
     pub packets: Option<&'a PacketFacts>,
-    /// Whether the program takes no new connections.
+    /// Whether the program no longer accepts new connections.
     pub is_draining: bool,
 }
 
@@ -34,8 +34,8 @@ impl<'a> FrontendReadiness<'a> {
         FrontendReadiness::without(input, None, 0)
     }
 
-    /// Readiness as if the servers of `without` were gone. A backend with fewer than `min_servers`
-    /// servers counts as one without servers.
+    /// Readiness as if the servers in `without` were gone. A backend with fewer than `min_servers`
+    /// servers counts as having none.
     fn without(
         input: ReadinessInput<'a>,
         without: Option<&Target>,
@@ -50,11 +50,10 @@ impl<'a> FrontendReadiness<'a> {
         FrontendReadiness { is_draining, frontends: frontends.collect() }
     }
 
-    /// A line for each reason why this convey should get no traffic; empty if it should get
-    /// traffic.
+    /// Reasons why this convey should get no traffic, one per line. Empty if it should get traffic.
     ///
-    /// A backend that cannot serve is not a reason by itself, unless a frontend needs it or no
-    /// other backend can serve.
+    /// A backend that cannot serve is only a reason if a frontend needs it, or if no other backend
+    /// can serve.
     pub(super) fn obstacles(&self) -> Vec<String> {
         if self.is_draining {
             return vec!["draining: convey is about to stop".to_owned()];
@@ -66,16 +65,17 @@ impl<'a> FrontendReadiness<'a> {
     }
 }
 
-/// Addresses that are to be announced, each with the reason if it must not be announced now.
+/// Addresses that are configured to be announced. The value is the reason if the address must not
+/// be announced now.
 pub type AnnouncedAddresses = BTreeMap<IpAddr, Option<String>>;
 
-/// Addresses that this convey announces while frontends at them can serve. A backend with fewer
-/// than `announce.min_servers` servers counts as one without servers.
+/// Addresses that this convey announces while their frontends can serve. A backend with fewer than
+/// `announce.min_servers` servers counts as having none.
 pub fn announced_addresses(input: ReadinessInput<'_>) -> AnnouncedAddresses {
     announced_without(input, None)
 }
 
-/// Announced addresses as if the servers of `without` were gone.
+/// Announced addresses as if the servers in `without` were gone.
 fn announced_without(input: ReadinessInput<'_>, without: Option<&Target>) -> AnnouncedAddresses {
     let Some(config) = &input.snapshot.announce else { return BTreeMap::new() };
     let readiness = FrontendReadiness::without(input, without, config.min_servers as usize);
@@ -114,29 +114,30 @@ impl LostReadiness {
     }
 }
 
-/// Name of the target's backend, if the target includes all of its servers that can serve.
+/// Name of the target's backend, if the backend has servers that can serve, and all of them belong
+/// to the target.
 pub(super) fn backend_left_without<'a>(snapshot: &Snapshot, target: &'a Target) -> Option<&'a str> {
     let pool = snapshot.pools.iter().find(|pool| pool.config.name == target.backend)?;
     let left = |without| pool.servers.iter().filter(|server| stays(server, pool, without)).count();
     (left(None) > 0 && left(Some(target)) == 0).then_some(&*target.backend)
 }
 
-/// Whether a server may get clients, and is not in `without`.
+/// Whether the server can get clients and is not in `without`.
 fn stays(server: &Server, pool: &Pool, without: Option<&Target>) -> bool {
     let has_share = server.admin == AdminState::Ready && server.config.settings.weight > 0;
     let is_gone = without.is_some_and(|target| target.includes(&pool.config.name, &server.config.name));
     has_share && server.health.up && !is_gone
 }
 
-/// Lines for frontends that lack a needed backend. If there are none and no backend can serve, one
-/// line for each frontend with a backend.
+/// One line per frontend that lacks a needed backend. If there are none, but no backend at all can
+/// serve, one line per frontend with a backend.
 fn obstacles_of<'a, 'b: 'a>(
     all: impl Iterator<Item = &'a (&'b Frontend, Unserved<'b>)> + Clone,
 ) -> Vec<String> {
     let line = |frontend: &Frontend, why: String| format!("frontend {}: {why}", frontend.config.name);
     let needed = all.clone().filter_map(|(frontend, of)| Some(line(frontend, of.needed(frontend)?)));
     let needed: Vec<String> = needed.collect();
-    // A frontend that only redirects does not count.
+    // Frontends that only redirect are ignored.
     let with_backend = all.filter(|(frontend, _)| frontend.config.backends().next().is_some());
     if !needed.is_empty() || with_backend.clone().any(|(_, of)| of.serves) {
         return needed;
@@ -144,7 +145,8 @@ fn obstacles_of<'a, 'b: 'a>(
     with_backend.filter_map(|(frontend, of)| Some(line(frontend, of.whole()?))).collect()
 }
 
-/// Reasons why servers of passthrough cannot answer, for frontends of IPv4 and of IPv6.
+/// Reasons why servers of passthrough mode cannot reply, for IPv4 and IPv6 frontends. `None` if
+/// they can.
 struct LostSnat {
     v4: Option<String>,
     v6: Option<String>,
@@ -154,7 +156,7 @@ impl LostSnat {
     fn of(input: ReadinessInput<'_>) -> LostSnat {
         let Snapshot { announce, frontends, network, .. } = input.snapshot;
         let announced = announce.iter().flat_map(|_| frontends.iter().map(|frontend| &frontend.config));
-        // convey adds these itself once a frontend can serve.
+        // convey adds these addresses itself once a frontend can serve.
         let announced = AnnounceConfig::addresses(announced);
         let is_there = |ip| network.is_own(ip) || announced.contains(&ip);
         let lost = |is_ipv4| {
@@ -174,12 +176,12 @@ impl LostSnat {
     }
 }
 
-/// The part of a frontend that cannot be served.
+/// Parts of a frontend that cannot serve now.
 pub(super) struct Unserved<'a> {
     backends: Vec<(&'a str, String)>,
-    /// Reason why clients accept none of its certificates.
+    /// Reason why clients accept none of the frontend's certificates.
     certificate: Option<UnusableCertificates>,
-    /// Whether another backend can serve.
+    /// Whether at least one backend can serve, and certificates do not prevent it.
     serves: bool,
 }
 
@@ -218,7 +220,7 @@ impl<'a> Unserved<'a> {
         Unserved { backends, serves: can_serve && has_certificate, certificate }
     }
 
-    /// The backends that cannot serve, each with the reason.
+    /// Backends that cannot serve, with the reason.
     pub(super) fn backends(&self) -> BTreeMap<String, String> {
         self.backends.iter().map(|(name, why)| ((*name).to_owned(), why.clone())).collect()
     }
@@ -228,7 +230,8 @@ impl<'a> Unserved<'a> {
         self.certificate.as_ref().map(|fault| &*fault.why)
     }
 
-    /// Reason why the frontend can serve no client, or lacks a backend of `ready_needs`.
+    /// Reason why the frontend can serve no client, or lacks a backend of `ready_needs`. `None` if
+    /// there is none.
     pub(super) fn obstacle(&self, frontend: &Frontend) -> Option<String> {
         self.needed(frontend).or_else(|| self.whole())
     }
@@ -238,7 +241,7 @@ impl<'a> Unserved<'a> {
         self.backends.iter().find(|(name, _)| is_needed(name)).map(|(_, why)| why.clone())
     }
 
-    /// Reason why no backend can serve.
+    /// Reason why the frontend can serve no client. `None` if it can.
     fn whole(&self) -> Option<String> {
         let backend = self.backends.first().filter(|_| !self.serves).map(|(_, why)| why);
         let certificate = self.certificate.as_ref().filter(|fault| fault.is_lasting).map(|fault| &fault.why);
@@ -246,13 +249,13 @@ impl<'a> Unserved<'a> {
     }
 }
 
-/// Number of servers that can be chosen, and that passed a health check.
+/// Number of servers that can be chosen and have passed a health check.
 fn known_to_serve(pool: &Arc<Pool>) -> usize {
     let proven = |(index, server): &(usize, &Arc<Server>)| server.health.proven && pool.is_eligible(*index);
     pool.servers.iter().enumerate().filter(proven).count()
 }
 
-/// Reason why a backend cannot serve, if it cannot.
+/// Reason why a backend cannot serve. `None` if it can.
 fn obstacle_of(pool: &Pool) -> Option<String> {
     let is_known_to_serve = |server: &Arc<Server>| server.health.up && server.health.proven;
     if pool.eligible() > 0 {
@@ -272,7 +275,7 @@ fn obstacle_of(pool: &Pool) -> Option<String> {
     })
 }
 
-/// Reasons why servers cannot be chosen, with the number of servers for each.
+/// Reasons why servers cannot be chosen, each with the number of servers.
 fn why_none(servers: &[Arc<Server>]) -> String {
     let why = |server: &Arc<Server>| match server.admin {
         AdminState::Maint => "in maintenance",

@@ -5,23 +5,23 @@ use arc_swap::ArcSwap;
 use convey_model::Timestamp;
 use tokio::sync::Notify;
 
-/// State that the writer and the readers share.
+/// State of a remote configuration that the writer and the readers share.
 #[derive(Debug, Default)]
 pub struct RemoteState {
     known: ArcSwap<RemoteKnown>,
     ends: Notify,
 }
 
-/// State of the source at one time.
+/// State of a remote configuration at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RemoteKnown {
-    /// Address of the configuration; `None`: it is in a file.
+    /// Address of the configuration. `None` if it is in a local file.
     pub address: Option<String>,
-    /// Whether convey follows the source. False while the source cannot be reached.
+    /// Whether convey follows the source. False while the source is unreachable.
     pub is_connected: bool,
     /// Time of the last change of `is_connected`.
     pub since: Timestamp,
-    /// Reason why the source cannot be reached.
+    /// Reason why the source is unreachable.
     pub fault: Option<String>,
     /// The revision in force.
     pub revision: i64,
@@ -29,17 +29,17 @@ pub struct RemoteKnown {
     pub refused: Option<RefusedRevision>,
 }
 
-/// Revision that is not in force.
+/// Revision that convey has refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedRevision {
     /// Number of the revision.
     pub number: i64,
-    /// Problems of the revision, a line each.
+    /// Problems of the revision, one per line.
     pub problems: Vec<String>,
 }
 
 impl RemoteState {
-    /// State for a configuration at this address.
+    /// Creates the state for a configuration at this address.
     pub fn of(address: Option<String>) -> RemoteState {
         let known = RemoteKnown { address, ..RemoteKnown::default() };
         RemoteState { known: ArcSwap::from_pointee(known), ..RemoteState::default() }
@@ -65,22 +65,22 @@ impl RemoteState {
         self.change(|known| known.turn(None, now));
     }
 
-    /// Records that the source cannot be reached.
+    /// Records that the source is unreachable.
     pub fn lose(&self, fault: &str, now: Timestamp) {
         self.change(|known| known.turn(Some(fault.to_owned()), now));
     }
 
-    /// Ends following: another process serves, or this one stops.
+    /// Requests the end of following, because another process serves or this one stops.
     pub fn end(&self) {
         self.ends.notify_one();
     }
 
-    /// Waits for [`RemoteState::end`]; returns at once after it.
+    /// Waits for [`RemoteState::end`]. Returns immediately if it was already called.
     pub async fn end_comes(&self) {
         self.ends.notified().await;
     }
 
-    /// Changes the state. There is only one writer.
+    /// Changes the state. There must be only one writer.
     fn change(&self, change: impl FnOnce(&mut RemoteKnown)) {
         let mut known = self.now();
         change(&mut known);

@@ -1,4 +1,4 @@
-//! Complete report of one snapshot, as `/stats` serves it. Pure.
+//! Complete report of one snapshot, for `/stats`. Pure.
 
 mod acme;
 mod announce;
@@ -34,8 +34,8 @@ pub(super) fn overlay_reports(snapshot: &Snapshot, started: SystemTime) -> Vec<O
     of_servers.chain(of_log).collect()
 }
 
-/// Reads the counters of a snapshot at `now`. `started` is the wall-clock time of `Timestamp(0)`.
-/// State that is not in the snapshot is left out.
+/// Reads the state and the counters of a snapshot at `now`. `started` is the wall-clock time of
+/// `Timestamp(0)`. State outside the snapshot is left out.
 pub fn stats_report(input: ReadinessInput<'_>, started: SystemTime, now: Timestamp) -> StatsReport {
     let (snapshot, readiness) = (input.snapshot, FrontendReadiness::of(input));
     let totals = traffic_report(&snapshot.totals);
@@ -75,7 +75,8 @@ pub fn stats_report(input: ReadinessInput<'_>, started: SystemTime, now: Timesta
 }
 
 fn traffic_report(traffic: &Traffic) -> TrafficReport {
-    // Open connections are read first, so that they never outnumber all.
+    // Read open connections first, so that the report never shows more open connections than
+    // connections in total.
     let current_connections = traffic.current();
     TrafficReport {
         total_connections: traffic.sum(Counter::Opened),
@@ -114,7 +115,7 @@ fn frontend_report(frontend: &Frontend, unserved: &Unserved<'_>) -> FrontendRepo
     }
 }
 
-/// Uses of a backend: its report leaves out values that cannot occur.
+/// How frontends use a backend. The report of the backend leaves out values that cannot occur.
 #[derive(Clone, Copy)]
 struct Uses {
     is_proxied: bool,
@@ -137,7 +138,8 @@ impl Uses {
     }
 }
 
-/// Report of one backend, without reading thousands of others.
+/// Report of one backend. It does not read the counters of other backends, of which there may be
+/// thousands.
 pub(super) fn backend_report(
     name: &str,
     snapshot: &Snapshot,
@@ -167,7 +169,8 @@ fn pool_report(pool: &Pool, uses: Uses, started: SystemTime, now: Timestamp) -> 
     }
 }
 
-/// Percentiles lie within a bucket of the histogram; the exact position is unknown.
+/// Note on percentiles: each lies within a known bucket of the histogram, but its exact value is
+/// unknown.
 const INTERPOLATED: &str = "interpolated from buckets";
 
 fn times_report(distribution: Distribution) -> TimesReport {

@@ -18,7 +18,7 @@ use super::ready::FrontendReadiness;
 use super::wrong_tokens::WrongTokens;
 use super::{StatsSource, api, dashboard};
 
-/// Maximum number of concurrent page requests; further ones wait.
+/// Maximum number of queued page requests. Further requests wait.
 const MAX_ASKING: usize = 128;
 
 /// State that the handlers share.
@@ -27,11 +27,12 @@ pub(super) struct ApiContext {
     pages: Pages,
     /// Channel to the control task.
     pub(super) requests: mpsc::Sender<OperatorRequest>,
-    /// Addresses that sent wrong tokens to the statistics address.
+    /// Client addresses that sent wrong tokens to the statistics address.
     pub(super) wrong_tokens: Mutex<WrongTokens>,
 }
 
-/// All routes. The client of a request is a [`super::Requester`] in the request's extensions.
+/// Creates all routes. Each request must carry its client, a [`super::Requester`], in its
+/// extensions.
 ///
 /// # Errors
 /// The thread that renders pages cannot be started.
@@ -59,12 +60,12 @@ async fn metrics(State(answers): State<Arc<ApiContext>>) -> Response {
     page(prometheus::TEXT_FORMAT, answers.pages.get(Page::Metrics).await)
 }
 
-/// A process that drains is alive: a restart would cut open connections.
+/// `/healthz`: a draining process counts as alive, because a restart would cut open connections.
 async fn alive(State(answers): State<Arc<ApiContext>>) -> &'static str {
     if answers.source.is_draining() { "draining\n" } else { "ok\n" }
 }
 
-/// Readiness for VRRP trackers and orchestrators, which decide whether this convey gets traffic.
+/// `/readyz`, for VRRP trackers and orchestrators, which decide whether this convey gets traffic.
 async fn readiness(State(answers): State<Arc<ApiContext>>) -> Response {
     let source = &answers.source;
     let snapshot = source.snapshot.load();

@@ -1,4 +1,4 @@
-//! Parts of the running program that the HTTP answers report on.
+//! State of the running program that HTTP answers report on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,11 +26,11 @@ use super::{
     AcmeState, AnnounceState, CertificateView, FlowSources, RemoteState, packet_report, report, stats_report,
 };
 
-/// Source of the HTTP answers.
+/// State from which HTTP answers are built.
 pub struct StatsSource {
     /// Snapshot to report on.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
-    /// The wall-clock time of `Timestamp(0)`.
+    /// Wall-clock time of `Timestamp(0)`.
     pub started: SystemTime,
     /// Monotonic clock.
     pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
@@ -40,7 +40,7 @@ pub struct StatsSource {
     pub packets: Option<Arc<PacketStats>>,
     /// Returns the number of dropped log lines.
     pub dropped_log_lines: fn() -> u64,
-    /// Returns the least important level of the log that is written.
+    /// Returns the level of the log: less important lines are not written.
     pub log_level: fn() -> LogLevel,
     /// State of the configuration and its reloads.
     pub loads: Arc<ReloadHistory>,
@@ -62,7 +62,7 @@ pub struct StatsSource {
     pub data_path: DataPathView,
 }
 
-/// State of the data path that is not in the snapshot, for explain queries.
+/// State of the data path that is not in the snapshot. Explain queries use it.
 #[derive(Default)]
 pub struct DataPathView {
     /// State that packet workers use.
@@ -92,7 +92,7 @@ impl StatsSource {
         }
     }
 
-    /// Input of readiness, with these certificates.
+    /// Input for readiness, with these certificates.
     pub(super) fn readiness_input<'a>(
         &'a self,
         snapshot: &'a Snapshot,
@@ -102,12 +102,12 @@ impl StatsSource {
         ReadinessInput { snapshot, certificates, packets, is_draining: self.is_draining() }
     }
 
-    /// Current state of certificates, for readiness.
+    /// Current state of the certificates, for readiness.
     pub(super) fn certificates(&self, snapshot: &Snapshot) -> CertificateView {
         CertificateView::of_readiness(self.acme.names(), self.unix_seconds(), snapshot)
     }
 
-    /// Current state of certificates, for announced addresses.
+    /// Current state of the certificates, for announced addresses.
     pub(super) fn certificates_of_addresses(&self, snapshot: &Snapshot) -> CertificateView {
         CertificateView::of_addresses(self.acme.names(), self.unix_seconds(), snapshot)
     }

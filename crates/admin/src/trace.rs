@@ -1,4 +1,4 @@
-//! Lines of a trace, as the API serves them. Pure.
+//! Lines of a trace, for the API. Pure.
 
 use std::io::ErrorKind;
 use std::time::{Duration, SystemTime};
@@ -9,7 +9,7 @@ use convey_trace::{ConnectionStep, TraceEvent, TraceStep};
 
 mod packet;
 
-/// Line for this event, with the names of this snapshot. `started` is the wall-clock time of
+/// Line for this event, with names from this snapshot. `started` is the wall-clock time of
 /// `Timestamp(0)`.
 pub(super) fn trace_line(event: &TraceEvent, snapshot: &Snapshot, started: SystemTime) -> TraceLine {
     let pool = event.server.and_then(|id| pool_of(snapshot, id));
@@ -48,7 +48,7 @@ fn names(event: &TraceEvent, snapshot: &Snapshot, pool: Option<(&Pool, &Server)>
     }
 }
 
-/// Server with this number, and its backend.
+/// Server with this number, and its backend. `None` if the snapshot does not contain it.
 fn pool_of(snapshot: &Snapshot, id: u32) -> Option<(&Pool, &Server)> {
     snapshot.pools.iter().find_map(|pool| {
         let server = pool.servers.iter().find(|server| server.live.id == id)?;
@@ -95,7 +95,7 @@ fn words(errno: Option<i32>) -> String {
     }
 }
 
-/// Milliseconds with three decimals.
+/// Time in milliseconds, with three decimals.
 fn millis(time: Duration) -> f64 {
     time.as_micros() as f64 / 1_000.0
 }

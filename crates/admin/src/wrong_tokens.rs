@@ -1,5 +1,5 @@
-//! Limits wrong tokens at the statistics address: an address that sends many gets 429, and not
-//! every one is logged. Pure.
+//! Limits wrong tokens at the statistics address. An address that sends many gets status 429, and
+//! not every wrong token is logged. Pure.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,19 +8,19 @@ use std::time::Duration;
 use convey_model::Timestamp;
 use convey_pacing::{LogLimit, Suppressed};
 
-/// Maximum number of wrong tokens from an address in a [`WINDOW`].
+/// Maximum number of wrong tokens per address and [`WINDOW`].
 const MAX_WRONG: u32 = 10;
 
-/// Window that begins with an address's first wrong token; after it the count starts anew.
+/// Window in which wrong tokens are counted. It begins with the first wrong token of an address.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// Maximum number of tracked addresses. Beyond it, the address with the oldest window is evicted.
 const MAX_ADDRESSES: usize = 1_024;
 
-/// Shortest time between two log lines.
+/// Minimum interval between log lines.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// Recent senders of wrong tokens: IPv4 addresses, and /64 networks of IPv6.
+/// Recent senders of wrong tokens: IPv4 addresses, and /64 networks for IPv6.
 #[derive(Debug)]
 pub(super) struct WrongTokens {
     sources: HashMap<IpAddr, Window>,
@@ -40,15 +40,15 @@ struct Window {
 }
 
 impl WrongTokens {
-    /// Remaining time for which this address gets 429; `None`: wrong tokens get 401.
+    /// Remaining time for which this address gets status 429. `None` if wrong tokens get 401.
     pub(super) fn refuses(&self, from: IpAddr, now: Timestamp) -> Option<Duration> {
         let Window { since, wrong } = self.sources.get(&source(from))?;
         let left = WINDOW.checked_sub(now.since(*since)).filter(|left| !left.is_zero())?;
         (*wrong >= MAX_WRONG).then_some(left)
     }
 
-    /// Counts a wrong token from this address. If this one is to be logged, returns the number of
-    /// earlier unlogged ones.
+    /// Counts a wrong token from this address. Returns `Some` if it is to be logged, with the
+    /// number of earlier ones that were not logged.
     pub(super) fn take(&mut self, from: IpAddr, now: Timestamp) -> Option<Suppressed> {
         let from = source(from);
         if !self.sources.contains_key(&from) && self.sources.len() >= MAX_ADDRESSES {
@@ -64,7 +64,8 @@ impl WrongTokens {
     }
 }
 
-/// Network of an address: an IPv6 host has a whole /64.
+/// Key of an address: IPv6 addresses are reduced to their /64 network, because a host may use a
+/// whole /64.
 fn source(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => ip,

@@ -1,4 +1,4 @@
-//! Text that `convey demo` starts with: servers, frontends and a command to copy. Pure.
+//! Start text of `convey demo`: servers, frontends and a command to copy. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,7 +7,7 @@ use convey_model::Protocol;
 
 use super::servers::is_local;
 
-/// The banner: the running servers, and a command that sends a few requests to the first TCP
+/// Start text with the running servers, and a command that sends a few requests to the first TCP
 /// frontend.
 pub fn banner(config: &Config) -> String {
     let mut text = convey_config::describe(config);
@@ -27,7 +27,7 @@ pub fn banner(config: &Config) -> String {
     text
 }
 
-/// Address at which a client on this machine reaches a listener.
+/// Address at which a client on this machine reaches a listen address.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

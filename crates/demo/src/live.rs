@@ -1,4 +1,4 @@
-//! One line that shows the balancer at work.
+//! Status line that shows the balancer at work.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use convey_snapshot::stats::Counter;
 use convey_snapshot::{Health, Pool, Server, Snapshot};
 use tokio::time::MissedTickBehavior;
 
-/// Connections and bytes so far, and each server's share of its backend's connections. Pure.
+/// Text of the line: connections and bytes so far, and each server's share of its backend's
+/// connections. Pure.
 pub fn live_line(snapshot: &Snapshot) -> String {
     let totals = &snapshot.totals;
     let open = totals.current();
@@ -28,7 +29,7 @@ pub fn live_line(snapshot: &Snapshot) -> String {
     line
 }
 
-/// Shows the line every second until dropped, or until standard output is closed. A terminal shows
+/// Shows the line every second, until dropped or until standard output is closed. A terminal shows
 /// one line that changes; other outputs get a new line whenever the text has changed.
 pub async fn show_live(snapshot: Arc<ArcSwap<Snapshot>>) {
     let stdout = io::stdout();
@@ -67,7 +68,7 @@ fn human_bytes(bytes: u64) -> String {
     let mut value = bytes as f64 / 1e3;
     let mut units = ["kB", "MB", "GB", "TB", "PB", "EB"].into_iter();
     let mut unit = units.next();
-    // A value from 999.95 on would be printed as 1000.0.
+    // A value of 999.95 or more would be rounded to 1000.0.
     while value >= 999.95 {
         value /= 1e3;
         unit = units.next();
@@ -75,7 +76,7 @@ fn human_bytes(bytes: u64) -> String {
     format!("{value:.1} {}", unit.unwrap_or_default())
 }
 
-/// Moves to the beginning of the line, then erases to its end.
+/// Escape sequence that moves to the beginning of the line and erases the line.
 const CLEAR: &str = "\r\x1b[K";
 
 struct Display<W: Write> {
@@ -87,8 +88,8 @@ struct Display<W: Write> {
 impl<W: Write> Display<W> {
     fn show(&mut self, line: String) -> io::Result<()> {
         if self.terminal {
-            // Redraw an unchanged line too: a log message may have overwritten it. Automatic
-            // wrapping is off meanwhile, because a wrapped line could not be rewritten.
+            // Redraw an unchanged line too, because a log message may have overwritten it. Turn off
+            // automatic wrapping meanwhile, because a wrapped line could not be rewritten.
             write!(self.out, "{CLEAR}\x1b[?7l{line}\x1b[?7h")?;
         } else if line != self.shown {
             writeln!(self.out, "{line}")?;
@@ -100,7 +101,7 @@ impl<W: Write> Display<W> {
 }
 
 impl<W: Write> Drop for Display<W> {
-    /// Clears the line from the terminal.
+    /// Erases the line from the terminal.
     fn drop(&mut self) {
         if self.terminal && !self.shown.is_empty() {
             let _ = write!(self.out, "{CLEAR}").and_then(|()| self.out.flush());

@@ -1,5 +1,5 @@
-//! The demo of the packet modes: a lab of network namespaces, real HTTP through it, and one
-//! request's packets at the client and at the server.
+//! Demo of the packet modes: a lab of network namespaces with real HTTP traffic. It shows the
+//! packets of one request at the client and at the server.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,10 +21,10 @@ const WEIGHTS: [u16; 3] = [3, 2, 1];
 
 const PORT: u16 = 80;
 
-/// Pause between two requests of the demo's own client.
+/// Pause between requests of the demo's own client.
 const REQUEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// A lab with a client, three servers and a configuration for the balancer between them.
+/// Lab with a client, three servers and a balancer between them, and the balancer's configuration.
 #[derive(Debug)]
 pub struct PacketDemo {
     lab: Lab,
@@ -33,7 +33,7 @@ pub struct PacketDemo {
 }
 
 impl PacketDemo {
-    /// Builds the lab, and moves the calling thread, and threads that it starts from now on, to the
+    /// Builds the lab. Moves the calling thread, and threads that it starts later, to the
     /// balancer's namespace.
     ///
     /// # Errors
@@ -52,12 +52,12 @@ impl PacketDemo {
         Ok(Arc::new(demo))
     }
 
-    /// Path of the configuration, which may be edited while the demo runs.
+    /// Path of the configuration. It may be edited while the demo runs.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("config.toml")
     }
 
-    /// Starts an HTTP server on each of the lab's servers, on the current runtime.
+    /// Starts an HTTP server on each server of the lab, in the current runtime.
     ///
     /// # Errors
     /// A server cannot listen.
@@ -71,7 +71,7 @@ impl PacketDemo {
         super::servers::serve_on(listeners.collect::<Result<_, DemoError>>()?)
     }
 
-    /// Start text: configuration, and commands to try.
+    /// Start text with the configuration and commands to try.
     pub fn banner(&self, config: &Config) -> String {
         let enter = |role| format!("sudo ip netns exec {}", self.lab.namespace(role));
         let (client, balancer) = (enter(Role::Client(1)), enter(Role::Balancer));
@@ -84,8 +84,8 @@ impl PacketDemo {
         )
     }
 
-    /// Makes a request and lists its packets at the client's and the server's interface. Blocks
-    /// until the balancer forwards, for some seconds at most.
+    /// Sends a request, and returns a list of its packets at the client's and the server's
+    /// interface. Blocks for some seconds at most, until the balancer forwards.
     pub fn trace(&self) -> String {
         let roles: Vec<Role> = servers().map(|(_, role)| role).chain([Role::Client(1)]).collect();
         for _ in 0..50 {
@@ -97,7 +97,7 @@ impl PacketDemo {
         "no request got through: see the drops in /stats\n".to_owned()
     }
 
-    /// Makes requests from the lab's client until the demo ends.
+    /// Sends requests from the lab's client until the demo ends.
     pub fn keep_asking(self: Arc<Self>) {
         let asking = move || {
             loop {
@@ -108,7 +108,7 @@ impl PacketDemo {
         let _ = thread::Builder::new().name("client".to_owned()).spawn(asking);
     }
 
-    /// Makes one request and returns the answer.
+    /// Sends one request and returns the response. `None` if it fails.
     fn request(&self) -> Option<String> {
         let ask = || -> std::io::Result<String> {
             let second = Duration::from_secs(1);
@@ -142,7 +142,7 @@ impl PacketDemo {
     }
 }
 
-/// Names and lab roles of the servers.
+/// Names of the servers, with their roles in the lab.
 fn servers() -> impl Iterator<Item = (&'static str, Role)> {
     ["a", "b", "c"].into_iter().zip((1..).map(Role::Server))
 }

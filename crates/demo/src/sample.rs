@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// Copy of the sample in a temporary folder, which is removed when this is dropped.
+/// Copy of the sample configuration in a temporary folder. Dropping it removes the folder.
 #[derive(Debug)]
 pub struct Sample {
     folder: TempDir,
@@ -19,7 +19,7 @@ impl Sample {
         Ok(sample)
     }
 
-    /// Path of the copy, which may be edited while the demo runs.
+    /// Path of the copy. It may be edited while the demo runs.
     pub fn path(&self) -> PathBuf {
         Path::new(self.folder.path()).join("config.toml")
     }

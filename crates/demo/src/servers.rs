@@ -1,4 +1,4 @@
-//! Small HTTP servers, one for each configured server that is on this machine.
+//! Small HTTP servers of the demo, one for each configured server on this machine.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// Running servers. Dropping this stops them and closes their connections.
+/// Running servers. Dropping this value stops them and closes their connections.
 #[derive(Debug)]
 pub struct Servers {
     _listeners: JoinSet<()>,
@@ -38,7 +38,7 @@ pub enum DemoError {
         /// Server that needs the address.
         server: ServerKey,
     },
-    /// The system refuses the address for another reason.
+    /// The system refuses to listen on the address for another reason.
     #[error("backend {}, server {}: cannot listen on {}: {source}", server.backend, server.server, server.addr)]
     Listen {
         /// Server that needs the address.
@@ -54,9 +54,9 @@ pub enum DemoError {
     Lab(#[from] LabError),
 }
 
-/// Starts a server at every loopback address among the servers of `config`, on the current runtime.
-/// Each answers any request with 200 and a line with its name. All addresses are bound before the
-/// first answer; servers on other machines are left alone.
+/// Starts an HTTP server at each loopback address among the servers of `config`, in the current
+/// runtime. Each answers every request with status 200 and a line with its name. All addresses are
+/// bound before the first request is answered. Servers on other machines are left alone.
 pub async fn start_servers(config: &Config) -> Result<Servers, DemoError> {
     let mut bound = Vec::new();
     for server in startable(config) {
@@ -78,7 +78,8 @@ pub async fn start_servers(config: &Config) -> Result<Servers, DemoError> {
     Ok(Servers { _listeners: listeners.collect() })
 }
 
-/// Starts a server on each of these listeners, which answers with the text beside it.
+/// Starts an HTTP server on each of these listeners. It answers with the text that belongs to the
+/// listener.
 pub(super) fn serve_on(listeners: Vec<(std::net::TcpListener, String)>) -> Result<Servers, DemoError> {
     let mut serving = JoinSet::new();
     for (listener, hello) in listeners {
@@ -95,10 +96,10 @@ pub(super) fn is_local(addr: SocketAddr) -> bool {
     addr.ip().to_canonical().is_loopback()
 }
 
-/// Without a pause, a lack of descriptors would make accepting spin.
+/// Pause after a failed accept. Without it, accepting would spin while descriptors are lacking.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Servers to start, each address once: backends may share servers.
+/// Servers to start. Each address appears once, although backends may share servers.
 fn startable(config: &Config) -> Vec<ServerKey> {
     let mut seen = HashSet::new();
     let all = config.backends.iter().flat_map(|backend| {
@@ -127,14 +128,15 @@ async fn serve(listener: TcpListener, hello: Bytes) {
     }
 }
 
-/// Serves one connection. Errors are not reported: a client may go away at any time.
+/// Serves one connection. Errors are ignored, because a client may disconnect at any time.
 async fn converse(stream: TcpStream, hello: Bytes) {
     let service = service_fn(|request| answer(request, hello.clone()));
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
 async fn answer(request: Request<Incoming>, hello: Bytes) -> Result<Response<Full<Bytes>>, Infallible> {
-    // Read the request to its end: closing earlier would reset the connection and lose the answer.
+    // Read the request to its end. An earlier close would reset the connection, and the answer
+    // would be lost.
     let mut body = request.into_body();
     while let Some(Ok(_)) = body.frame().await {}
     let mut response = Response::new(Full::new(hello));
@@ -166,7 +168,7 @@ mod tests {
         String::from_utf8(body.into()).unwrap()
     }
 
-    /// Address of the given loopback host where no process listens.
+    /// Address on the given loopback host on which no process listens.
     fn free(host: &str) -> String {
         std::net::TcpListener::bind((host, 0)).unwrap().local_addr().unwrap().to_string()
     }

@@ -1,4 +1,4 @@
-//! Packets at several interfaces of a lab.
+//! Captures packets at several interfaces of a lab.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -10,14 +10,14 @@ use convey_model::FlowKey;
 use convey_wire::Headers;
 use pnet_datalink::{Channel, Config};
 
-/// Upper bound for a capture's wait for a frame before it checks whether the capture is over.
+/// Upper bound for the wait for a frame, after which a capture checks whether it should end.
 const CAPTURE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Maximum number of packets shown.
+/// Maximum number of packets in the list.
 const MAX_PACKETS_SHOWN: usize = 40;
 
 /// Runs `action` while capturing on the interfaces of `roles`. Returns a list of the TCP packets in
-/// the order of capture.
+/// the order in which they were sent.
 pub(super) fn record<T>(lab: &Lab, roles: &[Role], action: impl FnOnce() -> T) -> String {
     let (seen, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let ready = Barrier::new(roles.len() + 1);
@@ -46,8 +46,8 @@ pub(super) fn record<T>(lab: &Lab, roles: &[Role], action: impl FnOnce() -> T) -
     tell(&seen.into_inner().unwrap_or_default())
 }
 
-/// Lists the packets of the request: at each interface those of the connection that was opened
-/// first there. The previous connection may still be closing.
+/// Lists the packets of the request. At each interface, these are the packets of the connection
+/// that was opened first, because a previous connection may still be closing.
 fn tell(seen: &[(Role, Headers)]) -> String {
     let opens = |headers: &Headers| headers.flags.syn() && !headers.flags.ack();
     let mut connections: Vec<(Role, FlowKey)> = Vec::new();
@@ -71,11 +71,11 @@ fn tell(seen: &[(Role, Headers)]) -> String {
 }
 
 /// Sorts packets by the order in which they were sent. Each interface has its own reader thread, so
-/// a copy at the receiver may be read before the copy at the sender.
+/// a copy at the receiver may be captured before the copy at the sender.
 fn in_order(mut packets: Vec<(Role, Headers)>, connections: &[(Role, FlowKey)]) -> Vec<(Role, Headers)> {
     let is_request = |(role, headers): &(Role, Headers)| connections.contains(&(*role, headers.key));
     let is_at_client = |(role, _): &(Role, Headers)| matches!(role, Role::Client(_));
-    // Addresses and ports differ between the copies.
+    // Addresses and ports differ between the copies, so the other fields are compared.
     let copy =
         |(_, headers): &(Role, Headers)| (headers.seq, headers.ack, headers.flags, headers.payload_len);
     let comes_first = |one: &(Role, Headers), other: &(Role, Headers)| {
@@ -95,7 +95,7 @@ fn in_order(mut packets: Vec<(Role, Headers)>, connections: &[(Role, FlowKey)]) 
     ordered
 }
 
-/// Wait for the last packets to arrive.
+/// Time to wait for the last packets.
 const LAST_PACKETS_WAIT: Duration = Duration::from_millis(100);
 
 fn open() -> Option<Box<dyn pnet_datalink::DataLinkReceiver>> {
@@ -108,7 +108,8 @@ fn open() -> Option<Box<dyn pnet_datalink::DataLinkReceiver>> {
     }
 }
 
-/// Health checks come from the balancer's own address and a port below the SNAT range.
+/// Whether a packet belongs to a health check: these use the balancer's own address and a port
+/// below the SNAT range.
 fn is_probe(headers: &Headers) -> bool {
     let from = headers.key.source();
     from.ip() == Role::Balancer.address() && from.port() < 33_768

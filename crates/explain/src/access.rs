@@ -1,4 +1,4 @@
-//! Search for the access list entry that decides about a client. Pure.
+//! Finds the access list entry that decides about a client. Pure.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,12 @@ use convey_snapshot::Snapshot;
 use super::question::{AskedPlace, place};
 use super::{ClientAddr, Unanswerable};
 
-/// Files to search for the network that decides about a client.
+/// Question for a search: which of these files contains the network that decides about a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkQuestion {
     /// Network to search for.
     pub network: Prefix,
-    /// Files that the list was read from.
+    /// Files from which the access list was read.
     pub files: Vec<AccessFile>,
 }
 
@@ -22,7 +22,7 @@ pub struct NetworkQuestion {
 pub struct SearchedNetwork {
     /// Network that was searched for.
     pub network: Prefix,
-    /// Files that were searched, in order; only the last one may contain the network.
+    /// Files that were searched, in order. Only the last one may contain the network.
     pub files: Vec<SearchedFile>,
 }
 
@@ -35,20 +35,20 @@ pub struct SearchedFile {
     pub outcome: Result<SearchedText, String>,
 }
 
-/// Search result of a file's text.
+/// Result of the search in the text of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SearchedText {
-    /// Line of the network, counted from 1.
+    /// Line of the network, counted from 1. `None` if the file does not contain it.
     pub line: Option<usize>,
-    /// Whether the file's text has changed since convey loaded it.
+    /// Whether the file has changed since convey loaded it.
     pub has_changed: bool,
 }
 
 impl NetworkQuestion {
-    /// Files to search for a client of a frontend. `None` if no network from a file may decide.
+    /// Builds the question for a client of a frontend. `None` if no network from a file decides
+    /// about the client.
     ///
-    /// # Errors
-    /// The question is invalid.
+    /// # Errors The client or the frontend is invalid.
     pub fn new(
         snapshot: &Snapshot,
         client: ClientAddr,
@@ -62,14 +62,14 @@ impl NetworkQuestion {
         Ok((!files.is_empty()).then_some(NetworkQuestion { network, files }))
     }
 
-    /// Result without a search, for this reason.
+    /// Result without a search. `why` is the reason for each file.
     pub fn unanswered(self, why: &str) -> SearchedNetwork {
         let unread = |file: AccessFile| SearchedFile { path: file.path, outcome: Err(why.to_owned()) };
         SearchedNetwork { network: self.network, files: self.files.into_iter().map(unread).collect() }
     }
 }
 
-/// Explains why a client is admitted or refused.
+/// Explains why the access lists admit or refuse a client.
 pub(super) fn why(access: &Access, place: &AskedPlace, searched: Option<&SearchedNetwork>) -> String {
     let (ip, name) = (place.client.ip, &place.frontend.config.name);
     let list = |is_let_in| format!("frontends.{name}.access.{}", if is_let_in { "allow" } else { "deny" });
@@ -83,7 +83,7 @@ pub(super) fn why(access: &Access, place: &AskedPlace, searched: Option<&Searche
     }
 }
 
-/// File and line of a network; empty if the network is in the configuration itself.
+/// File and line of a network as text. Empty if the network is in the configuration itself.
 fn written_at(SearchedNetwork { files, .. }: &SearchedNetwork) -> String {
     let found = files.iter().find_map(|file| match &file.outcome {
         Ok(text) => text.line.map(|line| (&file.path, line, text.has_changed)),

@@ -1,4 +1,5 @@
-//! Admission of a client: access lists, its share, the limits of its source. Pure.
+//! Admission checks for a client: access lists, the client's share, and the limits of its source.
+//! Pure.
 
 use convey_forward::ClientShare;
 use convey_model::{DropReason, Prefix, Protocol, client_of};
@@ -23,7 +24,8 @@ pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {
     }
 }
 
-/// Checks for a loop: datagrams from a server's address would be answered endlessly.
+/// Checks for a loop: if a client has the address of a UDP server, the two would answer each other
+/// endlessly.
 pub(super) fn check_loop(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (client, protocol) = (place.client_addr(), place.frontend.config.protocol);
     if sources.snapshot.server_endpoints.contain(protocol, client, place.vip.port()) {
@@ -32,7 +34,7 @@ pub(super) fn check_loop(sources: ExplainSources<'_>, place: &AskedPlace, steps:
     }
 }
 
-/// Result for a client when all slots of the frontend are in use.
+/// Outcome for a client while all slots of the frontend are in use.
 fn full(place: &AskedPlace) -> End {
     let config = &place.frontend.config;
     let waits = config.mode.is_proxied() && is_tcp(place);
@@ -106,7 +108,7 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
     steps.end("share", End { verdict, reason }, says);
 }
 
-/// Checks the client's share of passthrough.
+/// Checks the client's share of flows in passthrough mode.
 pub(super) fn check_packet_share(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let ip = place.client.ip;
     if place.frontend.config.mode.has_snat() && place.frontend.config.trusts(ip) {
@@ -151,7 +153,7 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
     }
 }
 
-/// Checks the request rates that the request's source may use.
+/// Checks the limits on request rates of the request's source.
 pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (ip, limits) = (place.client.ip, place.asked.as_ref().map_or(&[][..], |asked| &asked.limits));
     if !limits.is_empty() && place.frontend.config.trusts(ip) {
@@ -169,7 +171,7 @@ pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, st
     }
 }
 
-/// Configuration key that exempts the client's connections from the frontend's limits.
+/// Configuration key that exempts the client from the frontend's limits.
 fn trusting(place: &AskedPlace) -> &'static str {
     match place.frontend.config.trusts_client(place.client.ip) {
         true => "trusted_clients",

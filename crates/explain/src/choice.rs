@@ -1,4 +1,4 @@
-//! Choice of a server: algorithm, hash, position in the table. Pure.
+//! Explains the choice of a server: algorithm, hash, position in the table. Pure.
 
 use convey_balance::{Foreseen, Step};
 use convey_model::{HashOn, Protocol, Redirect, RouteAction};
@@ -12,12 +12,13 @@ use super::{ClientVerdict, Dependence, End, Steps, sni};
 pub(super) struct Choice {
     pub(super) pick: Pick,
     depends_on: Option<Dependence>,
-    /// The client gets its previous server, without a choice of the pool.
+    /// Whether the client gets its previous server, without a choice by the pool.
     pub(super) is_again: bool,
 }
 
 impl Choice {
-    /// Index of the chosen server, if it can be predicted.
+    /// Index of the chosen server. `None` if none is chosen, or if the choice cannot be predicted
+    /// without the client's port.
     pub(super) fn server(&self) -> Option<usize> {
         match (self.pick, self.depends_on) {
             (_, Some(Dependence::Port)) | (Pick::Busy | Pick::Nobody, _) => None,
@@ -37,7 +38,8 @@ impl Choice {
     }
 }
 
-/// Explains the choice of the frontend's pool, unless the client gets its previous server `again`.
+/// Explains which server the frontend's pool chooses. If `again` is set, the client gets this
+/// previous server without a choice.
 pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Steps) -> Choice {
     let pool = &place.frontend.pool;
     if let Some(index) = again {
@@ -86,9 +88,10 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
     choice
 }
 
-/// Notes routes: in mode `http` each request takes its route, in proxy mode a TLS connection may.
-/// Notes the route of the request in question; without a request, what clients without a route get.
-/// Returns a choice without a server if no backend follows; `None`: the pool's choice follows.
+/// Notes the route of the request in question; without a request, the outcome for clients without a
+/// route. In mode `http` each request has a route, in proxy mode a TLS connection may have one.
+///
+/// Returns `None` if the pool then chooses a server. Otherwise returns a choice without a server.
 pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> {
     let config = &place.frontend.config;
     let none = Choice { pick: Pick::Nobody, depends_on: None, is_again: false };
@@ -103,7 +106,7 @@ pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> 
     }
     let http = config.http.as_ref()?;
     let (rest, end) = match http.default_action(config.backend.as_deref()) {
-        // With TLS, all requests come by https, and skip the redirect.
+        // With TLS, all requests arrive by https, so the redirect does not apply.
         Some(RouteAction::Redirect(Redirect::Https)) if config.tls.is_some() => {
             ("one without a route gets a 404".to_owned(), Some(End::NO_ROUTE))
         }
@@ -124,7 +127,7 @@ fn note_route(end: Option<End>, says: &str, steps: &mut Steps) {
     }
 }
 
-/// Notes how a proxy connects to the server.
+/// Notes how a proxy connects to the chosen server.
 pub(super) fn note_way(place: &AskedPlace, server: Option<usize>, steps: &mut Steps) {
     let Some(server) = server.map(|index| &place.frontend.pool.servers[index]) else { return };
     let at = server.config.addr_for(place.vip.port());
@@ -162,7 +165,7 @@ fn algorithm(place: &AskedPlace) -> String {
     format!("{name}: it hashes {what} (hash = \"{}\") to {hash:#018x}", config.hash.name())
 }
 
-/// Note on eviction, which may free a place for a new connection.
+/// Note that a new connection may evict another one. Empty for proxies, which evict none.
 pub(super) fn eviction_note(place: &AskedPlace) -> &'static str {
     match place.frontend.config.mode.forwards_packets() {
         true => "; convey evicts one that is not open yet, if there is one",

@@ -1,4 +1,5 @@
-//! Flows of a client at a frontend: queries to the workers, and explanation of the results. Pure.
+//! Flows of a client at a frontend: queries to the workers, and the explanation of their results.
+//! Pure.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,20 +17,21 @@ use humantime::format_duration;
 use super::question::{AskedPlace, place};
 use super::{ClientAddr, ClientVerdict, ExplainSources, Explanation, Steps, Unanswerable, packets};
 
-/// Maximum number of servers that are listed individually.
+/// Maximum number of servers that an explanation lists.
 const MAX_SERVERS: usize = 16;
 
-/// Maximum number of flows of a client from one port, one at each address of a frontend.
+/// Maximum number of flows of a client from one port. Each goes to another address of the frontend.
 const MAX_FLOWS: usize = 64;
 
-/// Query to the workers for an explanation of a client's flows.
+/// Query to the workers about a client's flows.
 #[derive(Debug, Clone)]
 pub struct FlowQuestion {
-    /// Key of the client's packets, if the question determines it and a packet mode has the flow.
+    /// Key of the client's packets. `None` if the question does not determine it, or if no packet
+    /// mode has the flow.
     pub key: Option<FlowKey>,
-    /// Query for the client's flows, if there is no key.
+    /// Query for the client's flows, used if there is no key.
     pub query: FlowQuery,
-    /// Whether the client's port is known, so that a single flow is wanted.
+    /// Whether the client's port is known, so that the query is about a single flow.
     pub is_for_one: bool,
     places: Vec<SocketAddr>,
 }
@@ -37,9 +39,9 @@ pub struct FlowQuestion {
 /// Answer of the workers about a client's flows.
 #[derive(Debug, Clone)]
 pub enum ClientFlows {
-    /// No worker was queried, as no convey runs.
+    /// No worker was queried, because no convey runs.
     NotAsked,
-    /// Flow from the client's port, if one exists.
+    /// Flow from the client's port. `None` if there is none.
     One(Option<Box<FoundFlow>>),
     /// Open flows of the client, counted by server.
     All(FlowAnswer),
@@ -57,10 +59,9 @@ pub enum FoundFlow {
 }
 
 impl FlowQuestion {
-    /// Builds the query to the workers about a client of a frontend.
+    /// Builds the query about a client of a frontend.
     ///
-    /// # Errors
-    /// The question is invalid.
+    /// # Errors The client or the frontend is invalid.
     pub fn new(
         snapshot: &Snapshot,
         client: ClientAddr,
@@ -87,7 +88,8 @@ impl FlowQuestion {
         })
     }
 
-    /// Chooses the flow in question among those that the query found: the one that was used last.
+    /// Selects, among the flows that the query found, the most recently used one at an address in
+    /// question.
     pub fn choose(&self, found: Vec<ListedFlow>) -> Option<ListedFlow> {
         found.into_iter().rfind(|flow| self.places.contains(&flow.listen))
     }
@@ -117,12 +119,12 @@ impl ClientFlows {
         }
     }
 
-    /// Flow of the client that is open and has a server.
+    /// Open flow of the client that has a server. `None` if there is none.
     pub(super) fn going_on(&self) -> Option<&FoundFlow> {
         self.one().filter(|flow| !flow.is_over() && flow.listed().server.is_some())
     }
 
-    /// Finished flow that a new one replaces.
+    /// Finished packet flow that a new flow replaces. `None` if there is none.
     pub(super) fn over(&self) -> Option<&FlowInfo> {
         match self.one()? {
             FoundFlow::Packets(flow) if flow.info.is_over() => Some(&flow.info),
@@ -130,7 +132,7 @@ impl ClientFlows {
         }
     }
 
-    /// Client's flow, as shown in the explanation.
+    /// The client's flow, in the format of the explanation.
     pub(super) fn told(&self) -> Option<ExplainedFlow> {
         let found = self.one()?;
         let listed = found.listed();
@@ -147,7 +149,7 @@ impl ClientFlows {
         })
     }
 
-    /// Client's open flows, as shown in the explanation.
+    /// Numbers of the client's open flows, in the format of the explanation.
     pub(super) fn counted(&self) -> Option<OpenFlows> {
         let ClientFlows::All(answer) = self else { return None };
         let servers = answer.groups.iter();
@@ -156,12 +158,12 @@ impl ClientFlows {
     }
 }
 
-/// Seconds rounded to milliseconds, as the API reports ages of flows.
+/// Seconds, rounded to milliseconds. The API reports the ages of flows like this.
 pub fn rounded_seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e3).round() / 1e3
 }
 
-/// Moves the question to the flow's address, if the frontend has several.
+/// Sets the question's address to that of the client's flow, if the frontend has several addresses.
 pub(super) fn at_its_place(place: AskedPlace, flows: &ClientFlows) -> AskedPlace {
     let listen = flows.one().map(|found| found.listed().listen);
     match listen.filter(|listen| place.fitting.contains(listen)) {
@@ -170,7 +172,7 @@ pub(super) fn at_its_place(place: AskedPlace, flows: &ClientFlows) -> AskedPlace
     }
 }
 
-/// Notes the client's flows, for an answer about a new flow.
+/// Notes the client's flows before an explanation of a new flow.
 pub(super) fn note(flows: &ClientFlows, place: &AskedPlace, steps: &mut Steps) {
     let client = place.client;
     let says = match flows {
@@ -187,7 +189,7 @@ pub(super) fn note(flows: &ClientFlows, place: &AskedPlace, steps: &mut Steps) {
     steps.note("flow", says);
 }
 
-/// Explains a client that has a flow. `new` is the explanation of the client's next flow.
+/// Explains a client that already has a flow. `new` is the explanation for the client's next flow.
 pub(super) fn explain(
     sources: ExplainSources<'_>,
     place: &AskedPlace,

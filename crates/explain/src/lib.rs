@@ -1,10 +1,10 @@
 //! Explains which server a client gets, for `convey explain` and `/v1/explain`. Pure.
 //!
-//! This crate makes no decisions of its own. [`explain`] queries the code that the data path runs:
+//! This crate makes no decisions of its own. [`explain`] calls the code that the data path runs:
 //! the access lists, the sources of a frontend, its pool
 //! ([`Pool::foresee`](convey_snapshot::Pool::foresee)) and, in packet modes, the forwarding core
-//! ([`Inquiry`](convey_forward::Inquiry)). No query takes a turn or a slot, or counts toward a
-//! limit.
+//! ([`Inquiry`](convey_forward::Inquiry)). An explanation does not advance round-robin, take a
+//! slot, or count toward a limit.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access;
@@ -42,25 +42,26 @@ use self::question::{AskedPlace, place};
 pub struct ExplainSources<'a> {
     /// Snapshot that new connections use.
     pub snapshot: &'a Snapshot,
-    /// Forwarding plan of the packet modes; `None` without a frontend in one.
+    /// Forwarding plan of the packet modes. `None` if no frontend is in a packet mode.
     pub plan: Option<&'a Plan>,
     /// Further state of the packet modes.
     pub packets: Option<&'a PacketFacts>,
-    /// State that the workers of proxies share; `None` if no convey runs.
+    /// State that the proxy workers share. `None` if no convey runs.
     pub proxy: Option<&'a WorkersShared>,
     /// Flows of the client at the frontend.
     pub flows: &'a ClientFlows,
-    /// Client's share in passthrough, if its worker was queried; `None` if no shares apply.
+    /// Client's share in passthrough mode, as its worker reported it. `None` if no share applies.
     pub share: Option<&'a Result<Option<ClientShare>, FlowsUnavailable>>,
-    /// Request in question (frontends with routes).
+    /// Request in question, for frontends with routes. `None` without a request.
     pub request: Option<&'a AskedRequest>,
-    /// File and line of the network that decides about the client, if a file may have it.
+    /// File and line of the network that decides about the client. `None` if no file can contain
+    /// it.
     pub network: Option<&'a SearchedNetwork>,
-    /// The time.
+    /// Current time.
     pub now: Timestamp,
 }
 
-/// Outcome for the client at a step where its path ends.
+/// Outcome for a client at the step where its path ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct End {
     verdict: ClientVerdict,
@@ -68,23 +69,24 @@ struct End {
 }
 
 impl End {
-    /// No route matches, and there is no default backend.
+    /// Neither a route nor a default backend applies.
     const NO_ROUTE: End = End { verdict: ClientVerdict::Refused, reason: "no_route" };
 
-    /// The route is a redirect.
+    /// The route answers with a redirect.
     const REDIRECT: End = End { verdict: ClientVerdict::Answered, reason: "redirect" };
 
-    /// The backend serves files.
+    /// The backend answers with files.
     const FILES: End = End { verdict: ClientVerdict::Answered, reason: "file" };
 
-    /// In packet modes, a new connection may evict one that is not open yet.
+    /// The outcome may differ at another moment: in packet modes, a new connection may evict one
+    /// that is not open yet.
     fn depends_on(self, mode: Mode) -> Option<Dependence> {
         let may_evict = mode.forwards_packets() && self.reason == DropReason::MaxConnections.label();
         may_evict.then_some(Dependence::Moment)
     }
 }
 
-/// Steps so far.
+/// Steps of the explanation so far.
 #[derive(Default)]
 struct Steps {
     all: Vec<ExplainedStep>,
@@ -96,7 +98,7 @@ impl Steps {
         self.all.push(ExplainedStep { about: about.into(), ends: false, says: says.into() });
     }
 
-    /// Ends the client's path at this step, unless it has already ended.
+    /// Adds a step that ends the client's path, unless an earlier step has ended it.
     fn end(&mut self, about: &'static str, end: End, says: impl Into<String>) {
         let ends = self.end.is_none();
         self.end.get_or_insert(end);
@@ -108,10 +110,9 @@ impl Steps {
     }
 }
 
-/// Explains the treatment of a client at a frontend.
+/// Explains how a frontend treats a client.
 ///
-/// # Errors
-/// The question is invalid.
+/// # Errors The client, the frontend or the request is invalid.
 pub fn explain(
     sources: ExplainSources<'_>,
     client: ClientAddr,
@@ -129,8 +130,8 @@ pub fn explain(
     })
 }
 
-/// Query about the client's share in passthrough, for the worker of a new flow: the key, and the
-/// number of the server. `None` if no query is needed.
+/// Query about the client's share in passthrough mode: the flow key that determines the worker, and
+/// the number of the server. `None` if no query is needed.
 pub fn share_question(
     sources: ExplainSources<'_>,
     client: ClientAddr,
@@ -174,7 +175,7 @@ fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> 
         flow: sources.flows.told(),
         open_flows: sources.flows.counted(),
         steps: steps.all,
-        // A request that its route answers goes to no server.
+        // If the route itself answers the request, no server gets it.
         servers: match place.asked.as_ref().and_then(|asked| asked.end) {
             None => servers::notes(sources, place, &choice, end.is_none()),
             Some(_) => Vec::new(),
@@ -182,7 +183,8 @@ fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> 
     }
 }
 
-/// Checks in the order of a proxy: TCP waits for a connection slot before it is accepted.
+/// Runs the checks in the order of a proxy. For TCP, slots come first, because a connection waits
+/// for a slot before it is accepted.
 fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) -> Choice {
     match place.frontend.config.protocol {
         Protocol::Tcp => {
@@ -208,7 +210,7 @@ fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) 
     choice
 }
 
-/// Checks in the order of the forwarding core.
+/// Runs the checks in the order of the forwarding core.
 fn of_packets(
     sources: ExplainSources<'_>,
     place: &AskedPlace,

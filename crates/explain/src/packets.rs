@@ -1,4 +1,4 @@
-//! Checks of packet modes: client address, SNAT, next hop, offload, DSR. Pure.
+//! Explains the steps of packet modes: client address, SNAT, next hop, offload, DSR. Pure.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,18 +17,19 @@ use super::choice::Choice;
 use super::question::AskedPlace;
 use super::{ExplainSources, Steps};
 
-/// State of the packet modes, in addition to the plan.
+/// State of the packet modes besides the plan.
 #[derive(Debug, Clone)]
 pub struct PacketFacts {
-    /// SNAT addresses, which servers see.
+    /// SNAT addresses, which servers see as source.
     pub snat_addresses: Vec<IpAddr>,
-    /// How convey chooses among the SNAT addresses.
+    /// Method by which convey chooses among the SNAT addresses.
     pub snat_choice: SnatChoice,
-    /// Owners of the SNAT ports; `None` without a frontend in passthrough mode.
+    /// Owners of the SNAT ports. `None` if no frontend is in passthrough mode.
     pub split: Option<PortSplit>,
-    /// Assignment of packets to workers; unknown if no convey runs, as it is secret.
+    /// Assignment of packets to workers. `None` if no convey runs, because the assignment depends
+    /// on its secret seed.
     pub dispatch: Option<Dispatch>,
-    /// Layer that forwards packets of open flows, by receiving interface. Empty: workers forward
+    /// Layer that forwards packets of open flows, by receiving interface. Empty if workers forward
     /// every packet.
     pub layers: BTreeMap<String, Layer>,
     /// Operator-facing reason why the kernel does not forward packets, where it does not.
@@ -37,7 +38,8 @@ pub struct PacketFacts {
 
 impl PacketFacts {
     /// SNAT addresses of a family, if this host has lost all of them. `None` if one is left, or if
-    /// the configuration names the addresses, as routers may lead to those.
+    /// the configuration names the addresses: routers may send their packets to this host even if
+    /// no interface has them.
     pub fn lost_snat_addresses(
         &self,
         is_ipv4: bool,
@@ -50,7 +52,7 @@ impl PacketFacts {
     }
 }
 
-/// Question about a frontend of a packet mode.
+/// Query of the forwarding core about a frontend of a packet mode.
 pub(super) struct PacketInquiry<'a> {
     inquiry: Inquiry<'a>,
     frontend: &'a Arc<PlannedFrontend>,
@@ -61,7 +63,7 @@ pub(super) struct PacketInquiry<'a> {
     place: &'a AskedPlace,
 }
 
-/// Returns `None` if the frontend is a proxy.
+/// Builds the query. `None` if the frontend is a proxy.
 pub(super) fn inquiry<'a>(sources: ExplainSources<'a>, place: &'a AskedPlace) -> Option<PacketInquiry<'a>> {
     let plan = sources.plan?;
     let ports = sources.packets.and_then(|facts| {
@@ -77,7 +79,7 @@ pub(super) fn inquiry<'a>(sources: ExplainSources<'a>, place: &'a AskedPlace) ->
 }
 
 impl PacketInquiry<'_> {
-    /// Checks whether the client's address is valid, and whether the client may begin a flow.
+    /// Checks that the client's address is valid, and that the client may begin a flow.
     pub(super) fn check_client(&self, steps: &mut Steps) {
         let (client, ip) = (self.place.client_addr(), self.place.client.ip);
         if let Err(reason) = self.inquiry.check_source(client) {
@@ -88,7 +90,7 @@ impl PacketInquiry<'_> {
             return steps.refuse("client", reason.label(), says);
         }
         match self.inquiry.check_new(self.frontend, client, self.place.vip.port()) {
-            // The step of the access lists reports it.
+            // A refusal by the access lists is reported in their own step.
             Ok(()) | Err(DropReason::AccessDenied) => {}
             Err(DropReason::Stopping) => {
                 steps.refuse(
@@ -105,15 +107,15 @@ impl PacketInquiry<'_> {
         }
     }
 
-    /// Index of the previous server, if the client gets it again after its last flow from this port
-    /// ended.
+    /// Index of the client's previous server, if the client gets it again. This may happen after
+    /// the last flow from the client's port has ended.
     pub(super) fn server_again(&self, over: &FlowInfo) -> Option<usize> {
         let same = self.inquiry.server_again(self.frontend, over)?;
         self.frontend.pool.servers.iter().position(|server| server.id == same.id)
     }
 
-    /// Explains the steps after the choice of a server. The new flow replaces the finished flow
-    /// `over`.
+    /// Explains the steps after the choice of a server. `over` is the finished flow that the new
+    /// flow replaces.
     pub(super) fn follow(&self, choice: &Choice, over: Option<&FlowInfo>, steps: &mut Steps) {
         let Some(_) = choice.server() else { return };
         let client = self.place.client_addr();
@@ -134,8 +136,8 @@ impl PacketInquiry<'_> {
         steps.note("offload", self.offload(hop));
     }
 
-    /// Source of the packets to the server: one of its SNAT addresses, or the client in DSR. `None`
-    /// for a tunnel, which has its own source.
+    /// Source address of packets to the server: a SNAT address, or the client's address in DSR.
+    /// `None` for a tunnel, which has a source of its own.
     fn source(&self, server: &PlannedServer, over: Option<&FlowInfo>) -> Option<IpAddr> {
         if self.place.frontend.config.mode.is_dsr() {
             return self.inquiry.tunnel(server).is_none().then_some(self.place.client.ip);
@@ -149,7 +151,7 @@ impl PacketInquiry<'_> {
         })
     }
 
-    /// Notes the rewrite of addresses.
+    /// Notes how convey rewrites the addresses of packets.
     fn note_way(&self, server: &PlannedServer, over: Option<&FlowInfo>, steps: &mut Steps) {
         let at = server.addr_for(self.place.vip.port());
         let vip = self.place.vip;
@@ -264,7 +266,7 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
     );
 }
 
-/// Operator-facing text for the tunnel of packets to a VIP.
+/// Operator-facing description of the tunnel for packets to a VIP.
 fn through(tunnel: Option<&Tunnel>, vip: SocketAddr) -> String {
     let Some(tunnel) = tunnel else {
         return "there is no tunnel, and packets are dropped: this host has no address of the server's family except VIPs; \
@@ -285,7 +287,7 @@ fn through(tunnel: Option<&Tunnel>, vip: SocketAddr) -> String {
     )
 }
 
-/// Formats a single address without its prefix length.
+/// Formats a prefix. A single address is written without its prefix length.
 fn shown(source: Prefix) -> String {
     let first = source.first();
     let whole = if first.is_ipv4() { 32 } else { 128 };

@@ -1,4 +1,4 @@
-//! Question of an explanation: the client and the frontend. Pure.
+//! Parses the question of an explanation: the client and the frontend. Pure.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use super::route::AskedRoute;
 /// Maximum number of addresses that an error lists.
 const MAX_LISTED: usize = 8;
 
-/// Client address, with its port if known.
+/// Client address, with its port if the port is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientAddr {
     /// The address.
@@ -34,25 +34,26 @@ pub enum Unanswerable {
     Unclear(String),
 }
 
-/// Frontend at one of its listen addresses, and the client in question.
+/// Frontend at one of its listen addresses, and the client that the question is about.
 pub(super) struct AskedPlace {
     pub(super) frontend: Arc<Frontend>,
-    /// Address as the data path has it: the wildcard, if the frontend listens on all addresses.
+    /// Listen address in the data path. It is the wildcard if the frontend listens on all
+    /// addresses.
     pub(super) vip: SocketAddr,
-    /// All addresses of the frontend that the question may mean.
+    /// All listen addresses of the frontend that the question can refer to.
     pub(super) fitting: Vec<SocketAddr>,
     pub(super) client: ClientAddr,
-    /// Route of the request in question.
+    /// Route of the request in question. `None` without a request.
     pub(super) asked: Option<AskedRoute>,
 }
 
 impl AskedPlace {
-    /// Client with its port, or with an arbitrary port if none was given.
+    /// Client's address and port. Uses an arbitrary port if the question contains none.
     pub(super) fn client_addr(&self) -> SocketAddr {
         SocketAddr::new(self.client.ip, self.client.port.unwrap_or(1))
     }
 
-    /// Key of the client's packets, if the port is known.
+    /// Flow key of the client's packets. `None` if the client's port is unknown.
     pub(super) fn key(&self) -> Option<FlowKey> {
         let client = SocketAddr::new(self.client.ip, self.client.port?);
         Some(FlowKey::new(self.frontend.config.protocol, client, self.vip))
@@ -125,10 +126,10 @@ fn goes_by_tuple(frontend: &Frontend) -> bool {
     config.algorithm.hashes() && is_by_tuple
 }
 
-/// Frontend, and the listen addresses that may be meant.
+/// Frontend, and those of its listen addresses that the question can refer to.
 type Meant = (Arc<Frontend>, Vec<SocketAddr>);
 
-/// Finds a frontend by its name, or its name and a port.
+/// Finds a frontend by its name, or by its name and a port. `None` if no frontend has the name.
 fn named(snapshot: &Snapshot, text: &str) -> Option<Result<Meant, Unanswerable>> {
     let called = |name: &str| snapshot.frontends.iter().find(|frontend| frontend.config.name == name);
     if let Some(frontend) = called(text) {
@@ -145,7 +146,7 @@ fn named(snapshot: &Snapshot, text: &str) -> Option<Result<Meant, Unanswerable>>
     Some(Ok((frontend.clone(), at_port)))
 }
 
-/// Finds a frontend by its listen address, or by a wildcard that includes the address.
+/// Finds a frontend by its listen address, or by a wildcard address that includes the address.
 fn at_address(snapshot: &Snapshot, text: &str) -> Result<Meant, Unanswerable> {
     let with_port = text.parse::<SocketAddr>().map(|addr| (addr.ip(), Some(addr.port())));
     let Ok((ip, port)) = with_port.or_else(|_| text.parse::<IpAddr>().map(|ip| (ip, None))) else {

@@ -1,4 +1,5 @@
-//! Route of a URL: for a request (mode `http`), or for a TLS connection to its host. Pure.
+//! Finds the route of a URL: for a request (mode `http`), or for a TLS connection to the URL's
+//! host. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,30 +13,30 @@ use convey_snapshot::{ClientScheme, Frontend, HttpAction, HttpRoute, Pool, Reque
 use super::question::AskedPlace;
 use super::{End, Unanswerable, sni};
 
-/// Request by its URL, parsed like the data path parses requests.
+/// Request by its URL. It is parsed in the same way as requests on the data path.
 #[derive(Debug, Clone)]
 pub struct AskedRequest {
     head: Arc<RequestHead>,
     scheme: ClientScheme,
 }
 
-/// Result of the route lookup.
+/// Route of a request, and its outcome.
 pub(super) struct AskedRoute {
     pub(super) says: String,
-    /// End of the request at the route; `None`: a server of the backend gets it.
+    /// Outcome if the request ends at the route. `None` if a server of the backend gets it.
     pub(super) end: Option<End>,
-    /// Request rate limits per source of the route.
+    /// Limits on request rates per source that apply to the route.
     pub(super) limits: Vec<AskedLimit>,
 }
 
-/// Request rate limit.
+/// Limit on the request rate of a source.
 pub(super) struct AskedLimit {
-    /// Subject of the limit: `route api.example/v1`.
+    /// Object that the limit belongs to, such as `route api.example/v1`.
     pub(super) of: String,
     pub(super) limit: RequestLimit,
 }
 
-/// Compares the parsed heads.
+/// Compares two requests by their text.
 impl PartialEq for AskedRequest {
     fn eq(&self, other: &AskedRequest) -> bool {
         self.to_string() == other.to_string()
@@ -47,7 +48,7 @@ impl Eq for AskedRequest {}
 impl FromStr for AskedRequest {
     type Err = String;
 
-    /// Parses `http://HOST/PATH` or `https://HOST/PATH`. Without a scheme it is http.
+    /// Parses `http://HOST/PATH` or `https://HOST/PATH`. The default scheme is http.
     fn from_str(text: &str) -> Result<AskedRequest, String> {
         let expected =
             || format!("URL: found {text:?}, expected one such as http://api.example.com/v1/items");
@@ -60,7 +61,7 @@ impl FromStr for AskedRequest {
         let mut head = BytesMut::from(&*format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         let read = HeadReader::default().request(&mut head, &HeadLimits::default());
         match read {
-            // An unsupported scheme leaves its colon in the host.
+            // If the scheme is not supported, the host ends with the scheme's colon.
             Ok(Some(head)) if !host.is_empty() && !host.ends_with(':') => {
                 Ok(AskedRequest { head: Arc::new(head), scheme })
             }
@@ -82,7 +83,7 @@ impl fmt::Display for AskedRequest {
 }
 
 impl AskedPlace {
-    /// The place with the route and the backend of this request.
+    /// Replaces the route and the backend by those of this request.
     pub(super) fn for_request(self, request: Option<&AskedRequest>) -> Result<AskedPlace, Unanswerable> {
         let Some(AskedRequest { head, scheme }) = request else { return Ok(self) };
         let config = &self.frontend.config;
@@ -122,7 +123,7 @@ impl AskedPlace {
         Ok(self.with_route(AskedRoute { says, end, limits }, pool))
     }
 
-    /// The place with this route and its backend.
+    /// Replaces the route and the backend by these.
     fn with_route(self, asked: AskedRoute, pool: Option<Arc<Pool>>) -> AskedPlace {
         let Frontend { config, pool: own, tls, sources, live, .. } = &*self.frontend;
         let frontend = Arc::new(Frontend {
@@ -138,8 +139,8 @@ impl AskedPlace {
         AskedPlace { frontend, asked: Some(asked), ..self }
     }
 
-    /// Request rate limits of this route, in the order of their checks. Requests without a server
-    /// do not count toward them.
+    /// Limits on request rates that apply to this route, in the order in which they are checked.
+    /// Requests that get no server do not count toward them.
     fn limits(&self, route: Option<&HttpRoute>) -> Vec<AskedLimit> {
         let Some(route) = route else { return Vec::new() };
         let of_route =
@@ -151,8 +152,8 @@ impl AskedPlace {
     }
 }
 
-/// Scheme by which a request with this scheme in its URL arrives at the frontend. With TLS all
-/// requests come by https; without TLS only requests of trusted proxies can.
+/// Scheme with which a request for a URL arrives at the frontend. With TLS, all requests arrive by
+/// https. Without TLS, a request can only be https if a trusted proxy sends it.
 fn scheme_at(config: &FrontendConfig, of_url: ClientScheme) -> ClientScheme {
     match (config.tls.is_some(), config.trusted_proxies.is_empty()) {
         (true, _) => ClientScheme::Https,

@@ -1,4 +1,4 @@
-//! Servers of a backend, and why each gets a client or does not. Pure.
+//! Explains for each server of a backend why it gets a client or not. Pure.
 
 use convey_api::ServerNote;
 use convey_model::{OverlayValue, ServerAddr, WHOLE};
@@ -42,7 +42,7 @@ pub(super) fn notes(
 
 fn share(pool: &Pool, index: usize) -> f64 {
     let server = &pool.servers[index];
-    // Algorithms that hash use the full weight.
+    // Algorithms that hash always use the full weight.
     let percent = if pool.config.algorithm.hashes() { WHOLE } else { server.health.percent };
     let counts = pool.is_eligible(index);
     f64::from(server.config.settings.weight) * f64::from(percent) * f64::from(u8::from(counts))

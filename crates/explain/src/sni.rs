@@ -13,11 +13,11 @@ use super::route::AskedRoute;
 /// Maximum number of routes that a step lists.
 const MAX_LISTED: usize = 8;
 
-/// Route of a client with this server name and without ALPN, and its backend. The text also lists
-/// the routes for clients with ALPN.
+/// Route of a client with this server name and without ALPN, and the route's backend. The text also
+/// describes clients with ALPN.
 pub(super) fn of_host(routes: &SniRoutes, host: &str) -> (AskedRoute, Option<Arc<Pool>>) {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    // Clients send no addresses as server name.
+    // Clients never send an IP address as server name.
     let name = Some(name).filter(|name| !name.starts_with('[') && name.parse::<IpAddr>().is_err());
     let route = routes.route(name, iter::empty());
     let asks = match name {
@@ -34,8 +34,8 @@ pub(super) fn of_host(routes: &SniRoutes, host: &str) -> (AskedRoute, Option<Arc
     (AskedRoute { says, end, limits: Vec::new() }, route.map(|route| route.pool.clone()))
 }
 
-/// Text about all routes, for a question without a server name, and the end of a connection
-/// without a route; `None`: it goes to the default backend.
+/// Describes all routes, for a question without a server name. Also returns the outcome for a
+/// connection without a route, or `None` if it goes to the default backend.
 pub(super) fn of_all(routes: &SniRoutes) -> (String, Option<End>) {
     let to = |route: &Arc<SniRoute>| format!("{} to backend {}", route.name, route.pool.config.name);
     let is_named =
@@ -55,7 +55,7 @@ fn takes(route: &SniRoute) -> String {
     format!("takes route {} to backend {}", route.name, route.pool.config.name)
 }
 
-/// Text about the routes by protocol (ALPN), where they differ from the route without ALPN.
+/// Describes the routes for ALPN protocols that differ from `without`, the route without ALPN.
 fn by_protocol(routes: &SniRoutes, name: Option<&str>, without: Option<&Arc<SniRoute>>) -> String {
     let mut protocols: Vec<&[u8]> = routes.routes().filter_map(|route| route.alpn.as_deref()).collect();
     protocols.sort_unstable();

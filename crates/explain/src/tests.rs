@@ -1,4 +1,5 @@
-//! Compares explanations with the data path: pools, and forwarders that process real packets.
+//! Compares explanations with the data path: with pools, and with forwarders that process real
+//! packets.
 
 mod flows;
 mod requests;
@@ -23,7 +24,7 @@ use super::*;
 
 const CLIENTS: usize = 10_000;
 
-/// Pool whose servers are in random states.
+/// Creates a pool whose servers are in random states.
 fn any_pool(rng: &mut Rng, algorithm: Algorithm, port: u16) -> Arc<Pool> {
     let config = BackendConfig {
         algorithm,
@@ -124,7 +125,8 @@ fn ten_thousand_clients_of_proxies_get_what_was_explained() {
     assert!(verdicts.len() == 3 && verdicts.values().all(|count| *count > 300), "{verdicts:?}");
 }
 
-/// Frontend of a packet mode, with servers on a link of which some are not resolved.
+/// Creates a frontend of a packet mode. Its servers are on a link, and some of their next hops are
+/// not resolved.
 fn any_packet_world(rng: &mut Rng, n: usize) -> (Snapshot, PacketFacts) {
     let mode = if rng.bool() { Mode::Passthrough } else { Mode::Dsr };
     let pool = any_pool(rng, Algorithm::ALL[n % Algorithm::ALL.len()], 80);
@@ -178,14 +180,15 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
         let (mut forwarded_before, mut asked) = (0, std::collections::BTreeSet::new());
         for port in 0..20 {
             let client = match rng.u8(0..12) {
-                // A server, an address of convey, and an address that no packet may have.
+                // Sometimes the client is a server, an address of convey, or an address that no
+                // packet may have.
                 0 => ([10, 0, 0, rng.u8(11..18)], 80 + port % 2).into(),
                 1 => ([192, 0, 2, 2], 4_000 + port).into(),
                 2 => ([127, 0, 0, 1], 4_000 + port).into(),
                 _ => any_client(rng, 4_000 + port),
             };
             if !asked.insert(client) {
-                // The client already has a flow.
+                // A flow of this client exists already.
                 continue;
             }
             let sources = ExplainSources { plan: Some(&plan), packets: Some(&facts), ..of(&snapshot) };
@@ -193,8 +196,8 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
             let mut syn = TestPacket::from(client.to_string()).to("192.0.2.1:80").syn().bytes();
             let headers = parse(&syn);
             let verdict = forwarder.handle_frame(&mut Frame::new(&mut syn, &headers), &plan, now);
-            // A connection that is not open yet may then be evicted for the client; the answer
-            // notes that.
+            // The data path may evict a connection that is not open yet in favour of the client.
+            // The explanation mentions this.
             if said.reason.as_deref() == Some("max_connections") && forwarded_before > 0 {
                 assert_eq!(said.depends_on, Some(Dependence::Moment));
                 *reasons.entry("may give way").or_default() += 1;

@@ -1,4 +1,4 @@
-//! Explanation as lines for a terminal. Pure.
+//! Formats an explanation for a terminal. Pure.
 
 use convey_api::{ClientVerdict, Explanation, ServerNote};
 

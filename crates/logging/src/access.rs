@@ -1,5 +1,5 @@
-//! Writer of the access log: a thread polls for records twenty times a second, so that the data
-//! path never wakes it.
+//! Writer of the access log. A thread polls for records every 50 ms, so that the data path never
+//! has to wake it.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,16 +18,16 @@ use super::{FLUSH_TIMEOUT, now as wall_clock};
 /// Interval between polls for records.
 const WRITE_EVERY: Duration = Duration::from_millis(50);
 
-/// Size of a write, in bytes.
+/// Size of one write, in bytes.
 const BATCH: usize = 1 << 16;
 
-/// Minimum time between two log lines about lost records.
+/// Minimum interval between log lines about lost records.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 
-/// Maximum number of records written between two polls for commands.
+/// Maximum number of records written before the next poll for commands.
 const MAX_AT_ONCE: usize = 1 << 14;
 
-/// Access log, and its writer thread once the log is on.
+/// Access log, with its writer thread once the log is turned on.
 #[derive(Debug, Clone)]
 pub struct AccessWriter(Arc<Inner>);
 
@@ -41,31 +41,30 @@ struct Inner {
 
 #[derive(Debug)]
 enum WriterCommand {
-    /// Sets the format, and the sink if that changes; `None`: turns the log off.
+    /// Sets the format, and replaces the sink if a new one is given. `None` turns the log off.
     Follow(Option<(Format, Option<LogSink>)>),
     /// Reopens the file.
     Reopen,
-    /// Sends a notice once all queued records are written.
+    /// Sends a notification once all queued records are written.
     Flush(SyncSender<()>),
 }
 
 impl AccessWriter {
-    /// Creates a writer that is off. `now` is the clock of the records.
+    /// Creates a writer that is turned off. `now` is the clock for the times in records.
     pub fn new(now: fn() -> Timestamp) -> AccessWriter {
         let log = Arc::new(AccessLog::new(now));
         AccessWriter(Arc::new(Inner { log, commands: Mutex::default(), leaves: Arc::default() }))
     }
 
-    /// Sending end for the data path.
+    /// Sending end of the queue, for the data path.
     pub fn log(&self) -> Arc<AccessLog> {
         self.0.log.clone()
     }
 
-    /// Turns the log on: writes one in `one_in` records, in this format; `sink` is the new
-    /// sink, if that changes.
+    /// Turns the log on: writes one in `one_in` records, in this format. If `sink` is set, it
+    /// replaces the current sink.
     ///
-    /// # Errors
-    /// The thread cannot be started: no lines are written.
+    /// # Errors The writer thread cannot be started. No lines are written then.
     pub fn turn_on(&self, format: Format, sink: Option<LogSink>, one_in: u32) -> io::Result<()> {
         let Inner { log, commands, leaves } = &*self.0;
         let mut commands = commands.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,12 +93,12 @@ impl AccessWriter {
         }
     }
 
-    /// Reopens the log file, if the sink is a file.
+    /// Reopens the log file. Does nothing if the sink is not a file.
     pub fn reopen(&self) {
         self.send(WriterCommand::Reopen);
     }
 
-    /// Waits until all queued records are written, for at most a second, and logs losses.
+    /// Waits until all queued records are written, at most one second, and logs losses.
     pub fn flush(&self) {
         let (done, is_done) = mpsc::sync_channel(1);
         if self.send(WriterCommand::Flush(done)) {
@@ -111,7 +110,7 @@ impl AccessWriter {
         }
     }
 
-    /// Sends a command; returns whether the thread receives it.
+    /// Sends a command. Returns false if no writer thread runs.
     fn send(&self, command: WriterCommand) -> bool {
         let commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
         commands.as_ref().is_some_and(|commands| commands.send(command).is_ok())
@@ -123,19 +122,19 @@ struct Writer {
     log: Arc<AccessLog>,
     records: Records,
     leaves: Arc<AtomicU32>,
-    /// Format and sink; `None`: the log is off.
+    /// Format and sink. `None` while the log is off.
     out: Option<(Format, LogSink)>,
     failing: Failing,
 }
 
-/// State of the log lines about write failures.
+/// State of write failures, for log lines about them.
 #[derive(Debug)]
 struct Failing {
     /// Number of lost lines since the last success.
     lost: u64,
     log_limit: LogLimit<Timestamp>,
     is_told: bool,
-    /// Whether the writer gave up a stalled reader.
+    /// Whether the writer stopped writing to a reader that stalled.
     is_stalled: bool,
 }
 
@@ -165,7 +164,7 @@ impl Writer {
     fn obey(&mut self, command: WriterCommand) {
         match command {
             WriterCommand::Follow(wanted) => {
-                // Earlier lines go to the earlier sink.
+                // Write earlier lines to the earlier sink first.
                 self.write_what_waits();
                 let before = self.out.take();
                 if wanted.as_ref().is_none_or(|(_, sink)| sink.is_some()) {
@@ -194,7 +193,7 @@ impl Writer {
         }
     }
 
-    /// Returns whether the queue is empty.
+    /// Writes queued records. Returns whether the queue is empty.
     fn write_what_waits(&mut self) -> bool {
         let mut lines = String::new();
         let (now, wall) = (self.log.now(), wall_clock());
@@ -253,7 +252,7 @@ impl Failing {
     }
 }
 
-/// Wall-clock time of a record's end.
+/// Wall-clock time at which the record's connection ended.
 fn wall_time(record: &Record, now: Timestamp, wall: SystemTime) -> SystemTime {
     wall.checked_sub(now.since(record.ended)).unwrap_or(wall)
 }

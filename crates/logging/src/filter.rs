@@ -1,30 +1,30 @@
-//! Filter of log lines: a level for all modules, and one for each module that `RUST_LOG` names.
+//! Filter for log lines, with a default level and a level for each module that `RUST_LOG` names.
 
 use convey_config::{LogLevel, parse_log_level};
 use log::{LevelFilter, Metadata};
 
-/// Verbose modules, limited unless `RUST_LOG` names them. `notify` reports every removed directory,
-/// which makes convey check the file anyway.
+/// Verbose modules, whose levels are limited unless `RUST_LOG` names them. For example, `notify`
+/// warns of every removed directory, although convey checks the file in this case anyway.
 const NOISY: [(&str, LevelFilter); 2] = [("notify", LevelFilter::Error), ("rustls", LevelFilter::Error)];
 
 /// Levels of the log lines that are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LogFilter {
     all: LevelFilter,
-    /// Levels by prefix of a module's path; the longest match applies.
+    /// Levels by prefix of the module path. The longest matching prefix applies.
     modules: Vec<(String, LevelFilter)>,
 }
 
 impl LogFilter {
-    /// Level for all modules without a level of their own.
+    /// Creates a filter. `level` applies to all modules without a level of their own.
     pub(super) fn new(level: LogLevel, variable: &Variable) -> LogFilter {
         let noisy = NOISY.map(|(module, level)| (module.to_owned(), level));
-        // With equal prefixes, the last one applies.
+        // For equal prefixes, the last entry applies, so `variable` overrides `NOISY`.
         let modules = noisy.into_iter().chain(variable.modules.iter().cloned());
         LogFilter { all: level_filter(level), modules: modules.collect() }
     }
 
-    /// Whether a line is written.
+    /// Whether a line with this metadata is written.
     pub(super) fn allows(&self, metadata: &Metadata<'_>) -> bool {
         let fits = |module: &str| {
             let rest = metadata.target().strip_prefix(module);
@@ -35,25 +35,25 @@ impl LogFilter {
         metadata.level() <= own.unwrap_or(self.all)
     }
 
-    /// Most verbose level of any module.
+    /// The most verbose level of all modules.
     pub(super) fn most(&self) -> LevelFilter {
         self.modules.iter().map(|(_, level)| *level).chain([self.all]).max().unwrap_or(self.all)
     }
 }
 
-/// Value of `RUST_LOG`: `debug`, or `convey_proxy=debug,warn`.
+/// Parsed value of `RUST_LOG`, such as `debug` or `convey_proxy=debug,warn`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Variable {
-    /// Level for all modules; `None`: not set.
+    /// Level for all modules. `None` if the value does not set one.
     pub(super) level: Option<LogLevel>,
     modules: Vec<(String, LevelFilter)>,
-    /// Invalid parts of the value, one line each. The other parts apply.
+    /// Invalid parts of the value, one per line. The other parts still apply.
     pub(super) problems: Vec<String>,
 }
 
 impl Variable {
-    /// Parses the value of the variable. A word that is not a level is never taken as a module's
-    /// name: that would silence all other modules.
+    /// Parses the value of the variable. An unknown level is reported as a problem. It is never
+    /// taken for a module's name, because that would silence all other modules.
     pub(super) fn parse(text: &str) -> Variable {
         let mut variable = Variable::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {

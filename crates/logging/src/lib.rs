@@ -1,6 +1,6 @@
-//! Log: lines go to a queue that one thread writes, so that a stalled reader blocks no other
-//! thread. A full queue drops lines and counts them; the log reports the count once the reader
-//! continues.
+//! The log. A separate thread writes lines from a queue, so that a stalled reader blocks no other
+//! thread. If the queue is full, lines are dropped and counted. Once the reader continues, the log
+//! reports the number of dropped lines.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access;
@@ -37,29 +37,29 @@ use self::filter::{LogFilter, Variable};
 use self::line::Look;
 use self::queue::LineQueue;
 
-/// Maximum wait for a reader at the end of the program.
+/// Maximum wait for the reader of the log when the program ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Current level, as an index of [`LogLevel::ALL`].
 static LEVEL: AtomicUsize = AtomicUsize::new(LogLevel::Info as usize);
 
-/// Current log level: the least important lines that are written. `RUST_LOG` may override it for
-/// modules.
+/// Current level of the log: less important lines are not written. `RUST_LOG` may set other levels
+/// for modules.
 pub fn level() -> LogLevel {
     LogLevel::ALL.get(LEVEL.load(Ordering::Relaxed)).copied().unwrap_or_default()
 }
 
-/// Log of the program.
+/// Log of the program. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Log(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Queue of the writer thread; `None`: the thread could not start, and lines go straight to
+    /// Queue of the writer thread. `None` if the thread could not start; lines then go directly to
     /// standard error.
     queue: Option<Arc<LineQueue>>,
     style: ArcSwap<LogStyle>,
-    /// Whether lines go elsewhere than to standard error.
+    /// Whether the log is written to a sink other than standard error.
     is_elsewhere: AtomicBool,
     /// Level from the command line.
     level: Option<LogLevel>,
@@ -72,7 +72,7 @@ struct Shared {
 struct WantedLog {
     /// Settings from the file.
     file: convey_config::LogConfig,
-    /// Level that an operator set; it overrides all others.
+    /// Override of the level by an operator. It takes precedence over all other levels.
     said: Option<LogLevel>,
 }
 
@@ -85,8 +85,9 @@ struct LogStyle {
 }
 
 impl Log {
-    /// Starts the log, on standard error. `level` comes from the command line. It overrides
-    /// `RUST_LOG`, which overrides the file's level; that applies from `Log::follow` on.
+    /// Starts the log on standard error. `level` comes from the command line and takes precedence
+    /// over `RUST_LOG`, which takes precedence over the level in the file. The file applies once
+    /// `Log::follow` is called.
     pub fn start(level: Option<LogLevel>) -> Log {
         let variable = match (level, env::var("RUST_LOG")) {
             (Some(_), _) | (None, Err(VarError::NotPresent)) => Variable::default(),
@@ -109,14 +110,14 @@ impl Log {
         };
         let log = Log(Arc::new(shared));
         log.tell_of_panics();
-        // Otherwise another logger is already set, which only happens in tests.
+        // An error means that another logger is already set, which only happens in tests.
         let _ = log::set_boxed_logger(Box::new(log.clone()));
         log::set_max_level(most);
         log.0.variable.problems.iter().for_each(|problem| log::warn!("{problem}"));
         log
     }
 
-    /// Applies the settings of the file; `sink` is the new sink, if that changes.
+    /// Applies the settings of the file. If `sink` is set, it replaces the current sink.
     pub fn follow(&self, wanted: &convey_config::LogConfig, sink: Option<LogSink>) {
         let Shared { queue, is_elsewhere, wanted: wants, .. } = &*self.0;
         if let (Some(queue), Some(sink)) = (queue, sink) {
@@ -128,7 +129,8 @@ impl Log {
         self.restyle(&wants);
     }
 
-    /// Sets the level of an operator; `None`: command line, `RUST_LOG` and file apply again.
+    /// Sets or removes an operator's override of the level. With `None`, the command line,
+    /// `RUST_LOG` and the file apply again.
     pub fn set_level(&self, said: Option<LogLevel>) {
         let mut wants = self.0.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut wants.said, said) != said {
@@ -144,14 +146,15 @@ impl Log {
         style.store(Arc::new(next));
     }
 
-    /// Reopens the log file, if the sink is a file.
+    /// Reopens the log file. Does nothing if the sink is not a file.
     pub fn reopen(&self) {
         if let Some(queue) = &self.0.queue {
             queue.reopen();
         }
     }
 
-    /// Writes the reason why the program ends, as its own line; to standard error, too.
+    /// Writes the reason why the program ends, on a line of its own. If the log goes elsewhere,
+    /// writes it to standard error too.
     pub fn say(&self, line: impl fmt::Display) {
         let words = self.0.style.load().look.last_words(&line, now());
         match &self.0.queue {
@@ -163,15 +166,15 @@ impl Log {
         }
     }
 
-    /// Waits until all lines are written, for at most a second.
+    /// Waits until all lines are written, at most one second.
     pub fn flush(&self) {
         if let Some(queue) = &self.0.queue {
             queue.flush(FLUSH_TIMEOUT);
         }
     }
 
-    /// Logs panics. A panic of one connection ends its task, and is counted. Any other panic ends
-    /// the program, because all connections need its thread.
+    /// Installs a hook that logs panics. A panic of a connection ends only its task and is counted.
+    /// Any other panic ends the program, because all connections need its thread.
     fn tell_of_panics(&self) {
         if self.0.queue.is_some() {
             let log = self.clone();
@@ -224,14 +227,15 @@ impl LogStyle {
     }
 }
 
-/// Whether a stream leads to the journal of systemd: `JOURNAL_STREAM` has its device and inode
-/// (systemd.exec(5)).
+/// Whether a stream is connected to the systemd journal. `JOURNAL_STREAM` contains the device and
+/// inode of the journal's stream (systemd.exec(5)).
 fn is_journal(stream: impl AsFd) -> bool {
     let Ok(found) = fstat(stream) else { return false };
     env::var("JOURNAL_STREAM").is_ok_and(|journal| journal == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
-/// Whether to write colours; a queue hides whether a terminal reads the lines.
+/// Whether lines are colored. It must be decided here because lines pass through a queue, which
+/// hides whether a terminal displays them.
 fn has_colours() -> bool {
     match env::var("RUST_LOG_STYLE").as_deref() {
         Ok("always") => true,
@@ -240,12 +244,12 @@ fn has_colours() -> bool {
     }
 }
 
-/// Writes to standard error, which may be full or closed.
+/// Writes to standard error. Ignores errors, because standard error may be full or closed.
 fn to_stderr(words: &str) {
     let _ = stderr().write_all(words.as_bytes());
 }
 
-/// Writes to standard error, unless its reader stalls.
+/// Writes to standard error, but not if that would block.
 fn say_at_once(words: &str) {
     let stderr = stderr();
     let at_once = Timespec::default();
@@ -255,7 +259,7 @@ fn say_at_once(words: &str) {
     }
 }
 
-/// Message of a panic, like that of Rust's default hook.
+/// Message of a panic, in the format of Rust's default hook.
 fn words_of(panic: &PanicHookInfo<'_>) -> String {
     let thread = thread::current();
     let thread = thread.name().unwrap_or("<unnamed>");
@@ -287,7 +291,7 @@ mod tests {
 
     use super::*;
 
-    /// Environment variable that makes the process panic.
+    /// Environment variable that makes the test's child process panic.
     const PANICS: &str = "CONVEY_TEST_PANICS";
 
     #[test]

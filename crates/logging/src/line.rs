@@ -1,4 +1,4 @@
-//! Format of log lines.
+//! Formats log lines.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -12,14 +12,14 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Look {
     pub(super) format: LogFormat,
-    /// Whether lines go to the journal, which has time and level as separate fields.
+    /// Whether lines go to the journal, which stores time and level in separate fields.
     pub(super) is_for_journal: bool,
     pub(super) has_colours: bool,
-    /// Prefix of each line, which clears the demo's live line.
+    /// Text before each line, which erases the demo's live line.
     pub(super) clear: &'static str,
 }
 
-/// Log line in JSON.
+/// Log line as JSON.
 #[derive(Serialize)]
 struct Json<'a> {
     #[serde(serialize_with = "timestamp")]
@@ -31,7 +31,7 @@ struct Json<'a> {
 }
 
 impl Look {
-    /// Formats a record as a line, with its end of line.
+    /// Formats a record as a line that ends with a newline.
     pub(super) fn line(&self, record: &Record<'_>, time: SystemTime) -> String {
         let (level, text) = (record.level(), record.args());
         match self.format {
@@ -45,7 +45,7 @@ impl Look {
         }
     }
 
-    /// Formats the reason why the program ends: as text, without time and level.
+    /// Formats the reason why the program ends. In text format, it has no time and level.
     pub(super) fn last_words(&self, text: &dyn fmt::Display, time: SystemTime) -> String {
         match self.format {
             LogFormat::Json => self.json(Level::Error, None, text.to_string(), time),
@@ -66,7 +66,7 @@ fn timestamp<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S
     serializer.collect_str(&format_rfc3339_millis(*time))
 }
 
-/// Prefix of a level for the journal (sd-daemon(3)).
+/// Prefix that gives a line its level in the journal (sd-daemon(3)).
 fn prefix(level: Level) -> &'static str {
     match level {
         Level::Error => "<3>",
@@ -76,8 +76,8 @@ fn prefix(level: Level) -> &'static str {
     }
 }
 
-/// Prefixes each line of a text, as each becomes an entry of the journal with the level of the
-/// whole.
+/// Puts the level's prefix before each line of a text. Each line becomes an entry of the journal,
+/// with the level of the whole text.
 fn with_prefix(level: Level, text: &str) -> String {
     let lines = text.lines().filter(|line| !line.is_empty());
     lines.map(|line| format!("{}{line}\n", prefix(level))).collect()

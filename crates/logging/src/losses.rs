@@ -1,5 +1,5 @@
-//! Notices about log lines that could not be written: at once on standard error, and with their
-//! number in the log once it can be written again.
+//! Notices about log lines that could not be written. The first loss is reported immediately on
+//! standard error. Once a write succeeds again, the log reports the number of lost lines.
 
 use std::fmt::Display;
 use std::mem::take;
@@ -11,11 +11,11 @@ use super::sink::Lost;
 pub(super) struct Losses {
     lines: u64,
     why: String,
-    /// Whether the log has a line about the losses, which may be lost as well.
+    /// Whether the log contains a notice about the losses. This notice may be lost as well.
     is_told: bool,
 }
 
-/// Destination of a notice.
+/// Text of a notice, by its destination.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LossNotice {
     OnStderr(String),
@@ -23,11 +23,12 @@ pub(super) enum LossNotice {
 }
 
 impl Losses {
-    /// Returns the notice that follows a write to a `place`, successful or not.
+    /// Returns the notice to write after a write to `place` that succeeded or failed. `None` if no
+    /// notice is due.
     pub(super) fn after(&mut self, written: &Result<(), Lost>, place: impl Display) -> Option<LossNotice> {
         let Err(Lost { lines, error }) = written else { return self.after_success() };
         let is_first = self.lines == 0;
-        // The notice itself does not count as a lost line.
+        // If the notice itself was lost, it does not count as a lost line.
         self.lines += lines.saturating_sub(take(&mut self.is_told).into());
         self.why = error.to_string();
         is_first.then(|| {
@@ -71,7 +72,7 @@ mod tests {
             Some(LossNotice::InLog(text))
         };
         assert_eq!(after(Ok(())), told(5));
-        // The notice is lost with two other lines.
+        // The notice and two other lines are lost.
         assert_eq!(after(lost(3)), None);
         assert_eq!(after(Ok(())), told(7));
         assert_eq!([after(Ok(())), after(Ok(()))], [None, None]);

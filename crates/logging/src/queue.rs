@@ -1,4 +1,4 @@
-//! Queue of log lines: bounded, with the thread that empties it.
+//! Bounded queue of log lines, and the thread that writes them.
 
 use std::mem::{replace, take};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +10,14 @@ use super::losses::{LossNotice, Losses};
 use super::say_at_once;
 use super::sink::LogSink;
 
-/// Maximum size of queued lines, in bytes: some thousand lines, as many as the loss of all servers
-/// of a large pool causes.
+/// Maximum size of all queued lines, in bytes. It has room for some thousand lines, as many as the
+/// loss of all servers of a large pool causes.
 const MAX_WAITING: usize = 1 << 20;
 
-/// Number of lines that were dropped.
+/// Number of log lines that were dropped because the queue was full.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Number of log lines that were dropped so far.
+/// Number of log lines that have been dropped because the queue was full.
 pub fn dropped_lines() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
@@ -31,12 +31,12 @@ pub(super) struct LineQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     waiting: Vec<u8>,
-    /// Number of lines dropped since the thread last took lines; all queued lines are older than
+    /// Number of lines dropped since the thread last took lines. All queued lines are older than
     /// the dropped ones.
     dropped: u64,
-    /// Pending change of the sink, and the number of queued bytes to write before it.
+    /// Pending change of the sink, with the number of queued bytes to write before the change.
     change: Option<(usize, SinkChange)>,
-    /// Whether the thread is writing the lines that it took.
+    /// Whether the thread is still writing lines that it has taken.
     writing: bool,
 }
 
@@ -49,10 +49,10 @@ enum SinkChange {
     Replace(LogSink),
 }
 
-/// Work that the thread takes at once.
+/// Work that the thread takes from the queue in one step.
 struct Work {
     lines: Vec<u8>,
-    /// Number of lines dropped after these.
+    /// Number of lines that were dropped after `lines`.
     dropped: u64,
     change: Option<SinkChange>,
 }
@@ -66,7 +66,7 @@ impl LineQueue {
         Ok(queue)
     }
 
-    /// Queues a line; never waits for the reader.
+    /// Queues a line, or drops it if the queue is full. Never blocks.
     pub(super) fn put(&self, line: &[u8]) {
         let mut state = self.lock();
         if state.dropped > 0 || state.waiting.len() + line.len() > MAX_WAITING {
@@ -79,28 +79,28 @@ impl LineQueue {
         self.changed.notify_all();
     }
 
-    /// Queues the reason why the program ends, which always fits.
+    /// Queues the reason why the program ends, even if the queue is full.
     pub(super) fn put_last(&self, lines: &[u8]) {
         self.lock().waiting.extend_from_slice(lines);
         self.changed.notify_all();
     }
 
-    /// Reopens the file, once the queued lines are written.
+    /// Reopens the file once the lines that are queued now are written.
     pub(super) fn reopen(&self) {
         self.lock().change_with(|change| change.unwrap_or(SinkChange::Reopen));
         self.changed.notify_all();
     }
 
-    /// Replaces the sink, once the queued lines are written.
+    /// Replaces the sink once the lines that are queued now are written.
     pub(super) fn replace(&self, sink: LogSink) {
         self.lock().change_with(|_| SinkChange::Replace(sink));
         self.changed.notify_all();
     }
 
-    /// Waits until all lines are written, for at most `patience`.
+    /// Waits until all lines are written, at most `patience`.
     pub(super) fn flush(&self, patience: Duration) {
         let is_busy = |state: &mut QueueState| state.writing || !state.waiting.is_empty();
-        // A timeout makes no difference: the program ends.
+        // After a timeout, lines may be left. The program ends anyway.
         drop(self.changed.wait_timeout_while(self.lock(), patience, is_busy));
     }
 
@@ -113,7 +113,7 @@ impl LineQueue {
         state.writing = true;
         let (before, change) = state.change.take().unzip();
         let later = before.map_or_else(Vec::new, |before| state.waiting.split_off(before));
-        // The dropped lines are younger than all queued lines.
+        // Dropped lines are newer than all queued lines.
         let dropped = if later.is_empty() { take(&mut state.dropped) } else { 0 };
         Work { lines: replace(&mut state.waiting, later), dropped, change }
     }
@@ -149,7 +149,7 @@ impl LineQueue {
         }
     }
 
-    /// Whether another sink is about to replace this one.
+    /// Whether a replacement of this sink is pending.
     fn is_left(&self) -> bool {
         matches!(self.lock().change, Some((_, SinkChange::Replace(_))))
     }
@@ -160,7 +160,7 @@ impl LineQueue {
 }
 
 impl QueueState {
-    /// Changes the sink for the lines that follow.
+    /// Adds a change of the sink. It applies after the lines that are queued now.
     fn change_with(&mut self, change: impl FnOnce(Option<SinkChange>) -> SinkChange) {
         let (before, pending) = self.change.take().unzip();
         self.change = Some((before.unwrap_or(self.waiting.len()), change(pending)));
@@ -259,7 +259,7 @@ mod tests {
     fn an_outlet_whose_reader_stalls_is_left_for_another() {
         let (queue, _stalls) = started();
         let (new, writer) = pipe().unwrap();
-        // More than the pipe's capacity.
+        // This is more than the capacity of the pipe.
         (0..200).for_each(|_| queue.put(&[[b'a'; 1023].as_slice(), b"\n"].concat()));
         queue.replace(LogSink::Stream(File::from(OwnedFd::from(writer)).into()));
         queue.put(b"after\n");

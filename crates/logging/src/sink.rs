@@ -1,4 +1,4 @@
-//! Sinks of log lines: standard error or output, a file, or the journal.
+//! Sinks for log lines: standard error, standard output, a file, or the journal.
 
 use std::fmt;
 use std::fs::File;
@@ -15,51 +15,51 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, open};
 use rustix::io::Errno;
 
-/// Socket of the journal (systemd.journal-fields(7), "Native Journal Protocol").
+/// Path of the journal's socket (systemd.journal-fields(7), "Native Journal Protocol").
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// Maximum length of a journal line; longer lines are cut, as the journal's socket accepts no more
-/// than its buffer at once.
+/// Maximum length of a journal line, in bytes. Longer lines are truncated, because the journal's
+/// socket accepts no datagram larger than its buffer.
 const MAX_JOURNAL_LINE: usize = 32 << 10;
 
-/// Time limit for opening a file: a disk may never answer.
+/// Upper bound for opening a file: a disk may never respond.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Interval of the checks whether to give up a stalled reader.
+/// Interval between checks whether to give up a stalled reader.
 const STALL: Duration = Duration::from_secs(1);
 
-/// Bytes that a pipe accepts without blocking once it is writable (`PIPE_BUF`).
+/// Number of bytes that a writable pipe accepts without blocking (`PIPE_BUF`).
 const PIECE: usize = 4096;
 
-/// Destination of whole log lines.
+/// Destination of log lines.
 #[derive(Debug)]
 pub enum LogSink {
-    /// Stream of another owner, such as standard error; it is never reopened.
+    /// Stream that convey did not open, such as standard error. It is never reopened.
     Stream(LogFile),
     /// File that convey opened.
     File {
-        /// Path at which the file is opened again.
+        /// Path at which the file is reopened.
         path: PathBuf,
         /// The open file.
         lines: LogFile,
     },
     /// The journal of systemd.
     Journal {
-        /// Unconnected socket that sends datagrams.
+        /// Unconnected socket for sending datagrams.
         socket: UnixDatagram,
         /// Path of the journal's socket.
         path: PathBuf,
     },
 }
 
-/// Log file, and whether its last line is complete.
+/// Open log file or stream, with the flag whether its last line is incomplete.
 #[derive(Debug)]
 pub struct LogFile {
     file: File,
     is_torn: bool,
 }
 
-/// Lost lines, and the reason.
+/// Number of lost lines, and the reason.
 #[derive(Debug)]
 pub(super) struct Lost {
     pub(super) lines: u64,
@@ -83,13 +83,13 @@ impl From<File> for LogFile {
 }
 
 impl LogSink {
-    /// Standard error. Bypasses `std::io::Stderr`, which would hold its lock while the reader
-    /// stalls.
+    /// Sink for standard error. It bypasses `std::io::Stderr`, which would hold its lock while the
+    /// reader stalls.
     pub(super) fn stderr() -> io::Result<LogSink> {
         stream(stderr().as_fd())
     }
 
-    /// Opens the configured sink; waits at most two seconds for a file.
+    /// Opens the configured sink. Waits at most two seconds for a file.
     pub fn open(output: &LogOutput) -> io::Result<LogSink> {
         match output {
             LogOutput::Stderr => LogSink::stderr(),
@@ -102,8 +102,8 @@ impl LogSink {
         }
     }
 
-    /// Checks whether [`LogSink::open`] would succeed now. Creates no file, as that would belong to
-    /// the caller's user.
+    /// Checks whether [`LogSink::open`] would succeed now. Creates no file, because the file would
+    /// belong to the user of the caller.
     pub fn try_out(output: &LogOutput) -> io::Result<()> {
         match output {
             LogOutput::File(path) => in_time(path.clone(), try_to_open),
@@ -111,7 +111,7 @@ impl LogSink {
         }
     }
 
-    /// Reopens a file, which may have been moved (log rotation). On failure the old file stays.
+    /// Reopens a file, which log rotation may have moved. If this fails, the old file stays in use.
     /// Returns whether the sink is a file.
     pub(super) fn reopen(&mut self) -> io::Result<bool> {
         let LogSink::File { path, lines } = self else { return Ok(false) };
@@ -119,10 +119,10 @@ impl LogSink {
         Ok(true)
     }
 
-    /// Writes lines. While the reader stalls, calls `gives_up` once a second.
+    /// Writes lines. While the reader stalls, calls `gives_up` once per second, and stops if it
+    /// returns true.
     ///
-    /// # Errors
-    /// Lines were lost: the reader is gone, or the disk is full.
+    /// # Errors Lines were lost: the reader is gone or was given up, or the disk is full.
     pub(super) fn write(&mut self, lines: &[u8], gives_up: impl Fn() -> bool) -> Result<(), Lost> {
         match self {
             LogSink::Stream(out) => out.write(lines, PIECE, gives_up),
@@ -133,7 +133,7 @@ impl LogSink {
 }
 
 impl LogFile {
-    /// Writes lines, `piece` bytes at once.
+    /// Writes lines, at most `piece` bytes per write. First completes a torn line.
     fn write(&mut self, lines: &[u8], piece: usize, gives_up: impl Fn() -> bool) -> Result<(), Lost> {
         if self.is_torn {
             self.write_all(b"\n", piece, &gives_up).map_err(|(_, error)| lost(lines, error))?;
@@ -141,7 +141,7 @@ impl LogFile {
         self.write_all(lines, piece, gives_up).map_err(|(rest, error)| lost(rest, error))
     }
 
-    /// Returns the part that was not written.
+    /// Writes all bytes. The error contains the part that was not written.
     fn write_all<'a>(
         &mut self,
         mut bytes: &'a [u8],
@@ -149,7 +149,7 @@ impl LogFile {
         gives_up: impl Fn() -> bool,
     ) -> Result<(), (&'a [u8], io::Error)> {
         while !bytes.is_empty() {
-            // A file that another process has opened may block.
+            // A pipe or terminal that another process has opened may be in blocking mode.
             let written = match piece < usize::MAX && !self.has_room() {
                 true => Err(ErrorKind::WouldBlock.into()),
                 false => self.file.write(&bytes[..bytes.len().min(piece)]),
@@ -171,7 +171,8 @@ impl LogFile {
         Ok(())
     }
 
-    /// Waits until the file is writable, for at most a second. Errors are left to the write.
+    /// Waits until the file is writable, at most one second. Returns false after a timeout. Errors
+    /// are left to the next write.
     fn has_room(&self) -> bool {
         let patience = Timespec { tv_sec: STALL.as_secs() as i64, tv_nsec: 0 };
         let mut room = [PollFd::new(&self.file, PollFlags::OUT)];
@@ -189,8 +190,8 @@ fn stream(descriptor: BorrowedFd<'_>) -> io::Result<LogSink> {
 
 fn journal(path: &Path) -> io::Result<LogSink> {
     let socket = UnixDatagram::unbound()?;
-    // A connection shows whether the journal exists. The unconnected socket survives a restart of
-    // the journal.
+    // This connection only checks that the journal exists. The unconnected socket keeps working
+    // after a restart of the journal.
     UnixDatagram::unbound()?.connect(path)?;
     Ok(LogSink::Journal { socket, path: path.to_owned() })
 }
@@ -203,14 +204,14 @@ fn in_time<T: Send + 'static>(path: PathBuf, open: fn(&Path) -> io::Result<T>) -
     opened.recv_timeout(OPEN_TIMEOUT).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }
 
-/// Flags that avoid waiting for a reader, if the file is a pipe.
+/// Flags for opening a file. If the file is a pipe, the open does not wait for a reader.
 const FLAGS: OFlags = OFlags::WRONLY.union(OFlags::APPEND).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
 fn open_file(path: &Path) -> io::Result<File> {
     Ok(File::from(open(path, FLAGS | OFlags::CREATE, Mode::RUSR | Mode::WUSR | Mode::RGRP)?))
 }
 
-/// Checks that the file can be written, or created in its folder.
+/// Checks that the file can be written, or can be created in its folder.
 fn try_to_open(path: &Path) -> io::Result<()> {
     match open(path, FLAGS, Mode::empty()) {
         Err(Errno::NOENT) => {
@@ -221,7 +222,7 @@ fn try_to_open(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Sends each line to the journal; a level may precede the line (`<6>`).
+/// Sends each line to the journal. A line may begin with a level, such as `<6>`.
 fn tell_journal(socket: &UnixDatagram, path: &Path, lines: &[u8]) -> Result<(), Lost> {
     let mut lost: Option<Lost> = None;
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
@@ -329,10 +330,10 @@ mod tests {
     #[test]
     fn stalled_reader_is_abandoned_and_later_text_starts_a_new_line() {
         let (mut reader, writer) = pipe().unwrap();
-        // Two pages: a pipe of one page counts as full once it has a byte.
+        // Use two pages: a pipe of one page counts as full once it contains a byte.
         let size = fcntl_setpipe_size(&writer, 8192).unwrap();
         let mut lines: LogFile = File::from(OwnedFd::from(writer)).into();
-        // The line ends beyond the pipe's capacity.
+        // The end of the line exceeds the capacity of the pipe.
         let line = [vec![b'a'; size + 9], b"\nlost\n".to_vec()].concat();
         assert_eq!(lines.write(&line, PIECE, || true).unwrap_err().lines, 2);
         let mut read = vec![0; size];

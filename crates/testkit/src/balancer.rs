@@ -1,4 +1,4 @@
-//! Runs the program under test.
+//! Runs convey, the program under test.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ use super::{Loopback, Process, ask, wait_for, whole_lines};
 pub struct BalancerProcess {
     process: Process,
     directory: PathBuf,
-    /// Name of its configuration file.
+    /// File name of its configuration.
     file: &'static str,
     stats: SocketAddr,
 }
@@ -41,24 +41,24 @@ impl Fds {
     }
 }
 
-/// Command for the program under test: `CONVEY_BIN`, or the binary that cargo built beside this
+/// Command for the program under test: `CONVEY_BIN`, or the binary that cargo built next to this
 /// test.
 pub fn binary() -> Command {
     let path = std::env::var_os("CONVEY_BIN").map_or_else(built, PathBuf::from);
     let mut command = Command::new(path);
-    // Many processes run at once, and the host's convey may run, too.
+    // Many convey processes run concurrently, and the host may run its own convey.
     command.env_remove("RUST_LOG").env("CONVEY_SOCKET", "");
     command
 }
 
-/// Binary that the `n`th upgrade of a test installs: at each odd one `CONVEY_OTHER_BIN`, another
-/// build, if that is set, else [`binary`].
+/// Path of the binary for the `n`th upgrade of a test. For odd `n` it is `CONVEY_OTHER_BIN`, a
+/// different build, if that is set; otherwise [`binary`].
 pub fn binary_of_upgrade(n: usize) -> PathBuf {
     let other = std::env::var_os("CONVEY_OTHER_BIN").filter(|_| n % 2 == 1);
     other.map_or_else(|| binary().get_program().into(), PathBuf::from)
 }
 
-/// `target/PROFILE/convey`, for a test in `target/PROFILE/deps`.
+/// Path `target/PROFILE/convey`, for a test in `target/PROFILE/deps`.
 fn built() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.ancestors().nth(2).unwrap().join("convey");
@@ -66,14 +66,14 @@ fn built() -> PathBuf {
     path
 }
 
-/// File name of a [`BalancerProcess`]'s control socket, in its directory.
+/// File name of the control socket in the directory of a [`BalancerProcess`].
 const CONTROL_SOCKET: &str = "control.sock";
 
-/// Log line that ends a start: everything is in place then. `tests/guest/lab.sh` waits for the same
+/// Log line that convey writes when its start is complete. `tests/guest/lab.sh` waits for the same
 /// line.
 pub const READY: &str = "statistics on http://";
 
-/// Waits until a log file shows that the process is ready.
+/// Waits until the log file contains `READY`.
 pub fn wait_until_ready(convey: &mut Process, log: &Path) {
     wait_for("convey to be ready", || {
         let (ended, log) = (convey.ended(), read(log));
@@ -82,7 +82,7 @@ pub fn wait_until_ready(convey: &mut Process, log: &Path) {
     });
 }
 
-/// Starts convey with its log in a file, and waits until it is ready.
+/// Starts convey with its log in a file, and waits until convey is ready.
 pub fn start(mut command: Command, log: &Path) -> Process {
     let file = File::create(log).unwrap();
     command.env_remove("RUST_LOG").stdout(file.try_clone().unwrap()).stderr(file);
@@ -97,12 +97,12 @@ impl BalancerProcess {
         BalancerProcess::start_with(lab, config, binary())
     }
 
-    /// Starts convey by a command other than [`binary`].
+    /// Starts convey with a command other than [`binary`].
     pub fn start_with(lab: &Loopback, config: &impl Display, command: Command) -> BalancerProcess {
         BalancerProcess::start_in(lab, "config.toml", config, command)
     }
 
-    /// Starts convey without a configuration file, with a list of servers: `hosts.txt`.
+    /// Starts convey with a list of servers, `hosts.txt`, in place of a configuration file.
     pub fn start_with_list(lab: &Loopback, list: &str) -> BalancerProcess {
         let mut command = binary();
         command.args(["--listen", &lab.vip().to_string(), "--stats", &lab.stats().to_string()]);
@@ -121,7 +121,8 @@ impl BalancerProcess {
         command.current_dir(&directory).env("CONVEY_SOCKET", directory.join(CONTROL_SOCKET));
         let names_it = |argument: &OsStr| argument == "--config" || argument == "--servers";
         if !command.get_args().any(names_it) {
-            // Pass the file explicitly: a host with the package has a file in /etc, too.
+            // Pass the file explicitly, because the convey package may have installed a file in
+            // /etc.
             command.args(["--config", file]);
         }
         let process = start(command, &directory.join("log"));
@@ -133,7 +134,7 @@ impl BalancerProcess {
         self.directory.join(CONTROL_SOCKET)
     }
 
-    /// Command for the convey CLI that uses this control socket.
+    /// Command for the convey CLI that connects to this process's control socket.
     pub fn command(&self) -> Command {
         let mut command = binary();
         command.env("CONVEY_SOCKET", self.control_socket());
@@ -157,12 +158,12 @@ impl BalancerProcess {
         fs::write(self.config(), config.to_string()).unwrap();
     }
 
-    /// Returns everything that convey has logged and printed.
+    /// Returns all text that convey has logged and printed.
     pub fn log(&self) -> String {
         whole_lines(&self.directory.join("log"))
     }
 
-    /// Waits for a line of the log that contains `text`; returns it.
+    /// Waits for a log line that contains `text`, and returns the line.
     pub fn wait_for_log(&self, text: &str) -> String {
         wait_for(&format!("a line of the log with {text:?}"), || {
             self.log().lines().find(|line| line.contains(text)).map(str::to_owned)
@@ -174,18 +175,18 @@ impl BalancerProcess {
         serde_json::from_str(&self.page("/stats").1).unwrap()
     }
 
-    /// Returns status and body of a page of the statistics.
+    /// Returns the status and body of a page at the statistics address.
     pub fn page(&self, path: &str) -> (u16, String) {
         ask(self.stats, path).unwrap()
     }
 
-    /// Returns a value of `/stats` by its JSON pointer.
+    /// Returns the value at a JSON pointer in `/stats`.
     pub fn stat(&self, pointer: &str) -> Value {
         let stats = self.stats();
         stats.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {stats:#}")).clone()
     }
 
-    /// Waits until a value of `/stats` is as expected.
+    /// Waits until the value at a JSON pointer in `/stats` equals `expected`.
     pub fn wait_for_stat(&self, pointer: &str, expected: impl Into<Value>) {
         let expected = expected.into();
         wait_for(&format!("{pointer} = {expected} in /stats"), || {
@@ -193,12 +194,12 @@ impl BalancerProcess {
         });
     }
 
-    /// Waits until a server of the pool is considered up, or down.
+    /// Waits until `/stats` reports a server of the pool as up or down.
     pub fn wait_for_health(&self, server: &str, up: bool) {
         self.wait_for_stat(&format!("/backends/pool/servers/{server}/up"), up);
     }
 
-    /// Number of connections that a server of the pool has been given so far.
+    /// Number of connections that a server of the pool has received so far.
     pub fn given_to(&self, server: &str) -> u64 {
         self.stat(&format!("/backends/pool/servers/{server}/total_connections")).as_u64().unwrap()
     }
@@ -208,18 +209,19 @@ impl BalancerProcess {
         self.process.signal(signal);
     }
 
-    /// Waits for the process to end; returns the exit code.
+    /// Waits until the process has ended, and returns its exit code.
     pub fn wait(&mut self) -> i32 {
         self.process.wait().code().expect("ended by itself")
     }
 
-    /// Counts open descriptors. The connection that reads statistics does not count: it is closed.
+    /// Counts open descriptors. The connection that read the statistics before is already closed
+    /// and not counted.
     pub fn fds(&self) -> Fds {
         Fds::of(&self.descriptors())
     }
 
-    /// Counts open descriptors once their number is stable: a start continues for a moment after it
-    /// is ready.
+    /// Counts open descriptors once their number is stable, because a start continues for a moment
+    /// after convey is ready.
     pub fn fds_at_rest(&self) -> Fds {
         Fds::of(&self.descriptors_at_rest())
     }
@@ -240,10 +242,10 @@ impl BalancerProcess {
         })
     }
 
-    /// Sets the limit of open files, so that the process can open `n` more.
+    /// Limits open files so that the process can open exactly `n` more.
     pub fn leave_descriptors(&self, n: usize) {
         let open = self.descriptors_at_rest();
-        // The kernel always assigns the lowest free number.
+        // The kernel always assigns the lowest free descriptor number.
         let last = (0..).filter(|number| !open.contains_key(number)).nth(n).unwrap();
         let pid = Pid::from_raw(self.process.id() as i32);
         let maximum = getrlimit(Resource::Nofile).maximum;

@@ -1,4 +1,4 @@
-//! Headless browser: Chromium, controlled by its DevTools protocol over a pipe.
+//! Headless browser: Chromium, controlled through a pipe by the DevTools protocol.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use super::{PATIENCE, Process, TestCertificate, wait_for};
 
 /// A browser with one page. Dropping it ends the browser.
 pub struct Browser {
-    // Dropped first, because the process uses the other fields.
+    // Drop this field first, because the process uses the other fields.
     _process: Process,
     _profile: TempDir,
     commands: ChildStdin,
@@ -25,16 +25,16 @@ pub struct Browser {
     requests: Vec<String>,
 }
 
-/// When a browser uses HTTP/3 for a site.
+/// Point at which a browser begins to use HTTP/3 for a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrowserHttp3 {
-    /// From its first request on.
+    /// With its first request.
     AtOnce,
-    /// Once the site has offered it.
+    /// After the site has offered HTTP/3.
     Offered,
 }
 
-/// The shell connects the two ends of the pipe to the descriptors that Chromium uses.
+/// Shell command that connects the ends of the pipe to the descriptors that Chromium uses.
 const START: &str = r#"exec chromium "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1"#;
 
 impl Browser {
@@ -43,16 +43,16 @@ impl Browser {
         Browser::start_with(&["--disable-quic".to_owned()])
     }
 
-    /// Starts a browser with HTTP/3 for a site with this name, which resolves to `at` and has this
-    /// certificate.
+    /// Starts a browser that may use HTTP/3 for a site. The site has this name and certificate, and
+    /// the name resolves to `at`.
     pub fn visiting(
         name: &str,
         at: SocketAddr,
         certificate: &TestCertificate,
         http3: BrowserHttp3,
     ) -> Browser {
-        // Within QUIC the browser trusts a test's authority only for hosts that are named here, on
-        // all of their ports.
+        // For QUIC, the browser trusts a test's authority only for hosts that this option names,
+        // but for all ports of these hosts.
         let port = if http3 == BrowserHttp3::AtOnce { at.port() } else { 1 };
         Browser::start_with(&[
             "--enable-quic".to_owned(),
@@ -108,14 +108,14 @@ impl Browser {
         assert!(answer.get("errorText").is_none(), "{url}: {answer}");
     }
 
-    /// Sets the size of the screen; a narrow screen is a phone's.
+    /// Sets the size of the screen. A screen narrower than 500 pixels counts as a phone.
     pub fn resize(&mut self, width: u32, height: u32) {
         let is_phone = width < 500;
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone });
         self.call("Emulation.setDeviceMetricsOverride", size);
     }
 
-    /// Sets a media preference of the user: `prefer("prefers-color-scheme", "dark")`.
+    /// Sets a media preference of the user, for example `prefer("prefers-color-scheme", "dark")`.
     pub fn prefer(&mut self, what: &str, value: &str) {
         let features = json!({ "features": [{ "name": what, "value": value }] });
         self.call("Emulation.setEmulatedMedia", features);
@@ -144,17 +144,16 @@ impl Browser {
         });
     }
 
-    /// Waits until an element has a text.
+    /// Waits until the text of an element contains `text`.
     pub fn wait_for_text(&mut self, selector: &str, text: &str) {
         let selector = json!(selector);
         self.wait_until(&format!("document.querySelector({selector})?.innerText.includes({})", json!(text)));
     }
 
-    /// Clicks into the middle of the first element that matches a selector, with the mouse. The
-    /// element has to exist, visible and on top.
+    /// Clicks with the mouse on the middle of the first element that matches a selector. The
+    /// element must be visible, and no other element may cover it.
     ///
-    /// If the page moves beneath the mouse meanwhile, the click misses, has no effect and is
-    /// repeated.
+    /// If the page moves under the mouse in the meantime, the click has no effect and is repeated.
     pub fn click(&mut self, selector: &str) {
         let name = json!(selector);
         self.wait_until(&format!("document.querySelector({name})?.getClientRects().length"));
@@ -187,12 +186,12 @@ impl Browser {
                     json!({ "type": kind, "x": at[0], "y": at[1], "button": "left", "clickCount": 1 });
                 self.call("Input.dispatchMouseEvent", event);
             }
-            // If the page has gone meanwhile, there is nothing to check.
+            // If the browser has left the page in the meantime, there is nothing to check.
             (self.evaluate("window.missed ?? false") == false).then_some(())
         });
     }
 
-    /// Types text into the focused element.
+    /// Enters text into the focused element.
     pub fn write(&mut self, text: &str) {
         self.call("Input.insertText", json!({ "text": text }));
     }
@@ -218,14 +217,14 @@ impl Browser {
         BASE64.decode(answer["data"].as_str().unwrap().as_bytes()).unwrap()
     }
 
-    /// Returns errors and warnings of the console since the last call, including those of the
+    /// Returns errors and warnings on the console since the last call, including violations of the
     /// content security policy.
     pub fn complaints(&mut self) -> Vec<String> {
         self.evaluate("0");
         std::mem::take(&mut self.complaints)
     }
 
-    /// Every address that the page has requested.
+    /// Returns every URL that the page has requested.
     pub fn requests(&self) -> &[String] {
         &self.requests
     }

@@ -13,23 +13,24 @@ pub fn connect(addr: SocketAddr) -> TcpStream {
     try_connect(None, addr).unwrap()
 }
 
-/// Opens a connection with timeouts from a certain address.
+/// Opens a connection with timeouts from the given source address.
 pub fn connect_from(source: IpAddr, addr: SocketAddr) -> io::Result<TcpStream> {
     try_connect(Some(source), addr)
 }
 
-/// A client socket that is bound but not connected: its address and port are known in advance.
+/// Client socket that is bound but not connected, so that its address and port are known in
+/// advance.
 pub struct BoundClient(Socket);
 
 impl BoundClient {
-    /// Binds a free port of this address.
+    /// Binds a free port on this address.
     pub fn new(source: IpAddr) -> BoundClient {
         let socket = Socket::new(Domain::for_address((source, 0).into()), Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(source, 0).into()).unwrap();
         BoundClient(socket)
     }
 
-    /// Source address of the connection.
+    /// Source address of the future connection.
     pub fn addr(&self) -> SocketAddr {
         self.0.local_addr().unwrap().as_socket().unwrap()
     }
@@ -40,7 +41,7 @@ impl BoundClient {
     }
 }
 
-/// Sends a byte and waits until an echo server has returned it: the connection is established from
+/// Sends a byte and waits until an echo server has returned it. Then the connection is established
 /// end to end.
 pub fn ping(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"!")?;
@@ -50,28 +51,29 @@ pub fn ping(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends one HTTP request on its own connection; returns status and body.
+/// Sends one HTTP request on a new connection. Returns the status and body.
 pub fn ask(addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     request(try_connect(None, addr)?, path)
 }
 
-/// Sends one HTTP request on its own connection, from a certain address; returns status and body.
+/// Sends one HTTP request on a new connection from the given source address. Returns the status and
+/// body.
 pub fn ask_from(source: IpAddr, addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     request(try_connect(Some(source), addr)?, path)
 }
 
-/// Whether a read shows that the peer has reset the connection.
+/// Whether a read fails because the peer has reset the connection.
 pub fn was_reset(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut [0; 1024]), Err(error) if error.kind() == io::ErrorKind::ConnectionReset)
 }
 
-/// Whether the peer resets a connection without a byte sent, perhaps before the client sees it
-/// established.
+/// Whether the peer resets a new connection without sending a byte. The reset may arrive before the
+/// client considers the connection established.
 pub fn is_refused_with_reset(addr: SocketAddr) -> bool {
     is_reset_at_once(None, addr)
 }
 
-/// Whether the peer resets a connection from a certain address without a byte sent.
+/// Like `is_refused_with_reset`, for a connection from the given source address.
 pub fn is_refused_with_reset_from(source: IpAddr, addr: SocketAddr) -> bool {
     is_reset_at_once(Some(source), addr)
 }

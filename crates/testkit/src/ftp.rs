@@ -1,4 +1,5 @@
-//! FTP server (RFC 959, passive by RFC 2428) with one file.
+//! FTP server (RFC 959, with extended passive mode of RFC 2428) with the same content for every
+//! file.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::TcpServer;
 
-/// State that control connections share.
+/// State that all control connections share.
 struct Ftp {
     /// Contents of every file, whatever its name.
     content: String,
@@ -16,8 +17,8 @@ struct Ftp {
     turn: AtomicU16,
 }
 
-/// Starts a server with control connections on `addr`, and data connections on ports of the same
-/// address.
+/// Starts a server. It accepts control connections on `addr`, and data connections on `data_ports`
+/// of the same address.
 pub fn ftp_server(addr: SocketAddr, data_ports: RangeInclusive<u16>, content: &str) -> TcpServer {
     let ftp = Ftp { content: content.to_owned(), addr, data_ports, turn: AtomicU16::new(0) };
     TcpServer::start(addr, move |stream| ftp.serve(stream))

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use super::TcpServer;
 
-/// A request as the server received it.
+/// Request that the server received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenRequest {
     /// The request line.
     pub line: String,
-    /// Header fields as received.
+    /// Header fields, as the client sent them.
     pub fields: Vec<String>,
     /// The body, without its framing.
     pub body: Vec<u8>,
@@ -26,7 +26,7 @@ pub struct TestHttpServer {
 }
 
 impl SeenRequest {
-    /// Value of a header field.
+    /// Value of a header field. `None` if the request lacks it.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find_map(|field| {
             let (found, value) = field.split_once(':')?;
@@ -36,7 +36,7 @@ impl SeenRequest {
 }
 
 impl TestHttpServer {
-    /// Starts a server that answers `NAME METHOD TARGET BODY-LENGTH`.
+    /// Starts a server whose response bodies are `NAME METHOD TARGET BODY-LENGTH`.
     pub fn named(name: &'static str, addr: SocketAddr) -> TestHttpServer {
         TestHttpServer::start(addr, move |request, stream| {
             let mut words = request.line.split(' ');
@@ -48,7 +48,8 @@ impl TestHttpServer {
         })
     }
 
-    /// Starts a server whose responses `answer` writes. An error of `answer` ends the connection.
+    /// Starts a server. `answer` writes the response to each request; if it fails, the connection
+    /// ends.
     pub fn start(
         addr: SocketAddr,
         answer: impl Fn(&SeenRequest, &mut TcpStream) -> io::Result<()> + Send + Sync + 'static,
@@ -68,18 +69,18 @@ impl TestHttpServer {
         TestHttpServer { seen, connections, _server: server }
     }
 
-    /// Requests so far.
+    /// Requests that the server has received so far.
     pub fn seen(&self) -> Vec<SeenRequest> {
         self.seen.lock().unwrap().clone()
     }
 
-    /// Number of connections so far.
+    /// Number of connections that the server has accepted so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 }
 
-/// Reads the next request; `None`: the client has closed.
+/// Reads the next request. `None` if the client has closed the connection.
 fn read_request(reader: &mut impl BufRead) -> io::Result<Option<SeenRequest>> {
     let line = read_line(reader)?;
     if line.is_empty() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// Contents of a log file without an incomplete last line; empty if there is no file.
+/// Content of a log file without an incomplete last line. Empty if the file does not exist.
 pub fn whole_lines(path: &Path) -> String {
     let mut text = fs::read(path).unwrap_or_default();
     text.truncate(text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));

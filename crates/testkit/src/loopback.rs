@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A temporary directory and a network 127.x.y.0/24 that no other test, in this process or another,
-/// uses while it exists.
+/// Temporary directory, and a network 127.x.y.0/24 that no other test in any process uses while
+/// this value exists.
 pub struct Loopback {
     directory: TempDir,
     network: [u8; 2],
     _claim: TcpListener,
 }
 
-/// Ends processes that an upgrade has left behind: if a test kills the predecessor, nothing else
+/// Kills processes that an upgrade has left behind. If a test kills their predecessor, nothing else
 /// ends them.
 impl Drop for Loopback {
     fn drop(&mut self) {
@@ -46,7 +46,7 @@ impl Loopback {
         self.directory.path()
     }
 
-    /// Address of a host of the network.
+    /// Address of a host in the network.
     pub fn ip(&self, host: u8) -> IpAddr {
         host_of(self.network, host)
     }
@@ -56,23 +56,23 @@ impl Loopback {
         SocketAddr::new(self.ip(1), 8080)
     }
 
-    /// Address of another frontend.
+    /// Address of a second frontend.
     pub fn second_vip(&self) -> SocketAddr {
         SocketAddr::new(self.ip(1), 8081)
     }
 
-    /// Address of the statistics.
+    /// Statistics address.
     pub fn stats(&self) -> SocketAddr {
         SocketAddr::new(self.ip(1), 7000)
     }
 
-    /// Address of the `n`th server.
+    /// Address of server number `n`.
     pub fn server(&self, n: u8) -> SocketAddr {
         SocketAddr::new(self.ip(10 + n), 8000)
     }
 
-    /// IPv6 address with the `n`th of four ports. There is only one `::1`, so tests use different
-    /// ports.
+    /// IPv6 loopback address, with port number `n` of four (0 to 3). There is only one `::1`, so
+    /// each network has its own ports.
     pub fn v6(&self, n: u16) -> SocketAddr {
         let [x, y] = self.network.map(u16::from);
         let index = 256 * (x - FIRST_NETWORK) + y;
@@ -83,13 +83,13 @@ impl Loopback {
 const FIRST_NETWORK: u16 = 16;
 const NETWORKS: u32 = 200 * 256;
 
-/// Port whose use on the first host claims a network. It is above the ephemeral ports, so that no
-/// connection can occupy it.
+/// Port that a test binds on the first host of a network to claim the network. It is above the
+/// ephemeral ports, so that no connection can occupy it.
 const CLAIM_PORT: u16 = 61_999;
 
 fn claim() -> ([u8; 2], TcpListener) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Processes start far apart, so that they seldom try the same network.
+    // Processes start at distant networks, so that they rarely try the same one.
     let start = std::process::id().wrapping_mul(7_919);
     (0..NETWORKS)
         .find_map(|_| {

@@ -1,4 +1,4 @@
-//! Name server with changing answers.
+//! Name server whose answers a test can change.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -9,13 +9,13 @@ use rustix::process::Signal;
 
 use super::{Loopback, Process, tool, wait_for};
 
-/// Name that [`TestNameServer`] has records of.
+/// Host name for which [`TestNameServer`] has records.
 pub const NAME: &str = "app.convey.test";
 
-/// A service of [`NAME`], on the ports 8000 and 8001.
+/// Service name (SRV) that refers to [`NAME`] on ports 8000 and 8001.
 pub const SERVICE: &str = "_http._tcp.convey.test";
 
-/// dnsmasq with records of [`NAME`], without upstream servers. Its answers have a TTL of one
+/// dnsmasq with records for [`NAME`], and without upstream servers. Its answers have a TTL of one
 /// second.
 pub struct TestNameServer<'a> {
     lab: &'a Loopback,
@@ -23,7 +23,7 @@ pub struct TestNameServer<'a> {
 }
 
 impl TestNameServer<'_> {
-    /// Starts a name server that answers with these servers of the lab.
+    /// Starts a name server that answers with the addresses of these servers of the lab.
     pub fn start<'a>(lab: &'a Loopback, servers: &[u8]) -> TestNameServer<'a> {
         TestNameServer::start_with(lab, servers.iter().map(|n| lab.server(*n).ip()))
     }
@@ -37,7 +37,7 @@ impl TestNameServer<'_> {
         command.args(["--no-resolv", "--no-hosts", "--bind-interfaces", "--log-facility=-"]);
         command.args(["--local=/convey.test/", "--local-ttl=1"]);
         command.arg(format!("--addn-hosts={}", hosts(lab).display()));
-        // A service on two ports of the name.
+        // The service has two ports of the same name.
         command.args([8000, 8001].map(|port| format!("--srv-host={SERVICE},{NAME},{port}")));
         command.args([format!("--listen-address={}", addr.ip()), format!("--port={}", addr.port())]);
         let process = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
@@ -50,13 +50,13 @@ impl TestNameServer<'_> {
         SocketAddr::new(lab.ip(53), 5353)
     }
 
-    /// Configuration lines that make convey query this name server, and accept loopback addresses,
-    /// which tests use.
+    /// Configuration lines that make convey query this name server, and accept the loopback
+    /// addresses that tests use.
     pub fn dns(lab: &Loopback) -> String {
         format!("[dns]\nnameservers = \"{}\"\nallow_local = true\n", TestNameServer::addr(lab))
     }
 
-    /// Answers with these servers from now on.
+    /// Changes the answers to the addresses of these servers.
     pub fn answer(&self, servers: &[u8]) {
         write_hosts(self.lab, servers.iter().map(|n| self.lab.server(*n).ip()));
         self.process.signal(Signal::HUP);

@@ -1,4 +1,4 @@
-//! Requirements of tests on the machine.
+//! Requirements that tests have on the machine.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -9,35 +9,36 @@ use std::thread::available_parallelism;
 use libtest_mimic::{Arguments, Completion, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Trials at a time for each core: most of them wait. Some long ones need a whole core.
+/// Number of concurrent trials per core. Most trials wait; some long ones need a whole core.
 const TRIALS_A_CORE: usize = 2;
 
-/// Environment variable that selects long tests: unset for none, `1` to add long tests, `only` for
-/// long tests alone, `all` for packet tests in every variant.
+/// Environment variable that selects long tests. Unset: no long tests. `1`: long tests too. `only`:
+/// only long tests. `all`: packet tests in every variant.
 const LONG: &str = "CONVEY_LONG";
 
-/// A requirement that not every machine meets.
+/// Requirement that not every machine meets.
 #[derive(Clone, Copy)]
 pub enum Need {
-    /// A program, and the Debian package that has it.
+    /// A program, and the Debian package that contains it.
     Tool(&'static str, &'static str),
-    /// The test takes longer than a newcomer waits.
+    /// Long tests must be selected, because the test takes longer than a newcomer would wait.
     Long,
-    /// The test takes long, and other tests cover the same case in another way.
+    /// All tests must be selected, because the test takes long, and other tests cover the same case
+    /// in another way.
     All,
     /// Privileges and tools for network namespaces.
     Namespaces,
     /// The address `::1`.
     Ipv6,
-    /// A hard limit of open files of at least this number.
+    /// A hard limit on open files of at least this number.
     OpenFiles(u64),
-    /// A kernel of at least this version, and the feature that requires it.
+    /// A kernel of at least this version. The text names the feature that needs it.
     Kernel(u32, u32, &'static str),
-    /// Another requirement: returns the reason if it is missing.
+    /// Another requirement. The function returns the reason if it is not met.
     Other(fn() -> Option<String>),
 }
 
-/// The usual tools.
+/// Requirements for common tools.
 #[allow(missing_docs, reason = "a tool by its name")]
 impl Need {
     pub const ARPING: Need = Need::Tool("arping", "iputils-arping");
@@ -69,7 +70,7 @@ impl Need {
 }
 
 impl Need {
-    /// Returns the reason if the requirement is missing.
+    /// Returns the reason if the requirement is not met, `None` if it is.
     pub fn missing(self) -> Option<String> {
         match self {
             Need::Tool(name, package) => {
@@ -107,7 +108,8 @@ impl Need {
     }
 }
 
-/// The list exists once the module is loaded, which may not have happened yet.
+/// Reason if the kernel does not list connections. The list exists only after the module is loaded,
+/// which may happen later.
 fn missing_conntrack_list() -> Option<String> {
     let [has_module, has_list] = ["/proc/sys/net/netfilter/nf_conntrack_max", "/proc/net/nf_conntrack"]
         .map(|file| std::path::Path::new(file).exists());
@@ -123,8 +125,8 @@ fn missing_namespaces() -> Option<String> {
     })
 }
 
-/// Directory for control groups with memory limits, and the name of a group's limit file: version 2
-/// or 1.
+/// Directory for control groups with memory limits, and the name of the limit file in a group.
+/// `None` if this machine has neither cgroup version 2 nor version 1 with memory limits.
 pub fn memory_groups() -> Option<(&'static str, &'static str)> {
     let controllers = std::fs::read_to_string("/sys/fs/cgroup/cgroup.subtree_control").unwrap_or_default();
     let has_v2 = controllers.split_whitespace().any(|name| name == "memory");
@@ -143,7 +145,7 @@ fn missing_memory_group() -> Option<String> {
     made.err().map(|error| format!("cannot create a control group with a memory limit: {error} (takes root)"))
 }
 
-/// Creates a trial, which is ignored with a reason if one of its requirements is missing.
+/// Creates a trial. If a requirement is not met, the trial is ignored with a reason.
 pub fn trial(
     name: impl Into<String>,
     needs: impl Into<Vec<Need>>,
@@ -162,7 +164,8 @@ pub fn trial(
     })
 }
 
-/// Returns all missing requirements, or the reason why the test is not selected.
+/// Returns the reason why the test is not selected, otherwise all requirements that are not met.
+/// `None` if the test can run.
 fn reason_to_ignore(needs: &[Need]) -> Option<String> {
     let (of_patience, others): (Vec<&Need>, Vec<&Need>) =
         needs.iter().partition(|need| matches!(need, Need::Long | Need::All));
@@ -181,7 +184,7 @@ pub fn trials<N: Into<String>, F: FnOnce() + Send + 'static>(
     tests.into_iter().map(|(name, test)| trial(name, needs, test)).collect()
 }
 
-/// Lists the tests of one module: functions by name, each with its requirements in brackets.
+/// Lists the tests of a module: names of functions, each with its requirements in brackets.
 #[macro_export]
 macro_rules! tests {
     ($group:literal: $($test:ident $([$($need:expr),+])?),+ $(,)?) => {
@@ -193,7 +196,7 @@ macro_rules! tests {
     };
 }
 
-/// Selection of long tests.
+/// Selection of long tests: the value of `CONVEY_LONG`.
 fn long() -> Option<String> {
     std::env::var(LONG).ok()
 }
@@ -203,13 +206,13 @@ fn is_short_among_long() -> Option<String> {
     (long().as_deref() == Some("only")).then(reason)
 }
 
-/// Runs the trials that the command line selects: two for each core, or one if there are long
-/// tests, unless the command line sets the number.
+/// Runs the trials that the command line selects. Unless the command line sets the concurrency, it
+/// is two trials per core, or one if long tests are selected.
 pub fn run_trials(trials: Vec<Trial>) -> ExitCode {
     run(trials, if long().is_some() { 1 } else { TRIALS_A_CORE })
 }
 
-/// Runs trials that coordinate their use of cores themselves: always two for each core.
+/// Runs trials that coordinate their use of cores themselves, always two per core.
 pub fn run_trials_in_turns(trials: Vec<Trial>) -> ExitCode {
     run(trials, TRIALS_A_CORE)
 }
@@ -221,14 +224,14 @@ fn run(trials: Vec<Trial>, a_core: usize) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Path of a tool. Some users' `PATH` lacks the administrators' directories.
+/// Path of a tool. Also searches the sbin directories, which the `PATH` of some users lacks.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
     directories.map(|directory| directory.join(name)).find(|file| Path::is_file(file))
 }
 
-/// Raises the limit of open files to its maximum, for this process and its children.
+/// Raises the limit on open files to its maximum, for this process and its children.
 pub fn raise_file_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();

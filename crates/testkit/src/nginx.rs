@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use super::need::tool;
 use super::{Loopback, Process, wait_for};
 
-/// One nginx process with its own directory. `/` answers with its name, `/up` with 200 as long as
-/// there is a file `up`, and other paths serve its directory.
+/// nginx process with its own directory. `/` answers with the server's name, `/up` with status 200
+/// while the file `up` exists, and other paths serve files of the directory.
 pub struct Nginx {
     process: Process,
     www: PathBuf,
@@ -23,8 +23,8 @@ impl Nginx {
         nginx
     }
 
-    /// Starts nginx with HTTP/2 without TLS. It closes each connection gracefully after `requests`
-    /// requests.
+    /// Starts nginx with HTTP/2 without TLS. nginx closes each connection gracefully after
+    /// `requests` requests.
     pub fn start_http2(lab: &Loopback, name: &str, addr: SocketAddr, requests: u32) -> Nginx {
         let of = Listening { options: " http2", lines: &format!("keepalive_requests {requests};") };
         let nginx = Nginx::run(Command::new(tool("nginx").unwrap()), lab.directory(), (name, addr), of);
@@ -32,8 +32,9 @@ impl Nginx {
         nginx
     }
 
-    /// Starts nginx with TLS, with further lines of its server. `/tls` answers with its name, the
-    /// version of HTTP, the requested server name and the subject of the client's certificate.
+    /// Starts nginx with TLS. `lines` are added to its server block. `/tls` answers with the
+    /// server's name, the HTTP version, the requested server name and the subject of the client's
+    /// certificate.
     pub fn start_tls(lab: &Loopback, name: &str, addr: SocketAddr, options: &str, lines: &str) -> Nginx {
         let lines = format!(
             "{lines}\nlocation = /tls {{ return 200 \"{name} $server_protocol $ssl_server_name $ssl_client_s_dn\"; }}"
@@ -44,7 +45,7 @@ impl Nginx {
         nginx
     }
 
-    /// Starts nginx by a custom command, below a directory.
+    /// Starts nginx with a custom command, in a subdirectory of `directory`.
     pub fn spawn(command: Command, directory: &Path, name: &str, addr: SocketAddr) -> Nginx {
         Nginx::run(command, directory, (name, addr), Listening { options: "", lines: "" })
     }
@@ -72,20 +73,20 @@ impl Nginx {
         self.www.join(name)
     }
 
-    /// Kills nginx without a graceful end.
+    /// Kills nginx immediately, without a graceful stop.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 }
 
-/// Listen options, and further lines of the server.
+/// Options of the `listen` line, and more lines of the server block.
 struct Listening<'a> {
     options: &'a str,
     lines: &'a str,
 }
 
-/// Configuration for a single process, so that a kill leaves no worker behind. nginx runs as the
-/// user of the tests, and writes only to its directory.
+/// Configuration for a single nginx process, so that a kill leaves no worker behind. nginx runs as
+/// the user of the tests, and writes only to its own directory.
 fn configuration(name: &str, addr: SocketAddr, prefix: &Path, of: Listening<'_>) -> String {
     let Listening { options, lines } = of;
     let dir = prefix.display();

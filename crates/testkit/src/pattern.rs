@@ -1,18 +1,18 @@
-//! Byte pattern that shows whether data arrived complete and in order.
+//! Byte pattern with which tests check that data arrived complete and in order.
 
 use std::io::{self, Read, Write};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-/// Period of the repeated random bytes. It is a prime: a lost, duplicated or swapped block of any
-/// usual size changes the bytes after it.
+/// Length of the repeated random pattern, in bytes. It is a prime, so that a lost, duplicated or
+/// swapped block of any usual size changes the bytes after it.
 const PERIOD: usize = 1_048_583;
 
-/// Most bytes written or read at once.
+/// Maximum number of bytes per read or write.
 const BLOCK: usize = 256 * 1024;
 
-/// Writes the first `bytes` of the endless pattern.
+/// Writes the first `bytes` bytes of the endless pattern.
 pub fn send(to: &mut impl Write, bytes: u64) -> io::Result<()> {
     let mut at = 0;
     while at < bytes {
@@ -23,7 +23,8 @@ pub fn send(to: &mut impl Write, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads to the end of the stream and panics unless it is the pattern; returns the number of bytes.
+/// Reads to the end of the stream, and returns the number of bytes. Panics if the data differs from
+/// the pattern.
 pub fn check_to_end(from: &mut impl Read) -> u64 {
     let mut block = vec![0; BLOCK];
     let mut at = 0;
@@ -42,7 +43,7 @@ pub fn check_to_end(from: &mut impl Read) -> u64 {
     }
 }
 
-/// Slow reader: a gibibyte takes at least ten seconds.
+/// Slow reader. It takes at least ten seconds for one GiB.
 #[derive(Debug)]
 pub struct SlowReader<R> {
     from: R,
@@ -66,7 +67,7 @@ impl<R: Read> Read for SlowReader<R> {
     }
 }
 
-/// The pattern from `at` on, at most `len` bytes of it, at least one.
+/// Bytes of the pattern at position `at`: at least one, at most `len`.
 fn piece(at: u64, len: usize) -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     let pattern = PATTERN.get_or_init(|| {

@@ -13,23 +13,23 @@ use tempfile::tempfile;
 
 use super::wait::{PATIENCE, wait_up_to};
 
-/// Output of a command that ended.
+/// Output of a command that has ended.
 #[derive(Debug)]
 pub struct Ran {
-    /// Exit code, unless a signal ended it.
+    /// Exit code. `None` if a signal ended the command.
     pub code: Option<i32>,
-    /// Its standard output.
+    /// Standard output of the command.
     pub stdout: String,
-    /// Its standard error.
+    /// Standard error of the command.
     pub stderr: String,
 }
 
-/// Runs a command to its end.
+/// Runs a command and waits until it ends.
 pub fn run(command: &mut Command) -> Ran {
     run_up_to(PATIENCE, command)
 }
 
-/// Runs a command to its end, with a custom timeout.
+/// Runs a command and waits until it ends, with a custom timeout.
 pub(crate) fn run_up_to(patience: Duration, command: &mut Command) -> Ran {
     let (stdout, stderr) = (tempfile().unwrap(), tempfile().unwrap());
     command.stdin(Stdio::null()).stdout(stdout.try_clone().unwrap()).stderr(stderr.try_clone().unwrap());
@@ -37,16 +37,16 @@ pub(crate) fn run_up_to(patience: Duration, command: &mut Command) -> Ran {
     Ran { code, stdout: read(stdout), stderr: read(stderr) }
 }
 
-/// Copies a program that a test is about to run. Another process writes the copy: a child started
-/// by another thread would inherit the file while it is open for writing, and the kernel runs no
-/// file that is.
+/// Copies a program that a test is about to run. A separate process (`cp`) writes the copy. If this
+/// process wrote it, a child that another thread starts would inherit the open file, and the kernel
+/// does not run a file that is open for writing.
 pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
     let ran = run(Command::new("cp").arg(from.as_ref()).arg(to));
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// A running process; dropping it kills it. If the tests themselves are killed, the kernel kills
-/// it.
+/// Running process. Dropping this value kills the process. If the tests themselves are killed, the
+/// kernel kills the process too.
 pub struct Process {
     child: Child,
     name: String,
@@ -58,8 +58,8 @@ impl Process {
         let name = command.get_program().to_string_lossy().into_owned();
         let die_with_parent = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
         #[expect(unsafe_code, reason = "nothing else runs between fork and exec")]
-        // SAFETY: between fork and exec the closure makes one system call and touches no memory but
-        // its own.
+        // SAFETY: between fork and exec, the closure makes one system call and accesses only its
+        // own memory.
         unsafe {
             command.pre_exec(die_with_parent);
         }
@@ -77,17 +77,17 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Takes its standard input and output, if the command pipes them.
+    /// Takes the standard input and output of the process. The command must pipe both.
     pub fn pipes(&mut self) -> (ChildStdin, ChildStdout) {
         (self.child.stdin.take().unwrap(), self.child.stdout.take().unwrap())
     }
 
-    /// Takes its standard input, if the command pipes it.
+    /// Takes the standard input of the process. The command must pipe it.
     pub fn keys(&mut self) -> ChildStdin {
         self.child.stdin.take().unwrap()
     }
 
-    /// Waits until the process has ended by itself.
+    /// Waits until the process has ended by itself. Panics after a timeout.
     pub fn wait(&mut self) -> ExitStatus {
         self.wait_up_to(PATIENCE)
     }
@@ -97,7 +97,7 @@ impl Process {
         wait_up_to(patience, &format!("the end of {}", self.name), || child.borrow_mut().try_wait().unwrap())
     }
 
-    /// Exit status, if the process has ended.
+    /// Exit status. `None` while the process runs.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }

@@ -1,4 +1,4 @@
-//! Small TCP servers with behaviour that nginx does not offer.
+//! Small TCP servers with behaviour that nginx lacks.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 
 use socket2::{Domain, Socket, Type};
 
-/// A server with a thread for each connection. Dropping it closes its listening socket; open
-/// connections continue.
+/// Server with a thread per connection. Dropping it closes its listening socket; open connections
+/// continue.
 pub struct TcpServer {
     addr: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -17,8 +17,8 @@ pub struct TcpServer {
 }
 
 impl TcpServer {
-    /// Starts a server that passes every connection to `handle`; an error ends only that
-    /// connection.
+    /// Starts a server that passes every connection to `handle`. An error of `handle` ends only
+    /// that connection.
     pub fn start(
         addr: SocketAddr,
         handle: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
@@ -52,7 +52,7 @@ impl TcpServer {
         })
     }
 
-    /// Starts a server that answers one HTTP request for each connection with its name.
+    /// Starts a server that answers one HTTP request per connection with its name.
     pub fn named(name: &'static str, addr: SocketAddr) -> TcpServer {
         TcpServer::start(addr, move |mut stream| {
             let mut lines = BufReader::new(stream.try_clone()?).lines();
@@ -62,7 +62,8 @@ impl TcpServer {
         })
     }
 
-    /// Starts a server that accepts connections and leaves them idle, in the returned list.
+    /// Starts a server that accepts connections and keeps them idle. The returned list contains the
+    /// connections.
     pub fn holding(addr: SocketAddr) -> (TcpServer, Arc<Mutex<Vec<TcpStream>>>) {
         let held: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
         let list = held.clone();
@@ -73,13 +74,13 @@ impl TcpServer {
         (server, held)
     }
 
-    /// Starts a server that accepts connections and sends nothing until the peer closes.
+    /// Starts a server that accepts connections, and sends nothing until the peer closes them.
     pub fn silent(addr: SocketAddr) -> TcpServer {
         TcpServer::start(addr, |mut stream| io::copy(&mut stream, &mut io::sink()).map(drop))
     }
 }
 
-/// Listens with a backlog for thousands of connections at once.
+/// Listens with a backlog for thousands of concurrent connections.
 fn listen(addr: SocketAddr) -> TcpListener {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None).unwrap();
     socket.set_reuse_address(true).unwrap();

@@ -1,12 +1,12 @@
-//! Configuration of a test.
+//! Configurations for tests.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use super::Loopback;
 
-/// A configuration with a frontend `web` in front of a backend `pool` whose servers are not probed,
-/// and statistics. Lines can be added to each table.
+/// Configuration with a frontend `web`, a backend `pool` whose servers have no health checks, and
+/// statistics. Tests can add lines to each table.
 #[derive(Clone)]
 pub struct Setup {
     listen: String,
@@ -20,7 +20,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Creates a configuration without servers, on the addresses of this network.
+    /// Creates a configuration without servers. Its addresses belong to the network of `lab`.
     pub fn new(lab: &Loopback) -> Setup {
         Setup {
             listen: format!("{:?}", lab.vip().to_string()),
@@ -34,49 +34,49 @@ impl Setup {
         }
     }
 
-    /// Sets several addresses of the frontend.
+    /// Replaces the frontend's address by these addresses.
     pub fn listen(mut self, addrs: &[SocketAddr]) -> Setup {
         self.listen = format!("{:?}", addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>());
         self
     }
 
-    /// Sets several addresses of the frontend, with ranges of ports.
+    /// Replaces the frontend's address by these addresses, which may contain port ranges.
     pub fn listen_on(mut self, places: &[String]) -> Setup {
         self.listen = format!("{places:?}");
         self
     }
 
-    /// Adds lines to the frontend.
+    /// Sets additional lines of the frontend.
     pub fn frontend(mut self, lines: &str) -> Setup {
         self.frontend = lines.to_owned();
         self
     }
 
-    /// Adds lines to the backend.
+    /// Sets additional lines of the backend.
     pub fn backend(mut self, lines: &str) -> Setup {
         self.backend = lines.to_owned();
         self
     }
 
-    /// Adds lines to the health check.
+    /// Sets the lines of the health check, in place of `kind = "none"`.
     pub fn health(mut self, lines: &str) -> Setup {
         self.health = lines.to_owned();
         self
     }
 
-    /// Adds lines to the timeouts.
+    /// Sets additional lines of the timeouts.
     pub fn timeouts(mut self, lines: &str) -> Setup {
         self.timeouts = lines.to_owned();
         self
     }
 
-    /// Adds a server, with further lines.
+    /// Adds a server, with additional lines.
     pub fn server(mut self, name: &str, addr: impl fmt::Display, lines: &str) -> Setup {
         self.servers.push_str(&format!("[backends.pool.servers.{name}]\naddr = \"{addr}\"\n{lines}\n"));
         self
     }
 
-    /// Adds further tables.
+    /// Adds tables at the end of the configuration.
     pub fn and(mut self, tables: &str) -> Setup {
         self.more.push_str(tables);
         self

@@ -1,4 +1,5 @@
-//! TLS for tests: an authority, certificates, and clients that return the negotiated parameters.
+//! TLS for tests: certificate authorities, certificates, and clients that return the negotiated
+//! parameters.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
@@ -26,12 +27,12 @@ pub struct TestAuthority {
     pem: String,
 }
 
-/// A certificate and its key, in PEM.
+/// Certificate and its private key, in PEM.
 #[derive(Debug, Clone)]
 pub struct TestCertificate {
-    /// The certificate.
+    /// Certificate in PEM.
     pub chain: String,
-    /// The key.
+    /// Private key in PEM.
     pub key: String,
 }
 
@@ -59,18 +60,18 @@ impl TestAuthority {
         path
     }
 
-    /// Issues a certificate of a server with these names, valid for 90 days.
+    /// Issues a certificate for a server with these names, valid for 90 days.
     pub fn issue(&self, names: &[&str]) -> TestCertificate {
         self.issue_for(names, 90)
     }
 
-    /// Issues a certificate that is valid for `days` from now on; with a negative number it has
-    /// expired.
+    /// Issues a certificate for a server that is valid for `days` from now. With a negative number
+    /// it has already expired.
     pub fn issue_for(&self, names: &[&str], days: i64) -> TestCertificate {
         self.sign(names, names.first().unwrap_or(&"none"), days, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// Issues a certificate of the client with this name.
+    /// Issues a certificate for a client with this name, valid for 90 days.
     pub fn issue_to_client(&self, name: &str) -> TestCertificate {
         self.sign(&[], name, 90, ExtendedKeyUsagePurpose::ClientAuth)
     }
@@ -87,7 +88,7 @@ impl TestAuthority {
         params.distinguished_name.push(DnType::CommonName, subject);
         params.extended_key_usages = vec![usage];
         let now = OffsetDateTime::now_utc();
-        // An hour more, so that the test sees whole days.
+        // Add an hour, so that the test sees whole days.
         params.not_after = now + Duration::days(days) + Duration::hours(1);
         params.not_before = params.not_after - Duration::days(365);
         let key = KeyPair::generate().unwrap();
@@ -97,7 +98,7 @@ impl TestAuthority {
 }
 
 impl TestCertificate {
-    /// Writes `NAME.pem` and `NAME.key`, as a program that renews certificates does.
+    /// Writes `NAME.pem` and `NAME.key`, like a program that renews certificates.
     pub fn save(&self, directory: &Path, name: &str) {
         let key = directory.join(format!("{name}.key"));
         let new = directory.join(format!(".{name}.key.new"));
@@ -107,7 +108,7 @@ impl TestCertificate {
         fs::write(directory.join(format!("{name}.pem")), &self.chain).unwrap();
     }
 
-    /// Settings of a server with this certificate.
+    /// TLS configuration of a server with this certificate.
     pub fn server(&self) -> Arc<ServerConfig> {
         let chain = vec![CertificateDer::from_pem_slice(self.chain.as_bytes()).unwrap()];
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap();
@@ -117,7 +118,7 @@ impl TestCertificate {
     }
 }
 
-/// Settings of clients that trust an authority.
+/// TLS settings of clients that trust an authority.
 pub struct TlsSettings {
     roots: RootCertStore,
     versions: Vec<&'static SupportedProtocolVersion>,
@@ -126,7 +127,7 @@ pub struct TlsSettings {
 }
 
 impl TlsSettings {
-    /// Settings of a client that supports TLS 1.2 and 1.3.
+    /// Creates settings for a client that supports TLS 1.2 and 1.3.
     pub fn trusting(authority: &TestAuthority) -> TlsSettings {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap()).unwrap();
@@ -153,13 +154,13 @@ impl TlsSettings {
         }
     }
 
-    /// Presents this client certificate.
+    /// Presents this client certificate to servers.
     #[must_use]
     pub fn showing(self, certificate: TestCertificate) -> TlsSettings {
         TlsSettings { certificate: Some(certificate), ..self }
     }
 
-    /// Configuration for clients that share their sessions.
+    /// TLS configuration of clients. Clients with the same configuration share TLS sessions.
     pub fn client(self) -> Arc<ClientConfig> {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder =
@@ -177,14 +178,13 @@ impl TlsSettings {
     }
 }
 
-/// Connection of a client after the handshake.
+/// Client connection after a TLS handshake.
 pub struct TlsClient(StreamOwned<ClientConnection, TcpStream>);
 
 impl TlsClient {
-    /// Does the handshake on this connection, with this server name.
+    /// Performs the handshake on this connection, with this server name.
     ///
-    /// # Errors
-    /// The server refuses, or is not trusted.
+    /// # Errors The server refuses the handshake, or the client does not trust the server.
     pub fn over(tcp: TcpStream, name: &str, config: &Arc<ClientConfig>) -> io::Result<TlsClient> {
         let connection = ClientConnection::new(config.clone(), name.to_owned().try_into().unwrap()).unwrap();
         let mut stream = StreamOwned::new(connection, tcp);
@@ -194,20 +194,19 @@ impl TlsClient {
         Ok(TlsClient(stream))
     }
 
-    /// Opens a connection and does the handshake.
+    /// Opens a connection and performs the handshake.
     ///
-    /// # Errors
-    /// The server refuses, or is not trusted.
+    /// # Errors The server refuses the handshake, or the client does not trust the server.
     pub fn connect(at: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> io::Result<TlsClient> {
         TlsClient::over(super::client::try_connect(None, at)?, name, config)
     }
 
-    /// Certificate of the server.
+    /// Certificate of the server in DER.
     pub fn certificate(&self) -> Vec<u8> {
         self.0.conn.peer_certificates().unwrap()[0].to_vec()
     }
 
-    /// Negotiated protocol (ALPN); empty if there is none.
+    /// Negotiated protocol (ALPN). Empty if none was negotiated.
     pub fn protocol(&self) -> String {
         String::from_utf8_lossy(self.0.conn.alpn_protocol().unwrap_or_default()).into_owned()
     }
@@ -217,12 +216,12 @@ impl TlsClient {
         self.0.conn.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
     }
 
-    /// The socket.
+    /// The TCP socket of the connection.
     pub fn tcp(&self) -> &TcpStream {
         &self.0.sock
     }
 
-    /// Ends the sending direction of TLS and of TCP.
+    /// Closes the sending direction of TLS and of TCP.
     pub fn shutdown(&mut self) {
         self.0.conn.send_close_notify();
         let _ = self.0.flush();
@@ -231,8 +230,8 @@ impl TlsClient {
 }
 
 impl TestCertificate {
-    /// SHA-256 of the public key (the structure with its algorithm), in base 64: browsers identify
-    /// keys by it.
+    /// SHA-256 hash of the public key (`SubjectPublicKeyInfo`), in base64. Browsers identify keys
+    /// by it.
     pub fn key_hash(&self) -> String {
         let key = KeyPair::from_pem(&self.key).unwrap().subject_public_key_info();
         let suite = ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13().unwrap();

@@ -1,4 +1,4 @@
-//! UDP servers and clients.
+//! UDP servers and clients for tests.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{PATIENCE, wait_for};
 
-/// A server that answers every datagram. Dropping it closes its socket.
+/// Server that answers every datagram. Dropping it closes its socket.
 pub struct UdpServer {
     addr: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -27,7 +27,8 @@ impl UdpServer {
         UdpServer::start(addr, |question, answer| answer(question))
     }
 
-    /// Starts a server that passes every datagram, and a function to send an answer, to `handle`.
+    /// Starts a server that passes every datagram to `handle`, with a function that sends an
+    /// answer.
     pub fn start(
         addr: SocketAddr,
         handle: impl Fn(&[u8], &mut dyn FnMut(&[u8])) + Send + 'static,
@@ -62,14 +63,14 @@ impl Drop for UdpServer {
     }
 }
 
-/// Sends datagrams from many ports, as fast as one thread can, until dropped.
+/// Sends datagrams from many ports, as fast as one thread can, until it is dropped.
 pub struct Flood {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Flood {
-    /// Floods `addr` from `ports` ports in turn.
+    /// Floods `addr` from `ports` different ports in turn.
     pub fn start(addr: SocketAddr, ports: usize) -> Flood {
         let clients: Vec<UdpClient> = (0..ports).map(|_| UdpClient::of(addr)).collect();
         let stop = Arc::new(AtomicBool::new(false));
@@ -94,7 +95,7 @@ impl Drop for Flood {
     }
 }
 
-/// A client that receives only datagrams from the address that it sends to.
+/// Client that receives datagrams only from the address that it sends to.
 pub struct UdpClient {
     socket: UdpSocket,
 }
@@ -121,14 +122,14 @@ impl UdpClient {
         Ok(buffer)
     }
 
-    /// Sends one datagram and returns the answer, which must come.
+    /// Sends one datagram and returns the answer. Panics if no answer arrives in time.
     pub fn ask(&self) -> String {
         self.send(b"who?");
         String::from_utf8(self.receive().unwrap()).unwrap()
     }
 
-    /// Repeats a datagram until an answer comes; returns the answer and the number of datagrams
-    /// sent.
+    /// Repeats a datagram every 100 ms until an answer arrives. Returns the answer and the number
+    /// of datagrams sent.
     pub fn insist(&self) -> (String, u32) {
         self.socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         let mut asked = 0;

@@ -1,17 +1,17 @@
-//! Waiting for conditions.
+//! Waits for conditions in tests.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Default timeout, longer than any working operation takes.
+/// Default timeout. It is longer than any working operation takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Polls `look` until it returns a value.
+/// Polls `look` until it returns a value. Panics after the default timeout.
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_up_to(PATIENCE, what, look)
 }
 
-/// Polls `look` until it returns a value, with a custom timeout.
+/// Polls `look` until it returns a value. Panics after the timeout `patience`.
 pub fn wait_up_to<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = clock();
     loop {

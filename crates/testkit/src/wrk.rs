@@ -1,4 +1,4 @@
-//! Load generator: a real wrk.
+//! Runs the load generator wrk.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -10,30 +10,31 @@ use rustix::process::Signal;
 use super::need::tool;
 use super::{Loopback, Process};
 
-/// A running wrk that opens a connection for every request.
+/// Running wrk that opens a new connection for every request.
 pub struct Wrk {
     process: Process,
     output: PathBuf,
 }
 
-/// Summary that wrk prints at its end.
+/// Summary that wrk prints when it ends.
 #[derive(Debug)]
 pub struct Summary {
-    /// Requests that were answered.
+    /// Number of answered requests.
     pub requests: u64,
-    /// Connects, reads and writes that failed, and requests that took longer than ten seconds.
+    /// Number of failures: failed connects, reads and writes, requests that took longer than ten
+    /// seconds, and responses with an error status.
     pub failed: u64,
-    /// The whole text.
+    /// Whole text of the summary.
     pub text: String,
 }
 
 impl Wrk {
-    /// Starts wrk with `connections` connections at a time.
+    /// Starts wrk with `connections` concurrent connections.
     pub fn start(lab: &Loopback, target: SocketAddr, connections: u32) -> Wrk {
         Wrk::spawn(Command::new(tool("wrk").unwrap()), lab.directory(), target, connections)
     }
 
-    /// Starts wrk by a custom command.
+    /// Starts wrk with a custom command.
     pub fn spawn(mut command: Command, directory: &Path, target: SocketAddr, connections: u32) -> Wrk {
         let output = directory.join("wrk");
         let connections = connections.to_string();
@@ -56,7 +57,7 @@ impl Wrk {
             let words = line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u64>().ok());
             words.sum()
         };
-        // "Non-2xx or 3xx responses: 5"
+        // Example of the line: "Non-2xx or 3xx responses: 5"
         let other_status = status.rsplit(' ').next().map_or(0, numbers);
         let requests = requests.unwrap_or_else(|| panic!("no summary from wrk: {text}"));
         Summary { requests, failed: numbers(errors) + other_status, text }

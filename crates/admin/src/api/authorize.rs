@@ -1,11 +1,12 @@
-//! Authorization at the statistics address: requests with the token may change things and see
-//! clients.
+//! Authorization at the statistics address. A request with the configured token may change things
+//! and see clients.
 //!
-//! A browser does not send this header by itself, and sends a preflight request before it sends the
-//! header to another site, which convey does not answer. So no page of another site can use a token
-//! that it does not know, whatever host name it uses for this address. Without a token, the host
-//! name has to be this machine's, so that a page of another site whose name resolves to this
-//! address can read nothing (DNS rebinding).
+//! A page of another site cannot use a token that it does not know, whatever host name it uses for
+//! this address: a browser does not send the header `Authorization` by itself, and before it sends
+//! the header to another site, it sends a preflight request, which convey does not answer.
+//!
+//! A request without a token must use a host name of this machine. Otherwise, a page of another
+//! site whose name resolves to this address could read answers (DNS rebinding).
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
@@ -22,9 +23,10 @@ use super::super::Requester;
 use super::super::hosts::is_this_machine;
 use super::{ApiContext, Failure};
 
-/// Middleware that refuses a wrong token, and the host name of another site without a token. Passes
-/// all other requests on, with the right to change things for the right token. Other schemes belong
-/// to a proxy on the way.
+/// Middleware that refuses a wrong token, and a request without a token whose host name may belong
+/// to another site. It passes all other requests on. With the right token they get the right to
+/// change things. Other authentication schemes are ignored, because they belong to a proxy on the
+/// way.
 pub(crate) async fn authorize(
     State(context): State<Arc<ApiContext>>,
     mut request: Request,
@@ -49,7 +51,7 @@ pub(crate) async fn authorize(
     next.run(request).await
 }
 
-/// Whether the requester may change things, and watch clients' packets.
+/// Checks that the requester may change things, and watch clients' packets.
 pub(super) fn may_change(context: &ApiContext, who: &Requester) -> Result<(), Failure> {
     match who.may_change {
         true => Ok(()),
@@ -58,8 +60,8 @@ pub(super) fn may_change(context: &ApiContext, who: &Requester) -> Result<(), Fa
     }
 }
 
-/// Whether the requester may see clients' addresses: as [`may_change`], and this host if no token
-/// is configured.
+/// Checks that the requester may see clients' addresses: every requester that [`may_change`]
+/// accepts, and clients on this host if no token is configured.
 pub(super) fn may_see_clients(context: &ApiContext, who: &Requester) -> Result<(), Failure> {
     let is_here = who.address.is_some_and(|address| address.is_loopback());
     match may_change(context, who) {
@@ -69,7 +71,7 @@ pub(super) fn may_see_clients(context: &ApiContext, who: &Requester) -> Result<(
     }
 }
 
-/// Host name of a request, if it is not this machine's. Browsers always send one.
+/// Host name of a request if it is not a name of this machine. Browsers always send one.
 fn wrong_host(request: &Request) -> Option<String> {
     let header =
         request.headers().get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
@@ -78,7 +80,8 @@ fn wrong_host(request: &Request) -> Option<String> {
 }
 
 fn check(context: &ApiContext, from: IpAddr, is_right: bool) -> Result<(), Failure> {
-    // Another client's wrong tokens from the same address lock no operator out.
+    // The right token is always accepted: wrong tokens of another client at the same address must
+    // not lock an operator out.
     if is_right {
         return Ok(());
     }

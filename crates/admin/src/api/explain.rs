@@ -1,4 +1,4 @@
-//! `/v1/explain`: the server that a client gets, and why.
+//! `/v1/explain`: reports which server a client gets, and why.
 
 use std::sync::Arc;
 

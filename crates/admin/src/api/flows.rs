@@ -1,4 +1,4 @@
-//! `/v1/flows`: lists flows, and ends one.
+//! `/v1/flows`: lists flows, and ends a flow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use super::super::Requester;
 use super::super::flows::{flow_list_report, flow_report};
 use super::{ApiContext, Failure, in_path, line, may_change, may_see_clients, unknown};
 
-/// State of a proxied connection without a server yet. With a server it is `established`.
+/// State of a proxied connection that has no server yet. Once it has one, its state is
+/// `established`.
 const CONNECTING: &str = "connecting";
 
 pub(super) async fn list(
@@ -32,7 +33,8 @@ pub(super) async fn list(
     let query = query_of(asked)?;
     let answer = answers.source.flows.list(&query).await.map_err(unavailable)?;
     if answer.matching == 0 {
-        // If flows are found, the names are known: a flow may outlast its frontend and its server.
+        // Names are checked only if no flow matches: a flow may outlast its frontend and its
+        // server.
         check_names(&answers, &query.filter)?;
         check_bytes(&answers, query.filter.clone()).await?;
     }
@@ -70,7 +72,7 @@ fn tell(answers: &ApiContext, killed: &ListedFlow, who: &Requester) {
     source.events.record(EventKind::Operator, EventLevel::Info, (source.now)(), &text);
 }
 
-/// Checks the parameters.
+/// Validates the parameters, and converts them to a query.
 fn query_of(asked: FlowParameters) -> Result<FlowQuery, Failure> {
     let (named, server) = match asked.server.as_deref().map(|server| server.split_once('/')) {
         None => (None, None),
@@ -139,7 +141,7 @@ fn one_of(
     })
 }
 
-/// Checks, for an empty result, that the names of the filter exist.
+/// Checks that the names in the filter exist, after a query without a result.
 fn check_names(answers: &ApiContext, filter: &FlowFilter) -> Result<(), Failure> {
     let report = answers.source.report();
     if let Some(name) = &filter.frontend
@@ -162,7 +164,7 @@ fn check_names(answers: &ApiContext, filter: &FlowFilter) -> Result<(), Failure>
     }
 }
 
-/// Checks, for an empty result, that bytes are counted at all.
+/// Checks that bytes are counted at all, after a query without a result.
 async fn check_bytes(answers: &ApiContext, filter: FlowFilter) -> Result<(), Failure> {
     if filter.min_bytes.is_none_or(|bytes| bytes == 0) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `/v1/log-level`: reads and changes the level of the log.
+//! `/v1/log-level`: returns and changes the level of the log.
 
 use std::sync::Arc;
 

@@ -62,17 +62,17 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
 
 /// Reason why a request fails.
 enum Failure {
-    /// No client may change things at this address.
+    /// No client of this address may change things.
     Forbidden,
-    /// Only this host may see clients at this address.
+    /// At this address, only clients on this host may see clients.
     ClientsForbidden,
     /// The request needs the token.
     NeedsToken,
     /// The token differs from the configured one.
     WrongToken,
-    /// The host name of the request may belong to another site.
+    /// The request uses a host name that may belong to another site.
     WrongHost(String),
-    /// Too many wrong tokens came from this address. It is blocked for this long.
+    /// Too many wrong tokens came from this client address. It is blocked for this long.
     TooManyTokens(Duration),
     /// The request is invalid.
     Bad(String),
@@ -80,7 +80,7 @@ enum Failure {
     TooLong,
     /// The control task refused the request.
     Refused(RequestRefusal),
-    /// Too many requests of this kind run at once.
+    /// Too many requests of this kind are running.
     Busy(String),
     /// Temporary failure, with an operator-facing message.
     Later(String),
@@ -89,7 +89,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// Failure for an unknown query parameter, or an invalid value.
+    /// Failure for an unknown query parameter or an invalid value.
     fn of_query(wrong: &QueryRejection) -> Failure {
         const LIBRARY: &str = "Failed to deserialize query string: ";
         let text = wrong.body_text();
@@ -155,13 +155,13 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Error response for unknown paths, unsupported methods and internal errors, in the format of all
-/// API errors.
+/// Error response for unknown paths, unsupported methods and internal errors. It has the format of
+/// all API errors.
 pub(super) fn failure(status: StatusCode, error: &str) -> Response {
     (status, line(&ErrorReport { error: error.to_owned(), problems: vec![] })).into_response()
 }
 
-/// Response with JSON and a final newline for shells.
+/// JSON response that ends with a newline, for use in a shell.
 fn line(body: &impl Serialize) -> Response {
     match serde_json::to_string_pretty(body) {
         Ok(text) => ([(CONTENT_TYPE, "application/json")], text + "\n").into_response(),
@@ -174,7 +174,8 @@ fn unknown<'a>(kind: &str, name: &str, there: impl Iterator<Item = &'a String>) 
     Failure::Refused(RequestRefusal::Unknown(format!("there is no {kind} {name}{meant}")))
 }
 
-/// Sends a request to the control task, and waits for the answer while the connection lasts.
+/// Sends a request to the control task and waits for its answer. Stops waiting if the connection
+/// ends.
 async fn ask(answers: &ApiContext, who: Requester, what: Requested) -> Result<Done, Failure> {
     may_change(answers, &who)?;
     let (answer, outcome) = oneshot::channel();

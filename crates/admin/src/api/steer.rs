@@ -102,7 +102,7 @@ async fn steer(
     Ok(line(&ChangeReport { changed, warnings }))
 }
 
-/// Warning that the target's backend has no server left.
+/// Warning if no server of the target's backend would be left.
 fn left_without(answers: &ApiContext, target: &Target) -> Vec<String> {
     let snapshot = answers.source.snapshot.load();
     let backend = ready::backend_left_without(&snapshot, target);
@@ -110,8 +110,8 @@ fn left_without(answers: &ApiContext, target: &Target) -> Vec<String> {
     backend.map(warning).into_iter().collect()
 }
 
-/// Refuses to take out a target if this would withdraw an announced address, or if a frontend needs
-/// the target to be ready. Allows forced requests.
+/// Refuses to take a target out of service if convey would then withdraw an announced address, or
+/// if a frontend needs the target to be ready. Forced requests are allowed.
 fn may_withdraw(answers: &ApiContext, target: &Target, is_forced: bool) -> Result<(), Failure> {
     let snapshot = answers.source.snapshot.load();
     let certificates = answers.source.certificates_of_addresses(&snapshot);

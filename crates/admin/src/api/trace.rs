@@ -1,4 +1,5 @@
-//! `/v1/trace`: live events of clients and packets, one line of JSON each, while the client reads.
+//! `/v1/trace`: streams live events of clients and packets, one line of JSON each, until the client
+//! closes the connection.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::convert::Infallible;
@@ -26,10 +27,10 @@ use super::{ApiContext, Failure, may_change};
 
 mod wanted;
 
-/// Interval between writes: a reader is not woken for each event.
+/// Interval between writes, so that a reader is not woken for every event.
 const TAKE_EVERY: Duration = Duration::from_millis(50);
 
-/// Maximum time for which a client may read nothing.
+/// Maximum time for which a client may stop reading.
 const MAX_STALL: Duration = Duration::from_secs(30);
 
 /// Interval between lines about omitted events.
@@ -62,16 +63,16 @@ pub(super) async fn trace(
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
 }
 
-/// Writes the lines for one client.
+/// Writes the lines of a trace for one client.
 struct Show {
     watch: TraceWatch,
     wanted: WantedTrace,
     source: Arc<StatsSource>,
-    /// Generation of the snapshot from which the filter was made.
+    /// Generation of the snapshot from which the filter was built.
     generation: u64,
     until: Option<Instant>,
     shown: u64,
-    /// Number of events that may be written now.
+    /// Number of events that the rate limit allows now.
     allowance: f64,
     allowed_at: Instant,
     left_out: u64,
@@ -90,7 +91,7 @@ impl Show {
         Show {
             watch,
             generation: source.snapshot.load().generation,
-            // A time beyond the range of the clock is no limit.
+            // A timeout beyond the range of the clock means no limit.
             until: wanted.timeout.and_then(|timeout| now.checked_add(timeout)),
             shown: 0,
             allowance: f64::from(wanted.rate),
@@ -103,7 +104,7 @@ impl Show {
         }
     }
 
-    /// Writes until the time is over, or the reader is gone or stalled.
+    /// Writes lines until the trace ends, or the client has gone or has stopped reading.
     async fn run(mut self, lines: mpsc::Sender<Bytes>) {
         let mut ticks = interval(TAKE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -154,7 +155,7 @@ impl Show {
         why.is_some()
     }
 
-    /// Renews the filter after a reload, which gives names other numbers.
+    /// Rebuilds the filter after a reload, because names may have new numbers.
     fn follow_names(&mut self) {
         let snapshot = self.source.snapshot.load();
         if snapshot.generation != self.generation {

@@ -1,5 +1,5 @@
-//! The dashboard: one page for browsers. Its files are in the binary, and it sends requests only to
-//! convey.
+//! The dashboard, a single page for browsers. The binary contains its files, and the page sends
+//! requests only to convey.
 //!
 //! `main.js` reads `/v1/status` and `/v1/events` every two seconds and passes them to the other
 //! scripts. `history.js`, `health.js` and `format.js` are pure.
@@ -32,7 +32,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// All files, the page first.
+/// All files of the page. The first one is the page itself.
 static ASSETS: [Asset; 16] = assets!(
     "index.html": HTML,
     "style.css": CSS,
@@ -52,8 +52,8 @@ static ASSETS: [Asset; 16] = assets!(
     "server.js": SCRIPT,
 );
 
-/// Content security policy of the page. Names and reasons may contain any text; none of it runs as
-/// a script.
+/// Content security policy of the page. Names and reasons may contain any text, and none of it may
+/// run as a script.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -61,7 +61,7 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (CONTENT_SECURITY_POLICY, POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (REFERRER_POLICY, "no-referrer"),
-    // The page may change with an upgrade.
+    // An upgrade may change the page.
     (CACHE_CONTROL, "no-cache"),
 ];
 

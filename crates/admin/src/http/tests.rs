@@ -1,4 +1,4 @@
-//! Clients of the statistics address, over real sockets.
+//! Tests of the statistics address with clients over real sockets.
 
 mod described;
 mod refused;
@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::{FlowSources, StatsSource, routes};
 
-/// Sources of the answers, with the address of the server.
+/// State from which answers are built, as the tests set it.
 struct Admin {
     snapshot: Arc<ArcSwap<Snapshot>>,
     draining: Arc<AtomicBool>,
@@ -37,7 +37,7 @@ struct Admin {
     loads: Arc<ReloadHistory>,
     trace: Arc<TraceHub>,
     routes: Router,
-    /// Requests of operators, which no task grants.
+    /// Requests of operators. No task answers them.
     requests: mpsc::Receiver<OperatorRequest>,
 }
 
@@ -194,7 +194,8 @@ async fn head_answers_as_get_does_without_the_body() {
     assert_eq!(answer.body(), "");
 }
 
-/// Waits until the server sends bytes, and returns their number; 0 if it ends the connection.
+/// Waits until the server sends bytes, and returns their number. Returns 0 if the server closes the
+/// connection.
 async fn heard(client: &TcpStream) -> usize {
     let heard = async {
         loop {
@@ -225,7 +226,7 @@ async fn many_silent_clients_do_not_keep_another_one_out() {
 async fn a_burst_of_clients_is_answered_to_the_last() {
     let limits = ConnectionLimits { connections: 4, lifetime: Duration::from_secs(3600) };
     let addr = start(limits, &admin()).await;
-    // The server does not run before all clients have sent requests.
+    // The server task runs only after all clients have sent their requests.
     let burst: Vec<_> = (0..40)
         .map(|_| {
             let mut client = std::net::TcpStream::connect(addr).unwrap();
@@ -256,7 +257,7 @@ async fn a_request_without_end_is_refused() {
     let request = format!("GET /healthz HTTP/1.1\r\nHost: convey\r\nCookie: {}", "a".repeat(2 * MAX_REQUEST));
     for part in request.as_bytes().chunks(4096) {
         client.writable().await.unwrap();
-        // The server does not read a refused request to its end.
+        // The server may close the connection before it has read all of a refused request.
         let _ = client.try_write(part);
     }
     client.readable().await.unwrap();

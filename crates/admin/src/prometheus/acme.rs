@@ -5,7 +5,7 @@ use convey_api::StatsReport;
 use super::page::{Labels, MetricsPage, labels};
 use super::unix_time;
 
-/// Adds the outcomes of orders, and the times of the next ones.
+/// Adds the outcomes of orders, and the times of the next orders.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     let Some(acme) = &report.acme else { return };
     let (mut next, mut failures) = (Vec::<(Labels, f64)>::new(), Vec::<(Labels, u32)>::new());

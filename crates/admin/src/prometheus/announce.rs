@@ -5,7 +5,7 @@ use convey_api::StatsReport;
 use super::flag;
 use super::page::{MetricsPage, labels};
 
-/// Adds the state of each address.
+/// Adds the state of each announced address.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     let all: Vec<_> = report
         .announced

@@ -5,7 +5,7 @@ use convey_api::StatsReport;
 use super::flag;
 use super::page::{MetricsPage, labels};
 
-/// Adds the sources, if there are any.
+/// Adds the state of each source, if there are any.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     let all: Vec<_> =
         report.discovery.iter().map(|(name, source)| (labels([("backend", name)]), source)).collect();

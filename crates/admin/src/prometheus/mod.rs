@@ -1,4 +1,4 @@
-//! The report as Prometheus text. Pure.
+//! Renders the report as Prometheus text. Pure.
 
 mod acme;
 mod announce;
@@ -17,8 +17,8 @@ use convey_api::{ConfigReport, Counts, FrontendReport, PacketReport, StatsReport
 use self::page::{Labels, MetricsPage, labels};
 use super::ProcessMetrics;
 
-/// The text of `/metrics`, in exposition format 0.0.4. An error is a bug in this module: no report
-/// can cause one.
+/// Text of `/metrics`, in exposition format 0.0.4. An error indicates a bug in this module: no
+/// report should cause one.
 pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Result<String> {
     let mut page = MetricsPage::default();
     page.gauge(
@@ -352,7 +352,7 @@ fn flow_cache(page: &mut MetricsPage, packets: &PacketReport) {
     );
 }
 
-/// One value for each label with this name.
+/// One value per entry of `counts`. `name` is the name of the label.
 fn by(name: &str, counts: &Counts) -> Vec<(Labels, u64)> {
     counts.iter().map(|(label, n)| (labels([(name, &**label)]), *n)).collect()
 }

@@ -1,10 +1,10 @@
-//! Metric families, built anew for each scrape without a global registry.
+//! Page of metric families. It is built for each scrape, without a global registry.
 
 use convey_api::TimesReport;
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-/// Former names of metrics, and their present names. Both are exported for one release.
+/// Former names of metrics, with their current names. Both are exported for one release.
 const FORMER_NAMES: [(&str, &str); 4] = [
     ("convey_frontend_http_answered_total", "convey_frontend_http_local_replies_total"),
     ("convey_frontend_http_compression_no_room_total", "convey_frontend_http_compression_no_memory_total"),
@@ -15,7 +15,7 @@ const FORMER_NAMES: [(&str, &str); 4] = [
 /// Labels that distinguish the samples of a family.
 pub(super) type Labels = Vec<LabelPair>;
 
-/// Labels from names and values; values may hold any text.
+/// Builds labels from pairs of name and value. Values may contain any text.
 pub(super) fn labels<const N: usize>(pairs: [(&str, &str); N]) -> Labels {
     let pair = |(name, value): (&str, &str)| {
         let mut pair = LabelPair::default();
@@ -26,14 +26,15 @@ pub(super) fn labels<const N: usize>(pairs: [(&str, &str); N]) -> Labels {
     pairs.into_iter().map(pair).collect()
 }
 
-/// Page of metric families, in the order of their addition.
+/// Page of metric families, in the order in which they were added.
 #[derive(Default)]
 pub(super) struct MetricsPage {
     families: Vec<MetricFamily>,
 }
 
 impl MetricsPage {
-    /// Adds a counter: one sample for each of `members` for which `value` is not `None`.
+    /// Adds a counter, with one sample per element of `members`. Leaves out elements whose `value`
+    /// is `None`.
     pub(super) fn counter<T, V: Into<Option<f64>>>(
         &mut self,
         name: &str,
@@ -48,7 +49,8 @@ impl MetricsPage {
         });
     }
 
-    /// Adds a gauge: one sample for each of `members` for which `value` is not `None`.
+    /// Adds a gauge, with one sample per element of `members`. Leaves out elements whose `value` is
+    /// `None`.
     pub(super) fn gauge<T, V: Into<Option<f64>>>(
         &mut self,
         name: &str,
@@ -63,7 +65,7 @@ impl MetricsPage {
         });
     }
 
-    /// Adds a histogram: one for each of `members` for which `value` is not `None`.
+    /// Adds a histogram per element of `members`. Leaves out elements whose `value` is `None`.
     pub(super) fn histogram<'a, T>(
         &mut self,
         name: &str,
@@ -86,7 +88,7 @@ impl MetricsPage {
         });
     }
 
-    /// The page in text exposition format 0.0.4.
+    /// Encodes the page in text exposition format 0.0.4.
     pub(super) fn encode(&self) -> prometheus::Result<String> {
         TextEncoder::new().encode_to_string(&self.families)
     }
@@ -120,7 +122,7 @@ impl MetricsPage {
     }
 }
 
-/// Copies a family under its former name.
+/// Copies a family under its former name, marked as deprecated.
 fn renamed(family: &MetricFamily, former: &str) -> MetricFamily {
     let mut copy = family.clone();
     copy.set_help(format!("Deprecated: use {}.", family.name()));

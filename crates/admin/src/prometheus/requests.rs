@@ -88,7 +88,7 @@ fn add_compression(page: &mut MetricsPage, frontends: &[(Labels, &RequestReport)
     );
 }
 
-/// Adds the times until the head of a server's response.
+/// Adds the times until the response head of a server arrived.
 fn add_response_times(page: &mut MetricsPage, report: &StatsReport) {
     let times: Vec<(Labels, &TimesReport)> = report
         .backends

@@ -37,7 +37,7 @@ fn input<'a>(snapshot: &'a Snapshot, certificates: &'a CertificateView) -> Readi
     ReadinessInput { snapshot, certificates, packets: None, is_draining: false }
 }
 
-/// Reason why this address must not be announced.
+/// Reason why this address must not be announced. `None` if it may be.
 fn obstacle_at(frontends: &[Arc<Frontend>], ip: &str, min_servers: u32) -> Option<String> {
     let config = AnnounceConfig { min_servers, ..AnnounceConfig::default() };
     let snapshot =
@@ -135,8 +135,8 @@ fn withdrawal_is_foreseen_where_the_other_frontend_has_no_certificate() {
     assert_eq!(lost(&certificates_without_orders()), [] as [IpAddr; 0]);
 }
 
-/// Snapshot with an own address and the frontends `v4` and `v6` in mode passthrough, and `proxy` at
-/// the VIP of `v4`.
+/// Snapshot with the host address `own`, the passthrough frontends `v4` and `v6`, and the frontend
+/// `proxy` at the VIP of `v4`.
 fn of_both_families(own: &str, announce: Option<Arc<AnnounceConfig>>) -> Snapshot {
     let pool =
         |name: &str, server: &str| fixture::pool(name, vec![(fixture::server("a", server), fixture::up())]);

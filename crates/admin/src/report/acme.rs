@@ -1,10 +1,10 @@
-//! Certificates that convey orders itself, as `/stats` serves them. Pure.
+//! Report on the certificates that convey orders itself, for `/stats`. Pure.
 
 use convey_api::{AcmeNameReport, AcmeReport};
 
 use crate::{AcmeName, AcmeState};
 
-/// Returns `None` if no certificates are ordered.
+/// Report on ordered certificates. `None` if convey orders none.
 pub(crate) fn acme_report(state: &AcmeState) -> Option<AcmeReport> {
     let (names, [failures, orders]) = (state.names(), state.orders());
     let name = |AcmeName { name, not_after, next_order, failures, error, .. }| {

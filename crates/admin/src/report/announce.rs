@@ -1,4 +1,4 @@
-//! Addresses that convey announces, as `/stats` serves them. Pure.
+//! Report on the addresses that convey announces, for `/stats`. Pure.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Configuration in etcd, as `/stats` serves it. Pure.
+//! Report on a configuration in etcd, for `/stats`. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use convey_api::EtcdReport;
 
 use crate::RemoteState;
 
-/// Returns `None` if the configuration is in a file.
+/// Report on etcd. `None` if the configuration is in a file.
 pub(crate) fn etcd_report(state: &RemoteState, started: SystemTime) -> Option<EtcdReport> {
     let known = state.now();
     let (refused_revision, problems) =

@@ -1,12 +1,12 @@
-//! Files that workers cache (mode http). Pure.
+//! Report on the files that workers cache (mode http). Pure.
 
 use convey_api::FileCacheReport;
 use convey_snapshot::stats::{Counter, Traffic};
 
-/// Report of a backend.
+/// Report on the cached files of a backend.
 pub(super) fn file_cache_report(traffic: &Traffic) -> FileCacheReport {
-    // Read first: a file that is cached and dropped in between must not make the difference
-    // negative.
+    // Read the dropped bytes first. If a file is cached and dropped during these reads, the
+    // difference must not become negative.
     let dropped = traffic.sum(Counter::FileCacheBytesDropped);
     FileCacheReport {
         hits: traffic.sum(Counter::FileCacheHits),

@@ -1,9 +1,9 @@
-//! Outcomes of requests (mode http). Pure.
+//! Report on the outcomes of requests (mode http). Pure.
 
 use convey_api::{CompressionReport, Counts, RequestReport};
 use convey_snapshot::stats::{Counter, Traffic};
 
-/// Report of a frontend.
+/// Report on the requests of a frontend.
 pub(super) fn of_frontend(traffic: &Traffic) -> RequestReport {
     RequestReport {
         answered: Some(sums(traffic, &Counter::ANSWERS)),
@@ -17,7 +17,7 @@ pub(super) fn of_frontend(traffic: &Traffic) -> RequestReport {
     }
 }
 
-/// Report of a backend or a server.
+/// Report on the requests of a backend or a server.
 pub(super) fn of_servers(traffic: &Traffic) -> RequestReport {
     RequestReport {
         total: traffic.sum(Counter::Requests),
@@ -27,7 +27,7 @@ pub(super) fn of_servers(traffic: &Traffic) -> RequestReport {
     }
 }
 
-/// Counts by the labels of the counters.
+/// Values of these counters, by label.
 pub(super) fn sums(traffic: &Traffic, counters: &[(Counter, &'static str)]) -> Counts {
     counters.iter().map(|(counter, label)| ((*label).into(), traffic.sum(*counter))).collect()
 }

@@ -1,4 +1,4 @@
-//! Routes of a frontend, as `/stats` serves them. Pure.
+//! Report on the routes of a frontend, for `/stats`. Pure.
 
 use convey_api::RouteReport;
 use convey_snapshot::stats::Counter;
@@ -25,7 +25,8 @@ pub(super) fn http_route_report(route: &HttpRoute) -> RouteReport {
 
 /// Report of a route by TLS server name (proxy mode).
 pub(super) fn sni_route_report(route: &SniRoute) -> RouteReport {
-    // Open connections are read first, so that they never outnumber all.
+    // Read open connections first, so that the report never shows more open connections than
+    // connections in total.
     let current_connections = Some(route.live.traffic.current());
     RouteReport {
         name: route.name.to_string(),

@@ -1,4 +1,4 @@
-//! Report of a server: its health, its handshakes and its traffic.
+//! Report on a server: its health, its handshakes and its traffic.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -45,7 +45,8 @@ pub(super) fn server_report(
 
 fn handshake_report(server: &ServerLive) -> HandshakeReport {
     let traffic = &server.traffic;
-    // Completed handshakes are read first, so that they never outnumber begun ones.
+    // Read completed handshakes first, so that the report never shows more completed handshakes
+    // than begun ones.
     let completed = traffic.sum(Counter::HandshakesCompleted);
     let syn_repeated = traffic.sum(Counter::SynsRepeated);
     let answers_nobody = server.answers_nobody.load(Ordering::Relaxed);

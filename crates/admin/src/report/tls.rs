@@ -1,4 +1,4 @@
-//! TLS of a frontend, as `/stats` serves it. Pure.
+//! Report on the TLS of a frontend, for `/stats`. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use convey_api::{CertificateReport, TlsReport};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 
-/// Returns `None` if clients use no TLS with convey.
+/// Report on TLS. `None` if clients do not use TLS with convey.
 pub(super) fn tls_report(frontend: &Frontend, fault: Option<&str>) -> Option<TlsReport> {
     let settings = frontend.config.tls.as_ref()?;
     let all = frontend.tls.iter().flat_map(|acceptor| &acceptor.certificates);
@@ -26,7 +26,7 @@ pub(super) fn tls_report(frontend: &Frontend, fault: Option<&str>) -> Option<Tls
     })
 }
 
-/// Converts seconds since 1970.
+/// Converts seconds since 1970 to a time. Negative seconds become 1970.
 pub(super) fn time(seconds: i64) -> SystemTime {
     let since = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH)

@@ -1,11 +1,12 @@
-//! Packet of a trace event. Pure.
+//! Packet in a line of a trace. Pure.
 
 use convey_api::{ArrivedPacket, OuterPacket, PacketLine, SentPacket};
 use convey_snapshot::Snapshot;
 use convey_trace::{PacketKind, PacketStep, TracedAnswer, TracedPacket, TracedRole, TracedTunnel, TracedWay};
 use data_encoding::BASE64;
 
-/// Packet, and the verdict on it. `algorithm` chose its server.
+/// Converts a packet and the verdict on it. `algorithm` is the name of the algorithm that chose the
+/// server.
 pub(super) fn packet_line(
     packet: &PacketStep,
     snapshot: &Snapshot,
@@ -72,7 +73,7 @@ fn came_line(came: &TracedPacket) -> ArrivedPacket {
     ArrivedPacket { from, to, flags: letters(flags), ttl, len, kind: kind.into() }
 }
 
-/// Control bits of TCP in the letters of tcpdump.
+/// TCP flags in the letters that tcpdump uses.
 fn letters(flags: u8) -> String {
     let bits = [(0x01, 'F'), (0x02, 'S'), (0x04, 'R'), (0x08, 'P'), (0x10, '.'), (0x20, 'U')];
     bits.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, letter)| letter).collect()

@@ -1,4 +1,5 @@
-//! The demo's client: long-lived connections with a request every second, and new connections.
+//! Client of the demo. It keeps long-lived connections, with a request every second, and opens new
+//! connections.
 #![expect(clippy::disallowed_methods, reason = "a shell: it measures how long answers take")]
 
 use std::collections::BTreeMap;
@@ -16,31 +17,31 @@ use super::PORT;
 /// Number of long-lived connections.
 const KEPT: usize = 200;
 
-/// Time between two requests on a long-lived connection.
+/// Interval between requests on a long-lived connection.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// Time between two new connections.
+/// Pause between new connections.
 const NEW_EVERY: Duration = Duration::from_millis(50);
 
-/// A connection without an answer for this long counts as broken.
+/// Maximum wait for an answer. After it, the connection counts as broken.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Results of the client.
+/// Results that the client has counted.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Seen {
     /// Answers on new connections since the last read, by server.
     pub(super) by_server: BTreeMap<String, u64>,
-    /// Long-lived connections that are open now.
+    /// Number of long-lived connections that are open now.
     pub(super) kept: usize,
-    /// Connections since the start, long-lived and new ones.
+    /// Number of connections opened since the start, both long-lived and new ones.
     pub(super) opened: u64,
-    /// Connections that ended without an answer.
+    /// Number of connections that failed or ended without an answer.
     pub(super) broken: u64,
     /// The longest wait for an answer since the last read.
     pub(super) slowest: Duration,
 }
 
-/// Client of the lab. Its threads end with [`EcmpClient::stop`], or with the process.
+/// Client of the lab. Its threads end after [`EcmpClient::stop`], or with the process.
 #[derive(Debug, Default)]
 pub(super) struct EcmpClient {
     shared: Arc<Shared>,
@@ -53,13 +54,13 @@ struct Shared {
 }
 
 impl EcmpClient {
-    /// Starts the threads that open connections from the lab's client.
+    /// Starts the threads, which open connections from the namespace of the lab's client.
     pub(super) fn start(&self, lab: &Arc<EcmpLab>) -> Result<(), LabError> {
         for work in [keep, renew] {
             let (lab, shared) = (lab.clone(), self.shared.clone());
             let job = move || {
                 let joined = lab.place(EcmpRole::Client).join();
-                // The lab ends with the demo, not with this thread.
+                // This thread must not keep the lab alive after the demo.
                 drop(lab);
                 if joined.is_ok() {
                     work(&shared);
@@ -80,7 +81,8 @@ impl EcmpClient {
         taken
     }
 
-    /// Stops the client. Returns how many connections it has opened, and how many of them broke.
+    /// Stops the client. Returns the number of connections that were opened, and the number of
+    /// those that broke.
     pub(super) fn stop(&self) -> (u64, u64) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let seen = self.shared.lock();
@@ -97,7 +99,7 @@ impl Shared {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Counts the result of a request, unless the demo has ended meanwhile.
+    /// Counts the result of a request. Errors after the end of the demo are ignored.
     fn count<T>(&self, since: Instant, result: &io::Result<T>) {
         let mut seen = self.lock();
         seen.slowest = seen.slowest.max(since.elapsed());
@@ -105,7 +107,7 @@ impl Shared {
     }
 }
 
-/// Keeps connections open and sends a request on all of them, round after round.
+/// Keeps connections open, and sends a request on each of them once per round.
 fn keep(shared: &Shared) {
     let mut kept: Vec<TcpStream> = Vec::new();
     while !shared.is_over() {
@@ -129,7 +131,7 @@ fn keep(shared: &Shared) {
     }
 }
 
-/// Opens one connection after the other, for one request each.
+/// Opens one connection after the other, with one request each.
 fn renew(shared: &Shared) {
     while !shared.is_over() {
         let since = Instant::now();
@@ -157,10 +159,10 @@ fn ask(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: demo\r\n\r\n")
 }
 
-/// Name of the server that has answered.
+/// Reads an answer, and returns the name of the server that sent it.
 fn answer(stream: &mut TcpStream) -> io::Result<String> {
     let (mut text, mut buffer) = (Vec::new(), [0; 1024]);
-    // The body of the demo's servers ends with these bytes.
+    // Every response body of the demo's servers ends with these bytes.
     while !text.ends_with(b")\n") {
         match stream.read(&mut buffer)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),

@@ -1,5 +1,5 @@
-//! The demo of several balancers. Each announces the VIP to a router, which spreads clients over
-//! them. The balancers die and come back in turn.
+//! Demo with several balancers. Each announces the VIP to a router, which spreads clients over
+//! them. The balancers are powered off and return, one after the other.
 #![expect(clippy::disallowed_methods, reason = "a shell: it measures how long the router takes")]
 
 mod client;
@@ -26,10 +26,10 @@ const BALANCERS: u8 = 4;
 const SERVERS: [&str; 3] = ["a", "b", "c"];
 const PORT: u16 = 80;
 
-/// Pause before a balancer dies, and before it comes back.
+/// Pause before a balancer is powered off, and before it returns.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Upper bound for the wait until all balancers are announced after the start.
+/// Upper bound for the wait until all balancers are announced at the start.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// Interval between checks of the router's routes.
@@ -46,7 +46,7 @@ pub struct EcmpDemo {
 }
 
 impl EcmpDemo {
-    /// Builds the lab. No convey runs yet.
+    /// Builds the lab. Starts no convey yet.
     ///
     /// # Errors
     /// A requirement is missing (root, iproute2, BIRD, nftables for DSR), or the system refused an
@@ -65,7 +65,7 @@ impl EcmpDemo {
         Ok(EcmpDemo { client: EcmpClient::default(), nodes, lab, mode, _folder: folder })
     }
 
-    /// Text that describes the lab: balancers, servers and addresses.
+    /// Start text that describes the lab: balancers, servers and addresses.
     pub fn banner(&self) -> String {
         let enter = |role| format!("sudo ip netns exec {}", self.lab.place(role).name());
         let seconds = PAUSE.as_secs();
@@ -88,7 +88,7 @@ impl EcmpDemo {
         )
     }
 
-    /// Starts an HTTP server on each of the lab's servers, on the current runtime.
+    /// Starts an HTTP server on each server of the lab, in the current runtime.
     ///
     /// # Errors
     /// A server cannot listen.
@@ -128,7 +128,7 @@ impl EcmpDemo {
         Err(LabError::Failed { command: "convey".to_owned(), said }.into())
     }
 
-    /// Opens connections, and shows their results every second. Returns only with an error.
+    /// Opens connections, and prints their results every second. Returns only after an error.
     ///
     /// # Errors
     /// The system refused an operation.
@@ -149,7 +149,7 @@ impl EcmpDemo {
         Ok(())
     }
 
-    /// Lets one balancer after the other die and come back. Returns only with an error.
+    /// Powers one balancer after the other off and on again. Returns only after an error.
     ///
     /// # Errors
     /// The system refused an operation.
@@ -175,7 +175,7 @@ impl EcmpDemo {
         Ok(())
     }
 
-    /// Stops the client. Returns a summary of its connections.
+    /// Stops the client, and returns a summary of its connections.
     pub fn end(&self) -> String {
         let (opened, broken) = self.client.stop();
         format!(
@@ -183,7 +183,8 @@ impl EcmpDemo {
         )
     }
 
-    /// Waits until the router sends clients to a balancer, or no longer does. Returns the duration.
+    /// Waits until the router starts (`is_there`) or stops sending clients to a balancer. Returns
+    /// the duration.
     async fn wait_until(&self, number: u8, is_there: bool) -> Result<Duration, DemoError> {
         let since = Instant::now();
         while self.next_hops().await?.contains(&number) != is_there {

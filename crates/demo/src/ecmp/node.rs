@@ -1,4 +1,4 @@
-//! Balancer of the demo: BIRD, and convey in a separate process.
+//! Balancer of the demo: BIRD, and convey in a process of its own.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -10,16 +10,16 @@ use convey_cli::operator::Client;
 use convey_lab::{EcmpLab, EcmpRole, LabError};
 use convey_model::Mode;
 
-/// Balancer of the demo, with its processes.
+/// Balancer of the demo, with its convey process.
 #[derive(Debug)]
 pub(super) struct Node {
     number: u8,
     mode: Mode,
     config: PathBuf,
-    /// Path of its log and its control socket, without their extensions.
+    /// Path of the balancer's log and control socket, without extensions.
     files: PathBuf,
     process: Option<Child>,
-    /// Connections that this process had begun to forward at the last read.
+    /// Number of connections that this process had begun to forward at the last read.
     begun: u64,
 }
 
@@ -33,7 +33,7 @@ impl Node {
         self.number
     }
 
-    /// Connects the balancer's cable, and starts BIRD and convey.
+    /// Connects the balancer's network cable, and starts BIRD and convey.
     pub(super) fn start(&mut self, lab: &EcmpLab) -> Result<(), LabError> {
         lab.power_on(self.number)?;
         let refused = |source| LabError::System { what: format!("start balancer {}", self.number), source };
@@ -43,22 +43,22 @@ impl Node {
         command.arg(format!("--{}", self.mode.name())).arg("--config").arg(&self.config);
         command.arg("--socket").arg(self.socket());
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(refused)?).stderr(log);
-        // Ctrl-C goes to the demo, which ends the processes.
+        // Ctrl-C goes only to the demo, which then ends the processes.
         command.process_group(0);
         self.process = Some(command.spawn().map_err(refused)?);
         self.begun = 0;
         Ok(())
     }
 
-    /// Dies like a machine without power: neither BIRD nor convey closes its connections.
+    /// Stops like a machine without power: neither BIRD nor convey closes its connections.
     pub(super) fn die(&mut self, lab: &EcmpLab) -> Result<(), LabError> {
         lab.power_off(self.number)?;
         self.kill();
         Ok(())
     }
 
-    /// Connections that this balancer has begun to forward since the last read. `None` if it does
-    /// not answer.
+    /// Number of connections that this balancer has begun to forward since the last call. `None` if
+    /// it does not answer.
     pub(super) async fn new_connections(&mut self) -> Option<u64> {
         self.process.as_ref()?;
         let client = Client::find(&[self.socket()]).await.ok()?;

@@ -1,4 +1,4 @@
-//! One line of the demo's output for each second. Pure.
+//! Line of the demo's output, one per second. Pure.
 
 use std::fmt;
 
@@ -9,18 +9,19 @@ use super::client::Seen;
 pub(super) struct Row {
     /// Seconds since the first line.
     pub(super) seconds: u64,
-    /// Balancers that the router sends clients to.
+    /// Balancers to which the router sends clients.
     pub(super) next_hops: Vec<u8>,
-    /// Connections that each balancer has begun to forward. `None`: the balancer does not answer.
+    /// Number of connections that each balancer has begun to forward. `None` if the balancer does
+    /// not answer.
     pub(super) by_balancer: Vec<Option<u64>>,
     pub(super) seen: Seen,
 }
 
-/// Width of the column with a balancer's connections.
+/// Width of the column for a balancer's connections.
 const NUMBER: usize = 5;
 
 impl Row {
-    /// Heading above the lines, for this number of balancers.
+    /// Heading of the lines, for this number of balancers.
     pub(super) fn heading(balancers: u8) -> String {
         let width = usize::from(balancers) * NUMBER;
         let announced = usize::from(balancers) * 2 + 3;

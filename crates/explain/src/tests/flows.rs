@@ -1,4 +1,4 @@
-//! Compares explanations for clients with flows with the handling of their next packets.
+//! Compares explanations for clients that have flows with the handling of their next packets.
 
 use convey_dataplane::PacketFlow;
 use convey_forward::Verdict;
@@ -28,7 +28,7 @@ fn listed(client: SocketAddr, server: Option<(&str, &str)>) -> ListedFlow {
     }
 }
 
-/// Flow of a client, from its worker.
+/// Finds the flow of a client in its worker.
 fn found(
     forwarder: &mut Forwarder,
     plan: &Plan,
@@ -49,7 +49,7 @@ fn says<'a>(said: &'a Explanation, about: &str) -> &'a str {
     said.steps.iter().find(|step| step.about == about).map_or("", |step| &step.says)
 }
 
-/// Handles a packet. Returns the verdict, and the source address that the recipient sees.
+/// Handles a packet. Returns the verdict, and the source address that the receiver sees.
 fn handle(forwarder: &mut Forwarder, plan: &Plan, packet: TestPacket) -> (Verdict, SocketAddr) {
     let mut bytes = packet.bytes();
     let headers = parse(&bytes);
@@ -89,8 +89,8 @@ fn explanation_predicts_outcome_of_open_and_new_flows() {
             assert_eq!(said.flow.as_ref().map(|flow| flow.over), Some(ends));
             let next = if ends { packet().syn().seq(9_000) } else { packet().seq(101).ack(501) };
             let handled = handle(&mut forwarder, &plan, next);
-            // A connection that is not open yet may then be evicted for the client; the answer
-            // notes that.
+            // The data path may evict a connection that is not open yet in favour of the client.
+            // The explanation mentions this.
             if said.reason.as_deref() == Some("max_connections") {
                 assert_eq!(said.depends_on, Some(Dependence::Moment));
                 continue;
@@ -130,7 +130,7 @@ fn explanation_predicts_outcome_of_open_and_new_flows() {
     assert!(["goes on", "again", "anew", "refused"].iter().all(|way| told.get(way) > Some(&20)), "{told:?}");
 }
 
-/// Opens a connection and closes it on both sides, as far as the packets pass.
+/// Opens a connection and closes it from both sides, as far as the packets are forwarded.
 fn close(forwarder: &mut Forwarder, plan: &Plan, client: impl Fn() -> TestPacket, server: FlowKey) {
     let answer = || TestPacket::from(server.source()).to(server.destination());
     let packets = [
@@ -146,7 +146,7 @@ fn close(forwarder: &mut Forwarder, plan: &Plan, client: impl Fn() -> TestPacket
     });
 }
 
-/// Snapshot in which server `a` drains; new clients get `b`.
+/// Snapshot in which server `a` drains, so new clients get `b`.
 fn draining() -> Snapshot {
     let pool = fixture::pool(
         "app",

@@ -1,4 +1,4 @@
-//! Requests whose route depends on the scheme.
+//! Tests of requests whose route depends on the scheme.
 
 use super::*;
 
@@ -53,7 +53,7 @@ fn behind_proxy(config: FrontendConfig) -> FrontendConfig {
     FrontendConfig { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], ..config }
 }
 
-/// Reason, and text of the step `route`, for a request with this URL.
+/// Returns the reason, and the text of the step `route`, for a request with this URL.
 fn routed(config: FrontendConfig, url: Option<&str>) -> (Option<String>, String) {
     let pool = fixture::pool("app", vec![(fixture::server("a", "10.0.0.11:80"), fixture::up())]);
     let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool]);
@@ -71,7 +71,7 @@ fn redirect_to_https_is_skipped_for_requests_by_https() {
     let route = || redirecting(false);
     assert_eq!(routed(behind_proxy(route()), Some("https://a/")), to_backend);
     assert_eq!(routed(behind_proxy(route()), Some("http://a/")), redirect);
-    // With TLS all requests come by https, and without TLS and trusted proxies none does.
+    // With TLS, all requests arrive by https. Without TLS and without trusted proxies, none does.
     assert_eq!(routed(with_tls(route()), Some("http://a/")), to_backend);
     assert_eq!(routed(route(), Some("https://a/")), redirect);
 }

@@ -16,10 +16,10 @@ use super::super::{Failure, unknown};
 /// Maximum number of servers that an error lists.
 const MAX_NAMES: usize = 8;
 
-/// Default limit of events a second.
+/// Default limit of events per second.
 const DEFAULT_RATE: u32 = 1_000;
 
-/// Parameters after validation.
+/// Validated parameters of a trace request.
 #[derive(Debug)]
 pub(in super::super) struct WantedTrace {
     client: Option<ClientPattern>,
@@ -55,7 +55,7 @@ impl WantedTrace {
         Ok(wanted)
     }
 
-    /// Filter with the numbers that names have in this snapshot.
+    /// Builds the filter, with the numbers that the names have in this snapshot.
     pub(super) fn filter(&self, snapshot: &Snapshot) -> TraceFilter {
         let frontends = self.frontend.as_ref().map(|name| {
             let named = snapshot.frontends.iter().filter(|frontend| frontend.config.name == *name);
@@ -71,7 +71,7 @@ impl WantedTrace {
         TraceFilter { client, frontends, servers, drops, sample }
     }
 
-    /// Refuses `frames` for proxies, which have no packets.
+    /// Refuses `frames` if only proxies match, because they have no packets.
     fn check_frames(&self, snapshot: &Snapshot) -> Result<(), Failure> {
         let is_wanted = |frontend: &&Arc<Frontend>| {
             let config = &frontend.config;
@@ -131,7 +131,7 @@ fn target(text: &str, snapshot: &Snapshot) -> Result<Target, Failure> {
     }
 }
 
-/// List of the servers of a backend, by name.
+/// Lists the servers of a backend by name, for an error message.
 fn servers_of(pool: &Pool) -> String {
     if pool.servers.is_empty() {
         return "it has none".to_owned();
@@ -140,7 +140,7 @@ fn servers_of(pool: &Pool) -> String {
     format!("there are {}", listed(names, MAX_NAMES))
 }
 
-/// Parses `any`, or the label of a drop reason.
+/// Parses the value `any`, or the label of a drop reason.
 fn drop_pattern(text: &str) -> Result<DropPattern, Failure> {
     if text == "any" {
         return Ok(DropPattern::Any);

@@ -19,7 +19,7 @@ pub(super) fn description() -> Value {
     serde_json::from_str(convey_api::OPENAPI).unwrap()
 }
 
-/// Validator for a schema of the description.
+/// Validator for a schema of the API description.
 pub(super) fn validator(schema: &Value) -> Validator {
     let whole = json!({ "allOf": [schema], "components": description()["components"] });
     jsonschema::options().build(&whole).unwrap()
@@ -32,7 +32,7 @@ pub(super) fn schema_of<'a>(description: &'a Value, path: &str, method: &str, st
     schema
 }
 
-/// Sends a request with the right to change things.
+/// Sends a request as a requester who may change things.
 async fn exchange(admin: &Admin, method: &Method, path: &str, body: Option<&Value>) -> (u16, Value) {
     let who = Requester { name: "root".to_owned(), address: None, may_change: true };
     let request = Request::builder().method(method).uri(path);
@@ -61,7 +61,7 @@ fn added() -> AddedServer {
     AddedServer { addr: "10.0.0.9:80".to_owned(), settings }
 }
 
-/// Grants requests like the control task.
+/// Answers requests of operators as the control task does.
 fn grant(mut requests: mpsc::Receiver<OperatorRequest>) {
     tokio::spawn(async move {
         while let Some(OperatorRequest { what, by, answer }) = requests.recv().await {

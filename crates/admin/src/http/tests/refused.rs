@@ -1,4 +1,4 @@
-//! Refusals are JSON on every path, as described in `openapi.json`.
+//! Checks that refusals are JSON on every path, as described in `openapi.json`.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use super::described::{description, exchange_as, schema_of, validator};
 use super::token::{SECRET, has_token};
 use super::*;
 
-/// Path and method of the description, with its entry.
+/// A path and method of the API description, with its entry.
 struct Described {
     path: String,
     method: String,
@@ -34,7 +34,7 @@ impl Described {
         !self.what["responses"][status.to_string()].is_null()
     }
 
-    /// Request with these headers.
+    /// Builds a request with these headers.
     fn request(&self, headers: &[(hyper::header::HeaderName, &str)]) -> Request<String> {
         let path = self.path.replace("{backend}", "app").replace("{server}", "a").replace("{id}", "p0.1.2");
         let path = match self.path.as_str() {
@@ -48,7 +48,7 @@ impl Described {
         request.body(String::new()).unwrap()
     }
 
-    /// Checks that the answer is this refusal and conforms to the description.
+    /// Checks that the answer has this status and conforms to the description.
     fn is_refused(&self, (got, answer): &(u16, Value), status: u16) {
         let Described { path, method, .. } = self;
         assert_eq!(*got, status, "{method} {path}: {answer}");
@@ -59,7 +59,7 @@ impl Described {
     }
 }
 
-/// Requester at the statistics address.
+/// Requester that connects to the statistics address from `ip`.
 fn from(ip: &str) -> Requester {
     let ip: IpAddr = ip.parse().unwrap();
     Requester { name: ip.to_string(), address: Some(ip), may_change: false }
@@ -109,7 +109,7 @@ async fn names_of_this_machine_and_of_whoever_has_the_token_are_answered() {
     }
     assert_eq!(status("lb.example", &[]).await, 421);
     assert_eq!(status("lb.example", &[(AUTHORIZATION, bearer.as_str())]).await, 200);
-    // Scrapers and health checks use any host name, and may read these paths.
+    // Scrapers and health checks may read these paths with any host name.
     let addr = start(LIMITS, &admin).await;
     for path in ["/metrics", "/healthz", "/readyz", "/stats", "/"] {
         let stream = TcpStream::connect(addr).await.unwrap();

@@ -1,4 +1,4 @@
-//! Changes at the statistics address, with and without the token.
+//! Tests of changes at the statistics address, with and without the token.
 
 use convey_config::{AdminToken, fixture::config};
 use convey_control::{Done, ReloadHistory, RequestRefusal, Requested};
@@ -15,7 +15,7 @@ pub(super) fn has_token(loads: &ReloadHistory, secret: &str) {
     loads.succeed(&config, Timestamp(1));
 }
 
-/// Grants requests, and returns the names of their requesters.
+/// Answers requests of operators, and returns the names of the requesters.
 fn names(mut requests: mpsc::Receiver<OperatorRequest>) -> mpsc::UnboundedReceiver<String> {
     let (told, names) = mpsc::unbounded_channel();
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Traces: lines while the client reads.
+//! Tests of traces, whose lines arrive while the client reads.
 
 use convey_model::{Mode, Protocol};
 use convey_trace::{
@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 use super::described::{description, validator};
 use super::*;
 
-/// Starts a trace as a requester with the right. The task returns the lines once the trace has
-/// ended.
+/// Starts a trace as a requester who may change things. The returned task collects the lines until
+/// the trace ends.
 fn watch(admin: &Admin, path: &'static str) -> JoinHandle<Vec<Value>> {
     let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
     let who = Requester { name: "root".to_owned(), address: None, may_change: true };
@@ -30,7 +30,7 @@ fn watch(admin: &Admin, path: &'static str) -> JoinHandle<Vec<Value>> {
     })
 }
 
-/// Makes the frontend forward packets: proxies have no frames to show.
+/// Switches the frontend to a packet mode, because proxies have no frames to show.
 fn forward_packets(admin: &Admin) {
     let pool = admin.snapshot.load().pools[0].clone();
     let mut config = admin.snapshot.load().frontends[0].config.clone();
