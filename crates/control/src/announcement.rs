@@ -1,15 +1,15 @@
 //! Announcement of a frontend's address, which depends on whether the frontend can serve. Pure.
 //!
 //! An address that flaps moves clients from router to router. So convey withdraws an address only
-//! after `hold`, and announces a withdrawn one again only after the same time. Each further
-//! withdrawal soon after the last one doubles that wait.
+//! after `hold`, and announces it again only after the same time. Each further withdrawal soon
+//! after the last one doubles the wait for the next announcement.
 
 use std::time::Duration;
 
 use convey_model::Timestamp;
 use convey_pacing::BackoffPolicy;
 
-/// Window for flapping: a second withdrawal within this time doubles the wait.
+/// Window for flapping. A second withdrawal within this time doubles the wait.
 const FLAP_WINDOW: Duration = Duration::from_secs(10 * 60);
 
 /// Upper bound for the wait, unless `hold` is longer.
@@ -19,7 +19,8 @@ const MAX_WAIT: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
     phase: AnnouncementPhase,
-    /// Time of the last withdrawal, and number of withdrawals in a row.
+    /// Time of the last withdrawal, and number of withdrawals in short succession; `None` before
+    /// the first.
     last: Option<(Timestamp, u32)>,
 }
 
@@ -43,31 +44,33 @@ pub enum AddressChange {
     Withdraw,
 }
 
-/// State of an announcement for the next process of an upgrade.
+/// State of an announcement that convey hands over to the next process at an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownAnnouncement {
     /// Whether the address was to be on the interface.
     pub is_announced: bool,
-    /// Start of the time that counts for the next change.
+    /// Start of the time that counts towards the next change; `None`: no change is due.
     pub since: Option<Timestamp>,
-    /// Time for which a withdrawn address has to be able to serve.
+    /// Time for which the frontends must be able to serve before a withdrawn address is announced
+    /// again.
     pub wait: Duration,
-    /// Time of the last withdrawal, and number of withdrawals in a row.
+    /// Time of the last withdrawal, and number of withdrawals in short succession; `None` before
+    /// the first.
     pub last: Option<(Timestamp, u32)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnnouncementPhase {
-    /// `since`: start of the time in which a frontend could not serve.
+    /// `since`: time at which a frontend became unable to serve; `None`: all frontends can serve.
     Announced { since: Option<Timestamp> },
-    /// `since`: start of the time in which all frontends could serve. `wait`: required length of
-    /// that time.
+    /// `since`: time at which all frontends became able to serve; `None`: a frontend cannot serve.
+    /// `wait`: time for which they must be able to serve.
     Withdrawn { since: Option<Timestamp>, wait: Duration },
 }
 
 impl Announcement {
-    /// Announcement of an address; `is_announced`: the address is already on the interface. The
-    /// first announcement does not wait: the address is announced as soon as the frontends can
+    /// Announcement of an address. `is_announced`: the address is already on the interface. The
+    /// first announcement has no wait: convey announces the address as soon as the frontends can
     /// serve.
     pub fn new(is_announced: bool) -> Announcement {
         let phase = match is_announced {
@@ -77,7 +80,7 @@ impl Announcement {
         Announcement { phase, last: None }
     }
 
-    /// State for the next process.
+    /// State of the announcement, for the next process.
     pub fn known(&self) -> KnownAnnouncement {
         let (is_announced, since) = match self.phase {
             AnnouncementPhase::Announced { since } => (true, since),
@@ -87,8 +90,8 @@ impl Announcement {
     }
 
     /// Announcement that the previous process handed over. `is_there`: the address is on the
-    /// interface now. An address that the previous process withdrew after the handover counts as
-    /// withdrawn now.
+    /// interface now. If the previous process withdrew the address after the handover, the
+    /// withdrawal counts from now.
     pub fn of_predecessor(
         known: KnownAnnouncement,
         is_there: bool,
@@ -114,8 +117,8 @@ impl Announcement {
         matches!(self.phase, AnnouncementPhase::Announced { .. })
     }
 
-    /// Applies the current readiness of the frontends. To be called whenever it may have changed,
-    /// and when [`Announcement::due`] has passed.
+    /// Applies the current readiness of the frontends; returns the change to make, if any. Call it
+    /// whenever the readiness may have changed, and when [`Announcement::due`] has passed.
     pub fn observe(&mut self, readiness: Readiness, hold: Duration, now: Timestamp) -> Option<AddressChange> {
         match (&mut self.phase, readiness) {
             (AnnouncementPhase::Announced { since }, Readiness::Ready) => {
@@ -148,7 +151,7 @@ impl Announcement {
         }
     }
 
-    /// Time of the next change if the readiness stays the same.
+    /// Time of the next change if the readiness stays the same; `None`: no change follows.
     pub fn due(&self, hold: Duration) -> Option<Timestamp> {
         match self.phase {
             AnnouncementPhase::Announced { since } => Some(since?.after(hold)),
@@ -156,8 +159,8 @@ impl Announcement {
         }
     }
 
-    /// How long the frontends have to be ready before the address is announced again; zero before
-    /// the first withdrawal.
+    /// Time for which the frontends must be ready before the address is announced again; zero
+    /// before the first withdrawal.
     pub fn wait(&self) -> Duration {
         match self.phase {
             AnnouncementPhase::Announced { .. } => Duration::ZERO,
@@ -165,8 +168,8 @@ impl Announcement {
         }
     }
 
-    /// Counts a withdrawal. Returns how long the frontends have to be ready before the address is
-    /// announced again.
+    /// Counts a withdrawal. Returns the time for which the frontends must be ready before the
+    /// address is announced again.
     fn count_withdrawal(&mut self, hold: Duration, now: Timestamp) -> Duration {
         let in_a_row = match self.last {
             Some((at, in_a_row)) if now.since(at) < FLAP_WINDOW => in_a_row.saturating_add(1),
@@ -190,7 +193,7 @@ mod tests {
         Timestamp::default().after(Duration::from_secs_f64(seconds))
     }
 
-    /// Changes at each time, in seconds.
+    /// Changes of the address, each with its time in seconds.
     fn changes(announcement: &mut Announcement, steps: &[(f64, Readiness)]) -> Vec<(f64, AddressChange)> {
         let change = |(time, readiness): &(f64, Readiness)| {
             Some((*time, announcement.observe(*readiness, HOLD, at(*time))?))
@@ -257,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Withdraws the address at this time, and returns its wait.
+    /// Withdraws the address at this time. Returns the wait for the next announcement.
     fn wait_after_withdrawal(announcement: &mut Announcement, time: f64) -> u64 {
         *announcement =
             Announcement { phase: AnnouncementPhase::Announced { since: None }, last: announcement.last };

@@ -9,28 +9,28 @@ use convey_config::watch::NamedFiles;
 use convey_config::{self as config, ListSettings, LoadError, Loaded, PairsBefore, Problem};
 use convey_model::Mode;
 
-/// The configuration file, and how to read it.
+/// Configuration file, and the settings for reading it.
 #[derive(Debug, Clone)]
 pub struct ConfigFile {
     /// Path of the file.
     pub path: PathBuf,
-    /// Settings for a file that only lists servers.
+    /// Settings for a file that only lists servers; `None`: the file is a full configuration.
     pub list: Option<ListSettings>,
-    /// Mode of the command line, for frontends without one.
+    /// Default mode of frontends, from the command line.
     pub mode: Option<Mode>,
     /// Files that the configuration names.
     pub lists: NamedFiles,
-    /// Local folder of a configuration that comes from elsewhere, such as etcd.
+    /// Local folder of a configuration that comes from another place, such as etcd.
     pub brought_into: Option<PathBuf>,
 }
 
 impl ConfigFile {
-    /// A configuration whose frontends are in proxy mode by default.
+    /// Configuration file whose frontends are in proxy mode by default.
     pub fn new(path: PathBuf) -> ConfigFile {
         ConfigFile { path, list: None, mode: None, lists: NamedFiles::default(), brought_into: None }
     }
 
-    /// This file before its first load.
+    /// Copy of this value without the files that a load has found.
     #[must_use]
     pub fn unloaded(&self) -> ConfigFile {
         ConfigFile { lists: NamedFiles::default(), ..self.clone() }
@@ -57,8 +57,8 @@ impl ConfigFile {
         })
     }
 
-    /// Replaces local paths in problems by the paths at the configuration's origin, where the files
-    /// are edited.
+    /// Replaces paths in problems: local copies by the files at the origin of the configuration,
+    /// which operators edit.
     fn with_source_paths(&self, loaded: Result<Loaded, LoadError>) -> Result<Loaded, LoadError> {
         let Some(folder) = self.path.parent().filter(|_| self.brought_into.is_some()) else { return loaded };
         let folder = format!("{}/", folder.display());
@@ -88,7 +88,7 @@ impl ConfigFile {
         loaded
     }
 
-    /// Loads the file, and adds the files that it names to the watch.
+    /// Loads the file, and adds the files that the configuration names to the watch.
     fn load_with_lists(&self) -> Result<Loaded, LoadError> {
         let mut read = ReadFiles::default();
         let before = self.lists.pairs();

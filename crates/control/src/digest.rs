@@ -1,5 +1,5 @@
-//! Log limit for host names: at most one line a second about the health of a name's servers, and
-//! one about addresses of the name that are left out. Pure.
+//! Log limit for host names: at most one line a second about the health of the servers of a name,
+//! and one line a second about addresses of the name that are left out. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,37 +10,38 @@ use super::left_out::LeftOutDigest;
 use crate::health::HealthTransition;
 use convey_model::{ServerKey, Timestamp};
 
-/// Shortest time between two lines about a name: names with ever new addresses would fill any log.
+/// Minimum time between two log lines about a name. Names whose addresses change all the time would
+/// fill any log.
 pub(super) const LINE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Events that wait to be logged.
 #[derive(Debug, Default)]
 pub struct Digest {
-    /// Changes of health, by backend and server of the file.
+    /// Pending changes of health, by the names of backend and server in the file.
     servers: BTreeMap<(String, String), PendingSummary>,
     pub(super) left_out: LeftOutDigest,
 }
 
 #[derive(Debug)]
 struct PendingSummary {
-    /// Time of the last line.
+    /// Time of the last log line.
     told: Timestamp,
     summary: Option<ChangeSummary>,
 }
 
-/// Changes of several servers of a host name.
+/// Summary of the changes of several servers of a host name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChangeSummary {
     /// Number of servers that went down or were ejected.
     lost: usize,
     /// Number of servers that came up or returned.
     won: usize,
-    /// The most recent change.
+    /// Most recent change.
     last: HealthChange,
 }
 
 impl Digest {
-    /// Takes a change. Returns it if it is to be logged now.
+    /// Takes a change. Returns the change if it should be logged now.
     pub(super) fn take(&mut self, change: HealthChange, now: Timestamp) -> Option<HealthChange> {
         let Some(name) = named(&change.server) else { return Some(change) };
         let Some(pending) = self.servers.get_mut(&name) else {
@@ -49,7 +50,7 @@ impl Digest {
         };
         let (lost, won) = pending.summary.as_ref().map_or((0, 0), |summary| (summary.lost, summary.won));
         let (lost, won) = match change.change {
-            // `/stats` has the latest reason.
+            // No line is needed: `/stats` has the latest reason.
             HealthTransition::StillDown => return None,
             HealthTransition::Up | HealthTransition::Returned => (lost, won + 1),
             HealthTransition::Down | HealthTransition::Ejected(_) => (lost + 1, won),
@@ -58,7 +59,7 @@ impl Digest {
         None
     }
 
-    /// When [`Digest::on_time`] has something to do.
+    /// Time at which [`Digest::on_time`] should be called next; `None`: nothing is pending.
     pub(super) fn due(&self) -> Option<Timestamp> {
         let servers = self.servers.values().map(|pending| pending.told.after(LINE_PAUSE));
         servers.chain(self.left_out.due()).min()
@@ -81,14 +82,14 @@ impl Digest {
     }
 }
 
-/// Backend and server in the file of a server that has a host name.
+/// Backend and server name in the file, if the server belongs to a host name.
 fn named(server: &ServerKey) -> Option<(String, String)> {
     let (name, _) = server.server.split_once('/')?;
     Some((server.backend.clone(), name.to_owned()))
 }
 
 impl ChangeSummary {
-    /// The change, if there was only one.
+    /// The change, if there was exactly one.
     pub(super) fn single(&self) -> Option<&HealthChange> {
         (self.lost + self.won == 1).then_some(&self.last)
     }

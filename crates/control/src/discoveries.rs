@@ -1,4 +1,4 @@
-//! Servers that discovery sources report. Input: reports and the time; output: servers. Pure.
+//! Servers that discovery sources report. Pure: reports and the time in, servers out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -7,50 +7,51 @@ use convey_config::FoundBySource;
 use convey_model::{DiscoveredServer, DiscoverySource, DiscoveryState, SourceSettings, Timestamp, is_local};
 use convey_snapshot::Discovery;
 
-/// Limit for the servers of a source: a larger pool is slow to build and to probe.
+/// Maximum number of servers of a source. A larger pool would be slow to build and to probe.
 const MAX_SERVERS: usize = 1_024;
 
-/// Discovery sources that backends take servers from.
+/// Discovery sources of the backends, and the servers that they have reported.
 #[derive(Debug, Default)]
 pub(super) struct Discoveries(BTreeMap<DiscoverySource, SourceEntry>);
 
 /// Changes that a report of a source causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DiscoveryChange {
-    /// The source.
+    /// Source that sent the report.
     pub source: DiscoverySource,
     /// Servers that are new.
     pub added: Vec<DiscoveredServer>,
     /// Servers that are gone.
     pub removed: Vec<DiscoveredServer>,
-    /// Servers that get no new connections from now on.
+    /// Servers that have begun to drain, so that they get no new connections.
     pub draining: Vec<DiscoveredServer>,
     /// Servers that were draining and get new connections again.
     pub resumed: Vec<DiscoveredServer>,
     /// New settings of the source's servers; `None`: the settings are unchanged.
     pub settings: Option<SourceSettings>,
-    /// Whether backends have to be rebuilt; a changed zone or port counts, too.
+    /// Whether backends must be rebuilt. A changed zone or port of a server also counts.
     pub is_of_servers: bool,
-    /// Whether to log the change. A new message for the same fault is not logged.
+    /// Whether to log the change. A new message about the same fault is not logged.
     pub is_told: bool,
     /// Number of servers that the source has now.
     pub servers: usize,
     /// Whether the source began to fail or recovered.
     pub fault: SourceFault,
-    /// Endpoints that are not servers and were not logged before; operator-facing messages.
+    /// Operator-facing messages about endpoints that are not used as servers and were not logged
+    /// before.
     pub notes: Vec<String>,
 }
 
-/// State of a source for the next process of an upgrade.
+/// State of a source that convey hands over to the next process at an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownSource {
     /// The source.
     pub source: DiscoverySource,
-    /// Its servers.
+    /// Servers of the source.
     pub servers: Vec<DiscoveredServer>,
     /// Settings of the servers.
     pub settings: SourceSettings,
-    /// Fault of the source, if it fails.
+    /// Operator-facing reason of the current fault; `None`: the source works.
     pub fault: Option<String>,
 }
 
@@ -59,7 +60,7 @@ pub struct KnownSource {
 pub(crate) enum SourceFault {
     /// No change.
     Same,
-    /// The source fails from now on; its servers stay. Operator-facing reason.
+    /// The source has begun to fail. Its servers stay. Contains the operator-facing reason.
     Began(String),
     /// The source has recovered.
     Ended,
@@ -67,7 +68,7 @@ pub(crate) enum SourceFault {
 
 #[derive(Debug)]
 struct SourceEntry {
-    /// Sorted by name; `None`: the source has not reported yet.
+    /// Servers, sorted by name; `None`: the source has not reported yet.
     servers: Option<Vec<DiscoveredServer>>,
     settings: SourceSettings,
     fault: Option<String>,
@@ -77,7 +78,7 @@ struct SourceEntry {
 }
 
 impl Discoveries {
-    /// Keeps exactly these sources from now on.
+    /// Keeps exactly these sources: adds missing ones, and removes all others.
     pub(super) fn want(&mut self, sources: &BTreeSet<&DiscoverySource>, now: Timestamp) {
         self.0.retain(|source, _| sources.contains(source));
         for &source in sources {
@@ -85,7 +86,7 @@ impl Discoveries {
         }
     }
 
-    /// Sources that have reported their servers, for the next process.
+    /// State of the sources that have reported their servers, for the next process.
     pub(super) fn known(&self) -> Vec<KnownSource> {
         let known = self.0.iter().filter_map(|(source, entry)| {
             let (source, servers) = (source.clone(), entry.servers.clone()?);
@@ -94,7 +95,7 @@ impl Discoveries {
         known.collect()
     }
 
-    /// Begins with the servers that another process had. They stay until the source reports.
+    /// Starts with the servers that another process had. They stay until the source reports.
     pub(super) fn expect(&mut self, known: Vec<KnownSource>, now: Timestamp) {
         for KnownSource { source, servers, settings, fault } in known {
             let (servers, failures) = (Some(servers), u64::from(fault.is_some()));
@@ -103,7 +104,8 @@ impl Discoveries {
         }
     }
 
-    /// Removes servers of this host or link: the configuration no longer allows them.
+    /// Removes servers at addresses of this host or link, after a reload has forbidden such
+    /// addresses.
     pub(super) fn refuse_local(&mut self) {
         for servers in self.0.values_mut().filter_map(|entry| entry.servers.as_mut()) {
             servers.retain(|server| !is_local(server.addr.ip()));
@@ -115,7 +117,7 @@ impl Discoveries {
         self.0.get(source).is_some_and(|entry| entry.servers.is_some() || entry.fault.is_some())
     }
 
-    /// Servers of the source, sorted by name, and their settings.
+    /// Servers of the source, sorted by name, with their settings; empty if the source is unknown.
     pub(super) fn found(&self, source: &DiscoverySource) -> FoundBySource<'_> {
         let Some(entry) = self.0.get(source) else { return FoundBySource::default() };
         let servers = entry.servers.as_deref().unwrap_or_default();
@@ -127,7 +129,7 @@ impl Discoveries {
         self.0.get(source).map_or(0, |entry| entry.failures)
     }
 
-    /// Applies the first report of a source that is about to be wanted.
+    /// Applies the first report of a source that the next configuration uses.
     pub(super) fn learn(
         &mut self,
         source: &DiscoverySource,
@@ -139,7 +141,7 @@ impl Discoveries {
     }
 
     /// Applies a report of a source. Returns the changes; `None` if nothing changed, or if the
-    /// source is no longer wanted.
+    /// source is no longer used.
     pub(super) fn on_state(
         &mut self,
         source: &DiscoverySource,
@@ -151,7 +153,7 @@ impl Discoveries {
         let before = entry.servers.take().unwrap_or_default();
         let DiscoveryState { servers, settings, fault, mut notes, failures } = state;
         let is_known = was_known || servers.is_some();
-        // A source that fails removes no servers.
+        // A report without servers, from a source that fails, removes no servers.
         let after = servers.map_or_else(|| before.clone(), |servers| bounded(servers, &before, &mut notes));
         let change = match (&entry.fault, &fault) {
             (None, Some(why)) => SourceFault::Began(why.clone()),
@@ -189,7 +191,7 @@ impl Discoveries {
         is_news.then_some(news)
     }
 
-    /// All sources, for a snapshot.
+    /// State of all sources, for a snapshot.
     pub(super) fn all(&self) -> Vec<Discovery> {
         let sources = self.0.iter().map(|(source, entry)| Discovery {
             source: source.clone(),
@@ -217,8 +219,8 @@ impl SourceEntry {
     }
 }
 
-/// Cuts the servers to [`MAX_SERVERS`] and sorts them by name. Servers of `before` stay first, so
-/// that a long list with ever new servers changes nothing.
+/// Cuts the servers to [`MAX_SERVERS`] and sorts them by name. Servers of `before` are kept first,
+/// so that a long list whose other servers change all the time has no effect.
 fn bounded(
     mut servers: Vec<DiscoveredServer>,
     before: &[DiscoveredServer],
@@ -229,7 +231,7 @@ fn bounded(
         let known: BTreeSet<&str> = before.iter().map(|server| &*server.name).collect();
         servers.sort_by_key(|server| !known.contains(&*server.name));
         servers.truncate(MAX_SERVERS);
-        // The note has no total: the total may change every second.
+        // The note contains no total, because the total may change every second.
         notes.insert(format!(
             "it has more than {MAX_SERVERS} endpoints; convey uses only {MAX_SERVERS} of them"
         ));
@@ -239,17 +241,18 @@ fn bounded(
     servers
 }
 
-/// Servers that are not among the others.
+/// Servers of `all` that are not among `others`.
 fn without(all: &[DiscoveredServer], others: &[DiscoveredServer]) -> Vec<DiscoveredServer> {
     compared(all, others, false)
 }
 
-/// Servers that are among the others, too.
+/// Servers of `all` that are also among `others`.
 fn among(all: &[DiscoveredServer], others: &[DiscoveredServer]) -> Vec<DiscoveredServer> {
     compared(all, others, true)
 }
 
-/// Servers that are among the others, or not, by name and address.
+/// Servers of `all` that are among `others` (`is_among`), or that are not. Compares names and
+/// addresses.
 fn compared(all: &[DiscoveredServer], others: &[DiscoveredServer], is_among: bool) -> Vec<DiscoveredServer> {
     let known: BTreeSet<_> = others.iter().map(key).collect();
     all.iter().filter(|server| known.contains(&key(server)) == is_among).cloned().collect()

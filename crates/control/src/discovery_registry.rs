@@ -1,6 +1,6 @@
-//! Registry between discovery sources and the control task: the task registers the sources to
-//! watch, and the sources post reports. A newer report replaces an older one, so that a source
-//! which changes often fills no queue.
+//! Registry between discovery sources and the control task. The task registers the sources to
+//! watch, and the sources post reports. A newer report replaces an older one, so a source that
+//! changes often cannot fill a queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use convey_model::{DiscoverySource, DiscoveryState};
 
-/// Wanted sources, and the last report of each.
+/// Sources that are watched, and the last report of each source.
 #[derive(Debug)]
 pub struct DiscoveryRegistry<W, S> {
     wanted: watch::Sender<BTreeSet<W>>,
@@ -19,7 +19,7 @@ pub struct DiscoveryRegistry<W, S> {
     changed: Notify,
 }
 
-/// Registry of discovery sources, apart from the file and DNS.
+/// Registry of discovery sources other than the file and DNS.
 pub type SourceRegistry = DiscoveryRegistry<DiscoverySource, DiscoveryState>;
 
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl<W, S> Default for DiscoveryRegistry<W, S> {
 }
 
 impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> DiscoveryRegistry<W, S> {
-    /// Runs a watch for each wanted source until the source is no longer wanted. `watch` never ends
-    /// by itself.
+    /// Runs `watch` for each wanted source, until the source is no longer wanted. `watch` must
+    /// never end by itself.
     pub async fn follow<F>(self: Arc<Self>, watch: impl Fn(W, Arc<Self>) -> F)
     where
         F: Future<Output = Infallible> + Send + 'static,
@@ -73,10 +73,11 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
         self.post_after(one, said, |_, said| said);
     }
 
-    /// Posts the report of a source. `join` combines an earlier report that was not taken yet with
-    /// this one.
+    /// Posts the report of a source. If the previous report was not taken yet, `join` combines the
+    /// two.
     pub fn post_after(&self, one: &W, said: S, join: impl FnOnce(S, S) -> S) {
-        // The lock of the reports comes first: a source that is no longer wanted leaves no report.
+        // The lock of the reports is taken first, so that a source which is no longer wanted leaves
+        // no report.
         let mut posted = self.posted();
         if self.wanted.borrow().contains(one) {
             let unread = posted.get(one).filter(|posted| posted.is_unread).map(|posted| posted.said.clone());
@@ -89,7 +90,7 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
         }
     }
 
-    /// Wants exactly these sources from now on.
+    /// Sets the sources to watch. Watches of other sources end, and their reports are removed.
     pub(crate) fn want(&self, all: BTreeSet<W>) {
         let mut posted = self.posted();
         posted.retain(|one, _| all.contains(one));
@@ -111,7 +112,8 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
         taken.collect()
     }
 
-    /// Waits until there is a report to take, even if another waiter was notified of it first.
+    /// Waits until there is a report to take. A report counts even if another waiter was notified
+    /// first.
     pub(crate) async fn changed(&self) {
         loop {
             let changed = self.changed.notified();

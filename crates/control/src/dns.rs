@@ -1,4 +1,5 @@
-//! DNS lookups of servers' host names, repeated when the time to live of an answer has passed.
+//! DNS lookups of servers' host names. A lookup is repeated when the time to live of the answer has
+//! passed.
 
 mod pace;
 
@@ -14,15 +15,15 @@ use crate::{DiscoveryRegistry, Resolver};
 use convey_config::Config;
 use convey_model::{Lookup, ServerSource};
 
-/// Registry of the names of servers.
+/// Registry of servers' host names, and their latest lookups.
 pub type NameRegistry = DiscoveryRegistry<NameQuestion, Lookup>;
 
-/// A host name, and how to look it up.
+/// Host name to look up, with the settings of the lookup.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NameQuestion {
     /// The host name.
     pub host: String,
-    /// Name servers for the lookup; the system's if the list is empty.
+    /// Name servers to query; if empty, convey queries those of the system.
     pub name_servers: Vec<SocketAddr>,
     /// Whether addresses of this host or link may be servers.
     pub allow_local: bool,
@@ -41,7 +42,7 @@ impl NameQuestion {
 }
 
 impl NameRegistry {
-    /// Registry whose host names this resolver looks up, in tasks of the calling runtime.
+    /// Creates a registry. `resolver` looks up its host names, in tasks of the calling runtime.
     pub fn of(resolver: Resolver) -> Arc<NameRegistry> {
         let resolver = Lookups(resolver);
         let registry = Arc::<NameRegistry>::default();
@@ -57,7 +58,7 @@ impl NameRegistry {
     }
 }
 
-/// Resolver that posts lookups to the registry.
+/// Resolver whose lookups are posted to the registry.
 #[derive(Clone)]
 struct Lookups(Resolver);
 

@@ -1,4 +1,4 @@
-//! Frontends and servers that a reload removed and whose flows may still finish. Pure.
+//! Frontends and servers that a reload removed and whose flows may still continue. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use convey_config::Config;
 use convey_model::{Endpoint, Mode, Timestamp};
 
-/// Removed frontends and servers of the packet modes, with the time until which they are served.
+/// Removed frontends and servers of the packet modes, with the end of their drain timeout.
 #[derive(Debug, Default)]
 pub(super) struct DrainDeadlines {
     listen: Deadlines,
     servers: Deadlines,
-    /// Set of both that snapshots share until it changes.
+    /// Draining endpoints of both kinds. Snapshots share the value until it changes.
     places: Arc<convey_model::DrainingEndpoints>,
 }
 
@@ -28,12 +28,13 @@ impl DrainDeadlines {
         self.list_places();
     }
 
-    /// Time at which the next frontend or server is dropped; `None` if nothing drains.
+    /// Time at which the next drain timeout expires; `None` if nothing drains.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.listen.values().chain(self.servers.values()).min().copied()
     }
 
-    /// Drops the frontends and servers whose time is over. Returns whether there were any.
+    /// Drops the frontends and servers whose drain timeout has expired. Returns whether there were
+    /// any.
     pub(super) fn expire(&mut self, now: Timestamp) -> bool {
         let is_due = self.due().is_some_and(|due| due <= now);
         if is_due {
@@ -43,7 +44,7 @@ impl DrainDeadlines {
         is_due
     }
 
-    /// Frontends and servers that drain.
+    /// Endpoints of the frontends and servers that drain.
     pub(super) fn places(&self) -> Arc<convey_model::DrainingEndpoints> {
         self.places.clone()
     }

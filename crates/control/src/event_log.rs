@@ -1,4 +1,4 @@
-//! Log of recent events: servers, reloads, operators' changes, floods, upgrades. Pure.
+//! Log of recent events: servers, reloads, changes by operators, floods, upgrades. Pure.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,8 +19,8 @@ struct Ring {
 /// A logged event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedEvent {
-    /// Counts from 0 since convey first started. The number grows across upgrades, each of which
-    /// skips 1,000 numbers.
+    /// Number of the event, counted from 0 since convey first started. The numbers continue across
+    /// upgrades; each upgrade skips 1,000 numbers.
     pub number: u64,
     /// Time of the event.
     pub at: Timestamp,
@@ -37,7 +37,7 @@ pub struct LoggedEvent {
 pub enum EventKind {
     /// A server went up or down.
     Health,
-    /// A server was ejected because of clients' failures, or returned.
+    /// A server was ejected because of failed client connections, or returned.
     Ejection,
     /// A backend lost its last server, or has a server again.
     Backend,
@@ -50,7 +50,7 @@ pub enum EventKind {
     Operator,
     /// A SYN flood began or ended.
     Flood,
-    /// A new process took over, or failed to.
+    /// A new process took over, or failed to take over.
     Upgrade,
     /// A certificate expires soon, or has expired.
     Certificate,
@@ -58,7 +58,7 @@ pub enum EventKind {
     Announcement,
 }
 
-/// Line for the log and the list of events.
+/// Line for the log, and for the list of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
     /// Severity.
@@ -73,7 +73,7 @@ impl LogLine {
         LogLine { level: EventLevel::Info, text }
     }
 
-    /// Returns a line about a fault, with which clients are still served.
+    /// Returns a line about a fault during which clients are still served.
     pub fn warn(text: String) -> LogLine {
         LogLine { level: EventLevel::Warn, text }
     }
@@ -142,13 +142,13 @@ impl EventKind {
 }
 
 impl EventLog {
-    /// Limit for the number of events that are kept.
+    /// Maximum number of events that are kept.
     pub const CAPACITY: usize = 1_000;
 
-    /// Numbers that an upgrade reserves for events that the old process still logs.
+    /// Numbers that an upgrade skips, for events that the old process still logs.
     const UPGRADE_GAP: u64 = 1_000;
 
-    /// Limit for the text of an event, in bytes. Longer texts are cut off.
+    /// Maximum length of an event's text in bytes. Longer texts are cut off.
     pub const MAX_TEXT: usize = 1_000;
 
     /// Adds an event.
@@ -159,7 +159,7 @@ impl EventLog {
         ring.push(LoggedEvent { number, at, kind, level, text });
     }
 
-    /// Events with this number or a later one, the oldest first.
+    /// Events from this number on, the oldest first.
     pub fn since(&self, number: u64) -> Vec<LoggedEvent> {
         let ring = self.lock();
         let first = ring.events.partition_point(|event| event.number < number);
@@ -191,8 +191,7 @@ impl Ring {
     }
 }
 
-/// Cuts a text to at most this many bytes, like `floor_char_boundary` in newer versions of the
-/// standard library.
+/// Cuts a text to at most `most` bytes, at a boundary of characters.
 fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     &text[..end.unwrap_or(0)]

@@ -1,30 +1,30 @@
 //! Detection of a flood of forged SYNs, from the outcomes of SYNs. Pure.
 //!
-//! Clients finish their handshakes within a round trip, however many connections they begin. A
-//! sender with forged addresses cannot.
+//! Clients finish their handshakes within a round trip, no matter how many connections they begin.
+//! A sender with forged addresses cannot finish handshakes.
 
 use std::time::Duration;
 
 use convey_model::Timestamp;
 use convey_snapshot::stats::Syns;
 
-/// Threshold of unfinished SYNs per second; fewer cost little.
+/// Threshold of unfinished SYNs per second. Fewer unfinished SYNs cost little.
 const FLOOD: u64 = 5_000;
 
-/// Threshold of evicted handshakes per second: flows that were evicted sooner than a handshake
-/// takes. The table is so full that clients lose their flows, too.
+/// Threshold of early evictions per second: flows that are evicted sooner than a handshake takes.
+/// Above it, the table is so full that flows of clients are evicted, too.
 const PRESSURE: u64 = 500;
 
-/// Duration after which a suspected flood counts as one: clients that begin at the same time finish
-/// a round trip later.
+/// Time for which the rates must look like a flood before a flood begins. Many clients that begin
+/// at the same time also look like a flood, but finish their handshakes one round trip later.
 const PROOF: Duration = Duration::from_secs(1);
 
-/// Like `PROOF`, while the receive buffer overruns: packets of other clients are lost among the
-/// SYNs.
+/// Like `PROOF`, while the receive buffer overruns. Packets of other clients are lost then, so the
+/// time is shorter.
 const PROOF_IN_OVERRUN: Duration = Duration::from_millis(250);
 
-/// Pause after which a flood is over. With a shorter pause, convey would admit the head of each
-/// wave of SYNs.
+/// Time below the threshold after which a flood is over. With a shorter time, convey would admit
+/// the first SYNs of each wave of a flood.
 const CALM: Duration = Duration::from_secs(5);
 
 /// Detects when a flood begins and ends.
@@ -35,7 +35,7 @@ pub struct FloodWatch {
     phase: FloodPhase,
 }
 
-/// Begin or end of a flood.
+/// Begin or end of a flood of forged SYNs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloodEvent {
     /// A flood begins.
@@ -45,21 +45,22 @@ pub enum FloodEvent {
     },
     /// The flood is over.
     Ends {
-        /// Duration of the flood.
+        /// Duration of the flood, without the calm time at its end.
         lasted: Duration,
-        /// Peak of unfinished SYNs per second.
+        /// Highest rate of unfinished SYNs per second.
         most: u64,
-        /// Dropped SYNs.
+        /// Number of SYNs that the kernel dropped during the flood.
         refused: u64,
     },
 }
 
 #[derive(Debug, Clone, Copy)]
 enum FloodPhase {
-    /// `since`: first observation that looked like a flood.
+    /// `since`: time of the first observation that looked like a flood; `None`: the last one did
+    /// not.
     Peace { since: Option<Timestamp> },
-    /// `until`: last observation that looked like a flood. `enough`: threshold of SYNs per second
-    /// for the flood to continue.
+    /// `until`: time of the last observation that looked like a flood. `enough`: rate of unfinished
+    /// SYNs per second at which the flood continues.
     Flood { begun: Timestamp, until: Timestamp, enough: u64, most: u64, refused: u64 },
 }
 
@@ -70,13 +71,14 @@ impl Default for FloodPhase {
 }
 
 impl FloodWatch {
-    /// Applies the totals of SYNs since the start; to be called a few times a second.
+    /// Applies the totals of SYNs since the start. Returns the begin or end of a flood. Call it a
+    /// few times a second.
     pub fn observe(&mut self, syns: Syns, now: Timestamp) -> Option<FloodEvent> {
         let Some((before, then)) = self.last else {
             self.last = Some((syns, now));
             return None;
         };
-        // The counting threads may be late; the next observation covers a longer time.
+        // The counting threads may be late. Then the next observation covers a longer time.
         if syns == before && matches!(self.phase, FloodPhase::Peace { .. }) && now.since(then) < PROOF {
             return None;
         }
@@ -99,7 +101,7 @@ impl FloodWatch {
             }
             FloodPhase::Flood { begun, until, enough, most, refused } => {
                 *most = seen.forged.max(*most);
-                // Under a heavy load some handshakes never finish, even without a flood.
+                // Under heavy load some handshakes never finish, even without a flood.
                 if seen.forged >= (*enough).max(seen.finished / 8) {
                     *until = now;
                 }
@@ -115,9 +117,9 @@ impl FloodWatch {
     }
 }
 
-/// Rates between two observations, per second.
+/// Rates per second between two observations.
 struct SynRates {
-    /// Unfinished SYNs: forged, or with a handshake under way.
+    /// Unfinished SYNs: forged SYNs, and SYNs whose handshakes are under way.
     forged: u64,
     finished: u64,
     displaced: u64,
@@ -130,21 +132,21 @@ impl SynRates {
         let millis = (time.as_millis() as u64).max(1);
         let rate = |of: fn(&Syns) -> u64| (of(&after) - of(&before)) * 1_000 / millis;
         let finished = rate(|syns| syns.finished);
-        // A client repeats a dropped SYN.
+        // A dropped SYN that a client has repeated is not counted as forged.
         let dropped = rate(|syns| syns.refused).saturating_sub(rate(|syns| syns.repeated));
         let forged = dropped + rate(|syns| syns.begun).saturating_sub(finished);
         let is_overrun = after.overrun > before.overrun;
         SynRates { forged, finished, displaced: rate(|syns| syns.displaced), is_overrun }
     }
 
-    /// Whether the rates look like a flood. Under a heavy load the threshold is higher, because
-    /// some handshakes are always under way.
+    /// Whether the rates look like a flood. Under heavy load the threshold is higher, because some
+    /// handshakes are always under way.
     fn is_flood(&self) -> bool {
         self.forged >= FLOOD.max(self.finished / 2) || self.is_pressing()
     }
 
-    /// Whether evictions press on clients. If a frontend has too many clients, they evict each
-    /// other, but not most of them.
+    /// Whether early evictions show a flood. Too many clients of a frontend also evict each other,
+    /// but most of them finish their handshakes.
     fn is_pressing(&self) -> bool {
         self.displaced >= PRESSURE.max(self.finished)
     }
@@ -154,28 +156,28 @@ impl SynRates {
 mod tests {
     use super::*;
 
-    /// Observations per second.
+    /// Number of observations per second.
     const LOOKS_A_SECOND: u64 = 4;
 
-    /// A balancer with its clients and an attacker.
+    /// Simulated balancer with its clients and an attacker.
     #[derive(Default)]
     struct Site {
         watch: FloodWatch,
         syns: Syns,
         now: Timestamp,
         is_limited: bool,
-        /// Forged SYNs per second that fit into the table; each SYN beyond evicts another one
-        /// early.
+        /// Number of forged SYNs per second that fit into the table. Each further SYN evicts
+        /// another one early.
         room_for: Option<u64>,
         /// Whether the receive buffer is too small.
         is_overrun: bool,
-        /// Unfinished handshakes of clients, for each observation to come.
+        /// Numbers of unfinished handshakes of clients, one for each coming observation.
         on_their_way: Vec<u64>,
     }
 
     impl Site {
-        /// Simulates some seconds with `clients` and `forged` SYNs per second; `trip` is the
-        /// clients' round trip in observations. Returns the events and their seconds.
+        /// Simulates `seconds` with `clients` and `forged` SYNs per second. `trip` is the clients'
+        /// round-trip time in observations. Returns the events, each with its second.
         fn goes_on(
             &mut self,
             seconds: u64,
@@ -191,7 +193,8 @@ mod tests {
                 self.on_their_way[trip] += clients;
                 self.syns.begun += clients;
                 match self.is_limited {
-                    // The clients are new, and repeat their SYNs.
+                    // The kernel drops SYNs of unknown clients, and these clients repeat their
+                    // SYNs.
                     true => {
                         self.syns.refused += forged + clients;
                         self.syns.repeated += clients;
@@ -274,8 +277,8 @@ mod tests {
 
     #[test]
     fn too_many_clients_are_no_flood() {
-        // Of 3,000 clients per second, the clients that arrive while all slots are taken evict
-        // 1,200 others.
+        // Of 3,000 clients per second, those that arrive while all slots are taken evict 1,200
+        // others.
         let (mut watch, mut syns) = (FloodWatch::default(), Syns::default());
         for look in 0..100 {
             syns.begun += 3_000 / LOOKS_A_SECOND;

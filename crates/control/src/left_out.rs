@@ -1,5 +1,5 @@
-//! Log limit for addresses that are left out of a host name: at most one line a second and name.
-//! Pure.
+//! Log limit for addresses that are left out of host names: at most one line a second for each
+//! name. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use super::digest::LINE_PAUSE;
 use convey_config::LeftOut;
 use convey_model::Timestamp;
 
-/// Lines that wait to be logged, by backend and server of the file.
+/// Pending log lines, by the names of backend and server in the file.
 #[derive(Debug, Default)]
 pub(super) struct LeftOutDigest(BTreeMap<(String, String), PendingLine>);
 
 #[derive(Debug, Default)]
 struct PendingLine {
-    /// Time of the last line, if any.
+    /// Time of the last log line; `None` before the first.
     told: Option<Timestamp>,
-    /// Last address since then, and the number of addresses.
+    /// Last address left out since the last log line; `count` is the number of such addresses.
     last: Option<LeftOut>,
     count: usize,
 }
 
 impl LeftOutDigest {
-    /// Takes addresses that are left out from now on. Returns the lines to log now.
+    /// Takes addresses that have just been left out. Returns the lines to log now.
     pub(super) fn take<'a>(
         &mut self,
         new: impl IntoIterator<Item = &'a LeftOut>,
@@ -36,12 +36,12 @@ impl LeftOutDigest {
         self.tell(now, |pending| pending.told.is_none())
     }
 
-    /// When [`LeftOutDigest::on_time`] has something to do.
+    /// Time at which [`LeftOutDigest::on_time`] should be called next; `None`: nothing is pending.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.0.values().filter_map(PendingLine::due).min()
     }
 
-    /// Returns the lines to log now.
+    /// Returns the pending lines that may be logged now.
     pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<String> {
         let is_due = |pending: &PendingLine| pending.due().is_some_and(|due| due <= now);
         self.0.retain(|_, pending| pending.count > 0 || !is_due(pending));
@@ -60,7 +60,7 @@ impl LeftOutDigest {
 }
 
 impl PendingLine {
-    /// When the next line may be logged.
+    /// Time at which the next line may be logged; `None` before the first line.
     fn due(&self) -> Option<Timestamp> {
         self.told.map(|told| told.after(LINE_PAUSE))
     }

@@ -1,5 +1,5 @@
-//! The control path: configuration and health in, snapshots out. [`ControlState`] decides and is
-//! pure; [`Task`] receives events and applies its decisions.
+//! Control path: configuration and health in, snapshots out. [`ControlState`] is pure and makes the
+//! decisions; [`Task`] receives events and applies the decisions.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod announcement;

@@ -7,7 +7,7 @@ use crate::health::HealthTransition;
 use convey_config::listed;
 use convey_model::{DiscoveredServer, LookupFault, Missing, SourceSettings};
 
-/// Limit for the addresses in a log line: an answer may have thousands.
+/// Maximum number of addresses in a log line. An answer may have thousands of addresses.
 pub(super) const MAX_LISTED: usize = 8;
 
 /// Log line about a change of a host name.
@@ -108,7 +108,7 @@ pub(super) fn of_server(health: &HealthChange) -> LogLine {
     }
 }
 
-/// Level of a line with these notes.
+/// Level of a log line: warning if there are notes.
 fn level_of(notes: &[String]) -> EventLevel {
     if notes.is_empty() { EventLevel::Info } else { EventLevel::Warn }
 }

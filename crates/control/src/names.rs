@@ -1,5 +1,5 @@
-//! Addresses of host names. Pure: lookups and the time in, addresses out. `dns` performs the
-//! lookups.
+//! Addresses of host names. Pure: lookups and the time in, addresses out. The module `dns` performs
+//! the lookups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use convey_model::{
 };
 use convey_snapshot::{Name, NameLive};
 
-/// Limit for the addresses of a name: a larger pool is slow to build and to probe. Operators can
-/// spread more servers over several names. Consul, Kubernetes and Route 53 answer with up to a few
-/// hundred addresses.
+/// Maximum number of addresses of a name. A larger pool would be slow to build and to probe.
+/// Operators can spread more servers over several names. Consul, Kubernetes and Route 53 answer
+/// with up to a few hundred addresses.
 const MAX_ADDRESSES: usize = 1_024;
 
-/// Host names of servers.
+/// Host names of servers, with their addresses.
 #[derive(Debug, Default)]
 pub(super) struct Names(BTreeMap<String, NameEntry>);
 
 /// Changes that a lookup causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NameChange {
-    /// The name.
+    /// Host name.
     pub host: String,
     /// Addresses that are new.
     pub added: Vec<ServerAddr>,
@@ -29,22 +29,23 @@ pub(crate) struct NameChange {
     pub removed: Vec<ServerAddr>,
     /// All current addresses.
     pub addresses: BTreeSet<ServerAddr>,
-    /// Whether lookups began to fail or recovered.
+    /// Whether lookups have begun to fail, or have recovered.
     pub fault: FaultChange,
-    /// Refused addresses, and why; returned again only if they change. Operator-facing messages.
+    /// Operator-facing messages about refused addresses. They are returned again only after a
+    /// change.
     pub notes: Vec<String>,
 }
 
-/// State of a host name for the next process of an upgrade.
+/// State of a host name that convey hands over to the next process at an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownName {
-    /// The name.
+    /// Host name.
     pub host: String,
-    /// Its addresses.
+    /// Addresses of the name.
     pub addresses: BTreeSet<ServerAddr>,
     /// Whether the addresses are from this machine's hosts file.
     pub from_hosts: bool,
-    /// Reason why the last lookup found no address, if it found none.
+    /// Operator-facing reason why the last lookup found no address; `None`: it found one.
     pub fault: Option<String>,
 }
 
@@ -53,7 +54,7 @@ pub struct KnownName {
 pub(crate) enum FaultChange {
     /// No change.
     Same,
-    /// Lookups fail from now on; the addresses of the missing families stay.
+    /// Lookups have begun to fail. Addresses of the missing families stay.
     Began(LookupFault),
     /// Lookups have recovered.
     Ended,
@@ -64,7 +65,7 @@ struct NameEntry {
     v4: BTreeSet<ServerAddr>,
     v6: BTreeSet<ServerAddr>,
     fault: Option<LookupFault>,
-    /// Refused addresses of the last answer.
+    /// Refused addresses in the last answer.
     refused: BTreeSet<ServerAddr>,
     is_cut: bool,
     from_hosts: bool,
@@ -73,7 +74,7 @@ struct NameEntry {
 }
 
 impl Names {
-    /// Keeps exactly these names from now on.
+    /// Keeps exactly these names: adds missing names, and removes all others.
     pub(super) fn want(&mut self, hosts: &BTreeSet<&str>, now: Timestamp) {
         self.0.retain(|host, _| hosts.contains(host.as_str()));
         for &host in hosts {
@@ -81,7 +82,7 @@ impl Names {
         }
     }
 
-    /// Names that have addresses, for the next process.
+    /// State of the names that have addresses, for the next process.
     pub(super) fn known(&self) -> Vec<KnownName> {
         let known = self.0.iter().map(|(host, entry)| KnownName {
             host: host.clone(),
@@ -92,7 +93,7 @@ impl Names {
         known.filter(|name| !name.addresses.is_empty()).collect()
     }
 
-    /// Begins with the addresses that another process had. They stay until a lookup succeeds.
+    /// Starts with the addresses that another process had. They stay until a lookup succeeds.
     pub(super) fn expect(&mut self, known: Vec<KnownName>, now: Timestamp) {
         for KnownName { host, addresses, from_hosts, fault } in known {
             let usable =
@@ -105,8 +106,8 @@ impl Names {
         }
     }
 
-    /// Removes addresses of this host or link that are not from the hosts file: the configuration
-    /// no longer allows them.
+    /// Removes addresses of this host or link, after a reload has forbidden such addresses.
+    /// Addresses from the hosts file stay.
     pub(super) fn refuse_local(&mut self) {
         for entry in self.0.values_mut().filter(|entry| !entry.from_hosts) {
             entry.v4.retain(|addr| !is_local(addr.ip()));
@@ -119,19 +120,19 @@ impl Names {
         self.0.contains_key(host)
     }
 
-    /// The addresses of the name.
+    /// Addresses of the name; empty if the name is unknown.
     pub(super) fn addresses(&self, host: &str) -> BTreeSet<ServerAddr> {
         self.0.get(host).map(NameEntry::addresses).unwrap_or_default()
     }
 
-    /// Applies the first lookup of a name that is about to be wanted.
+    /// Applies the first lookup of a name that the next configuration uses.
     pub(super) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.0.entry(lookup.host.clone()).or_insert_with(|| NameEntry::new(now));
         self.on_lookup(lookup, now)
     }
 
     /// Applies a lookup. Returns the changes; `None` if nothing changed, or if the name is no
-    /// longer wanted.
+    /// longer used.
     pub(super) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         let entry = self.0.get_mut(&lookup.host)?;
         let before = entry.addresses();
@@ -173,7 +174,7 @@ impl Names {
         })
     }
 
-    /// All names, for a snapshot.
+    /// State of all names, for a snapshot.
     pub(super) fn all(&self) -> Vec<Name> {
         let names = self.0.iter().map(|(host, entry)| Name {
             host: host.clone(),
@@ -200,8 +201,9 @@ impl NameEntry {
         }
     }
 
-    /// Cuts the addresses to [`MAX_ADDRESSES`]. Addresses of `before` stay first, so that a long
-    /// answer with ever new addresses changes nothing. Returns a note when cutting begins.
+    /// Cuts the addresses to [`MAX_ADDRESSES`]. Addresses of `before` are kept first, so that a
+    /// long answer whose other addresses change all the time has no effect. Returns a note when
+    /// addresses are first cut.
     fn cut(&mut self, before: &BTreeSet<ServerAddr>) -> Option<String> {
         let all = self.v4.len() + self.v6.len();
         let was_cut = std::mem::replace(&mut self.is_cut, all > MAX_ADDRESSES);
@@ -212,8 +214,8 @@ impl NameEntry {
             .then(|| format!("it has {all} addresses; convey uses {MAX_ADDRESSES} of them"))
     }
 
-    /// Records the refused addresses. Returns a note if they are new; the reason of a fault
-    /// contains them already.
+    /// Records the refused addresses. Returns a note if they are new. There is no note while the
+    /// name has a fault, because the reason of the fault contains the addresses.
     fn refuse(&mut self, refused: BTreeSet<ServerAddr>) -> Option<String> {
         let is_news = !refused.is_empty() && refused != self.refused && self.fault.is_none();
         self.refused = refused;
@@ -232,7 +234,7 @@ impl NameEntry {
     }
 }
 
-/// Keeps `most` of the addresses; addresses of `before` stay first.
+/// Keeps at most `most` addresses. Addresses of `before` are kept first.
 fn keep(addresses: &mut BTreeSet<ServerAddr>, most: usize, before: &BTreeSet<ServerAddr>) {
     if addresses.len() > most {
         let (known, new): (BTreeSet<ServerAddr>, BTreeSet<ServerAddr>) =
@@ -250,7 +252,7 @@ mod tests {
 
     const HOST: &str = "app.internal";
 
-    /// Test state of one name that is looked up once a second.
+    /// Test state of one name that is looked up every second.
     struct Scenario {
         names: Names,
         now: Timestamp,

@@ -1,11 +1,11 @@
-//! Overlays: changes that operators made at run time. A later change replaces an earlier one, and
-//! an overlay of a server takes precedence over an overlay of its backend. Pure.
+//! Overlays: changes that operators made at run time. A later change replaces an earlier one. An
+//! overlay of a server takes precedence over an overlay of its backend. Pure.
 
 use std::collections::BTreeMap;
 
 use convey_model::{AdminState, Overlay, OverlayValue, Target};
 
-/// Limit for the number of overlays: scripts may create many by mistake.
+/// Maximum number of overlays. Scripts may create many by mistake.
 const MAX_OVERLAYS: usize = 10_000;
 
 /// All overlays, by target and field. A target has one overlay for each field.
@@ -17,7 +17,7 @@ pub(crate) struct Overlays(BTreeMap<(Target, OverlayField), Overlay>);
 enum OverlayField {
     State,
     Weight,
-    /// Whether the server exists: it was added or removed.
+    /// Presence of the server: an operator added or removed it.
     Presence,
 }
 
@@ -32,9 +32,9 @@ impl OverlayField {
 }
 
 impl Overlays {
-    /// Adds an overlay and removes earlier ones of this field, of the target and of its parts. An
-    /// overlay that sets the inherited value is not stored. Returns whether a stored overlay
-    /// changed.
+    /// Adds an overlay, and removes earlier overlays of the same field that the target or its parts
+    /// have. An overlay that equals the inherited value is not stored. Returns whether a stored
+    /// overlay changed.
     ///
     /// # Errors
     /// There are [`MAX_OVERLAYS`] overlays; operator-facing message.
@@ -61,7 +61,8 @@ impl Overlays {
         Ok(is_kept || !parts.is_empty())
     }
 
-    /// Adds an overlay that adds or removes a server. It replaces an earlier one of this target.
+    /// Adds an overlay that adds or removes a server. It replaces an earlier one of the same
+    /// target.
     ///
     /// # Errors
     /// There are [`MAX_OVERLAYS`] overlays; operator-facing message.
@@ -74,7 +75,7 @@ impl Overlays {
         Ok(())
     }
 
-    /// Overlay that added or removed this server.
+    /// Overlay that added or removed this server; `None`: there is none.
     pub(crate) fn presence_of(&self, target: &Target) -> Option<&Overlay> {
         self.0.get(&(target.clone(), OverlayField::Presence))
     }
@@ -84,14 +85,14 @@ impl Overlays {
         self.0.iter().filter(|((_, field), _)| *field == OverlayField::Presence).map(|(_, overlay)| overlay)
     }
 
-    /// Marks the overlays of [`Overlays::presence`], in their order, as effective or superseded.
+    /// Marks the overlays of [`Overlays::presence`] as effective or superseded. `effects` has the
+    /// same order.
     pub(crate) fn set_effects(&mut self, effects: &[bool]) {
         let presence = self.0.iter_mut().filter(|((_, field), _)| *field == OverlayField::Presence);
         presence.zip(effects).for_each(|((_, overlay), has_effect)| overlay.superseded = !has_effect);
     }
 
-    /// Removes and returns all overlays of a target and of its parts; without a target, all
-    /// overlays.
+    /// Removes and returns all overlays of a target and of its parts; with `None`, all overlays.
     pub(crate) fn reset(&mut self, target: Option<&Target>) -> Vec<Overlay> {
         let is_meant = |of: &Target| target.is_none_or(|target| contains(target, of));
         let (gone, kept) = std::mem::take(&mut self.0).into_iter().partition(|((of, _), _)| is_meant(of));
@@ -99,7 +100,8 @@ impl Overlays {
         BTreeMap::into_values(gone).collect()
     }
 
-    /// Administrative state that an overlay sets for this server; `None`: the server may serve.
+    /// Administrative state that an overlay sets for this server, with the overlay; `None`: no
+    /// overlay sets a state.
     pub(crate) fn state_of(&self, backend: &str, server: &str) -> Option<(AdminState, &Overlay)> {
         let said = self.of_field(&Target::server(backend, server), OverlayField::State)?;
         match said.value {
@@ -108,7 +110,7 @@ impl Overlays {
         }
     }
 
-    /// Weight that an overlay sets for this server.
+    /// Weight that an overlay sets for this server; `None`: no overlay sets a weight.
     pub(crate) fn weight_of(&self, backend: &str, server: &str) -> Option<u16> {
         match self.of_field(&Target::server(backend, server), OverlayField::Weight)?.value {
             OverlayValue::Weight(weight) => Some(weight),
@@ -116,7 +118,7 @@ impl Overlays {
         }
     }
 
-    /// All overlays, by target.
+    /// All overlays, ordered by target.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Overlay> {
         self.0.values()
     }
@@ -128,8 +130,8 @@ impl Overlays {
         self.0.extend(entries.take(MAX_OVERLAYS));
     }
 
-    /// Keys of the overlays that set this field of a target or of its parts. They are adjacent in
-    /// the map, except for other overlays of the backend between them.
+    /// Keys of the overlays that set this field of a target or of its parts. In the map, only other
+    /// overlays of the same backend can be between them.
     fn keys_of(&self, target: &Target, field: OverlayField) -> Vec<(Target, OverlayField)> {
         let from = self.0.range((target.clone(), OverlayField::State)..).map(|(key, _)| key);
         let name = target.server.as_deref().unwrap_or_default();
@@ -140,7 +142,7 @@ impl Overlays {
         meant.cloned().collect()
     }
 
-    /// Most specific overlay that sets this field.
+    /// Most specific overlay that sets this field for the target.
     fn of_field(&self, target: &Target, field: OverlayField) -> Option<&Overlay> {
         if self.0.is_empty() {
             return None;
@@ -160,7 +162,7 @@ fn too_many() -> String {
     format!("the limit of {MAX_OVERLAYS} runtime overrides is reached; remove some with `convey reset`")
 }
 
-/// The target that contains this one: `name` for `name/address`, and the backend for `name`.
+/// Target that contains `target`: `name` contains `name/address`, and the backend contains `name`.
 fn outer(target: &Target) -> Option<Target> {
     let server = target.server.as_ref()?;
     let server = server.rsplit_once('/').map(|(name, _)| name.to_owned());
@@ -255,7 +257,8 @@ mod tests {
     }
 
     proptest! {
-        /// The last overlay applies to every server that it covers, whatever came before.
+        /// The last overlay applies to every server that it covers, no matter which overlays came
+        /// before.
         #[test]
         fn the_last_word_holds(words in prop::collection::vec((0..6_usize, 0..3_usize), 1..30)) {
             let targets = [

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use convey_model::Timestamp;
 
-/// Rest after a snapshot, as a multiple of the time that publishing took. While many servers come
-/// and go at once, three quarters of the time are left for other work. With a hundred servers, the
-/// rest is less than a millisecond.
+/// Pause after a snapshot, as a multiple of the time that publishing took. So three quarters of the
+/// time are left for other work while many servers change at the same time. With a hundred servers,
+/// the pause is shorter than a millisecond.
 const REST: u32 = 3;
 
-/// Upper bound for the time that a change waits for other changes.
+/// Upper bound for the pause, in which changes wait for other changes.
 const MAX_REST: Duration = Duration::from_millis(250);
 
 /// Decides when the next snapshot may be published.
@@ -20,23 +20,24 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Whether a snapshot may be published now. If not, it waits until [`Pace::due`].
+    /// Whether a snapshot may be published now. If not, the snapshot has to wait until
+    /// [`Pace::due`].
     pub(super) fn is_due(&mut self, now: Timestamp) -> bool {
         self.is_waited_for = now < self.next;
         !self.is_waited_for
     }
 
-    /// When the pending snapshot may be published; `None` if no snapshot waits.
+    /// Time at which the pending snapshot may be published; `None` if no snapshot waits.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.is_waited_for.then_some(self.next)
     }
 
-    /// Records that a snapshot was published in this time.
+    /// Records that a snapshot was published between `begun` and `ended`.
     pub(super) fn published(&mut self, begun: Timestamp, ended: Timestamp) {
         self.next = ended.after((ended.since(begun) * REST).min(MAX_REST));
     }
 
-    /// Lets the next snapshot be published at once, because an operator waits for it.
+    /// Allows the next snapshot to be published immediately, because an operator waits for it.
     pub(super) fn hurry(&mut self) {
         self.next = Timestamp::default();
     }

@@ -1,4 +1,4 @@
-//! History of reloads: which configuration runs, and the outcome of the last reload. Pure.
+//! History of reloads: the running configuration, and the outcome of the last reload. Pure.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,62 +10,62 @@ use convey_model::{Mode, Timestamp};
 
 use super::ConfigFile;
 
-/// The running configuration and its reloads, for the statistics.
+/// Running configuration and outcomes of reloads, for the statistics.
 #[derive(Debug, Default)]
 pub struct ReloadHistory(Mutex<Loads>);
 
 #[derive(Debug, Default)]
 struct Loads {
     load: ConfigLoad,
-    /// Token of the running configuration.
+    /// Token that admin requests need, by the running configuration.
     token: Option<AdminToken>,
 }
 
-/// The history at one moment.
+/// State of the history at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConfigLoad {
-    /// Path of the configuration file; empty before the first one.
+    /// Path of the configuration file; empty before a configuration runs.
     pub file: PathBuf,
-    /// Mode from the command line, for frontends without a mode.
+    /// Default mode of frontends, from the command line.
     pub mode: Option<Mode>,
     /// Settings from the command line for a file that only lists servers.
     pub list: Option<ListSettings>,
-    /// Hash of the running configuration, in hexadecimal: hosts with the same version of convey and
-    /// the same configuration have the same hash. Comments, order and explicit defaults make no
-    /// difference. Empty before the first one.
+    /// Hash of the running configuration, in hexadecimal. Hosts with the same version of convey and
+    /// the same configuration have the same hash. Comments, the order of keys and explicit defaults
+    /// do not change the hash. Empty before a configuration runs.
     pub hash: String,
-    /// When a configuration was last applied, at the start or by a reload.
+    /// Time at which a configuration was last applied, at the start or by a reload.
     pub succeeded_at: Timestamp,
-    /// When the file was last read.
+    /// Time at which the file was last read.
     pub tried_at: Timestamp,
-    /// Reasons why the last reload was refused, a line for each; empty if it succeeded.
+    /// Reasons why the last reload was refused, one line each; empty if it succeeded.
     pub errors: Vec<String>,
-    /// Reloads that succeeded.
+    /// Number of successful reloads.
     pub successes: u64,
-    /// Reloads that were refused.
+    /// Number of refused reloads.
     pub failures: u64,
-    /// Certificate chains that the last reload refused: the previous ones stay in use.
+    /// Certificate chains that the last reload refused. The previous certificates stay in use.
     pub refused_certificates: Vec<PathBuf>,
 }
 
-/// Limit for the lines that are kept of a refused reload.
+/// Maximum number of lines that are kept of a refused reload.
 const MAX_ERRORS: usize = 10;
 
-/// Limit for the refused certificates that are listed.
+/// Maximum number of refused certificates that are listed.
 const MAX_REFUSED: usize = 100;
 
 impl ReloadHistory {
-    /// Returns the history.
+    /// State of the history now.
     pub fn now(&self) -> ConfigLoad {
         self.lock().load.clone()
     }
 
-    /// Token that admin requests which change something have to send.
+    /// Token that admin requests need if they change something; `None`: no token is configured.
     pub fn token(&self) -> Option<AdminToken> {
         self.lock().token.clone()
     }
 
-    /// Records the configuration that runs from the start.
+    /// Records the configuration with which convey starts.
     pub fn start(&self, file: &ConfigFile, config: &Config, now: Timestamp) {
         let load = ConfigLoad {
             file: file.absolute(),
@@ -79,7 +79,7 @@ impl ReloadHistory {
         *self.lock() = Loads { load, token: config.stats.token.clone() };
     }
 
-    /// Records a reload that applied this configuration or found it unchanged.
+    /// Records a successful reload: the configuration was applied, or had not changed.
     pub fn succeed(&self, config: &Config, now: Timestamp) {
         let Loads { load, token } = &mut *self.lock();
         *token = config.stats.token.clone();
@@ -107,7 +107,7 @@ impl ReloadHistory {
     }
 }
 
-/// `Debug` prints every field in a fixed order.
+/// Hash of a configuration. It is stable, because `Debug` prints every field in a fixed order.
 fn hash(config: &Config) -> String {
     format!("{:016x}", xxh3_64(format!("{config:?}").as_bytes()))
 }

@@ -1,6 +1,6 @@
-//! Round over all backends once a second, a part of them at each step: checking a hundred thousand
-//! servers at once would delay their probes. All servers of a backend are checked in one step.
-//! Pure.
+//! Round over all backends once a second. Each step checks a part of the backends, because a check
+//! of a hundred thousand servers at the same time would delay probes. All servers of a backend are
+//! checked in one step. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use std::time::Duration;
 /// Time between two steps.
 pub(crate) const STEP: Duration = Duration::from_millis(100);
 
-/// Steps of a round, which takes a second.
+/// Number of steps of a round, which takes one second.
 const STEPS: usize = 10;
 
-/// Backends that are left in this round.
+/// Backends that are left in the current round.
 #[derive(Debug, Default)]
 pub(crate) struct LookRound {
     left: VecDeque<String>,
-    /// Number of backends in a step.
+    /// Number of backends that a step checks.
     part: usize,
-    /// Steps since the round began.
+    /// Number of steps since the round began.
     steps: usize,
 }
 
 impl LookRound {
-    /// Backends of this step. `all` returns the backends of a new round.
+    /// Backends to check in this step. `all` returns the backends of a new round.
     pub(crate) fn step(&mut self, all: impl FnOnce() -> Vec<String>) -> Vec<String> {
         if self.steps == 0 {
             self.left = all().into();

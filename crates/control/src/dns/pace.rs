@@ -5,11 +5,11 @@ use std::time::Duration;
 use convey_model::{Lookup, Missing};
 use convey_pacing::{Backoff, BackoffPolicy};
 
-/// Lower bound of a time to live, and of the delay after a lookup that found records.
+/// Lower bound for the time to live, and for the delay after a lookup that found records.
 const MIN_TTL: Duration = Duration::from_secs(1);
-/// Upper bound of a time to live.
+/// Upper bound for the time to live.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// Delays after failed lookups, including lookups where only one family failed. If there are
+/// Delays after a failed lookup. A lookup counts as failed if one family failed. If there are
 /// records, their time to live replaces the cap.
 const RETRIES: BackoffPolicy = BackoffPolicy {
     first: Duration::from_secs(1),
@@ -18,7 +18,7 @@ const RETRIES: BackoffPolicy = BackoffPolicy {
     reset_after: Duration::ZERO,
 };
 
-/// Pace of the lookups of one name.
+/// Delays between the lookups of one name.
 #[derive(Debug)]
 pub(super) struct LookupPace {
     /// Records that the last lookup did not find.
@@ -33,7 +33,7 @@ impl Default for LookupPace {
 }
 
 impl LookupPace {
-    /// Returns the delay before the next lookup. `random` is a number from 0 to 1.
+    /// Delay before the next lookup. `random` is a random number from 0 to 1, for jitter.
     pub(super) fn wait(&mut self, lookup: &Lookup, random: f64) -> Duration {
         let ttl = lookup.ttl().map(|ttl| ttl.clamp(MIN_TTL, MAX_TTL));
         let longest = ttl.unwrap_or(RETRIES.cap);
@@ -45,7 +45,8 @@ impl LookupPace {
             None => longest,
             Some(_) => {
                 let delay = self.backoff.next_delay_up_to(longest, random);
-                // Jitter must not repeat a lookup of records with a short life at twice the pace.
+                // Without this bound, jitter could double the rate of lookups of short-lived
+                // records.
                 if ttl.is_some() { delay.max(MIN_TTL) } else { delay }
             }
         }
@@ -74,7 +75,7 @@ mod tests {
         Lookup { host, name_servers: vec![], v4, v6, from_hosts: false, refused }
     }
 
-    /// Seconds of delay after a lookup, without jitter.
+    /// Delay after a lookup in seconds, without jitter.
     fn wait(pace: &mut LookupPace, v4: Records, v6: Records) -> u64 {
         pace.wait(&lookup(v4, v6), 1.0).as_secs()
     }

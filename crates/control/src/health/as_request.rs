@@ -1,6 +1,6 @@
-//! HTTP checks of servers that get the requests of mode `http`. The checks speak the same HTTP
-//! version as requests, and use the same reader of responses: a response that would give a client a
-//! 502 fails the check.
+//! HTTP checks of servers that get the requests of mode `http`. The checks use the same HTTP
+//! version as requests, and the same reader of responses. So a response that would give a client
+//! status 502 also fails the check.
 
 use bytes::{Bytes, BytesMut};
 use convey_http_core::{BodyPiece, Exchange, HeadLimits, HeadReader, Malformed, ServerFault};
@@ -14,23 +14,23 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::probe::{ProbeError, request};
 use super::reading::{BodyBeginning, BodyVerdict, BoundedStream, MAX_HEAD, MAX_REST, ReadBudget};
 
-/// Limit for the bytes of a response head in the HTTP/2 library, which adds 32 bytes for each
-/// field.
+/// Size limit of a response head in the HTTP/2 library, in bytes. The library adds 32 bytes for
+/// each field.
 const MAX_FIELDS: u32 = 128 << 10;
 
-/// Bytes of a single read.
+/// Size of a read buffer, in bytes.
 const READ: usize = 4096;
 
-/// A check of one server.
+/// Check request to one server.
 pub(super) struct CheckRequest<'a> {
     pub(super) check: &'a HttpCheck,
-    /// The `Host` of the request.
+    /// Value of `Host` in the request.
     pub(super) host: &'a str,
     pub(super) requests: &'a CheckedRequests,
 }
 
 impl CheckRequest<'_> {
-    /// Returns the status of the response over HTTP/1.1.
+    /// Sends the request over HTTP/1.1, and returns the status of the response.
     pub(super) async fn by_http1(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -75,7 +75,7 @@ impl CheckRequest<'_> {
         judge_body(status, pattern, &beginning)
     }
 
-    /// Returns the status of the response over HTTP/2.
+    /// Sends the request over HTTP/2, and returns the status of the response.
     pub(super) async fn by_http2(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -99,7 +99,7 @@ impl CheckRequest<'_> {
             }
         };
         tokio::pin!(answer, connection);
-        // Both futures run in this task, so that a timeout of the probe also drops its connection.
+        // Both futures run in this task, so that a timeout of the probe drops both.
         let answer = tokio::select! {
             answer = &mut answer => answer,
             closed = &mut connection => match (answer.await, closed) {
@@ -113,7 +113,7 @@ impl CheckRequest<'_> {
         })
     }
 
-    /// Request over HTTP/1.1, and the parser for its response.
+    /// Bytes of the request over HTTP/1.1, and the parser for its response.
     fn exchange(&self) -> Result<(BytesMut, Exchange), ProbeError> {
         let request = request(self.host, self.check);
         let mut head = BytesMut::from(format!("GET {} HTTP/1.1\r\n", self.check.path).as_bytes());
@@ -143,8 +143,8 @@ impl CheckRequest<'_> {
         request
     }
 
-    /// Validates the head of an HTTP/2 response like a response to a request: converted to
-    /// HTTP/1.1.
+    /// Validates the head of an HTTP/2 response like the response to a client's request: after
+    /// conversion to HTTP/1.1.
     fn judge_head(&self, response: &Response<RecvStream>) -> Result<(), ProbeError> {
         let (status, fields) = (response.status(), response.headers());
         let mut head = BytesMut::from(format!("HTTP/1.1 {} \r\n", status.as_str()).as_bytes());
@@ -171,7 +171,7 @@ impl CheckRequest<'_> {
     }
 }
 
-/// Consumes the received part of a body. Returns whether the body is complete.
+/// Consumes the received part of a body. Returns whether the body has ended.
 fn takes_body(
     exchange: &mut Exchange,
     received: &mut BytesMut,
@@ -194,7 +194,7 @@ fn takes_body(
     Ok(false)
 }
 
-/// Reads a body over HTTP/2 until the verdict is certain.
+/// Reads a body over HTTP/2 until more bytes cannot change the verdict.
 async fn read_body(pattern: &BodyPattern, mut body: RecvStream) -> Result<BodyBeginning, h2::Error> {
     let mut beginning = BodyBeginning::default();
     while !beginning.is_cut() {

@@ -1,11 +1,11 @@
-//! Failures of clients at a server that wait for a confirming probe. Pure.
+//! Failed client connections to a server that wait for a confirming probe. Pure.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use convey_model::{ConnectFailures, HealthCheck, ServerKey, Timestamp};
 
-/// Shortest time between two confirming probes of a server, however many clients fail. Some
+/// Minimum time between two confirming probes of a server, no matter how many clients fail. Some
 /// failures can be forged.
 const CONFIRM_EVERY: Duration = Duration::from_secs(1);
 
@@ -14,29 +14,29 @@ const CONFIRM_EVERY: Duration = Duration::from_secs(1);
 pub enum Finding {
     /// The server answered correctly.
     Answer,
-    /// No response, which the check accepts (UDP).
+    /// The server did not respond, and the check accepts that (UDP).
     Silence,
     /// The server refused, answered incorrectly, or did not answer in time.
     Failure,
-    /// This host could not send the probe.
+    /// This host could not send the probe, so there is no finding about the server.
     Nothing,
 }
 
-/// Request for a probe that confirms whether clients' failures are the server's fault.
+/// Request for a probe that confirms whether the server causes the failures of clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Confirmation {
-    /// The server.
+    /// Server to probe.
     pub server: ServerKey,
-    /// Check of the probe.
+    /// Check that the probe performs.
     pub check: HealthCheck,
-    /// Check that was configured at the time of the request. A reload that replaces it voids the
-    /// outcome.
+    /// Configured check of the server at the time of the request. If a reload replaces that check,
+    /// the outcome is ignored.
     pub configured: HealthCheck,
-    /// Second local address that a datagram is sent from, in addition to the usual one.
+    /// Second local address from which a datagram is also sent.
     pub from: Option<IpAddr>,
 }
 
-/// Failures that wait for confirmation, and the time of the last confirming probe.
+/// Failures that wait for a confirming probe, and the time of the last one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Doubt {
     asked: Option<Timestamp>,
@@ -44,9 +44,9 @@ pub(crate) struct Doubt {
 }
 
 impl Doubt {
-    /// Records clients' failures at the server. Returns whether to probe it now with a probe that
-    /// takes up to `timeout`: no other probe is under way, and none was requested within the last
-    /// `CONFIRM_EVERY`.
+    /// Records failures of clients at the server. Returns whether to send a confirming probe, which
+    /// takes up to `timeout`, now. False if another probe is under way, or if one was requested
+    /// within the last `CONFIRM_EVERY`.
     pub(crate) fn raise(&mut self, failures: &ConnectFailures, timeout: Duration, now: Timestamp) -> bool {
         let is_being_probed = self.failures.is_some();
         let pause = if is_being_probed { CONFIRM_EVERY.max(timeout) } else { CONFIRM_EVERY };
@@ -57,12 +57,12 @@ impl Doubt {
         true
     }
 
-    /// Applies the finding of the confirming probe; clients have failed `in_a_row` times until now.
-    /// Returns the failures if they are confirmed.
+    /// Applies the finding of the confirming probe. `in_a_row` is the current number of consecutive
+    /// failures. Returns the failures if the finding confirms them.
     ///
-    /// Silence confirms only failures that cannot be forged, and only if no client was answered
-    /// meanwhile: the server's kernel sends an ICMP error once a second, and clients' datagrams may
-    /// have used that up.
+    /// Silence confirms only failures that cannot be forged, and only if the server has answered no
+    /// client since. The server's kernel limits ICMP errors to one a second, and clients' datagrams
+    /// may have used up that limit.
     pub(crate) fn resolve(&mut self, found: Finding, in_a_row: u32) -> Option<ConnectFailures> {
         let failures = self.failures.take()?;
         let counts = match found {

@@ -1,10 +1,10 @@
-//! Duration of ejections for clients' failures. Pure.
+//! Duration of ejections after failed client connections. Pure.
 
 use std::time::Duration;
 
 use convey_model::{OutlierDetection, Timestamp};
 
-/// Ejections of one server. An ejection soon after another one lasts longer.
+/// Ejections of one server. Each ejection soon after the previous one lasts longer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Ejection {
     until: Option<Timestamp>,
@@ -23,20 +23,20 @@ impl Ejection {
         self.times
     }
 
-    /// When the last ejection ended.
+    /// Time at which the last ejection ended.
     pub(crate) fn returned(&self) -> Timestamp {
         self.returned
     }
 
-    /// Ejections that another process handed over: see [`Ejection::until`], [`Ejection::times`] and
-    /// [`Ejection::returned`].
+    /// Ejections that another process handed over, with the values of [`Ejection::until`],
+    /// [`Ejection::times`] and [`Ejection::returned`].
     pub(crate) fn known(until: Option<Timestamp>, times: u32, returned: Timestamp) -> Ejection {
         Ejection { until, times, returned }
     }
 
-    /// Ejects the server and returns for how long: the base time for the first ejection, twice the
-    /// base for the second and so on, up to the longest time. A server that stayed in service for
-    /// that longest time begins with the base time again.
+    /// Ejects the server, and returns the duration: the base time for the first ejection, twice the
+    /// base time for the second and so on, up to the maximum. A server that has stayed in service
+    /// for the maximum time starts with the base time again.
     pub(crate) fn begin(&mut self, outlier: &OutlierDetection, now: Timestamp) -> Duration {
         if now.since(self.returned) >= outlier.max_ejection_time {
             self.times = 0;
@@ -47,7 +47,7 @@ impl Ejection {
         time
     }
 
-    /// Ends the ejection if its time is over. Returns whether it ended.
+    /// Ends the ejection if its duration has passed. Returns whether it ended.
     pub(crate) fn on_time(&mut self, now: Timestamp) -> bool {
         let is_over = self.until.is_some_and(|until| until <= now);
         if is_over {

@@ -1,21 +1,21 @@
-//! Detection of servers that complete no handshakes; in mode `dsr` handshakes are the only sign.
-//! Pure.
+//! Detection of servers that complete no handshakes. In mode `dsr`, handshakes are the only sign of
+//! a server's health that convey can see. Pure.
 
 use std::time::Duration;
 
 use convey_model::Timestamp;
 
-/// Window of the counts that judge a server: older floods are forgotten.
+/// Maximum age of the counts by which a server is judged, so that older floods have no effect.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
-/// Minimum age of the counts. Clients repeat a SYN after one second, and again after two more.
+/// Minimum age of the counts. Clients repeat a SYN after one second, and again two seconds later.
 const MIN_AGE: Duration = Duration::from_secs(3);
 
-/// Minimum number of clients' networks. Fewer suffice if the clients of all other servers come from
-/// fewer.
+/// Minimum number of client networks that repeat SYNs. If clients of the other servers come from
+/// fewer networks, that number is enough.
 const NETWORKS: u32 = 3;
 
-/// Totals of begun and completed handshakes and of repeated SYNs of a server.
+/// Total numbers of begun handshakes, completed handshakes and repeated SYNs of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct HandshakeCounts {
     pub(crate) begun: u64,
@@ -23,35 +23,35 @@ pub(crate) struct HandshakeCounts {
     pub(crate) repeated: u64,
 }
 
-/// Handshakes of a server's clients in a period.
+/// Handshakes of a server's clients during a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct HandshakesSeen {
     pub(crate) counts: HandshakeCounts,
-    /// Networks of clients that completed a handshake, as bits.
+    /// Networks of clients that completed a handshake, as a bit set.
     pub(crate) completing: u64,
-    /// Networks of clients that repeated SYNs, as bits.
+    /// Networks of clients that repeated SYNs, as a bit set.
     pub(crate) repeating: u64,
 }
 
-/// Handshakes of a server since the last completed one, or since the last reset.
+/// Handshakes of a server since the last completed handshake, or since the last reset.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct HandshakeRow {
     since: Option<Timestamp>,
     last: HandshakeCounts,
     seen: HandshakesSeen,
     others: HandshakesSeen,
-    /// Handshakes begun since the last completed one.
+    /// Number of handshakes begun since the last completed handshake.
     in_vain: u64,
-    /// Whether this row was reported.
+    /// Whether the server was reported since the last completed handshake.
     is_told: bool,
 }
 
 /// Counts of a server that completes no handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SilentServer {
-    /// Handshakes that clients began there.
+    /// Number of handshakes that clients began with the server.
     pub(crate) begun: u64,
-    /// Repeated SYNs.
+    /// Number of repeated SYNs.
     pub(crate) repeated: u64,
 }
 
@@ -71,8 +71,8 @@ impl HandshakesSeen {
 }
 
 impl HandshakeRow {
-    /// Applies the server's current totals, and the networks of its clients since the last call.
-    /// Returns the difference.
+    /// Applies the server's current totals, and the networks of clients since the last call.
+    /// Returns the handshakes since the last call.
     pub(crate) fn advance(
         &mut self,
         now: HandshakeCounts,
@@ -89,18 +89,18 @@ impl HandshakeRow {
         HandshakesSeen { counts, completing, repeating }
     }
 
-    /// Handshakes that clients began since the last completed one.
+    /// Number of handshakes that clients began since the last completed handshake.
     pub(crate) fn in_vain(&self) -> u64 {
         self.in_vain
     }
 
     /// Adds new handshakes of this server and of the other servers of its backend. Returns counts
-    /// if the server seems to answer no client: at least `least` handshakes were begun and as many
-    /// SYNs repeated, none was completed, and the other servers complete most of theirs. A row is
-    /// reported once.
+    /// if the server seems to answer no client: at least `least` handshakes were begun and `least`
+    /// SYNs repeated, none was completed, and the other servers complete most of their handshakes.
+    /// A server is reported once, until it completes a handshake.
     ///
-    /// A flood of forged SYNs does not meet these conditions: its SYNs are not repeated like a
-    /// client's, it hits all servers, and no server completes it.
+    /// A flood of forged SYNs does not meet these conditions: attackers do not repeat SYNs like
+    /// clients do, a flood hits all servers, and its handshakes are completed at no server.
     pub(crate) fn judge(
         &mut self,
         own: HandshakesSeen,
@@ -137,7 +137,7 @@ impl HandshakeRow {
         is_news.then_some(silent)
     }
 
-    /// Whether the server was reported, and has completed no handshake since.
+    /// Whether the server was reported, and has completed no handshake since the report.
     pub(crate) fn is_told(&self) -> bool {
         self.is_told
     }
@@ -148,7 +148,7 @@ impl HandshakeRow {
             (Some(now), HandshakesSeen::default(), HandshakesSeen::default());
     }
 
-    /// Clears the counts of a server that returns; it may be reported again.
+    /// Clears the counts of a server that returns to service. The server may be reported again.
     pub(crate) fn forgive(&mut self, now: Timestamp) {
         self.begin_anew(now);
         self.is_told = false;
@@ -165,7 +165,7 @@ mod tests {
         Timestamp(0).after(Duration::from_secs(seconds))
     }
 
-    /// Handshakes of one second; networks as bits.
+    /// Handshakes of one second. `networks` is a bit set.
     fn second(begun: u64, completed: u64, repeated: u64, networks: u64) -> HandshakesSeen {
         let counts = HandshakeCounts { begun, completed, repeated };
         HandshakesSeen { counts, completing: networks, repeating: networks }
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(in_vain_after(1_010, 1_001), 0);
     }
 
-    /// Second in which a server is reported if all seconds are like this.
+    /// Second in which a server is reported, if the handshakes of all seconds are equal.
     fn told(own: HandshakesSeen, others: HandshakesSeen) -> Option<u64> {
         let mut row = HandshakeRow::default();
         (0..600).find(|&now| row.judge(own, others, LEAST, at(now)).is_some())
@@ -214,13 +214,13 @@ mod tests {
 
     #[test]
     fn a_flood_of_syns_is_no_servers_fault() {
-        // Forged SYNs to both servers, with clients that only the first server answers, and clients
-        // that repeat SYNs.
+        // Forged SYNs go to both servers. Only the first server answers its clients, and some
+        // clients repeat SYNs.
         let flood = |clients: u64| second(10_000 + clients, clients, 50, u64::MAX);
         assert_eq!(told(second(10_000, 0, 50, u64::MAX), flood(20)), None);
-        // Forged SYNs to one server that has clients of its own.
+        // Forged SYNs go to one server, which also has clients.
         assert_eq!(told(flood(1), second(20, 20, 0, 0b111)), None);
-        // Forged SYNs to one server without clients; forged SYNs are not repeated.
+        // Forged SYNs go to one server without clients. Forged SYNs are not repeated.
         assert_eq!(told(second(10_000, 0, 0, 0), second(20, 20, 0, 0b111)), None);
     }
 

@@ -1,6 +1,6 @@
-//! Health of servers. The decision is a pure counter ([`HealthState`]); probes and their schedule
-//! feed it. Pure, too: whether clients' failures count (`Doubt`), how long failing servers are
-//! ejected (`Ejection`), and how they return (`Warmup`).
+//! Health of servers. The decision is a pure counter of outcomes ([`HealthState`]). The schedule of
+//! probes supplies the outcomes. Other pure parts decide whether failures of clients count
+//! (`Doubt`), how long failing servers are ejected (`Ejection`), and how servers return (`Warmup`).
 
 mod as_request;
 mod doubt;

@@ -1,4 +1,4 @@
-//! Interface to probes along the path of clients' packets. The prober itself is outside this crate.
+//! Interface to probes along the path of clients' packets. Another crate implements the prober.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -9,13 +9,13 @@ use thiserror::Error;
 
 use convey_model::ServerKey;
 
-/// Reason why a server cannot be reached along clients' path; operator-facing message.
+/// Operator-facing reason why a probe along the path of clients' packets failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PathFault {
     /// The server or the path is faulty.
     #[error("{0}")]
     Server(String),
-    /// The probe could not be sent, so the outcome is not about the server.
+    /// This host could not send the probe, so there is no finding about the server.
     #[error("{0}")]
     Ours(String),
 }
@@ -23,13 +23,13 @@ pub enum PathFault {
 /// Future that a [`PathProber`] returns.
 pub type PathAnswer<'a> = Pin<Box<dyn Future<Output = Result<String, PathFault>> + Send + 'a>>;
 
-/// Sends packets like a client of the VIP, to one server (mode `dsr`).
+/// Prober that sends packets to one server like a client of the VIP (mode `dsr`).
 pub trait PathProber: Send + Sync {
-    /// Begins a connection to each VIP of the server within `timeout`. Returns an operator-facing
-    /// message.
+    /// Opens a connection to each VIP of the server within `timeout`. Returns an operator-facing
+    /// message about the success.
     fn probe<'a>(&'a self, server: &'a ServerKey, timeout: Duration) -> PathAnswer<'a>;
 
-    /// Source address for probes of a server, the same as for clients' connections; `None`: the
-    /// kernel chooses.
+    /// Source address for probes of a server, equal to that of clients' connections; `None`: the
+    /// kernel chooses the source.
     fn source(&self, server: &ServerKey) -> Option<IpAddr>;
 }

@@ -27,7 +27,8 @@ use convey_proxy_protocol::local;
 use convey_snapshot::is_shortage;
 use convey_tls::SpokenWithin;
 
-/// Random bytes of a datagram; only a refusal that quotes them counts: see [`probe`].
+/// Random bytes of a datagram. With a signature, only a refusal that quotes the bytes counts: see
+/// [`probe`].
 pub(super) type Signature = [u8; 16];
 
 /// Result of a probe that did not fail.
@@ -38,7 +39,7 @@ pub(super) struct ProbeAnswer {
     pub(super) reason: String,
 }
 
-/// Ends of a probe's path.
+/// Source and target of a probe.
 #[derive(Debug, Clone, Copy)]
 struct ProbePath {
     target: SocketAddr,
@@ -46,7 +47,7 @@ struct ProbePath {
     from: Option<IpAddr>,
 }
 
-/// Settings of a backend's requests that an HTTP check follows.
+/// Settings of the backend's requests that an HTTP check uses, too.
 #[derive(Debug, Clone, Copy)]
 struct AsRequests<'a> {
     tls: Option<&'a CheckTls>,
@@ -102,8 +103,8 @@ fn cut_words(is_cut: bool) -> &'static str {
 }
 
 impl ProbeError {
-    /// Whether the probe failed because this host lacks something, so that the outcome is not about
-    /// the server.
+    /// Whether the probe failed because of this host, for example because it lacks ports. Then
+    /// there is no finding about the server.
     pub(super) fn is_ours(&self) -> bool {
         match self {
             ProbeError::Connect(error) | ProbeError::Udp(error) => is_shortage(error),
@@ -122,19 +123,19 @@ impl ProbeError {
         }
     }
 
-    /// Whether the server refused at once because nothing listens on the port.
+    /// Whether the server refused immediately, because nothing listens on the port.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, ProbeError::Connect(error) | ProbeError::Udp(error)
             if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 
-/// Probes the server at `addr` and returns the finding.
+/// Probes the server at `addr`, and returns the finding.
 ///
-/// Anyone can forge an ICMP error "port unreachable" and hit a local port by trying all of them. So
-/// a refusal of UDP is confirmed by a second probe with a `signature`: random bytes that a real
-/// refusal quotes, and that a forger has not seen. The probe is sent `from` a local address if one
-/// is given.
+/// Anyone can forge an ICMP error "port unreachable", and hit the probe by trying all local ports.
+/// So a second probe with a `signature` confirms a refusal over UDP. The signature consists of
+/// random bytes that a real refusal quotes, and that an attacker has not seen. With `from`, the
+/// probe is sent from that local address.
 pub(super) async fn probe(
     addr: SocketAddr,
     check: &HealthCheck,
@@ -165,13 +166,13 @@ pub(super) async fn probe(
     timeout(check.timeout, attempt).await.unwrap_or(silence)
 }
 
-/// Failure of a single check; operator-facing message.
+/// Operator-facing reason why a single check failed.
 #[derive(Debug, Error)]
 #[error(transparent)]
 pub struct CheckFailed(ProbeError);
 
-/// Checks a server once, outside of any schedule. Returns the outcome as an operator-facing
-/// message. A check that fails because this host lacks something is not an error.
+/// Checks a server once, without a schedule. Returns the outcome as an operator-facing message. If
+/// the check fails because of this host, the message is returned without an error.
 ///
 /// # Errors
 /// The check failed.
@@ -183,7 +184,7 @@ pub async fn check_once(addr: SocketAddr, check: &HealthCheck) -> Result<String,
     }
 }
 
-/// Connects to the server and sends the PROXY header that it expects.
+/// Connects to the server, and sends the PROXY header that the server expects.
 async fn connect(ProbePath { target, from }: ProbePath, header: &[u8]) -> Result<TcpStream, ProbeError> {
     let connected = async {
         let mut stream = match from {
@@ -196,9 +197,9 @@ async fn connect(ProbePath { target, from }: ProbePath, header: &[u8]) -> Result
     connected.await.map_err(ProbeError::Connect)
 }
 
-/// Socket that connects from this address. The kernel chooses the port together with the server's
-/// address: a port that another server's check used counts as free (`IP_BIND_ADDRESS_NO_PORT`,
-/// ip(7)).
+/// Socket that will connect from the address `from`. The kernel chooses the port later, together
+/// with the server's address, so checks of different servers can use the same port
+/// (`IP_BIND_ADDRESS_NO_PORT`, ip(7)).
 fn socket_of(from: IpAddr) -> io::Result<TcpSocket> {
     let socket = if from.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
@@ -213,12 +214,12 @@ async fn tcp(path: ProbePath, header: &[u8], check: Option<&CheckTls>) -> Result
         let _ = stream.get_ref().0.set_zero_linger();
         return Ok("TLS handshake succeeded".to_owned());
     }
-    // Resets instead of closing: the probe leaves no TIME_WAIT on either side.
+    // Closes with a reset, so that no TIME_WAIT remains on either side.
     let _ = stream.set_zero_linger();
     Ok("connect succeeded".to_owned())
 }
 
-/// Returns when the datagram is answered or refused; usually neither happens.
+/// Sends a datagram, and returns when it is answered or refused. Usually neither happens.
 async fn udp(
     ProbePath { target, from }: ProbePath,
     header: &[u8],
@@ -238,7 +239,7 @@ async fn udp(
     let is_made_up = |error: &io::Error| {
         !signature.is_empty() && error.kind() != io::ErrorKind::WouldBlock && !quotes(&socket, &datagram)
     };
-    // A forged error may arrive before anything was sent.
+    // A forged error may arrive before anything is sent.
     while let Err(error) = socket.send(&datagram).await {
         if is_shortage(&error) || error.kind() != io::ErrorKind::ConnectionRefused || !is_made_up(&error) {
             return Err(error.into());
@@ -293,7 +294,8 @@ async fn http(
     Ok(format!("HTTPS status {}", ask(stream, target, check, requests, chose_http2).await?))
 }
 
-/// Returns the status of the response if the check accepts the status and the body.
+/// Sends the check's request over a stream. Returns the status of the response if the check accepts
+/// the status and the body.
 async fn ask<S>(
     stream: S,
     target: SocketAddr,
@@ -315,8 +317,8 @@ where
     }
 }
 
-/// Like `ask`, for servers whose clients read the responses themselves: they accept more than the
-/// reader of mode `http` does.
+/// Like `ask`, for servers whose clients read the responses themselves. Those clients accept more
+/// responses than the reader of mode `http` does.
 async fn ask_leniently<S>(stream: S, host: &str, check: &HttpCheck) -> Result<u16, ProbeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -325,7 +327,7 @@ where
     let stream = BoundedStream { stream, budget: budget.clone() };
     let mut client = hyper::client::conn::http1::Builder::new();
     let (mut sender, connection) = client.max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await?;
-    // Both futures run in this task, so that a timeout of the probe also drops its connection.
+    // Both futures run in this task, so that a timeout of the probe drops both.
     let answer = async {
         let response = sender.send_request(request(host, check)).await;
         let response = response.map_err(|error| budget.blame(ProbeError::LongHead, error))?;
@@ -354,7 +356,7 @@ where
 }
 
 impl ReadBudget {
-    /// Replaces an error with `too_long` if the response exceeded the budget.
+    /// Returns `too_long` in place of an error if the response exceeded the budget.
     fn blame(&self, too_long: ProbeError, error: hyper::Error) -> ProbeError {
         if self.is_used_up() { too_long } else { error.into() }
     }

@@ -1,4 +1,4 @@
-//! Limits for the responses that health checks read.
+//! Size limits for responses to health checks.
 
 use std::io;
 use std::pin::Pin;
@@ -13,14 +13,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use convey_model::BodyPattern;
 
-/// Limit for the bytes until the end of the response head, including interim responses.
+/// Size limit of a response up to the end of its head, in bytes, including interim responses.
 pub(super) const MAX_HEAD: usize = 64 << 10;
-/// Limit for the bytes of the rest of a response, including its framing.
+/// Size limit of the rest of a response, in bytes, including its framing.
 pub(super) const MAX_REST: usize = 256 << 10;
-/// How many times a body that arrives in small pieces is matched after each piece.
+/// Maximum number of matches after every piece of a body. Later pieces are matched together.
 const MAX_EARLY_MATCHES: usize = 256;
 
-/// Remaining bytes that may be read of a response.
+/// Number of bytes of a response that may still be read.
 #[derive(Debug, Clone)]
 pub(super) struct ReadBudget(Arc<AtomicUsize>);
 
@@ -29,12 +29,12 @@ impl ReadBudget {
         ReadBudget(Arc::new(AtomicUsize::new(bytes)))
     }
 
-    /// Sets the remaining bytes.
+    /// Sets the number of bytes that may still be read.
     pub(super) fn set(&self, bytes: usize) {
         self.0.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether the response reached the limit.
+    /// Whether the budget is used up, because the response reached the limit.
     pub(super) fn is_used_up(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
@@ -44,7 +44,7 @@ impl ReadBudget {
     }
 }
 
-/// A stream that fails once its budget is used up.
+/// Stream whose reads fail once the budget is used up.
 pub(super) struct BoundedStream<S> {
     pub(super) stream: S,
     pub(super) budget: ReadBudget,
@@ -84,14 +84,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
     }
 }
 
-/// Whether a body matches.
+/// Result of matching a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BodyVerdict {
     Matches,
     Differs { is_cut: bool },
 }
 
-/// Reads the body until the verdict is certain.
+/// Reads a body until more bytes cannot change the verdict.
 pub(super) async fn judge_body(
     pattern: &BodyPattern,
     mut body: Incoming,
@@ -109,7 +109,7 @@ pub(super) async fn judge_body(
     Ok(beginning.verdict(pattern))
 }
 
-/// Part of a body that is matched.
+/// Beginning of a body, which is matched against a pattern.
 #[derive(Debug, Default)]
 pub(super) struct BodyBeginning {
     bytes: Vec<u8>,
@@ -125,12 +125,12 @@ impl BodyBeginning {
         self.bytes.extend_from_slice(&data[..data.len().min(space)]);
     }
 
-    /// Whether the body is longer than the part that is matched.
+    /// Whether the body is longer than the part that a pattern is matched against.
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// The verdict on a body that has ended, or whose rest is not matched.
+    /// Verdict on a body that has ended, or whose rest is not matched.
     pub(super) fn verdict(&self, pattern: &BodyPattern) -> BodyVerdict {
         match pattern.matches(&self.bytes) {
             true => BodyVerdict::Matches,
@@ -138,8 +138,8 @@ impl BodyBeginning {
         }
     }
 
-    /// Whether the pattern already matches, whatever follows. Small pieces are matched together to
-    /// limit the cost.
+    /// Whether the pattern matches already, no matter which bytes follow. To limit the cost, small
+    /// pieces are matched together.
     pub(super) fn matches_already(&mut self, pattern: &BodyPattern) -> bool {
         let grown = self.bytes.len() - self.matched_len;
         if grown == 0 || (self.matches >= MAX_EARLY_MATCHES && grown < self.matched_len / 16) {
@@ -173,8 +173,8 @@ mod tests {
         assert!(stream.read_exact(&mut bytes[..1]).await.is_ok());
     }
 
-    /// Outcome of a check of a server that answers each connection with this head and then with an
-    /// endless rest.
+    /// Outcome of a check of a server that answers each connection with `head`, and then repeats
+    /// `endless` forever.
     async fn checked(head: &'static str, endless: &'static str) -> Result<String, String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();

@@ -20,29 +20,29 @@ use convey_model::{HealthCheck, ProbeKind, ProbeVia, ServerKey};
 use convey_pacing::LogLimit;
 
 /// Pause before a refused probe is repeated, until `fall` probes were refused. Refusals are cheap,
-/// and clients are refused too until the server is down. The pause is long enough for a service
-/// that reloads its listeners.
+/// and clients are also refused until the server counts as down. During the pause, a service can
+/// reload its listeners.
 const REFUSED_AGAIN: Duration = Duration::from_millis(50);
 
-/// Upper bound for the timeout of a confirming probe over UDP, where silence is no failure: clients
-/// have just been refused, so a refusal comes at once or not at all.
+/// Upper bound for the timeout of a confirming probe over UDP, for which silence is not a failure.
+/// The server has just refused clients, so it refuses the probe immediately or not at all.
 const CONFIRM_UDP: Duration = Duration::from_secs(1);
 
-/// Shortest time between two log lines about probes that this host could not send.
+/// Minimum time between two log lines about probes that this host could not send.
 const SHORTAGE_LOG_PERIOD: Duration = Duration::from_secs(1);
 
 /// The outcome of a probe.
 #[derive(Debug)]
 pub struct ProbeOutcome {
-    /// The server that was probed.
+    /// Server that was probed.
     pub server: ServerKey,
-    /// Check that was configured when the probe began. A reload may have replaced it since.
+    /// Configured check at the start of the probe. A reload may have replaced the check since then.
     pub check: HealthCheck,
     /// Finding of the probe. Only confirming probes return `Finding::Nothing`.
     pub finding: Finding,
-    /// Finding as an operator-facing message.
+    /// Operator-facing message about the finding.
     pub reason: String,
-    /// Whether the probe confirms clients' failures.
+    /// Whether the probe was a confirming probe after failures of clients.
     pub confirms: bool,
 }
 
@@ -50,19 +50,19 @@ pub struct ProbeOutcome {
 pub struct Schedule {
     outcomes: mpsc::Sender<ProbeOutcome>,
     tasks: HashMap<ServerKey, (HealthCheck, JoinHandle<()>)>,
-    /// Confirming probes, at most one for each server: probes that wait for their turn have no
-    /// other limit.
+    /// Confirming probes that run or wait, at most one for each server. Nothing else limits the
+    /// number of waiting probes.
     confirming: HashMap<ServerKey, JoinHandle<()>>,
     budget: Arc<ProbeBudget>,
-    /// Budget of confirming probes, which must not wait behind silent servers.
+    /// Separate budget of confirming probes, so that they do not wait for probes of silent servers.
     confirm_budget: Arc<ProbeBudget>,
     /// Prober for checks along the path of clients' packets.
     paths: Option<Arc<dyn PathProber>>,
-    /// Runtime of the probes; `None`: the caller's.
+    /// Runtime of the probes; `None`: the runtime of the caller.
     runtime: Option<Handle>,
 }
 
-/// Limit for concurrent probes: each probe takes a descriptor.
+/// Limit for concurrent probes, because each probe uses a descriptor.
 struct ProbeBudget {
     probes: Semaphore,
     most: usize,
@@ -81,18 +81,19 @@ impl ProbeBudget {
         })
     }
 
-    /// Whether to log now that a probe could not be sent: once a second for all servers.
+    /// Whether to log now that a probe could not be sent. True at most once a second for all
+    /// servers.
     fn logs_shortage(&self) -> bool {
         let mut limit = self.shortages.lock().unwrap_or_else(PoisonError::into_inner);
         limit.admit(Instant::now()).is_some()
     }
 
-    /// Waits for the turn of one probe. Logs once if the wait exceeds the interval.
+    /// Waits until one probe may start. Logs once if the wait exceeds the interval of the check.
     async fn turn(&self, check: &HealthCheck) -> Option<SemaphorePermit<'_>> {
         self.turns(1, check).await
     }
 
-    /// Waits for the turn of this many probes, but no more than the limit.
+    /// Waits until `probes` probes may start, or as many as the limit allows.
     async fn turns(&self, probes: u32, check: &HealthCheck) -> Option<SemaphorePermit<'_>> {
         let asked = Instant::now();
         let most = u32::try_from(self.most).unwrap_or(u32::MAX);
@@ -108,8 +109,8 @@ impl ProbeBudget {
 }
 
 impl Schedule {
-    /// Schedule without tasks; outcomes are sent to `outcomes`. `probes_at_once` limits concurrent
-    /// probes.
+    /// Creates a schedule without tasks, which sends outcomes to `outcomes`. `probes_at_once` is
+    /// the maximum number of concurrent probes.
     pub fn new(outcomes: mpsc::Sender<ProbeOutcome>, probes_at_once: usize) -> Self {
         let confirming = (probes_at_once / 4).max(1);
         Schedule {
@@ -123,8 +124,8 @@ impl Schedule {
         }
     }
 
-    /// Runs the probes in another runtime, so that hostile responses take none of the caller's
-    /// time.
+    /// Runs the probes in another runtime, so that hostile responses take no time from the caller's
+    /// runtime.
     #[must_use]
     pub fn on(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
@@ -138,8 +139,8 @@ impl Schedule {
         self
     }
 
-    /// Replaces the running tasks by those of `wanted`: starts missing tasks and ends removed ones.
-    /// The other tasks keep their rhythm.
+    /// Runs exactly the probes of `wanted`: starts missing tasks, and ends removed ones. Other
+    /// tasks keep their intervals.
     pub fn set(&mut self, wanted: HashMap<ServerKey, HealthCheck>) {
         self.tasks.retain(|server, (check, task)| {
             let keep = wanted.get(server) == Some(check);
@@ -160,8 +161,8 @@ impl Schedule {
         }
     }
 
-    /// Probes a server at once, outside of its rhythm, because clients' connections fail. One
-    /// outcome is always sent; it answers all calls until then.
+    /// Probes a server immediately, outside of its interval, because connections of clients fail.
+    /// While such a probe runs, further calls have no effect. Each probe sends one outcome.
     pub(crate) fn confirm(&mut self, confirmation: Confirmation) {
         let server = confirmation.server.clone();
         if self.confirming.get(&server).is_some_and(|probe| !probe.is_finished()) {
@@ -187,9 +188,9 @@ impl Drop for Schedule {
     }
 }
 
-/// Probes at once, then at every interval, and soon again after a refusal. Jitter keeps many
-/// servers (and many balancers) from being probed in step. The first pause is a random part of the
-/// interval, so that servers which were added together are spread over it.
+/// Probes a server immediately, then at every interval, and earlier after a refusal. Jitter
+/// prevents that many servers or balancers are probed in step. The first pause is a random part of
+/// the interval, so that probes of servers that were added together are spread over the interval.
 async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc<ProbeBudget>) {
     let Probing { server, check, .. } = &probing;
     let mut told = false;
@@ -198,12 +199,13 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
     loop {
         let turn = budget.turn(check).await;
         let started = Instant::now();
-        // Boxed: otherwise each task would hold eight kilobytes for the probe between probes, too.
+        // Boxed, because otherwise each task would also hold eight kilobytes for the probe between
+        // probes.
         let result = Box::pin(probing.probe(signature)).await;
         drop(turn);
         refusals = if result.as_ref().is_err_and(|error| error.is_refusal()) { refusals + 1 } else { 0 };
         let is_signed = signature.is_some();
-        // While nothing listens on the port, no service receives the signature.
+        // A signature is sent only while nothing listens on the port, so no service receives it.
         let is_down = result.as_ref().is_err_and(|error| !error.is_ours());
         signature = is_down.then(convey_random::secret);
         let outcome = match result {
@@ -215,7 +217,7 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
                 told = true;
                 None
             }
-            // Without a signature, the refusal may be forged.
+            // Without a signature, the refusal may be forged, so the probe is repeated with one.
             Err(_) if check.kind == ProbeKind::Udp && !is_signed => {
                 refusals = 0;
                 continue;
@@ -240,7 +242,7 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
     }
 }
 
-/// A server and its check.
+/// Server to probe, and its check.
 struct Probing {
     server: ServerKey,
     check: HealthCheck,
@@ -248,8 +250,8 @@ struct Probing {
 }
 
 impl Probing {
-    /// Probes once, and then along the path of clients' packets if the check is configured for it.
-    /// The first probe gives a better error for a server that is down.
+    /// Probes the server once, and then along the path of clients' packets if the check is
+    /// configured so. The first probe gives a better error message for a server that is down.
     async fn probe(&self, signature: Option<Signature>) -> Result<ProbeAnswer, ProbeError> {
         let started = Instant::now();
         let from = self.paths.as_ref().and_then(|paths| paths.source(&self.server));
@@ -262,7 +264,7 @@ impl Probing {
     }
 }
 
-/// Sends a confirming probe; datagrams are sent from a second address, too, if there is one.
+/// Sends a confirming probe. Datagrams are also sent from a second address, if there is one.
 async fn confirm(
     Confirmation { server, mut check, configured, from }: Confirmation,
     outcomes: mpsc::Sender<ProbeOutcome>,
@@ -288,12 +290,12 @@ async fn confirm(
     let _ = outcomes.send(ProbeOutcome { server, check: configured, finding, reason, confirms: true }).await;
 }
 
-/// Probes `from` an address with random bytes that a refusal has to quote.
+/// Probes a server with random bytes that a refusal has to quote. `from` is the local address.
 async fn probe_signed(addr: SocketAddr, check: &HealthCheck, from: Option<IpAddr>) -> ProbeAnswer {
     match probe(addr, check, Some(convey_random::secret()), from).await {
         Ok(seen) => seen,
-        // This host may lack that address, or have it on an interface that does not reach the
-        // server.
+        // This host may lack the address `from`, or have it on an interface from which packets do
+        // not reach the server.
         Err(error) if error.is_ours() || (from.is_some() && !error.is_refusal()) => {
             ProbeAnswer { finding: Finding::Nothing, reason: error.to_string() }
         }
@@ -301,12 +303,12 @@ async fn probe_signed(addr: SocketAddr, check: &HealthCheck, from: Option<IpAddr
     }
 }
 
-/// Whether the finding is final, so that another probe cannot change it.
+/// Whether the finding is final, so that a probe from another address cannot change it.
 fn decides(seen: &ProbeAnswer) -> bool {
     matches!(seen.finding, Finding::Answer | Finding::Failure)
 }
 
-/// The interval with a jitter of up to a tenth in either direction.
+/// Interval with a random jitter of up to a tenth in either direction.
 fn jittered(interval: Duration) -> Duration {
     interval.mul_f64(0.9 + fastrand::f64() / 5.0)
 }

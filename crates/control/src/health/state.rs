@@ -1,4 +1,4 @@
-//! Health of a server, decided by consecutive equal probes. Pure: outcomes in, changes out.
+//! Health of a server, decided by consecutive outcomes of probes. Pure: outcomes in, changes out.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use convey_model::{HealthCheck, ProbeKind};
 
 /// Health of one server.
 ///
-/// A server starts up, but unproven: its first probe decides alone. So a dead server gets traffic
-/// for one probe at most, and a live server gets it from the start.
+/// A server starts as up, but unproven, and its first probe decides alone. So a dead server gets
+/// traffic only until its first probe, and a live server gets traffic from the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthState {
     up: bool,
     proven: bool,
-    /// Consecutive probes that contradict the current health.
+    /// Number of consecutive probes that contradict the current health.
     against: u32,
-    /// Whether to ignore the next silence: a probe under way may have missed the refusal that
-    /// clients got.
+    /// Whether to ignore the next silence. A probe under way may have missed the refusal that
+    /// clients received.
     deaf: bool,
-    /// Whether the next probe decides alone, like the first one.
+    /// Whether the next probe decides alone, like the first probe.
     next_decides: bool,
 }
 
@@ -30,7 +30,8 @@ pub enum HealthTransition {
     Down,
     /// The server stays down, but fails for another reason.
     StillDown,
-    /// Clients' connections to the server failed; it gets no new ones for this long.
+    /// Connections of clients to the server failed. The server gets no new connections for this
+    /// time.
     Ejected(Duration),
     /// The ejection is over.
     Returned,
@@ -48,29 +49,29 @@ impl HealthState {
         self.up
     }
 
-    /// Whether any outcome has confirmed the health yet.
+    /// Whether any outcome has confirmed the current health.
     pub fn is_proven(&self) -> bool {
         self.proven
     }
 
-    /// Consecutive probes that contradict the current health.
+    /// Number of consecutive probes that contradict the current health.
     pub fn against(&self) -> u32 {
         self.against
     }
 
-    /// Health that another process handed over: see [`HealthState::is_up`],
+    /// Health that another process handed over, with the values of [`HealthState::is_up`],
     /// [`HealthState::is_proven`] and [`HealthState::against`].
     pub fn known(up: bool, proven: bool, against: u32) -> HealthState {
         HealthState { up, proven, against, deaf: false, next_decides: false }
     }
 
-    /// Lets the first probe of a new check decide alone. The server's health stays the same until
-    /// then.
+    /// Lets the first probe of a new check decide alone. The health does not change before that
+    /// probe.
     pub(crate) fn begin_other_check(&mut self) {
         self.next_decides = true;
     }
 
-    /// Applies the outcome of a probe.
+    /// Applies the outcome of a probe. Returns the change of health, if any.
     pub(crate) fn on_probe(&mut self, success: bool, check: &HealthCheck) -> Option<HealthTransition> {
         if std::mem::take(&mut self.next_decides) || !self.proven {
             self.proven = true;
@@ -90,14 +91,14 @@ impl HealthState {
     }
 
     /// Takes a server down after consecutive failures of clients that a probe has confirmed: see
-    /// [`Doubt`](super::Doubt).
+    /// [`Doubt`](super::Doubt). `None`: the server was down already.
     pub(crate) fn on_confirmed_failures(&mut self, check: &HealthCheck) -> Option<HealthTransition> {
         if !self.up {
             return None;
         }
         self.proven = true;
-        // Clients had used up the server's rate limit of ICMP errors. Without clients, the next
-        // probes get an error again.
+        // Datagrams of clients had used up the server's rate limit of ICMP errors. Without these
+        // clients, the next probes receive errors again.
         self.deaf = check.kind == ProbeKind::Udp;
         self.turn(false)
     }

@@ -1,4 +1,4 @@
-//! TLS of health checks: with the backend's TLS settings, or as a check over HTTPS demands.
+//! TLS of health checks: by the backend's TLS settings, or by those of an HTTPS check.
 
 use std::io;
 use std::net::IpAddr;
@@ -30,8 +30,8 @@ pub(super) enum TlsError {
     Setup(TlsFault),
 }
 
-/// Performs the check's own handshake with the server at `ip`. The certificate must be for the host
-/// of the check, or for `ip` if the check has no host.
+/// Performs the TLS handshake of an HTTPS check with the server at `ip`. The certificate must be
+/// valid for the host of the check, or for `ip` if the check has no host.
 pub(super) async fn connect(
     stream: TcpStream,
     ip: IpAddr,
@@ -46,7 +46,7 @@ pub(super) async fn connect(
     shake_hands(stream, name, connector.config(within)).await
 }
 
-/// Performs a handshake with the TLS settings of the backend.
+/// Performs a TLS handshake with the TLS settings of the backend.
 pub(super) async fn connect_as_backend(
     stream: TcpStream,
     ip: IpAddr,
@@ -66,7 +66,7 @@ async fn shake_hands(
     Handshake::from(config).connect(name, stream).await.map_err(TlsError::Handshake)
 }
 
-/// The host of the check, without its port.
+/// Host of the check without its port; `None`: the check has no host.
 fn host(check: &HttpCheck) -> Option<&str> {
     let host = check.host.as_deref()?;
     let without_port = match host.rsplit_once(':') {
@@ -80,7 +80,7 @@ fn host(check: &HttpCheck) -> Option<&str> {
     Some(without_port.trim_matches(['[', ']']))
 }
 
-/// Connector for these settings, cached as long as the settings are in use.
+/// Connector for these settings, cached for as long as the settings are in use.
 fn connector_of(settings: &Arc<BackendTls>) -> Result<Arc<TlsConnector>, TlsFault> {
     static MADE: Mutex<Vec<(Weak<BackendTls>, Arc<TlsConnector>)>> = Mutex::new(Vec::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,8 +93,8 @@ fn connector_of(settings: &Arc<BackendTls>) -> Result<Arc<TlsConnector>, TlsFaul
     Ok(new)
 }
 
-/// Connector that trusts this host's certificate authorities. They are read once, for the first
-/// check that needs them.
+/// Connector that trusts the certificate authorities of this host. They are read once, for the
+/// first check that needs them.
 async fn verified() -> Result<Arc<TlsConnector>, TlsError> {
     static VERIFIED: OnceCell<Arc<TlsConnector>> = OnceCell::const_new();
     let connector = VERIFIED.get_or_try_init(|| async {

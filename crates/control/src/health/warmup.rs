@@ -1,19 +1,20 @@
-//! Slow start of a server that has come back. Pure.
+//! Slow start of a server that has returned. Pure.
 
 use std::time::Duration;
 
 use convey_model::{Timestamp, WHOLE};
 
-/// Number of steps of the share: tables are rebuilt at each step.
+/// Number of steps in which the share grows. Tables are rebuilt at each step.
 const STEPS: u32 = 20;
 
-/// First share, in percent: enough to be picked at all.
+/// First share, in percent. It is large enough for the server to be picked at all.
 const FIRST_PERCENT: u8 = 5;
 
 /// Slow start of a server.
 ///
-/// The share grows linearly with time, in steps at multiples of a twentieth of the whole time. So
-/// servers that come back together grow together, and their table is rebuilt once for all.
+/// The share grows linearly with time, in twenty steps at multiples of a twentieth of the duration.
+/// So the shares of servers that return together grow together, and their table is rebuilt once for
+/// all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Warmup {
     since: Timestamp,
@@ -22,17 +23,17 @@ pub(crate) struct Warmup {
 }
 
 impl Warmup {
-    /// Begins a slow start. `None` if its duration is zero.
+    /// Begins a slow start; `None` if its duration is zero.
     pub(crate) fn begin(slow_start: Duration, now: Timestamp) -> Option<Warmup> {
         Warmup { since: now, next: now, percent: FIRST_PERCENT }.on_time(slow_start, now)
     }
 
-    /// Slow start that began in another process; [`Warmup::on_time`] computes its share.
+    /// Slow start that began in another process. [`Warmup::on_time`] computes the current share.
     pub(crate) fn known(since: Timestamp) -> Warmup {
         Warmup { since, next: since, percent: FIRST_PERCENT }
     }
 
-    /// When the slow start began.
+    /// Time at which the slow start began.
     pub(crate) fn since(&self) -> Timestamp {
         self.since
     }
@@ -47,7 +48,7 @@ impl Warmup {
         self.next
     }
 
-    /// Advances to `now`; `slow_start` is the whole duration. `None` once it is over.
+    /// Advances the slow start to `now`; `None` if it is over. `slow_start` is the whole duration.
     pub(crate) fn on_time(self, slow_start: Duration, now: Timestamp) -> Option<Warmup> {
         let (passed, whole) = (now.since(self.since), slow_start.as_nanos());
         if passed >= slow_start {
@@ -67,7 +68,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const TEN: Duration = Duration::from_secs(10);
 
-    /// Percent at each step, by tenths of a second since the beginning.
+    /// Share in percent at each step, with the time since the beginning in tenths of a second.
     fn steps(begin: u64) -> Vec<(u64, u8)> {
         let mut warmup = Warmup::begin(TEN, Timestamp(begin));
         let mut steps = Vec::new();

@@ -17,7 +17,7 @@ fn check(version: HttpVersion, expected_body: Option<&str>) -> HealthCheck {
     HealthCheck { timeout: Duration::from_secs(20), requests: Some(requests), ..HealthCheck::new(kind) }
 }
 
-/// Server that sends this response to each connection, whatever it receives.
+/// Server that sends this response to each connection, no matter what it receives.
 async fn server(answer: String) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -43,7 +43,7 @@ async fn checked(answer: &str, expected_body: Option<&str>) -> Result<String, St
     outcome
 }
 
-/// Server of HTTP/2 only, which answers with this number of fields and this body.
+/// Server that speaks only HTTP/2, and answers with this number of fields and this body.
 async fn http2_server(fields: usize, body: &'static str) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();

@@ -22,7 +22,7 @@ fn key(addr: SocketAddr) -> ServerKey {
     ServerKey { backend: "web".into(), server: "a".into(), addr }
 }
 
-/// Answers every connection with `response` and closes it.
+/// Server that answers every connection with `response`, and closes it.
 async fn server(response: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -217,8 +217,8 @@ async fn a_probe_that_confirms_is_made_at_once_and_says_so() {
     }
 }
 
-/// A server that sends no refusal to one address may send it to another: its kernel limits ICMP
-/// errors for each address.
+/// A server whose kernel sends no further ICMP error to one address may send one to another
+/// address, because the kernel limits ICMP errors for each address.
 #[tokio::test]
 async fn udp_confirmations_are_also_sent_from_a_second_address() {
     let echo = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -254,7 +254,7 @@ async fn a_server_that_is_no_longer_wanted_is_no_longer_probed() {
     receiver.recv().await.unwrap();
     schedule.set(HashMap::new());
     drop(schedule);
-    // The channel closes only once the task, the last holder of a sender, is gone.
+    // The channel closes after the task has ended, because the task holds the last sender.
     while receiver.recv().await.is_some() {}
 }
 
@@ -270,7 +270,7 @@ async fn concurrent_probes_are_bounded_and_every_server_is_probed() {
             top.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
             let open = open.clone();
             tokio::spawn(async move {
-                // Stays silent until the peer closes.
+                // Sends nothing until the peer closes.
                 while stream.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {}
                 open.fetch_sub(1, Ordering::Relaxed);
             });
@@ -286,14 +286,14 @@ async fn concurrent_probes_are_bounded_and_every_server_is_probed() {
     while probed.len() < 60 {
         probed.insert(receiver.recv().await.unwrap().server.server);
     }
-    // The server may not have noticed yet that some connections were closed.
+    // The server may not have noticed yet that the peer has closed some connections.
     assert!(most.load(Ordering::Relaxed) <= 2 * 6, "{most:?} were open at once");
 }
 #[tokio::test]
 async fn confirming_probes_wait_at_most_once_per_server() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let (sender, mut receiver) = mpsc::channel(1);
-    // Allows one confirming probe at a time.
+    // The limit allows one confirming probe at a time.
     let mut schedule = Schedule::new(sender, 4);
     let check = HealthCheck { timeout: Duration::from_millis(50), ..http() };
     let server = |n: u8| ServerKey { server: format!("s{n}"), ..key(silent) };
