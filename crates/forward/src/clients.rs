@@ -56,7 +56,7 @@ impl ClientCounts {
         }
     }
 
-    /// Counts a flow of this worker that has opened, or discounts one that is no longer open.
+    /// Counts a flow of this worker that has opened, or subtracts a flow that is no longer open.
     pub(super) fn note(&self, flow: &Flow, is_open: bool) {
         let Some(counters) = self.workers.get(self.own).and_then(OnceLock::get) else { return };
         let key = flow.client();

@@ -108,7 +108,7 @@ impl Forwarder {
         let verdict = match found {
             Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
             Some((id, direction)) if !self.is_replaced(id, direction, packet) => {
-                // Repeated SYNs of a flood count like different ones.
+                // Repeated SYNs of a flood count like different SYNs.
                 self.syns += u64::from(opens(direction, headers));
                 self.forward((id, direction), PacketRole::Later, frame, packet)
             }

@@ -1,9 +1,9 @@
 //! Fragments: only the first fragment of a packet has the ports that identify its flow, and the
 //! others follow it.
 //!
-//! A path may reorder fragments, and some senders send the last one first. Fragments that arrive
-//! before the first are held briefly. Dropping one would lose the whole datagram, and UDP does not
-//! send it again.
+//! A path may reorder fragments, and some senders send the last fragment first. Fragments that
+//! arrive before the first one are held briefly. Dropping one would lose the whole datagram, and
+//! UDP does not send it again.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use convey_wire::{FragmentKey, Headers, Kind};
 /// Upper bound for the packets that are remembered; the oldest makes room for another.
 const MAX_PACKETS: usize = 4_096;
 
-/// Upper bound for the fragments that wait for their first.
+/// Upper bound for the fragments that wait for the first fragment of their packet.
 const MAX_HELD: usize = 512;
 
 /// Upper bound for the waiting fragments of one packet: the longest packet has 45 fragments on
@@ -26,7 +26,8 @@ const MAX_HELD_OF_ONE: usize = 64;
 /// 60 s), but fragments hardly ever arrive more than a few seconds after the first.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// Time for which a fragment waits for its first. Reordering delays packets by milliseconds.
+/// Time for which a fragment waits for the first fragment of its packet. Reordering delays packets
+/// by milliseconds.
 const MAX_FRAGMENT_WAIT: Duration = Duration::from_millis(500);
 
 /// Packets that arrive in fragments, and the frames `T` that wait for their first fragment.
@@ -71,7 +72,7 @@ impl FirstFragment {
 pub enum Later<T> {
     /// The first fragment has arrived: the fragment follows it.
     Follows(FirstFragment, T),
-    /// The fragment waits for the first.
+    /// The fragment waits for the first fragment.
     Queued,
     /// Too many fragments wait already.
     Full(T),
@@ -133,7 +134,7 @@ impl<T> Fragments<T> {
     pub fn later(&mut self, key: FragmentKey, frame: T, now: Timestamp, drop: impl FnMut(T)) -> Later<T> {
         let is_full = self.held >= MAX_HELD;
         // The packet is not remembered, so that a flood of later fragments does not displace
-        // packets whose first has arrived.
+        // packets whose first fragment has arrived.
         if is_full && !self.packets.contains_key(&key) {
             return Later::Full(frame);
         }
@@ -153,7 +154,7 @@ impl<T> Fragments<T> {
         }
     }
 
-    /// Forgets old packets. `drop` gets the fragments whose first did not arrive.
+    /// Forgets old packets. `drop` gets the fragments whose first fragment did not arrive.
     pub fn expire(&mut self, now: Timestamp, mut drop: impl FnMut(T)) {
         while let Some(&(since, key)) =
             self.waiting.front().filter(|(since, _)| is_over(*since, MAX_FRAGMENT_WAIT, now))
@@ -181,7 +182,8 @@ impl<T> Fragments<T> {
         mut drop: impl FnMut(T),
     ) -> &mut FragmentedPacket<T> {
         if !self.packets.contains_key(&key) {
-            // The queue has all packets that are remembered, and those that waited in vain.
+            // The queue has all remembered packets, and packets whose first fragment did not
+            // arrive.
             while self.order.len() >= MAX_PACKETS
                 && let Some((since, oldest)) = self.order.pop_front()
             {

@@ -1,5 +1,5 @@
-//! Handover of flows to another forwarder, for example at an upgrade of the program: the next one
-//! continues where this one has stopped. Pure.
+//! Handover of flows to another forwarder, for example at an upgrade of the program: the next
+//! forwarder continues where this forwarder has stopped. Pure.
 //!
 //! Both forwarders must count time from the same moment. [`encode`] and [`decode`] connect two
 //! processes with a format that has a version and a checksum, independent of the layout in memory.

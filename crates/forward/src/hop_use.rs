@@ -27,7 +27,7 @@ impl HopUse {
         next_hops.into_iter().for_each(|next_hop| self.change(next_hop, 1));
     }
 
-    /// Discounts a flow with these next hops.
+    /// Subtracts a flow with these next hops.
     pub(crate) fn end(&self, next_hops: [u32; 2]) {
         next_hops.into_iter().for_each(|next_hop| self.change(next_hop, -1));
     }

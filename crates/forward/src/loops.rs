@@ -23,9 +23,9 @@ const WITHIN: u64 = 14;
 /// fingerprint is not unique counts as looping.
 const LAPS: u64 = 3;
 
-/// Recent packets that were to begin a flow, with their TTL. A packet that returns with a lower TTL
-/// is in a loop. Clones share the packets, because another worker may receive the packet next.
-/// Older packets are overwritten.
+/// Recent packets that may begin a flow, with their TTL. A packet that returns with a lower TTL is
+/// in a loop. Clones share the packets, because another worker may receive the packet next. Older
+/// packets are overwritten.
 ///
 /// An entry has 40 bits of a hash, 16 of the time and 8 of the TTL. Where the fingerprint is not
 /// unique, the hash has 28 bits; 8 bits hold the last decrease of the TTL, and 4 the number of

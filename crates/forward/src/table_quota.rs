@@ -123,7 +123,7 @@ impl TableQuota {
         Occupancy { used, free }
     }
 
-    /// Flow to evict for a new one of this kind; `None` if there is room.
+    /// Flow to evict for a new flow of this kind; `None` if there is room.
     ///
     /// # Errors
     /// [`Full`] if there is no room, and all candidates for eviction are open.
@@ -151,8 +151,8 @@ impl TableQuota {
         kind.is_udp() && count(Class::HalfOpen) > count(Class::Closing)
     }
 
-    /// Whether a flow of this kind may be evicted for the table entry of a new one: its kind
-    /// exceeds the guaranteed quota, or both are of one kind.
+    /// Whether a flow of this kind may be evicted so that a new flow gets its table entry: the kind
+    /// exceeds its guaranteed quota, or both flows are of one kind.
     pub(super) fn may_evict(&self, kind: TrafficKind, new: TrafficKind) -> bool {
         self.excess(kind) > 0 || kind == new
     }

@@ -202,9 +202,10 @@ impl TcpSequence {
         }
     }
 
-    /// Whether a segment with this direction and number may be in flight: the client has sent it,
-    /// or waits for it or an earlier one. The first lost segment is always at the number that its
-    /// receiver expects. In passthrough, all segments of the server have passed convey.
+    /// Whether a segment with this direction and number may be in flight: towards the server, the
+    /// client has sent this number; towards the client, the client waits for this number or an
+    /// earlier one. The first lost segment is always at the number that its receiver expects. In
+    /// passthrough, all segments of the server have passed convey.
     pub(super) fn may_be_on_its_way(
         &self,
         pending: PendingFin,

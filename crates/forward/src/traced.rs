@@ -97,7 +97,8 @@ impl Forwarder {
     }
 }
 
-/// Event of a frame that does not reach a worker, such as a fragment whose first did not arrive.
+/// Event of a frame that does not reach a worker, such as a fragment whose first fragment did not
+/// arrive.
 pub fn lost_frame(frame: &[u8], interface: u32, reason: DropReason, now: Timestamp) -> TraceEvent {
     let way = TracedWay::Dropped { reason: reason.label() };
     let event = outside_of_flows(frame, (interface, way), now);

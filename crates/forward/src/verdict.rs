@@ -127,7 +127,7 @@ pub enum FlowEnd {
     Silent,
     /// A UDP flow, or a connection without data in DSR, has been silent until the timeout.
     Expired,
-    /// The flow was evicted for another one.
+    /// The flow was evicted for another flow.
     Evicted,
     /// Passthrough: the flow was opened beyond its client's share. Both sides are reset.
     ClientLimit,

@@ -22,7 +22,7 @@ struct Birth {
 }
 
 impl Births {
-    /// Creates births for this many places. `first` is a random serial number, so that identifiers
+    /// Creates births for `capacity` places. `first` is a random serial number, so that identifiers
     /// of flows of another process do not match.
     pub(super) fn new(capacity: u32, first: u32) -> Births {
         Births { of_places: Vec::with_capacity(capacity as usize), next: first }

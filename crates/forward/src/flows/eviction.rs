@@ -41,7 +41,8 @@ impl FlowTable {
         Ok(self.quota.victim(&self.flows, new)?.map(FlowId))
     }
 
-    /// Whether a flow of this kind may be evicted for the table entry of a new one.
+    /// Whether a flow of this kind may be evicted so that a flow of kind `new` gets its table
+    /// entry.
     pub(crate) fn may_evict(&self, kind: TrafficKind, new: TrafficKind) -> bool {
         self.quota.may_evict(kind, new)
     }

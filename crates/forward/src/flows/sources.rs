@@ -25,11 +25,11 @@ struct Counting {
 /// Flows of one source that may be evicted for another flow of the same source.
 #[derive(Debug, Default)]
 struct Yielding {
-    /// Number of such flows.
+    /// Number of evictable flows.
     len: usize,
-    /// Their records, the oldest first. Stale and duplicate entries are possible.
+    /// Numbers of their records, the oldest first. Stale and duplicate entries are possible.
     queue: VecDeque<u32>,
-    /// Time when all of them were found to be in use.
+    /// Time when all evictable flows were last found to be in use.
     in_use_at: Option<Timestamp>,
 }
 

@@ -127,7 +127,7 @@ impl Forwarder {
         })
     }
 
-    /// Whether a packet for this frontend may begin a flow, whichever server is chosen.
+    /// Whether a packet for this frontend may begin a flow, independently of the chosen server.
     fn check_begin(
         &self,
         frontend: &PlannedFrontend,

@@ -28,7 +28,7 @@ use convey_model::{Shortage, Timestamp};
 /// flow in use.
 const UDP_SILENCE: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Evicted flows of one worker, and the searches for the next one.
+/// Counts of evicted flows of one worker, and the state of searches for the next flow to evict.
 #[derive(Debug)]
 pub(super) struct Eviction {
     /// Flows evicted before they were over, by shortage.
@@ -73,7 +73,7 @@ impl Eviction {
         self.displaced
     }
 
-    /// Evicts a flow because another one takes its resources.
+    /// Evicts a flow because another flow takes its resources.
     pub(super) fn evict(
         &mut self,
         tracker: &mut FlowTracker,

@@ -27,8 +27,7 @@ impl Forwarder {
         let owners = owners(flow);
         let role =
             if is_refusal(direction, frame, headers) { PacketRole::Refusal } else { PacketRole::Later };
-        // For a client, the sender of the error does not matter: its kernel fails the socket in any
-        // case.
+        // Check the sender: the client's kernel does not, and fails the socket in any case.
         let server = packet.plan.network.get(flow.next_hop(Direction::ToServer));
         let is_servers = server.is_some_and(|hop| wire::is_from(frame.bytes, &hop.dst_mac));
         if role == PacketRole::Refusal && !is_servers {

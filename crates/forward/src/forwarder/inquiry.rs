@@ -38,8 +38,8 @@ impl<'a> Inquiry<'a> {
         check_source(&self.served, &self.plan.network, &client.ip().into(), client.port())
     }
 
-    /// Checks whether a client may begin a flow at a frontend, whichever server is chosen. `port`
-    /// is the destination port of the client.
+    /// Checks whether a client may begin a flow at a frontend, independently of the chosen server.
+    /// `port` is the destination port of the client.
     ///
     /// # Errors
     /// Reason why the client's packets are dropped.

@@ -132,7 +132,7 @@ impl Served {
         if self.denies(flow) {
             return Some(FlowEnd::Denied);
         }
-        // Datagrams have no connection to keep: the next one chooses another server.
+        // Datagrams have no connection to keep: the client's next datagram goes to another server.
         let ending = if vip.protocol == UDP { &self.down } else { self.reset.of(flow.view()) };
         if ending.contains(&flow.server_id()) {
             return Some(FlowEnd::ServerGone);

@@ -17,22 +17,22 @@ pub(super) struct SnatPort {
 enum PortOrigin {
     /// The port was free, and is now taken.
     Free,
-    /// The port belongs to the flow that the new one replaces.
+    /// The port belongs to the flow that the new flow replaces.
     Replaced,
-    /// The port belongs to a flow that will be evicted once the new one has all other resources.
+    /// The port belongs to a flow that will be evicted once the new flow has all other resources.
     Victim,
 }
 
 impl Forwarder {
     /// Finds a SNAT address and port for a new flow. The first choice is the port of the flow that
-    /// the new one replaces, then a free port, then the port of another flow of the server, which
+    /// the new flow replaces, then a free port, then the port of another flow of the server, which
     /// [`Forwarder::settle_port`] evicts.
     ///
-    /// A server that still remembers the last connection of a port (TIME-WAIT) accepts a new one
-    /// with higher sequence numbers (RFC 6191). New connections of the same client have higher
-    /// numbers. If the server remembers a connection of another client instead, the new client
-    /// resets that connection and tries again. The second attempt succeeds on the same port; on
-    /// another port, the client could meet the next old connection.
+    /// A server that still remembers the last connection of a port (TIME-WAIT) accepts a new
+    /// connection with higher sequence numbers (RFC 6191). New connections of the same client have
+    /// higher numbers. If the server remembers a connection of another client instead, the new
+    /// client resets that connection and tries again. The second attempt succeeds on the same port;
+    /// on another port, the client could meet the next old connection.
     pub(super) fn find_port(
         &mut self,
         server: AddrPort,

@@ -37,7 +37,7 @@ use crate::{AddrPort, Direction, Ended, Flow, FlowEnd, FlowId, FlowTable, NatPor
 use convey_model::{FlowKey, FlowTimeouts, Timestamp};
 use convey_wire::Envelope;
 
-/// Flows of one worker, and the resources of each besides its record.
+/// Flows of one worker, with all resources that each flow holds.
 #[derive(Debug)]
 pub(super) struct FlowTracker {
     table: FlowTable,

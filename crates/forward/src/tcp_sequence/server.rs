@@ -91,7 +91,8 @@ impl TcpSequence {
         if is_settled {
             (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
         }
-        // Valid even behind a gap: the server's segment has arrived from the server's interface.
+        // The acknowledgement is valid even behind a gap, because the segment has arrived on the
+        // server's interface.
         advance(&mut self.sent, ack);
         if *pending == PendingFin::Clients && is_after(self.sent, self.answered) {
             (*pending, self.answered) = (PendingFin::Nobodys, self.acked);

@@ -9,8 +9,8 @@ use crate::forwarder::tracker::FlowTracker;
 use crate::queues::Resource;
 use convey_model::Timestamp;
 
-/// Pause after a search that has found nothing. A search examines 64 flows; in a shortage every
-/// packet would start a search, and none would find more than the previous one.
+/// Pause after a search that has found only flows in use. A search examines 64 flows; in a shortage
+/// every packet would start a search, and none would find more than the previous one.
 pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Upper bound for the searches that are remembered; a newer search replaces an older one in the

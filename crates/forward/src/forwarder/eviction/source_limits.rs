@@ -58,8 +58,8 @@ impl Eviction {
     }
 }
 
-/// A silent flow of a source, other than the current one, that may be evicted for another flow of
-/// the source.
+/// A silent flow of a source that may be evicted for another flow of the source; never the current
+/// flow `but`.
 pub(super) fn find_silent_of_source(
     tracker: &mut FlowTracker,
     (frontend, client): (&PlannedFrontend, IpAddr),

@@ -28,8 +28,8 @@ const HANDSHAKE: Duration = Duration::from_millis(100);
 /// Upper bound for the flows that a search for an idle flow examines.
 pub(super) const MAX_LOOKED_AT: u32 = 64;
 
-/// Upper bound for the flows whose cache entries are looked up before one is evicted: about 0.2 ms.
-/// In DSR the cache may have forwarded data of all of them.
+/// Upper bound for the flows whose cache entries are looked up before a flow is evicted. The
+/// lookups take about 0.2 ms. In DSR the cache may have forwarded data of all of them.
 pub(super) const MAX_ASKED: u32 = 256;
 
 /// A resource that has run out, and that an evicted flow frees.

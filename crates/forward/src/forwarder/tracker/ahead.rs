@@ -17,7 +17,7 @@ const WRITE_AFTER: Duration = Duration::from_millis(250);
 pub(super) struct AheadOfCache {
     /// Time when a worker last moved the numbers of each flow.
     moved: HashMap<FlowId, Timestamp>,
-    /// Each of these flows once, with the time at which to check it.
+    /// Each flow of `moved` once, with the time of its next check.
     queue: VecDeque<(Timestamp, FlowId)>,
 }
 

@@ -16,7 +16,7 @@ pub(crate) const ACKNOWLEDGED_AFTER: Duration = Duration::from_secs(2);
 /// [`Forwarder::handle_timeout`](crate::Forwarder::handle_timeout).
 const BUDGET: u32 = 4_096;
 
-/// Decision of a new plan on a flow.
+/// Effect of a new plan on a flow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SweepDecision {
     /// Reason for the end of the flow; `None` if the flow continues.

@@ -18,8 +18,8 @@ const SILENT_FOR: Duration = Duration::from_millis(100);
 /// Flows whose last check is remembered: 16 KiB.
 const SLOTS: usize = 1_024;
 
-/// Times when the entries of flows were last compared with the interface of a packet. Several flows
-/// share a slot; a flow that another one has replaced there is checked again.
+/// Times when the entries of flows were last compared with the interface of a packet. Flows may
+/// share a slot. A flow that another flow has replaced in its slot is checked again.
 #[derive(Debug)]
 pub(super) struct InterfaceChecks(Box<[(FlowId, Timestamp)]>);
 
