@@ -229,8 +229,9 @@ impl Orders {
 
 /// Returns the validity of a new certificate unless the certificate is already due for renewal.
 ///
-/// # Errors The certificate is already due for renewal. Without this check convey would order it
-/// again and again.
+/// # Errors
+/// The certificate is already due for renewal. Without this check convey would order it again and
+/// again.
 fn useful(validity: Validity, now: i64) -> Result<Validity, OrderFault> {
     let left = validity.until - now;
     if left * 3 > validity.until - validity.from {
@@ -248,7 +249,8 @@ fn date(unix_seconds: i64) -> String {
 /// Creates the folder of the ordered certificates before convey drops privileges. `owner` becomes
 /// the owner of new folders.
 ///
-/// # Errors The folder cannot be created: operator-facing error message.
+/// # Errors
+/// The folder cannot be created: operator-facing error message.
 pub(super) fn make_folder(config: &Config, owner: Option<FileOwner>) -> Result<(), String> {
     let Some(acme) = &config.acme else { return Ok(()) };
     let made = state_folder::make(&acme.folder);

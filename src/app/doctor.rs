@@ -75,8 +75,9 @@ pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Re
 
 /// Checks that this host is not the balancer of the VIP.
 ///
-/// # Errors The convey of this host forwards packets for the VIP. The commands that doctor suggests
-/// for a server would take the VIP away from the balancer.
+/// # Errors
+/// The convey of this host forwards packets for the VIP. The commands that doctor suggests for a
+/// server would take the VIP away from the balancer.
 fn is_no_balancer(options: &Options, vip: IpAddr) -> Result<(), Failure> {
     let runtime = runtime()?;
     let Some((client, status)) = runtime.block_on(ask(options)) else { return Ok(()) };

@@ -10,7 +10,8 @@ use convey_cli::{Cli, Generated, SECTIONS};
 
 /// Returns the manual page, or the completions for a shell.
 ///
-/// # Errors The output cannot be generated.
+/// # Errors
+/// The output cannot be generated.
 pub(super) fn generated(kind: Generated) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     match kind {

@@ -68,8 +68,8 @@ impl Logs {
 
     /// Opens the outputs that differ from the current ones.
     ///
-    /// # Errors An output cannot be opened: operator-facing message. The current settings stay in
-    /// force.
+    /// # Errors
+    /// An output cannot be opened: operator-facing message. The current settings stay in force.
     pub(super) fn prepare(&self, config: &Config) -> Result<ReadyLogs, String> {
         let (wanted, access_wanted) = (config.log.clone(), config.access_log.clone());
         let open = |output: &LogOutput, key| {

@@ -84,8 +84,9 @@ pub struct Bootstrapped(Option<Bootstrap>);
 /// Loads the file and drops privileges if a balancer is to start. Must be called while the process
 /// has one thread.
 ///
-/// # Errors This process cannot become the configured user, or it cannot understand the process
-/// that it is to replace in an upgrade: operator-facing message.
+/// # Errors
+/// This process cannot become the configured user, or it cannot understand the process that it is
+/// to replace in an upgrade: operator-facing message.
 pub fn begin(cli: &Cli) -> Result<Bootstrapped, String> {
     convey_heap::begin();
     convey_config::lower_rights().map_err(|error| format!("cannot lower CAP_DAC_READ_SEARCH: {error}"))?;

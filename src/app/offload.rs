@@ -38,7 +38,8 @@ pub(super) struct Attached<'a> {
 /// Starts the flow cache for `max_flows` flows. Returns `None` if, by configuration or on this
 /// host, workers forward every packet.
 ///
-/// # Errors The configuration requires a layer that is not available on this host.
+/// # Errors
+/// The configuration requires a layer that is not available on this host.
 pub(super) fn start(
     wanted: Offload,
     max_flows: u32,
@@ -84,7 +85,8 @@ pub(super) fn start(
 /// Checks whether this host supports the configured offload. Loads the programs without attaching
 /// them. If the offload is optional and not available, returns a warning.
 ///
-/// # Errors See [`start`].
+/// # Errors
+/// See [`start`].
 pub(super) fn try_out(
     settings: &PacketSettings,
     selection: &Selection,

@@ -85,7 +85,8 @@ impl ServiceManager {
 
     /// Asks the service manager to store these sockets for the next process.
     ///
-    /// # Errors There is no service manager, or it does not accept the sockets in time.
+    /// # Errors
+    /// There is no service manager, or it does not accept the sockets in time.
     pub(super) fn keeps(&self, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let Some(manager) = &self.0 else { return Err(io::ErrorKind::NotConnected.into()) };
         sockets.chunks(MAX_DESCRIPTORS).try_for_each(|some| manager.keeps(some))

@@ -91,7 +91,8 @@ pub(super) struct MarkedAddresses {
 
 /// Finds all announced addresses of this host.
 ///
-/// # Errors The kernel does not list the addresses.
+/// # Errors
+/// The kernel does not list the addresses.
 pub(super) async fn find(addresses: &HostAddresses) -> Result<MarkedAddresses, net::Error> {
     let announced: Vec<HostAddress> =
         addresses.all().await?.into_iter().filter(|address| address.is_announced).collect();
@@ -117,7 +118,8 @@ pub(super) async fn find(addresses: &HostAddresses) -> Result<MarkedAddresses, n
 
 /// Removes all announced addresses whose process is gone. Returns a description of each.
 ///
-/// # Errors The kernel refuses to remove an address.
+/// # Errors
+/// The kernel refuses to remove an address.
 pub(super) async fn clear(
     addresses: &HostAddresses,
     MarkedAddresses { stale, .. }: MarkedAddresses,

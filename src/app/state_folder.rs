@@ -14,7 +14,8 @@ pub(super) struct FileOwner {
 
 /// Creates a folder and its missing parents. Returns the created folders, outermost first.
 ///
-/// # Errors A folder cannot be created.
+/// # Errors
+/// A folder cannot be created.
 pub(super) fn make(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let missing = folder.ancestors().take_while(|folder| !folder.exists());
     let mut missing: Vec<PathBuf> =
@@ -26,7 +27,8 @@ pub(super) fn make(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Changes the owner of folders.
 ///
-/// # Errors This process lacks the right to do so.
+/// # Errors
+/// This process lacks the right to do so.
 pub(super) fn give(folders: &[PathBuf], owner: FileOwner) -> io::Result<()> {
     folders.iter().try_for_each(|folder| chown(folder, Some(owner.uid), Some(owner.gid)))
 }

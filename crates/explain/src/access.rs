@@ -48,7 +48,8 @@ impl NetworkQuestion {
     /// Builds the question for a client of a frontend. `None` if no network from a file decides
     /// about the client.
     ///
-    /// # Errors The client or the frontend is invalid.
+    /// # Errors
+    /// The client or the frontend is invalid.
     pub fn new(
         snapshot: &Snapshot,
         client: ClientAddr,

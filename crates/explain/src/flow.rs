@@ -61,7 +61,8 @@ pub enum FoundFlow {
 impl FlowQuestion {
     /// Builds the query about a client of a frontend.
     ///
-    /// # Errors The client or the frontend is invalid.
+    /// # Errors
+    /// The client or the frontend is invalid.
     pub fn new(
         snapshot: &Snapshot,
         client: ClientAddr,

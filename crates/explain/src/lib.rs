@@ -112,7 +112,8 @@ impl Steps {
 
 /// Explains how a frontend treats a client.
 ///
-/// # Errors The client, the frontend or the request is invalid.
+/// # Errors
+/// The client, the frontend or the request is invalid.
 pub fn explain(
     sources: ExplainSources<'_>,
     client: ClientAddr,

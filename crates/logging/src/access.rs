@@ -64,7 +64,8 @@ impl AccessWriter {
     /// Turns the log on: writes one in `one_in` records, in this format. If `sink` is set, it
     /// replaces the current sink.
     ///
-    /// # Errors The writer thread cannot be started. No lines are written then.
+    /// # Errors
+    /// The writer thread cannot be started. No lines are written then.
     pub fn turn_on(&self, format: Format, sink: Option<LogSink>, one_in: u32) -> io::Result<()> {
         let Inner { log, commands, leaves } = &*self.0;
         let mut commands = commands.lock().unwrap_or_else(PoisonError::into_inner);

@@ -122,7 +122,8 @@ impl LogSink {
     /// Writes lines. While the reader stalls, calls `gives_up` once per second, and stops if it
     /// returns true.
     ///
-    /// # Errors Lines were lost: the reader is gone or was given up, or the disk is full.
+    /// # Errors
+    /// Lines were lost: the reader is gone or was given up, or the disk is full.
     pub(super) fn write(&mut self, lines: &[u8], gives_up: impl Fn() -> bool) -> Result<(), Lost> {
         match self {
             LogSink::Stream(out) => out.write(lines, PIECE, gives_up),

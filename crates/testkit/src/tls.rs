@@ -184,7 +184,8 @@ pub struct TlsClient(StreamOwned<ClientConnection, TcpStream>);
 impl TlsClient {
     /// Performs the handshake on this connection, with this server name.
     ///
-    /// # Errors The server refuses the handshake, or the client does not trust the server.
+    /// # Errors
+    /// The server refuses the handshake, or the client does not trust the server.
     pub fn over(tcp: TcpStream, name: &str, config: &Arc<ClientConfig>) -> io::Result<TlsClient> {
         let connection = ClientConnection::new(config.clone(), name.to_owned().try_into().unwrap()).unwrap();
         let mut stream = StreamOwned::new(connection, tcp);
@@ -196,7 +197,8 @@ impl TlsClient {
 
     /// Opens a connection and performs the handshake.
     ///
-    /// # Errors The server refuses the handshake, or the client does not trust the server.
+    /// # Errors
+    /// The server refuses the handshake, or the client does not trust the server.
     pub fn connect(at: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> io::Result<TlsClient> {
         TlsClient::over(super::client::try_connect(None, at)?, name, config)
     }

@@ -37,7 +37,8 @@ impl SeenAddresses {
 
     /// Index of the interface on which convey announces.
     ///
-    /// # Errors The configured interface does not exist: operator-facing reason.
+    /// # Errors
+    /// The configured interface does not exist: operator-facing reason.
     pub(super) fn interface(&self) -> Result<u32, String> {
         self.interface.clone()
     }

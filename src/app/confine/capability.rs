@@ -56,7 +56,8 @@ impl Needed {
     /// Drops all other capabilities from this thread and from the threads that it starts. Returns
     /// the names of the capabilities that remain.
     ///
-    /// # Errors The thread keeps more capabilities than needed: operator-facing reason.
+    /// # Errors
+    /// The thread keeps more capabilities than needed: operator-facing reason.
     pub(super) fn keep(self) -> Result<String, String> {
         let wanted = self.by_modes | if User::is_root() { OF_ROOT } else { HELD_BACK };
         let has_more =

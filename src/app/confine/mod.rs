@@ -52,8 +52,9 @@ impl Confined {
     /// Drops the privileges that the configuration selects. Must be called while the process has
     /// one thread.
     ///
-    /// # Errors The configured user does not exist, or this process cannot become that user:
-    /// operator-facing message.
+    /// # Errors
+    /// The configured user does not exist, or this process cannot become that user: operator-facing
+    /// message.
     pub(super) fn by(file: &ConfigFile, config: &Config) -> Result<Confined, String> {
         if config.frontends_where(Mode::forwards_packets).next().is_some() {
             limits::raise_locked_memory();

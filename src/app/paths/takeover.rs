@@ -81,7 +81,8 @@ impl Paths {
 
     /// Checks that the handover has succeeded, if there was one.
     ///
-    /// # Errors Reason why the handover failed. This process then serves no client.
+    /// # Errors
+    /// Reason why the handover failed. This process then serves no client.
     pub(in crate::app) fn has_taken_over(&mut self) -> anyhow::Result<()> {
         self.not_let_go.take().map_or(Ok(()), Err)
     }

@@ -54,7 +54,8 @@ pub(super) trait ConfigSource {
 
     /// Writes `file` before it is loaded. No thread is left running.
     ///
-    /// # Errors There is no configuration to start with: operator-facing message.
+    /// # Errors
+    /// There is no configuration to start with: operator-facing message.
     fn fetch(&self, _file: &ConfigFile) -> Result<Fetched, String> {
         Ok(Fetched::default())
     }
@@ -62,7 +63,8 @@ pub(super) trait ConfigSource {
     /// Changes the owner of the files, and of the folders that [`ConfigSource::fetch`] has `made`,
     /// to the user that convey switches to.
     ///
-    /// # Errors This process lacks the right: operator-facing message.
+    /// # Errors
+    /// This process lacks the right: operator-facing message.
     fn give_to(&self, _made: &[PathBuf], _owner: FileOwner) -> Result<(), String> {
         Ok(())
     }

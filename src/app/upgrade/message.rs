@@ -186,7 +186,8 @@ pub(super) struct ServerMessage {
 
 /// Best format that both processes support.
 ///
-/// # Errors There is no common format: operator-facing reason.
+/// # Errors
+/// There is no common format: operator-facing reason.
 pub(super) fn common_format(theirs: &[u32], program: &str) -> Result<u32, String> {
     let ours: BTreeSet<u32> = FORMATS.iter().copied().collect();
     theirs.iter().copied().filter(|format| ours.contains(format)).max().ok_or_else(|| {

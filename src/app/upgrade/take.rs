@@ -202,7 +202,8 @@ fn next_message(channel: &Channel) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
 /// Answers the process that started this one as its replacement, if there is one. That process
 /// waits only a few seconds for the answer, so this function must be called first.
 ///
-/// # Errors The two processes have no common message format.
+/// # Errors
+/// The two processes have no common message format.
 pub(in crate::app) fn greet() -> anyhow::Result<Option<Predecessor>> {
     let Some(how) = std::env::var_os(ENVIRONMENT) else { return Ok(None) };
     if how == DETACH {
@@ -244,7 +245,8 @@ fn greet_through(channel: &Channel) -> anyhow::Result<()> {
 
 /// Receives the state that the old process hands over.
 ///
-/// # Errors A message is missing or invalid.
+/// # Errors
+/// A message is missing or invalid.
 pub(in crate::app) fn receive(from: &Predecessor) -> anyhow::Result<Handed> {
     receive_through(from).inspect_err(|error| from.refuse(format!("{error:#}")))
 }
