@@ -1,4 +1,4 @@
-//! The running configuration and its state. Pure: events in, snapshots and changes out.
+//! Running configuration and its state. Pure: events in, snapshots and changes out.
 //!
 //! [`ControlState`] consists of parts with separate fields: [`Membership`] (servers of each
 //! backend), [`ServerTable`], [`PoolTable`], [`FrontendTable`], [`OperatorChanges`] and
@@ -53,7 +53,7 @@ use convey_snapshot::Snapshot;
 use convey_snapshot::stats::Traffic;
 use convey_tls::AcmeChallenges;
 
-/// The state behind the snapshots.
+/// State from which snapshots are built.
 pub struct ControlState {
     config: Option<Config>,
     membership: Membership,
@@ -67,34 +67,34 @@ pub struct ControlState {
     lives: LiveFactory,
     totals: Arc<Traffic>,
     is_stopping: bool,
-    /// Frontends whose flows outlive this process; empty before the end.
+    /// Endpoints of frontends whose flows continue without this process; empty before the end.
     outlasting: BTreeSet<Endpoint>,
     generation: u64,
-    /// Whether anything that snapshots show, besides pools, has changed since the last one.
+    /// Whether anything that snapshots show, except pools, has changed since the last snapshot.
     is_stale: bool,
     /// Changes of health since the last snapshot.
     changes: Vec<HealthChange>,
-    /// Servers to probe at once.
+    /// Confirming probes to send immediately.
     doubts: Vec<Confirmation>,
 }
 
-/// Change of a server: it went up or down, was ejected or returned.
+/// Change of a server's health: the server went up or down, was ejected or returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HealthChange {
-    /// The server.
+    /// Server whose health changed.
     pub server: ServerKey,
     /// New state of the server.
     pub change: HealthTransition,
-    /// Reason, an operator-facing message.
+    /// Operator-facing reason of the change.
     pub reason: String,
-    /// Number of servers of its backend that can be chosen after all changes of the same snapshot.
+    /// Number of servers of the backend that can be chosen after all changes of the same snapshot.
     pub eligible: usize,
-    /// Number of servers of its backend.
+    /// Number of servers of the backend.
     pub of: usize,
 }
 
 impl ControlState {
-    /// Returns the state before the first configuration; counters are for `cores` writers.
+    /// State before the first configuration. Counters are for `cores` cores.
     pub fn new(cores: usize) -> Self {
         let lives = LiveFactory::new(cores);
         ControlState {
@@ -118,19 +118,21 @@ impl ControlState {
         }
     }
 
-    /// The running configuration; servers with host names are as in the file.
+    /// Running configuration. Servers with host names are as in the file. `None` before the first
+    /// configuration.
     pub fn config(&self) -> Option<&Config> {
         self.config.as_ref()
     }
 
-    /// The next hops, as last set.
+    /// Next hops of the host, as last set.
     pub fn network(&self) -> &Arc<NextHops> {
         self.refused.network()
     }
 
-    /// Applies a configuration. Frontends, backends and servers with the same name (servers: and
-    /// address) keep their counters, connections and health. Removed ones that return while their
-    /// connections are open keep their counters and connections.
+    /// Applies a configuration, and returns a snapshot of it. Frontends, backends and servers with
+    /// the same name (servers: also the same address) keep their counters, connections and health.
+    /// If a removed one returns while its connections are open, it keeps its counters and
+    /// connections.
     pub fn configure(&mut self, mut config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.membership.follow(&config, now);
         self.set_backends(&config, now);
@@ -143,22 +145,22 @@ impl ControlState {
         self.snapshot()
     }
 
-    /// Names of this configuration that were not looked up yet.
+    /// Host names of this configuration that are not known yet.
     pub(crate) fn unknown_names(&self, config: &Config) -> BTreeSet<String> {
         self.membership.unknown_names(config)
     }
 
-    /// Sources of this configuration that have reported nothing yet.
+    /// Sources of this configuration that have not reported servers or a fault yet.
     pub(crate) fn unknown_sources(&self, config: &Config) -> BTreeSet<DiscoverySource> {
         self.membership.unknown_sources(config)
     }
 
-    /// Sets the servers of a source of the next configuration.
+    /// Sets the servers of a source that the next configuration uses.
     pub fn know_source(&mut self, source: &DiscoverySource, state: DiscoveryState, now: Timestamp) {
         self.learn_of_source(source, state, now);
     }
 
-    /// Applies the first report of a source of the next configuration.
+    /// Applies the first report of a source that the next configuration uses.
     pub(crate) fn learn_of_source(
         &mut self,
         source: &DiscoverySource,
@@ -168,9 +170,9 @@ impl ControlState {
         self.membership.learn_source(source, state, now)
     }
 
-    /// Applies a report of a source. New servers are added, and missing ones removed, like after a
-    /// lookup of a host name; draining servers get no new connections. The change is published by
-    /// [`ControlState::take_update`].
+    /// Applies a report of a source. New servers are added and missing servers removed, as after a
+    /// lookup of a host name. Draining servers get no new connections.
+    /// [`ControlState::take_update`] returns a snapshot with the change.
     pub(crate) fn on_discovery(
         &mut self,
         source: &DiscoverySource,
@@ -186,7 +188,7 @@ impl ControlState {
         Some(change)
     }
 
-    /// Sets the addresses of a host name of the next configuration.
+    /// Sets the addresses of a host name that the next configuration uses.
     pub fn know_name(&mut self, lookup: Lookup, now: Timestamp) {
         self.learn(lookup, now);
     }
@@ -196,16 +198,16 @@ impl ControlState {
         self.set_own_addresses(addresses, now);
     }
 
-    /// Applies the lookup of an unknown host name of the next configuration.
+    /// Applies the first lookup of a host name that the next configuration uses.
     pub(crate) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.membership.learn_name(lookup, now)
     }
 
-    /// Applies a lookup. Servers at new addresses are added, and servers at missing addresses
-    /// removed, like after a new configuration. The state of removed servers is kept for a while,
-    /// because some name servers omit changing parts of their records. Answers of name servers that
-    /// are no longer configured are ignored. The change is published by
-    /// [`ControlState::take_update`].
+    /// Applies a lookup. Servers at new addresses are added and servers at missing addresses
+    /// removed, as after a new configuration. The state of removed servers is kept for a while,
+    /// because some name servers answer with a changing part of their records. Answers of name
+    /// servers that are no longer configured are ignored. [`ControlState::take_update`] returns a
+    /// snapshot with the change.
     pub(crate) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         if self.config.as_ref().is_some_and(|config| config.dns.name_servers != lookup.name_servers) {
             return None;
@@ -218,9 +220,9 @@ impl ControlState {
         Some(change)
     }
 
-    /// Sets the addresses of this host: servers of host names that would lead back to convey are
-    /// left out. Returns whether the addresses have changed. The change is published by
-    /// [`ControlState::take_update`].
+    /// Sets the addresses of this host. Servers of host names that would lead back to convey are
+    /// left out. Returns whether the addresses have changed. [`ControlState::take_update`] returns
+    /// a snapshot with the change.
     pub(crate) fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) -> bool {
         let differ = self.membership.set_own_addresses(addresses);
         if differ {
@@ -230,31 +232,31 @@ impl ControlState {
         differ
     }
 
-    /// Addresses of host names that are left out, because a server there would be one of the
-    /// frontends.
+    /// Addresses of host names that are left out, because a server at the address would be one of
+    /// the frontends.
     pub fn left_out(&self) -> &BTreeSet<LeftOut> {
         self.membership.left_out()
     }
 
-    /// When [`ControlState::on_time`] has something to do, if ever.
+    /// Time at which [`ControlState::on_time`] should be called next; `None`: nothing is pending.
     pub(crate) fn due(&self) -> Option<Timestamp> {
         self.draining.due().into_iter().chain(self.servers.due()).min()
     }
 
     /// Removes frontends and servers whose drain timeout has expired, ends ejections, and advances
-    /// slow starts. The change is published by [`ControlState::take_update`].
+    /// slow starts. [`ControlState::take_update`] returns a snapshot with the change.
     pub(crate) fn on_time(&mut self, now: Timestamp) {
         self.is_stale |= self.draining.expire(now);
         self.pass_time(now);
     }
 
-    /// Begins no new flows from now on (packet modes): open flows may finish.
+    /// Stops new flows (packet modes); open flows may finish. Returns a snapshot to publish.
     pub fn stop(&mut self) -> Arc<Snapshot> {
         self.is_stopping = true;
         self.snapshot()
     }
 
-    /// Whether no new flows begin any more.
+    /// Whether new flows are stopped.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping
     }
@@ -264,16 +266,17 @@ impl ControlState {
         self.frontends.challenges().clone()
     }
 
-    /// Stops serving and cuts open connections. Connections for which any balancer chooses the same
-    /// server are kept: the next process or another balancer continues them.
+    /// Stops serving and ends open connections; returns a snapshot to publish. Keeps connections
+    /// for which any balancer chooses the same server, because the next process or another balancer
+    /// continues them.
     pub fn end(&mut self) -> Arc<Snapshot> {
         self.outlasting = self.config.iter().flat_map(repeatable).collect();
         self.config = None;
         self.snapshot()
     }
 
-    /// Applies the outcome of a probe, unless a reload has replaced its check: the old check may
-    /// have probed something else, and a server without a check would stay down forever.
+    /// Applies the outcome of a probe, unless a reload has replaced the check. The old check may
+    /// have probed something else, and without a check no probe would bring the server back.
     pub(crate) fn on_outcome(&mut self, outcome: ProbeOutcome, now: Timestamp) {
         let ProbeOutcome { server, check, finding, reason, confirms } = outcome;
         let is_current = self.servers.get(&server).is_some_and(|entry| *entry.check() == check);
@@ -289,7 +292,8 @@ impl ControlState {
         }
     }
 
-    /// Applies the outcome of a probe. The change is published by [`ControlState::take_update`].
+    /// Applies the outcome of a probe. [`ControlState::take_update`] returns a snapshot with the
+    /// change.
     pub(crate) fn on_probe(&mut self, server: &ServerKey, success: bool, reason: String, now: Timestamp) {
         let Some(entry) = self.servers.get_mut(server) else { return };
         match entry.on_probe(success, &reason, now) {
@@ -300,29 +304,29 @@ impl ControlState {
         }
     }
 
-    /// Probes that should run now.
+    /// Health checks that should run now, by server.
     pub fn probes(&self) -> HashMap<ServerKey, HealthCheck> {
         let view = self.view();
         let checked = self.servers.iter().filter(|(key, _)| !view.is_in_maintenance(key));
         checked.map(|(key, entry)| (key.clone(), entry.check().clone())).collect()
     }
 
-    /// Sets the next hops. They must be built from the previous ones, so that they keep their
-    /// indices. The change is published by `take_update`.
+    /// Sets the next hops. They must be built from the previous next hops, so that indices stay the
+    /// same. `take_update` returns a snapshot with the change.
     pub fn set_network(&mut self, network: impl Into<Arc<NextHops>>) {
         self.refused.set_network(network.into());
         self.is_stale = true;
     }
 
-    /// Sets the next hops like [`ControlState::set_network`]. Servers that packet modes must not
-    /// send to count as down from now on.
+    /// Sets the next hops like [`ControlState::set_network`]. In addition, servers to which packet
+    /// modes must not send count as down from now on.
     pub fn on_network(&mut self, network: impl Into<Arc<NextHops>>, now: Timestamp) {
         self.set_network(network);
         self.review_refused(now);
     }
 
-    /// Marks servers of passthrough as down that the data path cannot send to. Returns whether they
-    /// changed.
+    /// Marks servers of passthrough to which the data path cannot send as down. Returns whether the
+    /// set of these servers has changed.
     pub(crate) fn set_unreachable(&mut self, unreachable: UnreachableServers, now: Timestamp) -> bool {
         let differ = self.refused.set_unreachable(unreachable);
         if differ {
@@ -332,7 +336,7 @@ impl ControlState {
         differ
     }
 
-    /// Parts that decide how snapshots show servers.
+    /// Parts of the state that decide how snapshots show servers.
     fn view(&self) -> ServerView<'_> {
         ServerView {
             servers: &self.servers,
@@ -343,8 +347,8 @@ impl ControlState {
     }
 }
 
-/// Frontends whose connections any balancer sends to the same server, and whose servers answer
-/// clients directly.
+/// Endpoints of frontends whose connections any balancer sends to the same server, and whose
+/// servers answer clients directly.
 fn repeatable(config: &Config) -> impl Iterator<Item = Endpoint> {
     let hashes = |frontend: &&FrontendConfig| {
         let backend = frontend.backend.as_deref().and_then(|name| config.backend(name));

@@ -1,18 +1,18 @@
-//! Interface to a service manager, such as systemd, which monitors the control task.
+//! Interface to a service manager that monitors the control task, such as systemd.
 
 use std::time::Duration;
 
 use convey_snapshot::Snapshot;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Receives the progress of the control task. The task calls these methods directly, so they must
-/// not block.
+/// Service manager that is notified of the progress of the control task. The task calls these
+/// methods directly, so they must not block.
 pub trait Supervisor {
-    /// Interval for [`Supervisor::is_alive`]; `None`: no heartbeat.
+    /// Interval between calls of [`Supervisor::is_alive`]; `None`: no heartbeat.
     fn heartbeat(&self) -> Option<Duration>;
 
-    /// Sends a heartbeat: the control task has reached its loop again. A task that hangs in one
-    /// step sends no more.
+    /// Sends a heartbeat, because the control task has reached its loop again. A task that hangs in
+    /// one step sends no heartbeat.
     fn is_alive(&self);
 
     /// Notifies that a reload of the configuration begins.
@@ -21,11 +21,11 @@ pub trait Supervisor {
     /// Notifies that a reload has ended: the configuration is applied or was refused.
     fn reload_ends(&self);
 
-    /// Notifies that this snapshot is published.
+    /// Notifies that this snapshot has been published.
     fn publishes(&self, snapshot: &Snapshot);
 }
 
-/// No supervisor.
+/// Supervisor that ignores all notifications.
 impl Supervisor for () {
     fn heartbeat(&self) -> Option<Duration> {
         None
@@ -47,7 +47,7 @@ impl Heartbeat {
     pub(crate) fn new(every: Option<Duration>) -> Heartbeat {
         Heartbeat(every.map(|every| {
             let mut interval = interval(every);
-            // After a step that took long, a single heartbeat is enough.
+            // After a step that took long, one heartbeat is enough.
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
             interval
         }))

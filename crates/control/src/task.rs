@@ -1,5 +1,5 @@
-//! The control task: applies the decisions of [`ControlState`]. It publishes snapshots, runs
-//! probes, opens and closes listeners.
+//! Control task: applies the decisions of [`ControlState`]. The task publishes snapshots, runs
+//! probes, and opens and closes listeners.
 
 mod data_path;
 mod logging;
@@ -33,15 +33,15 @@ use convey_config::{Config, Loaded};
 use convey_model::{ConnectFailures, NetworkTables, Timestamp};
 use convey_snapshot::Snapshot;
 
-/// Interval of queries for this host's addresses. Most addresses exist from the start; a VIP may be
-/// added later.
+/// Interval at which the task reads this host's addresses. Most addresses exist from the start, but
+/// a VIP may be added later.
 const OWN_ADDRESSES: Duration = Duration::from_secs(5);
 
 /// Events that the task waits for.
 pub struct ControlEvents<D> {
     /// Outcomes of probes.
     pub outcomes: mpsc::Receiver<ProbeOutcome>,
-    /// Failures of clients to connect, from the data path.
+    /// Failures of client connections, from the data path.
     pub failures: mpsc::Receiver<ConnectFailures>,
     /// Requests to reload the configuration file.
     pub reloads: mpsc::Receiver<()>,
@@ -51,18 +51,18 @@ pub struct ControlEvents<D> {
     pub requests: mpsc::Receiver<OperatorRequest>,
     /// Calls on the task itself, which run between other events.
     pub calls: mpsc::Receiver<Call<D>>,
-    /// Reading of the configuration file, if one is under way.
+    /// State of the reading of the configuration file.
     pub reading: Reading,
 }
 
-/// A call on the control task. It must not block.
+/// Call on the control task, which runs between other events. It must not block.
 pub type Call<D> = Box<dyn FnOnce(&mut Task<D>)>;
 
-/// The control task.
+/// Control task.
 pub struct Task<D> {
-    /// State and decisions: the pure part of the task.
+    /// Pure part of the task: its state and decisions.
     pub state: ControlState,
-    /// The published snapshot.
+    /// Snapshot that is published to the data path.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// Schedule of the probes.
     pub schedule: Schedule,
@@ -76,23 +76,23 @@ pub struct Task<D> {
     pub file: ConfigFile,
     /// Contents of the file as last applied.
     pub loaded: Loaded,
-    /// Log lines that wait for their turn.
+    /// Log lines that are held back by a log limit.
     pub digest: Digest,
-    /// Outcomes of reloads.
+    /// History of reloads.
     pub reload_history: Arc<ReloadHistory>,
     /// Recent events.
     pub events: Arc<EventLog>,
-    /// Clock.
+    /// Function that reads the clock.
     pub now: fn() -> Timestamp,
     /// Connection to the service manager.
     pub supervisor: Box<dyn Supervisor>,
-    /// Whether the state was handed over to a process that takes over: changes would be lost, and
-    /// that process listens on the addresses of a changed file.
+    /// Whether the state was handed over to a process that takes over. Later changes would be lost,
+    /// and the other process listens on the addresses of a changed file.
     pub handing_over: bool,
 }
 
 impl<D: DataPath> Task<D> {
-    /// Applies `config`. On error (an address cannot be listened on) nothing changes.
+    /// Applies `config`. On error, for example if an address is in use, nothing changes.
     pub async fn configure(&mut self, config: Config) -> Result<(), ConfigRefusal> {
         self.watch_sources_of(Some(&config));
         self.await_first_lookup(&config).await;
@@ -120,8 +120,8 @@ impl<D: DataPath> Task<D> {
         Ok(())
     }
 
-    /// Handles events until the program ends (never returns; drop the future to stop). If the
-    /// caller calls `run` again, no reload is lost.
+    /// Handles events until the future is dropped; never returns. The caller may call `run` again,
+    /// and no reload is lost in between.
     pub async fn run(&mut self, events: &mut ControlEvents<D>) {
         let reading = &mut events.reading;
         if !self.holds_reloads() {
@@ -165,8 +165,8 @@ impl<D: DataPath> Task<D> {
                 }
                 Some(call) = events.calls.recv() => self.on_call(call, reading),
             }
-            // Further events that have arrived are applied together: a table is rebuilt once for
-            // all of them.
+            // Applies further events that have arrived together, so that a table is rebuilt once
+            // for all of them.
             while let Ok(outcome) = events.outcomes.try_recv() {
                 self.state.on_outcome(outcome, (self.now)());
             }
@@ -196,26 +196,27 @@ impl<D: DataPath> Task<D> {
         }
     }
 
-    /// Whether a reload waits for the end of an upgrade.
+    /// Whether reloads have to wait for the end of an upgrade.
     fn holds_reloads(&self) -> bool {
         self.handing_over && !self.state.is_stopping()
     }
 
-    /// Sets whether another process takes over. While it does, convey refuses requests that change
-    /// the state. The file is read again after the other process has failed, or when this one
-    /// stops: the other process reads the file itself, and listens on its new addresses.
+    /// Sets whether another process takes over. During the takeover, convey refuses requests that
+    /// change the state, and delays reloads: the other process reads the file itself, and listens
+    /// on its new addresses. This process reads the file again if the other process fails, or when
+    /// this process stops.
     pub fn set_handing_over(&mut self, handing_over: bool) {
         self.handing_over = handing_over;
     }
 
-    /// Begins no new connections (packet modes).
+    /// Stops new connections (packet modes).
     pub fn stop(&mut self) {
         let snapshot = self.state.stop();
         self.publish(snapshot);
     }
 
-    /// Cuts open connections (packet modes). Their packets are still intercepted, because the
-    /// host's stack would answer them.
+    /// Ends open connections (packet modes). convey still intercepts their packets, because
+    /// otherwise the host's stack would answer them.
     pub fn end(&mut self) {
         let snapshot = self.state.end();
         self.publish(snapshot);
@@ -234,7 +235,7 @@ impl<D: DataPath> Task<D> {
     }
 
     /// Checks whether clients complete handshakes with the backend's servers, and whether large
-    /// packets arrive (packet modes). The workers count both.
+    /// packets arrive (packet modes). Workers count both.
     fn look_at_backend(&mut self, backend: &str) {
         let now = (self.now)();
         let handshakes = self.state.look_at_handshakes(backend, now);
@@ -257,13 +258,13 @@ impl<D: DataPath> Task<D> {
         }
     }
 
-    /// Publishes a snapshot of the running configuration and returns the previous one.
+    /// Publishes a snapshot of the running configuration. Returns the previous snapshot.
     fn publish(&mut self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
         self.data_path.see(&snapshot);
         publish(&self.snapshot, snapshot)
     }
 
-    /// Publishes the pending changes. Returns whether there were any.
+    /// Publishes the pending changes. Returns whether there were any changes.
     fn publish_update(&mut self) -> bool {
         let Some((snapshot, changes)) = self.state.take_update() else { return false };
         let before = self.publish(snapshot.clone());
@@ -280,8 +281,8 @@ impl<D: DataPath> Task<D> {
         true
     }
 
-    /// Marks the servers as down that the data path cannot send to, and no others. Returns whether
-    /// they changed.
+    /// Marks the servers to which the data path cannot send as down, and no other servers. Returns
+    /// whether the set has changed. With `again`, the data path retries to get missing resources.
     fn refuse_unreachable(&mut self, again: bool) -> bool {
         let unreachable = self.data_path.unreachable(again);
         self.state.set_unreachable(unreachable, (self.now)())
@@ -295,7 +296,7 @@ async fn until(due: Option<Timestamp>, now: Timestamp) {
     }
 }
 
-/// Publishes a snapshot and returns the previous one. Wakes the connections that wait on either
+/// Publishes a snapshot, and returns the previous one. Wakes the connections that wait on either
 /// snapshot.
 fn publish(published: &ArcSwap<Snapshot>, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
     let before = published.swap(snapshot.clone());

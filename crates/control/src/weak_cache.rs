@@ -1,15 +1,15 @@
-//! Cache of weak references: a value is found again as long as it is in use. Pure.
+//! Cache of weak references. It returns a value again as long as the value is in use. Pure.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
-/// Values that outlive their configuration while they are in use: connections hold their counters,
-/// and the snapshot holds the rest.
+/// Values that outlive their configuration while they are in use. Connections use counters, and
+/// snapshots use all values.
 pub(super) struct WeakCache<K, V> {
     values: HashMap<K, Weak<V>>,
-    /// Number of entries at which unused values are searched for: twice the number that the last
-    /// search left, so the cost of a search is spread over the new values.
+    /// Number of entries at which unused values are removed: twice the number that the last search
+    /// left. So the cost of a search is spread over the new values.
     next_search: usize,
 }
 
@@ -22,7 +22,7 @@ impl<K, V> Default for WeakCache<K, V> {
 const FIRST_SEARCH: usize = 64;
 
 impl<K: Hash + Eq + Clone, V> WeakCache<K, V> {
-    /// Returns the value of a key if it is still in use, or a new one.
+    /// Value of a key if it is still in use; otherwise a new value from `make`.
     pub(super) fn get(&mut self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
         if let Some(kept) = self.values.get(key).and_then(Weak::upgrade) {
             return kept;

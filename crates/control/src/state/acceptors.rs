@@ -1,4 +1,4 @@
-//! TLS acceptors of frontends: built once from their settings, and kept until these change.
+//! TLS acceptors of frontends, built once and kept until their settings change.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,16 +12,18 @@ use convey_tls::{AcmeChallenges, SessionTickets, TlsAcceptor};
 pub(super) struct Acceptors {
     /// Acceptors by the name of the frontend.
     entries: HashMap<String, AcceptorEntry>,
-    /// Challenges that ACME authorities request while a certificate is ordered.
+    /// Challenges that ACME authorities request while convey orders a certificate.
     challenges: Arc<AcmeChallenges>,
 }
 
 #[derive(Debug)]
 struct AcceptorEntry {
     settings: Arc<FrontendTls>,
-    /// `None`: the settings are unusable. They were validated with the configuration.
+    /// TLS acceptor; `None`: the settings are unusable, although they were validated with the
+    /// configuration.
     acceptor: Option<Arc<TlsAcceptor>>,
-    /// Session tickets, which outlive certificates. `None`: the host has no randomness.
+    /// Session tickets, which are kept when certificates change. `None`: the host has no
+    /// randomness.
     tickets: Option<SessionTickets>,
 }
 
@@ -31,8 +33,8 @@ impl Acceptors {
         &self.challenges
     }
 
-    /// Returns the acceptor of a frontend; `None`: the frontend has no TLS. A frontend whose
-    /// certificates convey orders presents the challenges to authorities.
+    /// TLS acceptor of a frontend; `None`: the frontend has no TLS, or its settings are unusable. A
+    /// frontend with certificates that convey orders also presents challenges to ACME authorities.
     pub(super) fn get(&mut self, frontend: &FrontendConfig) -> Option<Arc<TlsAcceptor>> {
         let settings = frontend.tls.as_ref()?;
         let same = |known: &Arc<FrontendTls>| Arc::ptr_eq(known, settings) || known == settings;
@@ -41,8 +43,8 @@ impl Acceptors {
             return known.acceptor.clone();
         }
         let before = self.entries.remove(&frontend.name);
-        // A session proves the client's identity only for the client CA of its time, so a new
-        // client CA gets new tickets.
+        // A session proves a client's identity only for the client CA of the session's time. So a
+        // changed client CA needs new tickets.
         let kept = before.filter(|before| before.settings.client_ca == settings.client_ca);
         let tickets = kept.and_then(|kept| kept.tickets).or_else(|| SessionTickets::new().ok());
         let used = tickets.as_ref().filter(|_| settings.session_tickets);
@@ -57,7 +59,7 @@ impl Acceptors {
         acceptor
     }
 
-    /// Removes the acceptors of frontends that are gone or no longer have TLS.
+    /// Removes the acceptors of frontends that are gone or no longer use TLS.
     pub(super) fn retain(&mut self, config: &Config) {
         let with_tls = config.frontends.iter().filter(|frontend| frontend.tls.is_some());
         let with_tls: HashSet<&str> = with_tls.map(|frontend| frontend.name.as_str()).collect();

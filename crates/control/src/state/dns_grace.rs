@@ -1,5 +1,5 @@
-//! State of servers whose record was missing from a DNS answer. Most return: name servers with many
-//! addresses answer with a changing part of them. Pure.
+//! State of servers whose record is missing from a DNS answer. Most of them return, because name
+//! servers with many addresses answer with a changing part of them. Pure.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use std::time::Duration;
 use super::server::ServerEntry;
 use convey_model::{ServerKey, Timestamp};
 
-/// How long the state is kept. Names are looked up every five minutes at least, so two answers in a
-/// row may lack a record.
+/// Time for which the state of a removed server is kept. Names are looked up at least every five
+/// minutes, so two consecutive answers may lack a record.
 const GRACE: Duration = Duration::from_secs(600);
-/// Limit for the number of servers, so that a name with ever new addresses does not fill the
-/// memory.
+/// Maximum number of removed servers that are kept, so that a name whose addresses change all the
+/// time does not fill the memory.
 const MAX_SERVERS: usize = 1_024;
 
-/// Removed servers that may return, with their state and its expiry.
+/// Removed servers that may return, each with the end of its grace time and its state.
 #[derive(Default)]
 pub(super) struct DnsGrace(HashMap<ServerKey, (Timestamp, ServerEntry)>);
 
 impl DnsGrace {
-    /// Drops the servers whose time is over.
+    /// Drops the servers whose grace time has ended.
     pub(super) fn expire(&mut self, now: Timestamp) {
         self.0.retain(|_, (until, _)| *until > now);
     }
 
-    /// Adds removed servers; beyond [`MAX_SERVERS`], the servers that left first are dropped.
+    /// Adds removed servers. Beyond [`MAX_SERVERS`], drops the servers that were removed first.
     pub(super) fn keep(&mut self, gone: HashMap<ServerKey, ServerEntry>, now: Timestamp) {
         let until = now.after(GRACE);
         self.0.extend(gone.into_iter().map(|(server, entry)| (server, (until, entry))));
@@ -37,7 +37,7 @@ impl DnsGrace {
         }
     }
 
-    /// Takes the state of a server that returns.
+    /// Takes the state of a server that returns; `None` if it was not kept.
     pub(super) fn take(&mut self, server: &ServerKey) -> Option<ServerEntry> {
         self.0.remove(server).map(|(_, entry)| entry)
     }

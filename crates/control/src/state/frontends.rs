@@ -1,4 +1,4 @@
-//! Builds frontends with the current pools of their backends and routes. Pure.
+//! Frontends for snapshots, built with the current pools of their backends and routes. Pure.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use convey_model::FrontendConfig;
 use convey_snapshot::{Frontend, FrontendLive, HttpFrontend, Places, Pool, SniRoutes};
 use convey_tls::AcmeChallenges;
 
-/// Frontends of the running configuration, and their state that outlives it.
+/// Frontends of the running configuration, with their state that outlives the configuration.
 #[derive(Default)]
 pub(super) struct FrontendTable {
-    /// Counters of frontends that connections or snapshots still hold.
+    /// Counters of frontends that connections or snapshots still use.
     lives: WeakCache<String, FrontendLive>,
     acceptors: Acceptors,
     limits: SourceLimits,
-    /// Frontends of the last snapshot; `None` after a change of the configuration or of servers, so
-    /// that all are rebuilt.
+    /// Frontends of the last snapshot; `None` after a change of the configuration or of servers.
+    /// Then all frontends are rebuilt.
     built: Option<BuiltFrontends>,
 }
 
-/// Frontends of one snapshot. Snapshots of one configuration share unchanged frontends.
+/// Frontends of one snapshot. Snapshots of the same configuration share unchanged frontends.
 #[derive(Clone)]
 pub(super) struct BuiltFrontends {
     pub(super) frontends: Vec<Arc<Frontend>>,
@@ -37,7 +37,7 @@ impl FrontendTable {
         self.acceptors.challenges()
     }
 
-    /// Keeps the counts of unchanged limits.
+    /// Applies the limits of a configuration. Unchanged limits keep their counts.
     pub(super) fn configure(&mut self, config: &Config) {
         self.limits.configure(config);
     }
@@ -47,8 +47,8 @@ impl FrontendTable {
         self.built = None;
     }
 
-    /// Returns the frontends of the configuration for a snapshot with these pools. Frontends whose
-    /// pools have not changed are reused.
+    /// Frontends of the configuration, for a snapshot with these pools. A frontend whose pools have
+    /// not changed is reused.
     pub(super) fn build(
         &mut self,
         config: &Config,
@@ -102,7 +102,7 @@ impl FrontendTable {
     }
 }
 
-/// Whether all pools of a frontend are the newest ones of their backends.
+/// Whether all pools of a frontend are the newest pools of their backends.
 fn is_of_newest(frontend: &Frontend, pools: &PoolTable) -> bool {
     pools.is_newest(&frontend.pool) && frontend.pools().iter().all(|pool| pools.is_newest(pool))
 }

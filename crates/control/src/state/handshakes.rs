@@ -1,4 +1,4 @@
-//! Detection of servers that complete no handshakes while others of their backend do (packet
+//! Detection of servers that complete no handshakes, while other servers of the backend do (packet
 //! modes). Pure.
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use crate::health::{HandshakesSeen, SilentServer};
 use convey_model::{BackendConfig, ConnectFailures, Mode, Protocol, ServerKey, Timestamp};
 
 impl ControlState {
-    /// Backends whose handshakes can be observed.
+    /// Names of backends whose handshakes can be observed.
     pub(crate) fn backends_with_handshakes(&self) -> Vec<String> {
         let frontends =
             self.config().into_iter().flat_map(|config| config.frontends_where(Mode::forwards_packets));
@@ -19,9 +19,9 @@ impl ControlState {
         used.into_iter().collect()
     }
 
-    /// Judges the handshakes of each server of a backend, and ejects a server that completes none
-    /// if the backend has outlier detection. Otherwise returns operator-facing messages. To be
-    /// called about once a second.
+    /// Judges the handshakes of each server of a backend. If a server completes none and the
+    /// backend has outlier detection, ejects the server; otherwise returns an operator-facing
+    /// message. Call it about once a second.
     pub(crate) fn look_at_handshakes(&mut self, name: &str, now: Timestamp) -> Vec<String> {
         let Some(backend) = self.pools.config(name) else { return Vec::new() };
         let seen: Vec<(ServerKey, HandshakesSeen)> = backend
@@ -47,8 +47,8 @@ impl ControlState {
         told
     }
 
-    /// Ejects a server that answers no client; without outlier detection, returns an
-    /// operator-facing message.
+    /// Ejects a server that answers no client. Without outlier detection, returns an
+    /// operator-facing message instead.
     fn is_silent(
         &mut self,
         server: &ServerKey,
@@ -76,8 +76,8 @@ impl ControlState {
     }
 }
 
-/// Handshakes of all other servers, for each server: the sum of the servers before it and behind
-/// it.
+/// For each server, the handshakes of all other servers: the sum of the servers before it and of
+/// the servers after it.
 fn others(seen: &[(ServerKey, HandshakesSeen)]) -> Vec<HandshakesSeen> {
     let sum = |sum: &mut HandshakesSeen, one: &HandshakesSeen| {
         let before = *sum;

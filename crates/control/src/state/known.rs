@@ -1,62 +1,63 @@
-//! State of servers that a process passes to its successor at an upgrade, so that the health of
-//! servers is known at once. Both processes measure time from the same origin. Pure.
+//! State of servers that a process hands over to the next process at an upgrade, so that the next
+//! process knows their health from the start. Both processes measure time from the same origin.
+//! Pure.
 
 use super::ControlState;
 use crate::discoveries::KnownSource;
 use crate::names::KnownName;
 use convey_model::{Overlay, SaidLogLevel, ServerKey, Timestamp};
 
-/// State of servers and backends for the next process.
+/// State of servers and backends that convey hands over to the next process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Known {
     /// Servers, in no order.
     pub servers: Vec<KnownServer>,
-    /// Positions of round robin, by backend.
+    /// Round-robin positions, by backend.
     pub turns: Vec<(String, usize)>,
     /// Overlays of operators.
     pub overlays: Vec<Overlay>,
     /// Log level that an operator set.
     pub log_level: Option<SaidLogLevel>,
-    /// Names that have addresses.
+    /// Host names that have addresses.
     pub names: Vec<KnownName>,
-    /// Sources that have reported their servers.
+    /// Discovery sources that have reported their servers.
     pub sources: Vec<KnownSource>,
 }
 
-/// State of a server for the next process.
+/// State of a server that convey hands over to the next process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownServer {
     /// Identity of the server.
     pub server: ServerKey,
-    /// Whether its checks succeed.
+    /// Whether checks of the server succeed.
     pub up: bool,
-    /// Whether a check has ended since it was configured.
+    /// Whether a check has proved `up` since the check was configured.
     pub proven: bool,
-    /// Consecutive checks that contradict `up`.
+    /// Number of consecutive checks that contradict `up`.
     pub against: u32,
-    /// Digest of the check without its rhythm and thresholds; `None`: the other process does not
-    /// send it.
+    /// Digest of the check without its intervals and thresholds; `None`: the other process does not
+    /// send the digest.
     pub check: Option<u64>,
     /// Whether a check has ever succeeded.
     pub has_answered: bool,
-    /// Reason of `up`; operator-facing message.
+    /// Operator-facing reason of `up`.
     pub reason: String,
-    /// When `up` last changed.
+    /// Time at which `up` last changed.
     pub since: Timestamp,
-    /// When the ejection ends, if the server is ejected.
+    /// Time at which the ejection ends; `None`: the server is not ejected.
     pub ejected_until: Option<Timestamp>,
     /// Number of ejections in short succession.
     pub ejections: u32,
-    /// When the last ejection ended.
+    /// Time at which the last ejection ended.
     pub returned: Timestamp,
-    /// Reason of the ejection; operator-facing message.
+    /// Operator-facing reason of the ejection.
     pub ejected_for: String,
-    /// When the slow start began, if it is under way.
+    /// Time at which the slow start began; `None`: no slow start is under way.
     pub warmup_since: Option<Timestamp>,
 }
 
 impl ControlState {
-    /// Returns the state for the next process.
+    /// State that convey hands over to the next process.
     pub fn known(&self) -> Known {
         let (overlays, log_level) = self.operators.known();
         let (names, sources) = self.membership.known();
@@ -70,8 +71,8 @@ impl ControlState {
         }
     }
 
-    /// Lets servers, backends, names and sources that are configured from now on start with the
-    /// state of another process.
+    /// Takes over the state of another process. Servers, backends, names and sources start with it
+    /// once they are configured.
     pub fn expect(&mut self, known: Known, now: Timestamp) {
         let Known { servers, turns, overlays, log_level, names, sources } = known;
         self.membership.expect(names, sources, now);
@@ -132,8 +133,8 @@ mod tests {
             snapshot.pools[0].servers.iter().map(|server| server.health.up).collect::<Vec<_>>()
         };
         assert_eq!(health(&mut second), [false, true]);
-        // Two more failures make three in a row; without the handed-over state, the first one would
-        // decide alone.
+        // Two more failures make three consecutive failures. Without the state of the first
+        // process, the first failure would decide alone.
         second.on_probe(&b, false, "timed out".into(), at(6));
         assert_eq!(health(&mut second), [false, true]);
         second.on_probe(&b, false, "timed out".into(), at(7));

@@ -6,14 +6,14 @@ use convey_model::BackendConfig;
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
 
-/// Counters for a number of writers, with ids that are unique among frontends and servers.
+/// Creates counters for a number of cores, with ids that are unique among frontends and servers.
 pub(super) struct LiveFactory {
     cores: usize,
     next_id: u32,
 }
 
 impl LiveFactory {
-    /// Creates a factory of counters for `cores` writers.
+    /// Creates a factory of counters for `cores` cores.
     pub(super) fn new(cores: usize) -> LiveFactory {
         LiveFactory { cores, next_id: 0 }
     }
@@ -30,7 +30,7 @@ impl LiveFactory {
         PoolLive::new(self.cores).named(name)
     }
 
-    /// Returns the pool of frontends without a backend: it has no server, and no name.
+    /// Returns the pool of frontends without a backend. The pool has neither servers nor a name.
     pub(super) fn empty_pool(&self) -> Arc<Pool> {
         let config = Arc::new(BackendConfig::new("", false));
         Arc::new(Pool::new(config, Vec::new(), Arc::new(PoolLive::new(self.cores)), None))

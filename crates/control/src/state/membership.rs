@@ -1,5 +1,5 @@
-//! Servers of the backends: servers of the file, addresses of host names, and reports of sources.
-//! Pure.
+//! Servers of the backends: servers of the file, addresses of host names, and servers of discovery
+//! sources. Pure.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -11,16 +11,16 @@ use convey_config::{Config, FoundServers, LeftOut, Resolved};
 use convey_model::{BackendConfig, DiscoverySource, DiscoveryState, Lookup, ServerKey, Timestamp};
 use convey_snapshot::{Discovery, Name};
 
-/// Host names, sources, and the addresses of this host, which are left out as servers.
+/// Host names and discovery sources, and the addresses of this host, which are left out as servers.
 #[derive(Default)]
 pub(super) struct Membership {
     names: Names,
     discoveries: Discoveries,
     own_addresses: Arc<BTreeSet<IpAddr>>,
-    /// Addresses of host names that are left out, because a server there would be one of the
-    /// frontends.
+    /// Addresses of host names that are left out, because a server at the address would be one of
+    /// the frontends.
     left_out: BTreeSet<LeftOut>,
-    /// Servers that get no new connections, because their source drains them.
+    /// Servers that get no new connections, because their source reports them as draining.
     draining: HashSet<ServerKey>,
 }
 
@@ -35,7 +35,7 @@ impl Membership {
         }
     }
 
-    /// Returns the backends of the configuration with their servers.
+    /// Backends of the configuration with all their servers.
     pub(super) fn resolve(&mut self, config: &Config) -> Vec<BackendConfig> {
         let found = FoundServers {
             addresses: |host: &str| self.names.addresses(host),
@@ -46,29 +46,29 @@ impl Membership {
         backends
     }
 
-    /// Host names of this configuration that were not looked up yet.
+    /// Host names of this configuration that are not known yet.
     pub(super) fn unknown_names(&self, config: &Config) -> BTreeSet<String> {
         let unknown = config.hosts().into_iter().filter(|host| !self.names.knows(host));
         unknown.map(str::to_owned).collect()
     }
 
-    /// Sources of this configuration that have reported nothing yet.
+    /// Sources of this configuration that have not reported servers or a fault yet.
     pub(super) fn unknown_sources(&self, config: &Config) -> BTreeSet<DiscoverySource> {
         let unknown = config.sources().into_iter().filter(|source| !self.discoveries.knows(source));
         unknown.cloned().collect()
     }
 
-    /// Applies a lookup of a host name of the next configuration.
+    /// Applies the first lookup of a host name that the next configuration uses.
     pub(super) fn learn_name(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.names.learn(lookup, now)
     }
 
-    /// Applies a lookup. Returns the changes.
+    /// Applies a lookup. Returns the changes; `None` if nothing changed.
     pub(super) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.names.on_lookup(lookup, now)
     }
 
-    /// Applies the first report of a source of the next configuration.
+    /// Applies the first report of a source that the next configuration uses.
     pub(super) fn learn_source(
         &mut self,
         source: &DiscoverySource,
@@ -78,7 +78,8 @@ impl Membership {
         self.discoveries.learn(source, state, now)
     }
 
-    /// Applies a report of a source. Returns the changes, and whether the next snapshot shows any.
+    /// Applies a report of a source. Returns the changes, and whether they change the next
+    /// snapshot.
     pub(super) fn on_discovery(
         &mut self,
         source: &DiscoverySource,
@@ -104,18 +105,18 @@ impl Membership {
         self.own_addresses.clone()
     }
 
-    /// Addresses of host names that are left out, because a server there would be one of the
-    /// frontends.
+    /// Addresses of host names that are left out, because a server at the address would be one of
+    /// the frontends.
     pub(super) fn left_out(&self) -> &BTreeSet<LeftOut> {
         &self.left_out
     }
 
-    /// Whether the source of a server drains it.
+    /// Whether the source of a server reports it as draining.
     pub(super) fn is_draining(&self, server: &ServerKey) -> bool {
         self.draining.contains(server)
     }
 
-    /// Returns the addresses and servers, for the next process.
+    /// State of host names and sources, for the next process.
     pub(super) fn known(&self) -> (Vec<KnownName>, Vec<KnownSource>) {
         (self.names.known(), self.discoveries.known())
     }
@@ -126,12 +127,12 @@ impl Membership {
         self.discoveries.expect(sources, now);
     }
 
-    /// All names, for a snapshot.
+    /// State of all host names, for a snapshot.
     pub(super) fn names(&self) -> Vec<Name> {
         self.names.all()
     }
 
-    /// All sources, for a snapshot.
+    /// State of all sources, for a snapshot.
     pub(super) fn discoveries(&self) -> Vec<Discovery> {
         self.discoveries.all()
     }

@@ -1,4 +1,4 @@
-//! Changes that operators make to servers and to the log at run time. Pure.
+//! Changes that operators make to servers and to the log level at run time. Pure.
 
 use crate::overlays::Overlays;
 use convey_model::{AdminState, BackendConfig, LogLevel, Overlay, SaidLogLevel, ServerKey, Timestamp};
@@ -23,8 +23,8 @@ impl OperatorChanges {
         self.log_level.as_ref()
     }
 
-    /// Sets the log level; `None`: the level of the command line and the file. Returns whether the
-    /// level changed.
+    /// Sets the log level; `None`: the level of the command line and the file applies again.
+    /// Returns whether the level changed.
     pub(super) fn set_log_level(&mut self, level: Option<LogLevel>, by: String, now: Timestamp) -> bool {
         let has_changed = self.log_level.as_ref().map(|set| set.level) != level;
         if has_changed {
@@ -33,7 +33,8 @@ impl OperatorChanges {
         has_changed
     }
 
-    /// Returns the state that operators have set for a server, if any.
+    /// State that operators have set for a server, with the overlay; `None`: no operator set a
+    /// state.
     pub(super) fn state_of(&self, server: &ServerKey) -> Option<(AdminState, &Overlay)> {
         self.overlays.state_of(&server.backend, &server.server)
     }
@@ -49,7 +50,7 @@ impl OperatorChanges {
         }
     }
 
-    /// Returns all changes, for the next process.
+    /// All changes, for the next process.
     pub(super) fn known(&self) -> (Vec<Overlay>, Option<SaidLogLevel>) {
         (self.overlays.all().cloned().collect(), self.log_level.clone())
     }

@@ -1,5 +1,5 @@
-//! Outlier detection: ejection of servers after clients' failures, and slow start of servers that
-//! return. Pure.
+//! Outlier detection: ejection of servers after failed client connections, and slow start of
+//! servers that return. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,10 +12,11 @@ use convey_model::{
 
 impl ControlState {
     /// Applies consecutive failures of clients: failed connects, or resets without an answer.
+    ///
     /// Without outlier detection, the server goes down only if a probe confirms the failures: see
-    /// [`ControlState::take_doubts`]. With outlier detection, the server is ejected at once, unless
-    /// the failures can be forged. A server without a configured port gets clients' ports, and a
-    /// client can choose a closed one.
+    /// [`ControlState::take_doubts`]. With outlier detection, the server is ejected immediately,
+    /// unless the failures can be forged. Failures of a server without a configured port count as
+    /// forgeable, because clients choose the port and can choose a closed one.
     pub(crate) fn on_connect_failures(&mut self, failures: &ConnectFailures, now: Timestamp) {
         let is_forgeable = failures.is_forgeable || failures.server.addr.port() == 0;
         let failures = &ConnectFailures { is_forgeable, ..failures.clone() };
@@ -41,17 +42,18 @@ impl ControlState {
         }
     }
 
-    /// Local address that clients' packets to a server do not come from: an address that a frontend
-    /// listens on. The server's kernel limits ICMP errors for each address, so a probe from another
-    /// address still gets one. Whether this host has the address shows only when the probe is sent.
+    /// Local address for a confirming probe from which clients' packets do not come: an address
+    /// that a frontend listens on. The server's kernel limits ICMP errors for each address, so it
+    /// still sends errors to this one. This host may lack the address, which shows when the probe
+    /// is sent.
     fn address_of_its_own(&self, server: &ServerKey) -> Option<IpAddr> {
         let frontends = self.config()?.frontends.iter().filter(|frontend| frontend.uses(&server.backend));
         let mut listen = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
         listen.find(|ip| ip.is_ipv4() == server.addr.is_ipv4() && !ip.is_unspecified())
     }
 
-    /// Takes the confirming probes to make at once, for servers that clients fail at.
-    /// [`ControlState::on_confirmation`] takes the outcome.
+    /// Takes the confirming probes to send immediately, for servers at which clients fail. Pass the
+    /// outcome to [`ControlState::on_confirmation`].
     pub(crate) fn take_doubts(&mut self) -> Vec<Confirmation> {
         std::mem::take(&mut self.doubts)
     }
@@ -86,8 +88,8 @@ impl ControlState {
         }
     }
 
-    /// Resets a server that was taken out or returns, and begins its slow start if one is
-    /// configured.
+    /// Resets the failures of a server that went out of service or returned. A server that returns
+    /// begins its slow start, if one is configured.
     pub(super) fn begin_anew(&mut self, server: &ServerKey, now: Timestamp) {
         let Some(backend) = self.pools.config(&server.backend) else { return };
         if let Some(entry) = self.servers.get_mut(server) {
@@ -113,8 +115,8 @@ impl ControlState {
         self.note_change(server, HealthTransition::Ejected(time), why);
     }
 
-    /// Whether the server takes connections now, another server does, too, and the limit of ejected
-    /// servers is not reached.
+    /// Whether the server takes connections now, another server also takes connections, and the
+    /// limit of ejected servers is not reached.
     fn may_be_ejected(
         &self,
         server: &ServerKey,
@@ -133,10 +135,10 @@ impl ControlState {
     }
 }
 
-/// Check that confirms clients' failures at a server; without outlier detection it is the
-/// backend's. With outlier detection, the backend may have no check; only failures that can be
-/// forged, which are refusals, need confirmation. If `addr` has no port, the backend's check sets
-/// the port and the kind.
+/// Check for a probe that confirms failures of clients at a server. Without outlier detection, it
+/// is the backend's health check. With outlier detection, the backend may have no health check.
+/// Then only failures that can be forged need confirmation; they are refusals, so a connect or a
+/// datagram is enough. If `addr` has no port, the backend's check sets the port and the kind.
 fn check_of_doubt(backend: &BackendConfig, protocol: Protocol, addr: SocketAddr) -> HealthCheck {
     let check = backend.health_check.clone();
     let keeps_ports = addr.port() == 0;
@@ -150,7 +152,7 @@ fn check_of_doubt(backend: &BackendConfig, protocol: Protocol, addr: SocketAddr)
     HealthCheck { kind, port: check.port.filter(|_| keeps_ports), ..check }
 }
 
-/// Log text for clients' failures.
+/// Operator-facing reason for an ejection or a server that goes down: the failures of clients.
 fn why(ConnectFailures { in_a_row, error, .. }: &ConnectFailures, what: &str) -> String {
     format!("{in_a_row} {what} in a row failed: {error}")
 }

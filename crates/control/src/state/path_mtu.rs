@@ -8,11 +8,11 @@ use convey_pacing::LogLimit;
 use convey_snapshot::ServerLive;
 use convey_snapshot::stats::Counter;
 
-/// Shortest time between two lines about one server and direction.
+/// Minimum time between two log lines about one server and direction.
 const LOG_PERIOD: Duration = Duration::from_secs(600);
 
-/// Lost large packets of a server at the last check: packets to the server, and packets to its
-/// clients.
+/// Counts of lost large packets of a server at the last check, and log limits: for packets to the
+/// server, and for packets to its clients.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PathMtuRow([PathMtuWay; 2]);
 
@@ -36,8 +36,8 @@ impl ControlState {
         }
     }
 
-    /// Returns operator-facing messages about servers of a backend that large packets do not reach,
-    /// or whose large packets do not reach clients. To be called about once a second.
+    /// Returns operator-facing messages about servers of a backend whose large packets are lost, on
+    /// the way to the server or to clients. Call it about once a second.
     pub(crate) fn look_at_path_mtu(&mut self, name: &str, now: Timestamp) -> Vec<String> {
         let Some(backend) = self.pools.config(name) else { return Vec::new() };
         let look = |server| {
@@ -55,7 +55,8 @@ impl ControlState {
 }
 
 impl PathMtuRow {
-    /// Returns the number of connections to log, for each direction.
+    /// Returns the number of affected connections to log, to the server and to clients; `None`: no
+    /// line.
     pub(super) fn advance(&mut self, live: &ServerLive, now: Timestamp) -> [Option<u64>; 2] {
         let [to_server, to_client] = &mut self.0;
         [

@@ -8,13 +8,13 @@ use crate::weak_cache::WeakCache;
 use convey_model::BackendConfig;
 use convey_snapshot::{Pool, PoolLive};
 
-/// Pool of each backend. A change of a server marks its pool stale; the pool is rebuilt once for
-/// any number of changes.
+/// Pool of each backend. A change of a server marks the pool as stale. The pool is then rebuilt
+/// once for any number of changes.
 pub(super) struct PoolTable {
     pools: HashMap<String, PoolEntry>,
-    /// Counters of backends that connections or snapshots still hold.
+    /// Counters of backends that connections or snapshots still use.
     lives: WeakCache<String, PoolLive>,
-    /// Positions of round robin from the previous process that are not in use yet.
+    /// Round-robin positions from the previous process that are not in use yet, by backend.
     handed_over: HashMap<String, usize>,
     /// Pool of frontends without a backend.
     empty: Arc<Pool>,
@@ -34,7 +34,8 @@ impl PoolTable {
         self.pools.get(backend).map(|entry| &entry.pool)
     }
 
-    /// Returns the configuration of a backend, with the servers of its host names.
+    /// Configuration of a backend, with the servers of its host names; `None`: there is no such
+    /// backend.
     pub(super) fn config(&self, backend: &str) -> Option<Arc<BackendConfig>> {
         self.get(backend).map(|pool| pool.config.clone())
     }
@@ -43,22 +44,22 @@ impl PoolTable {
         self.pools.values().map(|entry| entry.pool.config.clone()).collect()
     }
 
-    /// Returns the pool of a frontend; an empty pool for a frontend without a backend.
+    /// Pool of a frontend; an empty pool for a frontend without a backend.
     pub(super) fn of_frontend(&self, backend: Option<&str>) -> Arc<Pool> {
         backend.and_then(|backend| self.get(backend)).unwrap_or(&self.empty).clone()
     }
 
-    /// Whether this is the newest pool of its backend.
+    /// Whether a pool is the newest pool of its backend.
     pub(super) fn is_newest(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(pool, self.get(&pool.config.name).unwrap_or(&self.empty))
     }
 
-    /// Positions of round robin, for the next process.
+    /// Round-robin positions by backend, for the next process.
     pub(super) fn turns(&self) -> Vec<(String, usize)> {
         self.pools.iter().map(|(name, entry)| (name.clone(), entry.pool.live.turn())).collect()
     }
 
-    /// Lets backends that are configured from now on start at these positions of round robin.
+    /// Takes over round-robin positions. Backends start with them once they are configured.
     pub(super) fn expect(&mut self, turns: Vec<(String, usize)>) {
         self.handed_over = turns.into_iter().collect();
     }
@@ -70,7 +71,7 @@ impl PoolTable {
         }
     }
 
-    /// Rebuilds the stale pools. Returns whether there were any.
+    /// Rebuilds the stale pools. Returns whether any pool was stale.
     pub(super) fn rebuild_stale(&mut self, build: impl Fn(&Arc<Pool>) -> Arc<Pool>) -> bool {
         let mut was_stale = false;
         for entry in self.pools.values_mut().filter(|entry| entry.is_stale) {
@@ -80,7 +81,7 @@ impl PoolTable {
         was_stale
     }
 
-    /// Applies exactly the pools of these backends.
+    /// Applies the configuration of these backends, and removes the pools of all others.
     pub(super) fn configure(
         &mut self,
         backends: &[BackendConfig],

@@ -1,4 +1,4 @@
-//! Servers that packet modes must not send to, because of the host's routes, interfaces or IPsec
+//! Servers to which packet modes must not send, because of the host's routes, interfaces or IPsec
 //! policies. Pure.
 
 use std::collections::HashMap;
@@ -12,25 +12,25 @@ use convey_config::Config;
 use convey_model::{BackendConfig, Mode, NextHops, ServerKey, Timestamp};
 use convey_snapshot::Health;
 
-/// Next hops of the host, and the servers that packets are not sent to.
+/// Next hops of the host, and the servers to which no packets are sent.
 #[derive(Default)]
 pub(super) struct RefusedServers {
     network: Arc<NextHops>,
-    /// Servers that the data path cannot send to.
+    /// Servers to which the data path cannot send.
     unreachable: UnreachableServers,
     refused: HashMap<ServerKey, RefusedServer>,
 }
 
-/// Reason why a server counts as down, whatever its checks find.
+/// Reason why a server counts as down regardless of its checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RefusedServer {
-    /// Operator-facing message.
+    /// Operator-facing reason.
     reason: String,
     since: Timestamp,
 }
 
-/// Change of a server's health because packets to it are refused, or no longer are, with its
-/// reason.
+/// Change of a server's health with its reason: packets to the server are refused, or no longer
+/// refused.
 pub(super) type RefusalChange = (ServerKey, HealthTransition, String);
 
 impl RefusedServers {
@@ -42,7 +42,7 @@ impl RefusedServers {
         self.network = network;
     }
 
-    /// Sets the servers that the data path cannot send to. Returns whether they changed.
+    /// Sets the servers to which the data path cannot send. Returns whether the set has changed.
     pub(super) fn set_unreachable(&mut self, unreachable: UnreachableServers) -> bool {
         let differ = self.unreachable != unreachable;
         self.unreachable = unreachable;
@@ -53,7 +53,7 @@ impl RefusedServers {
         self.refused.contains_key(server)
     }
 
-    /// Returns the health of a server for a snapshot: down if it is refused.
+    /// Health of a server for a snapshot. A refused server is down.
     pub(super) fn apply(&self, server: &ServerKey, health: Health) -> Health {
         match self.refused.get(server) {
             Some(RefusedServer { reason, since }) => {
@@ -63,8 +63,9 @@ impl RefusedServers {
         }
     }
 
-    /// Checks the next hop of each server of a frontend in a packet mode. A server refused there is
-    /// also refused for frontends of its backend in other modes. Returns the changes.
+    /// Checks the next hop of each server that a frontend in a packet mode uses, and returns the
+    /// changes. A refused server is also refused for frontends in other modes that use the same
+    /// backend.
     pub(super) fn review<'a>(
         &mut self,
         config: &Config,

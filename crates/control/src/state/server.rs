@@ -1,4 +1,4 @@
-//! State of one server: its health, and failures of its clients. Pure.
+//! State of one server: its health, and failures of client connections. Pure.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use convey_snapshot::stats::Counter;
 use convey_snapshot::{Ejected, Health, ServerLive};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A server of the running configuration.
+/// Server of the running configuration.
 pub(super) struct ServerEntry {
     live: Arc<ServerLive>,
     check: HealthCheck,
@@ -25,11 +25,11 @@ pub(super) struct ServerEntry {
     /// Whether a check of the server has ever succeeded.
     has_answered: bool,
     doubt: Doubt,
-    /// Reason of the health, an operator-facing message.
+    /// Operator-facing reason of the health.
     reason: String,
     since: Timestamp,
     ejection: Ejection,
-    /// Reason of the ejection, an operator-facing message.
+    /// Operator-facing reason of the ejection.
     ejected_for: String,
     warmup: Option<Warmup>,
     handshakes: HandshakeRow,
@@ -50,7 +50,7 @@ pub(super) enum ProbeEffect {
 }
 
 impl ServerEntry {
-    /// Returns a server that no probe has reached yet.
+    /// Creates a server whose health no probe has found yet.
     pub(super) fn new(live: Arc<ServerLive>, check: HealthCheck, now: Timestamp) -> Self {
         let reason = if check.kind == ProbeKind::None { "no health check" } else { "not probed yet" };
         ServerEntry {
@@ -69,7 +69,7 @@ impl ServerEntry {
         }
     }
 
-    /// Returns a server with the state that the previous process handed over.
+    /// Creates a server with the state that the previous process handed over.
     pub(super) fn handed_over(
         known: KnownServer,
         live: Arc<ServerLive>,
@@ -84,7 +84,7 @@ impl ServerEntry {
             warmup: known.warmup_since.map(|began| Warmup::known(since(began))),
             ..ServerEntry::new(live, check.clone(), now)
         };
-        // Without a check, no probe would bring the server back.
+        // Without a check, no probe would bring a server back that is down.
         if check.kind == ProbeKind::None {
             return entry;
         }
@@ -101,8 +101,7 @@ impl ServerEntry {
         }
     }
 
-    /// Returns this server under a configuration that may have another check. Ejection and slow
-    /// start continue.
+    /// Applies a configuration, which may have another check. Ejection and slow start continue.
     pub(super) fn configured(
         mut self,
         backend: &BackendConfig,
@@ -114,7 +113,7 @@ impl ServerEntry {
         let ejection = outlier.as_ref().map(|_| self.ejection).unwrap_or_default();
         let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
         if is_probed(&self.check) != is_probed(&check) {
-            // Health that no probe has found, or will confirm, is dropped.
+            // Health that no probe found, or that no probe will confirm, is dropped.
             let ServerEntry { live, ejected_for, handshakes, path_mtu, .. } = self;
             let new = ServerEntry::new(live, check, now);
             return ServerEntry { warmup, ejection, ejected_for, handshakes, path_mtu, ..new };
@@ -125,12 +124,12 @@ impl ServerEntry {
         ServerEntry { check, warmup, ejection, ..self }
     }
 
-    /// Drops all but the counters: the server starts like a new one.
+    /// Drops the state except the counters, so that the server starts like a new one.
     pub(super) fn reset(&mut self, now: Timestamp) {
         *self = ServerEntry::new(self.live.clone(), self.check.clone(), now);
     }
 
-    /// Returns the state for the next process.
+    /// State that convey hands over to the next process.
     pub(super) fn known(&self, server: &ServerKey) -> KnownServer {
         KnownServer {
             server: server.clone(),
@@ -149,12 +148,12 @@ impl ServerEntry {
         }
     }
 
-    /// Returns the health for a snapshot.
+    /// Health of the server, for a snapshot.
     pub(super) fn health(&self) -> Health {
         let (times, reason) = (self.ejection.times(), &self.ejected_for);
         let ejected = self.ejection.until().map(|until| Ejected { until, times, reason: reason.clone() });
         let percent = self.warmup.map_or(WHOLE, |warmup| warmup.percent());
-        // Without probes, health cannot be proven further.
+        // Without a check, no probe can prove the health.
         let proven = self.health.is_proven() || self.check.kind == ProbeKind::None;
         Health {
             up: self.health.is_up(),
@@ -166,17 +165,17 @@ impl ServerEntry {
         }
     }
 
-    /// Counters and connections of the server.
+    /// Counters and open connections of the server.
     pub(super) fn live(&self) -> &Arc<ServerLive> {
         &self.live
     }
 
-    /// Configured check.
+    /// Configured health check.
     pub(super) fn check(&self) -> &HealthCheck {
         &self.check
     }
 
-    /// Reason of the health, an operator-facing message.
+    /// Operator-facing reason of the health.
     pub(super) fn reason(&self) -> &str {
         &self.reason
     }
@@ -199,7 +198,7 @@ impl ServerEntry {
         self.has_answered
     }
 
-    /// Time of the ejection's end or of the slow start's next step, if any.
+    /// Time at which the ejection ends or the slow start advances; `None`: neither is under way.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.ejection.until().into_iter().chain(self.warmup.map(|warmup| warmup.due())).min()
     }
@@ -221,7 +220,8 @@ impl ServerEntry {
         effect
     }
 
-    /// Records failures of clients that a probe has to confirm. Returns whether to probe.
+    /// Records failures of clients that a probe has to confirm. Returns whether to send the probe
+    /// now.
     pub(super) fn raise_doubt(
         &mut self,
         failures: &ConnectFailures,
@@ -231,12 +231,14 @@ impl ServerEntry {
         self.doubt.raise(failures, timeout, now)
     }
 
-    /// Applies the finding of a confirming probe. Returns the failures that it confirms.
+    /// Applies the finding of a confirming probe. Returns the failures if the finding confirms
+    /// them.
     pub(super) fn resolve_doubt(&mut self, found: Finding) -> Option<ConnectFailures> {
         self.doubt.resolve(found, self.live.failures())
     }
 
-    /// Applies confirmed failures, with this reason. Returns the change, if any.
+    /// Applies confirmed failures. `reason` becomes the reason of the health. Returns the change,
+    /// if any.
     pub(super) fn on_confirmed_failures(&mut self, reason: &str, now: Timestamp) -> Option<HealthTransition> {
         let change = self.health.on_confirmed_failures(&self.check)?;
         self.since = now;
@@ -244,7 +246,7 @@ impl ServerEntry {
         Some(change)
     }
 
-    /// Ejects the server. Returns for how long.
+    /// Ejects the server. Returns the duration of the ejection.
     pub(super) fn eject(&mut self, outlier: &OutlierDetection, reason: &str, now: Timestamp) -> Duration {
         let time = self.ejection.begin(outlier, now);
         reason.clone_into(&mut self.ejected_for);
@@ -252,7 +254,7 @@ impl ServerEntry {
         time
     }
 
-    /// Ends an ejection whose time is over. Returns whether it ended.
+    /// Ends an ejection whose duration has passed. Returns whether it ended.
     pub(super) fn end_ejection(&mut self, now: Timestamp) -> bool {
         self.ejection.on_time(now)
     }
@@ -263,16 +265,17 @@ impl ServerEntry {
         self.warmup = if self.takes_connections() { Warmup::begin(slow_start, now) } else { None };
     }
 
-    /// Advances the slow start. Returns whether the share changed.
+    /// Advances the slow start. Returns whether the share of the weight changed.
     pub(super) fn warm_up(&mut self, slow_start: Duration, now: Timestamp) -> bool {
         let Some(before) = self.warmup else { return false };
         self.warmup = before.on_time(slow_start, now);
         self.warmup.map(|warmup| warmup.percent()) != Some(before.percent())
     }
 
-    /// Takes the handshakes that the workers have counted since the last call.
+    /// Takes the handshakes that workers have counted since the last call.
     pub(super) fn count_handshakes(&mut self) -> HandshakesSeen {
-        // Completed is read first: no handshake may count as completed before it counts as begun.
+        // `completed` is read first, so that no handshake counts as completed before it counts as
+        // begun.
         let completed = self.live.traffic.sum(Counter::HandshakesCompleted);
         let repeated = self.live.traffic.sum(Counter::SynsRepeated);
         let begun = self.live.traffic.sum(Counter::HandshakesBegun);
@@ -280,8 +283,8 @@ impl ServerEntry {
         self.handshakes.advance(counts, self.live.completing.take(), self.live.repeating.take())
     }
 
-    /// Judges the server by its handshakes and those of the other servers. A server that takes no
-    /// connections is not judged.
+    /// Judges the server by its own handshakes and those of the other servers. Returns counts if it
+    /// answers no client. A server that takes no connections is not judged.
     pub(super) fn judge_handshakes(
         &mut self,
         own: HandshakesSeen,
@@ -296,7 +299,7 @@ impl ServerEntry {
         None
     }
 
-    /// Clears the counts of handshakes.
+    /// Clears the counts of handshakes, so that the server may be reported again.
     pub(super) fn forgive_handshakes(&mut self, now: Timestamp) {
         self.handshakes.forgive(now);
     }
@@ -307,21 +310,21 @@ impl ServerEntry {
         self.live.in_vain.store(self.handshakes.in_vain(), Ordering::Relaxed);
     }
 
-    /// Returns the numbers of connections to log whose large packets are lost: to the server, and
-    /// to clients.
+    /// Returns the numbers of connections to log that lose large packets: to the server, and to
+    /// clients. `None`: no line.
     pub(super) fn count_lost_packets(&mut self, now: Timestamp) -> [Option<u64>; 2] {
         self.path_mtu.advance(&self.live, now)
     }
 }
 
-/// Returns the check without its rhythm and thresholds.
+/// Copy of a check without its intervals and thresholds.
 fn without_rhythm(check: &HealthCheck) -> HealthCheck {
     HealthCheck { interval: Duration::ZERO, timeout: Duration::ZERO, rise: 0, fall: 0, ..check.clone() }
 }
 
-/// Digest of a check without its rhythm, for the next process of an upgrade. A version that formats
-/// checks differently has another digest: then the next probe decides alone, as after a reload that
-/// changes the check.
+/// Digest of a check without its intervals and thresholds, for the next process of an upgrade. A
+/// version that formats checks differently has another digest. Then the next probe decides alone,
+/// as after a reload that changes the check.
 fn digest_of(check: &HealthCheck) -> u64 {
     xxh3_64(format!("{:?}", without_rhythm(check)).as_bytes())
 }

@@ -1,5 +1,5 @@
-//! Servers in snapshots: their checks, source, operators' changes and the host's network combined.
-//! Pure.
+//! Servers as snapshots show them: state, source, changes by operators and the host's network
+//! combined. Pure.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ pub(super) struct ServerView<'a> {
 }
 
 impl ServerView<'_> {
-    /// Whether a server may serve: the stricter of the operator's and the source's state.
+    /// Administrative state of a server: the stricter of the operator's state and the source's
+    /// state.
     pub(super) fn admin_state(self, server: &ServerKey) -> AdminState {
         let set = self.operators.state_of(server).map_or(AdminState::Ready, |(state, _)| state);
         let drains = self.membership.is_draining(server);
@@ -29,12 +30,12 @@ impl ServerView<'_> {
         set.max(of_source)
     }
 
-    /// Whether an operator has taken a server out, checks included.
+    /// Whether an operator has put a server into maintenance, which also stops its checks.
     pub(super) fn is_in_maintenance(self, server: &ServerKey) -> bool {
         self.admin_state(server) == AdminState::Maint
     }
 
-    /// Builds the pool of a backend; all its servers are in the table.
+    /// Builds the pool of a backend. All servers of the backend must be in the table.
     pub(super) fn pool(
         self,
         config: &Arc<BackendConfig>,
@@ -55,7 +56,7 @@ impl ServerView<'_> {
     }
 }
 
-/// Returns the health of a server in maintenance: down, whatever its checks find.
+/// Health of a server in maintenance: down, regardless of its checks.
 fn in_maintenance(health: Health, overlay: &Overlay) -> Health {
     let reason = format!("in maintenance, set by {}", overlay.by);
     Health { up: false, proven: true, reason, since: overlay.since, ..health }

@@ -17,12 +17,12 @@ use convey_snapshot::ServerLive;
 #[derive(Default)]
 pub(super) struct ServerTable {
     entries: HashMap<ServerKey, ServerEntry>,
-    /// Counters of servers that connections or snapshots still hold.
+    /// Counters of servers that connections or snapshots still use.
     lives: WeakCache<ServerKey, ServerLive>,
-    /// Servers with a due time: an ejection or a slow start.
+    /// Servers with an ejection or a slow start, which have a due time.
     timed: BTreeSet<ServerKey>,
     dns_grace: DnsGrace,
-    /// Servers of the previous process that no configuration has had yet.
+    /// Servers of the previous process that are not configured yet.
     handed_over: HashMap<ServerKey, KnownServer>,
 }
 
@@ -39,18 +39,19 @@ impl ServerTable {
         self.entries.iter()
     }
 
-    /// Returns the state of all servers, for the next process.
+    /// State of all servers, for the next process.
     pub(super) fn known(&self) -> Vec<KnownServer> {
         self.entries.iter().map(|(key, entry)| entry.known(key)).collect()
     }
 
-    /// Lets servers that are configured from now on start with the state of the previous process.
+    /// Takes over servers of the previous process. They start with their state once they are
+    /// configured.
     pub(super) fn expect(&mut self, known: Vec<KnownServer>) {
         self.handed_over = known.into_iter().map(|known| (known.server.clone(), known)).collect();
     }
 
-    /// Applies exactly the servers of these backends. Servers that stay or return keep their state.
-    /// Returns the removed servers.
+    /// Applies exactly the servers of these backends, and returns the removed servers. Servers that
+    /// stay or return keep their state.
     pub(super) fn configure(
         &mut self,
         backends: &[BackendConfig],
@@ -87,22 +88,23 @@ impl ServerTable {
         old
     }
 
-    /// Keeps servers whose record was missing from an answer, for a while.
+    /// Keeps servers for a while whose record was missing from a DNS answer.
     pub(super) fn keep_for_dns(&mut self, gone: HashMap<ServerKey, ServerEntry>, now: Timestamp) {
         self.dns_grace.keep(gone, now);
     }
 
-    /// Time of the next ejection's end or step of a slow start, if any.
+    /// Time at which the next ejection ends or the next slow start advances; `None`: neither is
+    /// under way.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.timed.iter().filter_map(|server| self.entries.get(server)?.due()).min()
     }
 
-    /// Takes the servers with a due time. The caller passes each to [`ServerTable::time`] again.
+    /// Takes the servers that have a due time. Pass each server to [`ServerTable::time`] again.
     pub(super) fn take_timed(&mut self) -> BTreeSet<ServerKey> {
         std::mem::take(&mut self.timed)
     }
 
-    /// Records whether a server has a due time.
+    /// Remembers a server if it has a due time.
     pub(super) fn time(&mut self, server: &ServerKey) {
         if self.entries.get(server).is_some_and(|entry| entry.due().is_some()) {
             self.timed.insert(server.clone());
@@ -118,8 +120,8 @@ impl ServerTable {
     }
 }
 
-/// Slots of removed servers, by backend and address. A new server at the same address is the same
-/// server under another name, and its open connections count towards its `max_connections`.
+/// Slots of removed servers, by backend and address. A new server at the same address counts as the
+/// same server under another name, so its open connections still count towards `max_connections`.
 struct RenamedServers(HashMap<(String, SocketAddr), Arc<Slots>>);
 
 impl RenamedServers {
@@ -128,7 +130,7 @@ impl RenamedServers {
             .iter()
             .flat_map(|backend| backend.servers.iter().map(move |server| key(backend, server)));
         let wanted: HashSet<ServerKey> = all.collect();
-        // Usually no server is new.
+        // Fast path: usually no server is new.
         if wanted.iter().all(|key| old.contains_key(key)) {
             return RenamedServers(HashMap::new());
         }

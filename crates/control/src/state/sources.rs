@@ -1,4 +1,4 @@
-//! Counts of limited sources and unchanged access lists, which outlive a configuration. Pure.
+//! Counts per source and unchanged access lists, which outlive a configuration. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,35 +7,37 @@ use convey_config::Config;
 use convey_model::{Access, FrontendConfig, RequestRate, Sources};
 use convey_snapshot::RequestLimit;
 
-/// Counts of the sources of frontends with limits.
+/// Counts per source, for frontends with limits.
 #[derive(Default)]
 pub(super) struct SourceLimits {
-    /// Connections and flows of each source, by the name of the frontend.
+    /// Connections and flows per source, by the name of the frontend.
     connections: HashMap<String, Arc<Sources>>,
-    /// Requests of each source, by the names of the frontend and the route; without a route, all
-    /// requests of the frontend.
+    /// Requests per source, by the names of the frontend and the route. With `None` as the route,
+    /// all requests of the frontend.
     requests: HashMap<(String, Option<String>), RequestLimit>,
 }
 
 impl SourceLimits {
-    /// Applies exactly the limits of this configuration.
+    /// Applies exactly the limits of this configuration, and keeps counts where possible.
     pub(super) fn configure(&mut self, config: &Config) {
         self.keep_connections(config);
         self.keep_requests(config);
     }
 
-    /// Connections of the sources of a frontend; `None`: it does not limit them.
+    /// Counts of connections per source of a frontend; `None`: the frontend does not limit
+    /// connections.
     pub(super) fn of_connections(&self, frontend: &str) -> Option<Arc<Sources>> {
         self.connections.get(frontend).cloned()
     }
 
-    /// Limit of the requests to a route, or to the whole frontend.
+    /// Request limit of a route, or with `None` of the whole frontend; `None`: no limit.
     pub(super) fn of_requests(&self, frontend: &str, route: Option<&str>) -> Option<RequestLimit> {
         self.requests.get(&(frontend.to_owned(), route.map(str::to_owned))).cloned()
     }
 
-    /// Keeps the counts where limits group clients into the same sources as before. Other counts
-    /// start from zero in a new table; threads that count flows notice the new table.
+    /// Keeps the counts of connections if the new limits group clients into the same sources as
+    /// before. Other counts start at zero in a new table, and threads that count flows notice the
+    /// new table.
     fn keep_connections(&mut self, config: &Config) {
         let mut before = std::mem::take(&mut self.connections);
         let limited = config.frontends.iter().filter(|frontend| frontend.limits.are_per_source());
@@ -47,7 +49,7 @@ impl SourceLimits {
         self.connections = counts.collect();
     }
 
-    /// Keeps the counts of requests wherever there is still a limit, even if its rate changed.
+    /// Keeps the counts of requests for limits that remain, even if the rate has changed.
     fn keep_requests(&mut self, config: &Config) {
         let mut before = std::mem::take(&mut self.requests);
         let limits = config.frontends.iter().flat_map(|frontend| {
@@ -64,8 +66,8 @@ impl SourceLimits {
     }
 }
 
-/// Shares the access lists that have not changed, so that code which compares them for each address
-/// and worker notices at once.
+/// Shares the access lists that have not changed. Code that compares the lists for each address and
+/// worker then sees immediately that they are equal.
 pub(super) fn share_access(before: Option<&Config>, config: &mut Config) {
     let before = before.into_iter().flat_map(|config| &config.frontends);
     let known: HashMap<&str, &Access> = before.map(|frontend| (&*frontend.name, &frontend.access)).collect();
@@ -76,7 +78,7 @@ pub(super) fn share_access(before: Option<&Config>, config: &mut Config) {
     }
 }
 
-/// Request rates of a frontend and its routes.
+/// Request rates of a frontend (`None`) and of its routes, by the name of the route.
 fn rates(frontend: &FrontendConfig) -> impl Iterator<Item = (Option<&str>, RequestRate)> {
     frontend.http.iter().flat_map(|http| {
         let of_routes = http.routes.iter().filter_map(|route| Some((Some(&*route.name), route.rate?)));

@@ -1,11 +1,11 @@
-//! Changes that operators make to servers and to the log at run time. Pure.
+//! Changes that operators make to servers and to the log level at run time. Pure.
 
 use super::ControlState;
 use crate::overlays::Overlays;
 use convey_config::{did_you_mean, listed};
 use convey_model::{LogLevel, Overlay, OverlayValue, SaidLogLevel, ServerKey, Target, Timestamp};
 
-/// Reason why a change was not made.
+/// Reason why a change by an operator was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unsteerable {
     /// The backend or server does not exist; operator-facing message.
@@ -17,11 +17,12 @@ pub enum Unsteerable {
 }
 
 impl ControlState {
-    /// Sets the state or the weight of a target; overrides the file. Returns whether a stored
-    /// overlay changed. The change is published by `take_update`.
+    /// Sets the state or the weight of a target, which overrides the file. Returns whether a stored
+    /// overlay changed. `take_update` returns a snapshot with the change.
     ///
     /// # Errors
-    /// There is no such backend or server, only servers have a weight, or there are too many
+    /// The backend or server does not exist, the target cannot have a weight because it is a
+    /// backend, or there are too many changes.
     /// changes.
     pub fn steer(
         &mut self,
@@ -43,8 +44,8 @@ impl ControlState {
         Ok(has_changed)
     }
 
-    /// Removes and returns the overlays of a target and of its parts; without a target, all
-    /// overlays. The change is published by `take_update`.
+    /// Removes and returns the overlays of a target and of its parts; with `None`, all overlays.
+    /// `take_update` returns a snapshot with the change.
     pub fn reset(&mut self, target: Option<&Target>, now: Timestamp) -> Vec<Overlay> {
         let out = self.in_maintenance();
         let gone = self.operators.overlays_mut().reset(target);
@@ -54,15 +55,15 @@ impl ControlState {
         gone
     }
 
-    /// Sets the log level; `None`: the level of the command line and the file. Returns whether the
-    /// level changed. The change is published by `take_update`.
+    /// Sets the log level; `None`: the level of the command line and the file applies again.
+    /// Returns whether the level changed. `take_update` returns a snapshot with the change.
     pub fn set_log_level(&mut self, level: Option<LogLevel>, by: String, now: Timestamp) -> bool {
         let has_changed = self.operators.set_log_level(level, by, now);
         self.is_stale |= has_changed;
         has_changed
     }
 
-    /// Log level that an operator set.
+    /// Log level that an operator set; `None`: no operator set one.
     pub fn log_level(&self) -> Option<&SaidLogLevel> {
         self.operators.log_level()
     }
@@ -72,8 +73,8 @@ impl ControlState {
         self.operators.overlays()
     }
 
-    /// Mutable overlays, to add or remove servers. The caller applies the configuration that
-    /// results.
+    /// Mutable overlays, to add or remove servers. The caller then has to apply the resulting
+    /// configuration.
     pub(crate) fn overlays_mut(&mut self) -> &mut Overlays {
         self.operators.overlays_mut()
     }
@@ -84,8 +85,8 @@ impl ControlState {
         servers.filter(|server| view.is_in_maintenance(server)).cloned().collect()
     }
 
-    /// Resets the servers that leave maintenance: they begin like new servers, because their state
-    /// is unknown.
+    /// Resets the servers that leave maintenance, given the servers in maintenance before. They
+    /// start like new servers, because their health is unknown.
     fn has_been_steered(&mut self, mut out: Vec<ServerKey>, now: Timestamp) {
         out.retain(|server| !self.view().is_in_maintenance(server));
         for server in out {
@@ -98,7 +99,7 @@ impl ControlState {
         self.resolve_again(now);
     }
 
-    /// Whether the configuration has no other server for the target's backend.
+    /// Whether the target is the last server that the configuration has for its backend.
     pub(crate) fn is_last(&self, target: &Target) -> bool {
         let backend = self.config.as_ref().and_then(|config| config.backend(&target.backend));
         backend.is_some_and(|backend| {
@@ -108,7 +109,7 @@ impl ControlState {
         })
     }
 
-    /// Whether no other server of the target's backend has an address now.
+    /// Whether the target is the last server of its backend that has an address now.
     pub(crate) fn is_last_with_address(&self, target: &Target) -> bool {
         let servers = self.pools.get(&target.backend).map(|pool| &pool.servers);
         servers.is_some_and(|servers| {
@@ -117,8 +118,10 @@ impl ControlState {
         })
     }
 
+    /// Checks that a target exists.
+    ///
     /// # Errors
-    /// Neither the file nor a host name has the target; operator-facing message.
+    /// Neither the file nor a host name has the target. The error is an operator-facing message.
     pub(crate) fn find(&self, target: &Target) -> Result<(), String> {
         let config = self.config.as_ref().ok_or("nothing is configured")?;
         let Some(backend) = config.backend(&target.backend) else {
@@ -146,5 +149,5 @@ fn unknown(what: &str, name: &str, names: Vec<&str>) -> String {
     format!("no {what} is called {name:?}{meant} (there are: {there_are})")
 }
 
-/// Limit for the names in an error message: a backend may have thousands.
+/// Maximum number of names in an error message. A backend may have thousands of servers.
 const MAX_NAMES: usize = 8;

@@ -27,7 +27,7 @@ use convey_snapshot::{self as snapshot, Pick, Pool};
 const SECOND: Duration = Duration::from_secs(1);
 const VIP: &str = "10.0.0.1:80";
 
-/// One frontend on [`VIP`] in front of these servers; one failed probe takes a server out.
+/// One frontend on [`VIP`] with these servers. One failed probe takes a server down.
 fn config(servers: Vec<ServerConfig>) -> Config {
     let frontend = model::fixture::frontend("web", &[VIP], "pool");
     convey_config::fixture::config(vec![frontend], vec![backend("pool", servers)])
@@ -41,7 +41,7 @@ fn key_of(config: &Config, index: usize) -> ServerKey {
     key(&config.backends[0], &config.backends[0].servers[index])
 }
 
-/// The names of the servers that 20 new connections go to.
+/// Names of the servers that 20 new connections go to.
 fn chosen(snapshot: &Snapshot) -> Vec<String> {
     let vip: SocketAddr = VIP.parse().unwrap();
     let pool = &snapshot.listener(&Endpoint::tcp(vip)).unwrap().pool;
@@ -332,7 +332,7 @@ fn ids_of_servers_and_frontends_are_never_reused() {
     let mut moved = config(vec![server("a", "10.0.0.8:80"), server("b", "10.0.0.9:80")]);
     moved.frontends[0].name = "new".into();
     seen.extend(numbers(&state.configure(moved, Timestamp(1))));
-    // The first servers were forgotten with the last snapshot that contained them.
+    // The state of the first servers was dropped with the last snapshot that contained them.
     seen.extend(numbers(&state.configure(first, Timestamp(2))));
     let distinct: std::collections::HashSet<u32> = seen.iter().copied().collect();
     assert_eq!((seen.len(), distinct.len()), (11, 11), "{seen:?}");

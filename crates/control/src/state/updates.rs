@@ -1,4 +1,4 @@
-//! Builds snapshots: pools and frontends are rebuilt once for any number of changes. Pure.
+//! Builds snapshots. Pools and frontends are rebuilt once for any number of changes. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use convey_model::{AdminState, ServerEndpoints, ServerKey, Timestamp};
 use convey_snapshot::{Pool, Server, Snapshot};
 
 impl ControlState {
-    /// Returns a snapshot and the changes of health, if anything has changed since the last
-    /// snapshot.
+    /// Returns a snapshot and the changes of health since the last snapshot; `None` if nothing has
+    /// changed.
     pub(crate) fn take_update(&mut self) -> Option<(Arc<Snapshot>, Vec<HealthChange>)> {
         let (servers, membership) = (&self.servers, &self.membership);
         let view = ServerView { servers, membership, operators: &self.operators, refused: &self.refused };
@@ -28,8 +28,8 @@ impl ControlState {
         Some((self.snapshot(), changes))
     }
 
-    /// Servers of a backend and the reason why each is down, if none of them has ever answered and
-    /// no operator took one out.
+    /// Servers of a backend, each with the reason why it is down. `None` if any of the servers has
+    /// ever answered, or if an operator took one out.
     pub(crate) fn never_answered(&self, backend: &str) -> Option<Vec<String>> {
         let pool = self.pools.get(backend)?;
         let is_mute = |server: &Arc<Server>| {
@@ -42,8 +42,8 @@ impl ControlState {
         are_mute.then(|| pool.servers.iter().map(why).collect())
     }
 
-    /// Applies the backends of the configuration, with the servers of their host names. Servers
-    /// that stay keep their state. Returns the state of the removed servers.
+    /// Applies the backends of the configuration, with the servers of their host names and sources.
+    /// Servers that stay keep their state. Returns the state of the removed servers.
     pub(super) fn set_backends(
         &mut self,
         config: &Config,
@@ -75,7 +75,7 @@ impl ControlState {
         }
     }
 
-    /// Checks again whether the host's network allows packets to each server.
+    /// Checks again for each server whether the host's network allows packets to it.
     pub(super) fn review_refused(&mut self, now: Timestamp) {
         let Some(config) = &self.config else { return };
         let backends = self.pools.configs();
@@ -96,7 +96,8 @@ impl ControlState {
         self.note_change(server, change, reason);
     }
 
-    /// Records a change for the next snapshot. A refused server is down, whatever its checks find.
+    /// Records a change of health for the next snapshot. A refused server stays down, regardless of
+    /// its checks.
     pub(super) fn note_change(&mut self, server: &ServerKey, change: HealthTransition, reason: String) {
         match self.refused.contains(server) {
             true => self.pools.mark_stale(&server.backend),

@@ -9,7 +9,7 @@ use convey_config::Config;
 use convey_snapshot::Snapshot;
 use thiserror::Error;
 
-/// Reason why a configuration cannot be applied; operator-facing message.
+/// Operator-facing reason why a configuration cannot be applied.
 #[derive(Debug, Error)]
 pub enum ConfigRefusal {
     /// The data path lacks a resource. The text names the resource and the reason.
@@ -26,24 +26,24 @@ impl From<String> for ConfigRefusal {
     }
 }
 
-/// Data path, notified when frontends change.
+/// Data path, which serves the frontends and is notified of changes.
 pub trait DataPath {
-    /// Result of [`DataPath::prepare`].
+    /// Resources that [`DataPath::prepare`] has acquired.
     type Ready;
 
-    /// Operator-facing reason why `wanted` cannot replace `running` without a restart; `None` if it
-    /// can.
+    /// Operator-facing reason why `wanted` cannot replace `running` without a restart; `None` if no
+    /// restart is needed.
     fn refuse(&self, running: &Config, wanted: &Config) -> Option<String>;
 
-    /// Prepares to serve exactly the frontends of `config`. On error nothing has changed.
+    /// Prepares to serve exactly the frontends of `config`. On error, nothing has changed.
     ///
     /// # Errors
     /// A resource is missing, such as a free address.
     fn prepare(&mut self, config: &Config) -> Result<Self::Ready, ConfigRefusal>;
 
-    /// Stops serving the removed frontends, takes `snapshot`, and calls `publish`. New frontends
-    /// are served only after that, so that each connection finds its frontend in the snapshot.
-    /// Returns the result of `publish`.
+    /// Stops serving the removed frontends, takes `snapshot`, and calls `publish`. Then serves new
+    /// frontends, so that each connection finds its frontend in the snapshot. Returns the result of
+    /// `publish`.
     fn switch<T>(
         &mut self,
         ready: Self::Ready,
@@ -51,20 +51,20 @@ pub trait DataPath {
         publish: impl FnOnce() -> T,
     ) -> impl Future<Output = T>;
 
-    /// Takes a snapshot that is about to be published, of any configuration.
+    /// Receives a snapshot that is about to be published, of the running or a new configuration.
     fn see(&mut self, snapshot: &Arc<Snapshot>);
 
-    /// Servers that the data path cannot send packets to with its latest snapshot, each with an
-    /// operator-facing reason. With `again`, it retries to get the missing resources.
+    /// Servers to which the data path cannot send packets with its latest snapshot, each with an
+    /// operator-facing reason. With `again`, the data path retries to get missing resources.
     fn unreachable(&mut self, again: bool) -> UnreachableServers {
         let _ = again;
         UnreachableServers::default()
     }
 
-    /// Notifies that a snapshot of the same configuration was published: draining frontends and
-    /// servers may be gone from it.
+    /// Notifies that a snapshot of the same configuration was published. Frontends and servers that
+    /// were draining may be gone.
     fn on_snapshot(&mut self, snapshot: &Snapshot);
 }
 
-/// Servers by address, each with the reason why packets cannot be sent to it.
+/// Addresses of servers, each with the reason why packets cannot be sent to it.
 pub type UnreachableServers = Arc<BTreeMap<IpAddr, String>>;

@@ -1,4 +1,4 @@
-//! Logs changes, and records them as events.
+//! Logs changes, and records them in the event log.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use convey_model::AdminState;
 use convey_snapshot::{Frontend, Server, Snapshot};
 
 impl<D> Task<D> {
-    /// Logs a line, and records it as an event.
+    /// Logs a line, and records it in the event log.
     pub(super) fn log_event(&self, kind: EventKind, level: EventLevel, line: &str) {
         log!(log_level(level), "{line}");
         self.events.record(kind, level, (self.now)(), line);
@@ -39,8 +39,9 @@ impl<D> Task<D> {
         self.log_line(kind_of(&change.change), &of_server(change));
     }
 
-    /// Logs the servers that have left the link since `before`, although their mode needs it, and
-    /// the servers that are on the link again. A file with such a server is refused.
+    /// Logs the servers that have left the link since `before`, although their mode needs the link,
+    /// and servers that have returned to the link. A configuration file with a server off the link
+    /// is refused.
     pub(super) fn log_off_link_servers(&self, before: &Snapshot) {
         let now = self.snapshot.load();
         if Arc::ptr_eq(&before.network, &now.network) && Arc::ptr_eq(&before.places, &now.places) {
@@ -57,7 +58,8 @@ impl<D> Task<D> {
         }
     }
 
-    /// Logs the backends that have lost their last server, or have one again, since `before`.
+    /// Logs the backends that have lost their last server since `before`, and backends that have a
+    /// server again.
     pub(super) fn log_empty_backends(&self, before: &Snapshot) {
         let now = self.snapshot.load();
         let are_same = Arc::ptr_eq(&before.places, &now.places);
@@ -90,8 +92,8 @@ impl<D> Task<D> {
         }
     }
 
-    /// Log text with the number of a backend's servers that operators have taken out; empty for
-    /// none.
+    /// Log text with the number of a backend's servers that operators have taken out of service;
+    /// empty if there are none.
     fn taken_out(&self, backend: &str) -> String {
         let snapshot = self.snapshot.load();
         let mut pools = snapshot.frontends.iter().flat_map(|frontend| frontend.pools());

@@ -1,4 +1,4 @@
-//! Reading of the configuration file, and the requests that wait for it.
+//! Reading of the configuration file, and the reload requests that wait for it.
 
 use log::info;
 use tokio::sync::oneshot;
@@ -7,21 +7,21 @@ use super::ConfigFile;
 use super::requests::{Answer, Outcome};
 use convey_config::{LoadError, Loaded, files};
 
-/// Reading of the file in a thread of its own: the disk may be slow, or the file long.
+/// Reading of the file in a separate thread, because the disk may be slow or the file long.
 #[derive(Default)]
 pub struct Reading {
     loaded: Option<oneshot::Receiver<Result<Loaded, LoadError>>>,
-    /// Whether another reload was requested since the reading began.
+    /// Whether a further reload was requested since the reading began.
     again: bool,
-    /// Requests that wait for the current reading, and for the next one.
+    /// Requests that wait for the current reading, and requests that wait for the next one.
     waiting: Vec<Answer>,
     waiting_for_next: Vec<Answer>,
-    /// Whether the file's contents may not be applied yet.
+    /// Whether the file still has to be read or applied.
     is_pending: bool,
 }
 
 impl Reading {
-    /// Begins to read the file, or to read it again after the current reading.
+    /// Begins to read the file. If a reading is under way, the file is read again afterwards.
     pub(super) fn begin(&mut self, file: &ConfigFile) {
         if self.loaded.is_some() {
             if std::mem::replace(&mut self.again, true) {
@@ -35,10 +35,10 @@ impl Reading {
         self.loaded = Some(files::begin_aside(move || file.load()));
     }
 
-    /// Like [`Reading::begin`]. `answer` gets the outcome once a file read from now on was applied
-    /// or refused.
+    /// Like [`Reading::begin`]. `answer` receives the outcome after a file that was read from now
+    /// on is applied or refused.
     pub(super) fn begin_for(&mut self, answer: Answer, file: &ConfigFile) {
-        // Drops the requests whose requester has gone away.
+        // Drops requests whose requester is gone.
         self.waiting_for_next.retain(|answer| !answer.is_closed());
         self.waiting_for_next.push(answer);
         self.begin(file);
@@ -51,15 +51,15 @@ impl Reading {
         }
     }
 
-    /// Remembers to read the file later; [`Reading::resume`] begins.
+    /// Marks the file as to be read later, by [`Reading::resume`].
     pub(super) fn hold(&mut self, file: &ConfigFile) {
         if !std::mem::replace(&mut self.is_pending, true) {
             info!("{} will be read once the upgrade has ended", file.path.display());
         }
     }
 
-    /// Aborts the reading, answers all requests that wait, and leaves it to [`Reading::resume`] to
-    /// read the file again.
+    /// Aborts the reading, and answers all waiting requests. [`Reading::resume`] then reads the
+    /// file again.
     pub(super) fn interrupt(&mut self, outcome: &Outcome) {
         (self.loaded, self.again) = (None, false);
         self.answer(outcome);
@@ -68,15 +68,15 @@ impl Reading {
         }
     }
 
-    /// Begins again if the task was interrupted before the file was applied.
+    /// Begins to read the file if a held or interrupted reading is pending.
     pub(super) fn resume(&mut self, file: &ConfigFile) {
         if self.is_pending && self.loaded.is_none() {
             self.begin(file);
         }
     }
 
-    /// Ends the current reading: the file was applied or refused. Begins again if a reload was
-    /// requested meanwhile. Returns whether it has begun.
+    /// Ends the current reading after the file was applied or refused. Begins the next reading if a
+    /// reload was requested since. Returns whether a reading has begun.
     pub(super) fn begin_again(&mut self, file: &ConfigFile) -> bool {
         self.is_pending = false;
         let again = std::mem::take(&mut self.again);
@@ -86,7 +86,7 @@ impl Reading {
         again
     }
 
-    /// Waits until the file has been read; forever if no reading is under way.
+    /// Waits until the file has been read. Waits forever if no reading is under way.
     pub(super) async fn end(&mut self) -> Result<Loaded, LoadError> {
         let Some(loaded) = &mut self.loaded else { return std::future::pending().await };
         let loaded = loaded.await;

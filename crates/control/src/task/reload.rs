@@ -9,14 +9,14 @@ use crate::EventLevel::{Error, Info, Warn};
 use convey_config::{self as config, Diff, LoadError, Loaded};
 
 impl<D: DataPath> Task<D> {
-    /// Notifies the service manager of a reload, unless the process is stopping.
+    /// Notifies the service manager that a reload begins, unless the process is stopping.
     pub(super) fn notify_reload(&self) {
         if !self.state.is_stopping() {
             self.supervisor.reload_begins();
         }
     }
 
-    /// Applies the file that was read. If it has a problem, the running configuration stays.
+    /// Applies a file that was read. If the file has a problem, the running configuration stays.
     pub(super) async fn reload(&mut self, loaded: Result<Loaded, LoadError>) -> Outcome {
         let file = self.file.path.display().to_string();
         let diff = match self.try_reload(loaded).await {
@@ -44,8 +44,8 @@ impl<D: DataPath> Task<D> {
         Ok(Done::Reloaded(diff))
     }
 
-    /// Applies the file's changes that need no restart; the next reload is compared with the
-    /// applied configuration. Returns the changes, or a line for each problem.
+    /// Applies the changes of a file that need no restart. The next reload is compared with the
+    /// applied configuration. Returns the changes, or one line for each problem.
     async fn try_reload(&mut self, loaded: Result<Loaded, LoadError>) -> Result<Diff, Vec<String>> {
         if self.state.config().is_none() {
             return Ok(Diff::default());

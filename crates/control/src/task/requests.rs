@@ -1,4 +1,4 @@
-//! Requests of operators at run time: see [`OperatorRequest`].
+//! Requests of operators at run time (see [`OperatorRequest`]).
 
 use tokio::sync::oneshot;
 
@@ -11,26 +11,26 @@ use convey_model::{AddedServer, LogLevel, Overlay, OverlayValue, SaidLogLevel, T
 /// Request of an operator to the control task.
 #[derive(Debug)]
 pub struct OperatorRequest {
-    /// Subject of the request.
+    /// Change or action that the operator requests.
     pub what: Requested,
-    /// Operator who made the request, as log lines name them.
+    /// Name of the operator who made the request, for log lines.
     pub by: String,
-    /// Receives the outcome. The requester may drop the other end.
+    /// Sender of the outcome. The requester may have dropped the receiver.
     pub answer: Answer,
 }
 
-/// The subject of a request.
+/// Change or action that an operator requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Requested {
-    /// Set the state or the weight of a target; overrides the file.
+    /// Set the state or the weight of a target, which overrides the file.
     Set(Target, OverlayValue),
-    /// Take back the overrides of this target, or all overrides if there is no target.
+    /// Remove the overrides of this target; with `None`, all overrides.
     Reset(Option<Target>),
-    /// Add a server that the file does not have.
+    /// Add a server that is not in the file.
     Add(Target, AddedServer),
     /// Remove a server.
     Remove(Target),
-    /// Set the log level; `None`: the level of the command line and the file.
+    /// Set the log level; `None`: the level of the command line and the file applies again.
     LogLevel(Option<LogLevel>),
     /// Reload the configuration file.
     Reload,
@@ -42,22 +42,22 @@ pub(super) type Answer = oneshot::Sender<Outcome>;
 /// Outcome of a request.
 pub type Outcome = Result<Done, RequestRefusal>;
 
-/// A request that was granted.
+/// Result of a request that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
     /// The change was applied.
     Set {
-        /// False if it was in effect already.
+        /// Whether the request changed anything; false if the value was set already.
         has_changed: bool,
     },
     /// The server was added.
     Added {
-        /// False if the target had an override already.
+        /// Whether the target is new; false if the target had an override already.
         is_new: bool,
         /// Operator-facing warnings about the server.
         warnings: Vec<String>,
     },
-    /// Overrides that were taken back, and the log level, if it was taken back too.
+    /// Removed overrides, and the removed log level, if an operator had set one.
     Reset(Vec<Overlay>, Option<SaidLogLevel>),
     /// Differences between the old and the new file.
     Reloaded(Diff),
@@ -72,10 +72,10 @@ pub enum RequestRefusal {
     /// The request is invalid, or a limit is reached; operator-facing message.
     #[error("{0}")]
     Refused(String),
-    /// The request can be repeated later; operator-facing message.
+    /// The request may succeed later; operator-facing message.
     #[error("{0}")]
     Later(String),
-    /// Problems in the file, a line for each.
+    /// Problems in the file, one line each.
     #[error("{}", .0.join("; "))]
     Invalid(Vec<String>),
 }
@@ -89,7 +89,7 @@ impl From<Unsteerable> for RequestRefusal {
     }
 }
 
-/// Noun phrase for an overlay's value, for log lines.
+/// Value of an overlay as a noun phrase, for log lines.
 pub(super) fn as_noun(value: &OverlayValue) -> String {
     match value {
         OverlayValue::State(state) => format!("the state {}", state.name()),
@@ -100,8 +100,8 @@ pub(super) fn as_noun(value: &OverlayValue) -> String {
 }
 
 impl<D: DataPath> Task<D> {
-    /// Refusal of a request that changes the state while a new process takes the state over or has
-    /// it.
+    /// Refusal of a request that changes the state, while a new process takes over the state or
+    /// after it has taken over.
     pub(super) fn while_another_has_the_state(&self) -> RequestRefusal {
         let why = match self.state.is_stopping() {
             true => "another process serves now",
@@ -110,11 +110,12 @@ impl<D: DataPath> Task<D> {
         RequestRefusal::Later(why.to_owned())
     }
 
-    /// Runs a request, or starts the reload that sends the outcome later.
+    /// Runs a request. A reload only begins here, and sends its outcome later.
     pub(super) async fn on_request(&mut self, request: OperatorRequest, reading: &mut Reading) {
         let OperatorRequest { what, by, answer } = request;
         let outcome = match what {
-            // The new process reads the file itself and has already received the rest of the state.
+            // The new process reads the file itself, and has already received the rest of the
+            // state.
             _ if self.handing_over => Err(self.while_another_has_the_state()),
             Requested::Reload => {
                 self.log_event(EventKind::Operator, Info, &format!("reload requested by {by}"));

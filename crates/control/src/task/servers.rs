@@ -1,4 +1,4 @@
-//! Servers that operators add and remove at run time, on top of the file.
+//! Servers that operators add and remove at run time, in addition to the file.
 
 use log::warn;
 
@@ -10,14 +10,14 @@ use crate::{own_addresses, own_addresses_for};
 use convey_config::{Config, HostNetwork, Loaded, Problem, ServerChange};
 use convey_model::{AddedServer, Mode, Overlay, OverlayValue, Target};
 
-/// How many times a file is tried without the conflicting servers, before it is tried without any
-/// added or removed server.
+/// Maximum number of attempts to apply a file without the conflicting servers. Then the file is
+/// applied without any added or removed server.
 const MAX_TRIES: usize = 8;
 
 impl<D: DataPath> Task<D> {
     /// Applies a loaded file, with the servers that operators have added and without the servers
-    /// that they have removed. Changes that conflict with the file have no effect. On error nothing
-    /// changes.
+    /// that they have removed. Changes by operators that conflict with the file have no effect. On
+    /// error, nothing changes.
     ///
     /// # Errors
     /// The configuration cannot be applied, for example because an address is in use.
@@ -90,7 +90,7 @@ impl<D: DataPath> Task<D> {
         Ok(Done::Set { has_changed: true })
     }
 
-    /// Applies the remaining overlays after others were taken back.
+    /// Applies the configuration again, after the overlays `gone` were removed.
     pub(super) async fn run_without(&mut self, gone: &[Overlay]) {
         let is_presence =
             |overlay: &Overlay| matches!(overlay.value, OverlayValue::Added(_) | OverlayValue::Removed);
@@ -103,6 +103,8 @@ impl<D: DataPath> Task<D> {
         }
     }
 
+    /// Checks a target that an operator adds, and returns the name of the server.
+    ///
     /// # Errors
     /// The file has this server, the backend does not exist, or the name is invalid.
     fn name_to_add(&self, target: &Target) -> Result<String, RequestRefusal> {
@@ -131,7 +133,7 @@ impl<D: DataPath> Task<D> {
         })
     }
 
-    /// Applies the file with all overlays. Returns warnings about this server.
+    /// Applies the file with all overlays. Returns warnings about the server of the target.
     async fn run_with_presence(
         &mut self,
         target: &Target,
@@ -149,7 +151,7 @@ impl<D: DataPath> Task<D> {
         Ok(odd.into_iter().filter(|problem| problem.key == key).map(|problem| problem.message).collect())
     }
 
-    /// Configuration of a file with the overlays that do not conflict with it.
+    /// Configuration of a file with all overlays that do not conflict with it.
     fn with_servers(&mut self, loaded: &Loaded) -> Result<Config, ConfigRefusal> {
         let all: Vec<Overlay> = self.state.overlays().presence().cloned().collect();
         let mut in_force: Vec<bool> = vec![true; all.len()];
@@ -185,7 +187,7 @@ impl<D: DataPath> Task<D> {
         Ok(loaded.config.clone())
     }
 
-    /// Runs a check against the current network of this host.
+    /// Runs a check that depends on the current network of this host.
     pub(super) fn on_host<T>(
         &self,
         config: &Config,
@@ -193,7 +195,8 @@ impl<D: DataPath> Task<D> {
     ) -> Result<T, ConfigRefusal> {
         let next_hops = self.state.network();
         let hop_to = |ip| next_hops.hop_to(ip);
-        // Without packet modes, convey has already logged at the start that addresses are unknown.
+        // Without packet modes, convey has already logged at the start that its addresses are
+        // unknown.
         let packet_modes = config.frontends_where(Mode::forwards_packets).next().is_some();
         let (own, _) =
             own_addresses_for(packet_modes, own_addresses()).map_err(ConfigRefusal::OwnAddresses)?;
@@ -225,7 +228,7 @@ fn only_address(target: &Target) -> RequestRefusal {
     ))
 }
 
-/// Limit for the name of an added server, in bytes.
+/// Maximum length of an added server's name, in bytes.
 const MAX_NAME: usize = 255;
 
 fn changes<'a>(presence: impl Iterator<Item = &'a Overlay>) -> Vec<ServerChange<'a>> {
@@ -240,7 +243,7 @@ fn changes<'a>(presence: impl Iterator<Item = &'a Overlay>) -> Vec<ServerChange<
     presence.map(change).collect()
 }
 
-/// Message of the problem that an added server causes, if any.
+/// Message of the problem that an added server causes; `None`: it causes no problem.
 fn blame(loaded: &Loaded, overlay: &Overlay, problems: &[Problem]) -> Option<String> {
     let key = loaded.key_of_server(&overlay.target.backend, overlay.target.server.as_deref()?);
     Some(problems.iter().find(|problem| problem.key == key)?.message.clone())

@@ -1,5 +1,5 @@
-//! Host names, discovery sources, and this host's addresses, which the configured servers depend
-//! on.
+//! Host names, discovery sources and this host's addresses, on which the servers of backends
+//! depend.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::Task;
 use crate::{NameQuestion, own_addresses};
 use convey_config::{Config, LeftOut};
 
-/// How long a start or a reload waits for the lookups of new names: longer than name servers
-/// usually take, and short enough for an operator.
+/// Time for which a start or a reload waits for lookups of new names. It is longer than name
+/// servers usually take, and short enough for an operator.
 const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 
 impl<D> Task<D> {
-    /// Ends all lookups and watches. Their last results stay.
+    /// Ends all lookups and watches. Their last results are kept.
     pub fn end_sources(&self) {
         self.names.end();
         self.discovery.end();
@@ -29,8 +29,8 @@ impl<D> Task<D> {
     }
 
     /// Waits for the names and sources that are new in `config`, so that their servers are
-    /// available from the start. After a timeout, the configuration starts without the missing
-    /// ones.
+    /// available from the start. After a timeout, the configuration starts without the servers of
+    /// the missing ones.
     pub(super) async fn await_first_lookup(&self, config: &Config) {
         let (hosts, sources) = (self.state.unknown_names(config), self.state.unknown_sources(config));
         let names = NameQuestion::all(config).into_iter().filter(|name| hosts.contains(&name.host)).collect();
@@ -40,7 +40,7 @@ impl<D> Task<D> {
         let _ = tokio::time::timeout(FIRST_LOOKUP, all).await;
     }
 
-    /// Applies lookups and reports of the next configuration.
+    /// Applies the lookups and reports that the next configuration needs.
     pub(super) fn learn_sources(&mut self, config: &Config) {
         let now = (self.now)();
         for (_, lookup) in self.names.take() {
@@ -80,7 +80,7 @@ impl<D> Task<D> {
         self.schedule.set(self.state.probes());
     }
 
-    /// Updates the addresses of this host. On error, the last ones stay.
+    /// Reads the addresses of this host again. On error, the last addresses stay.
     pub(super) fn look_at_own_addresses(&mut self) {
         let Ok(addresses) = own_addresses() else { return };
         let left_out_before = self.state.left_out().clone();
@@ -90,8 +90,8 @@ impl<D> Task<D> {
         }
     }
 
-    /// Logs new addresses of host names that are left out because a server there would be one of
-    /// the frontends.
+    /// Logs addresses of host names that were left out since `before`, because a server at the
+    /// address would be one of the frontends.
     pub(super) fn log_left_out(&mut self, before: &BTreeSet<LeftOut>) {
         let new = self.state.left_out().difference(before);
         self.digest.left_out.take(new, (self.now)()).iter().for_each(|line| warn!("{line}"));

@@ -1,10 +1,10 @@
-//! A control task that its data path blocks.
+//! Control task, also with a data path that never finishes.
 
 use tokio::sync::Notify;
 
 use super::*;
 
-/// Data path that applies the first configuration, and never finishes the second one.
+/// Data path that applies the first configuration, and hangs in the second one.
 #[derive(Default)]
 struct Hangs {
     configured: bool,
@@ -33,7 +33,7 @@ impl DataPath for Hangs {
     fn on_snapshot(&mut self, _: &Snapshot) {}
 }
 
-/// Supervisor that wants a heartbeat every 10 ms.
+/// Supervisor that requests a heartbeat every 10 ms.
 struct Beats(Arc<Notify>);
 
 impl Supervisor for Beats {
@@ -83,7 +83,7 @@ impl DataPath for Listens {
     fn on_snapshot(&mut self, _: &Snapshot) {}
 }
 
-/// A task that runs `config(1)`, with the other ends of its channels.
+/// Control task that runs `config(1)`, with the other ends of its channels.
 struct Scene<D> {
     task: Task<D>,
     events: ControlEvents<D>,
@@ -132,7 +132,7 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
     let Scene { task, events, file, reload, beats, .. } = &mut Scene::of(Hangs::default()).await;
     let until_silence = async {
         let mut changed = false;
-        // Thirty times the heartbeat of a live task.
+        // The timeout is thirty times the heartbeat interval of a live task.
         while tokio::time::timeout(Duration::from_millis(300), beats.notified()).await.is_ok() {
             if !std::mem::replace(&mut changed, true) {
                 std::fs::write(&file.path, config(2)).unwrap();
@@ -156,7 +156,8 @@ async fn file_that_is_saved_during_an_upgrade_is_reloaded_after_it() {
     let scenario = async {
         let begin: Call<_> = Box::new(|task| task.set_handing_over(true));
         assert!(calls.send(begin).await.is_ok());
-        // The channel has one slot: the first call is done when the second one is in it.
+        // The channel has one slot. So the first call has run once the second call is in the
+        // channel.
         let (reached, done) = tokio::sync::oneshot::channel();
         let second: Call<_> = Box::new(move |_| reached.send(()).unwrap());
         assert!(calls.send(second).await.is_ok());
@@ -181,7 +182,7 @@ async fn reloads_that_wait_when_a_handover_begins_are_refused_for_now() {
     let (prepared, _listens) = mpsc::unbounded_channel();
     let Scene { task, events, .. } = &mut Scene::of(Listens(prepared)).await;
     let reading = &mut events.reading;
-    // One waits for the file that is being read, and one for the next reading.
+    // The first request waits for the current reading, the second one for the next reading.
     let mut answers = Vec::new();
     for by in ["root", "user 7"] {
         let (answer, answered) = tokio::sync::oneshot::channel();
@@ -195,7 +196,7 @@ async fn reloads_that_wait_when_a_handover_begins_are_refused_for_now() {
         let why = "an upgrade is under way: try again once it has ended".to_owned();
         assert_eq!(refusal, Some(RequestRefusal::Later(why)));
     }
-    // The file is read again once the upgrade has failed.
+    // The file is read again after the upgrade has failed.
     task.on_call(Box::new(|task| task.set_handing_over(false)), reading);
     let read = tokio::time::timeout(Duration::from_secs(20), reading.end()).await;
     assert!(read.unwrap().is_ok());

@@ -1,4 +1,4 @@
-//! A reload of a configuration leads to the same state as a fresh start with it.
+//! A reload of a configuration leads to the same state as a fresh start with the configuration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ const KINDS: [&str; 4] =
     ["kind = 'none'", "kind = 'tcp'", "kind = 'http', path = '/a'", "kind = 'http', path = '/b'"];
 const ALGORITHMS: [&str; 4] = ["ring", "maglev", "round_robin", "least_connections"];
 
-/// A generated configuration.
+/// Generated configuration.
 #[derive(Debug, Clone)]
 struct Choices {
     /// Weight of each server; `None`: the configuration does not have the server.
@@ -86,7 +86,7 @@ impl Choices {
         if self.allow_local { lookup } else { lookup.without_local() }
     }
 
-    /// Whether a server passes the check, depending on the check's kind.
+    /// Whether a server passes the check. `truths` has a bit for each server and kind of check.
     fn passes(&self, server: &ServerKey, truths: u64) -> bool {
         let last = match server.addr.ip() {
             IpAddr::V4(ip) => ip.octets()[2] * 4 + ip.octets()[3],
@@ -95,7 +95,8 @@ impl Choices {
         truths >> ((u32::from(last) * 4 + self.kind as u32) % 64) & 1 == 1
     }
 
-    /// Applies the configuration, looks the name up, and probes each server this many times.
+    /// Applies the configuration, applies a lookup of the name, and probes each server `probes`
+    /// times.
     fn run(&self, state: &mut ControlState, probes: u32, truths: u64, now: Timestamp) {
         state.configure(self.config(), now);
         state.on_lookup(self.lookup(), now);

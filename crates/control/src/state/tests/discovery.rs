@@ -16,7 +16,8 @@ fn discovered(servers: Vec<ServerConfig>) -> Config {
     config
 }
 
-/// Report with pods, by the last number of their address; a negative number drains the pod.
+/// Report with pods, given by the last number of their address. A negative number means a draining
+/// pod.
 fn says(pods: &[i16]) -> DiscoveryState {
     let server = |pod: &i16| DiscoveredServer {
         name: format!("web-{}", pod.abs()),
@@ -127,7 +128,7 @@ fn while_a_source_cannot_be_asked_its_servers_stay() {
 }
 
 impl ControlState {
-    /// Key of a pod's server.
+    /// Key of the server of a pod.
     fn probed_or_not(&self, pod: &str) -> ServerKey {
         self.servers.iter().find(|(key, _)| key.server == pod).unwrap().0.clone()
     }

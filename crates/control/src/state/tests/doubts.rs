@@ -1,9 +1,9 @@
-//! Clients' failures, and the probe that confirms them.
+//! Failures of clients, and the probe that confirms them.
 
 use super::*;
 use convey_model::OutlierDetection;
 
-/// A backend of two servers whose check takes half a second, and the first one's key.
+/// Backend with two servers whose check takes half a second, and the key of the first server.
 fn checked(kind: ProbeKind) -> (ControlState, ServerKey) {
     let mut config = two_servers();
     config.backends[0].health_check =
@@ -14,7 +14,7 @@ fn checked(kind: ProbeKind) -> (ControlState, ServerKey) {
     (state, a)
 }
 
-/// Reports this many consecutive failures of clients. Returns the number of confirming probes.
+/// Reports `in_a_row` consecutive failures of clients. Returns the number of confirming probes.
 fn fail(
     state: &mut ControlState,
     server: &ServerKey,
@@ -126,7 +126,7 @@ fn forgeable_refusals_eject_a_server_only_with_a_refused_probe() {
         }
         assert_eq!(probes, 9);
         assert!(state.take_update().is_none());
-        // The server is killed: the next refusal starts a probe, and the server is out at once.
+        // The server is killed. The next refusal starts a probe, and the probe ejects the server.
         state.on_connect_failures(&failures, at(9_000));
         let [doubt] = &state.take_doubts()[..] else { panic!("one probe") };
         state.on_outcome(confirmed(doubt, Finding::Failure), at(9_001));
@@ -165,7 +165,7 @@ fn server_without_a_port_is_confirmed_at_its_health_check_port() {
     }
 }
 
-/// Healthy servers refuse clients that connect to closed ports.
+/// Healthy servers also refuse clients that connect to closed ports.
 #[test]
 fn refusals_of_closed_ports_take_out_no_server_that_keeps_clients_ports() {
     for protocol in [Protocol::Tcp, Protocol::Udp] {

@@ -5,7 +5,7 @@ use convey_model::Algorithm;
 
 const AT: fn(u64) -> Timestamp = |seconds| Timestamp(seconds * SECOND.as_nanos() as u64);
 
-/// A configuration in passthrough mode with a drain timeout of ten seconds.
+/// Configuration in passthrough mode with a drain timeout of ten seconds.
 fn patient(servers: Vec<ServerConfig>) -> Config {
     let mut patient = config(servers);
     patient.timeouts.drain = 10 * SECOND;

@@ -17,7 +17,7 @@ fn http(snapshot: &Snapshot) -> &HttpFrontend {
     snapshot.frontends[0].http.as_ref().expect("it is in mode http")
 }
 
-/// Pool that a path is forwarded to.
+/// Pool that requests to a path are forwarded to.
 fn pool_of(snapshot: &Snapshot, path: &str) -> Option<Arc<Pool>> {
     match &http(snapshot).route(ClientScheme::Http, b"any.example", path.as_bytes())?.action {
         HttpAction::Forward(pool) => Some(pool.clone()),

@@ -35,12 +35,12 @@ fn failed() -> Lookup {
     Lookup { v4: failed(), v6: failed(), ..found(&[]) }
 }
 
-/// Applies a lookup. Returns the snapshot that results, if any.
+/// Applies a lookup. Returns the snapshot that results; `None`: nothing changed.
 fn answer(state: &mut ControlState, lookup: Lookup) -> Option<Arc<Snapshot>> {
     answer_after(state, lookup, 0)
 }
 
-/// Like [`answer`], after this many minutes.
+/// Like [`answer`], `minutes` after the start.
 fn answer_after(state: &mut ControlState, lookup: Lookup, minutes: usize) -> Option<Arc<Snapshot>> {
     state.on_lookup(lookup, Timestamp(0).after(60 * SECOND * minutes as u32));
     state.take_update().map(|(snapshot, _)| snapshot)
@@ -142,11 +142,11 @@ fn an_address_that_leads_back_to_the_frontend_is_no_server() {
     assert_eq!(state.left_out().len(), 1);
 }
 
-/// Duration of an ejection.
+/// Time for which a server is ejected.
 const EJECTED: Duration = Duration::from_secs(200);
 
-/// Adds a server of [`HOST`], runs `before` on it, leaves it out of this many answers, one per
-/// minute, and adds it again.
+/// Adds a server of [`HOST`], and runs `before` on it. Then leaves the server out of `answers`
+/// answers, one per minute, and adds it again.
 fn come_back(
     answers: usize,
     before: impl Fn(&mut ControlState, &ServerKey, Timestamp),

@@ -1,5 +1,5 @@
-//! Several balancers with one configuration: whatever their history, they choose the same server
-//! for a flow.
+//! Several balancers with the same configuration choose the same server for a flow, no matter which
+//! history they have.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,16 @@ use super::*;
 
 const SERVERS: usize = 8;
 
-/// History of a node before it gets the common configuration: outcomes of its probes, a reload, and
-/// times.
+/// History of a node before it gets the common configuration: its start, probes and a reload.
 #[derive(Debug, Clone)]
 struct Past {
-    /// Index of the first server in its file; the others follow in order.
+    /// Index of the first server in the node's first file. The other servers follow in order.
     first: usize,
-    /// Number of servers at its start.
+    /// Number of servers in the node's first file.
     began_with: usize,
-    /// Servers that answered or failed before.
+    /// Outcomes of probes before the common configuration: a server, and whether it answered.
     probes: Vec<(Index, bool)>,
-    /// Time of its start, in seconds.
+    /// Time of the node's start, in seconds.
     begun: u64,
 }
 
@@ -35,7 +34,7 @@ fn pasts() -> impl Strategy<Value = Past> {
     })
 }
 
-/// Servers of different weights, from `first` on.
+/// Servers of different weights, in order, starting with server `first`.
 fn servers(first: usize) -> Vec<ServerConfig> {
     let mut servers: Vec<ServerConfig> = (0..SERVERS)
         .map(|number| {
@@ -48,7 +47,7 @@ fn servers(first: usize) -> Vec<ServerConfig> {
     servers
 }
 
-/// A node that ends with the servers of `up` up, and the others down.
+/// Node with a history, after probes have found the servers of `up` up and the other servers down.
 fn node(algorithm: Algorithm, past: &Past, up: &[bool]) -> Arc<Snapshot> {
     let with = |servers| {
         let mut config = config(servers);
@@ -75,7 +74,7 @@ fn node(algorithm: Algorithm, past: &Past, up: &[bool]) -> Arc<Snapshot> {
     state.configure(all, tick())
 }
 
-/// Chosen server of each of 200 clients.
+/// Server that each of 200 clients gets.
 fn choices(snapshot: &Snapshot) -> BTreeMap<SocketAddr, Option<String>> {
     let vip: SocketAddr = VIP.parse().unwrap();
     let pool = &snapshot.listener(&Endpoint::tcp(vip)).unwrap().pool;

@@ -1,12 +1,13 @@
-//! Ejections after clients' failures, and the return of servers.
+//! Ejections after failures of clients, and the return of servers.
 
 use super::*;
 use convey_model::{Algorithm, OutlierDetection};
 
-/// Names of servers, from `a` on.
+/// Names of the servers, in order.
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-/// This many servers without probes; two failures in a row eject a server for 30 seconds.
+/// Configuration with this many servers and no probes. Two consecutive failures eject a server for
+/// 30 seconds.
 fn judged(servers: usize) -> Config {
     let addr = |n: usize| format!("10.0.0.{}:80", n + 2);
     let mut config = config((0..servers).map(|n| server(NAMES[n], &addr(n))).collect());
@@ -20,7 +21,8 @@ fn at(seconds: f64) -> Timestamp {
     Timestamp(0).after(Duration::from_secs_f64(seconds))
 }
 
-/// Lets clients fail at this server of the first backend until it counts as failing.
+/// Reports failures of clients at this server of the first backend until the server counts as
+/// failing.
 fn fail(state: &mut ControlState, server: usize, now: Timestamp) {
     let server = key_of(state.config().unwrap(), server);
     let error = "reset before an answer".into();
@@ -36,7 +38,8 @@ fn ejected(snapshot: &Snapshot) -> Vec<&str> {
     ejected.map(|server| server.config.name.as_str()).collect()
 }
 
-/// Number of connections that each server gets, of a thousand that come and go.
+/// Number of connections that each server gets, out of 1,000 connections of which each is closed
+/// before the next.
 fn shares(snapshot: &Snapshot) -> Vec<usize> {
     let (vip, pool) = (VIP.parse().unwrap(), &snapshot.pools[0]);
     let mut shares = vec![0; pool.servers.len()];
@@ -166,7 +169,7 @@ fn a_reload_leaves_ejected_servers_out_unless_it_ends_outlier_detection() {
     assert_eq!(state.due(), None);
 }
 
-/// Two servers with this algorithm and a slow start of ten seconds; one failed probe takes a server
+/// Two servers with this algorithm and a slow start of ten seconds. One failed probe takes a server
 /// down.
 fn slow(algorithm: Algorithm) -> Config {
     let mut config = two_servers();
@@ -174,7 +177,7 @@ fn slow(algorithm: Algorithm) -> Config {
     config
 }
 
-/// Takes a server down and up again at second 100.
+/// Takes a server down, and brings it up again at second 100.
 fn bounce(state: &mut ControlState, server: &ServerKey) -> Arc<Snapshot> {
     state.on_probe(server, false, "refused".into(), at(90.0));
     state.take_update();
@@ -199,7 +202,7 @@ fn returned_server_gets_a_growing_share_in_slow_start() {
         }
         assert_eq!(seen.len(), 20, "{algorithm:?}: {seen:?}");
         for &(millis, share) in &seen {
-            // At p percent, the server has p of p + 100 parts.
+            // At `p` percent, the server gets `p` of `p + 100` parts.
             let percent = (millis as f64 / 100.0).max(5.0);
             let expected = 1000.0 * percent / (percent + 100.0);
             let tolerance = if algorithm == Algorithm::RoundRobin { 15.0 } else { 60.0 };

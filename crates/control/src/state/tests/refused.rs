@@ -1,17 +1,17 @@
-//! Servers that packet modes must not send to.
+//! Servers to which packet modes must not send.
 
 use super::*;
 use convey_model::{Interface, NetworkTables, Route, RouteHop};
 
 const WHY: &str = "packets to it leave by wg0, which carries no Ethernet frames";
 
-/// Network in which server a is behind Ethernet, and server b behind Ethernet or behind an
-/// interface without it.
+/// Network in which server a is behind Ethernet. Server b is behind Ethernet, or behind an
+/// interface without Ethernet.
 fn network(before: &NextHops, b_has_ethernet: bool) -> NextHops {
     network_by(before, if b_has_ethernet { 2 } else { 3 })
 }
 
-/// Network that sends packets to server b by this interface: `wg0` is 3, `wg1` is 4.
+/// Network in which packets to server b leave through this interface: `wg0` is 3, `wg1` is 4.
 fn network_by(before: &NextHops, to_b: u32) -> NextHops {
     let eth = model::fixture::interface(2, &["10.0.0.1"]);
     let wireguard = |index, name: &str| Interface {
@@ -28,7 +28,7 @@ fn network_by(before: &NextHops, to_b: u32) -> NextHops {
     })
 }
 
-/// The changes of health since the last update, each with its reason.
+/// Changes of health since the last update, each with its reason.
 fn transitions(state: &mut ControlState) -> Vec<(HealthTransition, String)> {
     let changes = state.take_update().map(|(_, changes)| changes).unwrap_or_default();
     changes.into_iter().map(|change| (change.change, change.reason)).collect()
@@ -54,7 +54,7 @@ fn server_behind_an_interface_without_ethernet_is_down_with_its_reason() {
     assert_eq!(changes.len(), 1);
     assert!(changes[0].server == b && changes[0].change == HealthTransition::Down);
 
-    // Probes follow the kernel's routes, and do not change the refusal.
+    // Probes take the kernel's routes, so their outcomes do not change the refusal.
     for (success, reason) in [(false, "timed out"), (false, "connect refused"), (true, "connected")] {
         state.on_probe(&b, success, reason.into(), Timestamp(2));
         assert_eq!(transitions(&mut state), [], "{reason}");

@@ -1,5 +1,5 @@
-//! Sharing between snapshots: the cost of a change depends on its size, not on the size of the
-//! configuration.
+//! Sharing between snapshots: the cost of a change depends on the size of the change, not on the
+//! size of the configuration.
 
 use super::*;
 
