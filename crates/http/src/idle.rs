@@ -1,5 +1,5 @@
-//! Connections to servers that wait for the next request. Each thread has its own: a request never
-//! leaves its core.
+//! Pool of idle HTTP/1.1 connections to servers. Each thread has its own pool, because a request
+//! never leaves its core.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::RefCell;
@@ -12,13 +12,15 @@ use tokio::time::Instant;
 
 use convey_proxy::ServerStream;
 
-/// Most connections to one server that a thread keeps. At the limit, the oldest is evicted.
+/// Maximum number of idle connections to one server that a thread keeps. At the limit, the oldest
+/// is evicted.
 const MAX_OF_SERVER: usize = 256;
 
-/// Most idle connections that a thread keeps for all servers.
+/// Maximum number of idle connections that a thread keeps for all servers.
 const MAX: usize = 4_096;
 
-/// Maximum idle time of a connection. Servers close theirs after 5 (node) to 75 seconds (nginx).
+/// Maximum idle time of a connection. Servers close idle connections after 5 seconds (node) to 75
+/// seconds (nginx).
 const LIFETIME: Duration = Duration::from_secs(30);
 
 /// Key of a server's connections: server id, address, and number of the TLS settings.
@@ -41,12 +43,13 @@ struct IdleConnection {
     since: Instant,
 }
 
-/// Takes the newest idle connection to this server, if it has been idle for less than `most`.
+/// Takes the newest idle connection to this server. `None`: there is none, or it has been idle for
+/// `most` or longer.
 pub(crate) fn take(server: ServerPlace, most: Duration) -> Option<ServerStream> {
     IDLE.with_borrow_mut(|pool| pool.take(server, most))
 }
 
-/// Keeps an idle connection without outstanding responses.
+/// Puts a connection without outstanding responses into the pool.
 pub(crate) fn put(server: ServerPlace, stream: ServerStream) {
     IDLE.with_borrow_mut(|pool| pool.put(server, stream));
 }

@@ -1,4 +1,4 @@
-//! Orderly close of a client's connection.
+//! Lingering close of a client's connection, so that the client receives the last bytes.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -9,21 +9,22 @@ use convey_stream::ByteStream;
 use crate::buffer;
 use crate::time_limit::TimeLimit;
 
-/// How long convey still reads from a connection or stream that it has ended.
+/// Time for which convey still reads from a connection or stream that it has ended.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-/// Maximum number of bytes that convey still reads from such a connection: more than the buffers of
-/// both hosts hold by default. A client that sends more gets a reset.
+/// Maximum number of bytes that convey still reads from a connection that it has ended: more than
+/// the buffers of both hosts hold by default. A client that sends more gets a reset.
 const MAX_OF_CONNECTION: usize = 16 * 1024 * 1024;
 
-/// Like `MAX_OF_CONNECTION`, for a stream of HTTP/2, whose window is smaller.
+/// Maximum number of bytes that convey still reads from an HTTP/2 stream that it has ended. It is
+/// lower because a stream's window is smaller than the buffers of a connection.
 pub(crate) const MAX_OF_STREAM: usize = 256 * 1024;
 
-/// Reads before the thread's other connections get a turn.
+/// Number of reads before the thread's other connections get a turn.
 const TURNS: usize = 8;
 
-/// Closes the sending side, and reads on for a while so that the last bytes arrive. Otherwise, a
-/// client that still sends would get a reset, and might lose them.
+/// Closes the sending side, and continues to read for a while so that the last bytes arrive.
+/// Otherwise, a client that still sends would get a reset, and might lose these bytes.
 pub(crate) async fn close(client: &mut ByteStream, time_limit: &mut TimeLimit) {
     time_limit.renew(LINGER);
     let said = poll_fn(|cx| match client.poll_shutdown(cx) {

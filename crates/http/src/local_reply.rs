@@ -35,9 +35,9 @@ pub enum LocalReplyReason {
     RateLimit,
     /// The route is a redirect.
     Redirect,
-    /// An application's own service decided so.
+    /// A service of the application has decided to reply.
     Layer,
-    /// A certificate authority validates a name for which a certificate is ordered (ACME).
+    /// The request is a certificate authority's validation of a name (ACME).
     AcmeChallenge,
     /// No server of the backend is up.
     NoServer,
@@ -45,7 +45,7 @@ pub enum LocalReplyReason {
     ConnectFailed,
     /// This host has no local port left for a connection to a server.
     NoLocalPort,
-    /// Every server stayed at its limit.
+    /// Every server stayed at its limit until the timeout.
     QueueTimeout,
     /// The server reset the connection before it had answered.
     ServerReset,
@@ -157,9 +157,9 @@ pub(crate) struct AnswerTo<'a> {
     pub(crate) fields: &'a FieldRules,
     /// The operator's page for this reply.
     pub(crate) page: Option<&'a ErrorPage>,
-    /// The connection is closed after the reply.
+    /// Whether the connection is closed after the reply.
     pub(crate) closes: bool,
-    /// The request's method allows a body.
+    /// Whether the request's method allows a body in the reply.
     pub(crate) has_body: bool,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a client may be slower than the minimum rate.
+/// Time for which a client may be slower than the minimum rate.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Rate of a body, over the time in which convey waits for the client: a slow server does not count
@@ -44,8 +44,8 @@ impl BodyPace {
 mod tests {
     use super::*;
 
-    /// Second in which convey finds a client too slow that sends `bytes` a second. `is_awaited`:
-    /// convey waits for the client all the time; otherwise never.
+    /// Returns the second in which a client that sends `bytes` a second is found too slow.
+    /// `is_awaited`: convey waits for the client all the time; otherwise never.
     fn too_slow_after(bytes: u64, is_awaited: bool) -> Option<u64> {
         let (mut pace, began) = (BodyPace::new(NonZeroU32::new(100)), Instant::now());
         let at = |second| began + Duration::from_secs(second);

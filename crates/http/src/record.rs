@@ -22,7 +22,7 @@ const MAX_LOGGED: usize = 2_048;
 /// Record of a request in progress.
 #[derive(Debug)]
 pub(crate) struct RequestRecord {
-    /// Time at which its head was complete.
+    /// Time at which the request's head was complete.
     pub(crate) began: Instant,
     /// Whether the request is logged.
     is_logged: bool,
@@ -31,11 +31,11 @@ pub(crate) struct RequestRecord {
     status: Option<u16>,
     /// Reason for a local reply.
     answered: Option<LocalReplyReason>,
-    /// Whether a file was the response.
+    /// Whether the response is a file.
     is_file: bool,
     /// Reason for the end of the client's connection during the request.
     broken: Option<Counter>,
-    /// Time until a server accepted the connection; zero for a reused connection.
+    /// Time from the head of the request until there was a connection to a server, new or reused.
     connect: Option<Duration>,
     retries: u32,
     /// Backend, and the server that was tried last.
@@ -55,7 +55,7 @@ pub(crate) struct RequestRecord {
 impl RequestRecord {
     /// Begins the record of a request whose head has just arrived.
     ///
-    /// `version`: HTTP version, unless the head names one.
+    /// `version`: HTTP version; empty if the head contains it.
     pub(crate) fn begin(client: &ClientStream, version: &'static str) -> RequestRecord {
         RequestRecord {
             began: Instant::now(),
@@ -83,12 +83,12 @@ impl RequestRecord {
         self.named = named;
     }
 
-    /// Sets the route of a request that gets a local reply before it takes the route.
+    /// Sets the route of a request that gets a local reply before it is forwarded.
     pub(crate) fn is_answered_on_its_route(&mut self, route: Option<Arc<HttpRoute>>) {
         self.route = route;
     }
 
-    /// Sets the request and its route.
+    /// Sets the route of a request that is forwarded, and its trace.
     pub(crate) fn takes(&mut self, route: &Arc<HttpRoute>, request: &HttpRequest) {
         self.route = Some(route.clone());
         if self.is_logged {
@@ -106,7 +106,7 @@ impl RequestRecord {
         self.server = Some((backend, ServedBy { name, addr }));
     }
 
-    /// Notes that the server has accepted the connection, or had before.
+    /// Notes that there is a connection to the server, new or reused.
     pub(crate) fn connected(&mut self) {
         if self.is_logged {
             self.connect = Some(self.began.elapsed());
@@ -124,7 +124,7 @@ impl RequestRecord {
         self.bytes.1 += tx;
     }
 
-    /// Takes back client bytes that will be counted again.
+    /// Subtracts bytes of the client that will be counted again.
     pub(crate) fn took_back(&mut self, rx: u64) {
         self.bytes.0 = self.bytes.0.saturating_sub(rx);
     }
@@ -161,7 +161,7 @@ impl RequestRecord {
         self.answered = Some(reason);
     }
 
-    /// Notes that the client's connection ended before it had the whole response.
+    /// Notes that the client's connection ended before the client had the whole response.
     pub(crate) fn broke(&mut self, reason: Counter) {
         self.broken = Some(reason);
     }
@@ -174,8 +174,8 @@ impl RequestRecord {
         self.end(client, None);
     }
 
-    /// Ends the record: counts the request, and logs it if it is selected. `head` is `None` if it
-    /// never arrived whole.
+    /// Ends the record: counts the request, and logs it if it is selected. `head` is `None` if the
+    /// head never arrived completely.
     pub(crate) fn end(self, client: &ClientStream, head: Option<&RequestHead>) {
         let total = self.began.elapsed();
         self.count_for_route(total);

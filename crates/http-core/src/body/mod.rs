@@ -158,7 +158,7 @@ impl BodyReader {
         }
     }
 
-    /// Skips `len` bytes of the body, at most the number from [`BodyReader::opaque`]. Returns
+    /// Skips `len` bytes of the body, at most the number from `BodyReader::opaque`. Returns
     /// whether the body ends with these bytes.
     pub(crate) fn pass(&mut self, len: u64) -> bool {
         match &mut self.0 {

@@ -5,7 +5,7 @@
 //! forward from the exchange, and forwards them unchanged.
 //!
 //! Servers receive every request as HTTP/1.1. An HTTP/1.0 client cannot read chunks, so the caller
-//! removes their framing from the response ([`Exchange::removes_chunks`]).
+//! removes their framing from the response (`Exchange::removes_chunks`).
 
 #[cfg(test)]
 mod tests;

@@ -54,7 +54,7 @@ thread_local! {
 struct FileCache {
     small: BoundedCache<CString, KeptFile>,
     open: BoundedCache<CString, KeptFile>,
-    /// Seconds since the cache was created, counted by [`sweep`].
+    /// Seconds since the cache was created, counted by `sweep`.
     seconds: u64,
 }
 

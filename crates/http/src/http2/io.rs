@@ -24,7 +24,7 @@ use crate::record::RequestRecord;
 /// Maximum number of bytes of short frames that are written together: one TLS record.
 const GATHERED: usize = 16 * 1024;
 
-/// A longer write is not gathered: a copy would cost more than a system call.
+/// Number of bytes above which a write is not gathered: a copy would cost more than a system call.
 const LONG: usize = 4 * 1024;
 
 /// Connection for the HTTP/2 library, which gathers short frames into one write.
@@ -42,7 +42,8 @@ pub(super) struct Connection<T> {
     /// Frames that are not sent yet, from index `sent` on.
     gathered: Vec<u8>,
     sent: usize,
-    /// The last write was a DATA frame: the library flushes once more if no other frame follows.
+    /// Whether the last write was a DATA frame: the library flushes once more if no other frame
+    /// follows.
     flushes_again: bool,
 }
 
@@ -178,7 +179,7 @@ impl<T: HasStream> AsyncWrite for Connection<T> {
         if is_long || this.gathered.len() + len > GATHERED {
             ready!(this.poll_send(cx))?;
         }
-        // The data follows the head of its frame.
+        // A write of several slices is a DATA frame: its head and its data.
         this.flushes_again = !is_long && slices.len() > 1;
         if is_long {
             let n = ready!(this.stream.stream().poll_write_vectored(cx, slices))?;
@@ -198,7 +199,7 @@ impl<T: HasStream> AsyncWrite for Connection<T> {
         if this.gathered.len() >= GATHERED {
             ready!(this.poll_send(cx))?;
         }
-        // The library flushes after complete frames.
+        // The library flushes only after complete frames, so the updates can follow.
         this.filter.put_updates(&mut this.gathered);
         match mem::take(&mut this.flushes_again) {
             true => Poll::Ready(Ok(())),

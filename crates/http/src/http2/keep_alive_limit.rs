@@ -1,25 +1,26 @@
-//! Requests that a server takes on one connection.
+//! Estimate of the number of requests after which a server ends a connection.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a [`KeepAliveLimit`] is remembered: the server may be configured anew.
+/// Time after which a [`KeepAliveLimit`] is forgotten, because the server's configuration may have
+/// changed.
 const MEMORY: Duration = Duration::from_secs(300);
 
-/// Requests after which a server has ended a connection in order. If two connections end at one
-/// count, no further requests begin on others from there on: the server would refuse them. A single
-/// end may have another reason, such as a reload.
+/// Number of requests after which a server has gracefully ended a connection. If two connections in
+/// a row end at the same number, convey begins no further requests on a connection that has reached
+/// it: the server would refuse them. A single end may have another reason, such as a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeepAliveLimit {
     pub(super) requests: usize,
-    /// Connections that have ended there.
+    /// Number of connections in a row that have ended at this number of requests.
     ends: u32,
     seen: Instant,
 }
 
 impl KeepAliveLimit {
-    /// After a connection has ended at this count.
+    /// Returns the limit after a connection has ended at this number of requests.
     pub(super) fn after_end(before: Option<KeepAliveLimit>, requests: usize, now: Instant) -> KeepAliveLimit {
         let ends = before.filter(|before| before.requests == requests).map_or(0, |before| before.ends);
         KeepAliveLimit { requests, ends: ends.saturating_add(1), seen: now }

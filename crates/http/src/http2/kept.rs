@@ -1,4 +1,4 @@
-//! A connection to a server that speaks HTTP/2, and the places of streams on it.
+//! Connection to an HTTP/2 server, and the places of streams on it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,27 +17,28 @@ use super::servers::{self, StreamShare};
 use super::uploads::{Upload, UploadProgress, Uploads};
 use crate::idle::ServerPlace;
 
-/// Most streams at once on a connection; a server may allow less. With more, another connection is
-/// opened.
+/// Maximum number of concurrent streams on a connection; a server may allow fewer. For further
+/// streams, convey opens another connection.
 pub(super) const MAX_STREAMS: usize = 100;
 
-/// Requests of a connection, after which it takes no further ones. The library ends a connection
-/// after so many errors, and the streams of all clients with it.
+/// Maximum number of requests on a connection. Each request can cause an error, and after too many
+/// errors, the library ends a connection with the streams of all clients.
 pub(super) const MAX_REQUESTS: usize = 16_384;
 
 /// Stream limit that the library returns until the server's SETTINGS arrive.
 pub(super) const UNTOLD: usize = usize::MAX - 1;
 
-/// How long a connection without streams is kept.
+/// Time for which a connection without streams is kept.
 const LIFETIME: Duration = Duration::from_secs(30);
 
-/// A connection, among others of its server.
+/// Connection to an HTTP/2 server, which requests of many clients share.
 pub(super) struct KeptConnection {
     send: SendRequest<Bytes>,
     state: Arc<KeptState>,
     /// Time since which the connection has no stream.
     unused: Option<Instant>,
-    /// There was no window left for an upload, although no upload was open.
+    /// Whether the last check found too little send window for an upload, although no upload was
+    /// open.
     has_no_window: bool,
 }
 
@@ -54,7 +55,7 @@ pub(super) struct KeptState {
     refused: AtomicUsize,
     window: Arc<SendWindow>,
     uploads: Mutex<Uploads>,
-    /// Streams that have received data.
+    /// Queue of the streams that have received data.
     receive_queue: Arc<ReceiveQueue>,
     /// Notified when a stream has ended.
     freed: Arc<Notify>,
@@ -76,7 +77,7 @@ pub(super) struct OpenUpload {
 }
 
 impl KeptConnection {
-    /// `window`: the one that the connection's bytes are counted in.
+    /// Creates a connection without streams. `window` counts its bytes.
     pub(super) fn new(
         server: ServerPlace,
         send: SendRequest<Bytes>,
@@ -101,14 +102,15 @@ impl KeptConnection {
         is_first || self.limit().is_some_and(|most| self.open() < most)
     }
 
-    /// Most streams at once; `None`: it takes none, or none yet.
+    /// Maximum number of concurrent streams. `None`: the connection accepts no further streams, or
+    /// the server's SETTINGS have not arrived.
     pub(super) fn limit(&self) -> Option<usize> {
         let told = self.send.current_max_send_streams();
         (!self.state.is_over() && told != UNTOLD).then_some(told.min(MAX_STREAMS))
     }
 
-    /// Opens another stream, which counts in this share. It is the last one if the connection then
-    /// has `most` requests.
+    /// Returns the place of another stream, which counts for this share. The connection accepts no
+    /// further streams once it has `most` requests in total.
     pub(super) fn another(&mut self, share: StreamShare, most: Option<usize>) -> StreamPlace {
         self.unused = None;
         self.state.open.fetch_add(1, Ordering::Relaxed);
@@ -120,14 +122,16 @@ impl KeptConnection {
         StreamPlace { send: self.send.clone(), state: self.state.clone(), upload, _share: share }
     }
 
-    /// Whether it is of use at this time.
+    /// Whether to keep the connection: it is not over, and has not been without a stream for too
+    /// long.
     pub(super) fn stays(&mut self, now: Instant) -> bool {
         let is_unused = self.open() == 0;
         let since = *self.unused.get_or_insert(now);
         if !is_unused {
             self.unused = None;
         }
-        // Some servers give back no window for bodies of streams that were reset.
+        // Some servers return no window for the bodies of streams that were reset. Such a
+        // connection is of no use for uploads.
         let had_no_window = std::mem::replace(&mut self.has_no_window, self.state.is_used_up());
         if had_no_window && self.has_no_window {
             self.state.retire();
@@ -135,7 +139,7 @@ impl KeptConnection {
         !self.state.is_over() && (!is_unused || now - since < LIFETIME)
     }
 
-    /// Streams that the server has served.
+    /// Number of streams that the server has served.
     pub(super) fn served(&self) -> usize {
         self.state.taken().saturating_sub(self.open())
     }
@@ -146,12 +150,12 @@ impl KeptConnection {
 }
 
 impl KeptState {
-    /// Streams that have received data.
+    /// Returns the queue of the streams that have received data.
     pub(super) fn receive_queue(&self) -> &Arc<ReceiveQueue> {
         &self.receive_queue
     }
 
-    /// Has no other stream begin on this connection. Those that have begun go on.
+    /// Stops new streams on this connection. Open streams continue.
     pub(super) fn retire(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -161,7 +165,7 @@ impl KeptState {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of bodies that the server takes at once, with these open uploads.
+    /// Number of body bytes that the server accepts now, with these open uploads.
     pub(super) fn window(&self, uploads: &Uploads) -> u64 {
         uploads.window(&self.window)
     }
@@ -171,13 +175,13 @@ impl KeptState {
         &self.window
     }
 
-    /// Whether the server takes no body, although no upload is open.
+    /// Whether the send window is too small for an upload, although no upload is open.
     fn is_used_up(&self) -> bool {
         let uploads = self.uploads();
         uploads.is_empty() && self.window(&uploads) < placement::MUCH
     }
 
-    /// Streams that the server has not refused.
+    /// Number of streams that the server has not refused.
     fn taken(&self) -> usize {
         self.begun.load(Ordering::Relaxed).saturating_sub(self.refused.load(Ordering::Relaxed))
     }
@@ -196,12 +200,12 @@ impl StreamPlace {
         &self.state
     }
 
-    /// The upload, if the request has a body.
+    /// Takes the upload; `None` if the request has no body.
     pub(super) fn take_upload(&mut self) -> Option<OpenUpload> {
         self.upload.take()
     }
 
-    /// The server has ended the connection in order, and refused this stream.
+    /// Notes that the server has refused this stream, because it gracefully ends the connection.
     pub(super) fn was_refused(&self) {
         self.state.refused.fetch_add(1, Ordering::Relaxed);
         self.state.retire();
@@ -212,7 +216,7 @@ impl Drop for StreamPlace {
     fn drop(&mut self) {
         self.upload = None;
         let open = self.state.open.fetch_sub(1, Ordering::Relaxed) - 1;
-        // With the last stream it is certain how many the server has refused.
+        // Once the last stream is over, the number of refused streams is final.
         if open == 0 && self.state.refused.load(Ordering::Relaxed) > 0 {
             servers::note_end(self.state.server, self.state.taken().max(1));
         }
@@ -227,7 +231,7 @@ impl OpenUpload {
         OpenUpload { state, client, progress }
     }
 
-    /// Notes bytes that the stream has taken; `is_last`: the body is over.
+    /// Notes that `bytes` of the body were sent; `is_last`: the body is complete.
     pub(super) fn has_sent(&mut self, bytes: usize, is_last: bool) {
         self.state.uploads().advance(self.client, &mut self.progress, bytes as u64, is_last);
     }

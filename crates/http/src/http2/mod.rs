@@ -1,7 +1,7 @@
-//! HTTP/2 (RFC 9113), over cleartext connections that begin with its preface.
+//! HTTP/2 (RFC 9113), over TLS, or over cleartext connections that begin with its preface.
 //!
-//! Clients' streams are [`streams`](crate::streams); [`OutgoingStream`] is the same for a stream to
-//! a server.
+//! [`streams`](crate::streams) presents a stream of a client as a connection of HTTP/1.1.
+//! [`OutgoingStream`] does so for a stream to a server.
 
 mod client;
 mod field_block;
@@ -33,12 +33,12 @@ pub use testing::{ServedResponse, response_from_http2};
 pub(crate) use servers::{FoundStream, OpeningConnection, StreamClient, connect, sweep, take};
 pub(crate) use uploads::Upload;
 
-/// Most streams of a shared connection that convey has reset and whose late frames it ignores,
-/// about 0.5 KiB each. Of further ones each late frame is an error, and the library ends a
-/// connection after so many errors.
+/// Maximum number of streams of a shared connection that convey has reset and whose late frames it
+/// ignores, about 0.5 KiB each. Beyond it, each late frame of a reset stream is an error, and the
+/// library ends a connection after too many errors.
 const RESET_STREAMS: usize = 16_384;
 
-/// How long convey ignores late frames of a stream of a shared connection that it has reset.
+/// Time for which convey ignores late frames of a stream that it has reset on a shared connection.
 const RESET_TIME: Duration = Duration::from_secs(30);
 
 /// Converts the head of an HTTP/2 request to convey's form. `has_body` if the stream continues

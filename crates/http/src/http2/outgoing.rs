@@ -1,4 +1,4 @@
-//! A stream to a server.
+//! HTTP/2 stream to a server.
 
 use std::io;
 use std::mem;
@@ -15,27 +15,27 @@ use super::stream::broken;
 use crate::streams::body::{BodyIn, BodyOut, DataSink, DataSource, StreamFault};
 use crate::streams::heads;
 
-/// A stream to a server, as a connection of HTTP/1.1 for one request.
+/// Stream to an HTTP/2 server for one request, with the interface of an HTTP/1.1 connection.
 pub(crate) struct OutgoingStream {
     place: StreamPlace,
     /// Body of the request; `None`: the request has not begun.
     request: Option<BodyOut<UploadSink>>,
     response: Answer,
-    /// Unread bytes of a head.
+    /// Head of the response in HTTP/1.1. The bytes from index `read` on are unread.
     head: Vec<u8>,
     read: usize,
 }
 
-/// How far the response is.
+/// State of the response.
 enum Answer {
-    /// Nothing was asked.
+    /// The request has not been sent.
     Unasked,
     Awaited {
         stream: ReceivedStream,
         method: HttpMethod,
         is_http11: bool,
     },
-    /// The head announces an empty body. It is read once the body has ended.
+    /// The head announces an empty body. The caller reads the head once the body has ended.
     Ending(ReceivedStream),
     Body(BodyIn<ReceivedStream>),
     Over,
@@ -43,7 +43,7 @@ enum Answer {
     Refused,
 }
 
-/// Data of a request, which is counted in the window of its connection.
+/// Body of a request, which counts in the send window of its connection.
 struct UploadSink {
     stream: SendStream<Bytes>,
     upload: Option<OpenUpload>,
@@ -77,12 +77,12 @@ impl DataSink for UploadSink {
 }
 
 impl OutgoingStream {
-    /// A stream that is about to begin.
+    /// Creates a stream whose request has not been sent.
     pub(super) fn new(place: StreamPlace) -> OutgoingStream {
         OutgoingStream { place, request: None, response: Answer::Unasked, head: Vec::new(), read: 0 }
     }
 
-    /// Sends the head of the request. A failure shows when the response is read.
+    /// Sends the head of the request. `poll_read` returns the error if this fails.
     pub(crate) fn begin(&mut self, request: &OutgoingRequest<'_>) {
         if self.ask(request).is_err() {
             self.response = Answer::Refused;
@@ -97,7 +97,8 @@ impl OutgoingStream {
         }
     }
 
-    /// Reads some of the response; 0: it is over.
+    /// Reads some of the response in HTTP/1.1. Returns the number of bytes; 0: the response is
+    /// over.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             if self.read < self.head.len() {
@@ -113,7 +114,7 @@ impl OutgoingStream {
                 Answer::Refused => return Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into())),
                 Answer::Body(body) => return body.poll_read(cx, buffer),
                 Answer::Ending(stream) => {
-                    // The library takes no data.
+                    // The library refuses data of a body that is announced as empty.
                     if let Some(data) = ready!(stream.poll_data(cx)) {
                         data?;
                         continue;
@@ -159,17 +160,17 @@ impl OutgoingStream {
         }
     }
 
-    /// Has no other stream begin on the same connection: nothing came from it for too long.
+    /// Stops new streams on the same connection, because the server has sent nothing for too long.
     pub(crate) fn retire_connection(&self) {
         self.place.state().retire();
     }
 
-    /// The server has ended the connection in order before it took this stream.
+    /// Notes that the server has gracefully ended the connection before it processed this stream.
     pub(crate) fn was_refused(&self) {
         self.place.was_refused();
     }
 
-    /// Begins the stream.
+    /// Begins the stream with the head of the request.
     fn ask(&mut self, head: &OutgoingRequest<'_>) -> io::Result<()> {
         let is_over = matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
         let request = heads::request_to(head)?;
@@ -185,7 +186,7 @@ impl OutgoingStream {
 
 impl Drop for OutgoingStream {
     fn drop(&mut self) {
-        // What is over stays so; the server need not work on what is not.
+        // A complete exchange needs no reset. Otherwise, the reset lets the server stop its work.
         if let Some(body) = &mut self.request
             && !matches!(self.response, Answer::Over)
         {
@@ -194,7 +195,7 @@ impl Drop for OutgoingStream {
     }
 }
 
-/// How a response is framed in HTTP/1.1.
+/// Framing of a response in HTTP/1.1.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Framing {
     /// The response has no body, regardless of its fields.
@@ -207,14 +208,14 @@ enum Framing {
     UntilClose,
 }
 
-/// `is_over`: nothing follows the head.
+/// Returns the HTTP/1.1 framing of a response. `is_over`: nothing follows the head.
 fn framing(response: &Response<()>, is_over: bool, method: HttpMethod, is_http11: bool) -> Framing {
     let status = response.status();
     let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let has_length = response.headers().contains_key(header::CONTENT_LENGTH);
     match is_over {
         _ if has_none || method == HttpMethod::Head => Framing::None,
-        // A body of a length has no trailers in HTTP/1.1.
+        // In HTTP/1.1, a body with a `Content-Length` has no trailers.
         false if has_length && is_http11 && announces_trailers(response.headers()) => Framing::Chunked,
         _ if has_length => Framing::Length,
         true => Framing::NoBody,
@@ -223,7 +224,7 @@ fn framing(response: &Response<()>, is_over: bool, method: HttpMethod, is_http11
     }
 }
 
-/// Whether trailers are to come: the head names them, or the response is one of gRPC.
+/// Whether trailers will follow: the head has `Trailer`, or the response is a gRPC response.
 fn announces_trailers(fields: &HeaderMap) -> bool {
     let kind = fields.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let is_grpc = kind.get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"));

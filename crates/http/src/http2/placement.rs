@@ -1,9 +1,9 @@
-//! Choice of a connection to a server of HTTP/2 for a request with a body. Pure.
+//! Choice of a connection to an HTTP/2 server for a request with a body (upload). Pure.
 //!
-//! All streams of a connection share its send window. A server that does not read one body returns
-//! no window for it, and the bodies of other streams wait. Hence unfinished uploads of several
-//! clients share a connection only if all that they have still to send fits into the window. Then
-//! each of them ends, even if the server reads none.
+//! All streams of a connection share its send window. If a server does not read one body, it
+//! returns no window for it, and the bodies of other streams wait. Hence unfinished uploads of
+//! several clients share a connection only if the rest of all these bodies fits into the window.
+//! Then each upload ends, even if the server reads no body.
 
 use std::cmp::Reverse;
 
@@ -13,18 +13,19 @@ use super::kept::MAX_STREAMS;
 use super::send_window::INITIAL_WINDOW;
 use super::uploads::{Upload, Uploads};
 
-/// A quarter of the smallest window. A connection with less is no good for a longer body.
+/// A quarter of the smallest window, in bytes. A connection with a smaller send window does not
+/// suit a longer body.
 pub(super) const MUCH: u64 = 16 * 1024;
 
-/// Most connections to one server that open uploads of a client occupy. A network of several
-/// clients has as many shares as [`networks_of`] gives it.
+/// Maximum number of connections to one server that the open uploads of a client may occupy. For a
+/// network of several clients, the number is multiplied by the network's shares ([`networks_of`]).
 const MAX_OCCUPIED_BY_CLIENT: usize = 2;
 
 /// A connection that may take an upload.
 #[derive(Clone, Copy)]
 pub(super) struct ConnectionState<'a> {
     pub(super) has_room: bool,
-    /// Bytes that the server takes at once, of all streams together.
+    /// Number of bytes that the server accepts now, for all streams together.
     pub(super) window: u64,
     pub(super) uploads: &'a Uploads,
 }
@@ -34,9 +35,9 @@ pub(super) struct ConnectionState<'a> {
 pub(super) enum Placement {
     /// The connection of this index.
     On(usize),
-    /// Another connection is to be opened. Where none may be, one that has room.
+    /// No connection suits: open another. If none may be opened, use one that has room.
     Another,
-    /// The client occupies as many connections as it may, and they have no room.
+    /// The client occupies its maximum number of connections, and they have no room.
     Beyond,
 }
 
@@ -58,7 +59,8 @@ pub(super) fn place(upload: &Upload, connections: &[ConnectionState<'_>]) -> Pla
     if let Some(at) = least_loaded(connections, holds_up_none) {
         return Placement::On(at);
     }
-    // Servers that allow few streams on a connection need more connections.
+    // This limit counts streams, because a server that allows few streams on a connection needs
+    // more connections.
     let open: usize = connections.iter().map(|one| one.uploads.of_network(&bound.network).open).sum();
     match open >= MAX_OCCUPIED_BY_CLIENT * bound.shares as usize * MAX_STREAMS {
         true => Placement::Beyond,
@@ -66,14 +68,15 @@ pub(super) fn place(upload: &Upload, connections: &[ConnectionState<'_>]) -> Pla
     }
 }
 
-/// Number of uploads like this one, each of another client, that may share a connection. A body of
-/// unknown length may be over soon, as those of most gRPC calls are.
+/// Number of uploads like this one, of different clients, that may share a connection. A body of
+/// unknown length counts as `MUCH` bytes: most gRPC calls are short.
 pub(super) fn together(upload: &Upload) -> usize {
     let most = INITIAL_WINDOW / upload.length.unwrap_or(MUCH).max(1);
     (most as usize).clamp(1, MAX_STREAMS)
 }
 
-/// Index of the connection for an upload where no connection suits it and none may be opened.
+/// Returns the index of the connection for an upload if no connection suits it and none may be
+/// opened. `None`: no connection has room.
 pub(super) fn place_anywhere(upload: &Upload, connections: &[ConnectionState<'_>]) -> Option<usize> {
     let bounds = bounds(upload, connections);
     least_loaded(connections, |one| one.is_within(&bounds, upload))
@@ -89,7 +92,8 @@ fn bounds(upload: &Upload, connections: &[ConnectionState<'_>]) -> Vec<ClientNet
     networks_of(upload.client).filter(is_bound).collect()
 }
 
-/// Index of the connection, of these, with enough of a window and the fewest unfinished uploads.
+/// Returns the index of the connection with the most window, up to `MUCH`, and then the fewest
+/// unfinished uploads. Only connections with room that `of` accepts count.
 fn least_loaded(
     connections: &[ConnectionState<'_>],
     of: impl Fn(&ConnectionState<'_>) -> bool,
@@ -103,9 +107,9 @@ fn least_loaded(
 }
 
 impl ConnectionState<'_> {
-    /// Whether an upload and those of other clients on this connection do not hold each other up.
-    /// The others are few bytes together: a client that uses up the window occupies the connection
-    /// then.
+    /// Whether an upload and the uploads of other clients on this connection do not hold each other
+    /// up. The other clients' uploads must also be smaller than the initial window in total, so
+    /// that a client that uses up the window counts as the one that occupies the connection.
     fn suits(&self, upload: &Upload) -> bool {
         let others = self.uploads.outside(&upload.client);
         let fits = match others.unfinished {
@@ -121,7 +125,8 @@ impl ConnectionState<'_> {
         size >= MUCH && size >= self.uploads.largest_outside(network)
     }
 
-    /// Whether an upload occupies this connection for none of these networks, or they do already.
+    /// Whether none of these networks occupies a further connection if the upload is placed here:
+    /// each of them already occupies this connection, or its uploads stay below `MUCH` bytes here.
     fn is_within(&self, bounds: &[ClientNetwork], upload: &Upload) -> bool {
         bounds.iter().all(|at| {
             let size = self.uploads.of_network(&at.network).size;
@@ -141,7 +146,7 @@ mod tests {
     use super::super::uploads::UploadProgress;
     use super::*;
 
-    /// As many connections as a worker may open.
+    /// Maximum number of connections that a worker may open.
     const MOST: usize = 32;
 
     struct Connection {
@@ -195,7 +200,7 @@ mod tests {
             Open { at, upload, progress }
         }
 
-        /// Begins an upload where it belongs, on a new connection if need be.
+        /// Begins an upload on the chosen connection, or on a new one if necessary.
         fn take(&mut self, upload: Upload) -> Option<Open> {
             let at = match self.place(&upload) {
                 Placement::On(at) => at,
@@ -218,7 +223,7 @@ mod tests {
             bytes
         }
 
-        /// Resets a stream, which the server has read nothing of.
+        /// Resets a stream of whose body the server has read nothing.
         fn end_unread(&mut self, open: &Open) {
             self.end(open);
             self.all[open.at].window.grant(open.progress.sent());
@@ -347,7 +352,7 @@ mod tests {
     }
 
     proptest! {
-        /// The server reads the bodies of all clients but the first at once.
+        /// The server immediately reads the bodies of all clients except the first.
         #[test]
         fn unread_uploads_of_one_client_hold_up_no_other(
             steps in proptest::collection::vec(

@@ -1,5 +1,5 @@
-//! Data that streams receive. The library keeps each frame by itself, and ends a connection on
-//! which it keeps many short ones. So convey takes what readers leave there before the library
+//! Received data of streams. The library buffers each frame separately, and ends a connection with
+//! many short buffered frames. So convey takes unread data out of the library before the library
 //! reads on.
 
 use std::collections::VecDeque;
@@ -20,36 +20,39 @@ use http::{HeaderMap, Response};
 use super::stream::broken;
 use crate::streams::body::DataSource;
 
-/// The library's own limit for frames that it keeps: none, since a [`ReceiveQueue`] bounds them.
-/// The library counts frames of reset streams for ever, and any limit would end a long connection.
+/// The library's own limit for buffered frames: none, because a [`ReceiveQueue`] bounds them. The
+/// library never stops counting the frames of reset streams, so any limit would end a long-lived
+/// connection.
 pub(super) const DATA_FRAME_BUDGET: usize = usize::MAX;
 
-/// Length of data that waits as the library has read it. Shorter data is copied: it would hold the
-/// memory of all that was read with it.
+/// Minimum length in bytes of data that waits without a copy. Shorter data is copied, because it
+/// would hold the memory of all bytes that were read with it.
 const LONG: usize = 8 * 1024;
 
-/// Most interim responses that wait for their reader. The others are dropped.
+/// Maximum number of interim responses that wait for their reader. Further ones are dropped.
 const MAX_INTERIM: usize = 4;
 
-/// Streams of a connection that have received something, and how much the library may read of it.
+/// Queue of a connection's streams that have received something. It also bounds how much the
+/// library may read from the connection.
 pub(super) struct ReceiveQueue {
     arrived: Mutex<VecDeque<Weak<StreamReceiver>>>,
-    /// Most bytes that the library reads before convey takes the data.
+    /// Maximum number of bytes that the library reads before convey takes the data.
     at_once: usize,
-    /// Bytes of these that the library may still read.
+    /// Number of bytes that the library may still read before convey takes the data.
     allowance: AtomicUsize,
 }
 
 impl ReceiveQueue {
-    /// The library reads `at_once` bytes before convey takes the data. A frame with data has at
-    /// least 10 bytes, and the library needs up to 300 bytes of memory for it.
+    /// Creates a queue in which the library reads `at_once` bytes before convey takes the data.
+    /// This bounds memory: a frame with data has at least 10 bytes, and the library needs up to 300
+    /// bytes of memory for it.
     pub(super) fn new(at_once: usize) -> Arc<ReceiveQueue> {
         Arc::new(ReceiveQueue { arrived: Mutex::default(), at_once, allowance: at_once.into() })
     }
 
-    /// Polls the library's connection, after taking the data that it keeps. Streams that the
-    /// connection returns may have data, too: their reading shares one allowance, until none of
-    /// them is left.
+    /// Takes unread data out of the library, then polls the library's connection. A new stream that
+    /// the connection returns may have data, too. So all polls until the next pending one share one
+    /// allowance.
     pub(super) fn poll<T>(&self, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
         self.take_unread();
         let polled = poll();
@@ -59,12 +62,12 @@ impl ReceiveQueue {
         polled
     }
 
-    /// How many bytes the library may read now.
+    /// Number of bytes that the library may read now.
     pub(super) fn allowance(&self) -> usize {
         self.allowance.load(Ordering::Relaxed)
     }
 
-    /// The library has read some bytes of its allowance.
+    /// Notes that the library has read `len` bytes of its allowance.
     pub(super) fn has_read(&self, len: usize) {
         self.allowance.fetch_sub(len, Ordering::Relaxed);
     }
@@ -81,10 +84,11 @@ impl ReceiveQueue {
     }
 }
 
-/// A stream's response or body. Dropped, the library drops what it still receives.
+/// Receiving side of a stream: a response, or the body of a request. Once this is dropped, the
+/// library discards what it still receives.
 pub(crate) struct ReceivedStream(Arc<StreamReceiver>);
 
-/// The waker that the library has for a stream.
+/// Waker of a stream for the library. It queues the stream, and wakes the stream's reader.
 struct StreamReceiver {
     received: Mutex<Received>,
     /// Whether the stream is in the queue.
@@ -113,7 +117,7 @@ enum LibraryStream {
 /// Head of a response.
 pub(super) enum ReceivedHead {
     Interim(Response<()>),
-    /// `is_over`: nothing follows.
+    /// The final response. `is_over`: nothing follows its head.
     Last {
         response: Response<()>,
         is_over: bool,
@@ -121,12 +125,12 @@ pub(super) enum ReceivedHead {
 }
 
 impl ReceivedStream {
-    /// The response of a stream to a server.
+    /// Returns the receiver of a response, for a stream to a server.
     pub(super) fn of_response(response: ResponseFuture, queue: Arc<ReceiveQueue>) -> ReceivedStream {
         ReceivedStream::new(LibraryStream::Response(response), queue)
     }
 
-    /// The body of a client's request.
+    /// Returns the receiver of a request's body, for a stream of a client.
     pub(super) fn of_body(body: RecvStream, queue: Arc<ReceiveQueue>) -> ReceivedStream {
         ReceivedStream::new(LibraryStream::Body(body), queue)
     }
@@ -135,12 +139,12 @@ impl ReceivedStream {
         let received = Mutex::new(Received { library, ..Received::default() });
         let (has_arrived, reader) = (AtomicBool::new(false), AtomicWaker::new());
         let receiver = Arc::new(StreamReceiver { received, has_arrived, reader, queue });
-        // The library gets its waker with the next turn of the queue.
+        // The stream is queued, so that the library gets its waker at the next poll of the queue.
         receiver.wake_by_ref();
         ReceivedStream(receiver)
     }
 
-    /// The next head of a response.
+    /// Returns the next head of a response.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<ReceivedHead>> {
         self.poll(cx, |received, cx| match received.heads.pop_front() {
             Some(head) => Poll::Ready(Ok(head)),
@@ -186,7 +190,8 @@ impl DataSource for ReceivedStream {
 
 impl Drop for ReceivedStream {
     fn drop(&mut self) {
-        // The library holds the receiver as a waker, and the receiver holds the library.
+        // This breaks a cycle: the library holds the receiver as a waker, and the receiver holds
+        // the library's stream.
         let received = mem::take(&mut *lock(&self.0.received));
         drop(received);
     }
@@ -208,7 +213,7 @@ impl Wake for StreamReceiver {
         self.wake_by_ref();
     }
 
-    /// The library wakes within a lock of its own: nothing here may call it.
+    /// The library calls this while it holds a lock of its own, so this must not call the library.
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.has_arrived.swap(true, Ordering::Relaxed) {
             lock(&self.queue.arrived).push_back(Arc::downgrade(self));
@@ -218,7 +223,8 @@ impl Wake for StreamReceiver {
 }
 
 impl Received {
-    /// Takes all that the library keeps. It returns an error, or the end, to the reader as well.
+    /// Takes all heads and data out of the library. If there is an error, or the end of the stream,
+    /// the library returns it again to the reader.
     fn take_unread(&mut self, cx: &mut Context<'_>) {
         while let Poll::Ready(Ok(head)) = self.library.poll_head(cx) {
             if matches!(head, ReceivedHead::Last { .. }) || self.heads.len() < MAX_INTERIM {
@@ -266,7 +272,7 @@ impl UnreadData {
         self.parts.push_back(data);
     }
 
-    /// The first part.
+    /// Removes the first part, and returns it; `None`: there is no data.
     fn take(&mut self) -> Option<Bytes> {
         let last = || Some(mem::take(&mut self.last).freeze()).filter(|last| !last.is_empty());
         self.parts.pop_front().or_else(last)

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Window of a new connection. Settings do not change it.
+/// Send window of a new connection in bytes. SETTINGS do not change it.
 pub(super) const INITIAL_WINDOW: u64 = 65_535;
 
 /// Length of the preface that a client sends first.
@@ -38,28 +38,29 @@ impl Default for SendWindow {
 }
 
 impl SendWindow {
-    /// Bytes that the server has let this side send since the connection began.
+    /// Number of bytes that the server has let convey send since the connection began.
     pub(super) fn granted(&self) -> u64 {
         self.granted.load(Ordering::Relaxed)
     }
 
-    /// The server lets this side send more.
+    /// Notes that the server lets convey send this many more bytes.
     pub(super) fn grant(&self, bytes: u64) {
         self.granted.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// This side has sent so much.
+    /// Notes that convey has sent this many bytes of data.
     pub(super) fn has_sent(&self, bytes: u64) {
         self.sent.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of data in frames that were sent since the connection began.
+    /// Number of bytes in DATA frames that convey has sent since the connection began.
     pub(super) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 }
 
-/// Bytes of a client's connection that count in its [`SendWindow`].
+/// Byte stream of a connection to a server. It updates the connection's [`SendWindow`] from the
+/// frames that pass.
 pub(super) struct WindowMeter<T> {
     io: T,
     window: Arc<SendWindow>,
@@ -136,10 +137,10 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WindowMeter<T> {
     }
 }
 
-/// Frames of one direction, as their bytes arrive.
+/// Parser of the frames of one direction, whose bytes may arrive in pieces.
 #[derive(Default)]
 struct FrameReader {
-    /// Beginning of a frame.
+    /// Received beginning of a frame.
     head: [u8; UPDATE_LEN],
     held: usize,
     /// Bytes before the next frame.
@@ -181,8 +182,8 @@ impl FrameReader {
         }
     }
 
-    /// Whether the head of a `WINDOW_UPDATE` has arrived, which ends the connection if its length
-    /// is wrong.
+    /// Whether the head of a `WINDOW_UPDATE` with the valid length has arrived. With another
+    /// length, the library ends the connection.
     fn has_head_of_update(&self) -> bool {
         self.held >= FRAME_HEAD && self.head[..4] == [0, 0, 4, WINDOW_UPDATE]
     }

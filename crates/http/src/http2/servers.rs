@@ -1,4 +1,4 @@
-//! Connections to servers that speak HTTP/2. Each thread has its own, and each of them many
+//! HTTP/2 connections to servers. Each thread has its own connections, and each connection has many
 //! streams.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
@@ -32,27 +32,27 @@ use super::uploads::Upload;
 use super::{RESET_STREAMS, RESET_TIME};
 use crate::idle::ServerPlace;
 
-/// Receive window of a stream: maximum unread bytes of a response.
+/// Receive window of a stream in bytes: maximum unread bytes of a response.
 const STREAM_WINDOW: u32 = 128 * 1024;
 
-/// Receive window of a connection: the windows of all its streams together. Streams of many clients
-/// share a connection, and a slow reader must not block the others.
+/// Receive window of a connection in bytes: the windows of all its streams together. Streams of
+/// many clients share a connection, and a slow reader must not block the others.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
 
-/// Most bytes that a stream keeps on their way out.
+/// Maximum number of bytes that a stream buffers for the server.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// Most bytes of a response's head for the library, which counts 32 bytes more for each field. The
-/// frontend's limits hold beside it.
+/// Maximum size of a response's head for the library, which counts its bytes and 32 more for each
+/// field. The frontend's limits apply as well.
 const MAX_HEAD: u32 = 128 * 1024;
 
-/// Upper bound for the errors of streams that the library meets on a connection before it ends the
-/// connection. Each request is at most one.
+/// Maximum number of stream errors on a connection before the library ends the connection. Each
+/// request causes at most one error.
 const MAX_ERRORS: usize = 2 * MAX_REQUESTS;
 
-/// Most connections to one server that take streams. Once all have as many as they may, further
-/// requests wait here: what the library has got reaches the server, even if the client no longer
-/// waits.
+/// Maximum number of connections to one server that accept streams. If all of them are full,
+/// further requests wait in convey: the library would send them to the server even after their
+/// clients have left.
 const MAX_CONNECTIONS: usize = 32;
 
 thread_local! {
@@ -69,7 +69,8 @@ struct Connections {
     limit: Option<KeepAliveLimit>,
     /// Requests that wait for a connection, or for a stream on one.
     waiting: usize,
-    /// Wakes waiting requests: all when a connection was opened, one when a stream has ended.
+    /// Wakes waiting requests: all when a connection was opened or has failed, one when a stream
+    /// has ended.
     changed: Arc<Notify>,
     /// Streams, by client.
     shares: StreamShares,
@@ -82,7 +83,7 @@ enum Found {
     Nothing(OpeningConnection),
     /// All connections are full, or one that is being opened may have a free stream.
     Wait(Waiting),
-    /// The client has its share of the streams. Notified when that may have changed.
+    /// The client already uses its share of the streams. Notified when that may have changed.
     BeyondShare(Arc<Notify>),
 }
 
@@ -93,46 +94,48 @@ pub(crate) enum FoundStream {
     Nothing(OpeningConnection),
     /// All connections have their maximum of streams, and no other connection may be opened.
     Full,
-    /// The client has as many streams as it may.
+    /// The client already uses its share of the streams.
     BeyondShare,
     /// The client has left meanwhile.
     ClientLeft,
 }
 
-/// A connection that is being opened. Dropped, those that wait for it look again.
+/// Connection that is being opened. When this is dropped, the requests that wait for the connection
+/// wake up.
 pub(crate) struct OpeningConnection {
     server: ServerPlace,
     /// Share of the stream that the connection is opened for.
     share: Option<StreamShare>,
 }
 
-/// The client of a stream to a server.
+/// Client of a stream to a server.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StreamClient {
-    /// The client in whose share the stream counts; `None`: it has no share.
+    /// Client for whose share the stream counts; `None`: no share applies.
     pub(crate) sharing: Option<Prefix>,
-    /// Its request, if that has a body.
+    /// The request's body; `None` if the request has none.
     pub(crate) upload: Option<Upload>,
 }
 
-/// A stream that counts in its client's share of those to a server, for as long as this lives.
+/// Counts a stream for its client's share of the streams to a server, until this is dropped.
 pub(super) struct StreamShare {
     server: ServerPlace,
     client: StreamClient,
 }
 
-/// A request that waits until a connection has been opened, or a stream is over.
+/// Request that waits until a connection has been opened, or a stream has ended.
 struct Waiting {
     server: ServerPlace,
     changed: Arc<Notify>,
 }
 
-/// A stream of this client on a connection to this server, in the client's share if it has one.
-/// Waits so long for a connection that is being opened, for room, or for the client's share. Room
-/// and share are waited for only until the client has `left`.
+/// Finds a stream on a connection to this server, or lets the caller open a connection. The stream
+/// counts for the client's share, if it has one. Waits at most `within` for a connection that is
+/// being opened, for room, or for the client's share. The wait for room or the share also ends when
+/// the client has left (`left`).
 ///
 /// # Errors
-/// None has been opened in time.
+/// The connection that is being opened was not ready in time.
 pub(crate) async fn take(
     server: ServerPlace,
     client: StreamClient,
@@ -153,12 +156,14 @@ pub(crate) async fn take(
                 state.retire();
             }
             Found::Nothing(opening) => {
-                // An upload may leave the room that it was woken for to another request.
+                // An upload may not need the room that it was woken for. Another request gets the
+                // room.
                 woken.iter().for_each(|next| next.notify_one());
                 return Ok(FoundStream::Nothing(opening));
             }
             Found::BeyondShare(changed) => {
-                // The room that this request was woken for is another client's.
+                // This request must not use the room that it was woken for. Another client gets the
+                // room.
                 woken.take().iter().for_each(|next| next.notify_one());
                 tokio::select! {
                     biased;
@@ -180,10 +185,11 @@ pub(crate) async fn take(
     }
 }
 
-/// A stream on this new connection to the server. Others find it from now on.
+/// Returns a stream on this new connection to the server, and shares the connection with other
+/// requests.
 ///
 /// # Errors
-/// The server does not speak HTTP/2.
+/// The HTTP/2 handshake fails, or takes longer than `within`.
 pub(crate) async fn connect(
     mut opening: OpeningConnection,
     stream: ServerStream,
@@ -221,8 +227,9 @@ pub(crate) async fn connect(
     begin(first).await
 }
 
-/// Moves the frames of a connection until it is over. It has been opened once the server has said
-/// how many streams it allows. One that does not in time gets no further streams.
+/// Moves the frames of a connection until it is over. The connection counts as opened once the
+/// server's SETTINGS have arrived. If they do not arrive within `within`, the connection gets no
+/// further streams.
 async fn run(
     connection: impl Future<Output = Result<(), h2::Error>> + Send + 'static,
     opening: (OpeningConnection, SendRequest<Bytes>),
@@ -254,7 +261,7 @@ pub(super) fn note_end(server: ServerPlace, requests: usize) {
     });
 }
 
-/// Closes connections that are over or have had no stream for long. To be called once a second.
+/// Closes connections that are over or have had no stream for long. Call this once a second.
 pub(crate) fn sweep() {
     let now = Instant::now();
     SERVERS.with_borrow_mut(|servers| {
@@ -287,7 +294,7 @@ impl Connections {
             (Placement::Beyond, Some(sharing)) => return Found::BeyondShare(self.shares.waiting(sharing)),
             (Placement::Beyond | Placement::Another, _) => {}
         }
-        // The request that opens a connection has a stream of it, too.
+        // The request that opens a connection also uses one of its streams.
         let together = client.upload.map_or(MAX_STREAMS, |upload| placement::together(&upload));
         if self.opening * together > self.opening + self.waiting {
             return self.wait(server);
@@ -298,7 +305,7 @@ impl Connections {
             let share = Some(self.share(server, client));
             return Found::Nothing(OpeningConnection { server, share });
         }
-        // No connection is better.
+        // No further connection may be opened, so the upload uses any connection with room.
         let place = |upload| self.with_states(|states| placement::place_anywhere(&upload, states));
         match client.upload.and_then(place) {
             Some(at) => self.found(at, server, client),
@@ -306,14 +313,14 @@ impl Connections {
         }
     }
 
-    /// A place on the connection of this index.
+    /// Returns a place on the connection with this index.
     fn found(&mut self, at: usize, server: ServerPlace, client: StreamClient) -> Found {
         let most = self.limit.filter(KeepAliveLimit::is_believed).map(|limit| limit.requests);
         let share = self.share(server, client);
         Found::Place(self.kept[at].another(share, most))
     }
 
-    /// The connection for a request. Requests without a body share the first ones.
+    /// Chooses the connection for a request. Requests without a body use the first one with room.
     fn position(&self, upload: Option<&Upload>) -> Placement {
         match upload {
             Some(upload) => self.with_states(|states| placement::place(upload, states)),
@@ -347,7 +354,7 @@ impl Connections {
 }
 
 impl OpeningConnection {
-    /// One to this server, which is opened without a look at what there is.
+    /// Notes that a connection to this server is being opened, regardless of existing connections.
     pub(crate) fn new(server: ServerPlace, client: StreamClient) -> OpeningConnection {
         SERVERS.with_borrow_mut(|servers| {
             let connections = servers.entry(server).or_default();
@@ -369,13 +376,13 @@ impl Drop for OpeningConnection {
 }
 
 impl StreamShare {
-    /// A stream to a server that no other stream goes to.
+    /// Returns the share of a stream that is not counted. The server must have no counted streams.
     #[cfg(feature = "test-util")]
     pub(super) fn uncounted(server: ServerPlace) -> StreamShare {
         StreamShare { server, client: StreamClient::default() }
     }
 
-    /// The request, if it has a body.
+    /// The request's body; `None` if the request has none.
     pub(super) fn upload(&self) -> Option<Upload> {
         self.client.upload
     }
@@ -392,7 +399,7 @@ impl Drop for StreamShare {
 }
 
 impl Waiting {
-    /// Whether no connection is being opened.
+    /// Whether no connection is being opened, so that the request waits for room.
     fn is_for_room(&self) -> bool {
         SERVERS.with_borrow(|servers| {
             servers.get(&self.server).is_none_or(|connections| connections.opening == 0)
@@ -410,8 +417,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Most streams that a worker may have to a server. Connections that it has not opened yet count
-/// with the lowest limit of the others.
+/// Maximum number of streams that a worker may have to a server. Connections that it has not opened
+/// yet count with the lowest limit of the others.
 fn most_streams(kept: &[KeptConnection]) -> u64 {
     let (mut opened, mut streams, mut least) = (0, 0, None);
     for limit in kept.iter().filter_map(KeptConnection::limit) {
@@ -430,7 +437,7 @@ mod tests {
 
     const SERVER: ServerPlace = (0, SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80), 0);
 
-    /// Connections to a server that allows so many streams on each.
+    /// Returns `count` connections to a server that allows `streams` streams on each of them.
     async fn connections(count: usize, streams: u32) -> Connections {
         let mut connections = Connections::default();
         for _ in 0..count {
@@ -459,7 +466,7 @@ mod tests {
         StreamClient { upload: Some(Upload { client, length: None }), sharing: None }
     }
 
-    /// A place, and the index of its connection; `None`: another connection is to be opened.
+    /// Finds a place, and the index of its connection; `None`: another connection has to be opened.
     fn place(connections: &mut Connections, client: StreamClient) -> Option<(usize, StreamPlace)> {
         let Found::Place(place) = connections.find(SERVER, client) else { return None };
         let at = connections.kept.iter().position(|kept| Arc::ptr_eq(kept.state(), place.state()));

@@ -1,4 +1,4 @@
-//! A client's stream, and the data of streams in both directions.
+//! HTTP/2 stream of a client, and the data of HTTP/2 streams in both directions.
 
 use std::io;
 use std::sync::Arc;
@@ -47,19 +47,20 @@ pub(super) async fn serve<S: DecideRequest>(
     streams::serve(client, stack, head, &mut stream, record).await
 }
 
-/// Waits for the end of a body whose head announces that it is empty. Returns whether it is.
+/// Waits for the end of a body whose head announces that it is empty. Returns false if the body has
+/// data.
 async fn ends_empty(body: &mut RecvStream) -> bool {
     loop {
         match body.data().await {
             Some(Ok(_)) => {}
-            // Other errors are found where the request is served.
+            // Other errors are handled when the request is served.
             Some(Err(error)) => return !is_malformed(&error),
             None => return true,
         }
     }
 }
 
-/// Whether the library has reset the stream for what the other side sent on it behind the head.
+/// Whether the library has reset the stream because of what the peer sent after the head.
 fn is_malformed(error: &h2::Error) -> bool {
     error.is_library() && error.is_reset() && error.reason() == Some(Reason::PROTOCOL_ERROR)
 }
@@ -135,8 +136,8 @@ pub(super) fn broken(error: h2::Error) -> io::Error {
     if is_malformed(&error) {
         return BodyFault::new(Malformed::Trailers).into();
     }
-    // Of a connection that ends in order, the library tells only streams that the other side has
-    // not taken.
+    // When the peer gracefully ends a connection, the library returns this error only for streams
+    // that the peer has not processed.
     let kind = match error.is_remote() {
         true if error.is_go_away() => io::ErrorKind::ConnectionRefused,
         true if error.reason() == Some(Reason::REFUSED_STREAM) => io::ErrorKind::ResourceBusy,

@@ -13,7 +13,8 @@ pub(super) struct StreamShares {
     all: u32,
     /// Streams of a client, and of the networks around it.
     by_client: HashMap<Prefix, u32>,
-    /// Requests beyond their client's share, by the widest network around the client.
+    /// Notifications for requests that wait for their client's share, by the widest network around
+    /// the client.
     waiting: HashMap<Prefix, Arc<Notify>>,
 }
 
@@ -25,7 +26,7 @@ impl StreamShares {
         has < ALWAYS_FITS || fits(has, most().saturating_sub(self.all.into()))
     }
 
-    /// Counts a stream of a client; `None`: one without a share.
+    /// Counts a stream of a client; `None`: a stream without a share.
     pub(super) fn add(&mut self, client: Option<Prefix>) {
         self.all += 1;
         for ClientNetwork { network, .. } in client.into_iter().flat_map(networks_of) {
@@ -33,7 +34,8 @@ impl StreamShares {
         }
     }
 
-    /// A stream of this client is over. The next request beyond its share looks again.
+    /// Notes that a stream of this client is over, and wakes the next request that waits for the
+    /// client's share.
     pub(super) fn release(&mut self, client: Option<Prefix>) {
         self.all -= 1;
         let Some(client) = client else { return };
@@ -46,13 +48,13 @@ impl StreamShares {
                 _ => _ = self.by_client.remove(&network),
             }
         }
-        // Nobody is beyond its share there.
+        // The network has no streams any more, so all waiting requests wake up.
         if !self.by_client.contains_key(&widest(client)) {
             self.waiting.remove(&widest(client)).iter().for_each(|waiting| waiting.notify_waiters());
         }
     }
 
-    /// Notified when a request of this client, which is beyond its share, may look again.
+    /// Returns the notification for requests of this client that wait for its share.
     pub(super) fn waiting(&mut self, client: Prefix) -> Arc<Notify> {
         self.waiting.entry(widest(client)).or_default().clone()
     }
@@ -62,7 +64,8 @@ impl StreamShares {
         self.all == 0
     }
 
-    /// Streams of a client, or more if networks around it have more for their shares.
+    /// Number of streams of a client. If a network around it has more streams for each of its
+    /// shares, that number counts.
     fn share_of(&self, client: Prefix) -> u32 {
         let taken = |network| self.by_client.get(&network).copied().unwrap_or_default();
         networks_of(client).map(|at| taken(at.network) / at.shares).max().unwrap_or_default()
@@ -93,7 +96,7 @@ mod tests {
         may
     }
 
-    /// Streams that a client gets that takes all it can.
+    /// Number of streams that a client gets if it takes all it can.
     fn take_all(shares: &mut StreamShares, ip: &str) -> usize {
         std::iter::from_fn(|| take(shares, client(ip), MOST).then_some(())).count()
     }

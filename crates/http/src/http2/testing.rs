@@ -18,15 +18,15 @@ use super::outgoing::OutgoingStream;
 use super::receive::ReceiveQueue;
 use super::servers::StreamShare;
 
-/// Polls of one stream. A server that sends a few kilobytes needs far fewer.
+/// Maximum number of polls of one stream. A server that sends a few kilobytes needs far fewer.
 const MAX_TURNS: usize = 10_000;
 
-/// The response of a server, as a request sees it.
+/// Response of a server, as a request receives it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ServedResponse {
     /// The bytes that arrived, in HTTP/1.1.
     pub bytes: Vec<u8>,
-    /// Whether the response ended in order.
+    /// Whether the response is complete.
     pub is_whole: bool,
 }
 
@@ -78,7 +78,7 @@ pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: u
     panic!("the response has no end");
 }
 
-/// The connection of a server: bytes that arrive, and nothing that it reads.
+/// Connection to a server that sends these bytes, and reads nothing.
 struct ServerBytes<'a> {
     left: &'a [u8],
     arrive: usize,

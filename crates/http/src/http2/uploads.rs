@@ -1,4 +1,4 @@
-//! Requests with a body on a connection to a server, until their response is over.
+//! Open uploads on a connection to a server: requests with a body, until their responses are over.
 
 use std::ops::{AddAssign, Sub};
 
@@ -7,7 +7,7 @@ use foldhash::HashMap;
 
 use super::send_window::SendWindow;
 
-/// Length of a body that has no end in sight, far above every window.
+/// Assumed length in bytes of a body of unknown length, far above every window.
 const ENDLESS: u64 = 1 << 40;
 
 /// A request with a body.
@@ -19,13 +19,13 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// Upper bound of the length.
+    /// Upper bound for the length of the body, in bytes.
     pub(super) fn size(&self) -> u64 {
         self.length.unwrap_or(ENDLESS).min(ENDLESS)
     }
 }
 
-/// Bytes of a body.
+/// Sent bytes of a body, and an upper bound for the rest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UploadProgress {
     sent: u64,
@@ -34,7 +34,7 @@ pub(super) struct UploadProgress {
 }
 
 impl UploadProgress {
-    /// Before the first byte.
+    /// Returns the progress before the first byte.
     pub(super) fn new(upload: &Upload) -> UploadProgress {
         UploadProgress { sent: 0, left: upload.size() }
     }
@@ -70,7 +70,8 @@ pub(super) struct Uploads {
     all: UploadSums,
     /// Uploads of a client, and of the networks around it.
     by_network: HashMap<Prefix, UploadSums>,
-    /// Bytes that were given to the library. It drops some of them where a stream is reset.
+    /// Bytes that were passed to the library. The library discards some of them when a stream is
+    /// reset.
     given: u64,
 }
 
@@ -116,7 +117,7 @@ impl Sub for UploadSums {
 }
 
 impl Uploads {
-    /// An upload begins.
+    /// Adds an upload to the sums.
     pub(super) fn begin(&mut self, client: Prefix, progress: UploadProgress) {
         self.all += UploadSums::of(progress);
         for at in networks_of(client) {
@@ -124,7 +125,7 @@ impl Uploads {
         }
     }
 
-    /// More of an upload was given to the library; `is_last`: the body is over.
+    /// Notes that `bytes` of an upload were passed to the library; `is_last`: the body is complete.
     pub(super) fn advance(
         &mut self,
         client: Prefix,
@@ -138,7 +139,7 @@ impl Uploads {
         self.given += bytes;
     }
 
-    /// The response is over, or the stream was reset.
+    /// Removes an upload, because its response is over or its stream was reset.
     pub(super) fn end(&mut self, client: Prefix, progress: UploadProgress, window: &SendWindow) {
         self.remove(client, progress);
         for at in networks_of(client) {
@@ -159,7 +160,7 @@ impl Uploads {
         }
     }
 
-    /// Bytes that the server takes at once, of all streams together.
+    /// Number of bytes that the server accepts now, for all streams together.
     pub(super) fn window(&self, window: &SendWindow) -> u64 {
         window.granted().saturating_sub(self.given.max(window.sent()))
     }
@@ -168,22 +169,22 @@ impl Uploads {
         self.all.open == 0
     }
 
-    /// All uploads.
+    /// Sums over all uploads.
     pub(super) fn all(&self) -> UploadSums {
         self.all
     }
 
-    /// Uploads of a client, or of the clients of a network around one.
+    /// Sums over the uploads of a client, or of a network around it.
     pub(super) fn of_network(&self, network: &Prefix) -> UploadSums {
         self.by_network.get(network).copied().unwrap_or_default()
     }
 
-    /// Uploads of all other clients.
+    /// Sums over the uploads of all clients outside this network.
     pub(super) fn outside(&self, network: &Prefix) -> UploadSums {
         self.all - self.of_network(network)
     }
 
-    /// Most bytes of one other client or network.
+    /// Size in bytes of the uploads of one other client or network, whichever has most.
     pub(super) fn largest_outside(&self, network: &Prefix) -> u64 {
         let is_outside = |at: &Prefix| !network.contains(at.first()) && !at.contains(network.first());
         let outside = self.by_network.iter().filter(|(at, _)| is_outside(at));

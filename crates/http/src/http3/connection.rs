@@ -1,4 +1,4 @@
-//! A client's connection: its streams, each a request, and its end.
+//! HTTP/3 connection of a client: its streams, each with one request, and its end.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::pin::pin;
@@ -24,7 +24,7 @@ use crate::local_reply::ANSWER_TIME;
 use crate::stack::DecideRequest;
 use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, until_true};
 
-/// Time between two looks at a connection that is in use: what has moved, and where the client is.
+/// Time between two checks of a connection in use: of the moved bytes, and of the client's address.
 const LOOKS: Duration = Duration::from_secs(1);
 
 /// Serves a client until its connection is over.
@@ -62,7 +62,7 @@ async fn serve_streams<S: DecideRequest>(
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut counts = StreamCounts::new(client.is_trusted_proxy(&client.newest()));
     let mut streams = FuturesUnordered::new();
-    // Of a connection without streams.
+    // Time at which a connection without streams ends.
     let mut until = Instant::now() + newest().keep_alive;
     loop {
         tokio::select! {
@@ -80,7 +80,8 @@ async fn serve_streams<S: DecideRequest>(
                 counts.begun += 1;
                 let handshake = HandshakeState { is_over: is_established.clone(), is_address_proven };
                 streams.push(stream::serve(client, stack.clone(), resolver, notes, handshake));
-                // A frontend that is gone takes those that are on their way.
+                // If the frontend is gone, the connection ends after the requests that are already
+                // on their way.
                 if (counts.begun >= u64::from(newest().requests) || !client.is_served()) && !http3.is_ending() {
                     http3.say_farewell().await;
                 }
@@ -99,7 +100,7 @@ async fn serve_streams<S: DecideRequest>(
                 }
             }
             () = sleep_until(until), if streams.is_empty() => {
-                // One that does not answer to that is not waited for twice.
+                // The client has not reacted to GOAWAY: convey closes the connection.
                 if http3.is_ending() {
                     break;
                 }
@@ -108,13 +109,13 @@ async fn serve_streams<S: DecideRequest>(
             }
         }
     }
-    // They see that the connection is over, and say so in the log.
+    // The streams notice that the connection is over, and log it.
     let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
     StreamEnd::Closed
 }
 
 impl Http3 {
-    /// Has the library begin with a connection.
+    /// Begins HTTP/3 on a QUIC connection. An error is the reason for the connection's end.
     async fn begin(limits: &HttpLimits, connection: &quinn::Connection) -> Result<Http3, Counter> {
         let max_head = limits.head.bytes as u64 + u64::from(HEAD_ROOM);
         let is_ending = Arc::<AtomicBool>::default();
@@ -128,7 +129,8 @@ impl Http3 {
         }
     }
 
-    /// The next stream that the client opens; `None`: it opens no other.
+    /// Returns the next stream that the client opens; `None`: the connection accepts no further
+    /// streams.
     async fn accept(
         &mut self,
         client: &ClientStream,
@@ -151,27 +153,28 @@ impl Http3 {
         }
     }
 
-    /// Whether no further streams are taken.
+    /// Whether the connection accepts no further streams.
     fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// Says that no further streams are taken, and takes none.
+    /// Sends GOAWAY, and accepts no further streams.
     async fn say_farewell(&mut self) {
         self.is_ending.store(true, Ordering::Relaxed);
-        // It names the first stream that is not taken (RFC 9114, section 5.2): the one behind the
-        // last.
+        // GOAWAY names the first stream that convey does not accept (RFC 9114, section 5.2). It
+        // follows the last accepted stream.
         let _ = timeout(ENDING, self.library.shutdown(1)).await;
     }
 }
 
-/// Closes a connection that has ended like this.
+/// Closes a QUIC connection with the error code for this end.
 pub(crate) fn close(connection: &quinn::Connection, end: StreamEnd) {
     let said = if end == StreamEnd::Closed { Code::H3_NO_ERROR } else { Code::H3_REQUEST_CANCELLED };
     connection.close(number(said.value()), b"");
 }
 
-/// Waits until the handshake is over, which tells the streams. Returns whether it is, in time.
+/// Waits until the handshake is over, and notifies the streams by `established`. Returns false if
+/// the handshake does not end in time.
 async fn shake_hands(handshake: Option<PendingHandshake>, established: &watch::Sender<bool>) -> bool {
     let Some(handshake) = handshake else { return true };
     let within = handshake.within;
@@ -182,7 +185,7 @@ async fn shake_hands(handshake: Option<PendingHandshake>, established: &watch::S
     is_over
 }
 
-/// Counts what the connection has received and sent, datagrams whole.
+/// Counts the bytes that a QUIC connection has received and sent, as whole UDP datagrams.
 struct CountedBytes<'a> {
     client: &'a ClientStream,
     connection: quinn::Connection,

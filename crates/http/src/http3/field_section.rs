@@ -1,6 +1,6 @@
-//! The pseudo-header fields of a head, by their encoded lines (QPACK, RFC 9204, section 4.5): the
-//! library of HTTP/3 keeps the last of those that stand there twice, ignores their order, and cuts
-//! a path at its fragment. Pure.
+//! Check of pseudo-header fields in encoded field sections (QPACK, RFC 9204, section 4.5), before
+//! the HTTP/3 library reads them. The library keeps the last of several fields with one name,
+//! ignores their order, and cuts a path off at its fragment. Pure.
 
 use std::borrow::Cow;
 
@@ -8,8 +8,7 @@ use convey_http_core::Malformed;
 
 use crate::field_coding::{integer, string};
 
-/// The pseudo-header fields of requests. Each has a range in the static table (RFC 9204, appendix
-/// A).
+/// Pseudo-header fields of requests, with their ranges in the static table (RFC 9204, appendix A).
 const OF_REQUESTS: [PseudoField; 4] = [
     PseudoField { name: b":authority", entries: (0, 0) },
     PseudoField { name: PATH, entries: (1, 1) },
@@ -19,7 +18,7 @@ const OF_REQUESTS: [PseudoField; 4] = [
 
 const PATH: &[u8] = b":path";
 
-/// Of responses, in the static table: `:status`.
+/// Ranges of `:status` in the static table, the pseudo-header field of responses.
 const OF_RESPONSES: [(u64, u64); 2] = [(24, 28), (63, 71)];
 
 struct PseudoField {
@@ -27,19 +26,22 @@ struct PseudoField {
     entries: (u64, u64),
 }
 
-/// Which section of a message.
+/// Kind of a field section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SectionKind {
     Head,
     Trailers,
 }
 
-/// Returns why a section is malformed: pseudo-header fields do not stand as they must (RFC 9114,
-/// section 4.3), each of a request's once at most, before all other fields, and none in trailers,
-/// or the path has a fragment. What cannot be read of the section is left to the library.
+/// Returns the reason why a field section is malformed; `None` if no fault was found. A request has
+/// each pseudo-header field at most once, before all other fields (RFC 9114, section 4.3). Trailers
+/// have none. The path has no fragment.
+///
+/// The check ends at a line that the library does not accept: the library refuses the section
+/// itself.
 pub(super) fn fault_in(section: &[u8], of: SectionKind) -> Option<Malformed> {
     let mut left = section;
-    // What the dynamic table would have to have. There is none, and the library says so.
+    // The prefix of the section refers to the dynamic table, which is not in use.
     integer(&mut left, 8).and_then(|_| integer(&mut left, 7))?;
     let (mut seen, mut has_others) = ([false; OF_REQUESTS.len()], of == SectionKind::Trailers);
     while let Some(line) = next_line(&mut left) {
@@ -58,22 +60,22 @@ pub(super) fn fault_in(section: &[u8], of: SectionKind) -> Option<Malformed> {
 /// Kind of a field line.
 enum Line {
     Field,
-    /// One of [`OF_REQUESTS`].
+    /// The pseudo-header field with this index in [`OF_REQUESTS`].
     PseudoField(usize),
     /// Another pseudo-header field.
     UnknownPseudoField,
     PathWithFragment,
-    /// A string is cut off, or no Huffman code. Libraries differ in what they take.
+    /// A string is truncated, or is not valid Huffman code. Libraries differ in what they accept.
     Unreadable,
 }
 
-/// Reads a line. `None`: there is no other one that the library would take.
+/// Reads a field line. `None`: there is no further line that the library accepts.
 fn next_line(left: &mut &[u8]) -> Option<Line> {
     let first = *left.first()?;
     match first {
-        // Indexed: a line of the static table.
+        // Indexed field line: an entry of the static table.
         0x80.. => Some(by_entry(integer(left, 6).filter(|_| first & 0x40 != 0)?)),
-        // The name alone is from the static table.
+        // Literal field line, whose name is from the static table.
         0x40.. => {
             let line = by_entry(integer(left, 4).filter(|_| first & 0x10 != 0)?);
             Some(with_value(line, string(left, 7)))
@@ -82,7 +84,7 @@ fn next_line(left: &mut &[u8]) -> Option<Line> {
             Some(name) => with_value(by_name(&name), string(left, 7)),
             None => Line::Unreadable,
         }),
-        // Of the dynamic table.
+        // Line that refers to the dynamic table.
         _ => None,
     }
 }
@@ -120,7 +122,8 @@ fn with_value(line: Line, value: Option<Cow<'_, [u8]>>) -> Line {
 mod tests {
     use super::*;
 
-    /// GET, https, the path `/`, each by the static table; then these lines.
+    /// Whether a head is valid: GET, https and the path `/` from the static table, and then these
+    /// lines.
     fn head(lines: &[&[u8]]) -> bool {
         let section = [&[0, 0, 0xc0 | 17, 0xc0 | 23, 0xc0 | 1][..], &lines.concat()].concat();
         fault_in(&section, SectionKind::Head).is_none()
@@ -165,7 +168,7 @@ mod tests {
 
     #[test]
     fn string_that_cannot_be_read_makes_a_section_malformed() {
-        // A length beyond the end, and a name that more follows than it takes to fill a byte.
+        // A length beyond the end, and a Huffman name with more padding than a byte needs.
         for line in [&b"\x50\x7f\xff"[..], b"\x2d\xb9\x58\xd3\x3f\xff\x01/"] {
             let section = [&[0, 0], line].concat();
             assert_eq!(fault_in(&section, SectionKind::Head), Some(Malformed::Http3Message), "{line:x?}");
@@ -181,7 +184,7 @@ mod tests {
             // As a Huffman code: `#`, and `/#`.
             (b"\x51\x82\xff\xaf", true),
             (b"\x51\x83\x63\xfe\xbf", true),
-            // Of another field.
+            // A value of another field.
             (b"\x21x\x01#", false),
         ] {
             let section = [&[0, 0], path].concat();

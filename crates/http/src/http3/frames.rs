@@ -176,8 +176,8 @@ fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
 mod tests {
     use super::*;
 
-    /// What a filter lets through of a stream that comes in pieces, and how many bytes of it are
-    /// data.
+    /// Returns the bytes that a filter passes on from a stream that arrives in pieces, and how many
+    /// of these bytes are data.
     fn through(kind: StreamKind, stream: &[u8], piece: usize) -> Result<(Vec<u8>, usize), FrameTooLong> {
         let mut filter = FrameFilter::new(kind, 100);
         let (mut all, mut data) = (Vec::new(), 0);

@@ -1,14 +1,14 @@
-//! HTTP/3 (RFC 9114), over QUIC connections that the proxy has let in.
+//! HTTP/3 (RFC 9114), over QUIC connections that `convey-proxy` has admitted.
 //!
-//! - `connection` has a client's connection: its streams, each a request, and its end.
-//! - `quic` is what the library of HTTP/3 reads and writes: the streams of the library of QUIC,
-//!   bounded by `frames` and `unread`.
-//! - `field_section` finds pseudo-header fields that stand where they must not.
-//! - `stream` serves one of them, as [`streams`](crate::streams) has it.
+//! - `connection` serves a client's connection: its streams, each with one request, and its end.
+//! - `quic` is the transport of the HTTP/3 library: the streams of the QUIC library, with the
+//!   limits of `frames` and `unread`.
+//! - `field_section` finds misplaced pseudo-header fields.
+//! - `stream` serves one stream with [`streams`](crate::streams).
 //!
-//! The library of HTTP/3 holds what it has read of a stream until somebody asks for it, and a frame
-//! until it is whole. So `quic` gives it no frame that is too long, and no more data while it holds
-//! some.
+//! The HTTP/3 library buffers the data of a stream until somebody asks for it, and a frame until it
+//! is complete. So `quic` passes on no frame that is too long, and no more data while the library
+//! buffers too much.
 
 mod connection;
 mod field_section;
@@ -24,18 +24,18 @@ pub(crate) use connection::{close, serve};
 pub struct FilteredStream {
     /// Bytes for the library.
     pub passed: Vec<u8>,
-    /// How many bytes of that are data.
+    /// Number of bytes in `passed` that are data.
     pub data: usize,
-    /// Most bytes that waited for the rest of a frame.
+    /// Maximum number of bytes that waited for the rest of a frame.
     pub most_held: usize,
-    /// Why the request is malformed.
+    /// Reason why the request is malformed.
     pub fault: Option<convey_http_core::Malformed>,
-    /// A frame was longer than frames may be, and nothing was read from there on.
+    /// Whether a frame was too long, so that the filter has read nothing after it.
     pub is_too_long: bool,
 }
 
-/// Has the filter of frames look at a stream that comes in these pieces. Frames that are no data
-/// may have `max_frame` bytes.
+/// Filters a stream that arrives in these pieces. Frames other than DATA may have `max_frame`
+/// bytes.
 #[cfg(feature = "test-util")]
 pub fn filter_http3<'a>(
     is_request: bool,

@@ -40,7 +40,7 @@ pub(super) struct QuicConnection {
     notes: mpsc::UnboundedSender<StreamNotes>,
     /// Whether the connection accepts no more streams.
     is_ending: Arc<AtomicBool>,
-    /// Number of streams that the client opened afterwards.
+    /// Number of streams that the client opened after `is_ending` was set.
     rejected: u64,
 }
 
@@ -67,7 +67,8 @@ pub(super) struct Stopped(Option<(StoppedSending, SharedReceive)>);
 type StoppedSending = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 impl Stopped {
-    /// Waits for one of these events. Do not send anything after it.
+    /// Waits until the client has received everything, has stopped reading, or has reset its
+    /// request. Do not send anything afterwards.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let Some((stopped, request)) = &mut self.0 else { return Poll::Pending };
         if stopped.as_mut().poll(cx).is_pending() {
@@ -288,13 +289,13 @@ impl RecvStream for ReceivingStream {
     type Buf = Bytes;
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
-        // The library polls at each of its turns, also while it has buffered data. Then it returns
-        // that data first, and polls again later.
+        // The library also polls while it still has buffered data. It then returns the buffered
+        // data first, and polls again later.
         if self.unread.load(Ordering::Relaxed) > MAX_UNREAD {
             return Poll::Pending;
         }
-        // On the stack: a waiting stream needs no buffer, and received data gets a buffer of its
-        // size.
+        // The buffer is on the stack, so that a waiting stream needs no memory for it. Received
+        // data gets a buffer of its own size.
         let mut room = [MaybeUninit::uninit(); READ];
         loop {
             let mut room = ReadBuf::uninit(&mut room);
@@ -336,7 +337,8 @@ impl RecvStream for ReceivingStream {
 /// incomplete.
 pub(super) struct SendingStream {
     stream: quinn::SendStream,
-    /// Frames to write: those of one turn of the library, and one piece of a body.
+    /// Frames that wait to be written: the frames of one turn of the library, and one piece of a
+    /// body.
     writing: VecDeque<WriteBuf<Bytes>>,
     /// Whether flow control blocked the last write.
     is_blocked: bool,
@@ -351,8 +353,9 @@ impl SendingStream {
 
 impl SendStream<Bytes> for SendingStream {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
-        // When the connection's window opens, the library wakes all its streams, and the first one
-        // uses the whole window. Two streams would alternate, and the others would starve.
+        // When the connection's window opens, the library wakes all streams, and the first one uses
+        // the whole window. Without a random choice, two streams would alternate, and the others
+        // would starve.
         if std::mem::take(&mut self.is_blocked) && fastrand::bool() {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -415,7 +418,7 @@ pub(super) fn number(code: u64) -> VarInt {
 }
 
 fn id(id: quinn::StreamId) -> StreamId {
-    // Both libraries have the same range.
+    // Both libraries allow the same range of ids.
     StreamId::try_from(u64::from(id)).expect("a number of QUIC is one of HTTP/3")
 }
 

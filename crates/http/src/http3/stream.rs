@@ -102,8 +102,8 @@ fn refusal(error: &StreamError, fault: Option<Malformed>) -> Option<LocalReplyRe
     let malformed = match error {
         StreamError::StreamError { code: Code::H3_MESSAGE_ERROR, .. } => Malformed::Http3Message,
         StreamError::HeaderTooBig { .. } => Malformed::HeadTooLong,
-        // The connection ends with it. Braces: the library keeps the names of such variants for
-        // itself.
+        // This error ends the connection. The pattern has braces because the library made the
+        // variant non-exhaustive.
         StreamError::ConnectionError {
             0:
                 ConnectionError::Local {
@@ -144,7 +144,8 @@ struct ClientData {
     unread: Arc<AtomicUsize>,
     /// Fault in the stream that the library does not detect.
     fault: Arc<OnceLock<Malformed>>,
-    /// First read, to find out whether the request has a body; `Some(None)` if it has none.
+    /// Result of the first read, which shows whether the request has a body; `Some(None)`: it has
+    /// none.
     first: Option<Option<io::Result<Bytes>>>,
 }
 
@@ -241,7 +242,7 @@ struct SendingBody {
 impl SendingBody {
     /// Waits until the connection has accepted all sent data.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Nothing is sent by that: see `SendingStream::send_data`.
+        // The empty frame is not sent: see `SendingStream::send_data`.
         pin!(self.stream.send_data(Bytes::new())).poll(cx).map_err(broken)
     }
 }

@@ -1,18 +1,18 @@
-//! Padding of dropped DATA frames. It counts in the windows of the sender (RFC 9113, section 6.9),
-//! and the library does not release it.
+//! Padding of dropped DATA frames. The padding uses flow control windows of the sender (RFC 9113,
+//! section 6.9), and the library does not release them.
 
 use std::collections::BTreeMap;
 use std::mem;
 
 use super::{FRAME_HEAD, FrameHead, WINDOW_UPDATE};
 
-/// Padding that convey releases at once, a quarter of the smallest window. Less waits for more.
+/// Number of padding bytes from which on convey releases them: a quarter of the smallest window.
 const MUCH: u32 = 16 * 1024;
 
-/// Most streams with padding to release.
+/// Maximum number of streams with padding that is not released yet.
 const MAX_STREAMS: usize = 256;
 
-/// Largest increment of a window.
+/// Largest increment of a window, in bytes.
 const MAX_INCREMENT: u32 = (1 << 31) - 1;
 
 /// Bytes of dropped frames for which the sender still needs WINDOW_UPDATE frames.
@@ -35,7 +35,7 @@ impl DroppedPadding {
         has_room
     }
 
-    /// The sender has ended a stream, and needs no window for it.
+    /// Notes that the sender has ended a stream, so that it needs no window for the stream.
     pub(super) fn end(&mut self, stream: u32) {
         self.streams.remove(&stream);
     }
@@ -109,7 +109,7 @@ mod tests {
                 .starts_with(&[update(0, MAX_INCREMENT), update(1, MAX_INCREMENT - streams + 1)].concat())
         );
         assert!(padding.add(1, 256));
-        // Short padding of many streams is released before it is much.
+        // Padding of many streams is released even if it is short.
         assert!((0..streams).all(|n| padding.add(2 * n + 1, 1)));
         assert!(updates(&mut padding).starts_with(&update(0, 256 + streams)));
     }

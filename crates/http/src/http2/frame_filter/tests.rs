@@ -13,7 +13,7 @@ fn filter_of(sender: Sender) -> FieldFilter {
     FieldFilter::new(sender, MAX_SECTION, EmptyFrames::OF_CLIENT)
 }
 
-/// What a filter lets through of a stream of bytes that comes in pieces.
+/// Returns the bytes that a filter passes on, from bytes that arrive in pieces.
 fn pass(filter: &mut FieldFilter, stream: &[u8], piece: usize, now: Duration) -> Vec<u8> {
     let passed = stream
         .chunks(piece)
@@ -21,7 +21,8 @@ fn pass(filter: &mut FieldFilter, stream: &[u8], piece: usize, now: Duration) ->
     passed.collect()
 }
 
-/// The same of a client's whole connection, and why requests are malformed.
+/// Returns the bytes that a filter passes on from a client's whole connection, and the faults of
+/// malformed requests.
 fn through(stream: &[u8], piece: usize) -> (Vec<u8>, Vec<Malformed>) {
     let mut filter = filter_of(Sender::Client);
     let mut all = pass(&mut filter, stream, piece, Duration::ZERO);
@@ -157,7 +158,7 @@ fn empty_data_frames_of_open_bodies_are_dropped() {
             (frame(DATA, PADDED, 1, b"\x02\0\0"), false),
             (frame(DATA, PADDED, 7, b"\0"), false),
             (padded(255), false),
-            // Others have data, or mean something. The library judges wrong lengths of padding.
+            // These frames have data or an effect. The library checks padding of a wrong length.
             (frame(DATA, PADDED, 1, b"\x02a\0\0"), true),
             (frame(DATA, PADDED, 1, &[255; 257]), true),
             (frame(DATA, PADDED, 1, &[2; 2]), true),
@@ -167,7 +168,8 @@ fn empty_data_frames_of_open_bodies_are_dropped() {
             (frame(DATA, PADDED, 5, b"\x01\0"), true),
             (frame(DATA, PADDED, 0, b"\x01\0"), true),
             (frame(6, 0, 0, &[0; 8]), true),
-            // The library judges frames on streams that are over, idle, of the server or none.
+            // The library checks frames on streams that are over, idle or the server's, and on
+            // stream 0.
             (data(END_STREAM, 9), true),
             (frame(RST_STREAM, 0, 7, &[0; 4]), true),
             (empty(3), true),

@@ -1,4 +1,4 @@
-//! Streams that nobody reads.
+//! Streams whose data nobody reads.
 
 use std::future::poll_fn;
 
@@ -27,7 +27,7 @@ const POST: &[u8] = b"\x83\x86\x84\x41\x01a";
 const EARLY_HINTS: &[u8] = b"\x08\x03103";
 const OK: &[u8] = b"\x88";
 
-/// So many bytes fit in the window of a stream.
+/// Number of bytes that fits in the window of a stream.
 const LEN: usize = 40_000;
 
 const AT_ONCE: usize = 32 * 1024;
@@ -39,7 +39,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A connection whose other side sends these frames, and reads all.
+/// Connection whose peer sends these frames, and reads all bytes.
 async fn connection(
     sender: Sender,
     frames: Vec<u8>,
@@ -57,7 +57,7 @@ async fn connection(
     (Connection::new(stream, BytesMut::new(), filter, queue.clone()), queue)
 }
 
-/// A client's connection on which it begins requests, and sends these frames behind them.
+/// Connection of a client that begins this number of requests, and then sends these frames.
 async fn client(requests: u32, frames: Vec<u8>) -> (Client, Arc<ReceiveQueue>) {
     let heads = (0..requests).flat_map(|n| frame(HEADERS, END_HEADERS, 2 * n + 1, POST));
     let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
@@ -91,7 +91,7 @@ async fn read(stream: &mut ReceivedStream) -> Vec<u8> {
     all
 }
 
-/// Drives the connection until something is there.
+/// Polls the connection until `is_there` returns true.
 async fn until(client: &mut Client, queue: &ReceiveQueue, mut is_there: impl FnMut() -> bool) {
     poll_fn(|cx| {
         let polled = queue.poll(|| client.poll_accept(cx));
@@ -121,7 +121,7 @@ async fn unread_short_frames_wait_in_one_buffer() {
     assert!(lock(&streams[0].0.received).data.last.capacity() == 0, "it holds no memory");
 }
 
-/// The library keeps what arrives before a stream is accepted.
+/// The library buffers data that arrives before a stream is accepted.
 #[tokio::test]
 async fn library_reads_no_more_while_streams_wait_to_be_accepted() {
     const STREAMS: u32 = 100;
@@ -163,7 +163,7 @@ async fn reader_is_woken_and_reads_what_the_library_has() {
     }
 }
 
-/// Neither its head nor its body.
+/// The library buffers neither the head nor the body.
 #[tokio::test]
 async fn response_that_nobody_awaits_leaves_the_library() {
     let mut frames = frame(SETTINGS, 0, 0, &[]);
