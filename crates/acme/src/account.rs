@@ -1,4 +1,4 @@
-//! ACME account: created once, kept in the store.
+//! ACME account. It is created once and kept in the store.
 
 use convey_model::AcmeConfig;
 use convey_tls::TlsFault;
@@ -16,7 +16,7 @@ struct SavedAccount {
     credentials: AccountCredentials,
 }
 
-/// Opens the account in the store, or creates one.
+/// Opens the account in the store, or creates an account.
 pub(crate) async fn open(
     config: &AcmeConfig,
     store: &Store,
@@ -34,7 +34,7 @@ pub(crate) async fn open(
         let account = client()?.from_credentials(credentials).await?;
         if email != config.email {
             persist(async || account.update_contacts(&contact).await).await?;
-            // The credentials cannot be copied, so they are read again.
+            // Credentials cannot be copied, so they are read again.
             if let Ok(Some(saved)) = store.account::<SavedAccount>() {
                 let saved = SavedAccount { email: config.email.clone(), ..saved };
                 store.save_account(&saved).map_err(|error| Error::Other(error.into()))?;

@@ -1,4 +1,4 @@
-//! ACME authority, and an order from its beginning to the certificate.
+//! ACME authority, and all steps of an order up to the certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +16,15 @@ use crate::client::{AskedToWait, OrderFault};
 use crate::proof::SharedProof;
 use crate::{PendingOrder, Store};
 
-/// Polling of an order: up to five minutes for the validation, and as long again for the
-/// certificate. An order that takes longer continues at the next try.
+/// Polling of an order: up to five minutes for the validation, and up to five minutes for the
+/// certificate. An order that takes longer continues at the next attempt.
 const POLLS: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(500))
     .backoff(1.3)
     .timeout(Duration::from_secs(300));
 
-/// How many times to repeat a step that the authority refused because of its nonce; the ACME
-/// library has repeated it three times before.
+/// Maximum number of attempts of a step that the authority refuses because of its nonce. In each
+/// attempt, the ACME library itself repeats the step three times.
 const NONCE_TRIES: u32 = 6;
 
 /// ACME authority of a configuration.
@@ -36,21 +36,21 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Authority of the configuration. `challenges` are presented by frontends.
+    /// Creates the authority of a configuration. Frontends present the `challenges`.
     pub fn new(config: Arc<AcmeConfig>, store: Store, challenges: Arc<AcmeChallenges>) -> Authority {
         Authority { config, store, challenges }
     }
 
-    /// Orders a certificate for a name, or continues a pending order, and saves the certificate. To
-    /// be called by the node that holds the lock. `until_all_show` is the time until all nodes
-    /// present a challenge that this node has shared.
+    /// Orders a certificate for a name, or continues a pending order, and saves the certificate.
+    /// Only the node that holds the lock may call this. `until_all_show` is the time after which
+    /// all nodes present a challenge that this node has shared.
     ///
     /// # Errors
-    /// The reason why the order failed. Its progress is kept for the next try.
+    /// The reason why the order failed. Its progress is kept for the next attempt.
     pub async fn order(&self, name: &str, until_all_show: Duration) -> Result<Validity, OrderFault> {
         let asked_to_wait = AskedToWait::default();
         let ordered = self.try_order(name, until_all_show, &asked_to_wait).await;
-        // The challenges are no longer needed.
+        // Challenges are no longer needed after an order, whatever its outcome.
         let _ = (self.store.forget_proofs(), self.challenges.show(Vec::new()));
         ordered.map_err(|error| OrderFault { what: told(&error), retry_after: asked_to_wait.take() })
     }
@@ -66,8 +66,8 @@ impl Authority {
         let begun = self.begin(&account, name).await;
         let (mut order, key) = match begun {
             Err(error) if is_of_kind(&error, "accountDoesNotExist") => {
-                // A test authority was reset, or the account was removed: the next try creates
-                // another account.
+                // The authority does not have the account: a test authority was reset, or the
+                // account was removed. The next attempt creates another account.
                 self.store.forget_account().map_err(io)?;
                 return Err(error);
             }
@@ -83,8 +83,8 @@ impl Authority {
         Ok(validity)
     }
 
-    /// Continues the pending order if it can still succeed, or creates a new one. An order is saved
-    /// before anything else happens with it.
+    /// Continues the pending order if it can still succeed, or creates a new order. A new order is
+    /// saved before any other step.
     async fn begin(&self, account: &Account, name: &str) -> Result<(Order, KeyPair), Error> {
         if let Some(PendingOrder { url, key }) = self.store.order(name)
             && let Ok(key) = KeyPair::from_pem(&key)
@@ -102,7 +102,8 @@ impl Authority {
         Ok((order, key))
     }
 
-    /// Carries out the order from its current state. Returns the certificate chain in PEM.
+    /// Carries out the steps of an order that remain in its current state. Returns the certificate
+    /// chain in PEM.
     async fn carry_out(
         &self,
         order: &mut Order,
@@ -126,7 +127,7 @@ impl Authority {
         persist(async || order.poll_certificate(&POLLS).await).await
     }
 
-    /// Presents the challenge, and lets the authority validate it.
+    /// Presents the challenges, and then asks the authority to validate them.
     async fn prove(&self, order: &mut Order, name: &str, until_all_show: Duration) -> Result<(), Error> {
         let (kind, wanted) = (self.config.challenge, challenge_type(self.config.challenge));
         persist(async || read_authorizations(order).await).await?;
@@ -164,7 +165,7 @@ impl Authority {
     }
 }
 
-/// Fetches all authorizations of an order: later reads need no request.
+/// Fetches all authorizations of an order, so that later reads need no request.
 async fn read_authorizations(order: &mut Order) -> Result<(), Error> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
@@ -180,7 +181,7 @@ fn challenge_type(challenge: AcmeChallenge) -> ChallengeType {
     }
 }
 
-/// Repeats a step while the authority refuses its nonce (RFC 8555, section 6.5).
+/// Repeats a step as long as the authority refuses its nonce (RFC 8555, section 6.5).
 pub(crate) async fn persist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
     let mut tries = 1;
     loop {
@@ -197,7 +198,7 @@ fn is_of_kind(error: &Error, kind: &str) -> bool {
         == Some(kind)
 }
 
-/// Error with the authority's reason why it rejected a name.
+/// Error with the authority's reason for rejecting a name.
 async fn why_invalid(order: &mut Order) -> Error {
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
@@ -211,7 +212,7 @@ async fn why_invalid(order: &mut Order) -> Error {
     Error::Str("the authority has refused the order, and does not say why")
 }
 
-/// Operator-facing message, in one line.
+/// Operator-facing message about an error, on one line.
 fn told(error: &Error) -> String {
     let text = match error {
         Error::Api(problem) => {

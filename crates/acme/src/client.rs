@@ -1,5 +1,5 @@
-//! HTTP client for an ACME authority: one request per connection, with a limit of time and of
-//! bytes.
+//! HTTP client for an ACME authority. Each request has its own connection, a time limit and a size
+//! limit for the answer.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +19,10 @@ use rustls::pki_types::ServerName;
 use thiserror::Error as ThisError;
 use tokio::time::timeout;
 
-/// Upper bound for the time of a request.
+/// Time limit of a request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Longest answer in bytes: a certificate chain has some kilobytes.
+/// Maximum length of an answer in bytes. A certificate chain has some kilobytes.
 const MAX_ANSWER: usize = 1 << 20;
 
 /// `User-Agent` of requests.
@@ -34,11 +34,11 @@ const AGENT: &str = concat!("convey/", env!("CARGO_PKG_VERSION"), " instant-acme
 pub struct OrderFault {
     /// Operator-facing message.
     pub what: String,
-    /// Seconds that the authority asked to wait before the next try.
+    /// Number of seconds that the authority asked to wait before the next attempt.
     pub retry_after: Option<u64>,
 }
 
-/// Seconds of `Retry-After` in the last error response.
+/// Number of seconds in `Retry-After` of the last error response.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AskedToWait(Arc<Mutex<Option<u64>>>);
 
@@ -82,8 +82,8 @@ impl HttpClient for DirectoryClient {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let (tls, asked_to_wait) = (self.tls.clone(), self.asked_to_wait.clone());
         Box::pin(async move {
-            // The library parses the directory whatever its status is, so the status is checked
-            // here.
+            // The library would parse a directory regardless of its status, so the status is
+            // checked here.
             let is_directory = request.method() == Method::GET;
             let place = request.uri().to_string();
             let response = match timeout(TIMEOUT, ask(request, tls)).await {
@@ -102,7 +102,7 @@ impl HttpClient for DirectoryClient {
     }
 }
 
-/// Text of a problem document (RFC 7807), after a colon; empty for other documents.
+/// Text of a problem document (RFC 7807), with a colon before it; empty for other documents.
 fn said(document: &[u8]) -> String {
     let document: serde_json::Value = serde_json::from_slice(document).unwrap_or_default();
     document["detail"].as_str().map_or(String::new(), |detail| format!(": {detail}"))

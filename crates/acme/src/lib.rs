@@ -1,13 +1,14 @@
 //! Certificates by ACME (RFC 8555), for load balancers.
 //!
-//! - [`RenewalSchedule`] decides which certificate is due when: pure.
+//! - [`RenewalSchedule`] decides when each certificate is due: pure.
 //! - [`Store`] keeps the account, the certificates and the state of orders in files that survive a
 //!   crash.
-//! - [`OrderLock`] lets one node at a time order certificates, of all nodes that share a store.
+//! - [`OrderLock`] ensures that only one of the nodes that share a store orders certificates at a
+//!   time.
 //! - [`Authority`] is the certificate authority: [`Authority::order`] orders a certificate.
 //!
 //! [`convey_tls::AcmeChallenges`] presents the challenges to an authority. Disk and network access
-//! block or wait: run all of this in a separate thread.
+//! may block, so all of this should run in a separate thread.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod account;

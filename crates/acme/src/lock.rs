@@ -1,4 +1,4 @@
-//! Lock that lets one node at a time order certificates, of all nodes that share a store.
+//! Lock between the nodes that share a store: only one node at a time orders certificates.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,33 +8,34 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// Lock that lets one node at a time order certificates.
+/// Lock that allows only one node at a time to order certificates.
 pub trait OrderLock {
-    /// Guard of the lock; dropping it frees the lock.
+    /// Guard of the lock. Dropping it releases the lock.
     type Held;
 
-    /// Takes the lock; `None`: another node has it.
+    /// Takes the lock; `None` if another node has it.
     ///
     /// # Errors
-    /// The lock's state is unknown.
+    /// The state of the lock is unknown.
     fn try_take(&self) -> io::Result<Option<Self::Held>>;
 }
 
-/// Lock on a file of the store. The kernel frees the lock when its holder ends for any reason, and
-/// so does an NFS server (version 4) when the holder's lease has expired. So the lock depends
-/// neither on synchronized clocks nor on a guess of how long an order takes.
+/// Lock on a file of the store. The kernel releases the lock when its holder ends for any reason;
+/// an NFS server (version 4) releases it when the holder's lease expires. So the lock needs neither
+/// synchronized clocks nor an estimate of the duration of an order.
 #[derive(Debug)]
 pub struct FileLock {
     path: PathBuf,
     owner: String,
 }
 
-/// Guard of the lock, which is held until the guard is dropped.
+/// Guard of the lock. The lock is held until the guard is dropped.
 #[derive(Debug)]
 pub struct HeldFile(#[expect(dead_code, reason = "to close it frees the lock")] File);
 
 impl FileLock {
-    /// Lock on this file. `owner` is written into the file, for operators.
+    /// Refers to the lock on this file. `owner` is written into the file as information for
+    /// operators.
     pub fn new(path: &Path, owner: &str) -> FileLock {
         FileLock { path: path.to_owned(), owner: owner.to_owned() }
     }
@@ -44,8 +45,8 @@ impl OrderLock for FileLock {
     type Held = HeldFile;
 
     fn try_take(&self) -> io::Result<Option<HeldFile>> {
-        // The file is never removed: otherwise two nodes could each hold a lock, on two files of
-        // the same name.
+        // The file is never removed. Otherwise two nodes could each hold a lock on different files
+        // of the same name.
         let opened = OpenOptions::new()
             .read(true)
             .write(true)

@@ -1,5 +1,5 @@
-//! Proofs that convey controls a name: a text over HTTP, or a certificate with a digest. Nodes
-//! share a proof as a file.
+//! Proofs that convey controls a name: a text over HTTP, or a certificate that contains a digest.
+//! Nodes share a proof as a file.
 
 use convey_model::AcmeChallenge;
 use convey_tls::AcmeProof;
@@ -7,13 +7,13 @@ use instant_acme::KeyAuthorization;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use serde::{Deserialize, Serialize};
 
-/// Shared form of a proof. Each node makes its own certificate from it.
+/// Form of a proof that nodes share. Each node creates its own certificate from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SharedProof {
-    /// Text at the path of a token.
+    /// Text that is served at the path of a token.
     Token { token: String, text: String },
-    /// Digest of the key authorization, which the certificate contains (RFC 8737, section 3).
+    /// Digest of the key authorization, for a certificate that contains it (RFC 8737, section 3).
     Certificate { name: String, digest: Vec<u8> },
 }
 
@@ -33,7 +33,7 @@ impl SharedProof {
     /// Builds the proof that frontends present.
     ///
     /// # Errors
-    /// The certificate cannot be made.
+    /// The certificate cannot be created.
     pub(crate) fn proof(self) -> Result<AcmeProof, rcgen::Error> {
         Ok(match self {
             SharedProof::Token { token, text } => AcmeProof::Token { token, text },

@@ -1,4 +1,4 @@
-//! Renewal schedule of certificates. Pure: times are in seconds since 1970, and the caller draws
+//! Renewal schedule of certificates. Pure: times are in seconds since 1970, and the caller provides
 //! `chance`, a random number from 0 to 1.
 
 use std::collections::BTreeMap;
@@ -8,8 +8,8 @@ use convey_pacing::BackoffPolicy;
 use convey_tls::Validity;
 use serde::{Deserialize, Serialize};
 
-/// Delays between failed orders of a name, unless the authority asks for longer ones. Let's Encrypt
-/// allows five failures an hour for each name.
+/// Delays after failed orders of a name; the authority may request longer delays. Let's Encrypt
+/// allows five failures per hour for each name.
 const ORDERS: BackoffPolicy = BackoffPolicy {
     first: Duration::from_secs(5 * 60),
     cap: Duration::from_secs(24 * 60 * 60),
@@ -17,13 +17,14 @@ const ORDERS: BackoffPolicy = BackoffPolicy {
     reset_after: Duration::ZERO,
 };
 
-/// Longest delay, in seconds, that an authority may ask for.
+/// Maximum delay in seconds that an authority may request.
 const MAX_RETRY_AFTER: i64 = 7 * 24 * 60 * 60;
 
-/// Renewals are spread over a fiftieth of a certificate's life, after two thirds of it.
+/// Renewals are spread over a period after two thirds of a certificate's lifetime. The period is
+/// one fiftieth of the lifetime.
 const SPREAD: f64 = 50.0;
 
-/// Names that need a certificate, with their state.
+/// Names that need a certificate, with the state of each.
 #[derive(Debug, Clone, Default)]
 pub struct RenewalSchedule {
     entries: BTreeMap<String, Entry>,
@@ -32,7 +33,7 @@ pub struct RenewalSchedule {
 #[derive(Debug, Clone, Default)]
 struct Entry {
     certificate: Option<Validity>,
-    /// Position from 0 to 1 in the spread at which this certificate is renewed.
+    /// Time of the renewal within the spread, from 0 (start) to 1 (end).
     chance: f64,
     failure: Option<OrderFailure>,
 }
@@ -40,22 +41,23 @@ struct Entry {
 /// Failure of the last order of a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderFailure {
-    /// Number of failures in a row.
+    /// Number of consecutive failures.
     pub count: u32,
-    /// Time of the next try.
+    /// Time of the next attempt, in seconds since 1970.
     pub next: i64,
-    /// Operator-facing reason.
+    /// Operator-facing reason of the failure.
     pub error: String,
 }
 
 impl RenewalSchedule {
-    /// Sets the names to exactly these. The state of names that stay is kept.
+    /// Replaces the set of names. Names that were in the set before keep their state.
     pub fn set_names<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
         let mut before = std::mem::take(&mut self.entries);
         self.entries = names.map(|name| (name.clone(), before.remove(name).unwrap_or_default())).collect();
     }
 
-    /// Applies a name's state in the store. `chance` is called for a certificate that is new here.
+    /// Updates the state of a name from the store. `chance` is called for a certificate that is new
+    /// to the schedule.
     pub fn found(
         &mut self,
         name: &str,
@@ -70,12 +72,13 @@ impl RenewalSchedule {
         (entry.certificate, entry.failure) = (certificate, failure);
     }
 
-    /// Time of the next order for a name; `None`: the name needs no certificate.
+    /// Time of the next order for a name, in seconds since 1970; `None` if the name needs no
+    /// certificate.
     pub fn due(&self, name: &str) -> Option<i64> {
         self.entries.get(name).map(Entry::due)
     }
 
-    /// Names that are due now, with the longest overdue name first.
+    /// Names that are due at `now`, with the longest overdue name first.
     pub fn due_now(&self, now: i64) -> Vec<&str> {
         let mut due: Vec<(i64, &str)> =
             self.entries.iter().map(|(name, entry)| (entry.due(), &**name)).collect();
@@ -98,15 +101,16 @@ impl Entry {
 }
 
 impl OrderFailure {
-    /// Corrects a failure that was read at `now`. A next try after the longest possible delay was
-    /// saved with a clock that was ahead: it is due now.
+    /// Corrects a failure that was read at `now`. If its next attempt is later than the maximum
+    /// delay allows, it was saved while the clock was ahead; the next attempt is then due now.
     #[must_use]
     pub fn bounded(self, now: i64) -> OrderFailure {
         let is_possible = self.next <= now.saturating_add(MAX_RETRY_AFTER);
         OrderFailure { next: if is_possible { self.next } else { now }, ..self }
     }
 
-    /// Counts one more failure. `retry_after`: seconds that the authority asks to wait.
+    /// Failure after `before` and one more failure. `retry_after` is the number of seconds that the
+    /// authority asked to wait.
     pub fn after(
         before: Option<&OrderFailure>,
         error: String,
@@ -122,7 +126,8 @@ impl OrderFailure {
     }
 }
 
-/// Time of renewal: after two thirds of a certificate's life, or up to a fiftieth of it later.
+/// Time of renewal: after two thirds of a certificate's lifetime, plus up to one fiftieth of the
+/// lifetime.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "lives of certificates fit")]
 fn renewal(Validity { from, until }: Validity, chance: f64) -> i64 {
     let life = until.saturating_sub(from).max(0);
@@ -152,7 +157,7 @@ mod tests {
         assert_eq!((schedule.due_now(0), schedule.due("a")), (vec!["b"], Some(60 * DAY)));
         assert_eq!(schedule.due_now(60 * DAY - 1), ["b"]);
         assert_eq!(schedule.due_now(60 * DAY), ["b", "a"], "who has none goes first");
-        // The same certificate keeps its time; a new certificate draws another.
+        // The same certificate keeps its time of renewal; a new certificate gets another one.
         schedule.found("a", Some(validity), None, || 1.0);
         assert_eq!(schedule.due("a"), Some(60 * DAY));
         let renewed = Validity { from: 60 * DAY, until: 150 * DAY };

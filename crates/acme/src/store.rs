@@ -1,6 +1,6 @@
 //! Store for the account, certificates, pending orders and failures of an authority. Files are
-//! written under another name and renamed, so a crash leaves the old file or the new one. Several
-//! nodes may share the folder.
+//! written under another name and then renamed, so that after a crash a file has either the old or
+//! the new content. Several nodes may share the directory.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use crate::OrderFailure;
 use crate::proof::SharedProof;
 
-/// Longest file that is read, in bytes.
+/// Maximum length of a file that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Folder for one authority's directory URL.
+/// Directory with the state for one authority, identified by its directory URL.
 #[derive(Debug, Clone)]
 pub struct Store {
     folder: PathBuf,
@@ -32,20 +32,20 @@ pub struct Store {
 pub struct PendingOrder {
     /// URL of the order at the authority.
     pub url: String,
-    /// Key of the certificate, in PEM.
+    /// Private key of the certificate, in PEM.
     pub key: String,
 }
 
 impl Store {
-    /// Store in this folder.
+    /// Refers to the store in this directory, without creating it.
     pub fn new(folder: &Path) -> Store {
         Store { folder: folder.to_owned() }
     }
 
-    /// Creates the missing folders. Only this user may enter them.
+    /// Creates the missing directories. Only the current user may enter them.
     ///
     /// # Errors
-    /// The folders cannot be created or written to; the message names the folder.
+    /// A directory cannot be created or written to. The message names the directory.
     pub fn prepare(&self) -> io::Result<()> {
         for folder in [self.folder.clone(), self.certificates(), self.orders(), self.proofs_folder()] {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
@@ -63,7 +63,7 @@ impl Store {
             let error = io::Error::new(ErrorKind::PermissionDenied, why);
             return Err(told("cannot keep keys in", of_others, &error));
         }
-        // Random name: nodes that share the folder may test it at the same time.
+        // The name is random, because nodes that share the directory may test it at the same time.
         let probe =
             self.folder.join(format!(".write-test-{:016x}", RandomState::new().build_hasher().finish()));
         self.write(&probe, b"").map_err(|error| told("cannot write in", &self.folder, &error))?;
@@ -75,14 +75,14 @@ impl Store {
         self.folder.join("lock")
     }
 
-    /// Validity of a name's certificate; `None`: there is no usable certificate.
+    /// Validity of the certificate of a name; `None` if there is no usable certificate.
     pub fn certificate(&self, name: &str) -> Option<Validity> {
         let pem = read(&self.certificate_path(name)).ok()?;
         let certificate = Certificate::from_pem(&pem, &pem, &ring::default_provider()).ok()?;
         certificate.names.iter().any(|other| other == name).then_some(certificate.validity)
     }
 
-    /// Saves a certificate: key and chain in one file, so that they always match.
+    /// Saves a certificate and its key in one file, so that they always match.
     ///
     /// # Errors
     /// The file cannot be written, or the chain is invalid.
@@ -94,7 +94,7 @@ impl Store {
         Ok(certificate.validity)
     }
 
-    /// Reads the saved account.
+    /// Reads the saved account; `None` if there is none.
     ///
     /// # Errors
     /// The file exists but cannot be read.
@@ -110,7 +110,7 @@ impl Store {
         self.write_json(&self.account_path(), account)
     }
 
-    /// Removes the account: the authority does not have it.
+    /// Removes the account from the store, after the authority has lost or removed it.
     ///
     /// # Errors
     /// The file cannot be removed.
@@ -118,7 +118,7 @@ impl Store {
         remove(&self.account_path())
     }
 
-    /// Pending order of a name.
+    /// Pending order of a name; `None` if there is no readable one.
     pub fn order(&self, name: &str) -> Option<PendingOrder> {
         read_json(&self.order_path(name)).ok().flatten()
     }
@@ -139,12 +139,12 @@ impl Store {
         remove(&self.order_path(name))
     }
 
-    /// Failures of all names. An unreadable file counts as empty.
+    /// Last failures of all names. A file that cannot be read counts as empty.
     pub fn failures(&self) -> BTreeMap<String, OrderFailure> {
         read_json(&self.failures_path()).ok().flatten().unwrap_or_default()
     }
 
-    /// Saves the failure of a name; `None` removes it.
+    /// Saves the failure of a name; `None` removes the saved failure.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -158,7 +158,7 @@ impl Store {
         self.write_json(&self.failures_path(), &all)
     }
 
-    /// Removes all failures: their causes may be gone.
+    /// Removes the failures of all names, because their causes may no longer exist.
     ///
     /// # Errors
     /// The file cannot be removed.
@@ -166,7 +166,7 @@ impl Store {
         remove(&self.failures_path())
     }
 
-    /// Proofs of the pending order, on whichever node it runs.
+    /// Proofs of the pending order, even if it runs on another node.
     pub fn proofs(&self) -> Vec<AcmeProof> {
         let Ok(entries) = fs::read_dir(self.proofs_folder()) else { return Vec::new() };
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -180,7 +180,7 @@ impl Store {
         self.write_json(&self.proofs_folder().join(format!("{name}.json")), proof)
     }
 
-    /// Removes all proofs, so that no node presents them any longer.
+    /// Removes all proofs, so that no node presents them any more.
     ///
     /// # Errors
     /// A file cannot be removed.
@@ -196,13 +196,13 @@ impl Store {
         self.write(path, &json).map_err(|error| told("cannot write", path, &error))
     }
 
-    /// Writes a file for this user only, and syncs it to disk before it replaces the old one. Until
-    /// then the file has another name, in a folder that is not watched.
+    /// Writes a file that only the current user may read. The file is synced to disk before it
+    /// replaces the old one. Until then it has another name, in a directory that is not watched.
     fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(ErrorKind::InvalidInput.into());
         };
-        // Only one node writes at a time: it holds the lock.
+        // Only one node writes at a time: the node that holds the lock.
         let new = self.folder.join(format!(".{}.new", name.to_string_lossy()));
         remove(&new)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
@@ -241,8 +241,8 @@ impl Store {
     }
 }
 
-/// The folder or a parent of it in which any user may rename entries; `None`: there is none.
-/// Folders like `/tmp`, where users may rename only their own entries, do not count.
+/// The directory, or a parent of it, in which any user may rename entries; `None` if there is none.
+/// Directories like `/tmp`, where users may rename only their own entries, do not count.
 pub fn open_to_all(folder: &Path) -> Option<&Path> {
     const BY_OTHERS: u32 = 0o002;
     const STICKY: u32 = 0o1000;
@@ -252,10 +252,10 @@ pub fn open_to_all(folder: &Path) -> Option<&Path> {
     })
 }
 
-/// The folder or a parent of it that belongs to a user other than root and this one, with that
-/// user.
+/// The directory, or a parent of it, that belongs to another user than root and the current user,
+/// with the id of that user; `None` if there is none.
 fn of_other_users(folder: &Path) -> Option<(&Path, u32)> {
-    /// User id of users that have no mapping in a user namespace.
+    /// User id that stands for users without a mapping in a user namespace.
     const OVERFLOW: u32 = 65_534;
     let ours = [0, rustix::process::geteuid().as_raw(), OVERFLOW];
     let owned = folder.ancestors().filter_map(|folder| Some((folder, fs::metadata(folder).ok()?.uid())));

@@ -15,13 +15,13 @@ const WINDOW_BITS: u32 = 17;
 /// Binary logarithm of the size of input blocks in bytes.
 const BLOCK_BITS: u32 = 16;
 
-/// Output bytes per call.
+/// Number of output bytes that each call makes room for.
 const ROOM: usize = 4 * 1024;
 
 pub(crate) struct BrotliEncoder(BrotliEncoderStateStruct<StandardAlloc>);
 
 impl BrotliEncoder {
-    /// Memory for the window, the hash tables, and the commands of a block.
+    /// Upper bound of the memory in bytes: window, hash tables, and commands of a block.
     pub(crate) const MEMORY: usize = 2_432 * 1024;
 
     pub(crate) fn new(len: Option<u64>) -> BrotliEncoder {

@@ -6,41 +6,41 @@ use crate::brotli::BrotliEncoder;
 use crate::gzip::GzipEncoder;
 use crate::zstd::ZstdEncoder;
 
-/// Encoder of one body.
+/// Encoder of one body, for any content coding.
 pub struct Encoder {
     by: ByCoding,
-    /// Whether the encoder may still hold bytes that were written.
+    /// Whether the encoder may hold bytes of the body that are not in the output yet.
     has_unflushed: bool,
 }
 
-/// Encoder of the coding's library. A large encoder is boxed, so that this enum stays small.
+/// Encoder of the library for each coding. A large encoder is boxed, so that the enum stays small.
 enum ByCoding {
     Zstd(ZstdEncoder),
     Brotli(Box<BrotliEncoder>),
     Gzip(GzipEncoder),
 }
 
-/// The library returned an error. The body cannot continue.
+/// Error of a compression library. The body cannot be continued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncoderFault;
 
-/// Operation of an encoder.
+/// Operation of an encoder on its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Takes input, and returns the output that is ready.
+    /// Takes input, and returns output if it is ready.
     Write,
-    /// Returns all output that a decoder needs for the input so far.
+    /// Returns all output that a decoder needs to decode the input so far.
     Flush,
     /// Ends the body.
     Finish,
 }
 
 impl Encoder {
-    /// Creates an encoder for a body with this length, if it is known: a short body needs less
-    /// memory.
+    /// Creates an encoder for a body. `len` is the length of the body, if it is known; a short body
+    /// needs less memory.
     ///
     /// # Errors
-    /// Memory is short.
+    /// Memory cannot be allocated.
     pub fn new(coding: ContentCoding, len: Option<u64>) -> Result<Encoder, EncoderFault> {
         let by = match coding {
             ContentCoding::Zstd => ByCoding::Zstd(ZstdEncoder::new(len)?),
@@ -50,7 +50,8 @@ impl Encoder {
         Ok(Encoder { by, has_unflushed: false })
     }
 
-    /// Upper bound of the memory of an encoder of this coding, its buffers included, in bytes.
+    /// Upper bound in bytes of the memory that an encoder of this coding uses, including its
+    /// buffers.
     pub fn memory(coding: ContentCoding) -> usize {
         match coding {
             ContentCoding::Zstd => ZstdEncoder::MEMORY,
@@ -59,7 +60,7 @@ impl Encoder {
         }
     }
 
-    /// Current memory, in bytes, that Rust's allocator does not track.
+    /// Memory in bytes that the encoder has now and that Rust's allocator does not track.
     pub fn foreign_memory(&self) -> usize {
         match &self.by {
             ByCoding::Zstd(zstd) => zstd.memory(),
@@ -79,12 +80,13 @@ impl Encoder {
         self.run(bytes, Operation::Write, out)
     }
 
-    /// Whether a decoder lacks bytes that were written.
+    /// Whether some written bytes cannot be decoded yet from the output.
     pub fn has_unflushed(&self) -> bool {
         self.has_unflushed
     }
 
-    /// Appends all output that a decoder needs for the bytes so far. Each flush costs some bytes.
+    /// Appends to `out` all output that a decoder needs to decode the bytes so far. Each flush
+    /// makes the output some bytes longer.
     ///
     /// # Errors
     /// The library failed.
@@ -93,10 +95,10 @@ impl Encoder {
         self.run(&[], Operation::Flush, out)
     }
 
-    /// Appends the end of the body. Nothing can be written after it.
+    /// Appends the end of the body to `out`. Nothing can be written afterwards.
     ///
     /// # Errors
-    /// The library failed: the body is shorter than its announced length.
+    /// The library failed, because the body is shorter than its announced length.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         self.has_unflushed = false;
         self.run(&[], Operation::Finish, out)

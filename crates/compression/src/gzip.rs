@@ -11,13 +11,13 @@ const LEVEL: u32 = 5;
 /// Binary logarithm of the window size in bytes: 32 KiB, the maximum of the format.
 const WINDOW_BITS: u8 = 15;
 
-/// Output bytes per call.
+/// Number of output bytes that each call makes room for.
 const ROOM: usize = 4 * 1024;
 
 pub(crate) struct GzipEncoder(Compress);
 
 impl GzipEncoder {
-    /// Memory for the window, the hash tables, and the output of a block.
+    /// Upper bound of the memory in bytes: window, hash tables, and output of a block.
     pub(crate) const MEMORY: usize = 384 * 1024;
 
     pub(crate) fn new() -> GzipEncoder {
@@ -40,7 +40,7 @@ impl GzipEncoder {
             let before = self.0.total_in();
             let status = self.0.compress_vec(bytes, out, flush).map_err(|_| EncoderFault)?;
             bytes = &bytes[(self.0.total_in() - before) as usize..];
-            // The library has no further output once it leaves capacity unused.
+            // If the library leaves capacity unused, it has no further output.
             let is_done = bytes.is_empty() && out.len() < out.capacity();
             if status == Status::StreamEnd || (is_done && operation != Operation::Finish) {
                 return Ok(());

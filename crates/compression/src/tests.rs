@@ -1,4 +1,4 @@
-//! Tests that other decoders read the output of the encoders, whatever the sizes of the pieces.
+//! Tests that other decoders can decode the output of the encoders, for pieces of any size.
 
 use std::io::{Read, Write};
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Output of a decoder; `None` if the body is incomplete.
+/// Body decoded by another decoder; `None` if the body is incomplete.
 fn decoded(coding: ContentCoding, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     match coding {
@@ -38,7 +38,7 @@ fn decoded_zstd(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
     }
 }
 
-/// Output of a decoder for a body whose end has not arrived.
+/// Part of a body that another decoder can decode before the end of the body.
 fn decoded_so_far(coding: ContentCoding, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     match coding {

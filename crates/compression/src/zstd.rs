@@ -12,13 +12,13 @@ const LEVEL: i32 = 3;
 /// Binary logarithm of the window size in bytes. Browsers accept up to 8 MiB (RFC 9659).
 const WINDOW_BITS: u32 = 18;
 
-/// Output bytes per call.
+/// Number of output bytes that each call makes room for.
 const ROOM: usize = 4 * 1024;
 
 pub(crate) struct ZstdEncoder(CCtx<'static>);
 
 impl ZstdEncoder {
-    /// Memory for the window, the hash tables, and the input and output blocks.
+    /// Upper bound of the memory in bytes: window, hash tables, and input and output blocks.
     pub(crate) const MEMORY: usize = 1_792 * 1024;
 
     pub(crate) fn new(len: Option<u64>) -> Result<ZstdEncoder, EncoderFault> {
@@ -53,7 +53,7 @@ impl ZstdEncoder {
             let left = self.0.compress_stream2(&mut output, &mut input, directive);
             let left = left.map_err(|_| EncoderFault)?;
             let is_taken = input.pos() == bytes.len();
-            // A write may leave output in the encoder.
+            // After a write, output may remain in the encoder.
             if is_taken && (left == 0 || operation == Operation::Write) {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! Tests of the memory that an encoder holds.
+//! Tests of the memory that encoders use.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,19 +14,21 @@ static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
 #[expect(unsafe_code, reason = "an allocator cannot be written without")]
-// SAFETY: every call is handed on as it is to the system's allocator, which keeps the contract.
+// SAFETY: every call is passed unchanged to the system's allocator, which fulfils the contract.
 // Counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let in_use = IN_USE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         MOST.fetch_max(in_use, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of this same function.
+        // SAFETY: the caller fulfils the contract of this function, which is the same for the
+        // system's.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as above.
+        // SAFETY: the caller fulfils the contract of this function, which is the same for the
+        // system's.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -34,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bodies of 8 MiB: text, and bytes that hardly compress.
+/// Two bodies of 8 MiB: text, and bytes that can hardly be compressed.
 fn bodies() -> [Vec<u8>; 2] {
     const LEN: usize = 8 << 20;
     let text =
@@ -47,7 +49,7 @@ fn bodies() -> [Vec<u8>; 2] {
     [text.take(LEN).collect(), noise.take(LEN).collect()]
 }
 
-/// Peak memory of one encoder, without its output.
+/// Peak memory of one encoder in bytes, without its output.
 fn most_of(coding: ContentCoding, body: &[u8]) -> usize {
     let mut out = Vec::with_capacity(1 << 20);
     let before = IN_USE.load(Ordering::Relaxed);

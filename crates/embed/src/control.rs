@@ -1,4 +1,4 @@
-//! Control thread: configuration and health in, snapshots out.
+//! Control thread of an embedded balancer: configuration and health in, snapshots out.
 #![expect(clippy::disallowed_methods, reason = "a shell: it reads the clock")]
 
 use std::collections::BTreeSet;
@@ -23,10 +23,10 @@ use tokio::time::timeout;
 use crate::BalancerError;
 use crate::data_path::EmbeddedPath;
 
-/// Upper bound of concurrent health probes.
+/// Maximum number of concurrent health probes.
 const PROBES: usize = 64;
 
-/// Upper bound of concurrent DNS lookups.
+/// Maximum number of concurrent DNS lookups.
 const LOOKUPS: usize = 8;
 
 /// State of the control thread.
@@ -36,8 +36,8 @@ pub(crate) struct ControlThread {
 }
 
 impl ControlThread {
-    /// Runs until `stops` delivers the time that connections may take to end, or its sender is
-    /// dropped.
+    /// Runs the control thread until `stops` receives the drain timeout for open connections, or
+    /// until its sender is dropped.
     pub(crate) fn run(
         config: String,
         http: Arc<dyn ServeStream>,
@@ -70,7 +70,7 @@ impl ControlThread {
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(workers)));
         let (outcome, outcomes) = mpsc::channel(1024);
         let (failure, failures) = mpsc::channel(1024);
-        // An embedded balancer never receives these.
+        // An embedded balancer never receives such events.
         let ((_, reloads), (_, networks), (_, calls)) =
             (mpsc::channel(1), mpsc::channel(1), mpsc::channel(1));
         let data_path = EmbeddedPath::start(workers, &snapshot, failure, http, start_time())
@@ -109,7 +109,7 @@ impl ControlThread {
     }
 }
 
-/// Parses the configuration, and rejects features that need a process of their own.
+/// Parses the configuration. Rejects features that need a separate process.
 fn checked(config: &str) -> Result<Loaded, BalancerError> {
     let lines = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
     let problems = |problems| BalancerError::Config(lines(problems));

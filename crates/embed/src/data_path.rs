@@ -1,4 +1,4 @@
-//! Workers of the proxy, for the control task.
+//! Proxy workers of an embedded balancer, for the control task.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -16,20 +16,20 @@ use convey_snapshot::Snapshot;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::mpsc;
 
-/// Upper bound of the descriptors to use where there is no limit.
+/// Number of file descriptors to use if the system has no limit.
 const UNLIMITED: u64 = 1 << 20;
 
 /// Default range of local ports on Linux.
 const LOCAL_PORTS: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
-/// Data path of an embedded balancer: the workers of the proxy.
+/// Data path of an embedded balancer: proxy workers.
 pub(crate) struct EmbeddedPath {
     workers: Workers,
     reaper: ConnectionReaper,
 }
 
 impl EmbeddedPath {
-    /// Starts a thread for each worker. The threads do not listen yet.
+    /// Starts one thread for each worker. The threads do not listen on addresses yet.
     pub(crate) fn start(
         workers: usize,
         snapshot: &Arc<ArcSwap<Snapshot>>,
@@ -43,7 +43,8 @@ impl EmbeddedPath {
             columns: 0..workers,
             snapshot: snapshot.clone(),
             failures,
-            // The embedding program needs descriptors as well: convey takes half.
+            // convey takes half of the descriptors, because the embedding program needs some as
+            // well.
             descriptors: Descriptors::share(open_files / 2, 0, workers),
             udp_sessions: Arc::new(Sessions::share(local_ports.count())),
             clients: Arc::default(),

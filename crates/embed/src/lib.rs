@@ -39,7 +39,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use control::ControlThread;
 
-/// Running balancer. The drop cuts open connections.
+/// Running balancer. Dropping it cuts open connections.
 #[derive(Debug)]
 pub struct EmbeddedBalancer {
     requests: mpsc::Sender<OperatorRequest>,
@@ -54,13 +54,13 @@ pub struct BalancerBuilder {
     http: Arc<dyn ServeStream>,
 }
 
-/// Reason why a balancer does not start, or refuses a request.
+/// Reason why a balancer cannot start, or why it refuses a request.
 #[derive(Debug, thiserror::Error)]
 pub enum BalancerError {
-    /// Faults in the configuration, a line for each.
+    /// Errors in the configuration, one line each.
     #[error("{}", .0.join("; "))]
     Config(Vec<String>),
-    /// The balancer cannot run here; the text is an operator-facing reason.
+    /// The balancer cannot run here. The text is an operator-facing reason.
     #[error("{0}")]
     Start(String),
     /// The balancer refused the request.
@@ -77,8 +77,8 @@ impl EmbeddedBalancer {
         BalancerBuilder { config: config.to_owned(), http: HttpServer::usual() }
     }
 
-    /// Adds a server to a backend. The next connections and requests may use it. Returns whether it
-    /// is new.
+    /// Adds a server to a backend. New connections and requests may use it immediately. Returns
+    /// whether the server is new.
     ///
     /// # Errors
     /// The backend does not exist, or the address is invalid.
@@ -90,7 +90,7 @@ impl EmbeddedBalancer {
         }
     }
 
-    /// Removes a server. Its open connections end by themselves.
+    /// Removes a server. Its open connections are not cut.
     ///
     /// # Errors
     /// The server does not exist.
@@ -98,8 +98,8 @@ impl EmbeddedBalancer {
         self.ask(Requested::Remove(target(backend, name))).await.map(drop)
     }
 
-    /// Stops accepting connections, and waits until the open ones have ended, for at most this
-    /// time. Then cuts the remaining ones.
+    /// Stops accepting connections, and waits for open connections to end, at most for the time
+    /// `within`. Then cuts the remaining connections.
     pub async fn stop(mut self, within: Duration) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(within);
@@ -118,22 +118,23 @@ impl EmbeddedBalancer {
 }
 
 impl BalancerBuilder {
-    /// Sets the services that decide on requests, such as [`convey_http::stack::usual`] within a
+    /// Sets the services that decide about requests, such as [`convey_http::stack::usual`] within a
     /// custom layer.
     ///
-    /// A stack without [`convey_http::stack::check_access`] admits every client that a trusted
-    /// proxy names: connections of trusted proxies pass `access`, because this service checks
-    /// their requests. [`convey_http::stack::usual`] contains it.
+    /// A stack should contain [`convey_http::stack::check_access`], as
+    /// [`convey_http::stack::usual`] does. Connections of trusted proxies pass `access`, because
+    /// that service checks their requests. Without the service, every client that a trusted proxy
+    /// names is admitted.
     #[must_use]
     pub fn stack(self, stack: impl DecideRequest) -> BalancerBuilder {
         BalancerBuilder { http: Arc::new(HttpServer::new(stack)), ..self }
     }
 
-    /// Starts the balancer in its own threads: one for each core, and a control thread. Returns
-    /// once it serves clients.
+    /// Starts the balancer in its own threads: one worker for each core, and a control thread.
+    /// Returns once the balancer serves clients.
     ///
     /// # Errors
-    /// The configuration is invalid, or an address cannot be listened on.
+    /// The configuration is invalid, or the balancer cannot listen on an address.
     pub async fn start(self) -> Result<EmbeddedBalancer, BalancerError> {
         let (started, is_started) = oneshot::channel();
         let (stop, stops) = oneshot::channel();

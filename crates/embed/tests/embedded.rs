@@ -30,7 +30,7 @@ fn ask(at: SocketAddr, fields: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// Layer that requires a key and routes tenants to their servers.
+/// Layer that requires a key, and sends the requests of tenants to their servers.
 fn check(request: &mut HttpRequest) -> Result<(), LocalReply> {
     if request.head().field("x-key") != Some(b"sesame") {
         return Err(LocalReply::new(401).with_body("a key is needed\n"));

@@ -1,4 +1,4 @@
-//! Address of a configuration in etcd, as on the command line. Pure.
+//! Address of a configuration in etcd, as given on the command line. Pure.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,34 +6,34 @@ use std::path::PathBuf;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Key below the prefix that holds the main configuration file.
+/// Key of the main configuration file, relative to the prefix.
 pub const MAIN_FILE: &str = "config.toml";
 
-/// Longest readable part of a folder's name, in bytes. File systems allow 255 bytes for the whole
-/// name.
+/// Maximum length of the readable part of a directory name, in bytes. File systems allow 255 bytes
+/// for the whole name.
 const MAX_FOLDER_NAME: usize = 200;
 
-/// Default port of etcd for clients.
+/// Default port of etcd for client requests.
 const PORT: u16 = 2379;
 
-/// `etcd://[USER@]HOST[:PORT][,…]/PREFIX`, or `etcds://` for TLS. The query may name files: `ca`,
-/// `cert` and `key`.
+/// Address of a configuration: `etcd://[USER@]HOST[:PORT][,…]/PREFIX`, or `etcds://` for TLS. The
+/// query may contain paths of files: `ca`, `cert` and `key`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdAddress {
-    /// Members of the cluster.
+    /// Members of the etcd cluster.
     pub endpoints: Vec<EtcdEndpoint>,
     /// User name for authentication. The password is never part of the address.
     pub user: Option<String>,
-    /// Prefix of the keys, with a slash at both ends: `/convey/edge/`.
+    /// Prefix of the keys, with a slash at both ends, such as `/convey/edge/`.
     pub prefix: String,
-    /// TLS settings; `None`: no TLS.
+    /// TLS settings; `None` means no TLS.
     pub tls: Option<EtcdTls>,
 }
 
 /// Endpoint of a member of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdEndpoint {
-    /// Host; an IPv6 address is in brackets.
+    /// Host name or address; an IPv6 address is in brackets.
     pub host: String,
     /// Port for clients.
     pub port: u16,
@@ -48,7 +48,7 @@ impl fmt::Display for EtcdEndpoint {
 /// Files for TLS with etcd.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EtcdTls {
-    /// Certificate authorities to trust; `None`: the authorities of this host.
+    /// Certificate authorities to trust; `None` means the authorities that this host trusts.
     pub ca: Option<PathBuf>,
     /// Client certificate.
     pub certificate: Option<EtcdCertificate>,
@@ -101,15 +101,15 @@ impl EtcdAddress {
         Ok(EtcdAddress { endpoints, user: user.map(str::to_owned), prefix: format!("/{prefix}/"), tls })
     }
 
-    /// Key for the status that a node reports about the configuration. The key is next to the
-    /// prefix, not below it, so that nodes can report without permission to write the
-    /// configuration.
+    /// Key at which a node reports its status of the configuration. The key is next to the prefix
+    /// and not below it, so that nodes need no permission to write the configuration.
     pub fn status_key(&self, node: &str) -> String {
         format!("{}-status/{node}", self.prefix.trim_end_matches('/'))
     }
 
-    /// Name of the address's folder on this host. The name depends on the prefix only, because
-    /// members change; a long prefix is cut, and a hash makes the name unique.
+    /// Name of the directory for this address on this host. The name depends only on the prefix,
+    /// because the members of a cluster change. A long prefix is truncated, and a hash makes the
+    /// name unique.
     pub fn folder_name(&self) -> String {
         let prefix = self.prefix.trim_end_matches('/');
         let name = prefix.replace('%', "%25").replace('/', "%2F");
@@ -131,7 +131,7 @@ impl fmt::Display for EtcdAddress {
     }
 }
 
-/// Parses the endpoint of a member.
+/// Parses `HOST` or `HOST:PORT` of a member; `None` if the text is invalid.
 fn endpoint(text: &str) -> Option<EtcdEndpoint> {
     let end = text.rfind(']').map_or(0, |at| at + 1);
     let (host, port) = match text[end..].rfind(':') {

@@ -1,10 +1,10 @@
-//! Answers of etcd's JSON gateway: 64-bit numbers as text, bytes in base64. Pure.
+//! Answers of etcd's JSON gateway, which writes 64-bit numbers as text and bytes in base64. Pure.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Deserializer};
 
-/// Keys of a range.
+/// Keys in a range, with their values.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Range {
@@ -15,13 +15,13 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Revision of the last change of one of these keys; 0 if there are none.
+    /// Revision of the last change of a key in the range; 0 if there are no keys.
     pub(crate) fn newest(&self) -> i64 {
         self.kvs.iter().map(|kv| kv.mod_revision).max().unwrap_or_default()
     }
 }
 
-/// Header of every answer.
+/// Header that each answer has.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct StoreHeader {
@@ -40,7 +40,7 @@ pub(crate) struct KeyValue {
     pub(crate) mod_revision: i64,
 }
 
-/// Line of a watch.
+/// Line of a response to a watch.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct WatchLine {
@@ -53,12 +53,12 @@ pub(crate) struct WatchLine {
 pub(crate) struct WatchedChanges {
     pub(crate) canceled: bool,
     pub(crate) cancel_reason: String,
-    /// Number of changed keys; their values are read separately.
+    /// Number of changed keys. Their values are read by another request.
     #[serde(deserialize_with = "length")]
     pub(crate) events: usize,
 }
 
-/// Error of a refused request.
+/// Error of a request that etcd has refused.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct GatewayRefusal {
@@ -71,7 +71,7 @@ pub(crate) struct Authenticated {
     pub(crate) token: String,
 }
 
-/// Lease, created or kept alive. The answer to a keepalive is the `result` of a stream.
+/// Lease that was created or renewed. The answer to a renewal is in the `result` of a stream.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct EtcdLease {
@@ -82,12 +82,12 @@ pub(crate) struct EtcdLease {
     pub(crate) result: Option<Box<EtcdLease>>,
 }
 
-/// Bytes in etcd's encoding.
+/// Encodes bytes in base64, as etcd expects them.
 pub(crate) fn encoded(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
-/// Number, written as a number or as text.
+/// Parses a number that is written as a number or as text.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -122,7 +122,7 @@ mod tests {
         let expected = Range { header: StoreHeader { revision: 12 }, kvs: vec![kv], count: 1 };
         assert_eq!(range, expected);
         assert_eq!((range.newest(), Range::default().newest()), (11, 0), "other keys do not count");
-        // An empty range has neither keys nor a count; an empty value is left out.
+        // An empty range has neither keys nor a count; an empty value is missing from the answer.
         assert_eq!(serde_json::from_str::<Range>(r#"{"header":{"revision":"1"}}"#).unwrap().count, 0);
         assert!(serde_json::from_str::<Range>(r#"{"kvs":[{"key":"%"}]}"#).is_err());
         assert!(serde_json::from_str::<Range>(r#"{"count":"many"}"#).is_err());

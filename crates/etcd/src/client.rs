@@ -15,13 +15,14 @@ use crate::{EtcdAddress, Revision, RevisionFault};
 /// Lifetime of a node's status after its last renewal, in seconds.
 const STATUS_LIFETIME: u64 = 60;
 
-/// Path of requests for keys.
+/// Path of requests that read keys.
 const RANGE: &str = "/v3/kv/range";
 
-/// Reason why a configuration cannot be read, or a status not written.
+/// Reason why a configuration cannot be read, or a status cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EtcdFault {
-    /// No member answers, or it refuses the request; operator-facing message.
+    /// No member answers, or the member refuses the request. The text is an operator-facing
+    /// message.
     #[error("{0}")]
     Unreachable(String),
     /// The keys are not a configuration.
@@ -29,7 +30,7 @@ pub enum EtcdFault {
     NoConfiguration {
         /// The newest revision below the prefix.
         number: i64,
-        /// Problem of the keys.
+        /// Reason why the keys are not a configuration.
         fault: RevisionFault,
     },
 }
@@ -40,7 +41,7 @@ impl From<String> for EtcdFault {
     }
 }
 
-/// Client of one etcd member at a time.
+/// Client of etcd that is connected to one member.
 pub struct EtcdClient {
     address: EtcdAddress,
     tls: Option<Arc<ClientConfig>>,
@@ -49,25 +50,25 @@ pub struct EtcdClient {
     password: Option<String>,
     token: Option<String>,
     lease: Option<i64>,
-    /// Revision of the whole store at the last read.
+    /// Revision of the whole store at the time of the last read.
     read_at: i64,
 }
 
-/// State of the keys below a prefix.
+/// Version of the keys below a prefix, to detect changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrefixMark {
     /// Number of keys.
     pub keys: i64,
-    /// Revision of their last change.
+    /// Revision of the last change of these keys.
     pub revision: i64,
 }
 
 impl EtcdClient {
-    /// Connects to the member with this index in the address.
+    /// Connects to the member with index `member` in the address.
     ///
     /// # Errors
-    /// The member does not answer or refuses the user, or the files for TLS cannot be used;
-    /// operator-facing message.
+    /// Operator-facing message: the member does not answer or refuses the user, or the TLS files
+    /// cannot be used.
     pub async fn connect(
         address: &EtcdAddress,
         password: Option<&str>,
@@ -90,7 +91,7 @@ impl EtcdClient {
         Ok(())
     }
 
-    /// Reads all current files.
+    /// Reads all files of the configuration.
     ///
     /// # Errors
     /// The member does not answer, or the keys are not a configuration.
@@ -104,7 +105,7 @@ impl EtcdClient {
             .map_err(|fault| EtcdFault::NoConfiguration { number, fault })
     }
 
-    /// Returns the mark of the prefix, which differs whenever a file does.
+    /// Returns the mark of the prefix, which changes whenever a file changes.
     ///
     /// # Errors
     /// The member does not answer.
@@ -130,8 +131,8 @@ impl EtcdClient {
         Ok(EtcdWatch(connection.stream("/v3/watch", self.token.as_deref(), &request).await?))
     }
 
-    /// Reports the status of the configuration, for a minute; [`EtcdClient::keep`] prolongs its
-    /// lease.
+    /// Writes the status of the configuration under this node's key. The status expires after a
+    /// minute unless [`EtcdClient::keep`] renews its lease.
     ///
     /// # Errors
     /// The member does not answer, or this user may not write the status key.
@@ -159,8 +160,8 @@ impl EtcdClient {
         self.ask::<serde_json::Value>("/v3/kv/put", &request).await.map(drop)
     }
 
-    /// Prolongs the lease of the status. Returns false if the lease has expired, and the status has
-    /// to be written again.
+    /// Renews the lease of the status. Returns `false` if the lease has expired; the status must
+    /// then be written again.
     ///
     /// # Errors
     /// The member does not answer.
@@ -190,15 +191,15 @@ impl EtcdClient {
         encoded(self.address.prefix.as_bytes())
     }
 
-    /// End of the key range: the first key after the prefix. The slash at its end becomes the next
-    /// byte.
+    /// End of the key range: the first key after all keys with the prefix. It is the prefix with
+    /// the slash at its end replaced by the next byte.
     fn prefix_end(&self) -> String {
         encoded(format!("{}0", self.address.prefix.trim_end_matches('/')).as_bytes())
     }
 }
 
-/// Whether a token has expired, or users or roles have changed since. A new token can be requested
-/// with the same password.
+/// Whether a new token is needed: the token has expired, or users or roles have changed. The
+/// password remains valid.
 fn is_token_old(why: &str) -> bool {
     why.contains("invalid auth token") || why.contains("revision of auth store is old")
 }
@@ -211,11 +212,11 @@ fn is_lease_gone(why: &str) -> bool {
 pub struct EtcdWatch(Lines);
 
 impl EtcdWatch {
-    /// Waits for a change. Safe to drop while it waits.
+    /// Waits for a change. The future may be dropped while it waits; no change is lost.
     ///
     /// # Errors
-    /// The watch has ended: the member is gone, or has compacted the revision. All files have to be
-    /// read again.
+    /// The watch has ended, because the member is gone or has compacted the revision. All files
+    /// must be read again.
     pub async fn changed(&mut self) -> Result<(), EtcdFault> {
         loop {
             let WatchLine { result, error } = self.0.next().await?;
@@ -232,12 +233,12 @@ impl EtcdWatch {
     }
 }
 
-/// First revision that was not read yet; saturates at the largest number.
+/// First revision that was not read yet. Does not exceed the largest number.
 fn next_revision(read_at: i64) -> i64 {
     read_at.saturating_add(1)
 }
 
-/// Parses any bytes as an answer, for the fuzzer: files, lines of a watch and leases.
+/// Parses arbitrary bytes as answers, for the fuzzer: files, lines of a watch and leases.
 #[cfg(feature = "test-util")]
 pub fn read_answer(bytes: &[u8]) -> Option<Revision> {
     if let Ok(line) = serde_json::from_slice::<crate::answer::WatchLine>(bytes) {

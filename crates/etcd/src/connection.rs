@@ -1,5 +1,5 @@
-//! Connection to an etcd member: JSON in both directions, with a limit of time and of bytes for
-//! each answer.
+//! Connection to an etcd member. Requests and answers are JSON, and each answer has a time limit
+//! and a size limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,27 +22,29 @@ use tokio::time::timeout;
 use crate::EtcdEndpoint;
 use crate::answer::GatewayRefusal;
 
-/// Upper bound for the time of a connect and of an answer.
+/// Time limit for connecting, and for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest answer: the files of a configuration, in base64, with JSON around them.
+/// Maximum length of an answer in bytes. An answer has the files of a configuration, in base64
+/// within JSON.
 const MAX_ANSWER: usize = 32 << 20;
 
-/// Longest line of a watch: a change is as large as one request of a writer may be.
+/// Maximum length of a line of a watch in bytes. A change is at most as large as a request of a
+/// writer.
 const MAX_LINE: usize = 8 << 20;
 
-/// Limit for the text of an invalid answer in an error message, in bytes.
+/// Maximum length in bytes of a quotation from an invalid answer in an error message.
 const MAX_TOLD: usize = 200;
 
-/// Reason why a member has not answered; operator-facing message.
+/// Operator-facing message why a request to a member has failed.
 pub(crate) type Fault = String;
 
-/// An open connection. Dropping it closes the connection.
+/// An open connection to a member. Dropping it closes the connection.
 pub(crate) struct MemberConnection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<hyper::Result<()>>,
     host: String,
-    /// Whether the end of the connection was reported: its task can be awaited only once.
+    /// Whether the error of the connection was already returned. Its task can be awaited only once.
     has_told: bool,
 }
 
@@ -76,7 +78,7 @@ impl MemberConnection {
         Ok((sender, tokio::spawn(connection)))
     }
 
-    /// Sends a request, and waits for the whole answer.
+    /// Sends a request, waits for the whole answer, and parses it.
     pub(crate) async fn ask<A: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -92,7 +94,7 @@ impl MemberConnection {
         serde_json::from_slice(&answer).map_err(|error| format!("{}: {error}", self.host))
     }
 
-    /// Sends a request for an endless answer.
+    /// Sends a request whose answer is an endless stream of lines.
     pub(crate) async fn stream(
         mut self,
         path: &str,
@@ -140,8 +142,8 @@ impl MemberConnection {
 }
 
 impl MemberConnection {
-    /// Reason why a request failed. The connection's error is more precise than the error of a
-    /// request that it dropped.
+    /// Reason why a request failed. If the connection has failed, its error is returned, because it
+    /// is more precise than the error of the request.
     async fn why(&mut self, error: &hyper::Error) -> Fault {
         if self.has_told || !(error.is_canceled() || error.is_closed()) {
             return told(error);
@@ -160,7 +162,7 @@ impl Drop for MemberConnection {
     }
 }
 
-/// Lines of an endless answer.
+/// Lines of an endless answer, such as the answer to a watch.
 pub(crate) struct Lines {
     body: Incoming,
     read: BytesMut,
@@ -168,7 +170,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Returns the next line. Safe to drop while it waits: received bytes are kept.
+    /// Returns the next line, parsed. The future may be dropped while it waits; no received bytes
+    /// are lost.
     pub(crate) async fn next<A: DeserializeOwned>(&mut self) -> Result<A, Fault> {
         let host = &self.connection.host;
         loop {
@@ -188,12 +191,12 @@ impl Lines {
     }
 }
 
-/// Fails after [`TIMEOUT`].
+/// Adds a time limit of [`TIMEOUT`] to an operation; `what` names the missing result in the error.
 async fn in_time<T>(what: &str, done: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     timeout(TIMEOUT, done).await.unwrap_or_else(|_| Err(format!("no {what} within {} s", TIMEOUT.as_secs())))
 }
 
-/// Text of an error with its source, which is more precise.
+/// Text of an error and of its source, which is more precise.
 fn told(error: &hyper::Error) -> String {
     let source = std::error::Error::source(error);
     source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))

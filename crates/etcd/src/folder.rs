@@ -1,9 +1,9 @@
-//! Revisions on disk. Each revision has its own folder; the link `current` points to the revision
-//! in use, and `good` to the last accepted one. Links are replaced by a rename, so a reader of a
-//! link always gets a complete revision.
+//! Revisions on disk. Each revision has its own directory. The symbolic link `current` points to
+//! the revision in use, and `good` to the last accepted revision. Links are replaced by a rename,
+//! so a reader always finds a complete revision.
 //!
-//! The folder's name is the revision's number. If that name is taken by other files, a suffix
-//! follows: `9`, `9.1`, `9.2`.
+//! The name of a directory is the number of the revision. If a directory with other files has this
+//! name, a suffix is added: `9`, `9.1`, `9.2`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,35 +16,36 @@ use crate::{MAIN_FILE, Revision};
 const CURRENT: &str = "current";
 const GOOD: &str = "good";
 
-/// Folder with the revisions of one etcd address.
+/// Directory with the revisions of one etcd address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RevisionFolder(PathBuf);
 
 impl RevisionFolder {
-    /// Folder at this path; nothing is created yet.
+    /// Refers to the directory at this path, without creating it.
     pub fn new(path: PathBuf) -> RevisionFolder {
         RevisionFolder(path)
     }
 
-    /// Path of the folder.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Path of the configuration in use.
+    /// Path of the configuration file in use.
     pub fn main_file(&self) -> PathBuf {
         self.0.join(CURRENT).join(MAIN_FILE)
     }
 
-    /// Writes a revision and uses it. Only this user may read it, because it may contain keys.
+    /// Writes a revision to disk, and puts it in use. Only the current user may read it, because it
+    /// may contain private keys.
     ///
     /// # Errors
-    /// The revision cannot be written; the previous one stays in use.
+    /// The revision cannot be written. The previous one stays in use.
     pub fn use_revision(&self, revision: &Revision) -> io::Result<()> {
         let name = self.name_for(revision);
         let folder = self.0.join(&name);
         if !folder.exists() {
-            // A failed write is removed, so that it does not fill the disk further.
+            // A partly written revision is removed, so that failures do not fill the disk.
             write(&folder, &revision.files).inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
         }
         self.lead(CURRENT, &name)?;
@@ -52,10 +53,10 @@ impl RevisionFolder {
         Ok(())
     }
 
-    /// Accepts the revision in use, and removes the others.
+    /// Accepts the revision in use, and removes all other revisions.
     ///
     /// # Errors
-    /// The link cannot be made.
+    /// The link cannot be created.
     pub fn accept(&self) -> io::Result<()> {
         let name = self.name(CURRENT).ok_or(ErrorKind::NotFound)?;
         self.lead(GOOD, &name)?;
@@ -63,10 +64,11 @@ impl RevisionFolder {
         Ok(())
     }
 
-    /// Uses the last accepted revision again. Returns its number, if there is one.
+    /// Puts the last accepted revision in use again. Returns its number; `None` if no revision was
+    /// accepted.
     ///
     /// # Errors
-    /// The link cannot be made.
+    /// The link cannot be created.
     pub fn go_back(&self) -> io::Result<Option<i64>> {
         let Some(name) = self.name(GOOD) else { return Ok(None) };
         if self.name(CURRENT).as_ref() != Some(&name) {
@@ -75,14 +77,14 @@ impl RevisionFolder {
         Ok(number(&name))
     }
 
-    /// Whether this revision was in use, but neither accepted nor rolled back: the process that
-    /// used it has failed or crashed.
+    /// Whether this revision is in use although it was neither accepted nor rolled back. The
+    /// process that used it has failed or crashed.
     pub fn was_left_unaccepted(&self, revision: &Revision) -> bool {
         let good = self.name(GOOD);
         good.is_some() && self.name(CURRENT) != good && self.current().as_ref() == Some(revision)
     }
 
-    /// Revision in use; `None`: there is none, or its folder was modified.
+    /// Revision in use; `None` if there is none, or if its directory was modified.
     pub fn current(&self) -> Option<Revision> {
         self.read(&self.name(CURRENT)?)
     }
@@ -93,16 +95,16 @@ impl RevisionFolder {
         Some(Revision { number: number(name)?, files })
     }
 
-    /// Changes the owner and group of the folder and its content.
+    /// Changes the owner and the group of the directory and its content.
     ///
     /// # Errors
-    /// This process lacks the permission.
+    /// This process does not have the permission.
     pub fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
         give_below(&self.0, uid, gid)
     }
 
-    /// Unused folder name for a revision. etcd may use a number twice: after its data was lost, or
-    /// after a key was deleted.
+    /// Unused directory name for a revision. Revision numbers of etcd are not unique: a number may
+    /// occur again after etcd has lost its data, or after a key was deleted.
     fn name_for(&self, revision: &Revision) -> String {
         let mut names = (0_u32..).map(|nth| match nth {
             0 => revision.number.to_string(),
@@ -113,8 +115,8 @@ impl RevisionFolder {
         names.find(is_free).expect("a name is free")
     }
 
-    /// Removes all revisions that no link points to. Errors are ignored: a leftover folder does no
-    /// harm.
+    /// Removes all revisions to which no link points. Errors are ignored, because leftover
+    /// directories do no harm.
     fn remove_others(&self) {
         let kept = [CURRENT, GOOD].map(|link| fs::read_link(self.0.join(link)).ok());
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
@@ -126,7 +128,7 @@ impl RevisionFolder {
         }
     }
 
-    /// Name of the folder that a link points to.
+    /// Name of the directory to which a link points; `None` if it is not a revision.
     fn name(&self, link: &str) -> Option<String> {
         let name = fs::read_link(self.0.join(link)).ok()?.to_str()?.to_owned();
         (number(&name).is_some() && self.0.join(&name).join(MAIN_FILE).is_file()).then_some(name)
@@ -143,14 +145,14 @@ impl RevisionFolder {
     }
 }
 
-/// Number of the revision in a folder of this name.
+/// Revision number in the name of a directory; `None` for other names.
 fn number(name: &str) -> Option<i64> {
     let (number, nth) = name.split_once('.').unwrap_or((name, "0"));
     nth.parse::<u32>().ok()?;
     number.parse().ok()
 }
 
-/// Writes files and syncs them to disk, so that they survive a crash of this host.
+/// Writes files and syncs them to disk, so that they survive a crash of the host.
 fn write(folder: &Path, files: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700);
@@ -216,7 +218,7 @@ mod tests {
         assert_eq!(fs::read_to_string(revisions.main_file()).unwrap(), "nine");
         assert_eq!(revisions.go_back().unwrap(), Some(3));
         assert_eq!(fs::read_to_string(revisions.main_file()).unwrap(), "three");
-        // The revision may be tried again, and accepting one removes the others.
+        // The revision may be used again. Accepting a revision removes the others.
         revisions.use_revision(&revision(9, "nine, mended")).unwrap();
         revisions.accept().unwrap();
         assert_eq!(
@@ -240,7 +242,7 @@ mod tests {
         let revisions = RevisionFolder::new(folder.path().to_owned());
         revisions.use_revision(&revision(4, "good")).unwrap();
         revisions.accept().unwrap();
-        // etcd's data was deleted, and its revision numbers start again.
+        // After etcd's data is deleted, revision numbers start again.
         revisions.use_revision(&revision(4, "broken")).unwrap();
         assert_eq!(revisions.current(), Some(revision(4, "broken")));
         assert_eq!(revisions.go_back().unwrap(), Some(4));

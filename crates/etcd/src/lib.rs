@@ -1,6 +1,6 @@
-//! Configuration in etcd, for many nodes.
+//! Configuration of many nodes in etcd.
 //!
-//! The keys below a prefix are the files of a folder: `PREFIX/config.toml` is the configuration,
+//! The keys below a prefix are the files of a directory: `PREFIX/config.toml` is the configuration,
 //! next to the files that it includes or names.
 //!
 //! - [`EtcdAddress`] is the address of a configuration: pure.
@@ -8,8 +8,8 @@
 //!   keys: pure.
 //! - [`EtcdClient`] reads and watches a configuration, and reports its status.
 //! - [`FollowPace`] decides when to try again, and which failures are logged: pure.
-//! - [`RevisionFolder`] keeps revisions on disk: the one in use, and the last accepted one, for a
-//!   start without etcd.
+//! - [`RevisionFolder`] keeps revisions on disk: the revision in use, and the last accepted
+//!   revision for a start without etcd.
 //!
 //! The client uses etcd's JSON gateway (`/v3/kv/range`, `/v3/watch`, `/v3/auth/authenticate`),
 //! which is enabled by default since etcd 3.4.

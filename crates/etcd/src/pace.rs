@@ -1,11 +1,12 @@
-//! Retries while etcd cannot be reached, and limits for their log lines. Pure.
+//! Delays between retries while etcd cannot be reached, and limits for the log lines about them.
+//! Pure.
 
 use std::time::Duration;
 
 use convey_model::Timestamp;
 use convey_pacing::{Backoff, BackoffPolicy, LogLimit};
 
-/// Delays between attempts to follow etcd.
+/// Delays between attempts to read and watch etcd.
 const ATTEMPTS: BackoffPolicy = BackoffPolicy {
     first: Duration::from_secs(1),
     cap: Duration::from_secs(15),
@@ -13,20 +14,20 @@ const ATTEMPTS: BackoffPolicy = BackoffPolicy {
     reset_after: Duration::from_secs(15),
 };
 
-/// Shortest time between two log lines about faults.
+/// Minimum time between two log lines about faults.
 const LOG_PERIOD: Duration = Duration::from_secs(5 * 60);
 
-/// Pace of the attempts to follow etcd.
+/// Decides when to try again to read and watch etcd, and which faults to log.
 #[derive(Debug)]
 pub struct FollowPace {
     backoff: Backoff,
     followed_since: Option<Timestamp>,
-    /// Last logged fault, until etcd is followed again.
+    /// Last logged fault; `None` after a success.
     logged: Option<String>,
     log_limit: LogLimit<Timestamp>,
 }
 
-/// Reaction to a fault.
+/// What to do after a fault.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NextAttempt {
     /// Delay before the next attempt.
@@ -47,13 +48,13 @@ impl Default for FollowPace {
 }
 
 impl FollowPace {
-    /// Records that etcd is followed. Returns whether to log that.
+    /// Records that etcd is watched. Returns whether to log the recovery.
     pub fn on_followed(&mut self, now: Timestamp) -> bool {
         self.followed_since = Some(now);
         self.logged.take().is_some()
     }
 
-    /// Records that etcd cannot be reached, or is no longer followed. `random` is a number from 0
+    /// Records a fault: etcd cannot be reached, or a watch has ended. `random` is a number from 0
     /// to 1.
     pub fn on_fault(&mut self, fault: &str, now: Timestamp, random: f64) -> NextAttempt {
         if let Some(since) = self.followed_since.take() {
@@ -78,9 +79,9 @@ mod tests {
         Timestamp(0).after(Duration::from_secs(seconds))
     }
 
-    /// Numbers of attempts and log lines in an hour in which each attempt ends at once, without
-    /// jitter. `fault` is the reason; with `works`, etcd is followed for a moment before each
-    /// fault.
+    /// Number of attempts and number of log lines in an hour in which each attempt ends
+    /// immediately, without jitter. `fault` returns the reason. With `works`, etcd is watched for a
+    /// moment before each fault.
     fn an_hour(pace: &mut FollowPace, fault: impl Fn(u64) -> &'static str, works: bool) -> (u64, u64) {
         let (mut now, mut attempts, mut lines) = (at(0), 0, 0);
         while now < Timestamp(0).after(HOUR) {

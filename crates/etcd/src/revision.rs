@@ -1,4 +1,4 @@
-//! All files of a configuration at one revision. Pure.
+//! All files of a configuration at one revision of etcd. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,25 @@ use thiserror::Error;
 
 use crate::MAIN_FILE;
 
-/// Limit for the files of a configuration: as many as a configuration in a folder may include, and
-/// the files that those name.
+/// Maximum number of files of a configuration: the included files, and the files that they name.
 const MAX_FILES: usize = 1_024;
 
-/// Limit for the bytes of all files together.
+/// Maximum length of all files together, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Limit for the path of a file, in bytes.
+/// Maximum length of the path of a file, in bytes.
 const MAX_PATH: usize = 512;
 
 /// Configuration at one revision of etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision {
-    /// Revision of the last change of one of the keys, the same on each node.
+    /// Revision of the last change of a key. It is the same on all nodes.
     pub number: i64,
-    /// Content of each file, by its path below the prefix.
+    /// Contents of the files, by path below the prefix.
     pub files: BTreeMap<String, Vec<u8>>,
 }
 
-/// Reason why keys are not a configuration.
+/// Reason why the keys are not a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RevisionFault {
     /// There is no configuration below the prefix.
@@ -37,10 +36,10 @@ pub enum RevisionFault {
     /// A key is not the path of a file.
     #[error("the key {0} is no path of a file")]
     NoPath(String),
-    /// Two keys cannot both be files: one is a folder of the other.
+    /// The keys cannot all be files: a file would have the name of a directory.
     #[error("the key {0} would be a file and a folder")]
     FileAndFolder(String),
-    /// The keys are too many, or too long.
+    /// There are too many keys, or their values are too long.
     #[error("the configuration below {prefix} is too large: at most {MAX_FILES} keys and {} MiB", MAX_BYTES >> 20)]
     TooMuch {
         /// The prefix.
@@ -83,7 +82,7 @@ impl Revision {
     }
 }
 
-/// Whether a path stays below its folder on any file system.
+/// Whether a path stays below its directory on every file system.
 fn is_path(path: &str) -> bool {
     let is_name = |name: &str| !matches!(name, "" | "." | "..") && name.len() <= 255;
     path.len() <= MAX_PATH && path.split('/').all(is_name) && !path.chars().any(char::is_control)

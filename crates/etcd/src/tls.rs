@@ -1,4 +1,4 @@
-//! TLS settings for etcd from its address.
+//! TLS settings of a client of etcd, from the address.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,10 @@ use rustls::ClientConfig;
 
 use crate::{EtcdCertificate, EtcdTls};
 
+/// Builds the TLS settings from the files in the address.
+///
 /// # Errors
-/// A file cannot be read, or has the wrong content; operator-facing message.
+/// Operator-facing message: a file cannot be read, or has the wrong content.
 pub(crate) fn client_config(tls: &EtcdTls) -> Result<Arc<ClientConfig>, String> {
     let certificate = tls.certificate.as_ref().map(|EtcdCertificate { chain_path, key_path }| {
         let (chain, key) = (read(chain_path)?.into(), read(key_path)?.into());

@@ -1,5 +1,5 @@
-//! Opens files beneath a root: `openat2` follows no name and no symbolic link out of it (Linux
-//! 5.6).
+//! Opens files beneath a root. `openat2` follows no name and no symbolic link that leads out of the
+//! root (Linux 5.6).
 
 use std::ffi::CStr;
 use std::io;
@@ -18,22 +18,22 @@ use crate::listing::{ListedFile, Listing, MAX_LISTED};
 /// Whether a call may wait for a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskWait {
-    /// The call may wait: it runs in a thread for blocking calls.
+    /// The call may wait for a disk, so it must run in a thread for blocking calls.
     Allowed,
-    /// The call must not wait: content that is not in memory fails with `EAGAIN`.
+    /// The call must not wait. Content that is not in memory causes the error `EAGAIN`.
     Never,
 }
 
-/// Identity and state of a file. A file that is replaced or modified gets another stamp.
+/// Identity and state of a file. If the file is replaced or modified, its stamp changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStamp {
-    /// Device and inode.
+    /// Device number and inode number.
     pub id: (u64, u64),
     /// Length in bytes.
     pub len: u64,
-    /// Modification time of the content, in seconds and nanoseconds since 1970.
+    /// Modification time of the content: seconds and nanoseconds since 1970.
     pub modified: (i64, u32),
-    /// Change time of the inode, which no program can set.
+    /// Change time of the inode: seconds and nanoseconds since 1970. No program can set this time.
     pub changed: (i64, u32),
 }
 
@@ -44,21 +44,21 @@ pub enum FoundKind {
     Regular,
     /// Directory.
     Directory,
-    /// Device, FIFO or socket: never served.
+    /// Device, FIFO or socket. These are never served.
     Other,
 }
 
-/// Opens a file or directory for reading. `name` has no leading slash, like
+/// Opens a file or a directory for reading. `name` has no leading slash, like
 /// [`FileName`](crate::FileName); an empty name is the root itself. The root may be a symbolic
 /// link.
 ///
 /// # Errors
-/// Errors of the kernel: `EXDEV` for a name that leads out of the root, `EAGAIN` where the call
-/// would have to wait.
+/// Errors of the kernel: `EXDEV` if the name leads out of the root, `EAGAIN` if the call would have
+/// to wait.
 pub fn open(root: &Path, name: &[u8], wait: DiskWait) -> rustix::io::Result<OwnedFd> {
     let root = openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let name = if name.is_empty() { b"." } else { name };
-    // Opening a FIFO must not wait for its writer.
+    // Opening a FIFO must not wait for a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let how = match wait {
@@ -67,17 +67,17 @@ pub fn open(root: &Path, name: &[u8], wait: DiskWait) -> rustix::io::Result<Owne
     };
     loop {
         match openat2(&root, name, flags, Mode::empty(), how) {
-            // Linux before 5.12 cannot limit the lookup to memory.
+            // Linux before 5.12 cannot restrict the lookup to names in memory.
             Err(Errno::INVAL) if wait == DiskWait::Never => return Err(Errno::AGAIN),
-            // A concurrent rename kept the kernel from checking that the name stays beneath the
-            // root: retry.
+            // Because of a concurrent rename, the kernel could not check that the name stays
+            // beneath the root.
             Err(Errno::AGAIN) if wait == DiskWait::Allowed => {}
             other => return other,
         }
     }
 }
 
-/// Returns the state of an open file.
+/// Returns the stamp and the kind of an open file.
 ///
 /// # Errors
 /// Errors of the kernel.
@@ -85,8 +85,8 @@ pub fn stamp(file: impl AsFd) -> rustix::io::Result<(FileStamp, FoundKind)> {
     fstat(file).map(|found| of_stat(&found))
 }
 
-/// Returns the state of the file at a path, which may lead out of the root. Use it only to check
-/// whether a file has changed.
+/// Returns the stamp of the file at a path. The path may lead out of the root, so the stamp may be
+/// used only to check whether a file has changed.
 ///
 /// # Errors
 /// Errors of the kernel.
@@ -94,9 +94,11 @@ pub fn stamp_at(path: &CStr) -> rustix::io::Result<FileStamp> {
     stat(path).map(|found| of_stat(&found).0)
 }
 
-/// Reads a part of a file into a buffer. Returns the number of bytes; 0 at the end.
+/// Reads a part of a file into a buffer. Returns the number of bytes read; 0 at the end of the
+/// file.
 ///
-/// # Errors Errors of the kernel. `EAGAIN` where the call would have to wait, or may have to.
+/// # Errors
+/// Errors of the kernel; `EAGAIN` if the call would or might have to wait.
 pub fn read_at(file: impl AsFd, buffer: &mut [u8], at: u64, wait: DiskWait) -> rustix::io::Result<usize> {
     match wait {
         DiskWait::Allowed => pread(file, buffer, at),
@@ -113,9 +115,9 @@ pub fn read_at(file: impl AsFd, buffer: &mut [u8], at: u64, wait: DiskWait) -> r
 /// Reads a whole file of at most `len` bytes.
 ///
 /// # Errors
-/// Errors of the kernel. `EFBIG` if the file is longer.
+/// Errors of the kernel; `EFBIG` if the file is longer than `len` bytes.
 pub fn read_whole(file: impl AsFd, len: usize, wait: DiskWait) -> rustix::io::Result<Vec<u8>> {
-    // One byte more, to detect that the file has grown.
+    // The buffer has one more byte, to detect that the file is longer than `len`.
     let (mut content, mut filled) = (vec![0; len + 1], 0);
     while filled < content.len() {
         match read_at(file.as_fd(), &mut content[filled..], filled as u64, wait)? {
@@ -129,8 +131,8 @@ pub fn read_whole(file: impl AsFd, len: usize, wait: DiskWait) -> rustix::io::Re
     Err(Errno::FBIG)
 }
 
-/// Lists a directory. Dot files are listed if they are served. Devices, FIFOs, sockets, and links
-/// that lead out of the directory are never listed. The call may wait for a disk.
+/// Lists a directory. `with_dot_files`: whether dot files are listed. Devices, FIFOs, sockets, and
+/// links that lead out of the directory are never listed. The call may wait for a disk.
 ///
 /// # Errors
 /// Errors of the kernel.
@@ -149,7 +151,7 @@ pub fn list(directory: &OwnedFd, with_dot_files: bool) -> rustix::io::Result<Lis
             FileType::RegularFile | FileType::Directory => {
                 statat(directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
             }
-            // Links that lead out of the directory are not listed: from here nobody can check
+            // Links that lead out of the directory are not listed, because it is not known here
             // whether they stay beneath the root.
             _ => {
                 let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;

@@ -1,4 +1,4 @@
-//! LRU cache that is limited by a number of entries and of bytes. Pure.
+//! LRU cache with a limit for the number of entries and a limit for their bytes. Pure.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -8,13 +8,13 @@ use lru::LruCache;
 /// Limits of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheBounds {
-    /// Upper bound of the number of entries.
+    /// Maximum number of entries.
     pub entries: usize,
-    /// Upper bound of the bytes of all entries.
+    /// Maximum number of bytes of all entries.
     pub bytes: usize,
 }
 
-/// Cache of entries with a cost in bytes. The least recently used entries are evicted.
+/// Cache of entries that each have a size in bytes. The least recently used entries are evicted.
 #[derive(Debug)]
 pub struct BoundedCache<K: Hash + Eq, V> {
     entries: LruCache<K, (V, usize)>,
@@ -28,7 +28,7 @@ impl<K: Hash + Eq, V> BoundedCache<K, V> {
         BoundedCache { entries: LruCache::unbounded(), bytes: 0, bounds }
     }
 
-    /// Returns an entry, and marks it as the most recently used.
+    /// Returns an entry, and marks it as the most recently used one.
     pub fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -36,8 +36,8 @@ impl<K: Hash + Eq, V> BoundedCache<K, V> {
         self.entries.get(key).map(|(value, _)| value)
     }
 
-    /// Inserts an entry of so many bytes, in place of the entry with this key. An entry larger than
-    /// the whole cache is not taken. Returns the number of evicted entries.
+    /// Inserts an entry of `bytes` bytes, and replaces an entry with the same key. An entry that is
+    /// larger than the whole cache is not inserted. Returns the number of evicted entries.
     pub fn put(&mut self, key: K, value: V, bytes: usize) -> usize {
         if bytes > self.bounds.bytes || self.bounds.entries == 0 {
             return 0;
@@ -55,7 +55,7 @@ impl<K: Hash + Eq, V> BoundedCache<K, V> {
         evicted
     }
 
-    /// Removes the least recently used entries as long as `is_old` selects them.
+    /// Removes the least recently used entries until `is_old` returns `false` for an entry.
     pub fn expire(&mut self, is_old: impl Fn(&V) -> bool) {
         while self.entries.peek_lru().is_some_and(|(_, (value, _))| is_old(value)) {
             if let Some((_, (_, bytes))) = self.entries.pop_lru() {
@@ -64,7 +64,7 @@ impl<K: Hash + Eq, V> BoundedCache<K, V> {
         }
     }
 
-    /// Removes an entry.
+    /// Removes an entry, and returns it.
     pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,

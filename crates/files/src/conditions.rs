@@ -4,10 +4,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use convey_http_core::RequestHead;
 
-/// Validators of a file: they identify one state of it.
+/// Validators of a file (entity tag and modification time), which identify one state of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Validators {
-    /// Strong entity tag, with its quotes.
+    /// Strong entity tag, including its quotes.
     pub etag: Box<str>,
     /// Modification time, in seconds since 1970. HTTP dates have no fractions of a second.
     pub modified: u64,
@@ -16,25 +16,26 @@ pub struct Validators {
 /// Outcome of a conditional request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
-    /// The conditions hold, or there are none: the request is carried out.
+    /// All conditions hold, or there are no conditions: the file is sent.
     Holds,
-    /// The client already has the file: 304.
+    /// The client already has this state of the file: status 304.
     NotModified,
-    /// The file is in another state than the client expects: 412.
+    /// The client expects another state of the file: status 412.
     Fails,
 }
 
 impl Validators {
-    /// Creates the validators of a file with this length and modification time, in seconds and
-    /// nanoseconds. Copies on other hosts have equal validators if they keep the time, because the
-    /// tag does not contain the inode.
+    /// Creates the validators of a file from its length and its modification time (seconds and
+    /// nanoseconds since 1970). Copies on several hosts have equal validators if their modification
+    /// times are equal, because the tag does not contain the inode. `form` distinguishes the
+    /// precompressed forms of a file.
     pub fn new(len: u64, modified: (i64, u32), form: &str) -> Validators {
         let (seconds, nanoseconds) = modified;
         let etag = format!("\"{seconds:x}.{nanoseconds:x}-{len:x}{form}\"").into();
         Validators { etag, modified: u64::try_from(seconds).unwrap_or(0) }
     }
 
-    /// Evaluates a `GET` or `HEAD` request, in the order of section 13.2.2.
+    /// Evaluates the conditions of a `GET` or `HEAD` request, in the order of section 13.2.2.
     pub fn evaluate(&self, head: &RequestHead) -> Condition {
         let time = |name: &str| head.field(name).and_then(seconds_of);
         if head.field("if-match").is_some() {
@@ -51,19 +52,19 @@ impl Validators {
         if is_known { Condition::NotModified } else { Condition::Holds }
     }
 
-    /// Whether the client's part belongs to this state, so that the client gets a range (section
-    /// 13.1.5).
+    /// Whether the client may get only a range: `If-Range` is missing, or matches this state of the
+    /// file (section 13.1.5).
     pub fn may_have_range(&self, head: &RequestHead) -> bool {
         match head.field("if-range") {
             None => true,
             Some(tag @ [b'"', ..]) => tag == self.etag.as_bytes(),
-            // A weak tag never matches here. A time must match exactly, although an exact time is a
-            // weaker validator than the tag.
+            // A weak tag never matches here. A time must match exactly, although even an exact time
+            // is a weaker validator than the tag.
             Some(value) => seconds_of(value) == Some(self.modified),
         }
     }
 
-    /// Whether the values of a field contain the tag, or are `*`.
+    /// Whether the values of a header field contain the entity tag or are `*`.
     fn is_listed(&self, head: &RequestHead, name: &str, is_weak: bool) -> bool {
         let values = head.fields().filter(|field| field.name.eq_ignore_ascii_case(name.as_bytes()));
         values
@@ -72,8 +73,8 @@ impl Validators {
     }
 }
 
-/// Whether a list contains this tag (section 8.8.3). `is_weak` lets weak tags match, too. Stops at
-/// an invalid tag.
+/// Whether a list contains this entity tag (section 8.8.3). With `is_weak`, weak tags match, too.
+/// The search stops at an invalid tag.
 fn has_tag(list: &[u8], tag: &[u8], is_weak: bool) -> bool {
     let mut rest = list;
     loop {
@@ -154,10 +155,10 @@ mod tests {
             (format!("If-Modified-Since: {after}"), NotModified),
             (format!("If-Modified-Since: {before}"), Holds),
             ("If-Modified-Since: yesterday".into(), Holds),
-            // Obsolete date formats.
+            // The dates have obsolete formats.
             ("If-Modified-Since: Sunday, 06-Nov-94 08:49:37 GMT".into(), NotModified),
             ("If-Modified-Since: Sun Nov  6 08:49:37 1994".into(), NotModified),
-            // The tag takes precedence over the time.
+            // The entity tag takes precedence over the time.
             (format!("If-None-Match: \"x\"\r\nIf-Modified-Since: {then}"), Holds),
             (format!("If-Match: {tag}"), Holds),
             ("If-Match: *".into(), Holds),

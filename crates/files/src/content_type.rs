@@ -1,10 +1,10 @@
 //! Content type of a file, by the extension of its name. Pure.
 
-/// The value of `Content-Type` for a file with this name. Text is UTF-8.
+/// Value of `Content-Type` for a file with this name. Text files count as UTF-8.
 pub fn content_type(name: &[u8]) -> &'static str {
     let guessed = guess(name);
     let text = match guessed {
-        // Text types of web pages: without a charset, browsers would guess the encoding.
+        // Web pages need a charset: without one, browsers would guess the encoding.
         "text/html" => "text/html; charset=utf-8",
         "text/css" => "text/css; charset=utf-8",
         "text/javascript" | "application/javascript" => "text/javascript; charset=utf-8",
@@ -16,7 +16,8 @@ pub fn content_type(name: &[u8]) -> &'static str {
     if text.is_empty() { "application/octet-stream" } else { text }
 }
 
-/// Whether compression shortens a file with this name. Precompressed files are looked up only then.
+/// Whether compression makes a file with this name shorter. Only for such files does convey look up
+/// precompressed forms.
 pub fn is_compressible(name: &[u8]) -> bool {
     let kind = guess(name);
     let (of, sub) = kind.split_once('/').unwrap_or_default();
@@ -37,7 +38,7 @@ pub fn is_compressible(name: &[u8]) -> bool {
                 | "octet-stream"
                 | "pdf"
         ),
-        // No extension, so the type is unknown.
+        // The name has no extension, so the type is unknown.
         "" => true,
         _ => true,
     }

@@ -1,43 +1,44 @@
-//! File name for the path of a request. Pure.
+//! Maps the path of a request to the name of a file. Pure.
 
 use percent_encoding::percent_decode;
 
-/// Name of a file, relative to the root: segments with one slash between them, and no slash at
+/// Name of a file, relative to the root: segments separated by single slashes, without a slash at
 /// either end. An empty name is the root itself.
 ///
-/// No segment is `.` or `..`, and none has a NUL, a backslash or a control character. Apart from
-/// that, `openat2` keeps the file beneath the root.
+/// No segment is `.` or `..`, and no segment contains a NUL, a backslash or a control character. In
+/// addition, `openat2` keeps the file beneath the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileName {
     name: Vec<u8>,
-    /// Whether the path ends with a slash, and so names a directory.
+    /// Whether the path ends with a slash, so that it is the path of a directory.
     is_directory: bool,
 }
 
-/// Dot directory at the root that is always served (RFC 8615).
+/// Dot directory that is always served, at the root only (RFC 8615).
 const WELL_KNOWN: &[u8] = b".well-known";
 
-/// Reason why a path names no file.
+/// Reason why a path is not the name of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameFault {
     /// The path does not begin with a slash, has an invalid escape, or escapes a slash, a backslash
     /// or a control character.
     Malformed,
-    /// A segment is `.` or `..`, in any spelling. Clients resolve these before they send a request
-    /// (RFC 3986, section 5.2.4).
+    /// A segment is `.` or `..`, perhaps with escapes. Clients must resolve such segments before
+    /// they send a request (RFC 3986, section 5.2.4).
     Traversal,
-    /// A segment begins with a dot, and is not `.well-known` at the root.
+    /// A segment begins with a dot, and it is not `.well-known` at the root.
     DotFile,
 }
 
 impl FileName {
-    /// Parses the path of a request, without its query, and unescapes it once.
+    /// Parses the path of a request without its query. The path is unescaped once.
     ///
-    /// # Errors The path names no file that may be served.
+    /// # Errors
+    /// The path is not the name of a file that may be served.
     pub fn of(path: &[u8], with_dot_files: bool) -> Result<FileName, NameFault> {
         let rest = path.strip_prefix(b"/").ok_or(NameFault::Malformed)?;
         let mut name = Vec::with_capacity(rest.len());
-        // Consecutive slashes count as one, as for the kernel.
+        // Consecutive slashes count as one, as in the kernel.
         for part in rest.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
             if !name.is_empty() {
                 name.push(b'/');
@@ -54,17 +55,17 @@ impl FileName {
         Ok(FileName { name, is_directory: rest.is_empty() || rest.ends_with(b"/") })
     }
 
-    /// The name.
+    /// The name as bytes; they need not be UTF-8.
     pub fn as_bytes(&self) -> &[u8] {
         &self.name
     }
 
-    /// Whether the path names a directory.
+    /// Whether the path is that of a directory: it ends with a slash.
     pub fn is_directory(&self) -> bool {
         self.is_directory
     }
 
-    /// Name of this file in the directory.
+    /// Name of `file` in this directory, relative to the root.
     pub fn child(&self, file: &str) -> Vec<u8> {
         let mut name = Vec::with_capacity(self.name.len() + 1 + file.len());
         name.extend_from_slice(&self.name);
@@ -119,7 +120,7 @@ mod tests {
             ("/a.", "a.", false),
             ("/.well-known/security.txt", ".well-known/security.txt", false),
             ("/%2ewell-known/", ".well-known", true),
-            // The path is unescaped once, so this file has a percent sign in its name.
+            // The path is unescaped only once, so the name of this file contains a percent sign.
             ("/%252e%252e", "%2e%2e", false),
         ] {
             let found = FileName::of(path.as_bytes(), false).unwrap();

@@ -3,10 +3,10 @@
 //! The pure parts decide: [`FileName`] maps a path to a file, [`Validators`] evaluate the
 //! conditions of a request, [`RangeSelection`] selects the ranges to send, and [`content_type`]
 //! returns the media type. [`listing`] writes the page of a directory. [`BoundedCache`] keeps the
-//! entries used last.
+//! most recently used entries.
 //!
-//! [`beneath`] opens files, and never a file outside of the root, whatever the path and symbolic
-//! links are. Its calls may block, so the caller chooses their thread.
+//! [`beneath`] opens files. It never opens a file outside of the root, whatever the path and the
+//! symbolic links are. Its calls may block, so the caller chooses the thread for them.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 pub mod beneath;

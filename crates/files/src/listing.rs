@@ -1,43 +1,45 @@
-//! Directory listing as an HTML page, in parts. Pure.
+//! HTML page of a directory listing, written in parts. Pure.
 
 use std::fmt::Write;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-/// Upper bound of the names on a page.
+/// Maximum number of names on a page.
 pub const MAX_LISTED: usize = 10_000;
 
-/// Characters of a name that a link does not escape (RFC 3986, section 2.3).
+/// Characters that are not escaped in a link (RFC 3986, section 2.3).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A file or directory of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedFile {
-    /// Name, which may not be UTF-8.
+    /// Name of the file, which need not be UTF-8.
     pub name: Vec<u8>,
-    /// Whether it is a directory.
+    /// Whether the entry is a directory.
     pub is_directory: bool,
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub len: u64,
 }
 
-/// Content of a directory, in the order of its page: directories first, each kind by name.
+/// Content of a directory, in the order of its page: directories first, then files, each sorted by
+/// name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
     files: Vec<ListedFile>,
     is_cut: bool,
 }
 
-/// Position within the page of a directory. It stays valid for later listings of the directory.
+/// Position within the page of a directory. The position stays valid if the directory is listed
+/// again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PagePosition {
-    /// Nothing of the page was written.
+    /// No part of the page was written yet.
     Start,
     /// The row of this file was written last.
     Behind {
-        /// Whether it is a directory.
+        /// Whether that file is a directory.
         is_directory: bool,
-        /// Its name.
+        /// Name of that file.
         name: Vec<u8>,
     },
     /// The page is complete.
@@ -51,20 +53,20 @@ impl ListedFile {
 }
 
 impl Listing {
-    /// Sorts the files of a directory. `is_cut` is set if the directory has more files.
+    /// Creates a listing; sorts the files. `is_cut`: whether the directory has more files.
     pub fn new(mut files: Vec<ListedFile>, is_cut: bool) -> Listing {
         files.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
         Listing { files, is_cut }
     }
 
-    /// Memory that the listing takes, in bytes.
+    /// Memory of the listing in bytes.
     pub fn memory(&self) -> usize {
         let names: usize = self.files.iter().map(|file| file.name.capacity()).sum();
         names + self.files.capacity() * size_of::<ListedFile>()
     }
 
-    /// Returns the next part of the page in HTML, and the position after it. A part ends with the
-    /// first row that brings it to `enough` bytes. `directory` is the path below the root.
+    /// Returns the next part of the HTML page, and the position after it. A part ends after the row
+    /// with which it has at least `enough` bytes. `directory` is the path below the root.
     pub fn part(&self, directory: &[u8], from: &PagePosition, enough: usize) -> (String, PagePosition) {
         let mut page = String::new();
         let next = match from {
@@ -96,7 +98,7 @@ impl Listing {
 
 fn write_begin(page: &mut String, directory: &[u8]) {
     let title = escaped(&format!("/{}", String::from_utf8_lossy(directory)));
-    // Writing to a string never fails.
+    // Writing to a string cannot fail.
     let _ = write!(
         page,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\

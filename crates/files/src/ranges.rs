@@ -4,29 +4,29 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// Upper bound of the ranges in one response. A request for more gets the whole file, which costs
-/// less.
+/// Maximum number of ranges in a response. A request for more ranges gets the whole file, which is
+/// cheaper.
 pub const MAX_RANGES: usize = 16;
 
-/// Ranges that a response contains.
+/// Ranges of the file that a response contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RangeSelection {
-    /// The whole file: the request has no range, or convey ignores the ranges.
+    /// The whole file: the request has no range, or its ranges are ignored.
     Whole,
-    /// One range, not empty.
+    /// One range that is not empty.
     One(Range<u64>),
     /// Several ranges, in the order of the request. They do not overlap.
     Many(SmallVec<[Range<u64>; 4]>),
-    /// No range lies within the file: 416.
+    /// No requested range lies within the file: status 416.
     Unsatisfiable,
 }
 
 impl RangeSelection {
-    /// Parses the value of `Range` for a file with this length. Malformed values and units other
-    /// than bytes are ignored (section 14.2).
+    /// Parses the value of `Range` for a file of `len` bytes. Malformed values, and units other
+    /// than bytes, are ignored (section 14.2).
     pub fn of(value: &[u8], len: u64) -> RangeSelection {
-        // An empty file has no range, but clients that resume a download ask for one (nginx does
-        // the same).
+        // An empty file has no valid range. Clients that resume a download request one anyway, so
+        // they get the whole empty file, as from nginx.
         if len == 0 {
             return RangeSelection::Whole;
         }
@@ -42,7 +42,7 @@ impl RangeSelection {
             }
             named += 1;
             match range(spec, len) {
-                // So many ranges are a denial-of-service attempt.
+                // Requests with so many ranges are attempts at denial of service.
                 _ if named > MAX_RANGES => return RangeSelection::Whole,
                 Err(Malformed) => return RangeSelection::Whole,
                 Ok(Some(range)) => found.push(range),
@@ -53,17 +53,17 @@ impl RangeSelection {
             0 if named == 0 => RangeSelection::Whole,
             0 => RangeSelection::Unsatisfiable,
             1 => RangeSelection::One(found.remove(0)),
-            // Overlapping ranges would be longer than the file.
+            // Together, overlapping ranges could be longer than the file.
             _ if overlaps(&found) => RangeSelection::Whole,
             _ => RangeSelection::Many(found),
         }
     }
 }
 
-/// The value is no valid range.
+/// Error: the value is not a valid range.
 struct Malformed;
 
-/// Parses one range of a file with this length; `None` if the file has none of its bytes.
+/// Parses one range for a file of `len` bytes; `None` if the range has no byte of the file.
 fn range(spec: &[u8], len: u64) -> Result<Option<Range<u64>>, Malformed> {
     let dash = spec.iter().position(|byte| *byte == b'-').ok_or(Malformed)?;
     let (first, last) = (&spec[..dash], &spec[dash + 1..]);
@@ -84,7 +84,8 @@ fn range(spec: &[u8], len: u64) -> Result<Option<Range<u64>>, Malformed> {
     })
 }
 
-/// Parses digits. A number that is too large for `u64` is beyond the end of every file.
+/// Parses digits as a number. A number that is too large for `u64` becomes the maximum, which is
+/// beyond the end of every file.
 fn number(digits: &[u8]) -> Result<u64, Malformed> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(Malformed);
@@ -100,29 +101,29 @@ fn overlaps(ranges: &[Range<u64>]) -> bool {
     sorted.windows(2).any(|pair| pair[0].end > pair[1].start)
 }
 
-/// One part of a multipart response, and the bytes before it.
+/// One part of a multipart response, and the bytes to send before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartOfFile {
-    /// Boundary and headers before the part.
+    /// Boundary and headers to send before the part.
     pub before: Vec<u8>,
-    /// Range of the file.
+    /// Range of the file, in bytes.
     pub range: Range<u64>,
 }
 
-/// Multipart response, `multipart/byteranges` (section 14.6).
+/// Body of a multipart response, `multipart/byteranges` (section 14.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MultipartBody {
-    /// Parts of the response.
+    /// Parts of the body, in order.
     pub parts: Vec<PartOfFile>,
-    /// Closing boundary.
+    /// Closing boundary, sent after the last part.
     pub end: Vec<u8>,
     /// Length of the whole body in bytes.
     pub len: u64,
 }
 
 impl MultipartBody {
-    /// Creates the response for these ranges of a file with this type and length. The boundary must
-    /// not occur in the file, so the caller draws it at random.
+    /// Creates the body for these ranges of a file with this type and length. The boundary must not
+    /// occur in the file, so the caller chooses a random one.
     pub fn new(ranges: &[Range<u64>], content_type: &str, len: u64, boundary: &str) -> MultipartBody {
         let parts = ranges.iter().map(|range| PartOfFile {
             before: format!(

@@ -1,4 +1,4 @@
-//! Watch of a Service's annotations.
+//! Watches the annotations of a Service.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -17,17 +17,17 @@ use crate::objects::ServiceObject;
 use crate::watch::LIST_TIMEOUT;
 use crate::watcher::{Collection, ObjectEvent, events};
 
-/// Settings of servers that annotations name, and faults of annotations.
+/// Server settings from the annotations of a Service, and faults of the annotations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnnotationState {
     /// Settings of the servers.
     pub settings: SourceSettings,
-    /// Operator-facing faults.
+    /// Operator-facing messages about faults of annotations.
     pub notes: BTreeSet<String>,
 }
 
-/// Watches until dropped. Calls `tell` with the settings of the annotations and with faults, after
-/// each change. While the API server is unreachable, all settings stay.
+/// Watches the annotations of a Service until the future is dropped. Calls `tell` with the settings
+/// and the faults after each change. While the API server is unreachable, all settings stay.
 pub(crate) async fn watch(
     service: &KubernetesService,
     mut tell: impl FnMut(AnnotationState) + Send,
@@ -39,7 +39,7 @@ pub(crate) async fn watch(
             Ok(client) => watch_service(client, service, &mut annotations, &mut tell).await,
             Err(_) => None,
         };
-        // The watch of slices reports an unreachable API server.
+        // The watch of EndpointSlices reports an unreachable API server.
         if let Some(why) = refusal {
             let note = format!("its annotations cannot be read, the previous ones stay in effect: {why}");
             tell(AnnotationState { settings: annotations.settings(), notes: BTreeSet::from([note]) });
@@ -49,8 +49,8 @@ pub(crate) async fn watch(
     }
 }
 
-/// Lists and watches the Service until a request fails. Returns the reason, if the API server
-/// denies access.
+/// Lists and watches the Service until a request fails. Returns the reason if the API server denies
+/// access; `None` for other failures.
 pub(crate) async fn watch_service<T: Transport>(
     client: ApiClient<T>,
     service: &KubernetesService,
@@ -60,7 +60,7 @@ pub(crate) async fn watch_service<T: Transport>(
     let mut tell = |found: Option<&ServiceObject>| {
         let all = found.and_then(|service| service.metadata.annotations.as_ref());
         annotations.take(all.into_iter().flatten().map(|(name, text)| (&**name, &**text)));
-        // The API server may send anything as the value of an annotation.
+        // The value of an annotation may contain anything.
         let notes = annotations.problems().iter().map(|problem| bounded(problem)).collect();
         tell(AnnotationState { settings: annotations.settings(), notes });
     };
@@ -84,7 +84,7 @@ pub(crate) async fn watch_service<T: Transport>(
     }
 }
 
-/// Reason why the API server denies access, if it does.
+/// Reason why the API server denies access; `None` for other faults.
 fn refusal(fault: &ApiFault) -> Option<String> {
     let ApiFault::Refused(status) = fault else { return None };
     matches!(status.code, 401 | 403).then(|| bounded(&format!("{} ({})", status.message, status.code)))

@@ -1,4 +1,4 @@
-//! Limits of an API server's client: bytes of answers, pages of lists, and the pace of watches.
+//! Limits of a client of an API server: bytes of answers, pages of lists, and the rate of watches.
 
 use std::time::Duration;
 
@@ -10,22 +10,23 @@ use crate::watcher::WATCH_SECONDS;
 
 /// Size limit of an answer other than a watch, in bytes: a page of slices, a Service, an error.
 const MAX_ANSWER: usize = 32 << 20;
-/// Size limit of a watch's line, in bytes. An object of Kubernetes has at most 1.5 MB in etcd.
+/// Size limit of a line of a watch, in bytes. An object of Kubernetes takes at most 1.5 MB in etcd.
 const MAX_LINE: usize = 8 << 20;
 /// Size limit of a watch, in bytes. A watch lasts half a minute.
 const MAX_WATCH: usize = 64 << 20;
-/// Maximum number of pages of a list: Kubernetes has less than half as many slices.
+/// Maximum number of pages of a list. The slices of the largest Services need less than half as
+/// many.
 const MAX_PAGES: u32 = 32;
 /// Minimum time between the starts of two watches.
 const WATCH_PACE: Duration = Duration::from_secs(1);
 /// Size limit of a token file, in bytes.
 pub(crate) const MAX_TOKEN: usize = 64 << 10;
-/// Time limit for silence of the API server: slightly longer than a watch. Then a list must be
-/// answered; both limits are over within 65 s.
+/// Maximum time in which the API server sends nothing, slightly longer than a watch. If it expires
+/// during a watch, a list must succeed next; both limits together expire within 65 s.
 pub(crate) const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 3);
 
-/// Delays between attempts to reach an API server. A settled watch resets them, see `watch`; a
-/// watch of annotations resets them by its length.
+/// Delays between attempts to reach an API server. A watch of slices resets the delays once it is
+/// settled, see `watch`; a watch of annotations resets them if it has lasted long enough.
 pub(crate) const ATTEMPTS: BackoffPolicy = BackoffPolicy {
     first: Duration::from_millis(1_600),
     cap: Duration::from_secs(60),
@@ -33,13 +34,13 @@ pub(crate) const ATTEMPTS: BackoffPolicy = BackoffPolicy {
     reset_after: Duration::from_secs(120),
 };
 
-/// Current time of the runtime.
+/// Current time of the async runtime.
 #[expect(clippy::disallowed_methods, reason = "requests and watches are this crate's shell")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Pace of a client's requests.
+/// Limits for the requests of a client: number of pages, and time between watches.
 #[derive(Debug, Default)]
 pub(crate) struct RequestPace {
     pages: u32,
@@ -48,6 +49,9 @@ pub(crate) struct RequestPace {
 
 impl RequestPace {
     /// Earliest time of the next request.
+    ///
+    /// # Errors
+    /// The list has too many pages.
     pub(crate) fn next(&mut self, is_watch: bool, now: Instant) -> Result<Instant, String> {
         if is_watch {
             let begin = self.next_watch.map_or(now, |next| next.max(now));
@@ -62,7 +66,7 @@ impl RequestPace {
     }
 }
 
-/// Bytes of an answer so far.
+/// Counter for the bytes of an answer, as far as it has arrived.
 #[derive(Debug)]
 pub(crate) struct AnswerBytes {
     is_watch: bool,
@@ -100,7 +104,7 @@ impl AnswerBytes {
 mod tests {
     use super::*;
 
-    /// Number of pieces of this size that an answer may have, up to a million.
+    /// Number of pieces of this size that an answer may have; the search ends at a million.
     fn pieces(is_watch: bool, piece: &[u8]) -> usize {
         let mut bytes = AnswerBytes::new(is_watch);
         (0..1_000_000).take_while(|_| bytes.add(piece).is_ok()).count()

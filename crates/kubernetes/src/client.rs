@@ -1,4 +1,4 @@
-//! Client of an API server: answers of bounded length, and the lines of watches.
+//! Client of an API server, which reads answers of bounded length and the lines of watches.
 
 use bytes::{Bytes, BytesMut};
 use http::{Response, StatusCode};
@@ -11,11 +11,11 @@ use crate::bounds::{AnswerBytes, RequestPace, SILENCE, now};
 use crate::cluster::chain;
 use crate::objects::{ApiStatus, ObjectList};
 
-/// Transport that sends requests to an API server, one after the other.
+/// Transport for requests to an API server, one request at a time.
 pub(crate) trait Transport: Send {
     type Body: Body<Data = Bytes, Error: std::error::Error> + Send + Unpin;
 
-    /// Returns the response to a `GET` of this path and query. The body may follow later.
+    /// Sends a `GET` for this path and query, and returns the response. Its body may arrive later.
     fn get(&mut self, target: &str) -> impl Future<Output = Result<Response<Self::Body>, String>> + Send;
 }
 
@@ -23,7 +23,7 @@ pub(crate) trait Transport: Send {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ApiFault {
     Refused(ApiStatus),
-    /// Any other error: a message of one bounded line.
+    /// Any other error, as a message of bounded length on one line.
     Broken(String),
 }
 
@@ -33,7 +33,8 @@ impl From<String> for ApiFault {
     }
 }
 
-/// Client with bounded answers. It serves one list and the watches that follow.
+/// Client of an API server with limits for answers. It is used for one list and the watches that
+/// follow the list.
 pub(crate) struct ApiClient<T> {
     transport: T,
     requests: RequestPace,
@@ -69,8 +70,8 @@ impl<T: Transport> ApiClient<T> {
     }
 }
 
-/// Status in an answer that refuses a request. A proxy in front of the API server may send any
-/// text.
+/// Status in an error response. The text may be anything, because a proxy in front of the API
+/// server may have sent it.
 fn status_of(status: StatusCode, body: &[u8]) -> ApiStatus {
     let found = serde_json::from_slice::<ApiStatus>(body).ok();
     let mut found = found.unwrap_or_else(|| ApiStatus {
@@ -91,14 +92,14 @@ pub(crate) fn unreadable(error: &serde_json::Error) -> String {
     crate::cluster::bounded(&format!("the answer of the API server cannot be read: {error}"))
 }
 
-/// Answer that is being read.
+/// Response whose body is being read.
 struct Answer<B> {
     body: B,
     bytes: AnswerBytes,
 }
 
 impl<B: Body<Data = Bytes, Error: std::error::Error> + Unpin> Answer<B> {
-    /// Waits for more of the answer. `None`: the answer has ended.
+    /// Waits for more of the body; `None` at its end.
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         loop {
             let frame = timeout(SILENCE, self.body.frame()).await;
@@ -120,17 +121,17 @@ impl<B: Body<Data = Bytes, Error: std::error::Error> + Unpin> Answer<B> {
     }
 }
 
-/// Lines of a watch.
+/// Response to a watch, as lines.
 pub(crate) struct WatchLines<B> {
     answer: Answer<B>,
-    /// Bytes of lines that were not returned yet.
+    /// Received bytes that were not returned as a line yet.
     read: BytesMut,
-    /// Length of the prefix of `read` that has no end of line.
+    /// Number of bytes at the start of `read` that are known to contain no end of line.
     searched: usize,
 }
 
 impl<B: Body<Data = Bytes, Error: std::error::Error> + Unpin> WatchLines<B> {
-    /// Waits for the next line. `None`: the watch has ended.
+    /// Waits for the next line; `None` at the end of the watch.
     pub(crate) async fn next(&mut self) -> Result<Option<BytesMut>, String> {
         loop {
             if let Some(at) = self.read[self.searched..].iter().position(|byte| *byte == b'\n') {

@@ -1,4 +1,4 @@
-//! Address of a cluster's API server, and convey's credentials there.
+//! Finds the address of a cluster's API server and convey's credentials for it.
 
 use std::env;
 use std::error::Error;
@@ -24,17 +24,17 @@ use convey_model::{KubernetesCluster, one_line};
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 const AUTHORITY: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
-/// Impersonation (Kubernetes API, `Impersonate-User` and `Impersonate-Group`).
+/// Header fields for impersonation (Kubernetes API).
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 const IMPERSONATE_GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 
-/// Extension of a cluster that is passed to a credential plugin.
+/// Name of the cluster extension that is passed to a credential plugin.
 const PLUGIN_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// Connects to a cluster. Reads all files anew, because credentials change.
+/// Prepares the connection to a cluster. Reads all files again, because credentials change.
 ///
 /// # Errors
-/// A file or a setting is missing or wrong: operator-facing message.
+/// Operator-facing message: a file or a setting is missing or wrong.
 pub(crate) async fn connect(cluster: &KubernetesCluster) -> Result<ApiClient<ApiServer>, String> {
     let access = access(cluster).await.map_err(|why| bounded(&why))?;
     ApiServer::new(access).map(ApiClient::new).map_err(|why| bounded(&why))
@@ -57,7 +57,7 @@ async fn access(cluster: &KubernetesCluster) -> Result<ApiAccess, String> {
     access.map_err(|why| format!("the kubeconfig: {why}"))
 }
 
-/// Access from a pod, by its service account.
+/// Access to the API server from a pod, with the pod's service account.
 fn of_pod(host: &str) -> Result<ApiAccess, String> {
     let port =
         env::var("KUBERNETES_SERVICE_PORT").map_err(|error| format!("KUBERNETES_SERVICE_PORT: {error}"))?;
@@ -117,8 +117,10 @@ async fn of_kubeconfig(
     })
 }
 
+/// URL of the API server.
+///
 /// # Errors
-/// There is no URL of a server, or credentials would be sent without TLS.
+/// The URL is missing or invalid, or credentials would be sent without TLS.
 fn url_of(cluster: &Cluster, user: &KubeconfigUser) -> Result<Uri, String> {
     let server = given(cluster.server.as_ref()).ok_or("the cluster has no server")?;
     let url = server.parse::<Uri>().map_err(|error| format!("server {}: {error}", without_user(server)))?;
@@ -143,7 +145,7 @@ pub(crate) fn without_user(url: &str) -> &str {
     url.rsplit_once('@').map_or(url, |(_, rest)| rest)
 }
 
-/// Credentials of a user, except those of a plugin.
+/// Credentials of a user, other than credentials from a plugin.
 fn credentials(user: KubeconfigUser) -> Result<Option<Credentials>, String> {
     if let Some(provider) = &user.auth_provider {
         return of_provider(provider).map(Some);
@@ -170,15 +172,15 @@ fn of_provider(provider: &AuthProvider) -> Result<Credentials, String> {
     }
 }
 
-/// Access that a plugin grants.
+/// Access to an API server that a credential plugin grants.
 struct PluginAccess {
     /// Credentials for requests.
     credentials: Credentials,
-    /// Client certificate.
+    /// Client certificate; `None` if the plugin returns only a token.
     identity: Option<PemIdentity>,
 }
 
-/// Runs a plugin.
+/// Runs a credential plugin, and returns the access that it grants.
 async fn run_plugin(
     exec: Exec,
     cluster: &Cluster,
@@ -201,7 +203,7 @@ async fn run_plugin(
     Ok(PluginAccess { credentials, identity })
 }
 
-/// Description of a cluster for a plugin.
+/// Description of a cluster, in the form that credential plugins expect.
 fn described(cluster: &Cluster, authorities: Option<&[u8]>) -> Value {
     let text = |text: &Option<Text>| text.as_ref().map(|text| Value::from(&*text.0));
     let extension = |wanted: &str| {
@@ -265,12 +267,12 @@ fn impersonation(user: &KubeconfigUser) -> Result<HeaderMap, String> {
     Ok(fields)
 }
 
-/// Text, if it is present and not empty.
+/// The text, unless it is missing or empty.
 fn given(text: Option<&Text>) -> Option<&str> {
     text.map(|text| &*text.0).filter(|text| !text.is_empty())
 }
 
-/// Maximum length of an error text: API servers may send anything.
+/// Maximum length of an error text in characters. API servers may send any text.
 const MAX_TEXT: usize = 300;
 
 /// Formats an error and its causes in one line.

@@ -1,4 +1,4 @@
-//! Credentials for the `Authorization` field of requests to an API server.
+//! Credentials for the `Authorization` header of requests to an API server.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -12,15 +12,15 @@ use crate::bounds::MAX_TOKEN;
 use crate::exec::CredentialPlugin;
 use crate::kubeconfig::{aside, read_file};
 
-/// Time before a token's expiry at which a new token is fetched.
+/// Time before the expiry of a token at which convey fetches a new token.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
-/// Time limit of the read of a token file. A later attempt begins with a new connection, whose
-/// files have to be readable first: so threads that wait for a file system do not pile up.
+/// Time limit for reading a token file. The next attempt begins with a new connection, whose files
+/// must be readable first. So no threads accumulate that wait for a file system.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Credentials for requests.
+/// Credentials for requests to an API server.
 pub(crate) enum Credentials {
-    /// No credentials, or a client certificate.
+    /// No `Authorization` header: anonymous, or with a client certificate.
     Anonymous,
     Fixed(HeaderValue),
     File(TokenFile),
@@ -65,12 +65,12 @@ fn secret_value(text: &str) -> Result<HeaderValue, String> {
 /// Token file that another program rewrites from time to time.
 pub(crate) struct TokenFile {
     path: PathBuf,
-    /// Last token, used while the file cannot be read.
+    /// Last token that was read; used while the file cannot be read.
     last: Option<HeaderValue>,
 }
 
 impl TokenFile {
-    /// Creates a token file. `first` is used until the file can be read.
+    /// Creates a token file. `first` is the token to use until the file can be read.
     pub(crate) fn new(path: PathBuf, first: Option<HeaderValue>) -> TokenFile {
         TokenFile { path, last: first }
     }
@@ -96,11 +96,11 @@ fn read_token(path: &Path) -> Result<HeaderValue, String> {
     bearer(std::str::from_utf8(&bytes).map_err(|_| "it holds no token")?)
 }
 
-/// Token of a credential plugin.
+/// Token from a credential plugin, which is run again before the token expires.
 pub(crate) struct PluginToken {
     pub(crate) plugin: CredentialPlugin,
     pub(crate) value: HeaderValue,
-    /// Expiry of the token; `None`: the token does not expire.
+    /// Expiry of the token; `None` means that the token does not expire.
     pub(crate) expires: Option<SystemTime>,
 }
 

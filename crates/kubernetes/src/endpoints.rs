@@ -1,8 +1,9 @@
-//! Servers from the EndpointSlices of a Service (discovery.k8s.io/v1). Pure: slices in, servers
-//! out.
+//! Derives servers from the EndpointSlices of a Service (discovery.k8s.io/v1). Pure: slices in,
+//! servers out.
 //!
-//! Follows kube-proxy: a ready endpoint is a server. An endpoint that terminates and still serves
-//! is draining; it serves fully if no endpoint is ready. All other endpoints are left out.
+//! The rules are those of kube-proxy. A ready endpoint is a server. An endpoint that is terminating
+//! but still serving is a draining server; it is not draining if no endpoint is ready. All other
+//! endpoints are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,12 +20,12 @@ const MAX_ENDPOINTS: usize = 1_000;
 /// Maximum length of an object name in Kubernetes, in bytes.
 const MAX_NAME: usize = 253;
 
-/// Slices of a Service, and the servers at one of its ports.
+/// EndpointSlices of a Service, and the servers at one of its ports.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     wanted: WantedPort,
     slices: BTreeMap<String, Slice>,
-    /// Slices of a list that has not ended yet.
+    /// Slices of a list that is not complete yet; `None` if no list is in progress.
     listed: Option<BTreeMap<String, Slice>>,
     is_cut: bool,
     has_room: bool,
@@ -34,7 +35,7 @@ pub(crate) struct Endpoints {
 #[derive(Debug)]
 struct WantedPort {
     port: ServicePort,
-    /// `None` means TCP or UDP.
+    /// Protocol of the port; `None` means TCP or UDP.
     protocol: Option<Protocol>,
 }
 
@@ -48,7 +49,7 @@ impl fmt::Display for WantedPort {
     }
 }
 
-/// Relevant part of a slice.
+/// Part of an EndpointSlice that convey uses.
 #[derive(Debug, Default)]
 struct Slice {
     endpoints: Vec<Found>,
@@ -56,7 +57,8 @@ struct Slice {
     note: Option<String>,
 }
 
-/// Endpoint that may be a server. In sorted order, the first endpoint of a name becomes the server.
+/// Endpoint that may become a server. In sorted order, the first endpoint of each name becomes the
+/// server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Found {
     name: String,
@@ -66,13 +68,13 @@ struct Found {
 }
 
 impl Endpoints {
-    /// Creates an empty set of slices for this port. `None` as protocol means TCP or UDP.
+    /// Creates an empty set of slices for this port. `None` as `protocol` means TCP or UDP.
     pub(crate) fn new(port: ServicePort, protocol: Option<Protocol>) -> Endpoints {
         let wanted = WantedPort { port, protocol };
         Endpoints { wanted, slices: BTreeMap::new(), listed: None, is_cut: false, has_room: false }
     }
 
-    /// Begins a list of all slices. The previous slices stay until the list ends.
+    /// Begins a new list of all slices. The previous slices stay until the list is complete.
     pub(crate) fn begin_list(&mut self) {
         self.listed = Some(BTreeMap::new());
         (self.is_cut, self.has_room) = (false, false);
@@ -96,22 +98,21 @@ impl Endpoints {
         self.listed.as_mut().unwrap_or(&mut self.slices).remove(name);
     }
 
-    /// Whether slices that were left out may have room now; a new list finds them.
+    /// Whether there is room now for slices that were left out. A new list finds them.
     pub(crate) fn has_room(&self) -> bool {
         self.has_room
     }
 
-    /// Ends the list: slices that the list does not have are removed.
+    /// Completes the list. Slices that are not in the list are removed.
     pub(crate) fn end_list(&mut self) {
         if let Some(listed) = self.listed.take() {
             self.slices = listed;
         }
     }
 
-    /// Servers, sorted by name. A pod is one server with the pod's name; a pod with addresses of
-    /// both families is a server at its IPv4 address. An endpoint without a pod is named by its
-    /// address and port. If two slices have the same endpoint and differ, the one that serves more
-    /// is used.
+    /// Servers, sorted by name. The name is the name of the pod, or address and port if there is no
+    /// pod. A pod with addresses of both families is one server, at its IPv4 address. If two slices
+    /// contain the same endpoint with different conditions, the endpoint that serves more is used.
     pub(crate) fn servers(&self) -> Vec<DiscoveredServer> {
         let mut all: Vec<&Found> = self.slices.values().flat_map(|slice| &slice.endpoints).collect();
         all.sort_unstable();
@@ -131,7 +132,7 @@ impl Endpoints {
         if self.slices.is_empty() {
             return BTreeSet::from(["it has no EndpointSlice: is there such a Service?".to_owned()]);
         }
-        // One note is enough, as slices of a Service are alike.
+        // One note is enough, because all slices of a Service are alike.
         let first = self.slices.values().find_map(|slice| slice.note.clone());
         let cut = self
             .is_cut
@@ -151,7 +152,7 @@ impl Slice {
         }
         let ports = slice.ports.as_deref().unwrap_or_default();
         let Some(number) = ports.iter().find_map(|found| number_of(found, wanted)) else {
-            // A Service whose pods have no address yet has a slice without ports.
+            // If the pods of a Service have no addresses yet, the slice has no ports.
             return match slice.endpoints.is_empty() {
                 true => Slice::default(),
                 false => note(format!("has no port {wanted} (it has: {})", shown(ports))),
@@ -162,7 +163,7 @@ impl Slice {
     }
 }
 
-/// Number of this port, if it is the wanted port.
+/// Number of this port; `None` if it is not the wanted port.
 fn number_of(found: &EndpointPort, wanted: &WantedPort) -> Option<u16> {
     let number = u16::try_from(found.port?).ok().filter(|number| *number != 0)?;
     let protocol = match found.protocol.as_deref() {
@@ -197,19 +198,20 @@ fn shown(ports: &[EndpointPort]) -> String {
     }
 }
 
-/// Server of an endpoint; `None` if the endpoint does not serve. Missing conditions have the API's
-/// defaults.
+/// Server of an endpoint; `None` if the endpoint does not serve. Missing conditions have the
+/// defaults of the API.
 fn found(endpoint: &SliceEndpoint, port: u16) -> Option<Found> {
     let conditions = endpoint.conditions.as_ref();
     let is = |of: fn(&EndpointConditions) -> Option<bool>| conditions.and_then(of);
     let is_ready = is(|conditions| conditions.ready).unwrap_or(true);
     let is_serving = is(|conditions| conditions.serving).unwrap_or(is_ready);
     let terminates = is(|conditions| conditions.terminating).unwrap_or(false);
-    // Ready endpoints that terminate belong to Services that publish all addresses.
+    // An endpoint that is ready and terminating belongs to a Service that publishes all addresses.
     if !(is_ready || (is_serving && terminates)) {
         return None;
     }
-    // All addresses of an endpoint are the same server; API consumers should use the first.
+    // All addresses of an endpoint belong to the same server; the API tells consumers to use the
+    // first.
     let ip: IpAddr = endpoint.addresses.first()?.parse().ok()?;
     let addr = SocketAddr::new(ip, port);
     let pod = endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"));
@@ -218,8 +220,8 @@ fn found(endpoint: &SliceEndpoint, port: u16) -> Option<Found> {
     Some(Found { name, terminates, addr, zone: endpoint.zone.clone().filter(|zone| is_object_name(zone)) })
 }
 
-/// Whether the text is a valid object name. Names of servers appear in logs, metrics and paths of
-/// the control API.
+/// Whether the text is a valid object name. Object names become server names, which appear in logs,
+/// metrics and paths of the control API.
 fn is_object_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_allowed)

@@ -1,4 +1,4 @@
-//! Credential plugins: programs in a kubeconfig that print credentials
+//! Credential plugins: programs named in a kubeconfig that print credentials
 //! (client.authentication.k8s.io).
 
 use std::collections::BTreeMap;
@@ -20,22 +20,22 @@ use crate::cluster::bounded;
 use crate::kubeconfig::Exec;
 use crate::yaml;
 
-/// Time limit of a plugin.
+/// Time limit for a run of a plugin.
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Size limit of credentials, in bytes.
+/// Size limit of the printed credentials, in bytes.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Size limit of the error output that is kept, in bytes.
+/// Number of bytes of the error output that are kept.
 const MAX_ERRORS: usize = 4 << 10;
 /// Interval at which the exit status of a plugin is polled.
 const EXIT_POLL: Duration = Duration::from_millis(10);
 /// Interval at which the exit status of a killed plugin is polled.
 const REAP_POLL: Duration = Duration::from_secs(1);
-/// Maximum number of concurrent plugins, over all Services.
+/// Maximum number of plugins that run at the same time, for all Services.
 const MAX_PLUGINS: usize = 4;
 
 static TURNS: Semaphore = Semaphore::const_new(MAX_PLUGINS);
 
-/// Program that prints credentials.
+/// Credential plugin: a program that prints credentials.
 pub(crate) struct CredentialPlugin {
     command: String,
     arguments: Vec<String>,
@@ -46,7 +46,7 @@ pub(crate) struct CredentialPlugin {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PluginCredentials {
     pub(crate) token: Option<String>,
-    /// Certificate chain and key, in PEM.
+    /// Certificate chain and key, both in PEM.
     pub(crate) certificate: Option<(String, String)>,
     pub(crate) expires: Option<SystemTime>,
 }
@@ -66,11 +66,12 @@ struct ExecStatus {
 }
 
 impl CredentialPlugin {
-    /// Prepares the plugin of a user. `cluster` describes the API server, if the plugin requests
-    /// that.
+    /// Prepares the plugin of a user. `cluster` describes the API server; it is used if the plugin
+    /// requests it.
     ///
     /// # Errors
-    /// The plugin needs resources that a service does not have: operator-facing message.
+    /// Operator-facing message: the plugin needs something that a service cannot offer, such as a
+    /// terminal.
     pub(crate) fn new(exec: Exec, cluster: Option<Value>) -> Result<CredentialPlugin, String> {
         let command = exec.command.ok_or("exec has no command")?.0;
         if exec.interactive_mode.is_some_and(|mode| mode.0 == "Always") {
@@ -91,10 +92,10 @@ impl CredentialPlugin {
         Ok(CredentialPlugin { command, arguments, variables })
     }
 
-    /// Runs the plugin, at most [`MAX_PLUGINS`] at once.
+    /// Runs the plugin. At most [`MAX_PLUGINS`] plugins run at the same time.
     ///
     /// # Errors
-    /// The plugin fails, times out or prints no credentials: operator-facing message.
+    /// Operator-facing message: the plugin fails, times out or prints no credentials.
     pub(crate) async fn fetch(&self) -> Result<PluginCredentials, String> {
         let _turn = TURNS.acquire().await;
         let fetched = match timeout(PLUGIN_TIMEOUT, self.run()).await {
@@ -104,7 +105,7 @@ impl CredentialPlugin {
         fetched.map_err(|why| self.fault(&why))
     }
 
-    /// Error message with the plugin's name.
+    /// Adds the name of the plugin to an error message.
     pub(crate) fn fault(&self, why: &str) -> String {
         bounded(&format!("exec {}: {why}", self.command))
     }
@@ -134,7 +135,7 @@ impl CredentialPlugin {
     }
 }
 
-/// Running plugin. Dropping it before it is reaped kills its process group.
+/// Running plugin. Dropping it before the plugin is reaped kills its process group.
 struct RunningPlugin {
     child: Child,
     is_reaped: bool,
@@ -145,7 +146,7 @@ impl Drop for RunningPlugin {
         if self.is_reaped {
             return;
         }
-        // The process group's id is not reused before the plugin is reaped.
+        // The id of the process group is not reused before the plugin is reaped.
         let plugin = Pid::from_child(&self.child);
         let _ = kill_process_group(plugin, Signal::KILL);
         if let Ok(runtime) = Handle::try_current() {
@@ -154,15 +155,16 @@ impl Drop for RunningPlugin {
     }
 }
 
-/// Waits for the exit of a killed plugin. The exit may be late: the kernel may hold the plugin in a
-/// system call, and does not let convey kill a plugin of another user. Meanwhile this task waits.
+/// Waits for the exit of a killed plugin, and reaps it. The exit may be late: the kernel may hold
+/// the plugin in a system call, or may not allow convey to kill a plugin of another user.
 async fn reap(plugin: Pid) {
     while let Ok(None) = waitpid(Some(plugin), WaitOptions::NOHANG) {
         sleep(REAP_POLL).await;
     }
 }
 
-/// Reads until the other side closes. Bytes beyond `max` are an error, or dropped if `is_cut`.
+/// Reads until the writer closes the pipe. Bytes beyond `max` are dropped if `is_cut`; otherwise
+/// they are an error.
 async fn read(pipe: Option<OwnedFd>, max: usize, is_cut: bool) -> Result<Vec<u8>, String> {
     let (mut kept, mut buffer) = (Vec::new(), [0; 4 << 10]);
     let Some(pipe) = pipe else { return Ok(kept) };
@@ -182,7 +184,7 @@ async fn read(pipe: Option<OwnedFd>, max: usize, is_cut: bool) -> Result<Vec<u8>
 
 /// Parses an `ExecCredential`, in JSON or YAML.
 fn credentials(output: &[u8]) -> Result<PluginCredentials, String> {
-    // The error quotes no part of the output, which may be secret.
+    // The error does not quote the output, which may be secret.
     let read = || {
         let value = match serde_json::from_slice(output) {
             Ok(value) => value,
@@ -202,7 +204,7 @@ fn credentials(output: &[u8]) -> Result<PluginCredentials, String> {
     })
 }
 
-/// Parses a time such as `2026-01-02T03:04:05Z`, or `2026-01-02T04:04:05+01:00`.
+/// Parses a time such as `2026-01-02T03:04:05Z` or `2026-01-02T04:04:05+01:00`.
 fn expiry(text: &str) -> Option<SystemTime> {
     if let Ok(time) = humantime::parse_rfc3339(text) {
         return Some(time);
@@ -271,8 +273,8 @@ mod tests {
         std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default()
     }
 
-    /// Runs a script that writes process ids to the file `pids`, and drops the plugin once
-    /// `is_late` returns true for them. Returns when these processes have ended.
+    /// Runs a script that writes process ids to the file `pids`. Drops the plugin when `is_late`
+    /// returns `true` for these ids. Returns after all these processes have ended.
     async fn give_up(script: &str, is_late: impl Fn(&[&str]) -> bool) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pids");
@@ -309,7 +311,7 @@ mod tests {
 
     #[tokio::test]
     async fn plugin_that_outlives_its_kill_is_reaped_later() {
-        // Without its own process group, the process is not killed.
+        // The child has no process group of its own, so it is not killed.
         let child = Command::new("sleep").arg("20").spawn().unwrap();
         let pid = Pid::from_child(&child);
         drop(RunningPlugin { child, is_reaped: false });

@@ -1,4 +1,4 @@
-//! Kubeconfigs: the files that name clusters, users and contexts.
+//! Parses kubeconfigs: files with clusters, users and contexts.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::yaml;
 
-/// One kubeconfig, or several merged.
+/// A kubeconfig, or several merged into one.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Kubeconfig {
@@ -25,13 +25,13 @@ pub(crate) struct Kubeconfig {
     contexts: Option<Vec<Entry>>,
 }
 
-/// Entry of `clusters`, `users` or `contexts`. Its value is checked once a context selects it.
+/// Entry of `clusters`, `users` or `contexts`. Its value is checked only when a context selects it.
 #[derive(Deserialize)]
 struct Entry {
     name: Option<Text>,
     #[serde(flatten)]
     values: Map<String, Value>,
-    /// Folder of the file; base of relative paths in the value.
+    /// Directory of the file, at which relative paths in the value start.
     #[serde(skip)]
     folder: PathBuf,
 }
@@ -62,7 +62,7 @@ pub(crate) struct SelectedContext {
     pub(crate) user: KubeconfigUser,
 }
 
-/// User identity, with its credentials.
+/// Credentials of a user, and the identity to impersonate.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub(crate) struct KubeconfigUser {
@@ -91,7 +91,7 @@ pub(crate) struct AuthProvider {
     pub(crate) config: Option<BTreeMap<String, Option<Text>>>,
 }
 
-/// Program that prints credentials.
+/// Credential plugin of a user.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Exec {
@@ -127,7 +127,7 @@ impl KubeconfigUser {
         resolve(&mut self.client_certificate, folder);
         resolve(&mut self.client_key, folder);
         resolve(&mut self.token_file, folder);
-        // A name without a slash is searched in PATH.
+        // A name without a slash is looked up in PATH.
         if let Some(exec) = self.exec.as_mut()
             && exec.command.as_ref().is_some_and(|command| command.0.contains('/'))
         {
@@ -143,10 +143,10 @@ fn resolve(path: &mut Option<Text>, folder: &Path) {
 }
 
 impl Kubeconfig {
-    /// Reads the files that `KUBECONFIG` names, or else `~/.kube/config`.
+    /// Reads the files named in `KUBECONFIG`, or else `~/.kube/config`.
     ///
     /// # Errors
-    /// No file is named, or a file cannot be read: operator-facing message.
+    /// Operator-facing message: no file is named, or a file cannot be read.
     pub(crate) fn of_environment() -> Result<Kubeconfig, String> {
         let named = env::var_os("KUBECONFIG").unwrap_or_default();
         let mut paths: Vec<PathBuf> =
@@ -158,7 +158,7 @@ impl Kubeconfig {
         Kubeconfig::read_all(paths)
     }
 
-    /// Reads and merges files. Like `kubectl`, it skips missing files, unless all are missing.
+    /// Reads and merges files. Missing files are skipped unless all are missing, as with `kubectl`.
     fn read_all(mut paths: Vec<PathBuf>) -> Result<Kubeconfig, String> {
         let is_there = |path: &PathBuf| !matches!(path.try_exists(), Ok(false));
         if paths.iter().any(is_there) {
@@ -167,10 +167,10 @@ impl Kubeconfig {
         paths.iter().try_fold(Kubeconfig::default(), |merged, path| merged.merge(Kubeconfig::read(path)?))
     }
 
-    /// Reads a file. Relative paths in it start at its folder.
+    /// Reads a file. Relative paths in it start at its directory.
     ///
     /// # Errors
-    /// The file cannot be read, or is not a kubeconfig: operator-facing message.
+    /// Operator-facing message: the file cannot be read, or is not a kubeconfig.
     pub(crate) fn read(path: &Path) -> Result<Kubeconfig, String> {
         let read = || {
             let text = String::from_utf8(read_file(path)?).map_err(|_| "it is no UTF-8")?;
@@ -181,7 +181,7 @@ impl Kubeconfig {
         read().map_err(|why: String| format!("kubeconfig {}: {why}", path.display()))
     }
 
-    /// Merges the documents of a text.
+    /// Parses a text, and merges its documents.
     pub(crate) fn parse(text: &str) -> Result<Kubeconfig, String> {
         let found = yaml::documents(text)?.into_iter().filter(|document| !document.is_null());
         found
@@ -191,8 +191,8 @@ impl Kubeconfig {
             })
     }
 
-    /// Merges another file. The first file with a name or a setting takes precedence, as with
-    /// `kubectl`.
+    /// Merges another file into this one. If both have a setting or an entry of the same name, this
+    /// file takes precedence, as with `kubectl`.
     fn merge(self, next: Kubeconfig) -> Result<Kubeconfig, String> {
         let one = |what, first: Option<Text>, second: Option<Text>| match (first, second) {
             (Some(first), Some(second)) if first != second => {
@@ -217,10 +217,10 @@ impl Kubeconfig {
         }
     }
 
-    /// Finds the cluster and the user of a context; without a name, of the current context.
+    /// Finds the cluster and the user of a context. Without a name, the current context is used.
     ///
     /// # Errors
-    /// The context or cluster does not exist, or a value is wrong: operator-facing message.
+    /// Operator-facing message: the context or cluster does not exist, or a value is wrong.
     pub(crate) fn select(&self, context: Option<&str>) -> Result<SelectedContext, String> {
         let current = self.current_context.as_ref().map(|name| &*name.0).filter(|name| !name.is_empty());
         let name = context.or(current).ok_or("it has no current-context")?;
@@ -254,7 +254,8 @@ fn merged(first: Option<Vec<Entry>>, next: Option<Vec<Entry>>) -> Option<Vec<Ent
     Some(all)
 }
 
-/// Finds the entry of this name. Returns the value of its `key`, and the base folder of its paths.
+/// Finds the entry with this name. Returns the value of its `key`, and the directory at which paths
+/// in the value start.
 fn find<'a, T: DeserializeOwned>(
     all: Option<&'a Vec<Entry>>,
     key: &str,
@@ -267,8 +268,8 @@ fn find<'a, T: DeserializeOwned>(
     Ok(Some((value, &entry.folder)))
 }
 
-/// Parses a map in which all keys are optional. The error names the wrong key, but quotes no value,
-/// which may be secret.
+/// Parses a map in which all keys are optional. An error names the wrong key, but does not quote
+/// the value, which may be secret.
 fn fields<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     T::deserialize(value).map_err(|error| {
         let wrong = value.as_object().into_iter().flatten().find_map(|(key, value)| {
@@ -279,7 +280,7 @@ fn fields<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     })
 }
 
-/// Part of an error that quotes no value.
+/// Part of an error that does not quote a value.
 fn expected(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(", expected ") {
@@ -289,8 +290,8 @@ fn expected(error: &serde_json::Error) -> String {
     }
 }
 
-/// Runs a read of files in a thread of its own. A network file system may never answer: then only
-/// this source waits.
+/// Reads files in a separate thread. If a network file system never answers, only this source
+/// waits.
 pub(crate) async fn aside<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
@@ -302,7 +303,7 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path).map_err(|error| error.to_string())
 }
 
-/// Text; YAML values that look like numbers are accepted.
+/// Text. YAML values that look like numbers or booleans are accepted, too.
 #[derive(Default, PartialEq, Eq)]
 pub(crate) struct Text(pub(crate) String);
 
@@ -317,7 +318,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// Boolean, including the words of YAML 1.1.
+/// Boolean. The words of YAML 1.1, such as `yes` and `off`, are accepted, too.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flag(pub(crate) bool);
 

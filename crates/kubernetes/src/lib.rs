@@ -2,10 +2,10 @@
 //!
 //! - `Endpoints` derives servers from the EndpointSlices of a Service: pure.
 //! - [`Kubernetes`] lists and watches these slices and the annotations of the Service at an API
-//!   server, and reports the servers and settings after each change.
+//!   server, and reports servers and settings after each change.
 //!
 //! Files are read in separate threads, because a network file system may never answer. Credential
-//! plugins and API servers may be slow: run the source in a thread of its own.
+//! plugins and API servers may be slow, so the source should run in its own thread.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod annotations;

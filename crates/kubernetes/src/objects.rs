@@ -1,4 +1,4 @@
-//! Objects of the Kubernetes API, with the fields that convey reads.
+//! Objects of the Kubernetes API, with the fields that convey uses.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(crate) struct EndpointSlice {
     pub(crate) ports: Option<Vec<EndpointPort>>,
 }
 
-/// Endpoint of a slice: mostly a pod.
+/// Endpoint of an EndpointSlice, usually a pod.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct SliceEndpoint {
@@ -96,11 +96,11 @@ pub(crate) struct ObjectList<K> {
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct ListMeta {
     pub(crate) resource_version: Option<String>,
-    /// Token for the next page.
+    /// Token to request the next page; missing on the last page.
     pub(crate) r#continue: Option<String>,
 }
 
-/// Line of a watch.
+/// Line of a response to a watch.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
 pub(crate) enum WatchEvent<K> {

@@ -1,5 +1,6 @@
-//! Proxies of the environment. convey supports none, so it refuses an API server behind a proxy,
-//! unless `NO_PROXY` excludes the server. The rules are those of `kubectl`.
+//! Checks the proxy settings in the environment. convey does not support proxies, so it refuses to
+//! connect to an API server behind a proxy, unless `NO_PROXY` excludes the server. The rules are
+//! those of `kubectl`.
 
 use std::env;
 use std::net::IpAddr;
@@ -7,17 +8,17 @@ use std::net::IpAddr;
 use convey_model::Prefix;
 use http::Uri;
 
-/// Variables that select a proxy for https, in their order.
+/// Environment variables that select a proxy for https; the first one that is set applies.
 const PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
-/// Variables that exclude servers, in their order.
+/// Environment variables that exclude servers from the proxy; the first one that is set applies.
 const EXCLUDED: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// Proxy of the environment, and the servers that it excludes.
+/// Proxy settings in the environment.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyVariables {
-    /// Variable that has a proxy.
+    /// Name of the variable that selects a proxy; `None` without a proxy.
     proxy: Option<&'static str>,
-    /// Hosts, networks and domains, separated by commas.
+    /// Excluded hosts, networks and domains, separated by commas.
     excluded: String,
 }
 
@@ -30,8 +31,10 @@ impl ProxyVariables {
         }
     }
 
+    /// Checks that convey may connect to this server without a proxy.
+    ///
     /// # Errors
-    /// The environment asks for a proxy to this server.
+    /// The environment requires a proxy for this server.
     pub(crate) fn check(&self, server: &Uri) -> Result<(), String> {
         let Some(name) = self.proxy else { return Ok(()) };
         let default_port = if server.scheme_str() == Some("http") { 80 } else { 443 };
@@ -52,8 +55,9 @@ fn is_excluded(excluded: &str, host: &str, port: u16) -> bool {
     is_local || excluded.split(',').any(|entry| excludes(&entry.trim().to_ascii_lowercase(), &host, ip, port))
 }
 
-/// Whether an entry excludes a host: `*`, a network, an address, or a domain with its subdomains;
-/// with a leading dot, only the subdomains. A port limits the last two.
+/// Whether an entry of `NO_PROXY` excludes a host. An entry is `*`, a network, an address, or a
+/// domain. A domain includes its subdomains; with a leading dot, only the subdomains. An address or
+/// a domain may be limited to a port.
 fn excludes(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     if entry == "*" {
         return true;
@@ -76,7 +80,8 @@ fn excludes(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     }
 }
 
-/// Splits `name:port` and `[address]:port`. An IPv6 address without brackets has no port.
+/// Splits `name:port` and `[address]:port` into name and port. An IPv6 address without brackets has
+/// no port.
 fn split_port(entry: &str) -> (&str, Option<u16>) {
     let split = entry.rsplit_once(':').filter(|(name, _)| !name.contains(':') || name.ends_with(']'));
     let (name, port) = match split.map(|(name, port)| (name, port.parse())) {

@@ -23,36 +23,37 @@ use crate::client::Transport;
 use crate::cluster::{chain, without_user};
 use crate::credentials::Credentials;
 
-/// Time limit for a connection, and for its TLS handshake.
+/// Time limit for connecting, and for the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Address of an API server, and convey's credentials there.
+/// Address of an API server, and convey's credentials for it.
 pub(crate) struct ApiAccess {
     pub(crate) url: Uri,
-    /// Authorities for the server's certificate, in PEM; `None`: those that this host trusts.
+    /// Authorities for the server's certificate, in PEM; `None` means the authorities that this
+    /// host trusts.
     pub(crate) authorities: Option<Vec<u8>>,
-    /// Name in the server's certificate; `None`: the host of the URL.
+    /// Expected name in the server's certificate; `None` means the host of the URL.
     pub(crate) server_name: Option<String>,
     pub(crate) skip_verify: bool,
     pub(crate) identity: Option<PemIdentity>,
     pub(crate) credentials: Credentials,
-    /// Header fields of each request.
+    /// Additional header fields of each request.
     pub(crate) fields: HeaderMap,
 }
 
-/// Client certificate with its chain, and its key, in PEM.
+/// Client certificate with its chain and its key, in PEM.
 #[derive(Clone)]
 pub(crate) struct PemIdentity {
     pub(crate) chain: Vec<u8>,
     pub(crate) key: Vec<u8>,
 }
 
-/// API server, with at most one connection.
+/// Client of an API server that has at most one connection.
 pub(crate) struct ApiServer {
-    /// Host without brackets.
+    /// Host of the URL; an IPv6 address has no brackets.
     host: String,
     port: u16,
-    /// Path prefix of each request, without a trailing slash.
+    /// Path prefix of all requests, without a trailing slash.
     base: String,
     tls: Option<ApiTls>,
     credentials: Credentials,
@@ -60,22 +61,22 @@ pub(crate) struct ApiServer {
     connection: Option<Connection>,
 }
 
-/// TLS with an API server.
+/// TLS settings for an API server.
 struct ApiTls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
-/// Open connection. Dropping it closes it.
+/// Open connection to the API server. Dropping it closes the connection.
 struct Connection {
     sender: SendRequest<Empty<Bytes>>,
     driver: JoinHandle<()>,
 }
 
-/// Request that was not answered.
+/// Request that failed without an answer.
 struct Unanswered {
     why: String,
-    /// Whether no byte of the request was sent.
+    /// Whether not a single byte of the request was sent.
     is_unsent: bool,
 }
 
@@ -114,7 +115,7 @@ impl ApiServer {
         speak(shaken.map_err(|error| format!("TLS: {error}"))?).await
     }
 
-    /// Sends a request over this connection, and keeps the connection if it is answered.
+    /// Sends a request over this connection. The connection is kept if the request is answered.
     async fn send(
         &mut self,
         mut connection: Connection,
@@ -145,7 +146,8 @@ impl ApiServer {
         let authorization = self.credentials.authorization().await?;
         if let Some(connection) = self.connection.take() {
             match self.send(connection, target, authorization.clone()).await {
-                // The API server has closed the connection since its last answer.
+                // The API server has closed the connection after its last answer, so the request is
+                // repeated.
                 Err(unanswered) if unanswered.is_unsent => {}
                 answered => return answered.map_err(|unanswered| unanswered.why),
             }
@@ -164,14 +166,14 @@ impl Transport for ApiServer {
     }
 }
 
-/// Host and port as in a URL. `host` has no brackets.
+/// Host and port in the format of a URL. `host` has no brackets.
 pub(crate) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Connection, String> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| chain(&error))?;
-    // A failed request returns the same error.
+    // The error is ignored here, because a failed request returns the same error.
     Ok(Connection { sender, driver: tokio::spawn(async move { drop(connection.await) }) })
 }
 

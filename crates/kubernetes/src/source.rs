@@ -1,5 +1,5 @@
-//! Kubernetes Services as a source of servers: EndpointSlices define the servers, annotations their
-//! settings.
+//! Kubernetes Services as a source of servers. EndpointSlices define the servers, annotations
+//! define their settings.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -14,11 +14,11 @@ use convey_model::{DiscoveryState, KubernetesService, ServerSource, SourceSettin
 use crate::annotations::{self, AnnotationState};
 use crate::watch;
 
-/// Maximum wait of servers for the annotations of their Service, at the start.
+/// Maximum delay of the first servers while the annotations of their Service are unknown.
 const FIRST_ANNOTATIONS: Duration = Duration::from_secs(1);
 
-/// Source of servers from Kubernetes Services. While an API server is unreachable, the last state
-/// stays.
+/// Source of servers from Kubernetes Services. While an API server is unreachable, servers and
+/// settings stay as they are.
 #[derive(Debug, Clone, Copy)]
 pub struct Kubernetes;
 
@@ -47,15 +47,15 @@ impl ServerSource for Kubernetes {
     }
 }
 
-/// Joint state of both watches.
+/// Combined state of the watches of slices and of annotations.
 struct Both<T> {
-    /// State of the slices; `None` before the first list. Settings without servers would count as
-    /// the source's first state.
+    /// State of the slices; `None` before the first list. No state is reported before that, because
+    /// settings without servers would count as the first state of the source.
     slices: Option<DiscoveryState>,
     settings: SourceSettings,
-    /// Faults of annotations.
+    /// Messages about faults of annotations.
     notes: BTreeSet<String>,
-    /// Whether servers wait for the first annotations, which may take them out of rotation.
+    /// Whether reports wait for the first annotations, which may take servers out of rotation.
     waits: bool,
     tell: T,
 }

@@ -15,16 +15,16 @@ use crate::annotations::{self, AnnotationState};
 use crate::client::{ApiClient, Transport};
 use crate::watch::{WatchAttempts, WatchEnd, watch_slices};
 
-/// Answer of the API server.
+/// Answer of the in-memory API server.
 #[derive(Debug, Clone)]
 pub struct ApiAnswer {
     /// HTTP status.
     pub status: u16,
-    /// Body, in the pieces in which it arrives.
+    /// Body, in the pieces in which it arrives at the client.
     pub pieces: Vec<Bytes>,
 }
 
-/// States that one attempt reports, if the API server gives these answers.
+/// States that one attempt of the watch of slices reports if the API server gives these answers.
 pub async fn slices_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -> Vec<DiscoveryState> {
     let (mut attempts, mut states) = (WatchAttempts::default(), Vec::new());
     let end = watch_slices(client(answers), service, |endpoints, is_settled| {
@@ -37,7 +37,7 @@ pub async fn slices_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -
     states
 }
 
-/// Settings and notes that one attempt reads from annotations, if the API server gives these
+/// States that one attempt of the watch of annotations reports if the API server gives these
 /// answers.
 pub async fn annotations_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -> Vec<AnnotationState> {
     let (mut annotations, mut seen) = (Annotations::default(), Vec::new());

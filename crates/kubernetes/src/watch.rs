@@ -1,4 +1,4 @@
-//! List and watch of a Service's EndpointSlices.
+//! Lists and watches the EndpointSlices of a Service.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -15,50 +15,53 @@ use crate::watcher::{Collection, ObjectEvent, events};
 use convey_model::{DiscoveryState, KubernetesService};
 use convey_pacing::Backoff;
 
-/// Time limit of a list, with all its pages.
+/// Time limit of a list, including all its pages.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time without failure after the answer to a watch after which the watch counts as begun: faults,
-/// such as an expired version, are events that follow the answer.
+/// Time without a fault after which a watch counts as settled. Faults such as an expired version
+/// are events that arrive after the answer to the watch.
 const SETTLED: Duration = Duration::from_secs(5);
-/// Maximum delay while lists succeed and watches fail: then only lists show changes.
+/// Maximum delay between attempts while lists succeed but watches fail, because then only lists
+/// show changes.
 const LIST_ATTEMPTS_CAP: Duration = Duration::from_secs(10);
-/// Delay before a list that is needed without a failure.
+/// Delay before a new list that is not the consequence of a failure.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 
 /// Reason for the end of a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WatchEnd {
-    /// Slices that were left out have room now.
+    /// There is room now for slices that were left out, so a new list is needed.
     HasRoom,
     Failed(WatchFailure),
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct WatchFailure {
-    /// Operator-facing reason.
+    /// Operator-facing reason of the failure.
     why: String,
-    /// Whether the API server has answered the list.
+    /// Whether the API server has answered the list before the failure.
     has_listed: bool,
-    /// Whether convey may list but not watch.
+    /// Whether convey has the permission to list slices, but not to watch them.
     is_watch_refused: bool,
 }
 
-/// State over successive attempts, and the reports about it. Pure.
+/// State of the watch over successive attempts, and the reports to send. Pure.
 #[derive(Debug, Default)]
 pub(crate) struct WatchAttempts {
     known: DiscoveryState,
     failures_in_a_row: u32,
-    /// Whether the last attempt listed, and then failed to watch.
+    /// Whether the last attempt has listed slices, and then failed to watch them.
     has_failed_to_watch: bool,
 }
 
 impl WatchAttempts {
-    /// Updates the servers from the slices. `is_settled`: the watch has begun.
+    /// Updates the servers from the slices, and returns the state to report. `is_settled`: whether
+    /// the watch has settled.
     pub(crate) fn on_slices(&mut self, endpoints: &Endpoints, is_settled: bool) -> DiscoveryState {
         if is_settled {
             (self.failures_in_a_row, self.has_failed_to_watch) = (0, false);
         }
-        // A list alone is no recovery: otherwise each attempt would report a recovery and a fault.
+        // A list alone does not clear the fault. Otherwise each attempt would report a recovery and
+        // then the fault again.
         if !self.has_failed_to_watch {
             self.known.fault = None;
         }
@@ -70,8 +73,8 @@ impl WatchAttempts {
         self.known.failures += 1;
         self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
         self.has_failed_to_watch = failure.has_listed;
-        // A single broken connection is no fault: the next list shows whether the API server is
-        // reachable.
+        // A single broken connection is not reported as a fault: the next list shows whether the
+        // API server is reachable.
         if self.failures_in_a_row > 1 || failure.is_watch_refused || self.known.servers.is_none() {
             self.known.fault = Some(failure.why);
         }
@@ -79,8 +82,8 @@ impl WatchAttempts {
     }
 }
 
-/// Watches until dropped, and calls `tell` with the full state after each change. While the API
-/// server is unreachable, the last state stays.
+/// Watches EndpointSlices until the future is dropped. Calls `tell` with the full state after each
+/// change. While the API server is unreachable, the last state stays.
 pub(crate) async fn watch(
     service: &KubernetesService,
     mut tell: impl FnMut(DiscoveryState) + Send,
@@ -107,8 +110,8 @@ pub(crate) async fn watch(
     }
 }
 
-/// Lists, and watches until a request fails. Calls `tell` with the slices after the list and after
-/// each change, and with a flag that is true once the watch has begun.
+/// Lists and watches slices until a request fails. Calls `tell` with the slices after the list and
+/// after each change; the flag is `true` once the watch has settled.
 async fn watch_once(service: &KubernetesService, tell: impl FnMut(&Endpoints, bool) + Send) -> WatchEnd {
     let client = match connect(&service.cluster).await {
         Ok(client) => client,
@@ -117,7 +120,7 @@ async fn watch_once(service: &KubernetesService, tell: impl FnMut(&Endpoints, bo
     watch_slices(client, service, tell).await
 }
 
-/// Lists and watches with a connected client, until a request fails.
+/// Lists and watches slices with a connected client, until a request fails.
 pub(crate) async fn watch_slices<T: Transport>(
     client: ApiClient<T>,
     service: &KubernetesService,
@@ -143,7 +146,7 @@ pub(crate) async fn watch_slices<T: Transport>(
                     continue;
                 }
             },
-            // The client limits the wait for an answer, and for the events after it.
+            // The client limits the wait for the answer and for events.
             (false, false) => events.next().await,
         };
         match event {
@@ -216,7 +219,8 @@ mod tests {
         Endpoints::new(ServicePort::Number(80), None)
     }
 
-    /// API server whose list is empty. It answers a watch with silence, or not at all.
+    /// API server with an empty list. It answers a watch with a response without events, or not at
+    /// all (`answers`).
     struct SilentWatches {
         answers: bool,
     }

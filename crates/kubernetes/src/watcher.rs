@@ -1,4 +1,4 @@
-//! List and watch of objects of one kind.
+//! Lists and watches objects of one kind.
 
 use std::vec::IntoIter;
 
@@ -9,18 +9,18 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use crate::client::{ApiClient, ApiFault, Transport, WatchLines, unreadable};
 use crate::objects::{ApiStatus, Object, WatchEvent};
 
-/// Characters of a query that need no escape.
+/// Characters that are not escaped in a query.
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*');
 
-/// Page size of a list, in objects.
+/// Number of objects in a page of a list.
 const PAGE: u32 = 100;
-/// Duration of one watch, in seconds. The next watch continues at its end.
+/// Duration of one watch, in seconds. The next watch continues where it ends.
 pub(crate) const WATCH_SECONDS: u32 = 30;
 
-/// Change of the objects.
+/// Event of a list or a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ObjectEvent<K> {
-    /// A list begins. Objects that it does not have are gone.
+    /// A list begins. Objects that are not in the list no longer exist.
     ListBegins,
     Listed(K),
     ListEnds,
@@ -34,14 +34,14 @@ pub(crate) enum ObjectEvent<K> {
 /// Objects of one kind in one namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct Collection {
-    /// Path, such as `/api/v1/namespaces/shop/services`.
+    /// Path of the objects, such as `/api/v1/namespaces/shop/services`.
     path: String,
-    /// Query that selects some of the objects.
+    /// Query that selects the objects.
     selector: String,
 }
 
 impl Collection {
-    /// Slices of a Service.
+    /// EndpointSlices of a Service.
     pub(crate) fn slices(service: &KubernetesService) -> Collection {
         let selector = escaped(&format!("kubernetes.io/service-name={}", service.name));
         Collection {
@@ -77,7 +77,7 @@ fn escaped(text: &str) -> String {
     utf8_percent_encode(text, QUERY).to_string()
 }
 
-/// Lists and watches the objects. Items after the first fault do not count.
+/// Lists and watches the objects. The caller must stop after the first fault.
 pub(crate) fn events<T: Transport, K: Object>(
     client: ApiClient<T>,
     collection: Collection,
@@ -95,12 +95,12 @@ struct Watcher<T: Transport, K> {
 enum State<B, K> {
     Begins,
     Lists(Page<K>),
-    /// A list or a watch has ended. The next watch begins at this version.
+    /// A list or a watch has ended. The next watch starts at this version.
     Listed(String),
     Watches(WatchLines<B>, String),
 }
 
-/// Remaining items of a page. A page without version and continuation was not read yet.
+/// Remaining items of a page. If both `next` and `version` are missing, the page was not read yet.
 struct Page<K> {
     items: IntoIter<K>,
     next: Option<String>,
@@ -158,7 +158,8 @@ impl<T: Transport, K: Object> Watcher<T, K> {
     }
 }
 
-/// Parses a line of a watch at a version. Returns the version after the line.
+/// Parses a line of a watch. `version` is the version before the line; returns the version after
+/// the line, and the event if there is one.
 fn read_line<K: Object>(line: &[u8], version: String) -> Result<(String, Option<ObjectEvent<K>>), ApiFault> {
     let has_text = !line.trim_ascii().is_empty();
     match serde_json::from_slice(line) {
@@ -171,7 +172,7 @@ fn read_line<K: Object>(line: &[u8], version: String) -> Result<(String, Option<
             Ok((next.unwrap_or(version), None))
         }
         Ok(WatchEvent::Error(status)) => Err(ApiFault::Refused(status)),
-        // The last line may be truncated.
+        // The last line may be truncated; then it is ignored.
         Err(error) if error.is_eof() && !(line.ends_with(b"\n") && has_text) => Ok((version, None)),
         Err(error) => Err(match serde_json::from_slice::<ApiStatus>(line) {
             Ok(status) => ApiFault::Refused(status),
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
     use crate::objects::ServiceObject;
 
-    /// Scripted answers, and the targets of the requests.
+    /// Transport with scripted answers, which records the targets of the requests.
     #[derive(Clone, Default)]
     struct Script {
         answers: Arc<Mutex<VecDeque<String>>>,
@@ -221,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Events from these answers in short form, and the requests.
+    /// Returns the events from these answers in short form, and the requests that were sent.
     async fn events_of(answers: &[&str]) -> (Vec<String>, Vec<String>) {
         let script = Script::default();
         script.answers.lock().unwrap().extend(answers.iter().map(|answer| (*answer).to_owned()));

@@ -1,15 +1,15 @@
-//! YAML documents as values of JSON. Pure.
+//! Parses YAML documents into JSON values. Pure.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Number, Value};
 
-/// Maximum nesting of lists and maps.
+/// Maximum nesting depth of lists and maps.
 const MAX_DEPTH: usize = 64;
 
 /// Parses the documents of a file.
 ///
 /// # Errors
-/// The text is not YAML, or uses unsupported features: operator-facing message.
+/// Operator-facing message: the text is not YAML, or uses unsupported features.
 pub(crate) fn documents(text: &str) -> Result<Vec<Value>, String> {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
@@ -22,13 +22,13 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Value>, String> {
 #[derive(Default)]
 struct Builder {
     documents: Vec<Value>,
-    /// Open lists and maps, the outermost one first.
+    /// Open lists and maps, the outermost first.
     open: Vec<Collection>,
 }
 
 enum Collection {
     List(Vec<Value>),
-    /// Map, with the key of the next value.
+    /// Map, and the key whose value comes next.
     Map(Map<String, Value>, Option<String>),
 }
 
@@ -90,19 +90,19 @@ impl Builder {
     }
 }
 
-/// Whether a tag turns a value such as a number into a text.
+/// Whether a tag makes a value a text, even if it looks like a number.
 fn is_text(tag: Option<&Tag>) -> Result<bool, String> {
     match tag {
         None => Ok(false),
         Some(tag) if !tag.is_yaml_core_schema() || tag.suffix == "binary" => {
-            // A password without quotes may look like a tag.
+            // A password without quotes may begin with `!` and look like a tag.
             Err("tags other than those of plain YAML are not supported; a text that begins with ! needs quotes".to_owned())
         }
         Some(tag) => Ok(tag.suffix == "str"),
     }
 }
 
-/// Value of an unquoted scalar. A number that would be formatted differently remains a text.
+/// Value of an unquoted scalar. A number remains a text if formatting the number would change it.
 fn plain(text: String) -> Value {
     match &*text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,

@@ -1,4 +1,4 @@
-//! Connections to hosts by name or address.
+//! Connects to hosts by name or address.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,16 +9,16 @@ use tokio::time::timeout;
 
 use super::{Answer, Resolver};
 
-/// Upper bound for the time that one of several addresses may take to accept a connection. For the
-/// last address, the caller's timeout applies.
+/// Time limit for connecting to one of several addresses. For the last address, the caller's
+/// timeout applies.
 const TIMEOUT_OF_ONE: Duration = Duration::from_secs(1);
 
 /// Connects to a host, given by name or address, at its first address that accepts. The name is
-/// looked up like the names of servers, without a thread: `TcpStream::connect` with a name panics
-/// if no thread can be created.
+/// looked up in the same way as names of servers, and without a thread: `TcpStream::connect` with a
+/// name panics if no thread can be created.
 ///
 /// # Errors
-/// The name cannot be resolved, or no address accepts: the error of the last one.
+/// The name cannot be resolved, or no address accepts; then the error is that of the last address.
 pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses = addresses(host).await?;
     let Some((last, others)) = addresses.split_last() else {
@@ -33,7 +33,8 @@ pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     TcpStream::connect(SocketAddr::new(*last, port)).await
 }
 
-/// Addresses of a host. IPv6 addresses are last, because more hosts lack a route to IPv6.
+/// Addresses of a host. IPv6 addresses are last, because more hosts lack an IPv6 route than an IPv4
+/// route.
 async fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
     if let Ok(ip) = host.trim_matches(['[', ']']).parse() {
         return Ok(vec![ip]);

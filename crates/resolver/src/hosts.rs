@@ -1,4 +1,5 @@
-//! Parser of `/etc/hosts` (hosts(5)); hickory's parser skips names with underscores. Pure.
+//! Parser of `/etc/hosts` (hosts(5)). It exists because hickory's parser skips names with
+//! underscores. Pure.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,15 +7,15 @@ use std::time::Duration;
 
 use convey_model::DnsRecords;
 
-/// Time to live of the file's addresses, which have none of their own.
+/// Time to live of addresses from the file, which does not specify one.
 const TTL: Duration = Duration::from_secs(5);
 
-/// Addresses by lower-case name.
+/// Addresses by host name, in lower case.
 #[derive(Debug, Default)]
 pub(super) struct Hosts(HashMap<String, Vec<IpAddr>>);
 
 impl Hosts {
-    /// Parses the text of the file: an address and its names on each line, comments after `#`.
+    /// Parses the text of the file: each line has an address and its names; `#` begins a comment.
     pub(super) fn parse(text: &str) -> Hosts {
         let mut hosts = Hosts::default();
         for line in text.trim_start_matches('\u{feff}').lines() {
@@ -27,7 +28,7 @@ impl Hosts {
         hosts
     }
 
-    /// Addresses of a name for each family; `None` if the file does not have the name.
+    /// IPv4 and IPv6 addresses of a name; `None` if the file does not have the name.
     pub(super) fn get(&self, host: &str) -> Option<(DnsRecords, DnsRecords)> {
         let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
             self.0.get(&plain(host))?.iter().copied().partition(|ip| ip.is_ipv4());
@@ -35,7 +36,7 @@ impl Hosts {
     }
 }
 
-/// Normal form of a name: lower case, without a trailing dot.
+/// Normalized name: lower case, without a trailing dot.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

@@ -1,5 +1,5 @@
-//! DNS resolver: looks up names in `/etc/hosts`, then at name servers. [`connect`] connects to a
-//! host by its name.
+//! DNS resolver: looks up names in `/etc/hosts`, and then at name servers. [`connect`] connects to
+//! a host by its name.
 
 mod connect;
 mod hosts;
@@ -39,18 +39,18 @@ use convey_model::{DnsRecords, Lookup, is_service};
 const HOSTS: &str = "/etc/hosts";
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Upper bound for the lookup of one address family at the only name server.
+/// Time limit for the lookup of one address family if there is only one name server.
 const FAMILY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Upper bound for the answer of a name server if there are others. A name server may have to ask
-/// others, but usually has the answer cached.
+/// Time limit for the answer of a name server if there are several. A name server may have to query
+/// others, but usually has the answer in its cache.
 const PATIENCE_IF_OTHERS: Duration = Duration::from_millis(1_500);
 
-/// Upper bound for the wait for the second address family once the first one has addresses: some
-/// name servers drop queries for AAAA records, and known servers should not wait for those. Long
-/// enough for a lost datagram to be sent again (hickory does so after a third of a second).
+/// Time limit for the second address family once the first one has addresses. Some name servers
+/// drop queries for AAAA records, and servers with a known address should not wait for them. The
+/// limit is long enough to repeat a lost query, which hickory does after a third of a second.
 const PATIENCE_WITH_ANSWER: Duration = Duration::from_secs(1);
 
-/// Answer for one address family, or the reason for its failure.
+/// Addresses of one family, or the reason why the lookup failed.
 type Answer = Result<DnsRecords, String>;
 
 /// Resolver of host names.
@@ -62,8 +62,8 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Creates a resolver that looks up at most `at_once` names at the same time. A lookup takes
-    /// six descriptors if no name server answers: both families, with repeated queries.
+    /// Creates a resolver that looks up at most `at_once` names at the same time. A lookup takes up
+    /// to six file descriptors: queries for both families, and their repetitions.
     pub fn new(at_once: usize) -> Resolver {
         Resolver {
             known: Arc::default(),
@@ -72,9 +72,9 @@ impl Resolver {
         }
     }
 
-    /// Looks up a name at these name servers, or at the system's if the list is empty. The search
-    /// list of `/etc/resolv.conf` applies to names without a trailing dot, as long as the system's
-    /// name servers are used.
+    /// Looks up a name at these name servers; if the list is empty, at the system's name servers.
+    /// With the system's name servers, the search list of `/etc/resolv.conf` applies to names
+    /// without a trailing dot.
     pub async fn look_up(&self, host: String, name_servers: &[SocketAddr]) -> Lookup {
         let system = self.system(name_servers).await;
         if is_service(&host) {
@@ -86,7 +86,8 @@ impl Resolver {
         lookup(host, name_servers, v4, v6, from_hosts)
     }
 
-    /// Addresses from the hosts file if it has the name; otherwise from name servers.
+    /// IPv4 and IPv6 addresses of a name, from the hosts file if it has the name, otherwise from
+    /// name servers.
     async fn addresses(&self, system: &System, host: &str) -> (Answer, Answer) {
         if let Some((v4, v6)) = system.hosts.get(host) {
             return (Ok(v4), Ok(v6));
@@ -96,7 +97,8 @@ impl Resolver {
         both(ask(RecordType::A), ask(RecordType::AAAA), PATIENCE_WITH_ANSWER).await
     }
 
-    /// Contents of the system's files, read again if they have changed; all lookups wait for that.
+    /// Contents of the system's files. They are read again if they have changed; all lookups wait
+    /// for this.
     async fn system(&self, name_servers: &[SocketAddr]) -> Arc<System> {
         let mut known = self.known.lock().await;
         let stamp = (name_servers.to_owned(), [HOSTS, RESOLV_CONF].map(changed));
@@ -104,7 +106,8 @@ impl Resolver {
             return system.clone();
         }
         let read = || (hosts(Path::new(HOSTS)), resolv_conf(Path::new(RESOLV_CONF)));
-        // If no thread can be created, the files are read here: names matter more than a slow disk.
+        // If no thread can be created, this thread reads the files. Resolved names are more
+        // important than a delay by a slow disk.
         let (hosts, config) = files::aside(read).await.unwrap_or_else(read);
         let servers = servers(&stamp.0, config);
         let system = Arc::new(System { stamp, hosts, servers });
@@ -117,45 +120,45 @@ fn lookup(host: String, name_servers: &[SocketAddr], v4: Answer, v6: Answer, fro
     Lookup { host, name_servers: name_servers.into(), v4, v6, from_hosts, refused: BTreeSet::new() }
 }
 
-/// Contents of `/etc/resolv.conf`.
+/// Parsed contents of `/etc/resolv.conf`.
 type ResolvConf = (ResolverConfig, ResolverOpts);
 
-/// Configured name servers, and the stamp of each file.
+/// Configured name servers, and the stamp of each system file, to detect changes.
 type Stamp = (Vec<SocketAddr>, [Option<(u64, SystemTime, u64)>; 2]);
 
-/// Inode, modification time and length of a file.
+/// Stamp of a file: inode, modification time and length; `None` if the file is missing.
 fn changed(path: &str) -> Option<(u64, SystemTime, u64)> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.ino(), metadata.modified().ok()?, metadata.len()))
 }
 
-/// Name resolution as configured on this system.
+/// Name resolution as the files of this system define it.
 struct System {
     stamp: Stamp,
     hosts: Hosts,
-    /// Name servers, or the reason why there are none.
+    /// Name servers to query, or the reason why there are none.
     servers: Result<Vec<NameServer>, String>,
 }
 
-/// Name server with its resolvers.
+/// Name server, with the resolvers that query it.
 struct NameServer {
     ip: IpAddr,
     resolver: TokioResolver,
-    /// Resolver without EDNS for servers that refuse or ignore it (RFC 6891 7). `None` if
-    /// `resolver` has none.
+    /// Resolver without EDNS, for name servers that refuse or ignore EDNS (RFC 6891, section 7).
+    /// `None` if `resolver` does not use EDNS.
     plain: Option<TokioResolver>,
     lacks_edns: AtomicBool,
 }
 
 impl System {
-    /// Queries one name server after the other until one answers; an answer without records counts,
-    /// too. The C library does the same: an internal and a public name server may both have the
+    /// Queries the name servers one after another until one answers; an answer without records
+    /// counts. The C library does the same. An internal and a public name server may both have the
     /// name, with different records.
     async fn at_servers(&self, host: &str, kind: RecordType) -> Answer {
         self.ask(host, kind).await.map(|found| found.addresses())
     }
 
-    /// Like [`System::at_servers`], for records of any type.
+    /// Queries the name servers one after another for records of any type, until one answers.
     async fn ask(&self, host: &str, kind: RecordType) -> Result<FoundRecords, String> {
         let servers = self.servers.as_ref().map_err(String::clone)?;
         let patience = patience(servers.len());
@@ -171,7 +174,7 @@ impl System {
     }
 }
 
-/// Answer of a name server; it may have no records.
+/// Answer of a name server, possibly without records.
 #[derive(Default)]
 struct FoundRecords {
     records: Vec<Record>,
@@ -185,17 +188,18 @@ impl FoundRecords {
 }
 
 impl NameServer {
-    /// Queries with EDNS, and without it if the server refuses EDNS or has not answered after
-    /// `wait`.
+    /// Queries the name server with EDNS. Queries it without EDNS if it refuses EDNS or has not
+    /// answered after `wait`.
     async fn ask(&self, host: &str, kind: RecordType, wait: Duration) -> Result<FoundRecords, String> {
-        // Not as UTF-8: that would refuse underscores, which names of containers have.
+        // The name is not parsed as UTF-8, which would refuse underscores. Names of containers have
+        // underscores.
         let name = Name::from_ascii(host).map_err(|error| error.to_string())?;
         let Some(plain) = &self.plain else { return found(self.resolver.lookup(name, kind).await) };
         if !self.lacks_edns.load(Ordering::Relaxed) {
             match timeout(wait, self.resolver.lookup(name.clone(), kind)).await {
                 Ok(Err(error)) if refuses_edns(&error) => {}
                 Ok(answer) => return found(answer),
-                // The resolver ignores a refusal without the question section.
+                // No answer in time: the resolver ignores a refusal that has no question section.
                 Err(_) => {}
             }
         }
@@ -216,13 +220,13 @@ fn found(answer: Result<LookupAnswer, NetError>) -> Result<FoundRecords, String>
     }
 }
 
-/// Whether this error is typical of a name server that does not support EDNS.
+/// Whether the error is typical of name servers that do not support EDNS.
 fn refuses_edns(error: &NetError) -> bool {
     use ResponseCode::{FormErr, NotImp};
     matches!(error, NetError::Dns(DnsError::ResponseCode(FormErr | NotImp)))
 }
 
-/// Upper bound for the time of one name server, so that the others get some time, too.
+/// Time limit for each of `servers` name servers, so that all of them can be queried in time.
 fn patience(servers: usize) -> Duration {
     match u32::try_from(servers) {
         Ok(0 | 1) => FAMILY_TIMEOUT,
@@ -231,8 +235,8 @@ fn patience(servers: usize) -> Duration {
     }
 }
 
-/// Waits for the answers of both families; after the first one with addresses, waits at most
-/// `patience` for the other.
+/// Waits for the answers of both families. After the first answer with addresses, waits for the
+/// other at most `patience`.
 async fn both(
     v4: impl Future<Output = Answer>,
     v6: impl Future<Output = Answer>,
@@ -256,7 +260,7 @@ async fn other(first: &Answer, second: impl Future<Output = Answer>, patience: D
     timeout(patience, second).await.unwrap_or_else(late)
 }
 
-/// These name servers, or the system's if the list is empty, in their order.
+/// Name servers to query, in order: `name_servers`, or the system's if that list is empty.
 fn servers(
     name_servers: &[SocketAddr],
     system: Result<ResolvConf, String>,
@@ -268,14 +272,14 @@ fn servers(
             (ResolverConfig::from_name_servers(servers), ResolverOpts::default())
         }
     };
-    // The caller applies the time to live.
+    // No cache here, because the caller applies the time to live.
     options.cache_size = 0;
     options.use_hosts_file = ResolveHosts::Never;
     let (domain, search, servers) = config.into_parts();
     let one = |server: NameServerConfig| {
         let ip = server.ip;
-        // One resolver for each name server: a resolver with several would query two at once and
-        // use the faster answer.
+        // Each name server has its own resolver. A resolver with several name servers would query
+        // two of them at the same time and use the faster answer.
         let config = ResolverConfig::from_parts(domain.clone(), search.clone(), vec![server]);
         let with_edns = |edns0| {
             let builder = TokioResolver::builder_with_config(config.clone(), TokioRuntimeProvider::default());
@@ -301,8 +305,8 @@ fn name_server(addr: SocketAddr) -> NameServerConfig {
     NameServerConfig::new(addr.ip(), true, connections.into())
 }
 
-/// Reads the hosts file. If the file is missing or invalid, names are looked up at name servers
-/// only.
+/// Reads the hosts file. If the file is missing or cannot be read, names are looked up only at name
+/// servers.
 fn hosts(path: &Path) -> Hosts {
     match files::read(path) {
         Ok(text) => Hosts::parse(&String::from_utf8_lossy(&text)),
@@ -315,8 +319,8 @@ fn hosts(path: &Path) -> Hosts {
     }
 }
 
-/// Reads `/etc/resolv.conf`. If the file is missing or has no name server, this host is the name
-/// server (resolver(5)).
+/// Reads `/etc/resolv.conf`. If the file is missing or contains no name server, this host is
+/// queried as the name server (resolver(5)).
 fn resolv_conf(path: &Path) -> Result<ResolvConf, String> {
     let text = match files::read(path) {
         Err(error) if error.kind() == NotFound => Vec::new(),
@@ -326,8 +330,7 @@ fn resolv_conf(path: &Path) -> Result<ResolvConf, String> {
     parse_resolv_conf(&text).or_else(|_| parse_resolv_conf(local())).map_err(|error| error.to_string())
 }
 
-/// Parses any bytes as the answer of a name server, for the fuzzer: addresses, and hosts of
-/// services. The bytes are also parsed as a hosts file.
+/// Parses arbitrary bytes as the answer of a name server and as a hosts file, for the fuzzer.
 #[cfg(feature = "test-util")]
 pub fn read_answer(bytes: &[u8]) -> Option<DnsRecords> {
     let _ = Hosts::parse(&String::from_utf8_lossy(bytes)).get("a.test");
@@ -355,7 +358,7 @@ mod tests {
         Ok(DnsRecords::new([ip.parse().unwrap()], Duration::from_secs(60)))
     }
 
-    /// An answer that arrives after all immediate answers, and after a patience of zero.
+    /// An answer that arrives after all immediate answers, and after a wait of zero.
     async fn later(answer: Answer) -> Answer {
         for _ in 0..3 {
             yield_now().await;
@@ -367,8 +370,8 @@ mod tests {
         timeout(FAMILY_TIMEOUT, asked).await.expect("nobody waits for what never comes")
     }
 
-    /// Name server that refuses EDNS, in an answer with the question section or without. Returns
-    /// its address and counts of queries with and without EDNS.
+    /// Starts a name server that refuses EDNS. Its refusal has the question section if
+    /// `has_question`. Returns its address, and counters of queries with and without EDNS.
     async fn without_edns(has_question: bool) -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let (at, queries) = (socket.local_addr().unwrap(), Arc::<[AtomicUsize; 2]>::default());

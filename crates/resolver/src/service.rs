@@ -1,6 +1,6 @@
-//! SRV records (RFC 2782): hosts and ports of a service. Priorities and weights only decide which
-//! records are used if there are too many; `weight` and `backup` of the file set the servers'
-//! shares.
+//! SRV records (RFC 2782): hosts and ports of a service. If there are too many records, their
+//! priorities and weights decide which ones are used. The servers' shares come from `weight` and
+//! `backup` in the file.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,13 +14,13 @@ use tokio::time::timeout;
 use super::{Answer, Resolver, System};
 use convey_model::DnsRecords;
 
-/// Limit for the records of a service that are used.
+/// Maximum number of records used for a service.
 const MAX_TARGETS: usize = 128;
 
-/// Upper bound for the lookups of all hosts of a service together.
+/// Time limit for the lookups of all hosts of a service.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Host of a service. The order is that of preference (RFC 2782).
+/// Host of a service. The sort order is the order of preference (RFC 2782).
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ServiceHost {
     priority: u16,
@@ -29,15 +29,16 @@ pub(super) struct ServiceHost {
     port: u16,
 }
 
-/// Last answers for the hosts of each service: a host whose lookup fails keeps its addresses.
+/// Last answers for the hosts of each service. If the lookup of a host fails, its last addresses
+/// stay.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastAnswers(Arc<Mutex<HashMap<String, HostAnswers>>>);
 
 type HostAnswers = HashMap<String, (Answer, Answer)>;
 
 impl LastAnswers {
-    /// Replaces the last answers of a service. Returns the new answers; failed ones are replaced by
-    /// the last successful ones.
+    /// Stores the new answers of a service, and returns them. A failed answer is replaced by the
+    /// last successful answer for its host.
     fn complete(&self, service: &str, new: HostAnswers) -> HostAnswers {
         let mut services = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = services.remove(service).unwrap_or_default();
@@ -56,7 +57,7 @@ impl LastAnswers {
 }
 
 impl Resolver {
-    /// Addresses of a service, with their ports.
+    /// Addresses of all hosts of a service, with their ports.
     pub(super) async fn service(&self, system: &System, name: &str) -> (Answer, Answer) {
         let found = timeout(SERVICE_TIMEOUT, self.hosts_of(system, name)).await;
         let late = || format!("its host names were not looked up within {SERVICE_TIMEOUT:?}");
@@ -85,16 +86,16 @@ impl Resolver {
 
 pub(super) fn targets(records: &[Record]) -> Vec<ServiceHost> {
     let mut targets: Vec<ServiceHost> = records.iter().filter_map(target).collect();
-    // Sorted, because name servers shuffle their answers: a limited list would change with each
-    // answer.
+    // Targets are sorted, because name servers shuffle their answers. Otherwise the selection of
+    // targets would change with each answer.
     targets.sort();
     targets.dedup();
     targets.truncate(MAX_TARGETS);
     targets
 }
 
-/// Host of an SRV record; `None` for the root, which means that the service does not exist, and for
-/// port 0.
+/// Host in an SRV record. `None` if the host is the root, which means that the service does not
+/// exist, or if the port is 0.
 fn target(record: &Record) -> Option<ServiceHost> {
     let RData::SRV(srv) = &record.data else { return None };
     let is_one = !srv.target.is_root() && srv.port != 0;
@@ -106,7 +107,7 @@ fn target(record: &Record) -> Option<ServiceHost> {
     })
 }
 
-/// Merged addresses of all hosts. A family fails if no host has an answer for it.
+/// Merges the addresses of all hosts. The result is an error if there is no answer for any host.
 fn merged(hosts: Vec<Answer>) -> Answer {
     let (mut all, mut failure) = (None, None);
     for host in hosts {

@@ -1,4 +1,4 @@
-//! Alone in its process, because the test counts the process's threads.
+//! This test has its own process, because it counts the threads of the process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::TcpListener;

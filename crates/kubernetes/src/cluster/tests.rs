@@ -1,8 +1,8 @@
-//! Users and clusters of kubeconfigs, and the requests that follow from them.
+//! Access that follows from users and clusters in kubeconfigs, and the requests that use it.
 
 use super::*;
 
-/// Access from a kubeconfig with this cluster and user.
+/// Access to an API server by a kubeconfig with this cluster and user.
 async fn access_of(cluster: &str, user: &str) -> Result<ApiAccess, String> {
     access_at("https://10.0.0.1:6443", cluster, user).await
 }

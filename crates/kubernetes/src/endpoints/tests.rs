@@ -1,9 +1,9 @@
-//! Tables of slices and the servers that follow from them.
+//! Tables of slices, with the servers that result from them.
 
 use super::*;
 use crate::objects::ObjectReference;
 
-/// Endpoint of a table: `web-1 10.0.0.1`, then its conditions as words.
+/// Parses an endpoint of a table: `web-1 10.0.0.1`, followed by its conditions as words.
 fn endpoint(text: &str) -> SliceEndpoint {
     let mut words = text.split(' ');
     let (pod, address) = (words.next().unwrap(), words.next().unwrap());

@@ -1,4 +1,4 @@
-//! Requests to servers on this host.
+//! Requests to test servers on this host.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -26,8 +26,9 @@ fn access(url: &str) -> ApiAccess {
     }
 }
 
-/// Answers requests with their head and the number of their connection. With `closes`, the server
-/// closes each connection after one answer, without announcing that.
+/// Starts a server that answers each request with its head and the number of the connection. With
+/// `closes`, the server closes each connection after one answer, without a header that announces
+/// the close.
 async fn serve(tls: Option<Arc<ServerConfig>>, closes: bool) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -133,7 +134,7 @@ impl Issuing {
         Issuing(Issuer::new(params, key), pem)
     }
 
-    /// Certificate chain and key, in PEM.
+    /// Issues a certificate. Returns its chain and its key, both in PEM.
     fn issue(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> (Vec<u8>, Vec<u8>) {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         params.extended_key_usages = vec![usage];
@@ -142,7 +143,7 @@ impl Issuing {
         (chain.into_bytes(), key.serialize_pem().into_bytes())
     }
 
-    /// Server that requires a client certificate.
+    /// TLS configuration of a server that requires a client certificate.
     fn server(&self, name: &str) -> Arc<ServerConfig> {
         let (chain, key) = self.issue(name, ExtendedKeyUsagePurpose::ServerAuth);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
