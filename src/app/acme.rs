@@ -46,7 +46,8 @@ struct Orders {
     store: Store,
     lock: FileLock,
     schedule: RenewalSchedule,
-    /// Challenge proofs that this node shows now, for its own orders or for those of another node.
+    /// Challenge proofs that this node serves now, for its own orders and for orders of other
+    /// nodes.
     shown: Vec<AcmeProof>,
     ticks_to_look: u32,
     /// Failures that could not be saved in the store.

@@ -29,8 +29,8 @@ pub(super) struct Bootstrap {
     pub(super) confined: Confined,
     /// Path of the control socket, if the command line names one.
     pub(super) socket: Option<PathBuf>,
-    /// The control socket, or the reason why it is missing. `Ok(None)` if this process has none
-    /// yet. In an upgrade, convey takes over the other process's socket.
+    /// The control socket, or the reason why it is missing. `Ok(None)` if the socket is turned off,
+    /// or in an upgrade, where convey takes over the other process's socket later.
     pub(super) control: Result<Option<BoundSocket>, NotBound>,
 }
 

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use log::warn;
 
-/// Seed that is no secret: of versions without a secret seed, and of processes that took over flows
-/// from such a version.
+/// Seed that is not secret. Versions without a secret seed use it, and so do processes that took
+/// over flows from such a version.
 const KNOWN: u64 = 0;
 
 static SEED: OnceLock<u64> = OnceLock::new();

@@ -177,8 +177,8 @@ fn expired_certificate(line: String) -> Diagnosis {
     Diagnosis::error("certificate", line, "Clients that ask for its names do not trust it. Renew the file.")
 }
 
-/// Returns the configuration as packet modes would complete it on this host, and the reason if they
-/// would not start.
+/// Completes the configuration as packet modes do on this host. Also returns a finding if packet
+/// modes would not start.
 fn of_packets(config: Config, kernel: &Kernel) -> (Config, Option<Diagnosis>) {
     if config.frontends_where(Mode::forwards_packets).next().is_none() {
         return (config, None);

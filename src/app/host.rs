@@ -22,8 +22,8 @@ pub(super) struct Kernel {
     pub(super) network: Arc<NextHops>,
 }
 
-/// Loads a configuration and completes it with facts about this host. Reads the kernel's tables if
-/// a frontend is in a packet mode; the tables need a tokio runtime.
+/// Loads a configuration and completes it with facts about this host. If a frontend is in a packet
+/// mode, reads the kernel's tables. Must be called within a tokio runtime, which `Kernel` needs.
 pub(super) async fn load(file: &ConfigFile) -> Result<(Loaded, Option<Kernel>), Failure> {
     fit(file.load()).await
 }

@@ -85,8 +85,8 @@ pub struct Bootstrapped(Option<Bootstrap>);
 /// has one thread.
 ///
 /// # Errors
-/// This process cannot become the configured user, or it cannot understand the process that it is
-/// to replace in an upgrade: operator-facing message.
+/// This process cannot become the configured user, or the process that it is to replace in an
+/// upgrade is incompatible: operator-facing message.
 pub fn begin(cli: &Cli) -> Result<Bootstrapped, String> {
     convey_heap::begin();
     convey_config::lower_rights().map_err(|error| format!("cannot lower CAP_DAC_READ_SEARCH: {error}"))?;

@@ -1,6 +1,6 @@
 //! Manages the kernel's neighbour entries. Resolves next hops for packets, keeps the next hops of
-//! servers fresh, has the next hops of flows checked, and releases entries that are no longer
-//! needed.
+//! servers and the default routers fresh, has the next hops of flows checked, and releases entries
+//! that are no longer needed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -193,7 +193,7 @@ struct Round {
     probed: Vec<NeighbourKey>,
 }
 
-/// Decides on the kernel's entries, round by round. Pure.
+/// Decides, in rounds, how to handle each of the kernel's neighbour entries. Pure.
 #[derive(Debug, Default)]
 struct Rounds {
     /// Entries of this process that were unneeded in the last round. The next round releases them

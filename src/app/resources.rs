@@ -82,7 +82,7 @@ fn tasks_left() -> Option<TaskLimit> {
     of_groups.chain(limit_of_user()).min_by_key(|limit| limit.left)
 }
 
-/// `RLIMIT_NPROC`, which does not apply to root.
+/// Limit of this user's tasks (`RLIMIT_NPROC`). `None` for root, to whom the limit does not apply.
 fn limit_of_user() -> Option<TaskLimit> {
     let user = getuid();
     let limit = getrlimit(Resource::Nproc).current.filter(|_| !user.is_root())?;

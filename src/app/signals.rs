@@ -30,7 +30,7 @@ fn real_time() -> RangeInclusive<i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }
 
-/// Signals whose default action is off from the first moment of the program.
+/// Signals whose default action convey turns off. Must be created before anything else starts.
 pub(super) struct IgnoredSignals {
     hang_up: Signal,
     user_1: Signal,

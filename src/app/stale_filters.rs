@@ -25,8 +25,8 @@ pub(super) struct OwnHandle {
 }
 
 impl OwnHandle {
-    /// Takes the lowest handle that no process owns and no filter on these interfaces uses. A
-    /// leftover filter with a handle may have to stay.
+    /// Takes the lowest handle that no process owns and no filter on these interfaces uses.
+    /// Leftover filters keep their handles, because they may have to stay attached.
     pub(super) async fn new(netlink: &Netlink, interfaces: &[Interface]) -> anyhow::Result<OwnHandle> {
         let mut attached = BTreeSet::new();
         for interface in interfaces {

@@ -6,8 +6,8 @@ use convey_proxy::Contained;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Values of Prometheus's conventional `process_*` metrics. A `None` value is unknown to the
-/// operating system and left out of the metrics.
+/// Values of Prometheus's conventional `process_*` metrics. The metrics leave out values that are
+/// `None`, which the system does not provide.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ProcessMetrics {
     /// User and system CPU time of all threads, in seconds.

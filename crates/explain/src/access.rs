@@ -49,7 +49,7 @@ impl NetworkQuestion {
     /// about the client.
     ///
     /// # Errors
-    /// The client or the frontend is invalid.
+    /// The frontend does not exist, or the question is incomplete or contradictory.
     pub fn new(
         snapshot: &Snapshot,
         client: ClientAddr,

@@ -62,7 +62,7 @@ impl FlowQuestion {
     /// Builds the query about a client of a frontend.
     ///
     /// # Errors
-    /// The client or the frontend is invalid.
+    /// The frontend does not exist, or the question is incomplete or contradictory.
     pub fn new(
         snapshot: &Snapshot,
         client: ClientAddr,

@@ -113,7 +113,7 @@ impl Steps {
 /// Explains how a frontend treats a client.
 ///
 /// # Errors
-/// The client, the frontend or the request is invalid.
+/// The frontend does not exist, or the question is incomplete or contradictory.
 pub fn explain(
     sources: ExplainSources<'_>,
     client: ClientAddr,

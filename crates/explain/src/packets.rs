@@ -63,7 +63,7 @@ pub(super) struct PacketInquiry<'a> {
     place: &'a AskedPlace,
 }
 
-/// Builds the query. `None` if the frontend is a proxy.
+/// Builds a query of the forwarding core. `None` if the frontend is a proxy.
 pub(super) fn inquiry<'a>(sources: ExplainSources<'a>, place: &'a AskedPlace) -> Option<PacketInquiry<'a>> {
     let plan = sources.plan?;
     let ports = sources.packets.and_then(|facts| {

@@ -126,7 +126,7 @@ fn goes_by_tuple(frontend: &Frontend) -> bool {
     config.algorithm.hashes() && is_by_tuple
 }
 
-/// Frontend, and those of its listen addresses that the question can refer to.
+/// Frontend, and the listen addresses of this frontend that the question can refer to.
 type Meant = (Arc<Frontend>, Vec<SocketAddr>);
 
 /// Finds a frontend by its name, or by its name and a port. `None` if no frontend has the name.

@@ -83,7 +83,7 @@ impl fmt::Display for AskedRequest {
 }
 
 impl AskedPlace {
-    /// Replaces the route and the backend by those of this request.
+    /// Sets the route and the backend to those of this request, if there is a request.
     pub(super) fn for_request(self, request: Option<&AskedRequest>) -> Result<AskedPlace, Unanswerable> {
         let Some(AskedRequest { head, scheme }) = request else { return Ok(self) };
         let config = &self.frontend.config;
@@ -123,7 +123,7 @@ impl AskedPlace {
         Ok(self.with_route(AskedRoute { says, end, limits }, pool))
     }
 
-    /// Replaces the route and the backend by these.
+    /// Sets the route to `asked`, and the backend to `pool` if there is one.
     fn with_route(self, asked: AskedRoute, pool: Option<Arc<Pool>>) -> AskedPlace {
         let Frontend { config, pool: own, tls, sources, live, .. } = &*self.frontend;
         let frontend = Arc::new(Frontend {

@@ -58,7 +58,8 @@ pub fn binary_of_upgrade(n: usize) -> PathBuf {
     other.map_or_else(|| binary().get_program().into(), PathBuf::from)
 }
 
-/// Path `target/PROFILE/convey`, for a test in `target/PROFILE/deps`.
+/// Path of the binary that cargo built: `target/PROFILE/convey`, for a test in
+/// `target/PROFILE/deps`.
 fn built() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.ancestors().nth(2).unwrap().join("convey");

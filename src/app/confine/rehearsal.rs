@@ -17,7 +17,7 @@ use crate::app::{acme, logs, privileges};
 /// Result of `convey check` for privileges.
 #[derive(Debug, Default)]
 pub(in crate::app) struct Rehearsed {
-    /// Problems that keep convey from starting, a line each.
+    /// Problems that prevent convey from starting, one per line.
     pub(in crate::app) obstacles: Vec<String>,
     /// Privileges that this kernel or this user cannot drop, one per line.
     pub(in crate::app) warnings: Vec<String>,

@@ -259,7 +259,7 @@ fn program(forwards_packets: bool) -> Result<BpfProgram, seccompiler::BackendErr
     SeccompFilter::new(rules, refuse, SeccompAction::Allow, TargetArch::try_from(ARCH)?)?.try_into()
 }
 
-/// Filter that refuses calls which did not exist when the list was written.
+/// Filter that refuses system calls newer than the list.
 fn newer_than_the_list() -> BpfProgram {
     let instruction =
         |code: u32, jt, jf, k| sock_filter { code: u16::try_from(code).unwrap_or_default(), jt, jf, k };

@@ -49,7 +49,8 @@ impl HostResources {
         let selection = selection(settings, &snat.addresses(), with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = reserve_ports(settings, &snat_addresses)?;
-        // These filters have kept their packets from the host's stack. Now the new guard does.
+        // The stale filters keep their packets from the host's stack. Remove them only now that the
+        // new guard does so.
         stale_filters::remove(netlink, &table.interfaces, Kinds::FlowCaches).await;
         let filters = OwnHandle::new(netlink, &table.interfaces).await?;
         for found in masquerade::of_host(config, &snat_addresses, network) {

@@ -45,9 +45,9 @@ struct Running {
     statistics: String,
 }
 
-/// Upgrades a running process: with `socket`, the one that answers there; otherwise the one that
-/// runs with `file`. If the command line does not name the file (`is_named` is false), also the
-/// only running process.
+/// Upgrades a running process. `socket` selects the process that answers there. If the command line
+/// names a file (`is_named`), the process with this file is upgraded. Otherwise it is the only
+/// running process, or, if there are several, the process with the default file.
 pub(in crate::app) fn run(
     file: &ConfigFile,
     is_named: bool,

@@ -1,7 +1,7 @@
-//! Successor process of an upgrade, as a child of the old process. This applies if no service
-//! manager is notified. The program that started the old process (a shell, runit, supervisord, the
-//! init of a container) would take its end for the end of convey. So the old process stays: it
-//! passes signals on to its successor, and exits with the successor's exit code.
+//! Child process that succeeds its parent in an upgrade, if no service manager is notified. The
+//! program that started the parent (a shell, runit, supervisord, the init of a container) would
+//! take the parent's end for the end of convey. So the parent stays: it passes signals on to the
+//! child, and exits with the child's exit code.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;

@@ -60,8 +60,8 @@ pub(super) fn may_change(context: &ApiContext, who: &Requester) -> Result<(), Fa
     }
 }
 
-/// Checks that the requester may see clients' addresses: every requester that [`may_change`]
-/// accepts, and clients on this host if no token is configured.
+/// Checks that the requester may see clients' addresses: requesters who may change things, and, if
+/// no token is configured, clients on this host.
 pub(super) fn may_see_clients(context: &ApiContext, who: &Requester) -> Result<(), Failure> {
     let is_here = who.address.is_some_and(|address| address.is_loopback());
     match may_change(context, who) {

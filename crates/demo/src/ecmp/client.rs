@@ -81,8 +81,8 @@ impl EcmpClient {
         taken
     }
 
-    /// Stops the client. Returns the number of connections that were opened, and the number of
-    /// those that broke.
+    /// Stops the client. Returns two numbers: connections that were opened, and connections that
+    /// broke.
     pub(super) fn stop(&self) -> (u64, u64) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let seen = self.shared.lock();

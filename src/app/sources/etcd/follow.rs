@@ -167,6 +167,8 @@ impl Following {
         Ok(())
     }
 
+    /// Writes the files of the revision and reloads. If this fails, restores the previous revision.
+    ///
     /// # Errors
     /// The revision is not in force, and the previous one stays in use.
     async fn try_out(&self, revision: &Revision) -> Result<(), NotInForce> {

@@ -40,7 +40,7 @@ impl EtcdSource {
         EtcdSource { address, folder, password: std::env::var(PASSWORD).ok(), has_history: true }
     }
 
-    /// Creates a source that only checks the configuration at this address, with its files in
+    /// Creates a source for a check of the configuration at this address. The files are written to
     /// `folder`.
     pub(super) fn to_check(address: EtcdAddress, folder: &Path) -> EtcdSource {
         EtcdSource { has_history: false, ..EtcdSource::new(address, folder) }
