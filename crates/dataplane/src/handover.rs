@@ -1,9 +1,9 @@
-//! Orders to the workers: handover of flows in an upgrade, to another process or from one, and
+//! Orders to the workers: handover of flows to or from another process during an upgrade, and
 //! events of the flow cache.
 //!
-//! The pipeline sends orders to the workers and receives their answers. After a worker has handed
-//! over its flows, it handles no frame until it is released, or ends. A worker that waits for flows
-//! keeps the newest frames meanwhile.
+//! The pipeline sends orders to the workers and receives their answers. After `Order::Hold`, a
+//! worker handles no frames until `Order::Release`, or until it ends. A worker that waits for
+//! another process's flows stores the newest frames meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -20,89 +20,92 @@ use convey_forward::{CacheEvent, KnownFlow};
 use convey_model::{DropReason, FlowKey, Timestamp};
 use convey_snapshot::stats::Counter;
 
-/// Upper bound for the time that a worker takes to carry out an order.
+/// Maximum wait for a worker's answer to an order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum age of a frame that waits for the flows of another process. Its sender has retransmitted
-/// it by then.
+/// Maximum age of a frame that waits for another process's flows. By then its sender has
+/// retransmitted it.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Time resolution of the counts of frames that were dropped while they waited.
+/// Time resolution of `LostFrames`.
 const LOST_STEP: Duration = Duration::from_millis(10);
 
-/// Most steps of that count: together longer than any handover of flows.
+/// Maximum number of steps in `LostFrames`: together they are longer than any handover.
 const MAX_LOST_STEPS: usize = 8_192;
 
-/// Upper bound for the time that a datagram waits in the other process before a worker there
-/// handles it. A datagram that came within this time before the other worker stopped may never be
-/// handled there. So it is handled here, perhaps for the second time. TCP retransmits by itself.
+/// Maximum time that a datagram waits in the other process's queue. A datagram that arrived within
+/// this time before the other process stopped may not have been handled there, so this process
+/// handles it, perhaps for the second time. TCP segments need no such treatment, because TCP
+/// retransmits.
 const IN_QUEUE: Duration = Duration::from_millis(5);
 
-/// An order to a worker, carried out between two batches of frames.
+/// Order to a worker. Workers carry out orders between two batches of frames.
 pub(super) enum Order {
-    /// Stop handling frames, and hand over the flows.
+    /// Stop handling frames, and return all flows.
     Hold(Sender<WorkerFlows>),
     /// While frames are held: return the flow cache's events since the last answer.
     TellEvents(Sender<Vec<CacheEvent>>),
-    /// Handle frames again, waiting ones first.
+    /// Handle frames again, the waiting ones first.
     Release,
-    /// Continue with these flows. Keep the waiting frames that came since the given time, and
-    /// handle them after [`Order::Release`].
+    /// Continue these flows of another process. Keep the waiting frames that arrived since the
+    /// given time, and handle them after [`Order::Release`].
     Restore(Vec<KnownFlow>, Timestamp, Arc<PacketState>, Sender<LostFlows>),
-    /// Apply these events of another process's flow cache. Comes before [`Order::Release`].
+    /// Apply these events of another process's flow cache. Sent before [`Order::Release`].
     Hear(Vec<CacheEvent>),
-    /// Apply the pending events of the flow cache, and report the numbers of flows.
+    /// Apply the pending events of the flow cache, and update the gauges of flows.
     ApplyEvents(Sender<()>),
 }
 
-/// The flows of one worker, which has stopped handling frames.
+/// Flows of one worker that has stopped handling frames.
 pub struct WorkerFlows {
     /// Time when the worker stopped handling frames.
     pub since: Timestamp,
-    /// Flows, ordered by the time of their last change, the oldest first.
+    /// Flows in the order of their last change, oldest first.
     pub flows: Vec<KnownFlow>,
 }
 
-/// Number of open flows that cannot continue here.
+/// Number of open flows that could not be restored in this process.
 pub type LostFlows = usize;
 
-/// Pending answers of the workers.
+/// Pending answers of the workers to an order.
 pub struct Answers<T>(Vec<Receiver<T>>);
 
 impl<T> Answers<T> {
-    /// Waits for all answers. `None` if a worker does not answer.
+    /// Waits for the answers of all workers. `None` if a worker does not answer in time.
     pub fn wait(self) -> Option<Vec<T>> {
         self.0.into_iter().map(|answer| answer.recv_timeout(ORDER_TIMEOUT).ok()).collect()
     }
 }
 
 impl Pipeline {
-    /// Stops the workers until [`Pipeline::release_workers`], and collects their flows. Frames wait
-    /// meanwhile, and the flow cache continues to forward.
+    /// Stops the workers until [`Pipeline::release_workers`], and collects their flows. Meanwhile
+    /// frames wait, and the flow cache continues to forward.
     pub fn hold_workers(&self) -> Answers<WorkerFlows> {
         self.ask_workers(|_| (), |(), answer| Order::Hold(answer))
     }
 
-    /// While the workers hold: collects the flow cache's events since the flows were collected.
+    /// Collects the flow cache's events since the last collection, while the workers are stopped.
     pub fn cache_events(&self) -> Answers<Vec<CacheEvent>> {
         self.ask_workers(|_| (), |(), answer| Order::TellEvents(answer))
     }
 
-    /// Applies the pending events of the flow cache. Once all answers have come, the gauges of
+    /// Applies the pending events of the flow cache. Once all answers have arrived, the gauges of
     /// flows include the connections that the cache opened before this call.
     pub fn apply_cache_events(&self) -> Answers<()> {
         self.ask_workers(|_| (), |(), answer| Order::ApplyEvents(answer))
     }
 
-    /// Lets the workers handle frames: after a failed handover, or once the flows of another
+    /// Lets the workers handle frames again: after a failed handover, or when the flows of another
     /// process are restored.
     pub fn release_workers(&self) {
         self.orders.iter().for_each(|orders| _ = orders.send(Order::Release));
     }
 
-    /// Restores flows of another process, whose owners have the numbers of this state. After
-    /// [`Pipeline::release_workers`], the workers handle the frames that came `since`. If flows are
-    /// lost, the caller must keep their packets from being answered.
+    /// Restores the flows of another process. The owner numbers in the flows are those of
+    /// `packet_state`.
+    ///
+    /// After [`Pipeline::release_workers`], the workers handle the frames that arrived after the
+    /// time `since`. If flows are lost, the caller must prevent answers to their packets.
     pub fn restore(
         &self,
         flows: Vec<KnownFlow>,
@@ -116,9 +119,8 @@ impl Pipeline {
         )
     }
 
-    /// Sends the workers the flow cache events of another process, for the flows that they
-    /// continue. The workers apply them before they handle frames, and before events of their own
-    /// cache.
+    /// Passes the flow cache events of another process to the workers that continue its flows. The
+    /// workers apply them before they handle frames, and before the events of their own cache.
     pub fn hear(&self, events: Vec<CacheEvent>) {
         for (orders, share) in self.orders.iter().zip(self.by_worker(events, |event| &event.key)) {
             let _ = orders.send(Order::Hear(share));
@@ -152,38 +154,38 @@ impl Pipeline {
     }
 }
 
-/// Frames that wait for the flows of another process; only the newest are kept.
+/// Frames that wait for the flows of another process. Only the newest are kept.
 #[derive(Default)]
 pub(super) struct Backlog {
     awaits_flows: bool,
     frames: VecDeque<WaitingBatch>,
     lost: LostFrames,
-    /// End of the other process's work, once it has stopped.
+    /// Time at which the other process stopped handling frames; `None` until it is known.
     predecessor: Option<PredecessorEnd>,
 }
 
-/// Frames that wait, with the time when they came.
+/// Batch of waiting frames, with its arrival time.
 struct WaitingBatch {
     since: Timestamp,
     batch: Batch,
 }
 
-/// End of the work of another process.
+/// Time and state at which another process stopped handling frames.
 struct PredecessorEnd {
-    /// Time since which no other process handles frames.
+    /// Time at which the other process stopped handling frames.
     at: Timestamp,
-    /// Whether that process had flows in its cache.
+    /// Whether the other process had flows in its flow cache.
     were_cached: bool,
 }
 
-/// Frames that waited for too long, by the step of time in which they came. It is known only later
-/// which of them the other process has handled.
+/// Numbers of frames that were dropped while they waited, by arrival time. The numbers are needed
+/// per time because it is known only later until when the other process handled frames.
 #[derive(Default)]
 struct LostFrames(VecDeque<LostStep>);
 
 struct LostStep {
     begin: Timestamp,
-    /// Plain segments: a flow cache may have forwarded them.
+    /// Number of segments that a flow cache may have forwarded.
     plain: u64,
     others: u64,
 }
@@ -200,7 +202,7 @@ impl LostFrames {
         self.0.push_back(LostStep { begin: at, plain, others });
     }
 
-    /// Estimated number of frames that no process has handled.
+    /// Estimated number of frames since this time that no process has handled.
     fn since(&self, since: Timestamp, were_cached: bool) -> u64 {
         let steps = self.0.iter().filter(|step| step.begin >= since);
         steps.map(|step| step.others + if were_cached { 0 } else { step.plain }).sum()
@@ -217,13 +219,13 @@ impl Backlog {
         self.awaits_flows
     }
 
-    /// Takes the oldest waiting frames.
+    /// Takes the oldest batch of waiting frames.
     #[inline]
     pub(super) fn next(&mut self) -> Option<Batch> {
         self.frames.pop_front().map(|waiting| waiting.batch)
     }
 
-    /// Drops the oldest frames.
+    /// Drops the oldest batch of waiting frames, counts it as lost, and returns it for reuse.
     fn drop_next(&mut self) -> Option<Batch> {
         let WaitingBatch { since: at, batch } = self.frames.pop_front()?;
         let all = batch.parcels.len() as u64;
@@ -232,21 +234,22 @@ impl Backlog {
         Some(batch)
     }
 
-    /// Number of dropped frames that no other process has handled.
+    /// Takes the estimated number of dropped frames that no process has handled.
     fn take_lost(&mut self) -> u64 {
         let lost = std::mem::take(&mut self.lost);
         self.predecessor.take().map_or(0, |end| lost.since(end.at, end.were_cached))
     }
 }
 
-/// Whether a flow cache may forward a frame without an event.
+/// Whether a flow cache may forward this frame without an event: a TCP segment without SYN, FIN and
+/// RST.
 fn is_plain_segment(frame: &Buffer) -> bool {
     let headers = frame.headers.as_ref().ok().filter(|headers| headers.is_tcp());
     headers.is_some_and(|headers| !(headers.flags.syn() || headers.flags.fin() || headers.flags.rst()))
 }
 
 impl Worker {
-    /// Carries out orders until frames may be handled. Breaks when no more orders come.
+    /// Carries out orders until the worker may handle frames. Breaks if the pipeline has ended.
     pub(super) fn obey(&mut self, accounting: &mut Accounting) -> ControlFlow<()> {
         let mut holds = false;
         while holds || self.backlog.awaits_flows || !self.orders.is_empty() {
@@ -259,8 +262,8 @@ impl Worker {
                     let since = (self.now)();
                     self.hear(since);
                     let flows = self.forwarder.known_flows();
-                    // Include flows that have just ended: this process may have no later moment for
-                    // it.
+                    // Also release the slots of flows that have just ended: this process may end
+                    // before the next opportunity.
                     self.release_slots(accounting);
                     let _ = answer.send(WorkerFlows { since, flows });
                 }
@@ -303,8 +306,8 @@ impl Worker {
         }
     }
 
-    /// Waits for the next order, and keeps frames that come before it. `None` if no orders will
-    /// come.
+    /// Waits for the next order, and stores the frames that arrive before it. `None` if the
+    /// pipeline has ended.
     fn order_or_frames(&mut self) -> Option<Order> {
         loop {
             select! {
@@ -326,7 +329,8 @@ impl Worker {
         }
     }
 
-    /// Restores flows of another process. Returns the number of open flows that cannot be restored.
+    /// Restores the flows of another process. Returns the number of open flows that could not be
+    /// restored.
     fn restore(
         &mut self,
         flows: &[KnownFlow],
@@ -348,8 +352,9 @@ impl Worker {
         lost
     }
 
-    /// Keeps the frames that no other process has handled: they came after, or shortly before, the
-    /// other process stopped, and neither that process nor its flow cache has handled them.
+    /// Keeps only the waiting frames that must be handled here: they arrived after the other
+    /// process stopped (datagrams: shortly before, too), and neither that process nor its flow
+    /// cache has handled them.
     fn choose_frames(&mut self, since: Timestamp, were_cached: bool) {
         let forwarder = &self.forwarder;
         self.backlog.frames.retain(|waiting| waiting.since.after(IN_QUEUE) >= since);

@@ -1,4 +1,4 @@
-//! Clock of the kernel's programs: `CLOCK_MONOTONIC` without the offset of a time namespace.
+//! Clock of BPF programs: `CLOCK_MONOTONIC` without the offset of a time namespace.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds that this process's time namespace adds to the clock.
+/// Nanoseconds that this process's time namespace adds to `CLOCK_MONOTONIC`.
 static OFFSET: LazyLock<i128> = LazyLock::new(|| {
     let offsets = fs::read_to_string("/proc/self/timens_offsets");
     offsets.ok().and_then(|text| monotonic_offset(&text)).unwrap_or_default()
 });
 
-/// Current time as `bpf_ktime_get_ns` returns it. The first call reads a file.
+/// Current time as `bpf_ktime_get_ns` returns it. The first call reads a file in `/proc`.
 pub fn kernel_time() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     let here = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
     Duration::from_nanos(u64::try_from(here - *OFFSET).unwrap_or_default())
 }
 
-/// The offset of the monotonic clock in `/proc/PID/timens_offsets`: seconds, which may be negative,
-/// and nanoseconds.
+/// Offset of the monotonic clock in nanoseconds, from the text of `/proc/PID/timens_offsets`:
+/// seconds, which may be negative, and nanoseconds.
 fn monotonic_offset(text: &str) -> Option<i128> {
     let line = text.lines().find_map(|line| line.strip_prefix("monotonic"))?;
     let mut numbers = line.split_whitespace().map(str::parse::<i64>);

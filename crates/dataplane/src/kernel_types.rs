@@ -1,6 +1,6 @@
-//! Types shared byte by byte with the kernel programs, as in `bpf/maps.h`, `bpf/selection.h` and
-//! `bpf/guard.bpf.c`. The fields have their C names: the tests compare them with the types in the
-//! committed objects. The entry of a flow is in `cache::entry`.
+//! Types that are shared byte by byte with the BPF programs, as in `bpf/maps.h`, `bpf/selection.h`
+//! and `bpf/guard.bpf.c`. Fields have their C names: tests compare these types with the types in
+//! the committed objects. The entry of a flow is in `cache::entry`.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ pub(crate) struct Macs {
     src: [u8; 6],
 }
 
-/// `struct next_hop`. All zero: no next hop.
+/// `struct next_hop`. All bytes zero: no next hop.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct NextHopEntry {
@@ -36,7 +36,7 @@ impl From<&NextHop> for NextHopEntry {
     }
 }
 
-/// `struct rate`: nanoseconds.
+/// `struct rate`, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct RateEntry {
@@ -44,7 +44,7 @@ pub(crate) struct RateEntry {
     pub(crate) burst: u64,
 }
 
-/// `struct syn_limit`. All zero: no limit.
+/// `struct syn_limit`. All bytes zero: no limit.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct SynLimitEntry {
@@ -52,8 +52,8 @@ pub(crate) struct SynLimitEntry {
     pub(crate) strangers: RateEntry,
 }
 
-/// `struct flow_counters`: traffic from clients to a server, and back. Lengths include the Ethernet
-/// header; a super-frame counts once.
+/// `struct flow_counters`: traffic of a frontend and server in both directions. Lengths include the
+/// Ethernet header. A super-frame counts as one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct FlowCounters {
@@ -67,7 +67,7 @@ pub struct FlowCounters {
     pub bytes_to_client: u64,
 }
 
-/// `struct segment_event`. Its fields are read one by one, out of the ring's bytes.
+/// `struct segment_event`. It is parsed field by field from the bytes in the event ring.
 #[repr(C)]
 pub(crate) struct SegmentEvent {
     pub(crate) key: FlowKey,
@@ -88,7 +88,8 @@ pub(crate) struct EndpointKey {
 }
 
 impl EndpointKey {
-    /// Key of an address without a port: no endpoint has port 0 or protocol 0.
+    /// Key of an address alone. It differs from all endpoints, which have a nonzero port or
+    /// protocol.
     pub(crate) fn of_address(ip: IpAddr) -> EndpointKey {
         EndpointKey { addr: ip.into(), port: 0, protocol: 0, reserved: 0 }
     }
@@ -109,7 +110,7 @@ pub(crate) struct PortRange {
     pub(crate) last: u16,
 }
 
-/// `struct lease` of the guard: nanoseconds of `CLOCK_MONOTONIC`.
+/// `struct lease` of the guard. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct LeaseEntry {
@@ -129,12 +130,12 @@ macro_rules! in_maps {
 
 in_maps![NextHopEntry, SynLimitEntry, FlowCounters, EndpointKey, PortRange, LeaseEntry];
 
-/// Compares a struct in a committed object with its Rust type, field by field; the list must name
-/// all fields.
+/// Compares a struct in a committed object with its Rust type, field by field. The list must
+/// contain all fields.
 #[cfg(test)]
 macro_rules! assert_layout {
     ($btf:expr, $name:literal, $ours:ident { $($field:ident),+ $(,)? }) => {{
-        // Fails to compile if the list lacks a field.
+        // Does not compile if a field is missing from the list.
         let _ = |$ours { $($field: _),+ }: $ours| {};
         let ours = [$($crate::kernel_types::btf::Field {
             name: stringify!($field).to_owned(),
@@ -148,7 +149,7 @@ macro_rules! assert_layout {
 #[cfg(test)]
 pub(crate) use assert_layout;
 
-/// The types in a committed object.
+/// Types in a committed BPF object.
 #[cfg(test)]
 pub(crate) mod btf {
     use std::collections::BTreeMap;
@@ -178,7 +179,8 @@ pub(crate) mod btf {
             Btf(btf::Btf::from_file(&file).unwrap())
         }
 
-        /// A map may share the name of its values' type, which precedes the map.
+        /// Finds a struct by name. A map may have the same name, so other kinds of types are
+        /// ignored.
         fn structure(&self, name: &str) -> &FlattenedType {
             let is_it = |of: &&FlattenedType| {
                 of.name.as_deref() == Some(name) && matches!(of.base_type, Type::Struct(_))
@@ -205,7 +207,7 @@ pub(crate) mod btf {
             field.unwrap_or_else(|| panic!("`struct {of}` has no `{name}`"))
         }
 
-        /// Compares all values of an enumeration with ours.
+        /// Compares all values of an enumeration in the object with `ours`.
         #[track_caller]
         pub(crate) fn assert_enum(&self, name: &str, ours: &[(&str, u32)]) {
             let found = self.0.get_types().iter().find_map(|of| match &of.base_type {

@@ -1,5 +1,5 @@
-//! I/O of the packet modes: sockets that capture and send frames, the flow cache, and the guard,
-//! which drops forwarded packets before the host's own stack gets them.
+//! Input and output of the packet modes: sockets that capture and send frames, the flow cache, and
+//! the guard, which drops forwarded packets before the host's own stack receives them.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 #![cfg_attr(not(feature = "test-util"), allow(unreachable_pub, reason = "tests of other crates reach it"))]
 
@@ -57,7 +57,7 @@ pub use selection::Selection;
 use transmit::Transmit;
 pub use worker::MAX_WANTED_NEIGHBOURS;
 
-/// Single parts of the data plane, for tests and benchmarks of other crates.
+/// Parts of the data plane that tests and benchmarks of other crates use directly.
 #[cfg(feature = "test-util")]
 pub mod testing {
     pub use crate::buffer::Buffer;

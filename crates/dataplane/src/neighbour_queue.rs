@@ -1,5 +1,5 @@
-//! Queue of frames whose next hop is being resolved, like the kernel's own queue. UDP would not
-//! retransmit them, and TCP only after a second.
+//! Queue of frames whose next hop is being resolved, like the kernel's own queue. Without it UDP
+//! packets would be lost, and TCP would retransmit only after a second.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,42 +7,43 @@ use std::time::Duration;
 use super::queues::Parcel;
 use convey_model::{NeighbourKey, Timestamp};
 
-/// Maximum wait of a frame. The kernel queries a neighbour three times, a second apart; on a
-/// working link the first answer comes within milliseconds.
+/// Maximum wait of a frame. The kernel queries a neighbour three times at intervals of a second; on
+/// a working link the first answer arrives within milliseconds.
 const MAX_FRAME_WAIT: Duration = Duration::from_secs(1);
 
-/// Most waiting frames for all neighbours: a burst of new clients in a millisecond. A new frame
-/// evicts the oldest one. A reachable neighbour answers within milliseconds, so the oldest frame
-/// most likely waits for an unreachable one.
+/// Maximum number of waiting frames for all neighbours: a burst of new clients in a millisecond. A
+/// new frame evicts the oldest one, which most likely waits for an unreachable neighbour, because
+/// reachable ones answer within milliseconds.
 const MAX_FRAMES: usize = 512;
 
-/// Most waiting frames for one neighbour, so that a single unreachable neighbour cannot fill the
-/// queue.
+/// Maximum number of waiting frames for one neighbour, so that an unreachable neighbour cannot fill
+/// the queue.
 const MAX_FRAMES_OF_ONE: usize = 128;
 
-/// Most memory of the waiting frames in bytes, apart from the last frame: super-frames are longer.
+/// Memory in bytes above which the queue evicts frames; one super-frame may exceed it.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Queue of one worker.
+/// Queue of waiting frames of one worker.
 #[derive(Default)]
 pub(super) struct NeighbourQueue {
     frames: VecDeque<QueuedFrame>,
     bytes: usize,
-    /// Generation of the snapshot that the frames were last tried with.
+    /// Generation of the snapshot with which the frames were last tried.
     generation: u64,
 }
 
 pub(super) struct QueuedFrame {
     /// Arrival time.
     pub(super) since: Timestamp,
-    /// Neighbour that the frame waits for; `None`: the neighbour of the frame that it follows.
+    /// Neighbour that the frame waits for. `None`: a fragment that waits for the frame before it.
     pub(super) neighbour: Option<NeighbourKey>,
     pub(super) parcel: Parcel,
 }
 
 impl NeighbourQueue {
-    /// Queues a frame. `lost` receives the frames that it evicts, or the frame itself if it has
-    /// waited for too long or its neighbour has too many waiting frames.
+    /// Queues a frame. `lost` is called with each frame that the new frame evicts. It is called
+    /// with the new frame itself if that has waited for too long, or its neighbour has too many
+    /// waiting frames.
     pub(super) fn push(&mut self, frame: QueuedFrame, now: Timestamp, mut lost: impl FnMut(Parcel)) {
         let same = || self.frames.iter().filter(|other| other.neighbour == frame.neighbour).count();
         if is_over(frame.since, now) || self.frames.len() >= MAX_FRAMES_OF_ONE && same() >= MAX_FRAMES_OF_ONE
@@ -68,8 +69,8 @@ impl NeighbourQueue {
         self.frames.is_empty()
     }
 
-    /// Takes the frames to retry: all frames if the snapshot is a new one, which may contain more
-    /// neighbours, and frames that have waited for too long.
+    /// Takes the frames to retry: all frames if the snapshot has a new generation, because it may
+    /// contain more neighbours; otherwise only the frames that have waited for too long.
     pub(super) fn due(&mut self, generation: u64, now: Timestamp) -> Vec<QueuedFrame> {
         let is_new = generation != self.generation;
         self.generation = generation;
@@ -104,7 +105,7 @@ mod tests {
         Some(NeighbourKey { interface: 1, ip: std::net::Ipv4Addr::from(n).into() })
     }
 
-    /// Queues a frame for this neighbour; returns the numbers of the lost frames.
+    /// Queues a frame for neighbour `to`; returns the numbers of the lost frames.
     fn push(waiting: &mut NeighbourQueue, since: u64, to: u32, parcel: Parcel, now: u64) -> Vec<u32> {
         let mut lost = Vec::new();
         let frame = QueuedFrame { since: Timestamp(since), neighbour: neighbour(to), parcel };
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(numbers(waiting.due(1, Timestamp(1)))[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     }
 
-    /// Lasts half a second; the neighbour is queried again and again.
+    /// Every frame is retried often within the half second, while forged frames arrive.
     #[test]
     fn queued_frame_survives_half_a_second_of_forged_ones() {
         let mut waiting = NeighbourQueue::default();

@@ -220,27 +220,29 @@ fn program(guard: &mut Ebpf) -> Result<&mut SchedClassifier, TcxError> {
     Ok(program.try_into()?)
 }
 
-/// How long the guard is in force after the process.
+/// How long the guard stays in force after the last renewal of its lease.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// Time since the last renewal in which the guard drops every packet to a frontend.
+    /// Time since the last renewal during which the guard drops all packets to its frontends.
     pub serves: Duration,
-    /// Time since the last renewal in which the guard drops packets of existing connections.
+    /// Time since the last renewal during which the guard drops packets of existing connections.
     pub lasts: Duration,
 }
 
 impl Default for Terms {
-    /// After a crash, new clients retry for a minute instead of being refused: a service manager
-    /// has restarted convey by then. After that the host gets new connections, so that another
-    /// program can answer there. Existing connections stay guarded for five minutes, because a
-    /// person who starts convey by hand takes minutes. Afterwards the host's stack resets clients
-    /// that still send, since no balancer will forward their packets.
+    /// One minute for all packets: after a crash, new clients retry instead of being refused, until
+    /// a service manager has restarted convey. After this minute the host's stack gets new
+    /// connections, so that another program can answer them.
+    ///
+    /// Five minutes for existing connections: a person who starts convey by hand needs minutes.
+    /// Afterwards the host's stack resets clients that still send, since no balancer forwards their
+    /// packets.
     fn default() -> Terms {
         Terms { serves: Duration::from_secs(60), lasts: Duration::from_secs(300) }
     }
 }
 
-/// Lease of the guard: how long it stays in force.
+/// Lease of the guard, which determines how long the guard stays in force.
 #[derive(Debug, Clone)]
 pub struct Lease {
     terms: Terms,
@@ -256,7 +258,7 @@ impl Lease {
     /// Interval between renewals.
     pub const RENEW_EVERY: Duration = Duration::from_secs(10);
 
-    /// Renews the lease. Call it as soon as packets are forwarded, and then every
+    /// Renews the lease. Call this when convey begins to forward packets, and then every
     /// [`Lease::RENEW_EVERY`].
     pub fn renew(&self) {
         self.hold(self.terms);
@@ -266,7 +268,8 @@ impl Lease {
         *self.held() = Some(LeaseMap { map, renewed: false });
     }
 
-    /// Starts the time after the process. Returns whether the guard has been in force.
+    /// Shortens the lease at the end of this process: only existing connections stay guarded.
+    /// Returns whether the lease was ever renewed.
     fn end(&self) -> bool {
         let was_renewed = self.held().as_ref().is_some_and(|held| held.renewed);
         if was_renewed {
@@ -280,8 +283,8 @@ impl Lease {
         let Some(LeaseMap { map, renewed }) = held.as_mut() else { return };
         let now = kernel_time();
         let at = |later: Duration| (now + later).as_nanos() as u64;
-        // The map is an array of one element, so the write cannot fail for a missing key or lack of
-        // room.
+        // The map is an array of one element, so the write cannot fail for a missing key or a full
+        // map.
         let _ = map.set(0, LeaseEntry { serves_until: at(terms.serves), ends: at(terms.lasts) }, 0);
         *renewed = true;
     }

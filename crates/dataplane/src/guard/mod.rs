@@ -1,8 +1,8 @@
-//! The guard drops packets that convey forwards before the host's own stack gets them. The stack
-//! would answer with RST or "port unreachable".
+//! The guard drops packets that convey forwards before the host's own stack receives them. The
+//! stack would answer them with RST or "port unreachable".
 //!
-//! All parts of the guard belong to this process: the kernel removes them when the process ends,
-//! however it ends. DSR frontends have [`LastingGuard`] as well.
+//! The kernel removes the guard when this process ends, however it ends. DSR frontends also have a
+//! [`LastingGuard`], which stays.
 
 mod label;
 mod lasting;
@@ -24,23 +24,23 @@ use super::legacy::{Nftables, NftablesError};
 use super::{Selection, causes};
 use convey_model::Interface;
 
-/// Drops forwarded packets on its interfaces: packets to a frontend, and packets from a server to a
-/// SNAT port. Removed when dropped.
+/// Guard of one or more interfaces. It drops the packets that convey forwards: packets to a
+/// frontend, and packets from a server to a SNAT port. Dropping this value removes the guard.
 #[derive(Debug)]
 pub struct Guard {
     made: ActiveGuard,
-    /// Error that kept the guard from using tcx.
+    /// Error because of which the guard does not use tcx; `None` if it does.
     instead: Option<TcxError>,
 }
 
 /// Kinds of guards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardKind {
-    /// A BPF program on tcx ingress (Linux 6.6). It passes packets of this host's own connections,
-    /// from any port.
+    /// BPF program on tcx ingress (Linux 6.6). It passes packets of this host's own connections,
+    /// from any local port.
     Tcx,
-    /// An nftables table that is owned by a process (Linux 5.12, nft 1.0). It passes this host's
-    /// own connections if they stay off the SNAT ports; at a draining frontend, it passes TCP
+    /// nftables table owned by a process (Linux 5.12, nft 1.0). It passes packets of this host's
+    /// own connections from ports outside the SNAT ports. At a draining frontend, it passes TCP
     /// connections that begin while the frontend drains.
     Nftables,
 }
@@ -66,8 +66,8 @@ enum ActiveGuard {
 }
 
 impl Guard {
-    /// Guards these interfaces by tcx, or by nftables where tcx is not available. The interfaces
-    /// are found by name in the thread's network namespace.
+    /// Guards these interfaces by tcx, or by nftables if tcx is not available. Interfaces are
+    /// looked up by name in the calling thread's network namespace.
     pub fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Guard, GuardError> {
         let tcx = match Tcx::new(selection, interfaces) {
             Ok(tcx) => return Ok(Guard { made: ActiveGuard::Tcx(tcx), instead: None }),
@@ -79,7 +79,7 @@ impl Guard {
         }
     }
 
-    /// Guards these interfaces by one kind of guard, without fallback.
+    /// Guards these interfaces by the given kind of guard, without a fallback.
     pub fn of_kind(
         kind: GuardKind,
         selection: &Selection,
@@ -92,8 +92,8 @@ impl Guard {
         Ok(Guard { made, instead: None })
     }
 
-    /// Guards these interfaces and no others, with the same selection. If there are none, the
-    /// nftables guard keeps the former interfaces.
+    /// Guards exactly these interfaces, with the same selection. An nftables guard keeps its
+    /// interfaces if the list is empty.
     pub fn cover(&mut self, selection: &Selection, interfaces: &[Interface]) -> Result<(), GuardError> {
         match &mut self.made {
             ActiveGuard::Tcx(tcx) => Ok(tcx.cover(interfaces)?),
@@ -101,8 +101,8 @@ impl Guard {
         }
     }
 
-    /// Counter of frames that the guard drops for a second priority tag. With nftables it stays 0:
-    /// the table has its own counter.
+    /// Counter of frames that the guard drops because of a second priority tag. With nftables it
+    /// stays 0, because the table has a counter of its own.
     pub fn stacked_tags(&self) -> StackedTags {
         match &self.made {
             ActiveGuard::Tcx(tcx) => tcx.stacked_tags(),
@@ -110,7 +110,8 @@ impl Guard {
         }
     }
 
-    /// Applies a new selection. Packets in both selections are dropped throughout.
+    /// Applies a new selection. Packets that are in both selections are dropped during the change,
+    /// too.
     pub fn select(&mut self, selection: &Selection) -> Result<(), GuardError> {
         match &mut self.made {
             ActiveGuard::Tcx(tcx) => Ok(tcx.select(selection)?),
@@ -119,7 +120,7 @@ impl Guard {
     }
 }
 
-/// Kind of the guard, and the error that ruled out tcx.
+/// Displays the kind of the guard, and the error because of which it does not use tcx.
 impl fmt::Display for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.made {

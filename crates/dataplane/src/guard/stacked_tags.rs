@@ -1,4 +1,4 @@
-//! Counter of frames that a guard has dropped for a second priority tag.
+//! Counter of frames that a guard has dropped because of a second priority tag.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,22 +8,22 @@ use aya::maps::{MapData, PerCpuArray};
 
 use super::tcx::TcxError;
 
-/// The counters, one for each core.
+/// Name of the BPF map with one counter for each core.
 const MAP: &str = "stacked_tags";
 
-/// Counter of frames that a guard has dropped for a second priority tag, before any worker gets
-/// them. Clones share it. The counter stays 0 while the guard is not a kernel program.
+/// Counter of frames that a guard has dropped because of a second priority tag, before any worker
+/// received them. Clones share the counter. It stays 0 if the guard is not a BPF program.
 #[derive(Clone, Default)]
 pub struct StackedTags(Arc<Mutex<Option<PerCpuArray<MapData, u64>>>>);
 
 impl StackedTags {
-    /// Frames since the guard was loaded.
+    /// Number of frames since the guard was loaded.
     pub fn count(&self) -> u64 {
         let cores = self.map().as_ref().and_then(|map| map.get(&0, 0).ok());
         cores.map_or(0, |cores| cores.iter().sum())
     }
 
-    /// Attaches the counter to the map of this program.
+    /// Reads the counter from this program's map from now on.
     pub(super) fn read(&self, guard: &mut Ebpf) -> Result<(), TcxError> {
         let map = guard.take_map(MAP).ok_or(TcxError::Missing(MAP))?;
         *self.map() = Some(PerCpuArray::try_from(map)?);

@@ -1,5 +1,5 @@
-//! The tcx guard: a BPF program (`bpf/guard.bpf.c`) on the ingress of each captured interface.
-//! Descriptors of this process hold its links.
+//! Guard by tcx: a BPF program (`bpf/guard.bpf.c`) on the ingress of each captured interface. Only
+//! descriptors of this process hold the program's links.
 
 use aya::maps::MapError;
 use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions};
@@ -14,14 +14,14 @@ use convey_model::Interface;
 pub(crate) static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/guard.bpf.o"));
 
-/// The program's name.
+/// Name of the BPF program.
 const PROGRAM: &str = "guard";
 
-/// The program, attached. Detached when dropped.
+/// Attached guard program. Dropping it detaches the program.
 #[derive(Debug)]
 pub(super) struct Tcx {
     guard: Ebpf,
-    /// Links by the index of their interface.
+    /// Links by the index of the interface.
     links: Vec<(u32, SchedClassifierLinkId)>,
     stacked_tags: StackedTags,
 }
@@ -35,16 +35,16 @@ pub enum TcxError {
     /// The kernel refused the program, or it could not be attached.
     #[error("the guard's program (needs Linux 6.6): {0}")]
     Program(#[from] ProgramError),
-    /// A map could not be changed; most likely it is full.
+    /// A map could not be changed, most likely because it is full.
     #[error("cannot change a map of the guard: {0}")]
     Map(#[from] MapError),
-    /// The object file lacks something that this binary expects.
+    /// The object file lacks a program or map that this binary expects.
     #[error("the guard's object lacks `{0}`")]
     Missing(&'static str),
 }
 
 impl Tcx {
-    /// Guards the interfaces, in the thread's network namespace.
+    /// Guards these interfaces, in the calling thread's network namespace.
     pub(super) fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Tcx, TcxError> {
         let stacked_tags = StackedTags::default();
         let mut guard = Tcx { guard: objects::loader().load(OBJECT)?, links: Vec::new(), stacked_tags };
@@ -55,19 +55,19 @@ impl Tcx {
         Ok(guard)
     }
 
-    /// Guards these interfaces and no others.
+    /// Guards exactly these interfaces.
     pub(super) fn cover(&mut self, interfaces: &[Interface]) -> Result<(), TcxError> {
         let is_covered = |index: u32| interfaces.iter().any(|interface| interface.index == index);
         let gone: Vec<_> = self.links.extract_if(.., |(index, _)| !is_covered(*index)).collect();
         for (_, link) in gone {
-            // Fails if the interface is gone, and the program with it.
+            // Fails only if the interface is gone, and the program with it.
             let _ = self.program()?.detach(link);
         }
         for interface in interfaces {
             if self.links.iter().any(|(index, _)| *index == interface.index) {
                 continue;
             }
-            // After other programs: packets that they remove (by a redirect, say) need no guard.
+            // Run after other programs: packets that they redirect or drop need no guard.
             let last = TcAttachOptions::TcxOrder(LinkOrder::last());
             let link = self.program()?.attach_with_options(&interface.name, TcAttachType::Ingress, last)?;
             self.links.push((interface.index, link));
@@ -75,7 +75,8 @@ impl Tcx {
         Ok(())
     }
 
-    /// Applies a new selection. Packets in both selections are dropped throughout.
+    /// Applies a new selection. Packets that are in both selections are dropped during the change,
+    /// too.
     pub(super) fn select(&mut self, selection: &Selection) -> Result<(), TcxError> {
         for name in selection_maps::NAMES {
             let map = self.guard.map_mut(name).ok_or(TcxError::Missing(name))?;
@@ -84,7 +85,7 @@ impl Tcx {
         Ok(())
     }
 
-    /// Counter of frames that the guard drops for a second priority tag.
+    /// Counter of frames that the guard has dropped because of a second priority tag.
     pub(super) fn stacked_tags(&self) -> StackedTags {
         self.stacked_tags.clone()
     }

@@ -1,7 +1,7 @@
-//! The guard and the attachments for kernels before 6.6, which have no tcx (Debian 12 has 6.1).
-//! `nftables` is their guard, and `filter` attaches their flow cache. Once support for these
-//! kernels ends, remove this folder together with `GuardKind`, `CacheError::Attach` and the filters
-//! that `app::stale_filters` removes.
+//! Support for kernels before 6.6, which lack tcx (Debian 12 has 6.1): `nftables` is the guard
+//! there, and `filter` attaches the flow cache. When support for these kernels ends, remove this
+//! folder together with `GuardKind`, `CacheError::Attach` and the filters that `app::stale_filters`
+//! removes.
 
 mod filter;
 mod nftables;

@@ -1,7 +1,7 @@
-//! The nftables guard, for kernels without tcx.
+//! Guard by nftables, for kernels without tcx.
 //!
-//! `nft` runs interactively and owns a table (`flags owner`): the kernel removes the table as soon
-//! as nft ends. nft ends with its standard input, which only this process holds open.
+//! `nft` runs interactively and owns a table (`flags owner`), which the kernel removes when nft
+//! ends. nft ends when its standard input is closed, and only this process holds that open.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use super::super::{Replies, Selection};
 use crate::programs;
 use convey_model::{Endpoint, Interface};
 
-/// A table of rules, and the process that owns it.
+/// nftables table of the guard, with the `nft` process that owns it.
 #[derive(Debug)]
 pub(crate) struct Nftables {
     table: String,
@@ -26,7 +26,7 @@ pub(crate) struct Nftables {
 /// Errors of the nftables guard.
 #[derive(Debug, Error)]
 pub enum NftablesError {
-    /// The system's directories contain no `nft`.
+    /// The system's directories of programs contain no `nft`.
     #[error("nft is not installed (Debian package nftables)")]
     Missing,
     /// `nft` exited early.
@@ -41,7 +41,7 @@ pub enum NftablesError {
 }
 
 impl Nftables {
-    /// Guards the interfaces, in the thread's network namespace.
+    /// Guards these interfaces, in the calling thread's network namespace.
     pub(crate) fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Nftables, NftablesError> {
         let mut guard = Nftables { table: format!("convey_{}", std::process::id()), nft: Nft::start()? };
         guard.nft.run(&table(&guard.table, interfaces))?;
@@ -49,8 +49,9 @@ impl Nftables {
         Ok(guard)
     }
 
-    /// Guards these interfaces and no others, unless the list is empty: recreates the table in one
-    /// transaction. The table's record of host connections at draining frontends is lost.
+    /// Guards exactly these interfaces: recreates the table in one transaction. Has no effect if
+    /// the list is empty. The table forgets which connections at draining frontends belong to the
+    /// host.
     pub(crate) fn cover(
         &mut self,
         selection: &Selection,
@@ -64,29 +65,29 @@ impl Nftables {
         self.nft.run(&format!("delete table netdev {name}; {table}; {rules}"))
     }
 
-    /// Replaces the rules, in one transaction.
+    /// Replaces the rules in one transaction.
     pub(crate) fn select(&mut self, selection: &Selection) -> Result<(), NftablesError> {
         self.nft.run(&rules(&self.table, selection))
     }
 
-    /// Name of the table; its family is netdev.
+    /// Name of the table, whose family is netdev.
     pub(crate) fn table(&self) -> &str {
         &self.table
     }
 }
 
-/// Address families, with nft's names for them and their addresses.
+/// Address families: nft's names of the family and of its address type.
 const FAMILIES: [(&str, &str); 2] = [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")];
 
-/// Rules for the fragments of a family.
+/// nft expressions for the fragments of one address family.
 struct FragmentRules {
-    /// Set of packets whose first fragment was dropped.
+    /// Name of the set of packets whose first fragment was dropped.
     set: &'static str,
-    /// Key that all fragments of a packet share.
+    /// Expression for the fields that all fragments of a packet share.
     key: &'static str,
-    /// Matches first fragments.
+    /// Expression that matches first fragments.
     first: &'static str,
-    /// Matches all other fragments.
+    /// Expression that matches later fragments.
     later: &'static str,
 }
 
@@ -105,12 +106,11 @@ const FRAGMENTS: [FragmentRules; 2] = [
     },
 ];
 
-/// Command that creates a table which drops nothing. Packet sockets get their copy of a frame
-/// before ingress.
+/// Command that creates a table without rules for packets, so that it drops nothing. (Packet
+/// sockets receive a copy of a frame before ingress.)
 ///
-/// Ingress rules cannot look up sockets. So a connection counts as the host's, at a draining
-/// frontend, if its SYN has passed since; datagrams to a draining frontend never count as the
-/// host's.
+/// Ingress rules cannot look up sockets. At a draining frontend, a TCP connection therefore counts
+/// as the host's if its SYN arrived after the draining began; datagrams never count as the host's.
 fn table(table: &str, interfaces: &[Interface]) -> String {
     let names: Vec<String> = interfaces.iter().map(|interface| format!("{:?}", interface.name)).collect();
     let mut text = format!(
@@ -145,8 +145,9 @@ fn table(table: &str, interfaces: &[Interface]) -> String {
     text
 }
 
-/// Command that replaces the rules by those for a selection. They match the same packets as the BPF
-/// program (`bpf/README.md`). Only a first fragment has the header that contains the ports.
+/// Command that replaces the rules by the rules for a selection. They match the same packets as the
+/// BPF program (`bpf/README.md`). Ports are matched only in packets and first fragments, which
+/// contain them.
 fn rules(table: &str, selection: &Selection) -> String {
     let rule = format!("; add rule netdev {table} forwarded");
     let mut text = format!(
@@ -154,8 +155,8 @@ fn rules(table: &str, selection: &Selection) -> String {
          {rule} ether type {{ 8021q, 8021ad }} @ll,116,12 != 0 accept\
          {rule} meta protocol {{ 8021q, 8021ad }} @nh,4,12 0 counter name stacked_tags drop{rule} rt seg-left > 0 accept"
     );
-    // A first fragment that passes may reuse the ID of an older packet whose first fragment was
-    // dropped.
+    // A first fragment that passes may have the ID of an older packet whose first fragment was
+    // dropped: remove that packet from the set.
     for FragmentRules { set, key, first, later } in FRAGMENTS {
         let _ = write!(text, "{rule} {later} {key} @{set} drop{rule} {first} delete @{set} {{ {key} }}");
     }
@@ -192,7 +193,7 @@ fn rules(table: &str, selection: &Selection) -> String {
     text
 }
 
-/// Formats addresses, protocols and ports; consecutive ports are merged.
+/// Formats addresses, protocols and ports. Consecutive ports are merged into ranges.
 fn with_ports<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> impl Iterator<Item = String> {
     let endpoints: Vec<&Endpoint> = endpoints.collect();
     let is_next = |a: &&Endpoint, b: &&Endpoint| {
@@ -213,13 +214,14 @@ fn with_ports<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> impl Iterato
     rows.into_iter()
 }
 
-/// Formats a set for nft; `None` if it is empty, because nft has no empty sets.
+/// Formats a set for nft. `None` if there are no elements, because nft has no empty sets.
 fn set(elements: impl Iterator<Item = String>) -> Option<String> {
     let elements: Vec<String> = elements.collect();
     (!elements.is_empty()).then(|| format!("{{ {} }}", elements.join(", ")))
 }
 
-/// An `nft` process that carries out commands and owns their tables. Ends when dropped.
+/// Running `nft` that executes commands and owns the tables they create. Dropping it ends the
+/// process.
 #[derive(Debug)]
 struct Nft {
     child: Child,
@@ -232,9 +234,9 @@ impl Nft {
     fn start() -> Result<Nft, NftablesError> {
         let mut command = programs::command("nft");
         command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // Keeps nft from writing a history of its commands.
+        // Keep nft from writing its history of commands.
         command.env("HOME", "/dev/null");
-        // Ctrl-C is for convey: the guard is needed to the last packet.
+        // Ctrl-C is meant for convey; nft must keep the guard until convey ends.
         command.process_group(0);
         let mut child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => NftablesError::Missing,
@@ -247,14 +249,16 @@ impl Nft {
         Ok(Nft { child, commands, errors: BufReader::new(errors), sent: 0 })
     }
 
-    /// Runs a command, and waits until it is done.
+    /// Runs a command, and waits until nft has executed it.
     ///
-    /// nft prints nothing on success. So an invalid command follows each command: as soon as nft
-    /// complains of the invalid one, all complaints about the command itself have been read.
+    /// nft prints nothing on success. So an invalid command (an end marker) follows each command:
+    /// when nft reports the end marker as an error, all errors of the command itself have been
+    /// read.
     fn run(&mut self, command: &str) -> Result<(), NftablesError> {
         self.sent += 1;
         let end = format!("end_of_{}", self.sent);
-        // The code below detects an nft that has exited, and reads its last output.
+        // Errors are ignored here: reading below detects an nft that has exited, and returns its
+        // last output.
         let _ = self.commands.write_all(format!("{command}\n{end}\n").as_bytes());
         let (mut complaints, mut said) = (Vec::new(), String::new());
         loop {
@@ -270,7 +274,7 @@ impl Nft {
             }
             said = line.trim().to_owned();
         }
-        // The last complaint is about the end marker.
+        // The last error is about the end marker.
         complaints.pop();
         complaints.into_iter().next().map_or(Ok(()), |first| Err(NftablesError::Refused(first)))
     }
@@ -308,7 +312,7 @@ mod tests {
         Selection { frontends: endpoints(frontends), draining: BTreeSet::new(), replies: Some(replies) }
     }
 
-    /// The rules for packets of the selection; they follow rules that accept all other packets.
+    /// Rules that drop packets of the selection, without the general rules before them.
     fn ours(selection: &Selection) -> Vec<String> {
         let text = rules("t", selection);
         let (_, ours) = text.rsplit_once("delete @").unwrap();

@@ -1,4 +1,4 @@
-//! Addresses of interfaces, both convey's and the host's.
+//! Addresses of interfaces: addresses that convey announces, and the host's own.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,26 +14,26 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use super::requests::{Error, Requests};
 use super::table;
 
-/// An address of an interface.
+/// Address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostAddress {
     /// The address.
     pub ip: IpAddr,
-    /// The index of the interface that has it.
+    /// Index of the interface that has the address.
     pub interface: u32,
-    /// Whether a convey process has added the address, this process or another.
+    /// Whether a convey process, this or another one, has added the address.
     pub is_announced: bool,
     prefix_len: u8,
 }
 
-/// Netlink connection for addresses alone, in the network namespace of the thread that opened it.
-/// Create and use it within a tokio runtime.
+/// Netlink connection for addresses, in the network namespace of the thread that opened it. It must
+/// be created and used within a tokio runtime.
 #[derive(Debug)]
 pub struct HostAddresses(Requests);
 
 impl HostAddresses {
-    /// Mark of an address that convey has added to an interface (`IFA_PROTO`, Linux 5.18): `ip
-    /// address` shows it as `proto 0xc0`.
+    /// Mark of addresses that convey adds to interfaces (`IFA_PROTO`, Linux 5.18). `ip address`
+    /// shows it as `proto 0xc0`.
     pub const PROTOCOL: u8 = 0xc0;
 
     /// Opens the connection.
@@ -41,7 +41,7 @@ impl HostAddresses {
         Ok(HostAddresses(Requests::open()?))
     }
 
-    /// Lists the addresses of all interfaces, of both families.
+    /// Lists the IPv4 and IPv6 addresses of all interfaces.
     pub async fn all(&self) -> Result<Vec<HostAddress>, Error> {
         let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let list = self.0.list("addresses", question, |answer| match answer {
@@ -51,7 +51,7 @@ impl HostAddresses {
         list.await
     }
 
-    /// Lists all interfaces, without their addresses.
+    /// Lists all interfaces, without addresses.
     pub async fn interfaces(&self) -> Result<Vec<Interface>, Error> {
         let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
         let list = self.0.list("interfaces", question, |answer| match answer {
@@ -61,17 +61,18 @@ impl HostAddresses {
         Ok(table::new(list.await?, Vec::new(), Vec::new(), Vec::new()).interfaces)
     }
 
-    /// Adds an address to an interface with a full-length prefix, and marks it.
+    /// Adds an address with a full-length prefix (/32 or /128) to an interface, and marks it as
+    /// convey's.
     ///
     /// # Errors
-    /// The kernel refuses, for example because the interface has the address already.
+    /// If the kernel refuses, for example because the interface has the address already.
     pub async fn announce(&self, ip: IpAddr, interface: u32) -> Result<(), Error> {
         let prefix_len = if ip.is_ipv4() { 32 } else { 128 };
         let mut address = message(ip, interface, prefix_len);
         address.attributes.push(AddressAttribute::Protocol(AddressProtocol::Other(Self::PROTOCOL)));
         if ip.is_ipv6() {
-            // The address is usable at once, and the host's own connections use other source
-            // addresses.
+            // Skip duplicate address detection, so that the address is usable immediately. With a
+            // preferred lifetime of 0, the host's own connections use other source addresses.
             address.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
             let mut lifetime = CacheInfo::default();
             lifetime.ifa_valid = u32::MAX;

@@ -5,72 +5,72 @@ use std::time::Duration;
 
 use convey_model::{NeighbourKey, Timestamp, WantedNeighbour};
 
-/// Minimum time between two queries for a neighbour. The kernel queries three times, a second
-/// apart, so until the first answer is missing another request has no effect. And no packet waits
-/// for longer than this.
+/// Minimum time between two queries for a neighbour, and maximum wait of a packet. The kernel
+/// repeats a query by itself after a second, so a second query before then would have no effect.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Queries for clients per second. An attacker who forges clients on the link can have three times
-/// as many entries wait for an answer. A table of the usual size (`gc_thresh3`, 1,024) then has
-/// room left for the neighbours of this host.
+/// Maximum number of queries for clients per second. If an attacker forges clients on the link,
+/// about three times as many entries wait for an answer in the kernel's table. The usual table
+/// (`gc_thresh3`, 1,024 entries) still has room for the host's own neighbours then.
 const CLIENTS: u64 = 200;
 
-/// Nanoseconds from one client query to the next.
+/// Time between two queries for clients at the maximum rate, in nanoseconds.
 const STEP: u64 = 1_000_000_000 / CLIENTS;
 
-/// Client queries at once after a pause.
+/// Maximum number of client queries in immediate succession after a pause.
 const BURST: u64 = 100;
 
-/// Most neighbours of one kind that wait for a query. The oldest are evicted.
+/// Maximum number of waiting neighbours of one rank. Further ones evict the oldest.
 const MAX_WAITING: usize = 256;
 
-/// Minimum time that a query is remembered. The kernel gives up after three seconds.
+/// Minimum time that a query is remembered. The kernel gives up a query after three seconds.
 const MEMORY: Duration = Duration::from_secs(4);
 
-/// Most queries to remember in each of two generations.
+/// Maximum number of remembered queries in each of two generations.
 const MAX_REMEMBERED: usize = 8_192;
 
-/// Neighbours to query, and recent queries.
+/// Schedule of neighbour queries: neighbours that wait for a query, and recent queries.
 ///
-/// Forged clients are new each time, or have been queried in vain. A real client retransmits its
-/// SYN or datagram if other clients were queried in its place.
+/// Clients wait by rank, so that forged clients do not displace real ones: forged clients are
+/// usually new, or were queried without an answer, but a real client retransmits its SYN or
+/// datagram if it was not queried.
 #[derive(Debug, Default)]
 pub struct Asking {
-    /// Waiting neighbours by rank, the oldest first.
+    /// Waiting neighbours by rank, the oldest first, with the time when they were added.
     waiting: [VecDeque<(Timestamp, WantedNeighbour)>; RANKS],
     lately: HashMap<NeighbourKey, RecentQuery>,
     before: HashMap<NeighbourKey, RecentQuery>,
-    /// Time when `lately` was started.
+    /// Time at which `lately` became the current generation.
     since: Timestamp,
-    /// Remaining time budget for clients, in nanoseconds.
+    /// Unused part of the time budget for client queries, in nanoseconds.
     left: u64,
-    /// Time up to which the budget was granted.
+    /// Time up to which the budget has been granted.
     given: Timestamp,
 }
 
-/// Servers and routers, without a rate limit.
+/// Rank of servers and routers, which are queried without a rate limit.
 const UNLIMITED_RANK: usize = 0;
-/// Clients that have retransmitted their SYN or datagram and were not queried yet.
+/// Rank of clients that have retransmitted their SYN or datagram and were not queried yet.
 const AGAIN: usize = 1;
-/// Clients that are wanted for the first time.
+/// Rank of clients that are wanted for the first time.
 const NEW: usize = 2;
-/// Clients that were queried and did not answer.
+/// Rank of clients that were queried and did not answer.
 const IN_VAIN: usize = 3;
 const RANKS: usize = 4;
 
-/// Recent queries for one neighbour.
+/// Recent query for one neighbour.
 #[derive(Debug, Clone, Copy)]
 struct RecentQuery {
-    /// Start of the current wait.
+    /// Time at which the neighbour was last added.
     queued: Timestamp,
     asked: Option<Timestamp>,
-    /// Whether the neighbour waits in the rank of retransmitting clients. It waits there once, so
-    /// that senders with many retransmissions do not take others' places.
+    /// Whether the neighbour waits in the rank of retransmitting clients. It may be added there
+    /// only once, so that a client with many retransmissions does not displace others.
     again: bool,
 }
 
 impl Asking {
-    /// Adds a wanted neighbour.
+    /// Adds a wanted neighbour, unless it was queried or added recently.
     pub fn want(&mut self, wanted: WantedNeighbour, now: Timestamp) {
         if now.since(self.since) >= MEMORY {
             self.before = std::mem::take(&mut self.lately);
@@ -100,7 +100,8 @@ impl Asking {
         waiting.push_back((now, wanted));
     }
 
-    /// Returns the neighbour to query now. Drops neighbours that have waited for too long.
+    /// Returns the neighbour to query now; `None` if no query is due. Drops neighbours that have
+    /// waited for too long.
     pub fn next(&mut self, now: Timestamp) -> Option<WantedNeighbour> {
         let time = now.0.saturating_sub(self.given.0);
         (self.left, self.given) = (self.left.saturating_add(time).min(BURST * STEP), now);
@@ -110,7 +111,7 @@ impl Asking {
             while waiting.front().is_some_and(|(since, _)| is_over(*since)) {
                 waiting.pop_front();
             }
-            // A neighbour may wait twice, after a retransmitted SYN.
+            // A neighbour may wait in two ranks, after a retransmitted SYN.
             let was_asked = |wanted: &WantedNeighbour| {
                 let asked = lately.get(&wanted.key()).and_then(|seen| seen.asked);
                 asked.is_some_and(|asked| !is_over(asked))
@@ -118,7 +119,7 @@ impl Asking {
             while waiting.back().is_some_and(|(_, wanted)| was_asked(wanted)) {
                 waiting.pop_back();
             }
-            // Among clients take the newest, whose packets can wait for longest.
+            // Among clients, prefer the newest, because its packets can still wait the longest.
             let next = match rank {
                 UNLIMITED_RANK => waiting.pop_front(),
                 _ if self.left < STEP => None,
@@ -134,7 +135,7 @@ impl Asking {
         None
     }
 
-    /// Time until the next call of `next`; `None`: no neighbour waits.
+    /// Time until the next call of `next` is useful; `None` if no neighbour waits.
     pub fn pause(&self) -> Option<Duration> {
         let is_idle = self.waiting.iter().all(VecDeque::is_empty);
         (!is_idle).then_some(Duration::from_nanos(STEP))
@@ -164,7 +165,7 @@ mod tests {
         WantedNeighbour { interface: 2, ip: std::net::Ipv4Addr::from(n).into(), is_ours, is_repeated: false }
     }
 
-    /// All neighbours to query at this moment.
+    /// All neighbours to query at this time, in milliseconds.
     fn all(asking: &mut Asking, now: u64) -> Vec<WantedNeighbour> {
         std::iter::from_fn(|| asking.next(Timestamp(now))).collect()
     }
@@ -203,10 +204,10 @@ mod tests {
         assert_eq!(asking.pause(), None);
     }
 
-    /// Simulates an attack: every millisecond a client at one of `addresses` addresses wants to be
-    /// queried, in random order, and a real client retransmits its SYN after one second and after
-    /// three. Returns the time when the real client is queried, in milliseconds after its first
-    /// SYN.
+    /// Simulates an attack: every millisecond, a forged client at one of `addresses` random
+    /// addresses is wanted. A real client sends its SYN at `begins` milliseconds, and retransmits
+    /// it after one and after three seconds. Returns the time from the real client's first SYN to
+    /// its query in milliseconds; `None` if it is not queried.
     fn attacked(addresses: u32, begins: u64, seed: u64) -> Option<u64> {
         let (mut asking, mut random) = (Asking::default(), fastrand::Rng::with_seed(seed));
         let (client, mut forged) = (wanted(u32::MAX, false), Vec::new());
@@ -215,7 +216,7 @@ mod tests {
             let address = random.u32(..addresses);
             forged.push(address);
             asking.want(wanted(address, false), now);
-            // The server retransmits its answers, to all clients.
+            // The server retransmits its answers to all clients.
             if let Some(again) = forged.iter().rev().nth(1_000) {
                 asking.want(wanted(*again, false), now);
             }

@@ -1,4 +1,4 @@
-//! Driver of an interface.
+//! Name of the driver of an interface.
 
 use std::ffi::CString;
 use std::io;
@@ -14,7 +14,7 @@ const GET_FROM_DRIVER: u32 = 0x8946;
 /// `ETHTOOL_GDRVINFO` of include/uapi/linux/ethtool.h.
 const GET_DRIVER_INFO: u32 = 3;
 
-/// `struct ethtool_drvinfo` of the same file.
+/// `struct ethtool_drvinfo` of include/uapi/linux/ethtool.h.
 #[repr(C)]
 struct DriverInfo {
     command: u32,
@@ -22,18 +22,19 @@ struct DriverInfo {
     others: [u8; 160],
 }
 
-/// Name of an interface's driver, in the thread's network namespace; `veth` and `bridge` too.
+/// Name of an interface's driver, in the calling thread's network namespace; `veth` and `bridge`
+/// are drivers, too.
 ///
 /// # Errors
-/// The interface does not exist, or its driver does not report a name.
+/// If the interface does not exist, or its driver does not report a name.
 pub fn driver(interface: &str) -> io::Result<String> {
     let name = CString::new(interface)?;
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut info = DriverInfo { command: GET_DRIVER_INFO, driver: [0; 32], others: [0; 160] };
     #[expect(unsafe_code, reason = "no crate has this request")]
-    // SAFETY: all bytes zero are a valid `ifreq`. The kernel reads its name, which ends with a
-    // zero: at most 15 bytes are copied. It follows the pointer to `info`, which lives through the
-    // call and is as long as what the request writes.
+    // SAFETY: an `ifreq` of zero bytes is valid. The kernel reads its name, which ends with a zero
+    // because at most 15 bytes are copied to it. The kernel writes to `info`, which outlives the
+    // call and is as long as the request's result.
     let result = unsafe {
         let mut request: ifreq = zeroed();
         let room = request.ifr_name.len() - 1;

@@ -1,27 +1,28 @@
-//! BPF filters of tc. They stay attached when the process that made them ends.
+//! BPF filters of tc. They stay attached when the process that attached them ends.
 
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption};
 
 use super::{Error, Netlink};
 
-/// A BPF filter on the ingress of an interface.
+/// BPF filter on the ingress of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BpfFilter {
-    /// Usually the name of its program; empty if the program has none, such as classic BPF.
+    /// Name of the filter, usually its program's name; empty for a filter without a name, such as
+    /// classic BPF.
     pub name: String,
-    /// Handle among the filters of the same priority.
+    /// Handle of the filter, unique among filters of the same priority.
     pub handle: u32,
-    /// Priority; filters with lower values run first.
+    /// Priority of the filter. Filters with lower values run first.
     pub priority: u16,
-    /// Id of its program, which the kernel never reuses.
+    /// Id of the filter's program, which the kernel never reuses.
     program: Option<u32>,
     header: TcHeader,
 }
 
 impl Netlink {
-    /// Lists the BPF filters on the ingress of an interface; empty if the interface cannot have
-    /// filters.
+    /// Lists the BPF filters on the ingress of an interface. The list is empty if the interface
+    /// cannot have filters.
     pub async fn ingress_filters(&self, interface: u32) -> Result<Vec<BpfFilter>, Error> {
         let mut question = TcMessage::with_index(interface as i32);
         question.header.parent = TcHandle { major: 0xffff, minor: TcHandle::MIN_INGRESS };
@@ -40,7 +41,7 @@ impl Netlink {
     }
 }
 
-/// `None` if the filter is of another kind, or the message describes a whole priority.
+/// Parses a filter. `None` if the filter is not BPF, or the message describes a whole priority.
 fn bpf_filter(message: TcMessage) -> Option<BpfFilter> {
     let TcMessage { header, attributes, .. } = message;
     let options = attributes.into_iter().find_map(|attribute| match attribute {
@@ -56,7 +57,7 @@ fn bpf_filter(message: TcMessage) -> Option<BpfFilter> {
             _ => {}
         }
     }
-    // The upper half is the priority; the lower half is the protocol.
+    // The upper half contains the priority, the lower half the protocol.
     let priority = (header.info >> 16) as u16;
     is_bpf.then(|| BpfFilter { name, handle: header.handle.into(), priority, program, header })
 }

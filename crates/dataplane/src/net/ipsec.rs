@@ -1,4 +1,4 @@
-//! IPsec policies as the kernel lists them (`XFRM_MSG_GETPOLICY`).
+//! Parser of IPsec policies in the kernel's format (`XFRM_MSG_GETPOLICY`).
 
 use std::net::IpAddr;
 
@@ -6,8 +6,8 @@ use convey_model::{IpsecEffect, IpsecPolicy, Prefix};
 
 use super::raw_netlink::{attributes, number};
 
-// Offsets in `struct xfrm_userpolicy_info` of include/uapi/linux/xfrm.h, which begins with a
-// `struct xfrm_selector`.
+// Offsets in `struct xfrm_userpolicy_info` of include/uapi/linux/xfrm.h, which begins with `struct
+// xfrm_selector`.
 const DESTINATION: usize = 0;
 const SOURCE: usize = 16;
 const FAMILY: usize = 40;
@@ -26,8 +26,8 @@ const XFRMA_TMPL: u16 = 5;
 const XFRMA_MARK: u16 = 21;
 const XFRMA_IF_ID: u16 = 31;
 
-/// Parses a policy. `None` unless it applies to outgoing packets without a mark, on an interface
-/// that is no xfrm interface.
+/// Parses a policy. Returns `None` for policies that convey ignores: for incoming or forwarded
+/// packets, for packets with a mark, and on an xfrm interface.
 pub(super) fn policy(message: &[u8]) -> Option<IpsecPolicy> {
     let byte = |at: usize| message.get(at).copied();
     if byte(DIRECTION)? != XFRM_POLICY_OUT {

@@ -1,4 +1,4 @@
-//! Queries the kernel's routing decision for one packet.
+//! Queries for the kernel's route of one packet.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -11,19 +11,19 @@ use super::netlink::Netlink;
 use super::requests::Error;
 use super::routes::{address, router};
 
-/// A packet to route, as if a program on this host sent it.
+/// Packet to be routed, as if a program on this host sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// The destination.
+    /// Destination of the packet.
     pub destination: IpAddr,
-    /// Source address, which has to be an address of this host; `None`: the kernel chooses it.
+    /// Source of the packet, an address of this host. `None`: the kernel chooses it.
     pub source: Option<IpAddr>,
-    /// Index of the interface that the packet has to leave by; `None`: any.
+    /// Index of the interface by which the packet must leave. `None`: any interface.
     pub interface: Option<u32>,
 }
 
 impl RouteQuery {
-    /// A packet to this destination, with the source and the interface that the kernel chooses.
+    /// Packet to this destination; the kernel chooses its source and interface.
     pub fn to(destination: IpAddr) -> RouteQuery {
         RouteQuery { destination, source: None, interface: None }
     }
@@ -34,35 +34,35 @@ impl RouteQuery {
 pub struct KernelRoute {
     /// Kind of the route.
     pub kind: KernelRouteKind,
-    /// Index of the interface that the packet leaves by.
+    /// Index of the interface by which the packet leaves.
     pub interface: u32,
-    /// The next router; `None`: the destination is on the link.
+    /// Address of the next router; `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// Source address that the kernel prefers for this destination (`RTA_PREFSRC`). IPv4 returns
-    /// none if the query has a source.
+    /// Source address that the kernel prefers for this destination (`RTA_PREFSRC`). `None` if the
+    /// kernel reports none, as for IPv4 if the query has a source.
     pub source: Option<IpAddr>,
-    /// Whether the route encapsulates the packet (seg6, MPLS and others).
+    /// Whether the route encapsulates the packet (seg6, MPLS, ...).
     pub is_encapsulated: bool,
 }
 
 /// Kinds of routes in the kernel's answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelRouteKind {
-    /// The packet leaves this host.
+    /// The packet leaves this host to one destination.
     Unicast,
-    /// The packet ends at this host.
+    /// The destination of the packet is this host.
     Local,
-    /// Broadcast, multicast or anycast.
+    /// The destination is a broadcast, multicast or anycast address.
     ToMany,
 }
 
 impl Netlink {
-    /// Queries the kernel's route for a packet. `None`: the kernel has no route, or rejects the
-    /// packet (`blackhole`, `unreachable`, `prohibit`; IPv4 also rejects a source that is no
-    /// address of this host).
+    /// Queries the kernel's route for a packet. Returns `None` if the kernel has no route or
+    /// rejects the packet: by `blackhole`, `unreachable` or `prohibit`, or in IPv4 because the
+    /// source is not an address of this host.
     ///
     /// # Errors
-    /// The query cannot be sent, or the kernel has not answered within ten seconds.
+    /// If the query cannot be sent, or the kernel has not answered within ten seconds.
     pub async fn kernel_route(&self, query: RouteQuery) -> Result<Option<KernelRoute>, Error> {
         let question = RouteNetlinkMessage::GetRoute(question(query));
         match self.lists.one("a route", question).await {
@@ -73,13 +73,13 @@ impl Netlink {
         }
     }
 
-    /// Whether the kernel has a routing table of IPv6, even an empty one. With `ipv6.disable=1` the
-    /// kernel has none.
+    /// Whether the kernel has an IPv6 routing table, even an empty one. It has none with
+    /// `ipv6.disable=1`.
     pub(super) async fn has_ipv6_routes(&self) -> Result<bool, Error> {
         self.answers(question(RouteQuery::to(Ipv6Addr::LOCALHOST.into()))).await
     }
 
-    /// Whether the kernel routes packets of this family.
+    /// Whether the kernel can route packets of the query's family.
     async fn answers(&self, question: RouteMessage) -> Result<bool, Error> {
         match self.lists.one("a route", RouteNetlinkMessage::GetRoute(question)).await {
             Err(error) if error.says_unsupported() => Ok(false),
@@ -118,7 +118,7 @@ fn kernel_route(answer: &RouteMessage) -> Option<KernelRoute> {
         RouteType::Unicast => KernelRouteKind::Unicast,
         RouteType::Local => KernelRouteKind::Local,
         RouteType::Broadcast | RouteType::Multicast | RouteType::Anycast => KernelRouteKind::ToMany,
-        // IPv6 returns the route that rejects the packet.
+        // IPv6 returns the route that rejects the packet instead of an error.
         _ => return None,
     };
     let mut route = KernelRoute { kind, interface: 0, gateway: None, source: None, is_encapsulated: false };

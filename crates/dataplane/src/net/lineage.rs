@@ -1,4 +1,4 @@
-//! Lineages: chains of processes that succeed each other in upgrades.
+//! Lineages: a process, its predecessors and its successors in upgrades.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,21 +6,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Lineage of this process.
 pub(super) static THIS: Lineage = Lineage::new();
 
-/// Number that this process shares with its predecessors and successors in upgrades, and with no
-/// other process. The names that they bind carry the number. It is never 0.
+/// Number of this process's lineage, shared with its predecessors and successors in upgrades and
+/// with no other process. The names that these processes bind contain the number. It is never 0.
 pub fn lineage() -> u64 {
     THIS.number()
 }
 
-/// Continues the lineage of this process's predecessor in an upgrade. Versions without lineages
-/// pass 0: then a new lineage begins, and names without a lineage count as the predecessor's until
-/// [`end_inheritance`]. Has no effect once a name is taken.
+/// Continues the lineage of this process's predecessor in an upgrade.
+///
+/// A predecessor of a version without lineages passes 0: then a new lineage begins, and names
+/// without a lineage count as the predecessor's until [`end_inheritance`]. Another number has no
+/// effect if this process has already used its own.
 pub fn inherit_lineage(lineage: u64) {
     THIS.inherit(lineage);
 }
 
-/// Ends the inheritance of names without a lineage: the predecessor has exited, so such names
-/// belong to other processes.
+/// Ends the inheritance of names without a lineage. To be called when the predecessor has exited;
+/// such names then belong to other processes.
 pub fn end_inheritance() {
     THIS.end_inheritance();
 }
@@ -28,7 +30,7 @@ pub fn end_inheritance() {
 #[derive(Debug)]
 pub(super) struct Lineage {
     number: OnceLock<u64>,
-    /// Whether the predecessor has no lineage, and may still hold its names.
+    /// Whether the predecessor has no lineage, and may still hold names.
     follows_none: AtomicBool,
 }
 
@@ -37,7 +39,7 @@ impl Lineage {
         Lineage { number: OnceLock::new(), follows_none: AtomicBool::new(false) }
     }
 
-    /// Number of this lineage, drawn at random unless it is inherited.
+    /// Number of this lineage: the inherited number, or a random one.
     pub(super) fn number(&self) -> u64 {
         *self.number.get_or_init(|| convey_random::secret_u64().max(1))
     }
@@ -54,8 +56,8 @@ impl Lineage {
         self.follows_none.store(false, Ordering::Relaxed);
     }
 
-    /// Whether a process of this lineage has bound a name with `number`; 0 is for names without a
-    /// lineage.
+    /// Whether `number` in a name means that a process of this lineage has bound the name; 0 stands
+    /// for a name without a lineage.
     pub(super) fn has(&self, number: u64) -> bool {
         number == self.number() || number == 0 && self.follows_none.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Queries the link for the owners of addresses: ARP (RFC 826, probes of RFC 5227) and neighbour
-//! discovery (RFC 4861).
+//! Queries on a link for the owners of addresses, by ARP (RFC 826, probes of RFC 5227) and
+//! neighbour discovery (RFC 4861).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,37 +12,37 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use crate::socket;
 
-/// Ethernet addresses that have answered, by the queried IP address.
+/// MAC addresses that have answered, by the queried IP address.
 pub type LinkAnswers = BTreeMap<IpAddr, BTreeSet<[u8; 6]>>;
 
-/// Interval between two reads of answers.
+/// Interval between two attempts to read answers.
 const STEP: Duration = Duration::from_millis(10);
 
-/// Reads of answers after each round of queries.
+/// Number of attempts to read answers after each round of queries.
 const STEPS: u32 = 30;
 
-/// Number of times that each query is sent. A frame may be lost, and some hosts respond to the
-/// first query with one of their own.
+/// Number of times that each query is sent: frames may be lost, and some hosts answer the first
+/// query with a query of their own.
 const ROUNDS: u32 = 3;
 
-/// Read buffer size in bytes, longer than any answer.
+/// Size of the read buffer in bytes, longer than any answer.
 const READ_LEN: usize = 2_048;
 
 /// Query for the owner of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkQuery {
-    /// Address whose owner is wanted.
+    /// Address whose owner is searched.
     pub ip: IpAddr,
-    /// Address of this host that sends the query. Without it ARP sends a probe, which changes no
-    /// other host's table.
+    /// Address of this host that sends the query. Without it, ARP sends a probe, which changes no
+    /// other host's ARP table.
     pub from: Option<IpAddr>,
 }
 
-/// Finds the owners of these addresses on the link of an interface. Takes a second; returns earlier once each query has an answer, unless `all`
-/// answers are wanted.
+/// Finds the owners of these addresses on the link of an interface. Takes about a second. Returns
+/// earlier when each query has an answer, unless `all` answers are wanted.
 ///
 /// # Errors
-/// The interface has no Ethernet address, or this process lacks CAP_NET_RAW.
+/// If the interface has no MAC address, or this process lacks CAP_NET_RAW.
 pub fn who_has(interface: &Interface, queries: &[LinkQuery], all: bool) -> io::Result<LinkAnswers> {
     let mac = interface.mac.ok_or(io::ErrorKind::Unsupported)?;
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))?;
@@ -72,7 +72,7 @@ pub fn who_has(interface: &Interface, queries: &[LinkQuery], all: bool) -> io::R
     Ok(answers)
 }
 
-/// Socket filter: ARP, and neighbour advertisements.
+/// Socket filter that accepts ARP and neighbour advertisements.
 const ANSWERS: [(u16, u8, u8, u32); 9] = [
     (0x28, 0, 0, 12), // the EtherType
     (0x15, 5, 0, ETHERTYPE_ARP as u32),
@@ -91,7 +91,7 @@ const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
-/// Builds a query frame; `None` if the addresses do not fit such a query.
+/// Builds a query frame. `None` if the addresses are of different families, or IPv6 has no `from`.
 fn question(mac: [u8; 6], asked: IpAddr, from: Option<IpAddr>) -> Option<Vec<u8>> {
     match (asked, from) {
         (IpAddr::V4(asked), Some(IpAddr::V4(from))) => Some(arp(mac, asked, from)),
@@ -102,7 +102,7 @@ fn question(mac: [u8; 6], asked: IpAddr, from: Option<IpAddr>) -> Option<Vec<u8>
 }
 
 fn arp(mac: [u8; 6], asked: Ipv4Addr, from: Ipv4Addr) -> Vec<u8> {
-    // Ethernet, IPv4, lengths of their addresses, a request.
+    // Ethernet, IPv4, lengths of their addresses, operation "request".
     let head = [0, 1, 8, 0, 6, 4, 0, 1];
     let parts: [&[u8]; 8] = [
         &[0xff; 6],
@@ -146,7 +146,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Parses an answer: an IP address, and the Ethernet address that claims it.
+/// Parses an answer: an IP address, and the MAC address that claims it. `None` for other frames.
 fn answer(frame: &[u8]) -> Option<(IpAddr, [u8; 6])> {
     let kind = u16::from_be_bytes(frame.get(12..14)?.try_into().ok()?);
     match kind {
@@ -157,7 +157,8 @@ fn answer(frame: &[u8]) -> Option<(IpAddr, [u8; 6])> {
         }
         ETHERTYPE_IPV6 if *frame.get(20)? == ICMPV6 && *frame.get(54)? == ADVERTISEMENT => {
             let ip = <[u8; 16]>::try_from(frame.get(62..78)?).ok()?;
-            // The option with the target's link-layer address may be absent.
+            // The option with the target's link-layer address is optional; otherwise the source MAC
+            // address counts.
             let option = frame.get(78..86).filter(|option| option.starts_with(&[2, 1]));
             let mac = option.map_or(frame.get(6..12), |option| option.get(2..8))?;
             Some((IpAddr::from(ip), mac.try_into().ok()?))
@@ -191,7 +192,7 @@ mod tests {
         let mut frame = solicitation(OURS, asked, from);
         assert_eq!(frame.len(), 86);
         assert_eq!(&frame[..6], [0x33, 0x33, 0xff, 0, 0, 9]);
-        // Over a message with a valid checksum the sum is zero.
+        // The sum over a message with a valid checksum is zero.
         let pseudo = [&frame[22..54], &32_u32.to_be_bytes(), &[0, 0, 0, ICMPV6]].concat();
         assert_eq!(checksum(&[&pseudo, &frame[54..]].concat()), 0);
         assert_eq!(answer(&frame), None);

@@ -1,21 +1,21 @@
-//! Retries of netlink lists that changed while the kernel made them (`NLM_F_DUMP_INTR`): such lists
-//! may miss entries or have duplicates.
+//! Retries of netlink lists that changed while the kernel created them (`NLM_F_DUMP_INTR`): such
+//! lists may miss entries or contain duplicates.
 
 use std::io;
 
-/// Most attempts at a list that changes each time. The kernel makes a list of a few kilobytes at
-/// once, without interruption.
+/// Maximum number of attempts for a list that changes during each attempt. The kernel creates a
+/// list of a few kilobytes without interruption.
 const MAX_ATTEMPTS: u32 = 10;
 
-/// The attempts at one list so far.
+/// Number of attempts for one list so far.
 #[derive(Debug, Default)]
 pub(super) struct ListAttempts(u32);
 
 impl ListAttempts {
-    /// Whether the list of this attempt is complete; otherwise the caller requests it again.
+    /// Whether the list of this attempt is complete. If not, the caller requests the list again.
     ///
     /// # Errors
-    /// It was the last attempt.
+    /// If the list was interrupted in the last permitted attempt.
     pub(super) fn is_last(&mut self, is_interrupted: bool) -> io::Result<bool> {
         self.0 += 1;
         if is_interrupted && self.0 >= MAX_ATTEMPTS {

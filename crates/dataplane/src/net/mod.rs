@@ -1,5 +1,5 @@
-//! Network state of the kernel (over netlink), and the few changes that convey requests; and owned
-//! names of the network namespace.
+//! Network state of the kernel (over netlink), the few changes that convey requests, and names that
+//! a process owns in its network namespace.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub use reserved_ports::{NotReserved, ReservedPorts, SnatPorts};
 pub use unix_sockets::{UnixSocket, named as unix_sockets};
 pub use xdp::XdpProgram;
 
-/// Timeout for an answer of the kernel, or for its next part. The kernel answers at once, unless
-/// interfaces are being changed: it makes one change at a time, and takes seconds for hundreds of
-/// network namespaces. After the timeout an answer counts as lost.
+/// Maximum wait for an answer of the kernel, or for its next part; afterwards the answer counts as
+/// lost. The kernel usually answers immediately. It makes one network change at a time, and takes
+/// seconds for hundreds of network namespaces.
 pub(crate) const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);

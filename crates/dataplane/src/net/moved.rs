@@ -1,43 +1,44 @@
-//! Servers and routers whose Ethernet address has changed, until the kernel has checked the new
-//! address. Pure.
+//! Checks of servers and routers whose MAC address has changed: the old address stays in use until
+//! the kernel has verified the new one. Pure.
 
 use std::collections::HashMap;
 
 use super::table::{self, Certainty, NeighbourChange};
 use convey_model::{Neighbour, NeighbourKey, NetworkTables};
 
-/// Most neighbours that are checked at once. Changes of further neighbours apply unchecked.
+/// Maximum number of simultaneous checks. Changes of further neighbours apply unchecked.
 const MAX_CHECKED: usize = 1_024;
 
-/// Queries on the link about one neighbour within one check.
+/// Maximum number of queries on the link in one check.
 const MAX_QUESTIONS: u8 = 3;
 
-/// Calls of [`MovedNeighbours::age`] after which a check expires.
+/// A check expires at this call of [`MovedNeighbours::age`] after its start.
 const MAX_AGE: u8 = 2;
 
-/// Neighbours under check. Packets go to the former Ethernet address meanwhile.
+/// Neighbours that are being checked. Meanwhile packets go to their old MAC address.
 #[derive(Debug, Default)]
 pub(super) struct MovedNeighbours(HashMap<NeighbourKey, Check>);
 
 #[derive(Debug)]
 struct Check {
     questions: u8,
-    /// Whether the kernel has forgotten the old state: its next answer is one to our query.
+    /// Whether the kernel has discarded its old state, so that its next answer belongs to our
+    /// query.
     has_begun: bool,
     age: u8,
 }
 
-/// Treatment of a change.
+/// Treatment of a neighbour's change.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Follow,
     Keep,
-    /// Keep the former address, and have the kernel query the link.
+    /// Keep the old address, and make the kernel query the link.
     Ask,
 }
 
 impl MovedNeighbours {
-    /// Applies changes to the table. Returns the neighbours for the kernel to query anew.
+    /// Applies changes to the table. Returns the neighbours that the kernel must query again.
     pub(super) fn apply(
         &mut self,
         table: &mut NetworkTables,
@@ -55,9 +56,9 @@ impl MovedNeighbours {
         asked
     }
 
-    /// Restores the former state of neighbours under check in a freshly read table, from the table
-    /// before. `listed` has the neighbours as read. Returns the neighbours for the kernel to query
-    /// anew.
+    /// Applies a newly read table: neighbours that are being checked keep their state from the
+    /// table `before`. `listed` contains the neighbours as read. Returns the neighbours that the
+    /// kernel must query again.
     pub(super) fn apply_list(
         &mut self,
         before: &NetworkTables,
@@ -87,13 +88,13 @@ impl MovedNeighbours {
         asked
     }
 
-    /// Ends the check of a neighbour.
+    /// Ends the check of a neighbour, if there is one.
     pub(super) fn forget(&mut self, key: NeighbourKey) {
         self.0.remove(&key);
     }
 
-    /// Ends checks that take too long. Returns whether any ended: then the table has to be read
-    /// anew.
+    /// Ends checks that take too long. Returns whether any check ended; the caller must then read
+    /// the table again.
     pub(super) fn age(&mut self) -> bool {
         let before = self.0.len();
         self.0.retain(|_, check| {
@@ -160,7 +161,7 @@ mod tests {
             lab
         }
 
-        /// Returns whether the kernel has to query the link.
+        /// Applies a change; returns whether the kernel must query the link.
         fn hears(&mut self, change: NeighbourChange) -> bool {
             self.moved.apply(&mut self.table, vec![change]) == [KEY]
         }

@@ -1,4 +1,4 @@
-//! Requests to the kernel about neighbours: resolve, keep fresh, probe and release.
+//! Requests to the kernel about neighbours: resolve, keep fresh, probe, and release.
 
 use std::net::IpAddr;
 
@@ -15,19 +15,19 @@ use super::requests::Error;
 use super::table::neighbour_address;
 use convey_model::WantedNeighbour;
 
-/// An entry of the kernel's neighbour tables.
+/// Entry of the kernel's neighbour tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelNeighbour {
-    /// Index of the interface that reaches the neighbour.
+    /// Index of the interface by which the neighbour is reached.
     pub interface: u32,
-    /// Its IP address.
+    /// IP address of the neighbour.
     pub ip: IpAddr,
-    /// Whether the Ethernet address was not confirmed for a while, and the kernel does not check
-    /// it.
+    /// Whether the MAC address has not been confirmed for some time, and the kernel is not
+    /// verifying it.
     pub is_stale: bool,
-    /// Whether the entry is static.
+    /// Whether the entry is static (permanent).
     pub is_static: bool,
-    /// Whether a convey process has the kernel keep the entry fresh, this process or another.
+    /// Whether a convey process, this or another one, makes the kernel keep the entry fresh.
     pub is_kept: bool,
 }
 
@@ -54,10 +54,13 @@ pub(super) fn is_managed(message: &NeighbourMessage) -> bool {
 }
 
 impl Netlink {
-    /// Has the kernel resolve a neighbour's Ethernet address. The answer comes as a change. The
-    /// kernel then keeps one of our servers or routers fresh, and the entry is marked: forwarded
-    /// packets do not confirm the neighbour to the kernel (before Linux 5.16 it is only resolved).
-    /// The kernel may forget a client. A static entry stays as it is.
+    /// Makes the kernel resolve a neighbour's MAC address. The answer arrives as a change
+    /// notification.
+    ///
+    /// The entry of a server or router is marked, and the kernel keeps it fresh, because forwarded
+    /// packets do not confirm a neighbour to the kernel. (Before Linux 5.16 the kernel only
+    /// resolves the neighbour.) The kernel may remove a client's entry. A static entry stays
+    /// unchanged.
     pub async fn resolve(&self, wanted: WantedNeighbour) -> Result<(), Error> {
         if self.is_static(wanted.interface, wanted.ip).await? {
             return Ok(());
@@ -68,18 +71,19 @@ impl Netlink {
         }
     }
 
-    /// Lists the entries of both families.
+    /// Lists the IPv4 and IPv6 entries of the neighbour tables.
     pub async fn neighbours(&self) -> Result<Vec<KernelNeighbour>, Error> {
         Ok(self.list_neighbours().await?.iter().filter_map(KernelNeighbour::new).collect())
     }
 
-    /// Has the kernel probe a stale entry, as for a packet of its own: RFC 4861, section 7.3.3.
+    /// Makes the kernel probe a stale entry, as if the host sent a packet (RFC 4861, section
+    /// 7.3.3).
     pub async fn probe(&self, interface: u32, ip: IpAddr) -> Result<(), Error> {
         self.resolve(WantedNeighbour { interface, ip, is_ours: false, is_repeated: false }).await
     }
 
-    /// Stops keeping a neighbour fresh, so that the kernel may forget it. Returns whether the entry
-    /// has changed.
+    /// Stops keeping a neighbour fresh, so that the kernel may remove its entry. Returns whether
+    /// the entry was changed.
     pub async fn release(&self, interface: u32, ip: IpAddr) -> Result<bool, Error> {
         let entry = self.entry(interface, ip).await?;
         if !entry.is_some_and(|entry| KernelNeighbour::new(&entry).is_some_and(|entry| entry.is_kept)) {
@@ -89,7 +93,7 @@ impl Netlink {
         known.header.state = NeighbourState::Stale;
         let order = RouteNetlinkMessage::NewNeighbour(known);
         match self.asks.order("release a neighbour", order, NLM_F_REPLACE).await {
-            // The neighbour's Ethernet address is unknown.
+            // The kernel refuses if the neighbour's MAC address is unknown: delete the entry.
             Err(error) if error.is_refusal() => {
                 let order = RouteNetlinkMessage::DelNeighbour(neighbour(interface, ip));
                 self.asks.order("release a neighbour", order, 0).await?;
@@ -99,8 +103,8 @@ impl Netlink {
         Ok(true)
     }
 
-    /// Has the kernel forget a neighbour's address and query the whole link. A static entry stays
-    /// as it is.
+    /// Makes the kernel discard a neighbour's MAC address and query the whole link. A static entry
+    /// stays unchanged.
     pub(super) async fn ask_anew(&self, interface: u32, ip: IpAddr) -> Result<(), Error> {
         if self.is_static(interface, ip).await? {
             return Ok(());
@@ -127,16 +131,16 @@ impl Netlink {
         match self.asks.one("a neighbour", question).await {
             Ok(Some(RouteNetlinkMessage::NewNeighbour(entry))) => Ok(Some(entry)),
             Ok(_) => Ok(None),
-            // Most likely there is no such entry.
+            // The kernel refuses most likely because there is no such entry.
             Err(error) if error.is_refusal() => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-/// A request to resolve a neighbour's Ethernet address, and to keep it fresh if `managed`. Linux
-/// before 5.16 ignores the extended flag. Without `NTF_USE` it would take the request for an update
-/// to an entry without a state.
+/// Request to resolve a neighbour's MAC address, and to keep it fresh if `managed`. Linux before
+/// 5.16 ignores the extended flag. `NTF_USE` keeps it from taking the request for an entry without
+/// a state.
 fn question(wanted: WantedNeighbour, managed: bool) -> NeighbourMessage {
     let mut message = neighbour(wanted.interface, wanted.ip);
     message.header.flags = NeighbourFlags::Use;
@@ -148,7 +152,7 @@ fn question(wanted: WantedNeighbour, managed: bool) -> NeighbourMessage {
     message
 }
 
-/// A request about a neighbour.
+/// Message about a neighbour, without flags and state.
 fn neighbour(interface: u32, ip: IpAddr) -> NeighbourMessage {
     let (family, ip) = match ip {
         IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),

@@ -1,4 +1,5 @@
-//! Netlink client: reads the kernel's network tables, receives changes, and resolves neighbours.
+//! Netlink client: reads the kernel's network tables, receives change notifications, and resolves
+//! neighbours.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,7 +30,7 @@ use super::table::{self, NeighbourChange};
 use super::{ipsec, routes, rules};
 use convey_model::{Interface, NetworkTables, Route, RoutingRule, RuleAction};
 
-/// Multicast groups of changes that may affect the route of a packet.
+/// Multicast groups whose notifications may change the route of a packet.
 const GROUPS: [MulticastGroup; 9] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv6Ifinfo,
@@ -42,25 +43,26 @@ const GROUPS: [MulticastGroup; 9] = [
     MulticastGroup::Neigh,
 ];
 
-/// Receive buffer for notifications in bytes: some thousand neighbours' at once. Further
-/// notifications are lost, and everything has to be read anew, which takes seconds with a million
-/// routes.
+/// Receive buffer for notifications in bytes, enough for some thousand neighbours that change at
+/// the same time. If more notifications arrive, some are lost, and all tables are read again, which
+/// takes seconds with a million routes.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Pause before a new subscription to notifications, which arrive at a high rate when some are
-/// lost.
+/// Pause before a new subscription after notifications were lost, because they then arrive at a
+/// high rate.
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Pause before a retry of a failed subscription.
+/// Pause before another attempt after a failed subscription.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Netlink connections, in the network namespace of the thread that opened them. Create and use it
-/// within a tokio runtime, all threads of which are in that namespace. Closed when dropped.
+/// Netlink connections, in the network namespace of the thread that opened them. They must be
+/// created and used within a tokio runtime whose threads are all in that namespace. Dropping them
+/// closes them.
 #[derive(Debug)]
 pub struct Netlink {
-    /// For lists and one-off requests. Lists may be long.
+    /// Connection for lists, which may be long, and for other requests.
     pub(super) lists: Requests,
-    /// For neighbour queries.
+    /// Connection for requests about neighbours, so that these do not wait for lists.
     pub(super) asks: Requests,
     moved: Mutex<MovedNeighbours>,
     notifications: Arc<Notifications>,
@@ -79,19 +81,20 @@ impl Netlink {
         Ok(Netlink { lists, asks, moved: Mutex::default(), notifications, _tasks: tasks })
     }
 
-    /// Waits for a change since the last call; many changes are merged into one. Most are only a
-    /// neighbour's timer.
+    /// Waits for a change notification since the last call. Several changes are merged into one
+    /// wakeup. Most notifications only report a timer of a neighbour.
     pub async fn changed(&self) {
         self.notifications.told().await;
     }
 
-    /// Updates a table, and returns whether routes of packets have changed. Neighbours are updated
-    /// by their notifications; everything else is read anew, as are neighbours if notifications
-    /// were lost. On error the table is unchanged, and the next call tries again.
+    /// Updates a table; returns whether it has changed.
     ///
-    /// If the Ethernet address of one of our servers or routers has changed, packets go to the
-    /// former address until the kernel has queried the link: any host there can send such an
-    /// answer.
+    /// Changes of neighbours are taken from notifications. After any other notification, or if
+    /// notifications were lost, all tables are read again. On error the table stays unchanged, and
+    /// the next call tries again.
+    ///
+    /// If the MAC address of a server or router has changed, packets go to the old address until
+    /// the kernel has queried the link, because any host on the link can forge such a change.
     pub async fn update(&self, table: &mut NetworkTables) -> Result<bool, Error> {
         let before = table.clone();
         let unchecked = match self.notifications.take() {
@@ -118,9 +121,9 @@ impl Netlink {
         change(&mut self.moved.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Updates state that the kernel sends no notifications for (`net.ipv6.conf.X.mtu`, `tc
-    /// qdisc`), and returns whether any of it has changed. On error the table is unchanged. Checks
-    /// of moved neighbours end at the second call.
+    /// Updates state for which the kernel sends no notifications (`net.ipv6.conf.X.mtu`, `tc
+    /// qdisc`); returns whether any of it has changed. On error the table stays unchanged. A check
+    /// of a moved neighbour expires at the second call.
     pub async fn look_at_links(&self, table: &mut NetworkTables) -> Result<bool, Error> {
         if self.moved(MovedNeighbours::age) {
             self.notifications.anything();
@@ -128,12 +131,12 @@ impl Netlink {
         Ok(table::look_at(table, &self.links().await?))
     }
 
-    /// Reads the interfaces, without their addresses.
+    /// Lists the interfaces, without addresses.
     pub async fn interfaces(&self) -> Result<Vec<Interface>, Error> {
         Ok(table::new(self.links().await?, Vec::new(), Vec::new(), Vec::new()).interfaces)
     }
 
-    /// Reads the tables, of both families.
+    /// Reads the tables of IPv4 and IPv6.
     pub async fn table(&self) -> Result<NetworkTables, Error> {
         Ok(self.read().await?.0)
     }
@@ -156,7 +159,7 @@ impl Netlink {
         let rules = self.rules().await?;
         let tables = tables(&rules);
         let mut families = vec![RouteMessageBuilder::<Ipv4Addr>::new().build()];
-        // Without IPv6 the kernel would answer with the IPv4 routes again.
+        // If the kernel has no IPv6, it would answer with the IPv4 routes.
         if self.has_ipv6_routes().await? {
             families.push(RouteMessageBuilder::<Ipv6Addr>::new().build());
         }
@@ -183,8 +186,8 @@ impl Netlink {
         list.await
     }
 
-    /// Reads the policy rules of both families, by priority; a kernel without policy rules has
-    /// none.
+    /// Reads the policy rules of IPv4 and IPv6 in the order of their priorities. A kernel without
+    /// support for policy rules has none.
     async fn rules(&self) -> Result<Vec<RoutingRule>, Error> {
         let mut rules = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -214,7 +217,7 @@ impl Netlink {
     }
 }
 
-/// Routing tables that a lookup may use.
+/// Numbers of the routing tables that a lookup may use.
 fn tables(rules: &[RoutingRule]) -> BTreeSet<u32> {
     let named = rules.iter().filter_map(|rule| match rule.action {
         RuleAction::Table(table) => Some(table),
@@ -223,7 +226,7 @@ fn tables(rules: &[RoutingRule]) -> BTreeSet<u32> {
     named.chain([Route::LOCAL, Route::MAIN, Route::DEFAULT]).collect()
 }
 
-/// Socket that receives notifications of changes.
+/// Netlink socket that receives change notifications.
 struct Subscription {
     messages: BoxStream<'static, NetlinkMessage<RouteNetlinkMessage>>,
     _connection: JoinSet<()>,
@@ -233,8 +236,7 @@ impl Subscription {
     fn open() -> io::Result<Subscription> {
         let (mut connection, _, messages) = rtnetlink::new_multicast_connection(&GROUPS)?;
         let socket = connection.socket_mut().socket_ref();
-        // Without privileges in the first user namespace the size is limited by
-        // `net.core.rmem_max`.
+        // Without privileges in the initial user namespace, `net.core.rmem_max` limits the size.
         set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER)
             .or_else(|_| set_socket_recv_buffer_size(socket, RECEIVE_BUFFER))?;
         let mut tasks = JoinSet::new();
@@ -243,8 +245,8 @@ impl Subscription {
     }
 }
 
-/// Receives notifications as long as a receiver waits for them. After a loss, a new socket replaces
-/// the old one, and everything is read anew.
+/// Receives notifications until the last receiver is gone. After a loss, opens a new socket and
+/// marks everything as changed.
 async fn listen(mut subscription: Subscription, notifications: Arc<Notifications>) {
     loop {
         while let Some(message) = subscription.messages.next().await {

@@ -1,5 +1,5 @@
-//! Nexthop objects (`ip nexthop`). With `net.ipv4.nexthop_compat_mode=0` routes refer to them and
-//! have no hops of their own.
+//! Nexthop objects (`ip nexthop`). With `net.ipv4.nexthop_compat_mode=0`, routes contain only the
+//! number of an object instead of hops.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,25 +19,26 @@ const NHA_ENCAP_TYPE: u16 = 7;
 const GROUP_ENTRY: usize = 8;
 const RTNH_F_DEAD: u32 = 1;
 
-/// Nexthop objects by their number.
+/// Nexthop objects by their id.
 #[derive(Debug, Default)]
 pub(super) struct Nexthops(HashMap<u32, Nexthop>);
 
 #[derive(Debug, PartialEq, Eq)]
 enum Nexthop {
     Way(RouteHop),
-    /// Drops packets.
+    /// Blackhole: drops packets.
     Blackhole,
     Group(Vec<u32>),
 }
 
 impl Nexthops {
-    /// Parses the bodies of the kernel's messages.
+    /// Parses nexthop objects from the bodies of the kernel's messages.
     pub(super) fn new(messages: &[Vec<u8>]) -> Nexthops {
         Nexthops(messages.iter().filter_map(|message| nexthop(message)).collect())
     }
 
-    /// Hops of an object; empty if it drops packets. `None`: no hop is usable.
+    /// Hops of the object with this id; empty if it drops packets. `None` if the object is unknown
+    /// or has no usable hop.
     pub(super) fn ways(&self, id: u32) -> Option<Vec<RouteHop>> {
         match self.0.get(&id)? {
             Nexthop::Way(hop) => Some(vec![*hop]),
@@ -48,7 +49,7 @@ impl Nexthops {
                     Nexthop::Blackhole | Nexthop::Group(_) => None,
                 };
                 let ways: Vec<RouteHop> = members.iter().filter_map(way).collect();
-                // A group with a blackhole has no other member.
+                // A group with a blackhole has only this member.
                 let drops = members.iter().any(|id| self.0.get(id) == Some(&Nexthop::Blackhole));
                 (!ways.is_empty() || drops).then_some(ways)
             }
@@ -91,8 +92,8 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    /// Objects as Linux 6.18 lists them: 7 via 10.1.0.9 dev 3, 8 via 10.2.0.9 dev 5, 9 a group of
-    /// both, 10 a blackhole.
+    /// Objects as listed by Linux 6.18: 7 via 10.1.0.9 on interface 3, 8 via 10.2.0.9 on interface
+    /// 5, 9 a group of both, 10 a blackhole.
     const LISTED: [&str; 4] = [
         "02fd00000000000008000100070000000800050003000000080006000a010009",
         "02fd00000000000008000100080000000800050005000000080006000a020009",

@@ -1,4 +1,4 @@
-//! Notifications of the kernel (rtnetlink), until they are taken.
+//! Change notifications of the kernel (rtnetlink) that have not been processed yet.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,10 +8,11 @@ use tokio::sync::Notify;
 
 use super::table::NeighbourChange;
 
-/// Most notifications about neighbours to keep. Beyond, reading the whole table is cheaper.
+/// Maximum number of stored neighbour notifications. Beyond this, reading the whole table is
+/// cheaper.
 const MAX_EVENTS: usize = 4_096;
 
-/// The notifications since they were last taken.
+/// Notifications since the last call of `take`.
 #[derive(Debug, Default)]
 pub(super) struct Notifications {
     told: Notify,
@@ -21,7 +22,7 @@ pub(super) struct Notifications {
 /// Changes since the notifications were last taken.
 #[derive(Debug)]
 pub(super) enum Pending {
-    /// Changes of these neighbours, in order.
+    /// Only these neighbours have changed; the changes are in order.
     Neighbours(Vec<NeighbourChange>),
     /// Anything may have changed.
     Any,
@@ -34,7 +35,7 @@ impl Default for Pending {
 }
 
 impl Notifications {
-    /// Adds a message. A message about lost notifications marks everything as changed.
+    /// Adds a notification. A message about lost notifications marks everything as changed.
     pub(super) fn hear(&self, message: &NetlinkMessage<RouteNetlinkMessage>) {
         let neighbour = match &message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => {
@@ -45,7 +46,8 @@ impl Notifications {
             }
             _ => return self.anything(),
         };
-        // `None`, for example, for a bridge's entry: a bridge reports every host behind it.
+        // `None` for a bridge's forwarding entry, for example: a bridge reports every host behind
+        // it.
         let Some(neighbour) = neighbour else { return };
         let mut pending = self.pending();
         match &mut *pending {
@@ -61,7 +63,7 @@ impl Notifications {
         self.told.notify_one();
     }
 
-    /// Waits for a notification since the last call.
+    /// Waits until a notification has arrived since the last call.
     pub(super) async fn told(&self) {
         self.told.notified().await;
     }

@@ -1,4 +1,4 @@
-//! Names that only one process of a network namespace may own.
+//! Names that only one process in a network namespace may own.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
@@ -13,26 +13,27 @@ use super::lineage::{Lineage, THIS};
 use super::packet_sockets::capturing;
 use super::unix_sockets::{UnixSocket, named};
 
-/// A name that this process owns in its network namespace, until dropped or until the process ends,
-/// however it ends. The name is that of an abstract Unix socket (unix(7)), followed by a number
-/// that is unique.
+/// Name that this process owns in its network namespace. The process owns it until this value is
+/// dropped or the process ends, however it ends.
 ///
-/// Any process may bind such a name, so processes do not compete for a single one: each process
-/// binds its own, and then looks for others. Names count if they belong to root, to this process's
-/// user, or to a user who captures packets, which requires privileges.
+/// The name is bound as an abstract Unix socket (unix(7)): the name and a unique number. Any
+/// process can bind any name, so a process does not compete for one socket name: it binds a name
+/// with its own number, and then searches for other sockets with the same name. A name counts only
+/// if its socket belongs to root, to this process's user, or to a user who captures packets, which
+/// requires privileges.
 #[derive(Debug)]
 pub struct OwnedName {
     _socket: UnixDatagram,
 }
 
-/// Failure to own a name.
+/// Failure to take ownership of names.
 #[derive(Debug)]
 pub struct NotOwned {
-    /// Index of the name in the request.
+    /// Index of the refused name in the request.
     pub which: usize,
-    /// The error; `AddrInUse` if another process owns the name.
+    /// Error of the attempt; `AddrInUse` if another process owns the name.
     pub error: io::Error,
-    /// Inode of the owner's socket, where the kernel lists sockets.
+    /// Inode of the owner's socket; `None` if the kernel does not list sockets.
     pub holder: Option<u64>,
 }
 
@@ -41,19 +42,19 @@ impl OwnedName {
     ///
     /// # Errors
     /// `AddrInUse` if a process of root, of this user or of a user who captures packets owns the
-    /// name, even if it began to at the same moment.
+    /// name, or takes it at the same time.
     pub fn take(name: impl Display) -> io::Result<OwnedName> {
         let mut owned = OwnedName::take_all(&[name]).map_err(|refused| refused.error)?;
         owned.pop().ok_or_else(|| unreachable!("one was taken"))
     }
 
-    /// Takes ownership of all names. On error none of them stays owned.
+    /// Takes ownership of all these names. On error, none of them stays owned.
     pub fn take_all(names: &[impl Display]) -> Result<Vec<OwnedName>, NotOwned> {
         OwnedName::take_all_but(names, None, named)
     }
 
-    /// Takes ownership of all names, also of names that processes of the same [`lineage`] own. On
-    /// error none of them stays owned.
+    /// Takes ownership of all these names, even if processes of the same [`lineage`] own some of
+    /// them. On error, none of them stays owned.
     ///
     /// [`lineage`]: super::lineage::lineage
     pub fn take_all_in_lineage(names: &[impl Display]) -> Result<Vec<OwnedName>, NotOwned> {
@@ -61,7 +62,7 @@ impl OwnedName {
     }
 
     /// Takes ownership of all names, unless a process outside of the lineage `but` owns one of
-    /// them. `list` returns the sockets whose name begins with a prefix.
+    /// them. `list` returns the sockets whose names begin with a prefix.
     fn take_all_but(
         names: &[impl Display],
         but: Option<&Lineage>,
@@ -76,13 +77,15 @@ impl OwnedName {
         for (which, name) in names.iter().enumerate() {
             owned.push(OwnedName::numbered(name).map_err(refused(which))?);
         }
-        // If sockets cannot be listed, the first process binds the plain name, also in an upgrade.
+        // If sockets cannot be listed, bind the plain names, which only one process can have, also
+        // in an upgrade.
         let Ok(others) = list(b"\0convey ") else { return alone(&names) };
-        // There may be tens of thousands: one for each port of a range.
+        // There may be tens of thousands of sockets, one for each port of a range.
         let ours: HashSet<&[u8]> = owned.iter().map(|(_, full)| full.as_bytes()).collect();
         let wanted: HashMap<&[u8], usize> =
             names.iter().enumerate().map(|(which, name)| (name.as_bytes(), which)).collect();
-        // Read the users after our own names are bound: a process that starts later sees our names.
+        // Our names must be bound before the users are read: a process that starts later finds our
+        // names.
         let capturing = capturing().unwrap_or_default();
         let mut strangers = Strangers::default();
         for socket in others.iter().filter(|socket| !ours.contains(&socket.name[1..])) {
@@ -101,9 +104,10 @@ impl OwnedName {
         Ok(owned.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Finds an owner of the name that is neither root nor this process's user; convey respects
-    /// such an owner only where nothing is lost by that. `None` if there is none, or the kernel
-    /// does not report users.
+    /// Finds an owner of the name who is neither root nor this process's user, and returns the
+    /// user's number. `None` if there is no such owner, or the kernel does not report users.
+    ///
+    /// Such an owner may be an impostor, so callers respect it only if that has no disadvantage.
     pub fn strangers(name: impl Display) -> Option<u32> {
         let name = format!("convey {name}");
         let sockets = named(b"\0convey ").ok()?;
@@ -112,15 +116,15 @@ impl OwnedName {
         users.find(|uid| is_stranger(*uid))
     }
 
-    /// Takes a name that any number of processes may have.
+    /// Binds a name that several processes may share.
     ///
     /// # Errors
-    /// The kernel refuses the name.
+    /// If the kernel refuses the name.
     pub fn shared(name: impl Display) -> io::Result<OwnedName> {
         OwnedName::numbered(&format!("convey {name}")).map(|(name, _)| name)
     }
 
-    /// Binds a unique name for `name`, and returns the full name.
+    /// Binds `name` with a unique number; returns the full name, too.
     fn numbered(name: &str) -> io::Result<(OwnedName, String)> {
         let full = format!("{name} #{:016x}{:016x}", THIS.number(), convey_random::secret_u64());
         Ok((OwnedName::bound(&full)?, full))
@@ -131,17 +135,18 @@ impl OwnedName {
     }
 }
 
-/// Names that the processes of this network namespace own, of all users. Any process may bind a
-/// name, so an entry does not keep others from owning the name. But convey may act on an entry, and
-/// never takes its resource away from the owner.
+/// Names that the processes of all users own in this network namespace.
+///
+/// Any process can bind a name. So an entry does not prevent others from owning the name, but it
+/// may protect its owner's resources: convey does not remove these.
 #[derive(Debug, Default)]
 pub struct OwnedNames(HashMap<Vec<u8>, Vec<u64>>);
 
 impl OwnedNames {
-    /// Reads all owned names, including those of this process.
+    /// Reads all owned names, including the names of this process.
     ///
     /// # Errors
-    /// The kernel does not list sockets.
+    /// If the kernel does not list sockets.
     pub fn read() -> io::Result<OwnedNames> {
         let sockets = named(b"\0convey ")?;
         let mut names: HashMap<Vec<u8>, Vec<u64>> = HashMap::new();
@@ -151,12 +156,12 @@ impl OwnedNames {
         Ok(OwnedNames(names))
     }
 
-    /// Inodes of all sockets with an owned name.
+    /// Inodes of all sockets that hold an owned name.
     pub fn inodes(&self) -> Vec<u64> {
         self.0.values().flatten().copied().collect()
     }
 
-    /// Inodes of the sockets with this name.
+    /// Inodes of the sockets that hold this name.
     pub fn inodes_of(&self, name: &str) -> &[u64] {
         self.0.get(format!("convey {name}").as_bytes()).map_or(&[], |inodes| inodes)
     }
@@ -167,7 +172,7 @@ impl OwnedNames {
     }
 }
 
-/// Binds the plain names.
+/// Binds the names without a number, which only one process can bind.
 fn alone(names: &[String]) -> Result<Vec<OwnedName>, NotOwned> {
     let take = |(which, name): (usize, &String)| {
         OwnedName::bound(name).map_err(|error| match error.kind() {
@@ -178,20 +183,20 @@ fn alone(names: &[String]) -> Result<Vec<OwnedName>, NotOwned> {
     names.iter().enumerate().map(take).collect()
 }
 
-/// Name of a socket without its number.
+/// Socket name without its number.
 fn without_number(socket: &[u8]) -> &[u8] {
     let number = socket.windows(2).position(|two| two == b" #");
     &socket[..number.unwrap_or(socket.len())]
 }
 
-/// Lineage of the process that bound a name; 0 for names of versions without lineages.
+/// Lineage of the process that bound a name; 0 if its version has no lineages.
 fn lineage_of(socket: &[u8]) -> u64 {
     let number = socket.get(without_number(socket).len() + 2..).unwrap_or_default();
     let lineage = number.get(..16).filter(|_| number.len() == 32);
     lineage.and_then(|hex| u64::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()).unwrap_or(0)
 }
 
-/// Whether the socket's name is `name`, with a number or, in versions without numbers, without.
+/// Whether the socket's name is `name`, with a number, or without one as in older versions.
 fn is_of(socket: &[u8], name: &str) -> bool {
     let rest = socket.strip_prefix(name.as_bytes());
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b" #"))
@@ -208,7 +213,7 @@ fn taken() -> io::Error {
 /// Error text for a name that another process owns.
 pub const TAKEN: &str = "another process on this host does already";
 
-/// Users whose names do not count. Any of them could bind names, and keep convey from starting.
+/// Users whose names do not count, because any user could bind names to keep convey from starting.
 #[derive(Default)]
 struct Strangers(Option<(u32, String, usize)>);
 

@@ -1,19 +1,19 @@
-//! Users that capture packets in this network namespace: packet(7) sockets, as the kernel lists
-//! them.
+//! Users that capture packets in this network namespace, from the kernel's list of packet(7)
+//! sockets.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 
-/// List of packet sockets in the thread's network namespace.
+/// The kernel's list of packet sockets in the calling thread's network namespace.
 const LIST: &str = "/proc/thread-self/net/packet";
 
-/// `ETH_P_ALL`, as written in the list.
+/// `ETH_P_ALL` in the format of the list.
 const ALL_PROTOCOLS: &str = "0003";
 
-/// Users with a socket that receives packets of every protocol, as numbered in our user namespace.
-/// A user needs CAP_NET_RAW in this network namespace to open one. Programs that have the
-/// capability for all users (`ping`, `arping`) open sockets for one protocol.
+/// Users with a socket that receives packets of every protocol, numbered as in our user namespace.
+/// Such a socket requires CAP_NET_RAW in this network namespace. Programs that any user may run
+/// with this capability (`ping`, `arping`) open sockets only for one protocol.
 pub(super) fn capturing() -> io::Result<BTreeSet<u32>> {
     Ok(users(&fs::read_to_string(LIST)?))
 }

@@ -1,17 +1,18 @@
-//! Decides whether frames may skip an interface and go straight to its other end.
+//! Check whether frames may skip a veth interface and go directly to its peer.
 
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 
-/// Queueing discipline without a queue, the default of a veth.
+/// Name of the queueing discipline without a queue, the default of a veth.
 const NO_QUEUE: &str = "noqueue";
 
-/// Maximum MTU of a veth (`ETH_MAX_MTU`); the kernel lowers it if the other end has an XDP program.
+/// Maximum MTU of a veth (`ETH_MAX_MTU`). The kernel lowers it if the peer has an XDP program.
 const MAX_VETH_MTU: u32 = 65_535;
 
-/// Whether the interface is one end of a veth, and nothing acts on a frame between this end and the
-/// other. That requires that the other end is in another network namespace (in ours the kernel
-/// would drop the frame), that no traffic shaping applies here, and that the other end has no XDP
-/// program.
+/// Whether frames may be redirected to the peer of an interface: the interface is a veth, and
+/// nothing acts on frames between its two ends.
+///
+/// The peer must be in another network namespace, because in ours the kernel would drop the frames.
+/// The interface must have no traffic shaping, and the peer no XDP program.
 pub(super) fn redirect_peer(message: &LinkMessage) -> bool {
     let (mut is_veth, mut is_apart, mut is_unshaped, mut is_without_xdp) = (false, false, false, false);
     for attribute in &message.attributes {

@@ -6,11 +6,12 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// A set of ports in the kernel's notation: `1024-2048,8080`. Sorted, disjoint, not adjacent.
+/// Set of ports in the kernel's notation, such as `1024-2048,8080`. The ranges are sorted and do
+/// not touch each other.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PortRanges(Vec<RangeInclusive<u16>>);
 
-/// Parse error of a list of ports.
+/// Error for text that is not a list of ports.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{0}` is not a port or a range of ports")]
 pub struct NotPorts(String);
@@ -22,12 +23,12 @@ impl From<RangeInclusive<u16>> for PortRanges {
 }
 
 impl PortRanges {
-    /// Number of ports.
+    /// Number of ports in the set.
     pub fn count(&self) -> u32 {
         self.0.iter().map(|range| range.clone().len() as u32).sum()
     }
 
-    /// The ranges in ascending order.
+    /// Ranges of the set in ascending order.
     pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u16>> {
         self.0.iter().cloned()
     }
@@ -49,7 +50,7 @@ impl PortRanges {
         PortRanges(merged)
     }
 
-    /// Ports that are not in `other`.
+    /// Ports of this set that are not in `other`.
     #[must_use]
     pub fn without(&self, other: &PortRanges) -> PortRanges {
         let mut left = self.with(&PortRanges::default()).0;
@@ -71,7 +72,7 @@ impl PortRanges {
     }
 }
 
-/// Parts of a range outside of a hole.
+/// Parts of a range that are outside of `hole`.
 fn cut(range: RangeInclusive<u16>, hole: &RangeInclusive<u16>) -> impl Iterator<Item = RangeInclusive<u16>> {
     let below = hole.start().checked_sub(1).map(|end| *range.start()..=end.min(*range.end()));
     let above = hole.end().checked_add(1).map(|start| start.max(*range.start())..=*range.end());

@@ -1,5 +1,5 @@
-//! Netlink messages that none of our crates parses: lists of nexthop objects, of IPsec policies and
-//! of Unix sockets, and notifications of changes.
+//! Netlink messages that no crate of ours parses: lists of nexthop objects, IPsec policies and Unix
+//! sockets, and notifications of changes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -33,16 +33,16 @@ const RTNLGRP_IPV6_NETCONF: u32 = 25;
 const RTNLGRP_NEXTHOP: u32 = 32;
 const XFRMNLGRP_POLICY: u32 = 4;
 
-/// Pause before a failed socket is opened again.
+/// Pause before a socket is opened again after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Subscriptions: changes of interface settings and nexthop objects, and of IPsec policies.
+/// Subscriptions: changes of interface settings and nexthop objects, and changes of IPsec policies.
 const SUBSCRIPTIONS: [(isize, &[u32]); 2] = [
     (NETLINK_ROUTE, &[RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_NETCONF, RTNLGRP_NEXTHOP]),
     (NETLINK_XFRM, &[XFRMNLGRP_POLICY]),
 ];
 
-/// Lists that the kernel returns on request.
+/// Lists that the kernel returns as raw messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RawList {
     /// `RTM_GETNEXTHOP`: nexthop objects.
@@ -52,14 +52,14 @@ pub(super) enum RawList {
 }
 
 impl RawList {
-    /// Reads the bodies of the kernel's messages; empty if the kernel has no such list, or this
-    /// process may not read it.
+    /// Reads the list; returns the bodies of the kernel's messages. The list is empty if the kernel
+    /// does not support it, or this process may not read it.
     ///
     /// # Errors
-    /// The request cannot be sent, or the kernel has not answered within ten seconds.
+    /// If the request cannot be sent, or the kernel has not answered within ten seconds.
     pub(super) fn read(self) -> io::Result<Vec<Vec<u8>>> {
         let (protocol, kind, len) = match self {
-            // The main policies, and the default ones.
+            // Policies of the main list, and default policies.
             RawList::Nexthops => (None, 106, 8),
             RawList::IpsecPolicies => (Some(netlink::XFRM), 0x15, 64),
         };
@@ -70,12 +70,12 @@ impl RawList {
     }
 }
 
-/// Requests a list from the kernel by a message of this kind. Returns the items that `pick` finds
-/// in the bodies of the answer.
+/// Requests a list from the kernel by a message of type `kind`. Returns the items that `pick`
+/// extracts from the bodies of the answer.
 ///
 /// # Errors
-/// The request cannot be sent, or the kernel refuses or has not answered within ten seconds; or the
-/// list changes during each attempt.
+/// If the request cannot be sent, the kernel refuses it or does not answer within ten seconds, or
+/// the list changes during each attempt.
 pub(super) fn dump<T>(
     protocol: Option<Protocol>,
     kind: u16,
@@ -87,7 +87,8 @@ pub(super) fn dump<T>(
     dump_by(&socket, &question(kind, body), pick)
 }
 
-/// Requests a list on this socket, again if the list has changed while the kernel made it.
+/// Requests a list on this socket. Repeats the request if the list changed while the kernel created
+/// it.
 fn dump_by<T>(
     socket: &OwnedFd,
     question: &[u8],
@@ -104,8 +105,8 @@ fn dump_by<T>(
     }
 }
 
-/// Passes each body of an answer to `each`. Returns whether a change of the list interrupted the
-/// answer.
+/// Passes each body of an answer to `each`. Returns whether the answer is incomplete because the
+/// list changed meanwhile.
 fn read_answer(socket: &OwnedFd, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
     let (mut answer, mut is_interrupted) = (vec![0u8; 64 << 10], false);
     loop {
@@ -125,7 +126,8 @@ fn read_answer(socket: &OwnedFd, mut each: impl FnMut(&[u8])) -> io::Result<bool
     }
 }
 
-/// Whether the kernel has no such list, or this process may not read it.
+/// Whether the error means that the kernel does not support the list, or this process may not read
+/// it.
 fn is_without(error: &io::Error) -> bool {
     let codes = [
         libc::EPROTONOSUPPORT,
@@ -141,7 +143,7 @@ fn is_without(error: &io::Error) -> bool {
 fn question(kind: u16, body: &[u8]) -> Vec<u8> {
     let len = (HEADER + body.len()) as u32;
     let head = [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes()];
-    // Sequence number and port id follow.
+    // The sequence number and the port id follow, both 0.
     [head.concat(), vec![0; 8], body.to_vec()].concat()
 }
 
@@ -152,7 +154,7 @@ struct RawMessage<'a> {
     body: &'a [u8],
 }
 
-/// Takes the next message off the buffer.
+/// Takes the next message from the buffer; `None` if it contains no complete message.
 fn message<'a>(bytes: &mut &'a [u8]) -> Option<RawMessage<'a>> {
     let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -162,7 +164,7 @@ fn message<'a>(bytes: &mut &'a [u8]) -> Option<RawMessage<'a>> {
     Some(RawMessage { kind, flags, body })
 }
 
-/// Iterates over the attributes of a message, with their types.
+/// Iterates over the attributes of a message: type and value.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
@@ -173,12 +175,12 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// Reads a 32-bit number at an offset of a message.
+/// Reads a 32-bit number at an offset; `None` if the message is too short.
 pub(super) fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Subscribes to these notifications; each one marks everything as changed.
+/// Subscribes to `SUBSCRIPTIONS`. Each notification marks everything as changed.
 pub(super) fn listen(tasks: &mut JoinSet<()>, notifications: &Arc<Notifications>) {
     for (protocol, groups) in SUBSCRIPTIONS {
         let subscribed = subscribe(protocol, groups);
@@ -186,7 +188,7 @@ pub(super) fn listen(tasks: &mut JoinSet<()>, notifications: &Arc<Notifications>
     }
 }
 
-/// Receives notifications; returns if the kernel has none of these, or none for this process.
+/// Receives notifications. Returns if the kernel does not support them, or not for this process.
 async fn listen_to(
     mut subscribed: io::Result<TokioSocket>,
     (protocol, groups): (isize, &'static [u32]),
@@ -197,7 +199,7 @@ async fn listen_to(
             Ok(socket) => loop {
                 let received = socket.recv_from_full().await;
                 notifications.anything();
-                // After a loss (`ENOBUFS`) the socket still receives later messages.
+                // After a loss (`ENOBUFS`) the socket continues to receive messages.
                 if received.is_err_and(|error| error.raw_os_error() != Some(libc::ENOBUFS)) {
                     break;
                 }
@@ -207,7 +209,7 @@ async fn listen_to(
         }
         tokio::time::sleep(RETRY).await;
         subscribed = subscribe(protocol, groups);
-        // Notifications may have been missed meanwhile.
+        // Notifications may have been missed while there was no socket.
         notifications.anything();
     }
 }
@@ -217,7 +219,7 @@ fn subscribe(protocol: isize, groups: &[u32]) -> io::Result<TokioSocket> {
     socket.socket_mut().bind(&SocketAddr::new(0, 0))?;
     for group in groups {
         match socket.socket_mut().add_membership(*group) {
-            // For example, a kernel without nexthop objects.
+            // For example, the kernel does not support nexthop objects.
             Err(error) if is_without(&error) && groups.len() > 1 => {}
             joined => joined?,
         }
