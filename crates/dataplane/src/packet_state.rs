@@ -1,4 +1,4 @@
-//! View of the workers: a snapshot, and the forwarding plan built from it.
+//! State that the workers read: a snapshot, and the forwarding plan built from it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,8 +11,8 @@ use convey_forward::plan::{
 use convey_model::Mode;
 use convey_snapshot::{self as snapshot, Snapshot};
 
-/// A snapshot in the form that workers use. The publisher of the snapshot creates it once for all
-/// workers.
+/// Snapshot and forwarding plan for the workers. The publisher of the snapshot creates this value
+/// once for all workers.
 #[derive(Debug)]
 pub struct PacketState {
     /// Counters and settings.
@@ -22,19 +22,19 @@ pub struct PacketState {
 }
 
 impl PacketState {
-    /// Creates the view of a first snapshot.
+    /// Creates the state of a first snapshot.
     pub fn new(snapshot: Arc<Snapshot>) -> PacketState {
         let plan = plan(&snapshot);
         PacketState { snapshot, plan }
     }
 
-    /// Creates the view of the next snapshot. Unchanged parts are reused.
+    /// Creates the state of the next snapshot. Unchanged parts of the plan are reused.
     pub fn next(&self, snapshot: Arc<Snapshot>) -> PacketState {
         let plan = plan_after(&snapshot, Some(self));
         PacketState { snapshot, plan }
     }
 
-    /// Copies the view, without new flows from these SNAT addresses.
+    /// Returns a copy whose plan opens no new flows from these SNAT addresses.
     #[must_use]
     pub fn withholding(self, snat_withheld: Arc<[IpAddr]>) -> PacketState {
         PacketState { plan: Plan { snat_withheld, ..self.plan }, ..self }
@@ -51,7 +51,7 @@ impl PacketState {
     }
 }
 
-/// Builds the plan of the packet modes.
+/// Builds the forwarding plan of the packet modes.
 pub fn plan(snapshot: &Snapshot) -> Plan {
     plan_after(snapshot, None)
 }
@@ -103,7 +103,7 @@ fn plan_after(snapshot: &Snapshot, before: Option<&PacketState>) -> Plan {
     }
 }
 
-/// `None` if the frontend is in a proxy mode.
+/// Builds the plan of a frontend; `None` if the frontend is not in a packet mode.
 fn frontend(frontend: &snapshot::Frontend, pool: &Arc<PlannedPool>) -> Option<PlannedFrontend> {
     let config = &frontend.config;
     Some(PlannedFrontend {
@@ -152,7 +152,7 @@ fn servers(pool: &Arc<snapshot::Pool>) -> impl Iterator<Item = Arc<PlannedServer
     })
 }
 
-/// Converts a pool's pick to a type of the forwarding core.
+/// Converts the pick of a pool to the type of the forwarding core.
 pub fn picked(pick: snapshot::Pick) -> Picked {
     match pick {
         snapshot::Pick::Server(index) => Picked::Server(index),
@@ -161,7 +161,7 @@ pub fn picked(pick: snapshot::Pick) -> Picked {
     }
 }
 
-/// Picks servers by the table of a backend.
+/// Picks servers by the balancing table of a pool.
 struct PoolPicker(Arc<snapshot::Pool>);
 
 impl ServerPicker for PoolPicker {

@@ -1,5 +1,5 @@
-//! Publishes a worker's packets to trace watchers. Without watchers, it costs one load for each
-//! batch.
+//! Publishes the packets of a worker to trace watchers. Without watchers, this costs one atomic
+//! load for each batch.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use convey_forward::{FlowRecord, Forwarder, Frame, Plan, Verdict, not_sent, wait
 use convey_model::{DropReason, Timestamp};
 use convey_trace::{ConnectionStep, TraceEvent, TraceHub, TraceStep, TraceWatchers, TracedFrames};
 
-/// Trace state of a worker.
+/// Trace state of one worker.
 #[derive(Debug, Default)]
 pub(super) struct PacketTrace {
     hub: Arc<TraceHub>,
@@ -21,7 +21,7 @@ pub(super) struct PacketTrace {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HandledFrame<'a> {
     pub(super) verdict: Verdict,
-    /// Whether the frame waits for its next hop.
+    /// Whether the frame is queued until its next hop is resolved.
     pub(super) waits: bool,
     pub(super) plan: &'a Plan,
     pub(super) now: Timestamp,
@@ -32,8 +32,8 @@ impl PacketTrace {
         PacketTrace { hub, version: 0, watchers: None }
     }
 
-    /// Checks for watchers, once for each batch. With watchers, the forwarder keeps flows from its
-    /// cache so that they are visible.
+    /// Checks for new or ended watchers; called once for each batch. While there are watchers, the
+    /// forwarder keeps flows out of the flow cache, so that their packets are visible.
     #[inline]
     pub(super) fn look(&mut self, forwarder: &mut Forwarder) {
         let version = self.hub.version();
@@ -54,13 +54,13 @@ impl PacketTrace {
         self.watchers.is_some()
     }
 
-    /// A copy of a frame before it is handled, if a watcher wants it.
+    /// Copies a frame before it is handled; `None` if no watcher asked for frames.
     pub(super) fn before(&self, frame: &[u8]) -> Option<Box<TracedFrames>> {
         let wanted = self.watchers.as_ref().is_some_and(TraceWatchers::want_frames);
         wanted.then(|| Box::new(TracedFrames::came(frame)))
     }
 
-    /// Publishes a frame that was handled.
+    /// Publishes a frame that was handled, with its outcome.
     pub(super) fn tell(
         &self,
         forwarder: &Forwarder,
@@ -77,7 +77,8 @@ impl PacketTrace {
         watchers.tell(event);
     }
 
-    /// Publishes frames that could not be sent, each with its egress interface.
+    /// Publishes frames that could not be sent, each with the interface by which it should have
+    /// left.
     pub(super) fn tell_not_sent(&self, frames: &[Parcel], reason: DropReason, now: Timestamp) {
         let Some(watchers) = &self.watchers else { return };
         for Parcel { interface, buffer } in frames {
@@ -85,7 +86,7 @@ impl PacketTrace {
         }
     }
 
-    /// Publishes the end of a flow; `reason` is the label of its counter, if it ended early.
+    /// Publishes the end of a flow. `reason` is the label of the counter for an early end.
     pub(super) fn tell_end(&self, flow: &FlowRecord, reason: Option<&'static str>) {
         let Some(watchers) = &self.watchers else { return };
         let after = flow.ended.since(flow.began);

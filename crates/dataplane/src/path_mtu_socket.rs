@@ -1,6 +1,8 @@
-//! Packet sockets for ICMP errors about encapsulated packets that are too long for a router. They
-//! receive the errors before the host's firewall, which does not track tunnel packets: it would
-//! drop such an error as invalid. The host's stack gets the error as well, and ignores it.
+//! Packet sockets that receive ICMP errors about encapsulated packets which exceed a path MTU.
+//!
+//! Packet sockets receive the errors before the host's firewall. The firewall does not track tunnel
+//! packets, and may drop the errors as invalid. The host's stack receives the errors as well, and
+//! ignores them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,35 +18,35 @@ use tokio::io::unix::AsyncFd;
 use super::socket;
 use convey_wire::{TunnelMtuReport, tunnel_mtu_report};
 
-/// Read buffer size in bytes, longer than any error (RFC 1812, section 4.3.2.3; RFC 4443, section
-/// 2.4).
+/// Size of the read buffer in bytes, longer than any ICMP error (RFC 1812, section 4.3.2.3; RFC
+/// 4443, section 2.4).
 const READ_LEN: usize = 2_048;
 
-/// Most errors to read at once, since anybody can send very many.
+/// Maximum number of errors that one call reads, because anybody can send a flood of errors.
 const MAX_READ: usize = 64;
 
-/// Receives errors of both families on all interfaces.
+/// Receives path MTU errors over IPv4 and IPv6, on all interfaces.
 pub struct PathMtuSocket {
     v4: Listener,
     v6: Listener,
 }
 
 impl PathMtuSocket {
-    /// Opens the sockets, on the caller's tokio runtime.
+    /// Opens the sockets, for the current tokio runtime.
     ///
     /// # Errors
-    /// A packet socket cannot be opened: this process may lack CAP_NET_RAW, or descriptors.
+    /// If a packet socket cannot be opened: this process may lack CAP_NET_RAW, or free descriptors.
     pub fn open() -> io::Result<PathMtuSocket> {
         let v4 = Listener::open(&filter_v4(), ETH_P_IP as u16)?;
         let v6 = Listener::open(&filter_v6(), ETH_P_IPV6 as u16)?;
         Ok(PathMtuSocket { v4, v6 })
     }
 
-    /// Waits for errors, and reads up to 64. The result may be empty. Cancelling the call loses
-    /// nothing.
+    /// Waits for errors, and returns up to 64 of them; the result may be empty. A cancelled call
+    /// loses none.
     ///
     /// # Errors
-    /// Waiting on the socket fails.
+    /// If waiting on a socket fails.
     pub async fn hear(&mut self) -> io::Result<Vec<TunnelMtuReport>> {
         tokio::select! {
             reports = self.v4.hear() => reports,
@@ -53,7 +55,7 @@ impl PathMtuSocket {
     }
 }
 
-/// Socket for one family.
+/// Packet socket for one address family.
 struct Listener {
     heard: AsyncFd<OwnedFd>,
     receiver: Box<dyn DataLinkReceiver>,
@@ -83,11 +85,11 @@ impl Listener {
 const ICMP: u32 = 1;
 const ICMP_V6: u32 = 58;
 
-/// Outer protocols: UDP, IPv4 and IPv6 in IP.
+/// Protocol numbers of outer packets: UDP, IPv4 in IP, IPv6 in IP.
 const OUTER: [u32; 3] = [17, 4, 41];
 
-/// Accepts "fragmentation needed" errors about packets that may be encapsulated. Offsets count from
-/// the IP header.
+/// Socket filter that accepts "fragmentation needed" errors about packets that may be encapsulated.
+/// Offsets count from the IP header.
 fn filter_v4() -> [SockFilter; 11] {
     const FRAGMENTATION_NEEDED: u32 = 0x0304;
     [
@@ -105,7 +107,7 @@ fn filter_v4() -> [SockFilter; 11] {
     ]
 }
 
-/// Accepts "packet too big" errors about such packets.
+/// Socket filter that accepts "packet too big" errors about packets that may be encapsulated.
 fn filter_v6() -> [SockFilter; 10] {
     const PACKET_TOO_BIG: u32 = 0x0200;
     [
@@ -126,7 +128,7 @@ const fn op(code: u32, k: u32) -> SockFilter {
     SockFilter::new(code as u16, 0, 0, k)
 }
 
-/// Skips `yes` instructions if the loaded value equals `value`, and `no` otherwise.
+/// Skips `yes` instructions if the loaded value equals `value`, otherwise `no` instructions.
 const fn skip(value: u32, yes: u8, no: u8) -> SockFilter {
     SockFilter::new((BPF_JMP | BPF_JEQ | BPF_K) as u16, yes, no, value)
 }

@@ -1,12 +1,12 @@
-//! The threads: capture, workers, transmit, and the channels between them.
+//! Threads of the packet modes (capture, workers, transmit), and the channels between them.
 //!
 //! ```text
 //!  capture (one for each interface) ==> one bounded channel for each worker ==> worker ==> one bounded channel ==> transmit
 //!         ^--------------------------------- buffers come back -------------------'-----------------------------------'
 //! ```
 //!
-//! Each worker has its own channel instead of a shared one: packets of a flow must stay in order,
-//! and a worker owns its flows.
+//! Each worker has a channel of its own, because it owns its flows, and the packets of a flow must
+//! stay in order.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -40,51 +40,51 @@ pub struct PipelineParts {
     pub filter: CaptureFilter,
     /// The flow cache, if there is one.
     pub cache: Option<PlannedCache>,
-    /// Assignment of frames to workers.
+    /// Assigns frames to workers.
     pub dispatch: Dispatch,
     /// Forwarders, one for each worker.
     pub forwarders: Vec<Forwarder>,
-    /// Bytes of frames that may wait, at most [`MAX_FRAME_MEMORY`](super::MAX_FRAME_MEMORY).
+    /// Maximum memory of waiting frames in bytes, at most
+    /// [`MAX_FRAME_MEMORY`](super::MAX_FRAME_MEMORY).
     pub frame_memory: usize,
     /// Current snapshot and plan for forwarding.
     pub packet_state: Arc<ArcSwap<PacketState>>,
-    /// Counters for [`PipelineParts::threads`] threads.
+    /// Counters of all threads; there are [`PipelineParts::threads`] of them.
     pub stats: Arc<PacketStats>,
-    /// Requests for neighbours.
+    /// Channel for requests to resolve neighbours.
     pub wanted: tokio::sync::mpsc::Sender<WantedNeighbour>,
-    /// Reports of servers that refuse clients' datagrams.
+    /// Channel for reports of servers that refuse clients' packets.
     pub failures: tokio::sync::mpsc::Sender<ConnectFailures>,
-    /// Access log for flows.
+    /// Access log for records of flows.
     pub access_log: Arc<AccessLog>,
-    /// Watchers of packets.
+    /// Watchers of packets (`convey trace`).
     pub trace: Arc<TraceHub>,
-    /// Whether frames wait for the flows of another process: see [`Pipeline::restore`].
+    /// Whether frames wait until the flows of another process are restored ([`Pipeline::restore`]).
     pub awaits_flows: bool,
-    /// Clock.
+    /// Source of the current time.
     pub now: fn() -> Timestamp,
 }
 
-/// Parts of the flow cache that the pipeline uses:
-/// [`Offloader::planned`](super::Offloader::planned).
+/// Parts of the flow cache for a pipeline, from [`Offloader::planned`](super::Offloader::planned).
 pub struct PlannedCache {
-    /// Program that replaces the capture filter, and passes packets that the cache does not
-    /// forward. It follows selections by itself.
+    /// Socket filter program that replaces the capture filter and rejects packets that the cache
+    /// forwards. The cache applies new selections to it.
     pub(super) filter: Option<OwnedFd>,
-    /// Counters of packets that the cache forwards.
+    /// Reader of the counters of packets that the cache forwards.
     pub(super) counters: CounterReader,
-    /// Handshakes and FINs that the cache has forwarded.
+    /// Events of handshake segments and FINs that the cache has forwarded.
     pub(super) events: SegmentEvents,
 }
 
 impl PipelineParts {
-    /// Number of threads with counters: workers first, then transmit, then one for each interface
-    /// that can be captured on.
+    /// Number of threads with counters: the workers, the transmit thread, and one capture thread
+    /// for each possible interface, in this order.
     pub fn threads(workers: usize) -> usize {
         workers + 1 + captures::MAX_INTERFACES
     }
 }
 
-/// The running threads. Stop them with [`Pipeline::stop`].
+/// Running threads of the packet modes. Stop them with [`Pipeline::stop`].
 pub struct Pipeline {
     captures: Captures,
     threads: Vec<JoinHandle<()>>,
@@ -94,10 +94,11 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Starts the threads that forward. They receive no frames yet: see [`Pipeline::capture`].
+    /// Starts the workers and the transmit thread. They receive no frames before
+    /// [`Pipeline::capture`].
     ///
     /// # Errors
-    /// A thread cannot be started.
+    /// If a thread cannot be started.
     pub fn start(parts: PipelineParts) -> io::Result<Pipeline> {
         let workers = parts.forwarders.len();
         let losses = TransmitLosses::of(&parts, workers);
@@ -121,7 +122,7 @@ impl Pipeline {
             let worker = Worker {
                 core,
                 forwarder,
-                // Any worker can count for all.
+                // One worker reads the counters for all.
                 counters: counters.take(),
                 events,
                 ids: ids.clone(),
@@ -161,16 +162,17 @@ impl Pipeline {
         Ok(Pipeline { captures, threads, orders: all_orders, flows })
     }
 
-    /// Starts to capture on the interface with this index, in this thread's network namespace.
-    /// Where the flow cache is attached, captures only packets that the cache does not forward.
+    /// Starts to capture on the interface with this index, in the calling thread's network
+    /// namespace. If the flow cache is attached there (`is_cached`), captures only packets that the
+    /// cache does not forward.
     ///
     /// # Errors
-    /// The interface cannot be captured on, or there are too many.
+    /// If the interface cannot be captured on, or there are too many interfaces.
     pub fn capture(&mut self, interface: u32, is_cached: bool) -> io::Result<()> {
         self.captures.begin(interface, is_cached)
     }
 
-    /// Queries for flows.
+    /// Returns the sender of flow queries to the workers.
     pub fn flows(&self) -> PacketFlows {
         self.flows.clone()
     }
@@ -180,65 +182,66 @@ impl Pipeline {
         &self.captures.dispatch
     }
 
-    /// Makes the workers check for orders.
+    /// Wakes the workers, so that they check for orders.
     pub(super) fn wake_workers(&self) {
         self.captures.wake_workers();
     }
 
-    /// Stops the capture on an interface, which may be gone.
+    /// Stops the capture on an interface, which may no longer exist.
     pub fn release(&mut self, interface: u32) {
         self.captures.end(interface);
     }
 
-    /// Replaces the capture filter from the next frame on, except where the flow cache filters.
+    /// Replaces the capture filter, starting with the next frame. Interfaces where the flow cache's
+    /// program filters keep that program.
     ///
     /// # Errors
-    /// The kernel refused the filter on an interface, which keeps the old one.
+    /// If the kernel refuses the filter on an interface; this interface keeps the old filter.
     pub fn set_filter(&mut self, filter: &CaptureFilter) -> io::Result<()> {
         self.captures.set_filter(filter)
     }
 
-    /// Counter of frames that the kernel dropped.
+    /// Returns the counter of frames that the kernel dropped.
     pub fn overruns(&self) -> Overruns {
         Overruns { captures: self.captures.running.clone(), stats: self.captures.stats.clone() }
     }
 
-    /// Memory of frames that wait.
+    /// Returns the detector of peaks in the memory of waiting frames.
     pub fn frame_memory(&self) -> FrameMemory {
         self.captures.budget.peaks()
     }
 
-    /// Stops capturing, sends the queued frames, and ends the threads.
+    /// Stops capturing, sends the queued frames, and waits until all threads have ended.
     pub fn stop(self) {
-        // Without this, a worker that waits for an order would not end.
+        // A worker that waits for an order ends only when this channel is closed.
         drop(self.orders);
         self.captures.stop();
-        // Each stage ends after the stages that send to it.
+        // Join in this order: each thread ends after the threads that send to it.
         for thread in self.threads {
             let _ = thread.join();
         }
     }
 }
 
-/// Counts the frames that the kernel dropped because convey was too slow.
+/// Counts the frames that the kernel dropped because convey read them too slowly.
 pub struct Overruns {
     captures: RunningCaptures,
     stats: Arc<PacketStats>,
 }
 
 impl Overruns {
-    /// Counts the drops since the last call. For one thread.
+    /// Counts the drops since the last call. Only one thread may call this.
     pub fn count(&self) {
         self.captures.count_overruns(&self.stats);
     }
 }
 
-/// Starts a thread.
+/// Starts a thread with a name.
 pub(super) fn named(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(run)
 }
 
-/// Handles frames that the transmit thread could not send.
+/// Counts, publishes and logs frames that the transmit thread could not send.
 struct TransmitLosses {
     thread: usize,
     stats: Arc<PacketStats>,
@@ -260,7 +263,7 @@ fn transmit(outgoing: &Receiver<Batch>, free_batches: &Sender<Batch>, losses: &T
             let reason = drop_reason(&error);
             losses.stats.dropped(losses.thread, reason, 1);
             losses.trace.tell(|| not_sent(buffer.frame(), *interface, reason, (losses.now)()));
-            // Such errors are rare; one line for each kind is enough.
+            // Such errors are rare: log each kind of error once.
             if reason == DropReason::TransmitFailed && told.insert(error.raw_os_error()) {
                 let len = buffer.frame().len();
                 warn!(

@@ -1,5 +1,5 @@
-//! Packet socket for one probe: sends frames built by convey, and receives TCP to one port, and
-//! ICMP.
+//! Packet socket for one probe: sends frames that convey has built, and receives ICMP, and TCP to
+//! one port.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,14 +14,14 @@ use tokio::io::unix::AsyncFd;
 
 use super::socket;
 
-/// Longer frames are cut short: an answer to a SYN is shorter.
+/// Size of the read buffer in bytes. Longer frames are truncated; an answer to a SYN is shorter.
 const READ_LEN: usize = 2_048;
 
-/// Most frames to read at once, more than the socket holds, so that other hosts' frames cannot keep
-/// the probe from its timeout.
+/// Maximum number of frames to read without a pause, more than the socket can hold. Without the
+/// limit, frames of other hosts could keep the probe from its timeout.
 const MAX_READ: usize = 4_096;
 
-/// Packet socket that sends on one interface, and receives on all interfaces.
+/// Packet socket of a probe, which sends on one interface and receives on all interfaces.
 pub struct ProbeSocket {
     heard: AsyncFd<OwnedFd>,
     sender: Box<dyn DataLinkSender>,
@@ -29,15 +29,15 @@ pub struct ProbeSocket {
 }
 
 impl ProbeSocket {
-    /// Opens a socket that sends on this interface. It receives frames to this TCP port, regardless
-    /// of their next hop, and ICMP. Uses the caller's tokio runtime.
+    /// Opens a socket that sends on this interface, for the current tokio runtime. It receives ICMP
+    /// and frames to this TCP port, on all interfaces.
     ///
     /// # Errors
-    /// A packet socket cannot be opened: this process may lack CAP_NET_RAW, or descriptors.
+    /// If a packet socket cannot be opened: this process may lack CAP_NET_RAW, or free descriptors.
     pub fn open(interface: u32, port: u16) -> io::Result<ProbeSocket> {
         let hearing = socket::open_plain(&filter(port))?;
         let heard = socket::readiness(hearing.try_clone()?.into())?;
-        // The answer may arrive on another interface.
+        // The answer may arrive on another interface than the SYN leaves by.
         let (_, receiver) = socket::bind(hearing, socket::ANY_INTERFACE, READ_LEN)?;
         let sending = socket::open_plain(&NOTHING)?;
         let (sender, _) = socket::bind(sending, interface, READ_LEN)?;
@@ -47,15 +47,15 @@ impl ProbeSocket {
     /// Sends a frame.
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// If the kernel refuses the frame.
     pub fn send(&mut self, frame: &[u8]) -> io::Result<()> {
         self.sender.send_to(frame, None).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
-    /// Passes incoming frames to `judge`, until it returns a value.
+    /// Receives frames and passes each to `judge`, until `judge` returns a value.
     ///
     /// # Errors
-    /// Waiting on the socket fails.
+    /// If waiting on the socket fails.
     pub async fn hear<T>(&mut self, mut judge: impl FnMut(&[u8]) -> Option<T>) -> io::Result<T> {
         loop {
             let mut ready = self.heard.readable().await?;
@@ -68,10 +68,11 @@ impl ProbeSocket {
     }
 }
 
-/// Filter that accepts no frame.
+/// Socket filter that accepts no frame.
 const NOTHING: [SockFilter; 1] = [SockFilter::new((BPF_RET | BPF_K) as u16, 0, 0, 0)];
 
-/// Accepts TCP to this port over IPv4 or IPv6 without extension headers, and ICMP.
+/// Socket filter that accepts ICMP, and TCP to this port over IPv4 or over IPv6 without extension
+/// headers.
 fn filter(port: u16) -> [SockFilter; 16] {
     const ICMP: u32 = 1;
     const TCP: u32 = 6;

@@ -1,12 +1,14 @@
-//! Runs programs of the host, mostly as root: from the system's directories, regardless of `PATH`.
+//! Commands that run programs of the host, mostly as root: they search the system's directories,
+//! regardless of `PATH`.
 
 use std::ffi::OsStr;
 use std::process::Command;
 
-/// Search path. Only root can write to these directories.
+/// Search path of programs. Only root can write to these directories.
 const DIRECTORIES: &str = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin";
 
-/// Creates a command by its name. The command's own children use the same search path.
+/// Creates a command for the program with this name. The program itself searches the same
+/// directories.
 pub fn command(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);
     command.env("PATH", DIRECTORIES);

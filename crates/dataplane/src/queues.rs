@@ -1,4 +1,4 @@
-//! Queues of batches between the threads, and their memory limit.
+//! Batches of frames, the queues for them between threads, and their memory limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,36 +6,36 @@ use std::time::Duration;
 
 use super::Buffer;
 
-/// Batches that may wait for one thread.
+/// Maximum number of batches that wait for one thread.
 pub(super) const QUEUE: usize = 64;
 
-/// Batches of free buffers that may wait for reuse.
+/// Maximum number of batches whose free buffers wait for reuse.
 pub(super) const MAX_FREE_BATCHES: usize = 16;
 
-/// How long a thread waits for room in the next thread's queue. Meanwhile frames wait in the
-/// kernel's receive buffer, the only deep queue.
+/// Time that a thread waits for space in the next thread's queue. Meanwhile frames wait in the
+/// kernel's receive buffer, the only long queue.
 pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Bytes of frames that may wait in all queues, unless memory is limited. Above this limit
-/// capturing stops; each capture thread may hold one more batch then, and workers the frames that
-/// they make from theirs.
+/// Default and maximum of the memory for waiting frames in all queues, in bytes. At the limit,
+/// capturing stops. Beyond it, each capture thread may hold one more batch, and workers may hold
+/// the frames that they create from their own batches.
 pub const MAX_FRAME_MEMORY: usize = 64 << 20;
 
-/// A frame, with the index of its ingress or egress interface.
+/// Frame with the index of its ingress or egress interface.
 #[derive(Clone)]
 pub(super) struct Parcel {
     pub(super) interface: u32,
     pub(super) buffer: Buffer,
 }
 
-/// A batch of frames that one thread passes to another.
+/// Batch of frames that one thread passes to another.
 pub(super) struct Batch {
     pub(super) parcels: Vec<Parcel>,
-    /// Dropped together with the frames.
+    /// Memory of the frames, released when the batch is dropped.
     pub(super) charge: MemoryCharge,
 }
 
-/// Memory limit of batches, shared by all threads.
+/// Memory limit for batches, shared by all threads.
 #[derive(Clone)]
 pub(super) struct MemoryBudget {
     used: Arc<AtomicUsize>,
@@ -43,45 +43,47 @@ pub(super) struct MemoryBudget {
     most: usize,
 }
 
-/// Detects peaks of frame memory.
+/// Detector of peaks in the memory of waiting frames.
 pub struct FrameMemory(MemoryBudget);
 
 impl FrameMemory {
-    /// Whether frames took a quarter of the limit since the last call, and take less now.
+    /// Whether frames used a quarter of the limit at some time since the last call, and use less
+    /// than an eighth now.
     pub fn had_peak(&self) -> bool {
         let MemoryBudget { used, has_peaked, most } = &self.0;
         used.load(Ordering::Relaxed) < most / 8 && has_peaked.swap(false, Ordering::Relaxed)
     }
 }
 
-/// Memory accounted to a batch; released when dropped.
+/// Memory that a batch uses, subtracted from the budget. Dropping this value returns the memory.
 pub(super) struct MemoryCharge {
     bytes: usize,
     budget: MemoryBudget,
 }
 
 impl MemoryBudget {
-    /// Creates a limit of `most` bytes.
+    /// Creates a budget of `most` bytes.
     pub(super) fn new(most: usize) -> MemoryBudget {
         MemoryBudget { used: Arc::default(), has_peaked: Arc::default(), most }
     }
 
-    /// Detector of this limit's peaks.
+    /// Returns a detector of peaks in this budget's use.
     pub(super) fn peaks(&self) -> FrameMemory {
         FrameMemory(self.clone())
     }
 
-    /// Whether the limit is reached.
+    /// Whether the memory is used up.
     pub(super) fn is_full(&self) -> bool {
         self.used.load(Ordering::Relaxed) >= self.most
     }
 
-    /// Whether less than half of the limit is left.
+    /// Whether at least half of the memory is used.
     pub(super) fn is_short(&self) -> bool {
         self.used.load(Ordering::Relaxed) >= self.most / 2
     }
 
-    /// Creates a batch, and accounts the allocated memory of its frames, however short they are.
+    /// Creates a batch, and charges the allocated memory of its buffers, even if their frames are
+    /// short.
     pub(super) fn batch(&self, parcels: Vec<Parcel>) -> Batch {
         let bytes = parcels.iter().map(|parcel| size_of::<Parcel>() + parcel.buffer.capacity()).sum();
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);

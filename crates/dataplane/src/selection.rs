@@ -1,5 +1,5 @@
-//! Selection of convey's traffic: the capture filter accepts it, and the guard keeps it from the
-//! host's stack.
+//! Selection of convey's traffic: the capture filter accepts these packets, and the guard drops
+//! them before the host's stack receives them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,30 +7,30 @@ use std::ops::RangeInclusive;
 
 use convey_model::{BackendConfig, DrainingEndpoints, Endpoint, FrontendConfig};
 
-/// The traffic that convey forwards.
+/// Traffic that convey forwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
-    /// Endpoints that accept new connections.
+    /// Frontend endpoints that accept new connections.
     pub frontends: BTreeSet<Endpoint>,
-    /// Endpoints with existing connections only: the host gets new ones.
+    /// Endpoints where convey keeps only existing connections; the host's stack gets new ones.
     pub draining: BTreeSet<Endpoint>,
-    /// Replies of servers; `None` if servers answer clients directly (DSR).
+    /// Replies of servers to convey; `None` if all servers answer clients directly (DSR).
     pub replies: Option<Replies>,
 }
 
-/// Replies that come back to convey: from a server to a SNAT port.
+/// Replies of servers that return through convey, to a SNAT port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replies {
-    /// Sources of the replies; an entry without a port matches any port.
+    /// Sources of the replies. An entry without a port matches any port.
     pub servers: BTreeSet<Endpoint>,
-    /// SNAT addresses of either family, which servers see as their clients' addresses.
+    /// SNAT addresses of both families. Servers see these as their clients' addresses.
     pub snat_addresses: BTreeSet<IpAddr>,
-    /// SNAT ports on these addresses, for every protocol.
+    /// SNAT ports on these addresses, for all protocols.
     pub snat_ports: RangeInclusive<u16>,
 }
 
 impl Selection {
-    /// Adds these SNAT addresses, if servers reply to convey.
+    /// Replaces the SNAT addresses, if servers reply to convey.
     #[must_use]
     pub fn with_snat(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Selection {
         if let Some(replies) = &mut self.replies {
@@ -39,9 +39,9 @@ impl Selection {
         self
     }
 
-    /// Builds the selection for these frontends, each with its backend; only packet modes count.
-    /// Servers reply to convey if a passthrough frontend uses them, in its protocol. Without SNAT
-    /// addresses no server does.
+    /// Builds the selection of these frontends, each with its backend. Frontends in proxy modes are
+    /// ignored. Servers of `passthrough` frontends reply to convey, in the frontend's protocol, if
+    /// there are SNAT addresses.
     pub fn new<'a>(
         frontends: impl IntoIterator<Item = (&'a FrontendConfig, &'a BackendConfig)>,
         snat_addresses: impl IntoIterator<Item = IpAddr>,
@@ -65,7 +65,7 @@ impl Selection {
         selection
     }
 
-    /// Adds draining endpoints.
+    /// Adds the draining endpoints, and the servers that still reply to convey.
     pub fn with(mut self, draining: &DrainingEndpoints) -> Selection {
         self.draining.extend(&draining.listen);
         if let Some(replies) = &mut self.replies {
@@ -74,12 +74,12 @@ impl Selection {
         self
     }
 
-    /// Destinations of clients' packets that belong to convey.
+    /// Endpoints to which clients send packets for convey: serving and draining frontends.
     pub fn listen(&self) -> impl Iterator<Item = &Endpoint> {
         self.frontends.iter().chain(&self.draining)
     }
 
-    /// All addresses of convey: VIPs and SNAT addresses.
+    /// All addresses at which convey receives packets: VIPs and SNAT addresses.
     pub(super) fn addresses(&self) -> BTreeSet<IpAddr> {
         let vips = self.listen().map(|frontend| frontend.addr.ip());
         vips.chain(self.replies.iter().flat_map(|replies| replies.snat_addresses.iter().copied())).collect()

@@ -1,4 +1,4 @@
-//! The maps of `bpf/selection.h`, which hold the selection for kernel programs.
+//! BPF maps of `bpf/selection.h`, which contain the selection for the BPF programs.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ const FRONTENDS: &str = "frontends";
 const SERVERS: &str = "servers";
 const SNAT: &str = "snat";
 
-/// Names of the maps.
+/// Names of the selection's maps.
 pub(super) const NAMES: [&str; 3] = [FRONTENDS, SERVERS, SNAT];
 
-/// Writes the selection to the map with this name. Entries in the old and the new selection are
-/// there throughout.
+/// Writes the selection to the map with this name. Entries that are in both the old and the new
+/// selection stay in the map during the change.
 pub(super) fn fill(name: &str, map: &mut Map, selection: &Selection) -> Result<(), MapError> {
     let replies = selection.replies.as_ref();
     match name {
@@ -43,7 +43,7 @@ pub(super) fn fill(name: &str, map: &mut Map, selection: &Selection) -> Result<(
     }
 }
 
-/// Replaces the map's contents by `entries`: inserts new entries before it removes old ones.
+/// Replaces the entries of a map. New entries are inserted before old ones are removed.
 pub(super) fn replace<K, V>(
     mut map: HashMap<&mut MapData, K, V>,
     entries: Vec<(K, V)>,
@@ -63,22 +63,22 @@ where
     Ok(())
 }
 
-/// Values of the map of frontends: `enum frontend_state` of `bpf/selection.h`.
+/// Values in the map of frontends: `enum frontend_state` of `bpf/selection.h`.
 pub(super) const SERVING: u8 = 1;
 pub(super) const DRAINING: u8 = 2;
 
-/// Values of the map of convey's addresses: `enum own_address` of `bpf/maps.h`.
+/// Values in the map of convey's addresses: `enum own_address` of `bpf/maps.h`.
 pub(super) const WITH_FRONTENDS: u8 = 1;
 pub(super) const SNAT_ALONE: u8 = 2;
 
-/// Addresses of convey, each with its value in their map.
+/// Entries of the map of convey's addresses.
 pub(super) fn own_addresses(selection: &Selection) -> Vec<(IpKey, u8)> {
     let vips: HashSet<IpAddr> = selection.listen().map(|frontend| frontend.addr.ip()).collect();
     let value = |ip: &IpAddr| if vips.contains(ip) { WITH_FRONTENDS } else { SNAT_ALONE };
     selection.addresses().iter().map(|ip| (*Addr::from(*ip).bytes(), value(ip))).collect()
 }
 
-/// `struct addr` of `bpf/packet.h`.
+/// Key with the layout of `struct addr` in `bpf/packet.h`.
 type IpKey = [u8; 16];
 
 fn snat_ports(replies: &Replies) -> impl Iterator<Item = (IpKey, PortRange)> {

@@ -15,17 +15,19 @@ use tokio::io::unix::AsyncFd;
 
 use super::CaptureFilter;
 
-// Options of level SOL_PACKET, from include/uapi/linux/if_packet.h.
+// Options of level `SOL_PACKET`, from include/uapi/linux/if_packet.h.
 const PACKET_STATISTICS: c_int = 6;
 const PACKET_VNET_HDR: c_int = 15;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 
-/// Index that binds a socket to all interfaces.
+/// Interface index that binds a socket to all interfaces.
 pub(super) const ANY_INTERFACE: u32 = 0;
 
-/// Opens a socket that receives no frames yet: it has no protocol until it is bound, so no frame
-/// passes before the filter is set. Received and sent frames have a virtio header; frames that this
-/// host sends are not captured.
+/// Opens a packet socket for frames with a virtio header. It does not capture frames that this host
+/// sends.
+///
+/// The socket receives no frames until it is bound: it has no protocol, so no frame passes before
+/// the filter is set.
 pub(super) fn open(filter: &CaptureFilter) -> io::Result<Socket> {
     let no_protocol = Protocol::from(0);
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(no_protocol))?;
@@ -35,7 +37,7 @@ pub(super) fn open(filter: &CaptureFilter) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Opens a socket without virtio headers, with any filter.
+/// Opens a packet socket without virtio headers, with the given filter.
 pub(super) fn open_plain(filter: &[SockFilter]) -> io::Result<Socket> {
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))?;
     set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
@@ -43,27 +45,28 @@ pub(super) fn open_plain(filter: &[SockFilter]) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Opens a socket for packets, which begin with their IP header on any link.
+/// Opens a packet socket without link-layer headers: packets begin with their IP header on any
+/// link.
 pub(super) fn open_packets(filter: &[SockFilter]) -> io::Result<Socket> {
     let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(0)))?;
     socket.attach_filter(filter)?;
     Ok(socket)
 }
 
-/// Replaces the socket's filter, between one frame and the next.
+/// Replaces the filter of a socket, starting with the next frame.
 pub(super) fn attach(socket: &Socket, filter: &CaptureFilter) -> io::Result<()> {
     let program: Vec<SockFilter> =
         filter.instructions().iter().map(|i| SockFilter::new(i.code, i.jt, i.jf, i.k)).collect();
     socket.attach_filter(&program)
 }
 
-/// Replaces the socket's filter by a program that is loaded in the kernel.
+/// Replaces the filter of a socket by a BPF program that is loaded in the kernel.
 pub(super) fn attach_program(socket: &Socket, program: BorrowedFd<'_>) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, program.as_raw_fd())
 }
 
-/// Binds the socket to the interface by pnet. The read buffer has `read_len` bytes (longer frames
-/// are cut short); reads and writes never block.
+/// Binds the socket to the interface, and creates pnet's sender and receiver. Frames longer than
+/// `read_len` bytes are truncated. Reads and writes never block.
 pub(super) fn bind(
     socket: Socket,
     interface: u32,
@@ -72,8 +75,9 @@ pub(super) fn bind(
     bind_as(socket, interface, ChannelType::Layer2, read_len)
 }
 
-/// Binds a socket of [`open_packets`] to all interfaces by pnet, for packets with this EtherType to
-/// the host's stack. Packets that the flow cache forwards cost nothing there.
+/// Binds a socket of [`open_packets`] to all interfaces, and creates pnet's receiver. It receives
+/// only packets with this EtherType that reach the host's stack, so packets that the flow cache
+/// forwards cost nothing.
 pub(super) fn bind_packets(
     socket: Socket,
     ether_type: u16,
@@ -83,11 +87,11 @@ pub(super) fn bind_packets(
     Ok(receiver)
 }
 
-/// Registers a socket with tokio, to be notified when it is readable.
+/// Registers a socket with tokio, which then reports when the socket is readable.
 pub(super) fn readiness(source: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(unsafe_code, reason = "no safe function registers a descriptor")]
-    // SAFETY: the source owns the descriptor and keeps it open. `OwnedFd` returns the same one each
-    // time.
+    // SAFETY: `source` owns the descriptor and keeps it open, and `OwnedFd` always returns the same
+    // descriptor.
     let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
     registered.map_err(io::Error::from)
 }
@@ -98,7 +102,7 @@ fn bind_as(
     channel_type: ChannelType,
     read_len: usize,
 ) -> io::Result<(Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>)> {
-    // pnet reads no other field for a socket that it did not open.
+    // For a socket that pnet did not open, it reads only the index.
     let interface = NetworkInterface {
         index: interface,
         name: String::new(),
@@ -113,7 +117,7 @@ fn bind_as(
         write_timeout: Some(Duration::ZERO),
         promiscuous: false,
         channel_type,
-        // pnet owns the descriptor from here on, and closes it even if pnet fails.
+        // pnet owns the descriptor from now on, and closes it even if the call fails.
         socket_fd: Some(socket.into_raw_fd()),
         ..Config::default()
     };
@@ -131,7 +135,7 @@ pub(super) fn set_receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()
     })
 }
 
-/// Sets the send buffer likewise.
+/// Sets the send buffer of a socket to `bytes`, or to the maximum that this process may request.
 pub(super) fn set_send_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
     set_socket_send_buffer_size_force(socket, bytes).or_else(|_| {
         say_limited();
@@ -139,8 +143,8 @@ pub(super) fn set_send_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
     })
 }
 
-/// Warns once about limited buffers: CAP_NET_ADMIN of a user namespace does not lift the host's
-/// limits.
+/// Warns once that buffers are limited: CAP_NET_ADMIN in another user namespace than the host's
+/// does not lift the host's limits.
 fn say_limited() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
@@ -151,7 +155,7 @@ fn say_limited() {
     });
 }
 
-/// Number of frames since the last call that found the receive buffer full.
+/// Number of frames that were dropped since the last call because the receive buffer was full.
 pub(super) fn take_drops(socket: &Socket) -> io::Result<u32> {
     /// `struct tpacket_stats`.
     #[repr(C)]
@@ -163,7 +167,7 @@ pub(super) fn take_drops(socket: &Socket) -> io::Result<u32> {
     let mut statistics = Statistics::default();
     let mut len = size_of::<Statistics>() as socklen_t;
     #[expect(unsafe_code, reason = "no crate has PACKET_STATISTICS")]
-    // SAFETY: the kernel writes at most `len` bytes, the size of `statistics`, in which any bytes
+    // SAFETY: the kernel writes at most `len` bytes, the size of `statistics`, for which any bytes
     // are valid.
     let result = unsafe {
         let value = (&raw mut statistics).cast::<c_void>();

@@ -1,4 +1,4 @@
-//! Steers each captured frame to a worker.
+//! Steering of captured frames to workers.
 
 use std::sync::Arc;
 
@@ -8,8 +8,7 @@ use convey_model::{DropReason, Timestamp};
 use convey_trace::TraceHub;
 use convey_wire::Kind;
 
-/// Steering state of one capture thread. The fragments of a packet are expected on the same
-/// interface.
+/// Steering state of one capture thread. All fragments of a packet are expected on one interface.
 pub(super) struct Steering {
     dispatch: Dispatch,
     fragments: Fragments<Buffer>,
@@ -17,11 +16,11 @@ pub(super) struct Steering {
     lost: LostFragments,
 }
 
-/// Counts of fragments that reach no worker.
+/// Counters of fragments that reach no worker.
 struct LostFragments {
-    /// Fragments whose first fragment never came.
+    /// Number of fragments whose first fragment never arrived.
     unmatched: u64,
-    /// Fragments that came when too many were waiting.
+    /// Number of fragments that arrived while too many were waiting.
     refused: u64,
     /// Ingress interface of the frames.
     interface: u32,
@@ -29,7 +28,8 @@ struct LostFragments {
 }
 
 impl Steering {
-    /// Creates the state for one interface. `ids` numbers packets that come in fragments.
+    /// Creates the steering state of one interface. `ids` supplies IP ids for packets that arrive
+    /// in fragments.
     pub(super) fn new(
         dispatch: Dispatch,
         ids: IpIds,
@@ -40,10 +40,10 @@ impl Steering {
         Steering { dispatch, fragments: Fragments::new(ids), now, lost }
     }
 
-    /// Sends the frame to a worker. A first fragment releases the fragments that waited for it; a
-    /// later fragment may have to wait.
+    /// Sends a frame to its worker. A later fragment may have to wait for its first fragment. A
+    /// first fragment also sends the fragments that waited for it.
     pub(super) fn steer(&mut self, mut frame: Buffer, send: &mut impl FnMut(u16, Buffer)) {
-        // A frame that cannot be parsed goes to the first worker, which counts the reason.
+        // A frame that cannot be parsed goes to worker 0, which counts the reason.
         let Ok(headers) = frame.headers else { return send(0, frame) };
         let Some(key) = headers.fragment() else { return send(self.dispatch.worker(&headers.key), frame) };
 
@@ -71,18 +71,19 @@ impl Steering {
         }
     }
 
-    /// Publishes a frame that reaches no worker to the watchers.
+    /// Publishes a frame that reaches no worker to the trace watchers.
     pub(super) fn show_lost(&self, frame: &Buffer, reason: DropReason) {
         self.lost.show(frame, reason, (self.now)());
     }
 
-    /// Number of frames that wait for their first fragment; they are lost when this is dropped.
+    /// Number of frames that wait for their first fragment. They are lost when this value is
+    /// dropped.
     pub(super) fn held(&self) -> u64 {
         self.fragments.held() as u64
     }
 
-    /// Numbers of frames dropped since the last call, by reason. Called for every batch, so that no
-    /// count is late.
+    /// Returns the numbers of fragments dropped since the last call, by reason. The caller calls
+    /// this for every batch, so that the counters are up to date.
     pub(super) fn take_lost(&mut self) -> impl Iterator<Item = (DropReason, u64)> {
         if !self.fragments.is_empty() {
             let (lost, now) = (&mut self.lost, (self.now)());
@@ -123,7 +124,7 @@ mod tests {
         Steering::new(Dispatch::new(4, None), IpIds::new(0), (1, Arc::default()), now)
     }
 
-    /// For each steered frame: the worker, whether the frame has its first fragment, and the source
+    /// For each steered frame: its worker, whether its first fragment is known, and its source
     /// port.
     fn steered(steering: &mut Steering, frame: &[u8]) -> Vec<(u16, bool, u16)> {
         let mut buffer = Buffer::default();

@@ -1,4 +1,4 @@
-//! Sends frames.
+//! Transmission of frames.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,23 +11,24 @@ use rustix::net::netdevice::index_to_name;
 use super::{Buffer, CaptureFilter, socket};
 use convey_model::DropReason;
 
-/// Send buffer for one interface in bytes. The kernel doubles the requested size, and regards half
-/// of that as full. At 1 Gbit/s it holds 34 ms of traffic, enough for bursts.
+/// Send buffer for one interface in bytes, before the kernel doubles it; the kernel regards half of
+/// the doubled buffer as full. It holds 34 ms of traffic at 1 Gbit/s, enough for bursts.
 const SEND_BUFFER: usize = 4 << 20;
 
-/// Sends frames on any interface, each through its own socket, which is opened on first use in the
-/// network namespace of the sending thread. Opening a socket closes the sockets of interfaces that
-/// are gone.
+/// Sends frames on any interface, through one socket for each interface. A socket is opened on
+/// first use, in the network namespace of the sending thread. At the same time, sockets of
+/// interfaces that no longer exist are closed.
 #[derive(Default)]
 pub struct Transmit {
     senders: HashMap<u32, Box<dyn DataLinkSender>>,
 }
 
 impl Transmit {
-    /// Sends the frame unchanged on the interface with this index. The interface, or the kernel
-    /// before it, completes partial checksums and cuts super-frames. On error the frame is lost,
-    /// also when the interface's send buffer is full: a slow interface must not delay frames of
-    /// others.
+    /// Sends the frame on the interface with this index. The interface, or the kernel before it,
+    /// completes partial checksums and cuts super-frames.
+    ///
+    /// On error the frame is lost. A full send buffer is such an error, because a slow interface
+    /// must not delay frames to other interfaces.
     pub fn send(&mut self, interface: u32, frame: &Buffer) -> io::Result<()> {
         let sender = match self.senders.get_mut(&interface) {
             Some(sender) => sender,
@@ -52,19 +53,19 @@ impl Transmit {
     }
 }
 
-/// Drop reason of a frame that was not sent.
+/// Drop reason for a frame that could not be sent.
 pub(super) fn drop_reason(error: &io::Error) -> DropReason {
     match error.raw_os_error() {
         Some(libc::ENOBUFS) => DropReason::InterfaceRefused,
         Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => DropReason::InterfaceDown,
         Some(libc::EAGAIN) => DropReason::SendBufferFull,
-        // pnet first polls for room, without waiting.
+        // pnet polls for space in the send buffer first, without waiting.
         None if error.kind() == io::ErrorKind::TimedOut => DropReason::SendBufferFull,
         _ => DropReason::TransmitFailed,
     }
 }
 
-/// Whether the interface no longer exists.
+/// Whether the error means that the interface no longer exists.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV))
 }

@@ -1,4 +1,4 @@
-//! A worker: owns its flows, rewrites frames, and counts verdicts.
+//! Worker thread: owns its flows, rewrites frames, and counts verdicts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,41 +23,42 @@ use convey_snapshot::stats::{Counter, Gauge, PacketStats, STATES};
 
 const _: () = assert!(FlowState::ALL.len() <= STATES, "every state has a gauge");
 
-/// Interval of the timers of a worker without frames.
+/// Maximum time until a worker's timers run if no frames arrive.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Interval of the timers while the worker has flows in the cache. Another worker may wait for the
-/// slots that these flows hold at a frontend or server, and the cache's events wake no worker.
+/// Maximum time until a worker's timers run while it has flows in the flow cache. The cache's
+/// events wake no worker, and another worker may wait for slots of a frontend or server that these
+/// flows release.
 const HEARING: Duration = Duration::from_millis(10);
 
-/// Interval at which packets forwarded by the flow cache are added to the counters.
+/// Interval at which packets that the flow cache forwarded are added to the counters.
 const COUNT_EVERY: Duration = Duration::from_millis(250);
 
-/// Most neighbour requests that may wait.
+/// Maximum number of waiting neighbour requests.
 pub const MAX_WANTED_NEIGHBOURS: usize = 512;
 
-/// Part of these requests that is reserved for servers and routers: any host on the link can forge
-/// clients.
+/// Number of waiting requests that is reserved for servers and routers, because any host on the
+/// link can forge clients.
 const WANTED_OURS: usize = 256;
 
-/// State of a worker.
+/// State of a worker thread.
 pub(super) struct Worker {
     /// Index of the worker's counters.
     pub(super) core: usize,
     pub(super) forwarder: Forwarder,
-    /// Reader of the flow cache's counters, in the one worker that has this task.
+    /// Reader of the flow cache's counters. Only one worker has it.
     pub(super) counters: Option<CounterReader>,
     pub(super) events: EventQueue,
-    /// IP ids for packets that the worker cuts.
+    /// IP ids for the fragments and segments into which the worker cuts packets.
     pub(super) ids: IpIds,
     pub(super) waiting: NeighbourQueue,
     pub(super) packet_state: Arc<ArcSwap<PacketState>>,
     pub(super) stats: Arc<PacketStats>,
     pub(super) frames: Receiver<Batch>,
     pub(super) orders: Receiver<Order>,
-    /// Operators' requests for the worker's flows.
+    /// Operator queries about this worker's flows.
     pub(super) queries: FlowQueries,
-    /// Frames that came before the flows of another process.
+    /// Frames that wait for the flows of another process.
     pub(super) backlog: Backlog,
     pub(super) out: Sender<Batch>,
     pub(super) free_batches: Sender<Batch>,
@@ -75,12 +76,12 @@ pub(super) struct Round<'a> {
     pub(super) now: Timestamp,
     pub(super) accounting: &'a Accounting,
     pub(super) out: Vec<Parcel>,
-    /// Frames that are no longer needed.
+    /// Handled frames whose buffers can be reused.
     spare: Vec<Parcel>,
 }
 
 impl Worker {
-    /// Runs until no capture thread is left to send frames.
+    /// Runs until all capture threads have ended.
     pub(super) fn run(mut self) {
         let mut accounting = Accounting::new(self.core);
         let mut is_behind = false;
@@ -108,7 +109,7 @@ impl Worker {
                 out: Vec::with_capacity(parcels.len()),
                 spare: Vec::new(),
             };
-            // Handle events first: an event may keep a flow from expiring.
+            // Handle events before timers: an event may keep a flow from expiring.
             for event in self.events.take() {
                 self.forwarder.on_cached(event, now);
             }
@@ -128,8 +129,8 @@ impl Worker {
             }
             self.take_flow_requests(&mut round);
             let Round { out, spare, .. } = round;
-            // Flush the cache before a SYN is sent: on this machine the answer may arrive before
-            // the call returns.
+            // Write the cache entries before a SYN is sent: if the server is on this machine, its
+            // answer may arrive before the call returns.
             self.forwarder.flush_cache();
             self.send(out, spare);
             drop(charge);
@@ -143,8 +144,8 @@ impl Worker {
         self.stats.dropped(self.core, DropReason::NextHopUnresolved, self.waiting.len() as u64);
     }
 
-    /// Receives the next frames; empty if none come within `patience`. `None`: no capture thread is
-    /// left.
+    /// Receives the next batch of frames. The batch is empty if none arrives within `patience`.
+    /// `None`: all capture threads have ended.
     fn next_batch(&mut self, patience: Duration) -> Option<Batch> {
         if let Some(batch) = self.backlog.next() {
             return Some(batch);
@@ -156,7 +157,7 @@ impl Worker {
         }
     }
 
-    /// Handles a frame that came at `since`.
+    /// Handles a frame that arrived at the time `since`.
     fn handle(&mut self, Parcel { interface, mut buffer }: Parcel, since: Timestamp, round: &mut Round<'_>) {
         let before = if self.trace.is_on() { self.trace.before(buffer.frame()) } else { None };
         let mut frame = buffer.as_frame(interface);
@@ -179,8 +180,8 @@ impl Worker {
                 round.out.push(Parcel { interface, buffer });
             }
             Verdict::Drop(reason) if self.may_wait(reason, &buffer) => {
-                // A later fragment waits for the same neighbour as the frame before, which the
-                // forwarder may no longer know.
+                // A later fragment waits for the same neighbour as the frame before it. The
+                // forwarder may no longer know that neighbour.
                 let neighbour = match reason {
                     DropReason::NextHopUnresolved => self.forwarder.events().unresolved,
                     _ => None,
@@ -214,7 +215,7 @@ impl Worker {
         accounting.refused_client(self.forwarder.refused_at(), reason);
     }
 
-    /// Counts a forwarded frame that came in by this interface.
+    /// Counts a forwarded frame. `interface` is its ingress interface.
     fn count(&self, forwarded: Forwarded, interface: u32, buffer: &Buffer, round: &Round<'_>) {
         let (packets, bytes) = match forwarded.direction {
             Direction::ToServer => (Counter::PacketsRx, Counter::BytesRx),
@@ -237,7 +238,8 @@ impl Worker {
         }
     }
 
-    /// Queues a rewritten frame for transmission, cut if it is too long for its next hop.
+    /// Queues a rewritten frame for transmission. If the frame is too long for its next hop, cuts
+    /// it first.
     fn transmit(&mut self, forwarded: Forwarded, parcel: Parcel, round: &mut Round<'_>) {
         let Parcel { interface, mut buffer } = parcel;
         let enclose = |buffer: &mut Buffer| {
@@ -268,7 +270,7 @@ impl Worker {
         }
     }
 
-    /// Sends resets for evicted handshakes to their servers.
+    /// Sends resets to the servers of handshakes that were evicted.
     fn send_server_resets(&mut self, round: &mut Round<'_>) {
         while let Some((reset, interface)) = self.forwarder.next_server_reset(&round.packet_state.plan) {
             let mut buffer = Buffer::default();
@@ -277,8 +279,8 @@ impl Worker {
         }
     }
 
-    /// Whether a frame may wait: its next hop is being resolved, or it follows a fragment that
-    /// waits for one.
+    /// Whether a dropped frame may wait instead: because its next hop is being resolved, or because
+    /// it is a fragment and other frames wait already.
     fn may_wait(&self, reason: DropReason, frame: &Buffer) -> bool {
         match reason {
             DropReason::NextHopUnresolved => true,
@@ -303,7 +305,7 @@ impl Worker {
         }
     }
 
-    /// Releases the slots of flows that have ended, before new flows need them.
+    /// Releases the slots of ended flows, so that new flows can use them.
     pub(super) fn release_slots(&mut self, accounting: &Accounting) {
         let events = self.forwarder.events();
         for record in events.records.drain(..) {
@@ -327,8 +329,8 @@ impl Worker {
         }
     }
 
-    /// Decides for unacknowledged large segments whether their servers are alive, and counts
-    /// suspected path MTU black holes.
+    /// Checks for each unacknowledged large segment whether its server still answers. If it does,
+    /// counts a suspected path MTU black hole.
     fn judge_unanswered(&mut self, accounting: &Accounting) {
         for segment in std::mem::take(&mut self.forwarder.events().unanswered) {
             let answered = accounting.answered_since(&segment);
@@ -358,7 +360,8 @@ impl Worker {
     }
 }
 
-/// Requests a neighbour. If the queue is full, the next packet requests it again.
+/// Requests the resolution of a neighbour. If the queue is full, the request is dropped; the next
+/// packet repeats it.
 fn ask(requests: &tokio::sync::mpsc::Sender<WantedNeighbour>, wanted: WantedNeighbour) {
     if wanted.is_ours || requests.capacity() > WANTED_OURS {
         let _ = requests.try_send(wanted);

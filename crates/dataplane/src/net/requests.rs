@@ -1,5 +1,5 @@
-//! Netlink socket for requests only. Notifications, of which there may be any number, arrive on
-//! another socket: the kernel drops answers if the receive buffer is full.
+//! Netlink socket for requests only. Change notifications arrive on another socket: if many of them
+//! filled the receive buffer, the kernel would drop answers.
 
 use std::io;
 
@@ -33,47 +33,47 @@ impl Error {
         Error { what, source }
     }
 
-    /// Whether the kernel has refused the request.
+    /// Whether the kernel has refused the request (in contrast to a lost answer).
     pub(super) fn is_refusal(&self) -> bool {
         self.source.raw_os_error().is_some()
     }
 
-    /// Whether the kernel does not support such a request.
+    /// Whether the kernel does not support this kind of request.
     pub(super) fn says_unsupported(&self) -> bool {
         self.source.raw_os_error() == Some(libc::EOPNOTSUPP)
     }
 
-    /// Whether this process lacks the privilege.
+    /// Whether the request failed because this process lacks a privilege.
     pub fn says_not_permitted(&self) -> bool {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
-    /// Whether the kernel has no route, or a route that rejects packets.
+    /// Whether the request failed because the kernel has no route, or a route that rejects packets.
     pub(super) fn says_no_route(&self) -> bool {
         let refusals = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL];
         self.source.raw_os_error().is_some_and(|error| refusals.contains(&error))
     }
 
-    /// Whether the kernel has no such address.
+    /// Whether the request failed because the kernel has no such address.
     pub(super) fn says_not_available(&self) -> bool {
         self.source.kind() == io::ErrorKind::AddrNotAvailable
     }
 }
 
-/// Sends one request at a time: the kernel makes one list at a time for a socket, and refuses a
-/// second. After a lost answer the next request opens a new socket.
+/// Netlink socket that sends one request at a time: the kernel creates one list at a time for a
+/// socket, and refuses a second. After a lost answer, the next request opens a new socket.
 #[derive(Debug)]
 pub(super) struct Requests(Mutex<Option<Socket>>);
 
 impl Requests {
-    /// Opens a socket in this thread's network namespace. A socket that is opened later is in the
-    /// namespace of its opening thread.
+    /// Opens a socket in the calling thread's network namespace. A socket that replaces it later is
+    /// in the namespace of the thread that makes the request.
     pub(super) fn open() -> io::Result<Requests> {
         Ok(Requests(Mutex::new(Some(Socket::open()?))))
     }
 
-    /// Requests a list, and returns the items that `pick` finds in the answers. Repeats the request
-    /// if the list has changed meanwhile.
+    /// Requests a list; returns the items that `pick` extracts from the answer. Repeats the request
+    /// if the list changed while the kernel created it.
     pub(super) async fn list<T>(
         &self,
         what: &'static str,
@@ -91,7 +91,7 @@ impl Requests {
         }
     }
 
-    /// Sends a request that has one answer.
+    /// Sends a request that has one answer. `None` if the kernel sends none.
     pub(super) async fn one(
         &self,
         what: &'static str,
@@ -102,7 +102,7 @@ impl Requests {
         Ok(one)
     }
 
-    /// Sends a command, and waits for its acknowledgement.
+    /// Sends a command, and waits for the kernel's acknowledgement.
     pub(super) async fn order(
         &self,
         what: &'static str,
@@ -112,7 +112,8 @@ impl Requests {
         self.request(what, order, NLM_F_ACK | flags, |_| {}).await.map(drop)
     }
 
-    /// Returns whether a change of the list interrupted the answer.
+    /// Sends a request, and passes each part of the answer to `each`. Returns whether the answer is
+    /// incomplete because the list changed meanwhile.
     async fn request(
         &self,
         what: &'static str,
@@ -122,8 +123,8 @@ impl Requests {
     ) -> Result<bool, Error> {
         let failed = |source| Error { what, source };
         let mut place = self.0.lock().await;
-        // The socket is put back once the answer is complete. Parts of an incomplete answer may
-        // still arrive, also if the caller has stopped waiting.
+        // The socket is put back only when the answer is complete. Otherwise parts of the answer
+        // may still arrive, for example because the caller was cancelled.
         let mut socket = match place.take() {
             Some(socket) => socket,
             None => Socket::open().map_err(failed)?,
@@ -136,10 +137,10 @@ impl Requests {
     }
 }
 
-/// An open socket. Dropping it closes the connection.
+/// Open netlink socket. Dropping it closes the socket.
 struct Socket {
     handle: Handle,
-    /// Messages that answer no request: notices of a loss.
+    /// Messages that belong to no request: reports that messages were lost.
     unasked: BoxStream<'static, NetlinkRequest>,
     _connection: JoinSet<()>,
 }
@@ -147,7 +148,7 @@ struct Socket {
 impl Socket {
     fn open() -> io::Result<Socket> {
         let (mut connection, handle, unasked) = rtnetlink::new_connection()?;
-        // An answer without such an end message is incomplete.
+        // Forward end messages, because an answer without one is incomplete.
         connection.set_forward_done(true);
         connection.set_forward_ack(true);
         let mut tasks = JoinSet::new();
@@ -155,7 +156,7 @@ impl Socket {
         Ok(Socket { handle, unasked: unasked.map(|(message, _)| message).boxed(), _connection: tasks })
     }
 
-    /// Sends a request and reads the whole answer; returns the result of [`read_answer`].
+    /// Sends a request and reads the whole answer. Returns the result of [`read_answer`].
     async fn request(
         &mut self,
         message: NetlinkRequest,
@@ -167,9 +168,10 @@ impl Socket {
     }
 }
 
-/// Passes each part of an answer to `each`. Returns whether a change of the list interrupted the
-/// answer, or the kernel's refusal. Returns an error if the answer is lost, also when an `unasked`
-/// message arrives.
+/// Passes each part of an answer to `each`.
+///
+/// Returns an error if the answer is lost, or an `unasked` message reports a loss. The inner result
+/// is the kernel's refusal, or whether the answer is incomplete because the list changed meanwhile.
 async fn read_answer(
     mut answers: impl Stream<Item = NetlinkRequest> + Unpin,
     unasked: &mut (impl Stream + Unpin),
@@ -235,7 +237,7 @@ mod tests {
         Ok(requests.list("interfaces", question, Some).await?.len())
     }
 
-    /// Socket whose requests are never answered.
+    /// Netlink socket that never gets an answer.
     fn mute() -> (Socket, impl Sized) {
         let (connection, handle, unasked) = rtnetlink::new_connection().unwrap();
         let unasked = unasked.map(|(message, _)| message).boxed();

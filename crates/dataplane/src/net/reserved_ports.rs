@@ -1,4 +1,5 @@
-//! `ip_local_reserved_ports`: keeps the host's own connections off the SNAT ports.
+//! Reservation of the SNAT ports in `ip_local_reserved_ports`: the kernel then assigns them to none
+//! of the host's own connections.
 
 mod divide;
 mod records;
@@ -20,15 +21,15 @@ use records::{PortRecord, PortRecords};
 
 const SYSCTL: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// Range of the ports that the kernel assigns to connections.
+/// File with the range of ports that the kernel assigns to connections.
 const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Directory with the records of added ports. Its contents last until the next boot.
+/// Directory of the records of added ports. It is empty after a reboot.
 const DIRECTORY: &str = "/run/convey";
 
-/// Ports that the kernel assigns to none of the host's connections. Dropping this gives back the
-/// ports that were added. After a crash, the next process that starts or stops in the same network
-/// namespace gives them back.
+/// Ports that the kernel assigns to none of the host's connections. Dropping this value releases
+/// the ports that this process added to the list. After a crash, the next process that starts or
+/// stops in the same network namespace releases them.
 #[derive(Debug)]
 pub struct ReservedPorts {
     directory: PathBuf,
@@ -38,13 +39,15 @@ pub struct ReservedPorts {
 /// Ports that this process has added to the reserved list.
 #[derive(Debug)]
 enum Added {
-    /// Recorded in a file. A process that ends hands ports that others still need over to them.
+    /// Recorded in a file. When this process ends, other processes that need some of the ports take
+    /// them over.
     Recorded(PortRecord),
-    /// Not recorded, because no file can be written.
+    /// Not recorded, because the file cannot be written.
     Unrecorded(PortRanges),
 }
 
-/// The kernel could assign some of the ports to the host's own connections.
+/// Error: the ports cannot be reserved, and the kernel may assign some of them to the host's own
+/// connections.
 #[derive(Debug, Error)]
 #[error(
     "the SNAT ports {wanted} cannot be reserved ({SYSCTL}: {source}), and this host's own connections would take {taken} \
@@ -61,26 +64,26 @@ pub struct NotReserved {
     source: io::Error,
 }
 
-/// SNAT ports for a process.
+/// SNAT ports of a process.
 #[derive(Debug)]
 pub struct SnatPorts {
-    /// The ports to use.
+    /// Range of the ports.
     pub ports: RangeInclusive<u16>,
-    /// Why these are not the requested ports; `None` if they are.
+    /// Error because of which these are not the requested ports; `None` if they are.
     pub instead_of: Option<NotReserved>,
 }
 
-/// Fewest ports that are worth a start if more were requested.
+/// Minimum number of ports of another range, if at least as many were requested.
 const FEW: u16 = 1024;
 
-/// The first port that needs no privileges.
+/// Lowest port that a process can bind without privileges.
 const FIRST_UNPRIVILEGED: u16 = 1024;
 
 impl ReservedPorts {
     /// Adds the ports to the reserved ports of this network namespace.
     ///
     /// # Errors
-    /// The ports cannot be reserved, and the kernel could assign some of them.
+    /// If the ports cannot be reserved, and the kernel may assign some of them to connections.
     pub fn add(ports: RangeInclusive<u16>) -> Result<ReservedPorts, NotReserved> {
         ReservedPorts::recorded_in(&records::directory(Path::new(DIRECTORY)), ports)
     }
@@ -108,11 +111,11 @@ impl ReservedPorts {
         Ok(ReservedPorts { directory: directory.to_owned(), added })
     }
 
-    /// Chooses the SNAT ports: the requested ones or, if they cannot be reserved, others outside of
-    /// the range that the kernel assigns. The check is limited to files that this process may read.
+    /// Chooses the SNAT ports: the requested ones or, if these cannot be reserved, ports outside
+    /// the range that the kernel assigns. The check only reads files, and changes nothing.
     ///
     /// # Errors
-    /// There are too few ports outside.
+    /// If there are too few ports outside that range.
     pub fn choose(wanted: RangeInclusive<u16>) -> Result<SnatPorts, NotReserved> {
         let error = match why_not_reserved(&PortRanges::from(wanted.clone())) {
             Ok(()) => return Ok(SnatPorts { ports: wanted, instead_of: None }),
@@ -128,7 +131,7 @@ impl ReservedPorts {
     /// that user.
     ///
     /// # Errors
-    /// The directory cannot be created, or its owner cannot be changed.
+    /// If the directory cannot be created, or its owner cannot be changed.
     pub fn prepare_for(user: u32, group: u32) -> io::Result<()> {
         records::prepare_for(Path::new(DIRECTORY), user, group)
     }
@@ -136,28 +139,28 @@ impl ReservedPorts {
     /// Creates the directory of the records, unless it exists.
     ///
     /// # Errors
-    /// This user may not create it.
+    /// If this user may not create it.
     pub fn make_directory() -> io::Result<()> {
         records::make(Path::new(DIRECTORY))
     }
 
-    /// Gives back ports that killed processes have added in this network namespace, and logs them;
-    /// for a process that needs no ports.
+    /// Releases ports that killed processes added in this network namespace, and logs them. To be
+    /// called by processes that need no ports.
     pub fn give_back_stale() {
         match ReservedPorts::clear_stale() {
             Ok(given_back) if given_back.is_empty() => {}
             Ok(given_back) => info!("released the reserved ports {given_back} of a killed convey"),
-            // A proxy runs without these privileges.
+            // A proxy runs without these privileges, so this is not worth a log line.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             Err(error) => warn!("ports that a killed convey added to {SYSCTL} stay reserved: {error}"),
         }
     }
 
-    /// Gives back ports that killed processes of this user have added in this network namespace,
-    /// and returns them.
+    /// Releases ports that killed processes of this user added in this network namespace. Returns
+    /// these ports.
     ///
     /// # Errors
-    /// The records cannot be read, or the list cannot be written.
+    /// If the records cannot be read, or the list cannot be written.
     pub fn clear_stale() -> io::Result<PortRanges> {
         clear_stale(&records::directory(Path::new(DIRECTORY)))
     }
@@ -178,11 +181,12 @@ impl Drop for ReservedPorts {
     }
 }
 
-/// Reserves ports and records the added ones. Fails if the kernel takes no ports.
+/// Reserves ports, and records the ports that were added. Fails if the kernel refuses the ports.
 fn add_recorded(mut records: PortRecords, wanted: &PortRanges) -> io::Result<Added> {
     let now = read()?;
     let divided = divide(&now, &records.orphans(&now), wanted, &records.wanted());
-    // Write the record first: if this process is killed in between, each added port is in a record.
+    // Write the record first: if this process is killed before it changes the list, the record has
+    // no effect.
     let record = match records.create(wanted, &divided.added) {
         Ok(record) => record,
         Err(error) => {
@@ -192,7 +196,7 @@ fn add_recorded(mut records: PortRecords, wanted: &PortRanges) -> io::Result<Add
     };
     if let Err(error) = change(&now, &divided.list) {
         record.remove();
-        // The list is as needed, apart from ports that others have left.
+        // The list contains all wanted ports; it only keeps ports that others should have released.
         return if wanted.without(&now).is_empty() { add_unrecorded(wanted) } else { Err(error) };
     }
     if let Err(error) = records.hand_on(&divided.handed) {
@@ -225,7 +229,7 @@ fn remove_recorded(mut records: PortRecords, own: &PortRecord) -> io::Result<()>
 
 fn clear_stale(directory: &Path) -> io::Result<PortRanges> {
     match fs::symlink_metadata(directory) {
-        // There are no records, or only another user's, which that user gives back.
+        // There are no records, or only records of another user, who must release these ports.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PortRanges::default()),
         Ok(metadata) if metadata.uid() != geteuid().as_raw() => return Ok(PortRanges::default()),
         _ => {}
@@ -242,27 +246,27 @@ fn clear_stale(directory: &Path) -> io::Result<PortRanges> {
     Ok(now.without(&divided.list))
 }
 
-/// Fails if these ports cannot be reserved, and need to be.
+/// Returns an error if these ports must be reserved and cannot be.
 fn why_not_reserved(wanted: &PortRanges) -> Result<(), NotReserved> {
     if wanted.without(&read().unwrap_or_default()).is_empty() {
         return Ok(());
     }
     match OpenOptions::new().write(true).open(SYSCTL) {
         Ok(_) => Ok(()),
-        // Only the user who may start convey can find out.
+        // This user cannot find out; only the user who may start convey can.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !may_configure() => Ok(()),
         Err(error) => tolerate(wanted, error),
     }
 }
 
-/// Whether this process may change settings of its network namespace, apart from further
-/// restrictions.
+/// Whether this process has CAP_NET_ADMIN, and so may change settings of its network namespace
+/// unless other restrictions apply.
 fn may_configure() -> bool {
     capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::NET_ADMIN))
 }
 
-/// Chooses `count` ports next to the range that the kernel assigns: below it if they fit, else
-/// above, else all ports on the larger side. `None` if these are too few.
+/// Chooses `count` ports next to the range that the kernel assigns: below it if they fit, otherwise
+/// above it, otherwise all ports on the larger side. `None` if these are too few.
 fn outside(ephemeral: &RangeInclusive<u16>, count: usize) -> Option<RangeInclusive<u16>> {
     let (below, above) = (
         FIRST_UNPRIVILEGED..*ephemeral.start(),
@@ -270,7 +274,7 @@ fn outside(ephemeral: &RangeInclusive<u16>, count: usize) -> Option<RangeInclusi
     );
     let (room_below, room_above) = (below.len().min(count), above.map_or(0, |above| above.len().min(count)));
     let room = room_below.max(room_above);
-    // The conversion is exact: there are at most 65,535 ports.
+    // The conversion cannot lose digits: there are at most 65,535 ports.
     let size = room as u16;
     if room == 0 || room < count.min(FEW.into()) {
         return None;
@@ -281,7 +285,7 @@ fn outside(ephemeral: &RangeInclusive<u16>, count: usize) -> Option<RangeInclusi
     })
 }
 
-/// Succeeds if the kernel would not assign these ports anyway.
+/// Returns the error only if the kernel may assign some of these ports to connections.
 fn tolerate(wanted: &PortRanges, source: io::Error) -> Result<(), NotReserved> {
     let ephemeral = ephemeral();
     let missing = wanted.without(&read().unwrap_or_default());
@@ -309,7 +313,7 @@ fn change(now: &PortRanges, ports: &PortRanges) -> io::Result<()> {
     if now == ports {
         return Ok(());
     }
-    // An empty write would change nothing; a newline alone empties the list.
+    // Writing nothing would change nothing, so an empty list needs the newline.
     fs::write(SYSCTL, format!("{ports}\n"))
 }
 
@@ -338,7 +342,8 @@ mod tests {
     #[test]
     fn records_of_another_user_are_passed_over() {
         let directory = tempfile::tempdir().unwrap();
-        // Without privileges the root directory serves as another user's directory.
+        // A process without privileges cannot change the owner, so it uses the root directory
+        // instead.
         let others = match chown(directory.path(), Some(65_534), None) {
             Ok(()) => directory.path(),
             Err(_) => Path::new("/"),

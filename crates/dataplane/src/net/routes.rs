@@ -1,4 +1,4 @@
-//! Routes as the kernel lists them.
+//! Parser of routes in the kernel's messages.
 
 use std::net::IpAddr;
 
@@ -11,8 +11,9 @@ use rtnetlink::packet_route::route::{
 
 use super::nexthops::Nexthops;
 
-/// Parses a route. `None` if packets with TOS 0 cannot use it now. Dead hops are left out; with
-/// `ignore_routes_with_linkdown` the kernel also marks hops without carrier as dead.
+/// Parses a route. Returns `None` if packets with TOS 0 cannot use the route now. Dead hops are
+/// left out; with `ignore_routes_with_linkdown`, the kernel also marks hops without carrier as
+/// dead.
 pub(super) fn route(message: &RouteMessage, nexthops: &Nexthops) -> Option<Route> {
     let header = &message.header;
     if header.address_family == AddressFamily::Inet && header.tos != 0 {
@@ -83,7 +84,7 @@ fn way(hop: &RouteNextHop) -> RouteHop {
     way
 }
 
-/// Preferred source address for packets of this host, if the route has one.
+/// Preferred source address of the route for packets of this host; `None` if the route has none.
 fn source(message: &RouteMessage) -> Option<IpAddr> {
     message.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::PrefSource(source) => address(source),
@@ -91,7 +92,8 @@ fn source(message: &RouteMessage) -> Option<IpAddr> {
     })
 }
 
-/// MTU of the route, if it has one; the lock flag affects only local senders, not forwarding.
+/// MTU of the route in bytes; `None` if the route has none. The lock flag is ignored: it affects
+/// only local senders, not forwarding.
 fn mtu(message: &RouteMessage) -> Option<u32> {
     let metrics = message.attributes.iter().filter_map(|attribute| match attribute {
         RouteAttribute::Metrics(metrics) => Some(metrics),
@@ -103,7 +105,7 @@ fn mtu(message: &RouteMessage) -> Option<u32> {
     })
 }
 
-/// Destination of a default route, which the kernel leaves out.
+/// Address of a default route's destination, which the kernel's message leaves out.
 fn unspecified(message: &RouteMessage) -> Option<IpAddr> {
     match message.header.address_family {
         AddressFamily::Inet => Some(IpAddr::from([0; 4])),

@@ -1,4 +1,4 @@
-//! Policy rules as the kernel lists them.
+//! Parser of policy rules in the kernel's messages.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use rtnetlink::packet_route::rule::{RuleAction as Action, RuleAttribute, RuleFla
 
 const FRA_DSCP: u16 = 25;
 
-/// Parses a rule; `None` if it is for neither IPv4 nor IPv6.
+/// Parses a policy rule; `None` if it applies neither to IPv4 nor to IPv6.
 pub(super) fn rule(message: &RuleMessage) -> Option<RoutingRule> {
     let header = &message.header;
     let is_v4 = match header.family {
@@ -47,7 +47,8 @@ pub(super) fn rule(message: &RuleMessage) -> Option<RoutingRule> {
             RuleAttribute::SourcePortRange(_) => unknown.push("sport"),
             RuleAttribute::DestinationPortRange(_) => unknown.push("dport"),
             RuleAttribute::Other(other) => unknown.extend(selector(other)),
-            // The route realm and the program that has added the rule select nothing.
+            // The route realm, and the number of the program that added the rule, select no
+            // packets.
             _ => {}
         }
     }
@@ -70,17 +71,18 @@ fn network(ip: IpAddr, len: u8) -> Option<Prefix> {
     (len > 0).then(|| Prefix::of(ip, len))
 }
 
-/// Name of a selector that the netlink parser does not support.
+/// Name of a selector that the netlink parser does not support; `None` if the attribute selects no
+/// packets, or all packets that convey handles.
 fn selector(attribute: &rtnetlink::packet_core::DefaultNla) -> Option<&'static str> {
     use rtnetlink::packet_core::Nla;
     let mut value = vec![0; attribute.value_len()];
     attribute.emit_value(&mut value);
     match attribute.kind() {
-        // A rule with DSCP 0 matches packets with DSCP 0, as ours have; a rule for any DSCP lacks
-        // the attribute.
+        // A rule with DSCP 0 matches all of convey's packets, which have DSCP 0. A rule for any
+        // DSCP lacks the attribute.
         FRA_DSCP if value == [0] => None,
         FRA_DSCP => Some("dscp"),
-        // Masks and labels of later kernels.
+        // Masks and labels of newer kernels.
         kind if kind > FRA_DSCP => Some("a selector of a newer kernel"),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! Converts the kernel's messages to plain data.
+//! Conversion of the kernel's netlink messages to plain data.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -39,8 +39,8 @@ pub(super) fn new(
     NetworkTables { interfaces, routes: routes.into(), neighbours, ..NetworkTables::default() }
 }
 
-/// Updates state that the kernel sends no notifications for: MTUs, and the way frames are sent.
-/// Returns whether any of it has changed.
+/// Updates state for which the kernel sends no notifications: MTUs, and whether frames are
+/// redirected to a veth peer. Returns whether any of it has changed.
 pub(super) fn look_at(table: &mut NetworkTables, links: &[LinkMessage]) -> bool {
     let mut is_changed = false;
     for link in links {
@@ -54,13 +54,13 @@ pub(super) fn look_at(table: &mut NetworkTables, links: &[LinkMessage]) -> bool 
     is_changed
 }
 
-/// The neighbour with this interface and address.
+/// Finds the neighbour with this interface and address.
 pub(super) fn find(table: &NetworkTables, key: NeighbourKey) -> Option<Neighbour> {
     let at = table.neighbours.binary_search_by_key(&key, Neighbour::key).ok()?;
     table.neighbours.get(at).copied()
 }
 
-/// Applies a change of a neighbour.
+/// Applies a change of a neighbour to the table.
 pub(super) fn set(table: &mut NetworkTables, change: NeighbourChange) {
     let neighbours = &mut table.neighbours;
     match (neighbours.binary_search_by_key(&change.key(), Neighbour::key), change.now) {
@@ -71,7 +71,7 @@ pub(super) fn set(table: &mut NetworkTables, change: NeighbourChange) {
     }
 }
 
-/// Properties that decide whether an address is used as a source.
+/// Address of an interface, with the properties that determine whether it is used as a source.
 fn detail(message: &AddressMessage, ip: IpAddr) -> InterfaceAddress {
     let mut detail = InterfaceAddress::new(ip, message.header.prefix_len);
     let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
@@ -117,7 +117,8 @@ fn interface(message: &LinkMessage, details: Vec<InterfaceAddress>) -> Interface
     interface
 }
 
-/// MTUs for IPv4 and IPv6. Without IPv6 the second one has no effect.
+/// MTUs of an interface for IPv4 and IPv6, in bytes. If the interface has no IPv6, the second
+/// number has no effect.
 fn mtus(message: &LinkMessage) -> (u32, u32) {
     let (mut link, mut v6) = (0, u32::MAX);
     for attribute in &message.attributes {
@@ -140,7 +141,7 @@ fn mtus(message: &LinkMessage) -> (u32, u32) {
     (link, v6.min(link))
 }
 
-/// The interface's own address: on a point-to-point link `Address` is that of the other side.
+/// An interface's own address. On a point-to-point link, `Address` is the address of the other end.
 pub(super) fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),
@@ -154,7 +155,7 @@ pub(super) fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     })
 }
 
-/// Parses a neighbour; `None` if its Ethernet address cannot be used as it is.
+/// Parses a neighbour; `None` if the kernel would not send packets to its MAC address now.
 fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
     use NeighbourState::{Delay, Permanent, Probe, Reachable, Stale};
     if !matches!(message.header.state, Reachable | Stale | Delay | Probe | Permanent) {
@@ -172,26 +173,25 @@ fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
 pub(super) struct NeighbourChange {
     pub(super) interface: u32,
     pub(super) ip: IpAddr,
-    /// `None` if the Ethernet address is unknown.
+    /// New state of the neighbour; `None` if its MAC address is unknown.
     pub(super) now: Option<Neighbour>,
     pub(super) certainty: Certainty,
-    /// Whether the kernel keeps the entry fresh.
+    /// Whether the kernel keeps the entry fresh (`NTF_EXT_MANAGED`).
     pub(super) is_managed: bool,
 }
 
-/// Reliability of an Ethernet address.
+/// Reliability of a neighbour's MAC address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Certainty {
-    /// Set by an administrator or program.
+    /// An administrator or a program has set the address.
     Static,
-    /// The neighbour has answered.
+    /// The neighbour has confirmed the address.
     Confirmed,
     Unconfirmed,
 }
 
 impl NeighbourChange {
-    /// Change to an entry that exists or is being resolved. `None` if the entry is no neighbour for
-    /// IP packets.
+    /// Change reported for a new or changed entry. `None` if the entry is not a neighbour of IP.
     pub(super) fn new(message: &NeighbourMessage) -> Option<NeighbourChange> {
         let is_ip = matches!(message.header.family, AddressFamily::Inet | AddressFamily::Inet6);
         let ip = neighbour_address(message).filter(|_| is_ip)?;
@@ -207,12 +207,12 @@ impl NeighbourChange {
         })
     }
 
-    /// Change for a neighbour without an entry.
+    /// Change for a neighbour that has no entry.
     pub(super) fn missing(NeighbourKey { interface, ip }: NeighbourKey) -> NeighbourChange {
         NeighbourChange { interface, ip, now: None, certainty: Certainty::Unconfirmed, is_managed: false }
     }
 
-    /// Change that leaves a neighbour as it was.
+    /// Change that keeps a neighbour's state.
     pub(super) fn same(known: Neighbour) -> NeighbourChange {
         NeighbourChange { now: Some(known), ..NeighbourChange::missing(known.key()) }
     }
@@ -222,7 +222,7 @@ impl NeighbourChange {
         NeighbourKey { interface: self.interface, ip: self.ip }
     }
 
-    /// Change for a deleted entry.
+    /// Change for an entry that was deleted.
     pub(super) fn gone(message: &NeighbourMessage) -> Option<NeighbourChange> {
         NeighbourChange::new(message).map(|change| NeighbourChange { now: None, ..change })
     }

@@ -1,4 +1,4 @@
-//! Lists the Unix sockets of the network namespace and their users: sock_diag(7), or
+//! List of the Unix sockets in a network namespace, by sock_diag(7) with the sockets' users, or by
 //! `/proc/net/unix`.
 
 use std::fs;
@@ -8,14 +8,15 @@ use rustix::net::netlink;
 
 use super::raw_netlink::{attributes, dump};
 
-/// A socket that has a name.
+/// Unix socket with a name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UnixSocket {
     /// Name of the socket. An abstract name begins with a zero byte.
     pub name: Vec<u8>,
-    /// Inode, as in `/proc/PID/fd`.
+    /// Inode of the socket, as in `/proc/PID/fd`.
     pub inode: u64,
-    /// Owner, as numbered in our user namespace; `None` before Linux 5.3, and without sock_diag.
+    /// User who owns the socket, numbered as in our user namespace. `None` before Linux 5.3, and
+    /// without sock_diag.
     pub uid: Option<u32>,
 }
 
@@ -27,28 +28,29 @@ const UNIX_DIAG_UID: u16 = 7;
 const UDIAG_SHOW_NAME: u32 = 1;
 const UDIAG_SHOW_UID: u32 = 0x40;
 
-/// List of all Unix sockets of the thread's network namespace. It has names and inodes, but no
-/// users.
+/// List of all Unix sockets in the calling thread's network namespace. The list contains names and
+/// inodes, but no users.
 const LIST: &str = "/proc/thread-self/net/unix";
 
-/// Unix sockets whose name begins with this prefix.
+/// Finds the Unix sockets whose name begins with this prefix, in the calling thread's network
+/// namespace.
 ///
 /// # Errors
-/// The kernel does not list sockets.
+/// If the kernel does not list sockets.
 pub fn named(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
     // The kernel may be built without CONFIG_UNIX_DIAG.
     by_diag(prefix).or_else(|error| by_file(prefix).map_err(|_| error))
 }
 
-/// Abstract sockets of [`LIST`] whose name begins with this prefix.
+/// Abstract sockets in [`LIST`] whose name begins with this prefix.
 pub(super) fn by_file(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
     let list = fs::read(LIST)?;
     let sockets = list.split(|byte| *byte == b'\n').filter_map(listed_socket);
     Ok(sockets.filter(|socket| socket.name.starts_with(prefix)).collect())
 }
 
-/// Abstract socket of a line of [`LIST`]: six fields, the inode, and the name with `@` in place of
-/// its zero.
+/// Parses a line of [`LIST`]: six fields, the inode, and the name. `None` if the socket is not
+/// abstract. The list writes `@` for the zero byte at the beginning of an abstract name.
 fn listed_socket(line: &[u8]) -> Option<UnixSocket> {
     let mut rest = line;
     let mut inode: &[u8] = b"";
@@ -67,14 +69,14 @@ fn by_diag(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
     })
 }
 
-/// `struct unix_diag_req`: sockets in any state, with any inode.
+/// `struct unix_diag_req` for sockets in any state, with any inode.
 fn question() -> Vec<u8> {
     let shown = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
     let words = [u32::MAX, 0, shown, 0, 0].map(u32::to_ne_bytes);
     [&[libc::AF_UNIX as u8, 0, 0, 0][..], words.as_flattened()].concat()
 }
 
-/// Parses a socket; `None` if it has no name.
+/// Parses a socket; `None` if the socket has no name.
 fn unix_socket(body: &[u8]) -> Option<UnixSocket> {
     let (mut name, mut uid) = (None, None);
     let inode = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);

@@ -5,26 +5,26 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
 
 use super::{Error, Netlink};
 
-/// An XDP program on an interface.
+/// XDP program that is attached to an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdpProgram {
-    /// The name of the interface.
+    /// Name of the interface.
     pub interface: String,
     /// Id of the program, which the kernel never reuses.
     pub id: u32,
-    /// Name of the program, if this process may read it.
+    /// Name of the program; `None` if this process may not read it.
     pub name: Option<String>,
-    /// Attachment mode, as `ip link set` names it: `xdpdrv`, `xdpgeneric` or `xdpoffload`.
+    /// Attachment mode, as shown by `ip link`: `xdpdrv`, `xdpgeneric` or `xdpoffload`.
     pub place: &'static str,
 }
 
 impl Netlink {
-    /// The XDP programs on all interfaces.
+    /// Lists the XDP programs on all interfaces.
     pub async fn xdp_programs(&self) -> Result<Vec<XdpProgram>, Error> {
         let links = self.links().await?;
         let mut programs: Vec<XdpProgram> = links.iter().flat_map(of_link).collect();
         if !programs.is_empty() {
-            // A process that may not list programs gets no names.
+            // If this process may not list programs, their names stay unknown.
             let loaded: Vec<_> = loaded_programs().filter_map(Result::ok).collect();
             for program in &mut programs {
                 let found = loaded.iter().find(|loaded| loaded.id() == program.id);

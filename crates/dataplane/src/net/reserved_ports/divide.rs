@@ -1,21 +1,23 @@
-//! Divides the reserved ports among the processes that need them. Pure.
+//! Division of the reserved ports among the processes that need them. Pure.
 
 use crate::net::PortRanges;
 
-/// Ports to reserve, and the processes that have to give them back.
+/// New list of reserved ports, and the processes that must release them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Divided {
-    /// All reserved ports.
+    /// All ports that must be reserved.
     pub(super) list: PortRanges,
-    /// Ports that this process has to give back.
+    /// Ports that this process must release when it ends.
     pub(super) added: PortRanges,
-    /// Additional ports that each of the other processes has to give back from now on.
+    /// For each of the other processes: additional ports that it must release when it ends.
     pub(super) handed: Vec<PortRanges>,
 }
 
-/// Divides `now`, the reserved ports. Processes that are gone have added `orphans`. This process
-/// needs `wanted`, and each of the other processes needs an element of `others`. Orphans that no
-/// process needs are released. Ports that no convey process has added stay reserved.
+/// Divides the currently reserved ports, `now`.
+///
+/// Ended processes have added the `orphans` among them. This process needs `wanted`, and each of
+/// the other processes needs one element of `others`. Orphans that no process needs are released.
+/// Ports that no convey process has added stay reserved.
 pub(super) fn divide(
     now: &PortRanges,
     orphans: &PortRanges,
@@ -68,8 +70,8 @@ mod tests {
     }
 
     proptest! {
-        /// Simulates processes that start and stop, some of them killed; sometimes no process
-        /// cleans up after those.
+        /// Simulates processes that start, stop or are killed. Sometimes no process cleans up after
+        /// the killed ones.
         #[test]
         fn ports_are_reserved_while_somebody_needs_them_and_no_longer(
             before in prop::collection::btree_set(0..20u16, 0..5),

@@ -1,8 +1,9 @@
-//! Records of the ports that each process has added to the reserved ones: a file for each process,
-//! which holds a lock on it. A lock ends with its process, however that ends, and is visible from
-//! any other PID namespace. A second file beside the locked one lists the ports that other
-//! processes hand to a running process. It is replaced atomically, so that a process that is killed
-//! meanwhile loses nothing.
+//! Records of the ports that each process has added to the reserved ports.
+//!
+//! Each process has a file on which it holds a lock. The kernel releases the lock when the process
+//! ends, however it ends, and processes in any PID namespace can test it. A second file lists the
+//! ports after other processes have handed over more. It is replaced atomically, so that no port is
+//! lost if a process is killed while it writes.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions, Permissions};
@@ -19,40 +20,41 @@ use rustix::process::geteuid;
 
 use crate::net::PortRanges;
 
-/// `SO_NETNS_COOKIE` of `asm-generic/socket.h`, from Linux 5.14.
+/// Socket option `SO_NETNS_COOKIE` of `asm-generic/socket.h` (Linux 5.14).
 const NAMESPACE_COOKIE: libc::c_int = 71;
 
-/// Interval between attempts to lock the directory, and their number.
+/// Interval between attempts to lock the directory, and maximum number of attempts.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 const MAX_LOCK_TRIES: u32 = 100;
 
-/// Most records of processes that are gone, of all network namespaces together; the least recently
-/// changed ones are removed. No process gives back the ports of a namespace that is gone, and no
-/// other process can detect that.
+/// Maximum number of records of ended processes in other network namespaces; the least recently
+/// changed ones are removed first. Ports of a namespace that no longer exists are never released by
+/// a process, and other processes cannot detect this.
 const MAX_STALE: usize = 256;
 
-/// Upper bound for the length of a record.
+/// Maximum length of a record in bytes.
 const MAX_RECORD_BYTES: u64 = 1 << 20;
 
-/// Prefix of the names of all records.
+/// Prefix of the file names of all records.
 const RECORD: &str = "reserved-ports.ns-";
 
-/// Suffix of a file that replaces a record: all ports that its process has added by now.
+/// Suffix of the file that replaces a record when other processes have handed over ports.
 const HANDED: &str = ".handed";
-/// Suffix of such a file while it is written.
+/// Suffix of the replacing file while it is being written.
 const NEW: &str = ".new";
 
-/// Records of this network namespace. Other processes wait while this value exists.
+/// Records in this network namespace. Other processes wait while this value exists, because it
+/// holds a lock.
 pub(super) struct PortRecords {
     directory: PathBuf,
-    /// Prefix of the names of their files.
+    /// Prefix of the file names of this namespace's records.
     prefix: String,
     boot: String,
     /// Records of running processes.
     live: Vec<PortRecord>,
-    /// Records of processes that are gone.
+    /// Records of processes that have ended.
     stale: Vec<PortRecord>,
-    /// Record of this process, which is about to end.
+    /// Record of this process, if it is about to end.
     ended: Option<PortRecord>,
     _lock: File,
 }
@@ -61,32 +63,32 @@ pub(super) struct PortRecords {
 #[derive(Debug)]
 pub(super) struct PortRecord {
     path: PathBuf,
-    /// The file; locked if the record is ours.
+    /// File of the record. If the record belongs to this process, it holds the lock.
     file: File,
     wanted: PortRanges,
     added: PortRanges,
 }
 
-/// Ports in a record.
+/// Ports that a record lists.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RecordedPorts {
     /// Ports that the process needs.
     wanted: PortRanges,
-    /// Ports of these that were not reserved before.
+    /// Ports in `wanted` that were not reserved before this process added them.
     added: PortRanges,
 }
 
-/// Directory of this user's records: a directory of its own if root has made one, as for a convey
-/// that has switched to another user.
+/// Directory of this user's records: the user's own directory, if root has created one for a convey
+/// that switched to this user; otherwise `of_all`.
 pub(super) fn directory(of_all: &Path) -> PathBuf {
     let own = of_all.join(geteuid().as_raw().to_string());
     if own.is_dir() { own } else { of_all.to_owned() }
 }
 
-/// Creates such a directory.
+/// Creates the directory of all records, and the directory of another user in it.
 pub(super) fn prepare_for(of_all: &Path, user: u32, group: u32) -> io::Result<()> {
     make(of_all)?;
-    // Other users need access to their own directories in it.
+    // Other users must be able to reach their own directories.
     fs::set_permissions(of_all, Permissions::from_mode(0o711))?;
     let own = of_all.join(user.to_string());
     make(&own)?;
@@ -102,11 +104,11 @@ pub(super) fn make(directory: &Path) -> io::Result<()> {
 }
 
 impl PortRecords {
-    /// Opens the records in a directory, which is created if necessary.
+    /// Opens the records in a directory, and locks it. Creates the directory if necessary.
     ///
     /// # Errors
-    /// The directory or a file in it belongs to another user or may be written by others; or
-    /// another process keeps it locked for seconds.
+    /// If the directory or a file in it belongs to another user or other users can write to it, or
+    /// if another process keeps the directory locked for seconds.
     pub(super) fn open(directory: &Path) -> io::Result<PortRecords> {
         make(directory)?;
         let metadata = fs::symlink_metadata(directory)?;
@@ -154,7 +156,7 @@ impl PortRecords {
             }
             let file = open(&entry.path(), false)?;
             // An unreadable record comes from a process that was killed while it wrote the record,
-            // before it added ports.
+            // before it added any port.
             let first = self.contents(&file).unwrap_or_default();
             let handed = match open(&beside(&entry.path(), HANDED), false) {
                 Ok(handed) => self.contents(&handed),
@@ -169,8 +171,9 @@ impl PortRecords {
         forget_oldest(self.forget_empty(others)?)
     }
 
-    /// Removes records of other network namespaces without ports to give back: records of another
-    /// boot, or of a process that was killed before it added ports. Returns the others.
+    /// Removes records of other network namespaces that list no ports to release, because they are
+    /// from another boot, or their process was killed before it added ports. Returns the other
+    /// records.
     fn forget_empty(&self, records: Vec<DirEntry>) -> io::Result<Vec<DirEntry>> {
         let mut left = Vec::new();
         for entry in records {
@@ -198,9 +201,10 @@ impl PortRecords {
         &self.directory
     }
 
-    /// Reserved ports (in `now`) that were added by processes that are gone. A record with ports
-    /// that are not reserved is ignored: its process was killed before it added them, or the list
-    /// was overwritten.
+    /// Ports in `now` that were added by processes that have ended.
+    ///
+    /// A record is ignored if some of its ports are not reserved: its process was killed before it
+    /// added them, or the list was overwritten.
     pub(super) fn orphans(&self, now: &PortRanges) -> PortRanges {
         let stale = self.stale.iter().map(|record| &record.added);
         let there = stale.filter(|added| added.without(now).is_empty());
@@ -209,12 +213,12 @@ impl PortRecords {
             .fold(PortRanges::default(), |all, one| all.with(one))
     }
 
-    /// Ports that each of the running processes needs.
+    /// Ports that the running processes need, one set for each process.
     pub(super) fn wanted(&self) -> Vec<PortRanges> {
         self.live.iter().map(|record| record.wanted.clone()).collect()
     }
 
-    /// Creates a record for this process.
+    /// Creates a locked record for this process.
     pub(super) fn create(&self, wanted: &PortRanges, added: &PortRanges) -> io::Result<PortRecord> {
         let name = format!("{}{}.{:08x}", self.prefix, std::process::id(), fastrand::u32(..));
         let path = self.directory.join(name);
@@ -226,7 +230,8 @@ impl PortRecords {
         Ok(record)
     }
 
-    /// Treats a record of this process, which is about to end, as one of a process that is gone.
+    /// Treats this process's own record like the record of an ended process, because this process
+    /// is about to end.
     pub(super) fn give_up(&mut self, own: &PortRecord) -> io::Result<()> {
         let at = self.live.iter().position(|record| record.path == own.path);
         let at = at.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its record is gone"))?;
@@ -234,8 +239,8 @@ impl PortRecords {
         Ok(())
     }
 
-    /// Removes the records of processes that are gone. Their ports in `handed` become those of the
-    /// other processes, which have to give them back.
+    /// Removes the records of ended processes. Before, adds `handed`, one set for each running
+    /// process, to the records of the running processes, which must then release these ports.
     pub(super) fn hand_on(&mut self, handed: &[PortRanges]) -> io::Result<()> {
         for (record, more) in self.live.iter_mut().zip(handed).filter(|(_, more)| !more.is_empty()) {
             record.added = record.added.with(more);
@@ -247,18 +252,18 @@ impl PortRecords {
 }
 
 impl PortRecord {
-    /// Removes the file.
+    /// Removes the files of the record.
     pub(super) fn remove(&self) {
-        // The record is empty or was handed on already, so it has no effect on a process that finds
-        // it. Without it the other files belong to no record.
+        // The record comes first: it is empty or already handed on, so another process that finds
+        // it is not misled. Without the record, the other files are ignored.
         remove(&self.path);
     }
 
-    /// Replaces the ports that another process has added. Its own file stays, because that process
-    /// holds it locked.
+    /// Writes the ports of another process's record to a replacing file. The record itself must
+    /// stay, because its process holds the lock on it.
     fn replace(&self, boot: &str) -> io::Result<()> {
         let new = beside(&self.path, NEW);
-        // Left by a process that was killed.
+        // Such a file may be left by a process that was killed.
         let _ = fs::remove_file(&new);
         let mut file = options().create_new(true).open(&new)?;
         file.write_all(self.text(boot).as_bytes())?;
@@ -277,14 +282,14 @@ fn remove(path: &Path) {
     }
 }
 
-/// Appends a suffix to the path.
+/// Path with a suffix appended to its file name.
 fn beside(path: &Path, end: &str) -> PathBuf {
     let mut path = OsString::from(path);
     path.push(end);
     path.into()
 }
 
-/// Parses a record; `None` if it is of another boot.
+/// Parses a record; `None` if it is from another boot or unreadable.
 fn parse(text: &str, boot: &str) -> Option<RecordedPorts> {
     let mut lines = text.split('\n');
     let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
@@ -293,8 +298,8 @@ fn parse(text: &str, boot: &str) -> Option<RecordedPorts> {
     is_now.then_some(RecordedPorts { wanted, added })
 }
 
-/// Removes the least recently changed records of killed processes in other network namespaces, if
-/// there are too many.
+/// Removes the least recently changed records of ended processes in other network namespaces, if
+/// there are more than `MAX_STALE`.
 fn forget_oldest(records: Vec<DirEntry>) -> io::Result<()> {
     if records.len() <= MAX_STALE {
         return Ok(());
@@ -313,13 +318,13 @@ fn forget_oldest(records: Vec<DirEntry>) -> io::Result<()> {
     Ok(())
 }
 
-/// Identifies the thread's network namespace by a number that no other namespace gets before the
-/// next boot. The kernel reuses the inode of its file, unlike this number.
+/// Number that identifies the calling thread's network namespace. The kernel does not reuse the
+/// number before the next boot, unlike the inode of the namespace's file.
 fn namespace() -> io::Result<u64> {
     let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
     let (mut cookie, mut len) = (0_u64, size_of::<u64>() as libc::socklen_t);
     #[expect(unsafe_code, reason = "no crate has this option")]
-    // SAFETY: the kernel writes at most `len` bytes to `cookie`, which has as many.
+    // SAFETY: the kernel writes at most `len` bytes to `cookie`, which is `len` bytes long.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -347,7 +352,7 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
     }
 }
 
-/// Whether only this user can write to it.
+/// Whether only this user can write to the file or directory.
 fn is_ours(metadata: &fs::Metadata) -> bool {
     metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0
 }

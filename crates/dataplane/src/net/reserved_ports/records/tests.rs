@@ -22,10 +22,10 @@ fn a_record_is_live_while_it_is_held_and_told_of_once() {
     let records = PortRecords::open(&place).unwrap();
     assert_eq!((records.wanted(), records.orphans(&ports("41-50"))), (vec![ports("40-50")], ports("")));
     drop(records);
-    // As if the process of the record were killed.
+    // Simulates that the process of the record is killed.
     drop(record);
-    // A child process that another test starts at this moment holds the lock, too, until it
-    // executes its program.
+    // If another test starts a child process at this moment, the child also holds the lock until it
+    // executes its program, so the records are opened repeatedly.
     let looks = std::iter::repeat_with(|| PortRecords::open(&place).unwrap());
     let mut records = looks.take(1_000).find(|records| records.wanted().is_empty()).expect("it is stale");
     assert_eq!(records.orphans(&ports("40-60")), ports("41-50"));
@@ -36,14 +36,14 @@ fn a_record_is_live_while_it_is_held_and_told_of_once() {
     assert_eq!((records.wanted(), records.orphans(&ports("41-50"))), (vec![], ports("")));
 }
 
-/// Environment variable with the directory of the records, for the process that is killed.
+/// Environment variable with the directory of the records, for the child process that is killed.
 const KILLED: &str = "CONVEY_TEST_RECORDS";
 
 #[test]
 fn process_killed_while_it_hands_ports_on_loses_none() {
     if let Some(place) = std::env::var_os(KILLED) {
         let mut records = PortRecords::open(Path::new(&place)).unwrap();
-        // From here on the kernel kills this process at a write to a file.
+        // From now on, the kernel kills this process when it writes to a file.
         setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
         let _ = records.hand_on(&[ports("50-60")]);
         return;
@@ -146,7 +146,7 @@ fn records_in_an_unsafe_directory_are_refused() {
     for name in ["link", "open", "file", "missing/convey"] {
         assert!(PortRecords::open(&place(name)).is_err(), "{name}");
     }
-    // A symbolic link in place of the lock.
+    // A symbolic link takes the place of the lock file.
     fs::create_dir(place("ours")).unwrap();
     fs::set_permissions(place("ours"), fs::Permissions::from_mode(0o700)).unwrap();
     symlink(place("file"), place("ours/reserved-ports.lock")).unwrap();
