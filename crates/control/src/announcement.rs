@@ -44,7 +44,7 @@ pub enum AddressChange {
     Withdraw,
 }
 
-/// State of an announcement that convey hands over to the next process at an upgrade.
+/// State of an announcement that convey passes to the next process at an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownAnnouncement {
     /// Whether the address was to be on the interface.

@@ -42,7 +42,7 @@ pub(crate) struct DiscoveryChange {
     pub notes: Vec<String>,
 }
 
-/// State of a source that convey hands over to the next process at an upgrade.
+/// State of a source that convey passes to the next process at an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownSource {
     /// The source.

@@ -36,7 +36,7 @@ pub(crate) struct NameChange {
     pub notes: Vec<String>,
 }
 
-/// State of a host name that convey hands over to the next process at an upgrade.
+/// State of a host name that convey passes to the next process at an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownName {
     /// Host name.

@@ -1,4 +1,4 @@
-//! State of servers that a process hands over to the next process at an upgrade, so that the next
+//! State of servers that a process passes to the next process at an upgrade, so that the next
 //! process knows their health from the start. Both processes measure time from the same origin.
 //! Pure.
 
@@ -7,7 +7,7 @@ use crate::discoveries::KnownSource;
 use crate::names::KnownName;
 use convey_model::{Overlay, SaidLogLevel, ServerKey, Timestamp};
 
-/// State of servers and backends that convey hands over to the next process.
+/// State of servers and backends that convey passes to the next process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Known {
     /// Servers, in no order.
@@ -24,7 +24,7 @@ pub struct Known {
     pub sources: Vec<KnownSource>,
 }
 
-/// State of a server that convey hands over to the next process.
+/// State of a server that convey passes to the next process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownServer {
     /// Identity of the server.
@@ -57,7 +57,7 @@ pub struct KnownServer {
 }
 
 impl ControlState {
-    /// State that convey hands over to the next process.
+    /// State that convey passes to the next process.
     pub fn known(&self) -> Known {
         let (overlays, log_level) = self.operators.known();
         let (names, sources) = self.membership.known();

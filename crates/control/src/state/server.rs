@@ -129,7 +129,7 @@ impl ServerEntry {
         *self = ServerEntry::new(self.live.clone(), self.check.clone(), now);
     }
 
-    /// State that convey hands over to the next process.
+    /// State that convey passes to the next process.
     pub(super) fn known(&self, server: &ServerKey) -> KnownServer {
         KnownServer {
             server: server.clone(),
