@@ -17,7 +17,8 @@ pub struct ReloadHistory(Mutex<Loads>);
 #[derive(Debug, Default)]
 struct Loads {
     load: ConfigLoad,
-    /// Token that admin requests need, by the running configuration.
+    /// Token of the running configuration, which admin requests need; `None`: no token is
+    /// configured.
     token: Option<AdminToken>,
 }
 

@@ -30,7 +30,7 @@ pub struct BackendConfig {
     pub hash_key: HashKey,
     /// Health check of the servers.
     pub health_check: HealthCheck,
-    /// When servers that fail clients' connections are ejected; `None`: never.
+    /// Settings for the ejection of servers that fail connections of clients; `None`: no ejection.
     pub outlier_detection: Option<OutlierDetection>,
     /// Time in which a recovered server ramps up to its full share; zero: the server gets its full
     /// share immediately. Algorithms that hash ignore the setting, because each step would move

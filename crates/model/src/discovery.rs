@@ -154,8 +154,8 @@ pub struct DiscoveryState {
 }
 
 impl DiscoveryState {
-    /// Removes servers at unusable addresses, and unless `allow_local`, at addresses that mean a
-    /// different machine on each host: see [`crate::Lookup::without_local`].
+    /// Removes servers at unusable addresses. Without `allow_local`, also removes servers at
+    /// addresses that mean a different machine on each host: see [`crate::Lookup::without_local`].
     #[must_use]
     pub fn with_usable(mut self, allow_local: bool) -> DiscoveryState {
         self.leave_out(|ip| !is_of_one_machine(ip), "not the address of one machine");

@@ -16,8 +16,8 @@ pub struct FilesConfig {
     pub listing: bool,
     /// Whether convey serves files and directories whose names begin with a dot.
     pub dot_files: bool,
-    /// Whether convey serves a `.zst`, `.br` or `.gz` file beside a file instead of the file
-    /// itself, to clients that accept the coding.
+    /// Whether convey serves precompressed files: the `.zst`, `.br` or `.gz` file next to the
+    /// requested file, to clients that accept the coding.
     pub precompressed: bool,
     /// File that a client gets with status 404; relative to the root.
     pub not_found: Option<String>,

@@ -13,7 +13,7 @@ use crate::{BackendTls, HttpCheck, HttpVersion, ProbeVia, ProxyVersion};
 pub struct HealthCheck {
     /// Kind of the probe.
     pub kind: ProbeKind,
-    /// Port to probe; `None`: the server's own port, which every server then has.
+    /// Port to probe; `None`: the server's own port. Required if a server has no port of its own.
     pub port: Option<u16>,
     /// Interval between the starts of two probes; each wait is jittered by up to a tenth.
     pub interval: Duration,

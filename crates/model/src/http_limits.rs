@@ -12,7 +12,8 @@ pub struct HttpLimits {
     pub head: HeadLimits,
     /// Limits of a response head, and of its trailers.
     pub response_head: HeadLimits,
-    /// Time limit for a request head, from its first byte, or from accept.
+    /// Time limit for a request head, counted from its first byte. For the first request of a
+    /// connection, also the time limit from accept to the first byte.
     pub head_timeout: Duration,
     /// Size limit of a body in bytes; `None`: no limit.
     pub body: Option<u64>,

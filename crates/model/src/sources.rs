@@ -91,6 +91,7 @@ impl Sources {
     /// Takes a token of the client's source for a new connection. [`Sources::opened`] then counts
     /// the connection as open.
     ///
+    /// # Errors
     /// The source exceeds a limit. No token is taken.
     pub fn begin(&self, client: IpAddr, limits: &Limits, now: Timestamp) -> Result<(), Excess> {
         let mut located = self.locate(client);

@@ -7,7 +7,8 @@ use super::{Pool, RouteLive, RouteLives};
 use convey_http_core::HostTable;
 use convey_model::SniRouteConfig;
 
-/// Name of the default route. Names in the configuration consist of host names, `*` and protocols.
+/// Name of the default route in logs and metrics. Names of other routes consist of host names, `*`
+/// and protocols.
 const DEFAULT: &str = "default";
 
 /// TLS routes of a frontend.

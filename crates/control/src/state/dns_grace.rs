@@ -1,5 +1,5 @@
-//! State of servers whose record is missing from a DNS answer. Most of them return, because name
-//! servers with many addresses answer with a changing part of them. Pure.
+//! State of servers whose record is missing from a DNS answer. Most of these servers return,
+//! because name servers with many addresses answer with a changing part of the addresses. Pure.
 
 use std::collections::HashMap;
 use std::time::Duration;

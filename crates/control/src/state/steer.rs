@@ -23,7 +23,6 @@ impl ControlState {
     /// # Errors
     /// The backend or server does not exist, the target cannot have a weight because it is a
     /// backend, or there are too many changes.
-    /// changes.
     pub fn steer(
         &mut self,
         target: Target,

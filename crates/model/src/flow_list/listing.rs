@@ -92,8 +92,8 @@ pub struct FlowAnswer {
     pub bytes_tx: Option<u64>,
     /// Largest groups, if the query has a grouping.
     pub groups: Vec<FlowGroup>,
-    /// Number of groups that are not listed, without the flows that were not counted in a group of
-    /// their own.
+    /// Number of groups that are not listed. Does not include groups that were not counted
+    /// separately.
     pub more_groups: u64,
     /// Number of flows in groups that are not listed.
     pub more_flows: u64,
