@@ -38,6 +38,7 @@ impl Bootstrap {
     /// Replies to the predecessor, loads the file and drops privileges. Must be called while the
     /// process has one thread. If the file cannot be read, a later step of the start reports the
     /// error.
+    ///
     /// # Errors
     /// The predecessor speaks an incompatible protocol, or this process cannot become the
     /// configured user: operator-facing message.

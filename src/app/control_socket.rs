@@ -1,8 +1,8 @@
 //! The control socket: its path, its owner and its replacement.
 //!
 //! convey binds the socket before it drops the rights of root, so the folder may belong to root. At
-//! an upgrade, the new process gets the socket from the old one. convey replaces a socket if no
-//! process answers there, or if a convey that is stopping does. While another process holds the
+//! an upgrade, the new process gets the socket from the old one. convey replaces a socket at which
+//! no process answers, and the socket of a convey that is stopping. While another process holds the
 //! socket, convey serves clients without it and tries again.
 
 use std::fs::{self, DirBuilder, Permissions};

@@ -38,7 +38,8 @@ pub(super) struct FreshNeighbours(Arc<Mutex<FreshSet>>);
 #[derive(Debug)]
 struct FreshSet {
     neighbours: BTreeSet<NeighbourKey>,
-    /// Whether the next round adds entries that other processes left fresh to this set.
+    /// Whether the next round adopts the entries that other processes have left, by adding them
+    /// here.
     adopts: bool,
 }
 

@@ -378,9 +378,9 @@ impl PacketPath {
         self.attachments.capture().context("cannot capture")
     }
 
-    /// Continues flows of another process. `snapshot` contains the frontends and servers by whose
-    /// numbers the flows refer to them. Frames of the flows are queued until [`PacketPath::hear`].
-    /// Returns how many open flows cannot continue.
+    /// Continues flows of another process, which refer to frontends and servers by their numbers in
+    /// `snapshot`. Frames of the flows are queued until [`PacketPath::hear`]. Returns how many open
+    /// flows cannot continue.
     pub(super) fn begin(&mut self, flows: OwnedFlows, snapshot: &Arc<Snapshot>) -> anyhow::Result<usize> {
         let OwnedFlows { flows, since, lost } = flows;
         if lost > 0 {

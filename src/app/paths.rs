@@ -160,8 +160,8 @@ impl Paths {
     }
 
     /// Stops reading datagrams and forwarding packets until [`Paths::release`]; the flow cache
-    /// continues. Returns the UDP sessions and the flows. They refer to frontends and servers by
-    /// the numbers of this snapshot.
+    /// continues. Returns the UDP sessions and the flows, which refer to frontends and servers by
+    /// their numbers in this snapshot.
     pub(super) fn hold(
         &self,
         snapshot: Arc<Snapshot>,

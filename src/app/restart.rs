@@ -110,9 +110,9 @@ impl Started<'_> {
     }
 }
 
-/// Reason why a new files directory needs a restart under Landlock. convey refuses it in general:
-/// Landlock itself would not prevent a reload from serving system directories such as /etc, which
-/// the process may read for its own use.
+/// Reason why a new files directory needs a restart under Landlock. This applies even to
+/// directories that the process can already read: otherwise a reload could serve system directories
+/// such as /etc, which the process may read only for its own use.
 fn new_root(running: &Config, wanted: &Config) -> Option<String> {
     if !running.privileges.landlock {
         return None;

@@ -145,8 +145,8 @@ pub enum Termination {
     Timeout,
     /// One side reset the connection, or convey did because the server went down.
     Reset,
-    /// convey cut the connection: it stopped, removed the server or the frontend, or denied the
-    /// client after a reload.
+    /// convey cut the connection: convey stopped, removed the server or the frontend, or denied the
+    /// client after a reload, or an operator ended the connection.
     Cut,
     /// convey evicted the connection to free its place for another one.
     Evicted,

@@ -84,7 +84,8 @@ pub(super) fn why(access: &Access, place: &AskedPlace, searched: Option<&Searche
     }
 }
 
-/// File and line of a network as text. Empty if the network is in the configuration itself.
+/// File and line of a network as text, or the files that may contain the network. Empty if the
+/// network is in the configuration itself.
 fn written_at(SearchedNetwork { files, .. }: &SearchedNetwork) -> String {
     let found = files.iter().find_map(|file| match &file.outcome {
         Ok(text) => text.line.map(|line| (&file.path, line, text.has_changed)),

@@ -38,8 +38,8 @@ pub struct PacketFacts {
 
 impl PacketFacts {
     /// SNAT addresses of a family, if this host has lost all of them. `None` if one is left, or if
-    /// the configuration names the addresses: routers may send their packets to this host even if
-    /// no interface has them.
+    /// the configuration names the addresses: routers may send packets for these addresses to this
+    /// host even if none of its interfaces has them.
     pub fn lost_snat_addresses(
         &self,
         is_ipv4: bool,

@@ -103,7 +103,8 @@ impl RunningBalancer {
             }
         };
         let outlasting = tokio::select! {
-            // The first branch logs first. Its line contains the number of open connections.
+            // Prefer the first branch, so that its log line with the number of open connections
+            // comes first.
             biased;
             // The number was taken before this branch runs. By now the drain is dropped, and
             // connections are being cut.
@@ -178,8 +179,8 @@ struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// Waits for a signal that ends the process immediately. Returns the signal's number, or the
-    /// exit code of a child that has failed as an error. SIGTERM is ignored if another process has
+    /// Waits for a signal that ends the process immediately. Returns the signal's number. The error
+    /// is the exit code of a child that has failed. SIGTERM is ignored if another process has
     /// succeeded this one (`is_succeeded`): when the main process has ended, systemd sends a second
     /// SIGTERM to all processes that remain.
     async fn hurry_requested(&mut self, is_succeeded: bool) -> Result<u8, u8> {
@@ -192,8 +193,8 @@ impl Ending<'_> {
         }
     }
 
-    /// Waits for a signal to stop. Returns its number, or the exit code of a child that has failed
-    /// as an error.
+    /// Waits for a signal to stop. Returns the signal's number. The error is the exit code of a
+    /// child that has failed.
     async fn stop_requested(&mut self) -> Result<u8, u8> {
         loop {
             tokio::select! {

@@ -52,7 +52,8 @@ pub(super) trait ConfigSource {
         None
     }
 
-    /// Writes `file` before it is loaded. No thread is left running.
+    /// Writes the newest configuration to `file`, which is loaded later. When this method returns,
+    /// no thread of the source is running.
     ///
     /// # Errors
     /// There is no configuration to start with: operator-facing message.

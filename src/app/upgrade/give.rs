@@ -58,7 +58,8 @@ pub(in crate::app) struct Program {
 }
 
 impl Program {
-    /// Must be called at the start, because the path of the running file may be lost later.
+    /// Returns the command line of this process. Must be called at the start, because the path of
+    /// the running file may be lost later.
     pub(in crate::app) fn of_this_process() -> io::Result<Program> {
         let mut arguments = std::env::args_os();
         let name = arguments.next().map(PathBuf::from);
@@ -122,9 +123,9 @@ pub(in crate::app) struct Taken {
     pub(in crate::app) control: bool,
 }
 
-/// The new process. If this value is dropped before the new process serves, it kills the process
-/// and waits for its end. Until then the process may use the sockets that both processes have, and
-/// own the names of filters that it attached.
+/// The new process of an upgrade. Dropping this value before the new process serves kills the
+/// process and waits for its end. Until its end, the process may use the sockets that both
+/// processes have, and own the names of filters that it attached.
 pub(super) struct Successor {
     child: Option<Child>,
     /// Handle of the child, or of the grandchild if the new process is detached.
@@ -209,8 +210,8 @@ impl Successor {
         if !self.is_detached {
             return Ok(Some(child));
         }
-        // The child has ended or will end soon. The thread reaps it; without the thread, it stays a
-        // zombie until this process ends.
+        // The child has ended or will end soon, and the thread reaps it. Without the thread, the
+        // child stays a zombie until this process ends.
         let _ = thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());
         Ok(None)
     }

@@ -217,9 +217,9 @@ pub(in crate::app) fn greet() -> anyhow::Result<Option<Predecessor>> {
     Ok(Some(from))
 }
 
-/// Continues the upgrade in another process and exits, so that the service manager becomes that
-/// process's parent. systemd gives a main process that is not its child no time to end at a stop:
-/// it kills the process.
+/// Continues the upgrade in another process and exits, so that the service manager becomes the
+/// parent of the other process. At a stop, systemd kills a main process that is not its child,
+/// without giving it time to end.
 fn detach() -> anyhow::Result<Infallible> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();

@@ -24,9 +24,9 @@ use super::super::hosts::is_this_machine;
 use super::{ApiContext, Failure};
 
 /// Middleware that refuses a wrong token, and a request without a token whose host name may belong
-/// to another site. It passes all other requests on. With the right token they get the right to
-/// change things. Other authentication schemes are ignored, because they belong to a proxy on the
-/// way.
+/// to another site. It passes all other requests on; a request with the right token gets the right
+/// to change things. Other authentication schemes are ignored, because they belong to a proxy on
+/// the way.
 pub(crate) async fn authorize(
     State(context): State<Arc<ApiContext>>,
     mut request: Request,
