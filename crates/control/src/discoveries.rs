@@ -45,7 +45,7 @@ pub(crate) struct DiscoveryChange {
 /// State of a source that convey passes to the next process at an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownSource {
-    /// The source.
+    /// Identity of the source.
     pub source: DiscoverySource,
     /// Servers of the source.
     pub servers: Vec<DiscoveredServer>,
@@ -124,7 +124,7 @@ impl Discoveries {
         FoundBySource { servers, settings: entry.settings }
     }
 
-    /// Number of failures of the source.
+    /// Number of failed requests to the source so far; 0 if the source is unknown.
     pub(super) fn failures(&self, source: &DiscoverySource) -> u64 {
         self.0.get(source).map_or(0, |entry| entry.failures)
     }

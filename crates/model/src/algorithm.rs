@@ -85,7 +85,7 @@ impl HashOn {
     /// All options, in the order the documentation lists them.
     pub const ALL: [HashOn; 3] = [HashOn::Source, HashOn::Tuple, HashOn::QuicCid];
 
-    /// The name in the configuration.
+    /// Name of the option in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             HashOn::Source => "source",
@@ -112,7 +112,7 @@ impl HashKey {
     /// All keys, in the order the documentation lists them.
     pub const ALL: [HashKey; 3] = [HashKey::AddrPort, HashKey::Addr, HashKey::Name];
 
-    /// The name in the configuration.
+    /// Name of the key in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             HashKey::AddrPort => "addr_port",

@@ -38,7 +38,7 @@ impl Listen {
         self.first.is_ipv4()
     }
 
-    /// The ports.
+    /// Ports of the range, which may be a single port.
     pub fn ports(&self) -> RangeInclusive<u16> {
         self.first.port()..=self.last
     }

@@ -9,11 +9,11 @@ use crate::{Protocol, ServerAddr};
 /// server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerKey {
-    /// The backend's name.
+    /// Name of the backend.
     pub backend: String,
-    /// The server's name.
+    /// Name of the server.
     pub server: String,
-    /// The server's address.
+    /// Address and port of the server.
     pub addr: SocketAddr,
 }
 

@@ -88,7 +88,7 @@ pub struct Snapshot {
     pub acme: Option<Arc<AcmeConfig>>,
     /// Announcement of frontends' addresses; `None`: convey announces no address.
     pub announce: Option<Arc<AnnounceConfig>>,
-    /// Time limits.
+    /// General time limits, which backends and frontends may override.
     pub timeouts: Timeouts,
     /// Timeouts of flows without packets (packet modes).
     pub flow_timeouts: FlowTimeouts,
