@@ -102,8 +102,7 @@ impl Authority {
         Ok((order, key))
     }
 
-    /// Carries out the steps of an order that remain in its current state. Returns the certificate
-    /// chain in PEM.
+    /// Carries out the remaining steps of an order. Returns the certificate chain in PEM.
     async fn carry_out(
         &self,
         order: &mut Order,

@@ -82,8 +82,8 @@ impl HttpClient for DirectoryClient {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let (tls, asked_to_wait) = (self.tls.clone(), self.asked_to_wait.clone());
         Box::pin(async move {
-            // The library would parse a directory regardless of its status, so the status is
-            // checked here.
+            // The library would parse the response as a directory regardless of its status, so the
+            // status is checked here.
             let is_directory = request.method() == Method::GET;
             let place = request.uri().to_string();
             let response = match timeout(TIMEOUT, ask(request, tls)).await {

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::rights::{explained, with_rights};
 
 /// Maximum size of a file in bytes. A configuration with 100,000 servers is about this long; most
-/// configurations have a thousandth of it.
+/// configurations are a thousand times shorter.
 pub(crate) const MAX_SIZE: u64 = 16 << 20;
 
 /// Maximum number of names read from a directory.
@@ -161,7 +161,8 @@ fn kind(kind: FileType) -> &'static str {
     }
 }
 
-/// The file may grow while it is read, or report a length of 0, like files of `/proc`.
+/// Reads a file to its end, up to the size limit. The length in its metadata is not used: the file
+/// may grow while it is read, or report a length of 0 like files of `/proc`.
 fn read_all(file: File) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     file.take(MAX_SIZE + 1).read_to_end(&mut content)?;

@@ -13,8 +13,8 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     };
     candidates
         .into_iter()
-        // The distance is at least the difference in length. Computing the distance takes long for
-        // a very long word.
+        // Cheap check first, because the distance of a very long word takes long to compute: the
+        // distance is at least the difference in length.
         .filter(|candidate| length.abs_diff(candidate.chars().count()) <= most(candidate))
         .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate))
         .filter(|(distance, candidate)| *distance <= most(candidate))

@@ -16,7 +16,7 @@ use super::{LoadError, Loaded, Problem, Stats, check, read};
 /// Settings that a list of servers does not contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListSettings {
-    /// Address for clients.
+    /// Listen address of the frontend.
     pub listen: SocketAddr,
     /// Statistics address.
     pub stats: SocketAddr,

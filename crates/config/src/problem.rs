@@ -33,7 +33,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Problem at a byte of a text, without a key.
+    /// Problem at offset `at` of a text, without a key.
     pub(super) fn at(file: &str, text: &str, at: usize, message: String) -> Problem {
         let (line, column) = position(text, at);
         Problem::new(file, line, column, "", &message)
@@ -75,10 +75,10 @@ pub enum LoadError {
         path.display(), super::include::MAX_FILES, super::files::MAX_SIZE >> 20
     )]
     TooMuch {
-        /// First file above the limit.
+        /// First included file that exceeds a limit.
         path: PathBuf,
     },
-    /// No thread can be started to read it.
+    /// No thread can be started to read the file.
     #[error("cannot read the file: cannot start a thread")]
     NoThread,
     /// All errors in the text, in the order of the file.
@@ -155,8 +155,8 @@ impl<'a> Report<'a> {
                     error.message().to_owned()
                 };
                 let problem = report.problem(&Place { key: String::new(), at: start + span.start }, message);
-                // After a duplicate key the parser continues correctly; after any other error it
-                // may not.
+                // After a duplicate key the parser continues correctly. After any other error, its
+                // further results are uncertain.
                 if !is_duplicate {
                     let line = report.lost_at[part].map_or(problem.line, |line| line.min(problem.line));
                     report.lost_at[part] = Some(line);
@@ -204,7 +204,7 @@ impl<'a> Report<'a> {
     }
 
     /// Adds an error about a missing key; `place` is where the key should have been. Ignored after
-    /// a syntax error, which may have swallowed the key.
+    /// a syntax error, because the key may be in text that the parser has skipped.
     pub(super) fn missing(&self, place: &Place, message: impl Into<String>) {
         if self.lost_at.iter().all(Option::is_none) {
             self.error(place, message);
@@ -357,7 +357,7 @@ impl<'a> Report<'a> {
         read
     }
 
-    /// Reads a secret, a file of certificates, or a folder of them.
+    /// Reads a secret, a file of certificates, or a folder of them, and records the path to watch.
     fn read_named(&self, path: &Path, read: fn(&Path) -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
         let read = read(path);
         self.watch(path, &read, false, true);

@@ -75,7 +75,7 @@ pub enum TakesEffect {
 }
 
 impl TakesEffect {
-    /// Word in the reference.
+    /// Word for this time in the reference.
     pub fn name(self) -> &'static str {
         match self {
             TakesEffect::Reload => "reload",
@@ -89,12 +89,12 @@ impl TakesEffect {
 pub enum Docs {
     /// One key.
     Key(KeyDoc),
-    /// Keys of a part of the table with a list of its own.
+    /// Keys of a part of the table; the part has its own list.
     Part(&'static [Docs]),
 }
 
 impl Docs {
-    /// Each key of a list, with parts resolved.
+    /// All keys of a list, including the keys of its parts.
     pub fn keys(all: &'static [Docs]) -> Vec<KeyDoc> {
         let keys = all.iter().flat_map(|docs| match docs {
             Docs::Key(key) => vec![*key],
@@ -104,7 +104,7 @@ impl Docs {
     }
 }
 
-/// Tables whose keys are in lists.
+/// All tables whose keys are defined in lists.
 pub fn tables() -> &'static [TableDoc] {
     tables::ALL
 }
@@ -160,7 +160,8 @@ mod tests {
     use super::*;
     use std::{env, fs, path::Path};
 
-    /// Compares a file of the repository with the generated text, or writes it.
+    /// Compares a file of the repository with the generated text; with `UPDATE_REFERENCE`, writes
+    /// the file instead.
     fn check(path: &str, wanted: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
         if env::var_os("UPDATE_REFERENCE").is_some() {

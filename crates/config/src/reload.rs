@@ -1,6 +1,6 @@
-//! Decides which changes of a file a reload applies, and which need a restart. It compares only two
-//! files. Pure. `app::restart` decides about settings that depend on the host at the start, such as
-//! SNAT addresses.
+//! Decides which changes of a file a reload applies, and which need a restart. The decision depends
+//! only on the old and the new file. Pure. `app::restart` decides about settings that depend on the
+//! host at the start, such as SNAT addresses.
 
 use std::collections::HashMap;
 

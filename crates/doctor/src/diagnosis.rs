@@ -19,8 +19,8 @@ pub struct Diagnosis {
     /// examined host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// Commands that fix the fault, in order, to be run as root. If no command is known, `why` says
-    /// where to look.
+    /// Commands that fix the fault, in order, to be run as root. If no command is known, `why`
+    /// describes where to look.
     pub mend: Vec<String>,
 }
 

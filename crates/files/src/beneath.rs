@@ -70,7 +70,7 @@ pub fn open(root: &Path, name: &[u8], wait: DiskWait) -> rustix::io::Result<Owne
             // Linux before 5.12 cannot restrict the lookup to names in memory.
             Err(Errno::INVAL) if wait == DiskWait::Never => return Err(Errno::AGAIN),
             // Because of a concurrent rename, the kernel could not check that the name stays
-            // beneath the root.
+            // beneath the root. The loop tries again.
             Err(Errno::AGAIN) if wait == DiskWait::Allowed => {}
             other => return other,
         }

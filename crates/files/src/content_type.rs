@@ -16,8 +16,8 @@ pub fn content_type(name: &[u8]) -> &'static str {
     if text.is_empty() { "application/octet-stream" } else { text }
 }
 
-/// Whether compression makes a file with this name shorter. Only for such files does convey look up
-/// precompressed forms.
+/// Whether compression makes a file with this name shorter. convey looks up precompressed forms
+/// only for such files.
 pub fn is_compressible(name: &[u8]) -> bool {
     let kind = guess(name);
     let (of, sub) = kind.split_once('/').unwrap_or_default();

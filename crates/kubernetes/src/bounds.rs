@@ -21,8 +21,8 @@ const MAX_PAGES: u32 = 32;
 const WATCH_PACE: Duration = Duration::from_secs(1);
 /// Size limit of a token file, in bytes.
 pub(crate) const MAX_TOKEN: usize = 64 << 10;
-/// Maximum time in which the API server sends nothing, slightly longer than a watch. If it expires
-/// during a watch, a list must succeed next; both limits together expire within 65 s.
+/// Maximum time in which the API server sends nothing. It is slightly longer than a watch. After it
+/// expires, the next list must be answered; both limits together expire within 65 s.
 pub(crate) const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 3);
 
 /// Delays between attempts to reach an API server. A watch of slices resets the delays once it is

@@ -76,7 +76,7 @@ struct Connection {
 /// Request that failed without an answer.
 struct Unanswered {
     why: String,
-    /// Whether not a single byte of the request was sent.
+    /// Whether the request failed before any byte of it was sent.
     is_unsent: bool,
 }
 

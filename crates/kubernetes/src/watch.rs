@@ -219,8 +219,8 @@ mod tests {
         Endpoints::new(ServicePort::Number(80), None)
     }
 
-    /// API server with an empty list. It answers a watch with a response without events, or not at
-    /// all (`answers`).
+    /// API server with an empty list. If `answers`, it responds to a watch, but sends no events;
+    /// otherwise it never responds.
     struct SilentWatches {
         answers: bool,
     }

@@ -152,8 +152,8 @@ struct NameServer {
 
 impl System {
     /// Queries the name servers one after another until one answers; an answer without records
-    /// counts. The C library does the same. An internal and a public name server may both have the
-    /// name, with different records.
+    /// counts. As in the C library, only one answer is used, because an internal and a public name
+    /// server may have different records for the same name.
     async fn at_servers(&self, host: &str, kind: RecordType) -> Answer {
         self.ask(host, kind).await.map(|found| found.addresses())
     }

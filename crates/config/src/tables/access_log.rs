@@ -15,7 +15,7 @@ use convey_access_log::{Field, Format, FormatError};
 /// Maximum length of a template in bytes. convey formats a line for each connection.
 const MAX_TEMPLATE: usize = 4096;
 
-/// `[access_log]`
+/// Settings of `[access_log]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessLogConfig {
     /// Destination of the lines; `None` turns the access log off.

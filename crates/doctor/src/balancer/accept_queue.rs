@@ -18,8 +18,8 @@ pub struct AcceptQueue {
     pub most: u32,
 }
 
-/// Findings for frontends with a full accept queue, one for each frontend. It names the fullest
-/// queue.
+/// Findings for frontends with a full accept queue. Each frontend has one finding, which names its
+/// fullest queue.
 pub(super) fn full(queues: &[AcceptQueue]) -> Vec<Diagnosis> {
     let mut full: Vec<&AcceptQueue> = queues.iter().filter(|queue| is_full(queue)).collect();
     full.sort_by_key(|queue| (&queue.frontend, std::cmp::Reverse(queue.waiting)));

@@ -71,7 +71,8 @@ fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
     }
 }
 
-/// Waits briefly whether the server ends the connection before the client sends anything.
+/// Waits briefly to find out whether the server ends the connection before the client sends
+/// anything.
 fn after_opening(mut stream: TcpStream) -> Reached {
     if stream.set_read_timeout(Some(END_TIMEOUT)).is_err() {
         return Reached::Opened;

@@ -59,7 +59,7 @@ pub enum Reached {
         /// Description of the ICMP error.
         how: String,
     },
-    /// No answer came.
+    /// No answer arrived.
     Silent,
     /// There is no route, or the next hop did not answer on the link.
     Unreachable(String),

@@ -102,7 +102,7 @@ impl Ruleset {
 /// Outcome of a chain that is certain for the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// No rule decided.
+    /// No rule of the chain has decided.
     Through,
     /// The evaluation of this table ends; the kernel continues with other tables.
     Accepted,

@@ -62,7 +62,7 @@ pub enum Fate {
 /// Outcome of a chain.
 enum End {
     Accept,
-    /// No rule decided.
+    /// No rule of the chain has decided.
     Through,
     /// The packet is taken: effect, name of the chain, and number of the rule (`None` for the
     /// policy).

@@ -59,7 +59,7 @@ pub(super) struct WayOut {
 pub(super) struct RouterFacts {
     /// Ethernet address; `None` if the router does not answer.
     pub(super) mac: Option<String>,
-    /// Whether the router reported that the last hop of a packet expired, as routers do.
+    /// Whether the router reported that the hop limit of a packet expired, as routers do.
     pub(super) forwards: bool,
     /// Length in bytes of the longest packet, within the interface's MTU, that the router answered;
     /// `None` if it answered no echo request.

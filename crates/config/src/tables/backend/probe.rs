@@ -69,7 +69,7 @@ keys! {
     };
 
     also headers = default.headers; {
-        // Values of headers may be secrets, so the health check reports their changes.
+        // The health check reports changes of headers without their values, which may be secrets.
         changes: unreported,
         docs: HEADER_DOCS,
     };

@@ -70,7 +70,7 @@ pub(super) fn read(
         }
         return None;
     };
-    // If no id is valid, the errors of the ids were reported.
+    // If there is no valid id, the errors of the invalid ids were reported already.
     let len = ids.first().map_or(1, |(id, _)| id.len());
     let usual = DEFAULT_LEN.saturating_sub(len).max(MIN_NONCE);
     let mut schemes = Schemes::default();

@@ -1,5 +1,4 @@
-//! `[frontends.NAME.limits]`: limits per source of connections, and the timeout for a client's
-//! first byte.
+//! `[frontends.NAME.limits]`: limits for each source, and the timeout for a client's first byte.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -125,7 +124,7 @@ pub(crate) struct ParsedRate {
 }
 
 impl FrontendLimits {
-    /// Whether a limit for each source of connections is set.
+    /// Whether connections are limited for each source.
     pub(crate) fn are_per_source(&self) -> bool {
         self.keys.connections_per_source.is_some() || self.keys.rate_per_source.is_some()
     }

@@ -24,7 +24,7 @@ pub(super) struct RulesSeen {
     pub(super) findings: Vec<Diagnosis>,
     /// Servers whose packets the rules drop, reject or redirect.
     pub(super) servers: BTreeSet<IpAddr>,
-    /// The check, if the rules could not be listed.
+    /// Skipped check of the rules; `None` if all rules were listed.
     pub(super) unseen: Option<Unseen>,
 }
 
