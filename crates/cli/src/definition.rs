@@ -10,7 +10,7 @@ use clap::{Command, CommandFactory, FromArgMatches};
 
 use super::Cli;
 
-/// Options that a start uses.
+/// Global options that the start of the balancer uses.
 const START: &[&str] =
     &["config", "state_dir", "listen", "servers", "stats", "socket", "log_level", "passthrough", "dsr"];
 

@@ -67,7 +67,7 @@ impl Cli {
         };
         match error.print() {
             Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => {
-                // Standard error may be full, too.
+                // Writing to standard error may fail, too.
                 let _ = writeln!(io::stderr(), "convey: cannot print: {failed}");
                 exit(1)
             }
@@ -76,8 +76,8 @@ impl Cli {
     }
 }
 
-/// Removes clap's usage line from errors about missing or conflicting options, because it would
-/// show some of them.
+/// Removes clap's usage line from errors about missing or conflicting options, because the line
+/// would show only some of the options.
 fn without_usage(mut error: clap::Error) -> clap::Error {
     let contradicts =
         [ErrorKind::ArgumentConflict, ErrorKind::MissingRequiredArgument, ErrorKind::UnknownArgument];
@@ -321,11 +321,11 @@ pub struct Options {
 /// Source of the configuration, as given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfigOrigin<'a> {
-    /// A file.
+    /// A configuration file.
     File(&'a Path),
     /// A list of servers, with the settings that such a list lacks.
     List(&'a Path, ListSettings),
-    /// etcd.
+    /// A configuration in etcd.
     Etcd(&'a EtcdAddress),
 }
 
@@ -372,7 +372,7 @@ fn default_config(host: &Path) -> &Path {
     if matches!(host.try_exists(), Ok(false)) { Path::new(LOCAL_CONFIG) } else { host }
 }
 
-/// A path, or an address of etcd.
+/// Returns the parser of `--config`: a path, or an address of etcd.
 fn config_place() -> impl TypedValueParser<Value = ConfigPlace> {
     PathBufValueParser::new().try_map(|path| match path.to_str().filter(|text| EtcdAddress::is_meant(text)) {
         Some(text) => EtcdAddress::parse(text).map(ConfigPlace::Etcd),
@@ -380,12 +380,13 @@ fn config_place() -> impl TypedValueParser<Value = ConfigPlace> {
     })
 }
 
-/// A path, or an empty value for no file, which clap's own parser refuses.
+/// Returns the parser of a path that may be empty. An empty path means no file; clap's own parser
+/// refuses it.
 fn path_or_none() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-/// One of the levels; for a misspelled level clap suggests the nearest one.
+/// Returns the parser of a log level. For a misspelled level, clap suggests the nearest one.
 fn log_level() -> impl TypedValueParser<Value = LogLevel> {
     PossibleValuesParser::new(LogLevel::ALL.map(LogLevel::name)).try_map(|word| parse_log_level(&word))
 }
@@ -398,7 +399,7 @@ fn statistics_address(text: &str) -> Result<SocketAddr, String> {
     address(text, Ipv4Addr::LOCALHOST)
 }
 
-/// Parses `IP:port`, or a port on `ip`.
+/// Parses `IP:port`, or a port alone, which gets the address `ip`.
 fn address(text: &str, ip: Ipv4Addr) -> Result<SocketAddr, String> {
     let addr = text.parse().or_else(|_| text.parse().map(|port| SocketAddr::from((ip, port))));
     let addr = addr.ok().filter(|addr| addr.port() != 0);

@@ -1,4 +1,5 @@
-//! A request on which services decide: its head, and their additions.
+//! Request that passes through the services of a stack: its head, and the additions of the
+//! services.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -25,11 +26,11 @@ pub struct HttpRequest {
     /// Client that trusted proxies name; `None`: the client is the peer.
     named: Option<SocketAddr>,
     frontend: Arc<Frontend>,
-    /// Time at which its head was complete.
+    /// Time at which the head was complete.
     came: Timestamp,
     route: Option<Arc<HttpRoute>>,
     added: FieldRules,
-    /// Trace that has begun with the request.
+    /// Trace that a service has started for this request.
     begun: Option<TraceParent>,
     /// Id of the server that a service has chosen.
     chosen: Option<u32>,
@@ -88,7 +89,7 @@ impl HttpRequest {
         self.peer
     }
 
-    /// Whether the client came by HTTPS: to convey, or to a trusted proxy that claims so in
+    /// Whether the client uses HTTPS: to convey, or to a trusted proxy that claims so in
     /// `X-Forwarded-Proto`.
     pub fn is_https(&self) -> bool {
         self.scheme == ClientScheme::Https
@@ -137,7 +138,7 @@ impl HttpRequest {
         self.route.as_ref()
     }
 
-    /// Servers of its route's backend; empty before [`find_route`](crate::stack::find_route) has
+    /// Servers of the route's backend; empty before [`find_route`](crate::stack::find_route) has
     /// found the route.
     pub fn servers(&self) -> &[Arc<Server>] {
         self.way().map_or(&[], |(_, pool)| &pool.servers)
@@ -158,9 +159,9 @@ impl HttpRequest {
         self.begun.or_else(|| TraceParent::of(&self.head))
     }
 
-    /// Begins a trace with the request.
+    /// Starts a trace with this request, and sends it to the server in `traceparent`.
     pub fn begin_trace(&mut self, trace: TraceParent) {
-        // Name and value are valid.
+        // Name and value are valid, so this cannot fail.
         let _ = self.set_field(TraceParent::FIELD, &trace.to_string());
         self.begun = Some(trace);
     }
@@ -173,7 +174,7 @@ impl HttpRequest {
         self.added.set(name, value)
     }
 
-    /// Time at which its head was complete.
+    /// Time at which the head was complete.
     pub(crate) fn came(&self) -> Timestamp {
         self.came
     }
@@ -192,8 +193,8 @@ impl HttpRequest {
         }
     }
 
-    /// Changes to its fields on the way to the server: the rules of its route, and then the
-    /// additions of services.
+    /// Changes to the request's fields on the way to the server: the rules of its route, and then
+    /// the additions of services.
     pub(crate) fn changes<'a>(&self, of_route: &'a FieldRules) -> Cow<'a, FieldRules> {
         match self.added.is_empty() {
             true => Cow::Borrowed(of_route),
@@ -213,7 +214,7 @@ pub(crate) fn local_reply_fields<'a>(
     Some(frontend.http.as_ref()?.response_to(request))
 }
 
-/// Scheme by which the client came: to convey, or to a trusted proxy that names it in
+/// Scheme that the client uses: to convey, or to a trusted proxy that names it in
 /// `X-Forwarded-Proto`.
 fn scheme_of(head: &RequestHead, client: &ClientStream, frontend: &Frontend) -> ClientScheme {
     // Each proxy of a chain may have added a scheme: the first one is the client's.

@@ -12,8 +12,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 const LATE: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Coarse time of the thread, updated by [`tell_time`]: a request reads no clock for its
-    /// limits.
+    /// Coarse time of the thread, updated by [`tell_time`], so that a request reads no clock for
+    /// its limits.
     static COARSE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
@@ -36,7 +36,7 @@ impl TimeLimit {
         TimeLimit { until, timer: Box::pin(sleep_until(until)) }
     }
 
-    /// Restarts the limit.
+    /// Restarts the limit, which then ends after this time.
     pub(crate) fn renew(&mut self, after: Duration) {
         self.until = present() + after;
         // A timer that fires too early is set again then; that costs less than setting it each

@@ -62,7 +62,7 @@ impl Client {
         Err(Refused(format!("cannot reach a running convey: {why}")))
     }
 
-    /// Process that listens on the socket.
+    /// Returns the id of the process that listens on the socket; `None`: the id is unknown.
     pub async fn process(&self) -> Option<u32> {
         let stream = UnixStream::connect(&self.path).await.ok()?;
         stream.peer_cred().ok()?.pid()?.try_into().ok()

@@ -12,8 +12,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::{Client, Refused};
 use crate::FlowsArgs;
 
-/// Column of the table. If the line is too short for all columns, those with the highest number
-/// are hidden first.
+/// Column of the table. If the line is too short for all columns, the columns with the highest
+/// number in `goes` are hidden first. Columns with 0 are never hidden.
 struct Column {
     title: &'static str,
     goes: u8,
@@ -86,7 +86,7 @@ pub fn path(args: &FlowsArgs) -> String {
     format!("/v1/flows?{}", parts.collect::<Vec<_>>().join("&"))
 }
 
-/// `server web/a`, without the first word.
+/// Removes the first word of a target, as in `server web/a`.
 fn without_kind(target: String) -> String {
     target.split_once(' ').map_or(target.clone(), |(_, name)| name.to_owned())
 }

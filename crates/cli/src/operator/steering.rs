@@ -1,4 +1,4 @@
-//! Changes of servers and backends.
+//! Commands that change the running convey: servers, backends, log level, reload.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -53,12 +53,12 @@ pub enum Wanted {
 pub struct Change {
     /// The change itself.
     pub wanted: Wanted,
-    /// Whether it may withdraw announced addresses.
+    /// Whether the change may withdraw announced addresses.
     pub is_forced: bool,
 }
 
 impl From<Wanted> for Change {
-    /// A change that withdraws no announced address.
+    /// Returns a change that may not withdraw an announced address.
     fn from(wanted: Wanted) -> Change {
         Change { wanted, is_forced: false }
     }
@@ -107,7 +107,7 @@ pub async fn carry_out(client: &Client, change: &Change) -> Result<String, Refus
             let of = overlays(target.as_ref());
             let ResetReport { reset } = client.change(Method::DELETE, &of, None).await?;
             if let Some(target) = target.as_ref().filter(|_| reset.is_empty()) {
-                // A misspelled name has no overrides, either.
+                // A misspelled name has no overrides, either: it is an error.
                 servers_of(client, target).await?;
             }
             let of = target.as_ref().map_or_else(|| "everything".to_owned(), Target::to_string);
@@ -168,8 +168,11 @@ pub async fn wait_until_idle(
     })
 }
 
+/// Returns the number of open connections of a target.
+///
 /// # Errors
-/// The target gets connections again, or is removed: then the number of its connections is unknown.
+/// A server of the target is ready again and gets connections, or the target was removed, so that
+/// the number is unknown.
 async fn open_connections(client: &Client, target: &Target) -> Result<u64, Refused> {
     let servers = servers_of(client, target).await?;
     match servers.iter().find(|(_, server)| server.state == AdminState::Ready.name()) {

@@ -1,4 +1,4 @@
-//! Responses for tests, of which a test states only a part.
+//! Responses for tests. Fields that a test leaves out have default values.
 
 use convey_api::{
     BackendReport, ConfigReport, EventReport, FrontendReport, HandshakeReport, HealthReport, OverlayReport,

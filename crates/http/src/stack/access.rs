@@ -4,9 +4,9 @@ use super::OwnCheck;
 use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::request::HttpRequest;
 
-/// Replies to requests whose client the access lists deny. `inner` decides on the others.
+/// Wraps `inner` in a service that refuses requests whose client the access lists deny.
 ///
-/// Connections of all other clients have been checked before their first byte. The client of a
+/// convey checks the connections of direct clients before their first byte. The client behind a
 /// trusted proxy is known only from the request, so a stack without this service admits every
 /// client that a trusted proxy names.
 pub fn check_access<S>(inner: S) -> OwnCheck<S> {

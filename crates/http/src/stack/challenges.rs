@@ -5,8 +5,8 @@ use super::OwnCheck;
 use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::request::HttpRequest;
 
-/// Replies to requests for tokens while an order runs. `inner` decides on the others, including
-/// requests for unknown tokens.
+/// Wraps `inner` in a service that replies to requests for tokens while an order runs. All other
+/// requests, also those for unknown tokens, pass to `inner`.
 pub fn answer_challenges<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, answer)
 }

@@ -10,9 +10,9 @@ use crate::request::HttpRequest;
 /// second, so one second is enough.
 const RETRY_AFTER: &str = "1";
 
-/// Replies to requests with a body above the limit, and to requests of sources above their rate.
-/// The limits are those of the frontend, or of the route from [`find_route`](super::find_route).
-/// `inner` decides on the others.
+/// Wraps `inner` in a service that refuses requests with a body above the limit, and requests of
+/// sources above their rate. The limit for bodies is the frontend's. The rates are those of the
+/// frontend, and of the route from [`find_route`](super::find_route).
 pub fn limit_requests<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, limit)
 }
@@ -32,7 +32,8 @@ fn is_too_long(request: &HttpRequest) -> bool {
     matches!((request.head().framing(), most), (BodyFraming::Length(length), Some(most)) if length > most)
 }
 
-/// Charges the request to the quota of its source. A refused request is not charged.
+/// Charges the request to the quotas of its source. Returns whether the request is within them; a
+/// refused request is not charged.
 fn is_within_rate(request: &HttpRequest) -> bool {
     let (client, now) = (request.client().ip(), request.came());
     let of_frontend = request.frontend().http.as_ref().and_then(|http| http.limit.as_ref());
@@ -61,7 +62,7 @@ fn has_no_limit(request: &HttpRequest) -> bool {
 
 fn slow_down() -> LocalReply {
     let mut answer = LocalReply::from(LocalReplyReason::RateLimit);
-    // convey sets this field nowhere else.
+    // The field is not reserved, so this cannot fail.
     let _ = answer.set_field("Retry-After", RETRY_AFTER);
     answer
 }

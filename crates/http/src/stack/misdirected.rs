@@ -1,11 +1,11 @@
-//! Check that a request came by a handshake for its host.
+//! Check that the client's TLS handshake was for the host of its request.
 
 use super::OwnCheck;
 use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::request::HttpRequest;
 
-/// Replies to requests whose host has a certificate of its own, other than the certificate for the
-/// client's SNI (RFC 9110, section 7.4). `inner` decides on the others.
+/// Wraps `inner` in a service that refuses requests whose host has a certificate of its own, other
+/// than the certificate for the client's SNI (RFC 9110, section 7.4).
 ///
 /// Trusted proxies may send requests for all hosts on one connection. Clients without SNI, and
 /// clients that got the default certificate because no certificate has their name, may request any
@@ -27,7 +27,8 @@ fn is_misdirected(request: &HttpRequest) -> Option<bool> {
     Some(acceptor.is_misdirected(server_name, host))
 }
 
-/// Returns a host without its port. An address in brackets is in no certificate.
+/// Returns a host without its port. The result may be a truncated IPv6 address, which no
+/// certificate contains either.
 fn without_port(host: &str) -> &str {
     host.rsplit_once(':').map_or(host, |(name, _)| name)
 }

@@ -2,9 +2,10 @@
 //! [`refuse_misdirected`], [`answer_challenges`], [`find_route`], [`limit_requests`],
 //! [`begin_traces`], then [`Forwards`].
 //!
-//! They are Tower services. A layer of your own takes an [`HttpRequest`] and returns a
-//! [`Decision`]. Pass it to [`HttpServer::new`](crate::HttpServer::new) around [`usual`], or
-//! between its services. [`Check`] makes such a service of a function, as convey does for its own.
+//! The services are Tower services. A layer of your own takes an [`HttpRequest`] and returns a
+//! [`Decision`]. Pass the layer to [`HttpServer::new`](crate::HttpServer::new) around [`usual`], or
+//! between its services. [`Check`] turns a function into such a service, as convey does for its
+//! own.
 
 mod access;
 mod challenges;

@@ -8,8 +8,8 @@ use super::OwnCheck;
 use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::request::HttpRequest;
 
-/// Finds the route of each request. Replies to requests without a route, or with a redirect.
-/// `inner` decides on the others.
+/// Wraps `inner` in a service that finds the route of each request. The service replies to a
+/// request that has no route, or whose route is a redirect.
 pub fn find_route<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, find)
 }
@@ -30,17 +30,17 @@ fn find(request: &mut HttpRequest) -> Result<(), LocalReply> {
     }
 }
 
-/// Redirects to this location by HTTPS.
+/// Returns a redirect to the same host and target by HTTPS.
 fn to_https(head: &RequestHead) -> LocalReply {
     let host = head.host();
-    // The port of a host is the port of HTTP, so it is left out.
+    // The port in the host is the port for HTTP, so it is left out.
     let end = match host.iter().rposition(|byte| *byte == b':') {
         Some(colon) if !host[colon..].contains(&b']') => colon,
         _ => host.len(),
     };
     let location = [b"https://", &host[..end], head.path_and_query()].concat();
     let mut answer = LocalReply::from(LocalReplyReason::Redirect);
-    // Neither a host nor a target has bytes that are not allowed in a field.
+    // A host and a target have only bytes that are allowed in a field, so this cannot fail.
     let _ = answer.set_field("Location", &String::from_utf8_lossy(&location));
     answer
 }

@@ -6,7 +6,8 @@ use super::OwnCheck;
 use crate::local_reply::LocalReply;
 use crate::request::HttpRequest;
 
-/// Begins traces where a frontend is configured to. Passes each request on to `inner`.
+/// Wraps `inner` in a service that starts a trace for each request without one, if the frontend is
+/// configured so. Each request passes to `inner`.
 pub fn begin_traces<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, begin)
 }

@@ -144,7 +144,8 @@ impl<S: DataSource> BodyIn<S> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.state == State::Data {
             match ready!(self.stream.poll_data(cx)) {
-                // The library has counted the bytes.
+                // The library has counted the bytes, and found a length that differs from the
+                // head's.
                 Some(Err(fault)) if self.left.is_some() && BodyFault::within(&fault).is_some() => {
                     return Poll::Ready(Err(BodyFault(Malformed::ContentLength).into()));
                 }
@@ -198,7 +199,7 @@ impl<S: DataSource> BodyIn<S> {
         if self.is_chunked && self.data.is_empty() {
             self.framing = Bytes::from_static(b"\r\n");
         }
-        // Only now the other side may send more, so a slow reader slows it down.
+        // Only now the sender may send more, so a slow reader slows down the sender.
         self.stream.has_gone_on(len)?;
         Ok(len)
     }

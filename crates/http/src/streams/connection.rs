@@ -1,29 +1,30 @@
-//! What connections of HTTP/2 and HTTP/3 have in common.
+//! Common parts of clients' HTTP/2 and HTTP/3 connections: time limits, and counts of reset
+//! streams.
 
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How long streams may take to end once their connection is over.
+/// Maximum time in which streams have to end once their connection is over.
 pub(crate) const ENDING: Duration = Duration::from_secs(2);
 
-/// How much more of a head the library takes than convey does, which answers what is too long. It
-/// counts 32 bytes more for each field.
+/// Number of bytes by which the library's limit for a head exceeds convey's limit. The library
+/// counts 32 bytes more for each field, and convey replies to a head that is too long.
 pub(crate) const HEAD_ROOM: u32 = 64 * 1024;
 
-/// How many streams a client may reset early, beyond half of those that it has begun, before its
-/// connection ends.
+/// Number of streams that a client may reset early, in addition to half of the streams that it has
+/// opened, before its connection ends.
 const MAX_RESETS: u64 = 100;
 
-/// How old a stream is at most whose reset counts although its response had begun.
+/// Age of a stream below which a reset is early even if the response had begun.
 const EARLY: Duration = Duration::from_secs(1);
 
-/// Whether the reset of a stream counts as early. To cancel a long response is honest use.
+/// Whether the reset of a stream counts as early. A client may cancel a long response.
 pub(crate) fn is_early_reset(has_response: bool, age: Duration) -> bool {
     !has_response || age < EARLY
 }
 
-/// The streams of a connection so far.
+/// Numbers of streams of a connection so far.
 #[derive(Debug)]
 pub(crate) struct StreamCounts {
     /// Whether the streams belong to many clients of a proxy.
@@ -38,9 +39,10 @@ pub(crate) struct StreamCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResetVerdict {
     Fine,
-    /// The connection takes no further streams, and those that run go on.
+    /// The connection accepts no further streams. Open streams continue.
     EndInOrder,
-    /// The client goes on although its connection takes no further streams.
+    /// The connection ends immediately: the client resets further streams although its connection
+    /// accepts no new ones.
     EndAtOnce,
 }
 
@@ -51,7 +53,7 @@ impl StreamCounts {
         StreamCounts { is_shared, begun: 0, reset: 0 }
     }
 
-    /// Judges how often the client resets streams early.
+    /// Returns the consequence of the client's early resets so far.
     pub(crate) fn verdict(&self) -> ResetVerdict {
         match self.reset.saturating_sub(MAX_RESETS + self.begun / 2) {
             0 => ResetVerdict::Fine,
@@ -62,7 +64,8 @@ impl StreamCounts {
     }
 }
 
-/// Waits for a condition, such as a drain of the worker, that wakes the task.
+/// Waits until a condition holds, such as a drain of the worker. A change of the condition has to
+/// wake the task.
 pub(crate) async fn until_true(condition: impl Fn() -> bool) {
     poll_fn(|_| if condition() { Poll::Ready(()) } else { Poll::Pending }).await;
 }

@@ -1,7 +1,7 @@
-//! Heads, from HTTP/2 and HTTP/3 to HTTP/1.1 and back.
+//! Conversion of heads from HTTP/2 and HTTP/3 to HTTP/1.1 and back.
 //!
-//! Such a head is written as HTTP/1.1 and read as strictly as one that came so. Names and values
-//! that would be something else there do not get through the reader.
+//! A converted head is validated as strictly as a head that arrives in HTTP/1.1. Names and values
+//! that would have another meaning there are refused.
 
 use std::io;
 
@@ -38,13 +38,13 @@ pub(crate) fn request_from(
     RequestHead::of_stream(&request, fields, limits)
 }
 
-/// Whether a head announces by a length that there is no body.
+/// Whether a head announces an empty body, by a content length of 0.
 pub(crate) fn says_no_body(fields: &HeaderMap) -> bool {
     let length = fields.get(CONTENT_LENGTH).map(HeaderValue::as_bytes);
     length.is_some_and(|length| !length.is_empty() && length.iter().all(|digit| *digit == b'0'))
 }
 
-/// The response that a client's stream gets.
+/// Converts the head of a response for a client's stream.
 pub(crate) fn response_to(head: &ResponseHead) -> io::Result<Response<()>> {
     let mut response = Response::new(());
     *response.version_mut() = Version::HTTP_2;
@@ -53,7 +53,7 @@ pub(crate) fn response_to(head: &ResponseHead) -> io::Result<Response<()>> {
     Ok(response)
 }
 
-/// Head of the request that a stream to a server begins with.
+/// Converts the head of a request for a stream to a server.
 pub(crate) fn request_to(head: &OutgoingRequest<'_>) -> io::Result<Request<()>> {
     let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
     let uri = Uri::builder().path_and_query(&*head.path_and_query());
@@ -69,7 +69,7 @@ pub(crate) fn request_to(head: &OutgoingRequest<'_>) -> io::Result<Request<()>> 
         }
     });
     added?;
-    // gRPC wants it, and convey passes trailers on (RFC 9110, section 10.1.4).
+    // gRPC requires `TE: trailers`, and convey forwards trailers (RFC 9110, section 10.1.4).
     fields.insert(TE, HeaderValue::from_static("trailers"));
     Ok(request)
 }
@@ -95,15 +95,16 @@ pub(crate) fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads lines of fields, with the empty one at their end.
+/// Parses field lines, with the empty line at their end.
 pub(crate) fn read_fields(lines: &[u8]) -> io::Result<HeaderMap> {
-    // Trailers have a limit in bytes.
+    // The number of fields has no limit here, because trailers have a limit in bytes.
     let mut room = vec![httparse::EMPTY_HEADER; lines.iter().filter(|byte| **byte == b'\n').count()];
     let Ok(httparse::Status::Complete((_, lines))) = httparse::parse_headers(lines, &mut room) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
     let mut fields = HeaderMap::with_capacity(lines.len());
-    // A response may repeat its length in a trailer, which is no field of a stream's trailers.
+    // A trailer of HTTP/1.1 may repeat the length of the body, but a stream's trailers must not
+    // have it.
     for line in lines.iter().filter(|line| !line.name.eq_ignore_ascii_case("content-length")) {
         put(line.name.as_bytes(), line.value, &mut fields)?;
     }

@@ -120,7 +120,8 @@ impl<P: StreamOfClient> IncomingStream for StreamAsConnection<P> {
 
     fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         match &mut self.response {
-            // Of what comes with the head, too, no more is read than goes at once.
+            // The bytes that are read with the head may include a part of the body. The limit keeps
+            // that part small.
             ResponseState::Head { .. } => Poll::Ready(Ok(most.min(FIRST))),
             ResponseState::Body(body) => body.poll_room(cx, most),
         }

@@ -1,9 +1,9 @@
-//! Streams of HTTP/2 (RFC 9113) and HTTP/3 (RFC 9114), as connections of HTTP/1.1.
+//! Streams of HTTP/2 (RFC 9113) and HTTP/3 (RFC 9114), with the interface of HTTP/1.1 connections.
 //!
-//! Within convey a stream is a connection of HTTP/1.1 for one request: [`IncomingStream`] reads a
-//! client's request as the bytes that it would be in HTTP/1.1, and takes those of the response. So
-//! one code decides, checks and moves, whatever both sides speak, and nothing reaches a server that
-//! the strict reader of HTTP/1.1 would not take.
+//! Within convey, a stream is an HTTP/1.1 connection for one request. [`IncomingStream`] returns
+//! the request of a client as bytes of HTTP/1.1, and accepts the bytes of the response. So the same
+//! code decides on, checks and moves requests of all versions, and a server gets only requests that
+//! the strict parser of HTTP/1.1 accepts.
 
 pub(crate) mod body;
 pub(crate) mod connection;

@@ -1,4 +1,4 @@
-//! The request of a client's stream, its response, its line in the log.
+//! Request of a client's stream: decision, response, and line in the access log.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,8 +23,8 @@ use crate::stack::{DecideRequest, decide};
 use crate::time_limit::TimeLimit;
 use crate::{buffer, linger};
 
-/// Serves a stream, whose request has this head unless it cannot be read. Returns whether the
-/// client has reset it early.
+/// Serves the request of a stream. `head` is an error if the head is malformed. Returns whether the
+/// client has reset the stream early.
 pub(crate) async fn serve<S: DecideRequest>(
     client: &ClientStream,
     mut stack: S,
@@ -33,7 +33,7 @@ pub(crate) async fn serve<S: DecideRequest>(
     mut record: RequestRecord,
 ) -> bool {
     client.count(Counter::Requests, 1);
-    // The request counts for its client until the response is gone.
+    // The request counts for its client until the response has been sent.
     let mut charge = RequestCharge::default();
     let end = match &head {
         Ok(head) => forward(client, &mut stack, head.clone(), stream, (&mut record, &mut charge)).await,
@@ -45,7 +45,7 @@ pub(crate) async fn serve<S: DecideRequest>(
         RequestEnd::Broken(reason) => Some(reason),
         RequestEnd::Unanswered(answer) => {
             let written = write(client, &answer, head, stream, &mut record).await;
-            // The library of HTTP/2 has reset the stream of a malformed body.
+            // The HTTP/2 library has already reset the stream of a malformed body.
             let is_refused = matches!(answer.reason(), LocalReplyReason::Malformed(_));
             written.err().filter(|reason| !is_refused || *reason != Counter::ClientReset)
         }
@@ -74,7 +74,8 @@ pub(crate) async fn serve<S: DecideRequest>(
     broken == Some(Counter::ClientReset) && is_early
 }
 
-/// Waits until the client takes the rest of a response that no server is held for.
+/// Polls the rest of a response, which needs no server any more, until the client has accepted it.
+/// An error is returned if the client reads nothing for too long.
 async fn deliver(
     client: &ClientStream,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>>,
@@ -91,12 +92,12 @@ async fn deliver(
     .await
 }
 
-/// Takes what the client still sends of its request, for a while: some clients lose a response that
-/// a reset follows at once.
+/// Reads what the client still sends of its request, for a limited time: some clients lose a
+/// response if a reset immediately follows it.
 ///
-/// Of a request that is not whole then nobody wants the rest: the library says so by a reset
-/// without an error, once the stream is dropped (RFC 9113, section 8.1). A reset of our own would
-/// take the place of what is left of the response.
+/// If the request is still incomplete then, the library resets the stream without an error once the
+/// stream is dropped (RFC 9113, section 8.1). A reset by convey would replace the unsent rest of
+/// the response.
 async fn take_rest(stream: &mut impl IncomingStream) {
     let mut left = linger::MAX_OF_STREAM;
     let rest = poll_fn(|cx| {
@@ -110,7 +111,7 @@ async fn take_rest(stream: &mut impl IncomingStream) {
     let _ = timeout(linger::LINGER, rest).await;
 }
 
-/// Decides on a request, and has a server answer it.
+/// Passes a request through the stack, and forwards it to a server.
 async fn forward<S: DecideRequest>(
     client: &ClientStream,
     stack: &mut S,
@@ -158,7 +159,7 @@ async fn forward<S: DecideRequest>(
     forwarding.run(pool).await
 }
 
-/// Answers a request ourselves.
+/// Sends a local reply on a stream.
 async fn write(
     client: &ClientStream,
     answer: &LocalReply,

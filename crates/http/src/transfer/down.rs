@@ -1,4 +1,5 @@
-//! A transfer's way to the client: the response, compressed where it is to be.
+//! Direction of a transfer to the client: the response, compressed if the client and the rules
+//! allow it.
 
 use std::net::IpAddr;
 use std::task::{Context, Poll, ready};
@@ -12,15 +13,15 @@ use crate::buffer;
 use crate::compress::PIECE;
 use crate::ends::End;
 
-/// Bytes that a head usually gets longer by.
+/// Number of bytes by which a response's head usually grows.
 const ADDED: usize = 256;
 
-/// Most bytes that are read at once of a response for which its client's stream has no room, and
-/// which may not wait there.
+/// Maximum number of response bytes that are read in one turn while the client's stream has no
+/// room, and convey may not buffer the response.
 const WITHOUT_ROOM: usize = 2 * 1024;
 
 impl Transfer<'_> {
-    /// Towards the client.
+    /// Moves bytes towards the client.
     pub(super) fn poll_down<C: End, S: End>(
         &mut self,
         cx: &mut Context<'_>,
@@ -71,13 +72,13 @@ impl Transfer<'_> {
         }
         let room = match ends.client.poll_room(cx, buffer::SIZE) {
             Poll::Ready(room) => room.map_err(|_| TransferEnd::ClientGone)?,
-            // The end of a body needs none.
+            // The read may find the end of the body, which needs no room.
             Poll::Pending => Some(self.held_room()).filter(|room| *room > 0).unwrap_or(WITHOUT_ROOM),
         };
         self.poll_server(cx, ends, room)
     }
 
-    /// Reads so much of the response at most, and has the client take it.
+    /// Reads at most `room` bytes of the response, and writes them to the client.
     fn poll_server<C: End, S: End>(
         &mut self,
         cx: &mut Context<'_>,
@@ -115,12 +116,13 @@ impl Transfer<'_> {
         })
     }
 
-    /// The client for which a response may wait without its server: a stream has its head.
+    /// Returns the client of a stream whose response convey may buffer without its server. `None`:
+    /// the client uses no stream, the response's head is missing, or the protocol has changed.
     fn waiting_client(&self) -> Option<IpAddr> {
         self.stream_of.filter(|_| self.status.is_some() && !self.exchange.has_changed())
     }
 
-    /// How many more bytes of the response may wait for its client.
+    /// Number of further response bytes that may wait for the client.
     fn held_room(&mut self) -> usize {
         self.waiting_client().map_or(0, |client| self.to_client.room(client))
     }
@@ -187,7 +189,7 @@ impl Transfer<'_> {
                 }
                 BodyPiece::End(len) => {
                     self.compression.finish(out)?;
-                    // What came in chunks has a last line of its own.
+                    // A chunked body already has this last line.
                     out.extend_from_slice(if len > 0 { &came[at..at + len] } else { b"\r\n" });
                     return Ok(at + len);
                 }
@@ -205,7 +207,7 @@ impl Transfer<'_> {
     /// Reads the response's head, and forwards the part of the body that was received with it.
     fn read_head(&mut self) -> Result<Step, TransferEnd> {
         let out = &mut self.to_client.bytes;
-        // What comes is about what goes.
+        // The forwarded head is about as long as the received one.
         out.reserve(self.head.len() + ADDED);
         let head = self.exchange.head_from_server(&mut self.head, out);
         if let Some(head) = head.map_err(TransferEnd::ServerFault)? {
@@ -229,7 +231,7 @@ impl Transfer<'_> {
         self.exchange.server_closed().map_err(TransferEnd::ServerFault)?;
         self.server_is_done = true;
         if self.compression.is_on() {
-            // It was a body until the end of the connection.
+            // The body lasted until the end of the connection, so it is complete now.
             self.compression.finish(&mut self.to_client.bytes)?;
             self.to_client.put(b"\r\n");
         }

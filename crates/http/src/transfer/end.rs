@@ -1,4 +1,4 @@
-//! How a transfer ends.
+//! Outcomes of a transfer.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use convey_http_core::{Malformed, ServerFault};
 
 use crate::streams::body::BodyFault;
 
-/// How a transfer ended.
+/// Outcome of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TransferEnd {
     /// The client has the whole response.
@@ -20,20 +20,20 @@ pub(crate) enum TransferEnd {
     ClientFault(Malformed),
     /// The server reset its connection.
     ServerReset,
-    /// The server ends its connection, and has done nothing of what was asked.
+    /// The server gracefully ends its connection, and has not processed the request.
     ServerRefused,
-    /// The server has too much to do on its connection, and has done nothing of what was asked.
+    /// The server refuses the stream because it is overloaded, and has not processed the request.
     ServerBusy,
-    /// The server has gone down, by its health.
+    /// Health checks have found the server down.
     ServerDown,
     /// The server sent an invalid or incomplete response.
     ServerFault(ServerFault),
-    /// The encoder refused to go on.
+    /// The encoder has failed.
     CompressionFailed,
 }
 
 impl TransferEnd {
-    /// Whether it is the server that broke it off.
+    /// Whether the server caused the early end of the transfer.
     pub(crate) fn is_of_server(self) -> bool {
         matches!(self, TransferEnd::ServerReset | TransferEnd::ServerFault(_))
     }
@@ -45,13 +45,14 @@ impl From<EncoderFault> for TransferEnd {
     }
 }
 
-/// Nothing can be read of the client's request any more.
+/// Converts an error from a read of the client's request.
 pub(super) fn client_broke(error: &io::Error) -> TransferEnd {
     BodyFault::within(error)
         .map_or(TransferEnd::ClientGone, |fault| TransferEnd::ClientFault(fault.malformed()))
 }
 
-/// Nothing can be read from the server any more. That of HTTP/1.1 is never refused once it is open.
+/// Converts an error from a read of the server's response. Only an HTTP/2 stream is refused after
+/// it was opened.
 pub(super) fn server_broke(error: &io::Error) -> TransferEnd {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => TransferEnd::ServerRefused,

@@ -1,5 +1,4 @@
-//! One request and its response: bytes both ways between a client and a server, as [`Exchange`]
-//! says.
+//! Transfer of one request and its response between a client and a server, as [`Exchange`] decides.
 
 mod down;
 mod end;
@@ -46,20 +45,21 @@ pub(crate) struct Transfer<'a> {
     pub(crate) fields: &'a FieldRules,
     /// How the response's body is compressed.
     pub(crate) compression: Compression<'a>,
-    /// Bytes that were read from the client, and written to it, since they were last taken.
+    /// Bytes that were read from the client, and written to it, since the caller last took the
+    /// numbers.
     pub(crate) moved: (u64, u64),
-    /// Bytes of the request's body, since they were last taken.
+    /// Bytes of the request's body since the caller last took the number.
     pub(crate) body: u64,
     /// Status of the final response, once its head was received.
     pub(crate) status: Option<u16>,
-    /// Whether nothing but the client holds up the request's body.
+    /// Whether the transfer waits only for the client to send more of the request's body.
     pub(crate) awaits_client: bool,
-    /// Whether the transfer waits for nothing: it goes on once other connections of the thread had
-    /// their turn.
+    /// Whether the transfer can move more bytes immediately, but first gives a turn to the thread's
+    /// other connections.
     pub(crate) has_more: bool,
     /// Whether the server sent bytes after the response.
     pub(crate) has_surplus: bool,
-    /// The client, if it is one of several streams.
+    /// Address of the client, if it uses an HTTP/2 or HTTP/3 stream; `None`: it uses HTTP/1.
     stream_of: Option<IpAddr>,
     /// Whether the transfer waits for bytes of the client, and so notices its end.
     reads_client: bool,
@@ -75,16 +75,17 @@ pub(crate) struct Transfer<'a> {
     up: Bulk,
     /// Received part of the response's head.
     head: BytesMut,
-    /// The client has closed its side.
+    /// Whether the client has closed its side.
     client_is_done: bool,
-    /// The server accepts no more bytes: it has responded, or has closed.
+    /// Whether a write to the server has failed, so that the server accepts no more bytes. Its
+    /// response may still arrive.
     server_takes_nothing: bool,
-    /// The server has closed its side (of a connection that has changed its protocol).
+    /// Whether the server has closed its side.
     server_is_done: bool,
 }
 
 impl<C: End, S: End> Ends<'_, C, S> {
-    /// Both sockets, if both have their own.
+    /// Both sockets, if the kernel may move bytes between them.
     fn sockets(&self) -> Option<(&TcpStream, &TcpStream)> {
         self.client.socket().zip(self.server.socket())
     }
@@ -99,7 +100,8 @@ enum Step {
 }
 
 impl<'a> Transfer<'a> {
-    /// A request with this head, as the server gets it.
+    /// Creates the transfer of a request. `head` is the head for the server; empty if it was sent
+    /// on an HTTP/2 stream.
     pub(crate) fn new(
         exchange: Exchange,
         head: Vec<u8>,
@@ -133,25 +135,25 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Keeps the beginning of the body: the server may refuse a request after it has begun to take
-    /// it.
+    /// Keeps a copy of the body for a retry, up to `MAX_KEPT` bytes: a server may refuse a request
+    /// after it has accepted a part of the body.
     pub(crate) fn keep_body(&mut self) {
         self.kept = Some(BytesMut::new());
     }
 
-    /// Lets the response to a stream of this client wait without its server; `None`: it is no
-    /// stream.
+    /// Lets convey buffer the response for a stream of this client without its server; `None`: the
+    /// client uses no stream.
     pub(crate) fn hold_response(&mut self, stream_of: Option<IpAddr>) {
         self.stream_of = stream_of;
     }
 
-    /// Bytes of the response that wait for the client.
+    /// Number of response bytes that wait for the client.
     pub(crate) fn waiting_for_client(&self) -> u64 {
         (self.to_client.left() + self.down.left()) as u64
     }
 
-    /// Puts what the server was sent of the body back to what the client has sent. Returns its
-    /// length; `None`: not all of that was kept.
+    /// Moves the forwarded part of the body back to the received bytes of the client, for a retry.
+    /// Returns the part's length; `None`: a byte of the part was not kept.
     pub(crate) fn take_body_back(&mut self) -> Option<u64> {
         let mut kept = self.kept.take()?;
         let len = kept.len() as u64;
@@ -168,24 +170,26 @@ impl<'a> Transfer<'a> {
         self.kept.take_if(|kept| kept.len() > MAX_KEPT || self.status.is_some());
     }
 
-    /// Whether the server has the whole request. What is still on its way is lost with this, and
-    /// the server would take the next request for it.
+    /// Whether all received bytes of the request were written to the server. Otherwise, its
+    /// connection must not be reused: the server would read the next request as the missing bytes.
     pub(crate) fn is_with_server(&self) -> bool {
         !self.server_takes_nothing && self.to_server.left() == 0 && self.up.is_empty()
     }
 
-    /// Bytes of a whole response that its client has not taken yet.
+    /// Takes the bytes of the response that the client has not accepted yet.
     pub(crate) fn take_rest(&mut self) -> Outgoing {
         std::mem::take(&mut self.to_client)
     }
 
-    /// Whether the client has got a part of what waits for it, and cannot get another answer.
+    /// Whether the client has received only a part of the waiting bytes, so that no other response
+    /// can follow.
     pub(crate) fn is_torn(&self, client: &impl End) -> bool {
         self.to_client.is_torn() || client.is_writing() && self.to_client.left() > 0
     }
 
-    /// Moves what there is to move, until the client has the whole response, or cannot have it. A
-    /// stream's client has it too if the rest is in [`Transfer::take_rest`].
+    /// Moves bytes in both directions until the client has the whole response, or cannot get it.
+    /// For a client's stream, the response is also complete if [`Transfer::take_rest`] returns the
+    /// rest.
     pub(crate) fn poll<C: End, S: End>(
         &mut self,
         cx: &mut Context<'_>,
@@ -208,7 +212,7 @@ impl<'a> Transfer<'a> {
                 Poll::Pending => None,
             };
             match (up, down) {
-                // Of a connection with another protocol both directions have to end.
+                // After a change of the protocol, both directions have to end.
                 (Some(Step::Over), Some(Step::Over)) => return Poll::Ready(TransferEnd::Whole),
                 (_, Some(Step::Over)) if !self.exchange.has_changed() => {
                     return Poll::Ready(TransferEnd::Whole);

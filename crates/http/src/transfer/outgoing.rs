@@ -1,4 +1,4 @@
-//! Bytes that one side of a transfer has not taken yet.
+//! Buffer for bytes that one side of a transfer has not accepted yet.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,14 +9,14 @@ use convey_stream::More;
 use crate::ends::End;
 use crate::held_responses::{ALWAYS_HELD, HeldResponse, MAX_HELD};
 
-/// Bytes that the other side has not taken yet.
+/// Bytes that their receiver has not accepted yet.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     pub(super) bytes: Vec<u8>,
     sent: usize,
-    /// Whether the other side has taken a part of the bytes.
+    /// Whether the receiver has accepted a part of the bytes.
     has_sent_part: bool,
-    /// Right to more than [`ALWAYS_HELD`] bytes.
+    /// Place in the memory budget, which allows more than [`ALWAYS_HELD`] bytes.
     place: Option<HeldResponse>,
 }
 
@@ -29,12 +29,12 @@ impl Outgoing {
         self.bytes.len() - self.sent
     }
 
-    /// Whether the other side has taken a part alone.
+    /// Whether the receiver has accepted only a part of the bytes.
     pub(super) fn is_torn(&self) -> bool {
         self.has_sent_part && self.left() > 0
     }
 
-    /// How many more bytes may wait for this client.
+    /// Number of further bytes that may wait for this client.
     pub(super) fn room(&mut self, client: IpAddr) -> usize {
         if self.left() >= ALWAYS_HELD && self.place.is_none() {
             self.place = HeldResponse::take(client);
@@ -47,7 +47,7 @@ impl Outgoing {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes the bytes that are left. Their memory is freed as they go.
+    /// Writes the remaining bytes, and frees the memory of written bytes.
     pub(crate) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -70,8 +70,8 @@ impl Outgoing {
         Poll::Ready(Ok(()))
     }
 
-    /// Frees bytes that are sent, once they are as many as those that are left: others may be put
-    /// behind them without end.
+    /// Frees the sent bytes once they are at least as many as the remaining ones. Otherwise, the
+    /// buffer would grow without bound while bytes are appended.
     fn forget_sent(&mut self) {
         if self.sent >= self.left() {
             self.bytes.drain(..self.sent);
@@ -79,8 +79,8 @@ impl Outgoing {
         }
     }
 
-    /// Writes these bytes, where nothing is left, and keeps what the other side does not take.
-    /// Returns how many it took.
+    /// Writes these bytes, if no others wait, and keeps those that the receiver does not accept.
+    /// Returns the number of accepted bytes.
     pub(super) fn write(
         &mut self,
         cx: &mut Context<'_>,

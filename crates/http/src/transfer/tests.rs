@@ -21,8 +21,7 @@ async fn connection() -> (TcpStream, TcpStream) {
     (ours.unwrap(), accepted.unwrap().0)
 }
 
-/// Whether a server that answers at once has the whole request, of which it may read so many bytes
-/// before.
+/// Whether the whole request was written to a server that reads this many bytes before it responds.
 async fn is_with_server(body: usize, reads: usize) -> bool {
     let ((client, mut browser), (server, mut app)) = (connection().await, connection().await);
     let (mut client, mut server) = (ByteStream::from(client), ByteStream::from(server));
@@ -46,7 +45,7 @@ async fn is_with_server(body: usize, reads: usize) -> bool {
     transfer.is_with_server()
 }
 
-/// A stream whose client takes a head and no byte of a body.
+/// A stream whose client accepts a head, but no byte of a body.
 struct ClosedWindow {
     head: usize,
     is_reset: bool,
@@ -94,7 +93,7 @@ fn read_head(received: &mut BytesMut) -> Exchange {
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Bytes that look random: they get hardly shorter.
+/// Pseudo-random bytes, which compression hardly shortens.
 struct Noise(u64);
 
 impl Noise {
@@ -109,8 +108,8 @@ impl Noise {
     }
 }
 
-/// Bytes that a response has waiting for its client, which reads nothing, and whether that is all
-/// of it. The server sends a head with these fields and then these parts.
+/// Returns the number of response bytes that wait for a client that reads nothing, and whether they
+/// are the whole response. The server sends a head with these fields and then these parts.
 async fn waiting_bytes(fields: &str, parts: &[usize], compression: Compression<'_>) -> (usize, bool) {
     let (server, mut app) = connection().await;
     let (mut client, mut server) = (ClosedWindow { head: 0, is_reset: false }, ByteStream::from(server));
@@ -173,7 +172,7 @@ async fn long_response_waits_at_its_server() {
     assert_eq!((waiting, is_whole), (MAX_HELD, false));
 }
 
-/// A client that takes so many bytes at each turn.
+/// A client that accepts this number of bytes in each turn.
 struct SlowReader(usize);
 
 impl End for SlowReader {
@@ -209,8 +208,8 @@ async fn bytes_that_are_sent_hold_no_memory() {
     }
 }
 
-/// End of a transfer between sockets, found while it reads neither side: the server takes no
-/// request and the client no response.
+/// Returns the end of a transfer that reads neither of its sockets: the server accepts no request
+/// and the client no response.
 async fn unread_end(breaks: impl FnOnce(TcpStream, TcpStream) -> TcpStream) -> TransferEnd {
     let ((client, browser), (server, mut app)) = (connection().await, connection().await);
     let (mut client, mut server) = (ByteStream::from(client), ByteStream::from(server));

@@ -1,5 +1,5 @@
-//! Ends of a transfer that it does not read now: a direction that waits for one side does not read
-//! the other.
+//! Endpoints that a transfer does not read at the moment: while a direction waits for one side to
+//! accept bytes, it does not read the other side.
 
 use std::task::{Context, Poll};
 
@@ -7,7 +7,7 @@ use super::{Ends, Transfer, TransferEnd};
 use crate::ends::End;
 
 impl Transfer<'_> {
-    /// Waits until the other side of a stream resets it.
+    /// Waits until the client or the server resets its stream.
     pub(super) fn poll_reset<C: End, S: End>(
         &self,
         cx: &mut Context<'_>,
@@ -16,7 +16,8 @@ impl Transfer<'_> {
         if ends.client.poll_reset(cx).is_ready() {
             return Poll::Ready(TransferEnd::ClientGone);
         }
-        // A server that has answered may reset the rest of the request, and its response is whole.
+        // After its response, a server may reset the rest of the request. The response is complete
+        // nevertheless.
         let is_asked = self.exchange.is_request_whole() && self.is_with_server();
         match self.reads_server || !is_asked {
             true => Poll::Pending,
@@ -24,14 +25,15 @@ impl Transfer<'_> {
         }
     }
 
-    /// Whether there is a socket that the transfer does not read: [`Transfer::unread_end`] finds
-    /// its end.
+    /// Whether there is a socket that the transfer does not read, so that [`Transfer::unread_end`]
+    /// has to check it.
     pub(crate) fn has_unread_socket<C: End, S: End>(&self, ends: &Ends<'_, C, S>) -> bool {
         !self.reads_client && !ends.client.is_stream() || !self.reads_server && !ends.server.is_stream()
     }
 
-    /// Looks at sockets that the transfer does not read: whether a client has left, or a server has
-    /// reset its connection and its response cannot come whole.
+    /// Checks the sockets that the transfer does not read. Returns the end of the transfer if the
+    /// client has left, or if the server has reset its connection and its response cannot be
+    /// completed.
     pub(crate) fn unread_end<C: End, S: End>(&self, ends: &Ends<'_, C, S>) -> Option<TransferEnd> {
         if !self.reads_client
             && let Some(client) = ends.client.unread()
@@ -49,7 +51,7 @@ impl Transfer<'_> {
         None
     }
 
-    /// Bytes of the request that are still to come for sure.
+    /// Lower bound for the bytes of the request that have not arrived yet.
     fn missing_of_request(&self) -> u64 {
         match self.exchange.is_request_whole() || self.exchange.has_changed() {
             true => 0,

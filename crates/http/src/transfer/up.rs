@@ -1,4 +1,5 @@
-//! A transfer's way to the server: the request, and what the client sends ahead.
+//! Direction of a transfer to the server: the request, and bytes that the client sends before it
+//! has the response.
 
 use std::task::{Context, Poll, ready};
 
@@ -9,11 +10,11 @@ use super::{Ends, Step, Transfer, TransferEnd};
 use crate::buffer;
 use crate::ends::End;
 
-/// Most bytes of further requests that are taken while one runs.
+/// Maximum number of bytes of further requests that convey reads while a request runs.
 const MAX_AHEAD: usize = 16 * 1024;
 
 impl Transfer<'_> {
-    /// Towards the server.
+    /// Moves bytes towards the server.
     pub(super) fn poll_up<C: End, S: End>(
         &mut self,
         cx: &mut Context<'_>,
@@ -23,7 +24,7 @@ impl Transfer<'_> {
         if !self.server_takes_nothing {
             match self.to_server.poll_flush(cx, &mut *ends.server, More::No) {
                 Poll::Ready(Ok(())) => {}
-                // It may have answered before, and that answer still comes.
+                // The server may have responded before. Its response still arrives.
                 Poll::Ready(Err(_)) => self.server_takes_nothing = true,
                 Poll::Pending => return Poll::Pending,
             }
@@ -82,8 +83,8 @@ impl Transfer<'_> {
         })
     }
 
-    /// The request is whole: takes what the client sends ahead, within limits, and hears whether it
-    /// is gone.
+    /// Reads further requests of the client, up to `MAX_AHEAD` bytes, once the current request is
+    /// complete. Also notices that the client has left.
     fn poll_ahead(&mut self, cx: &mut Context<'_>, client: &mut impl End) -> Poll<Result<Step, TransferEnd>> {
         if self.client_is_done || self.received.len() >= MAX_AHEAD {
             return Poll::Ready(Ok(Step::Over));
@@ -94,7 +95,7 @@ impl Transfer<'_> {
                 Poll::Pending
             }
             Poll::Ready(Err(_)) => Poll::Ready(Err(TransferEnd::ClientGone)),
-            // It may have closed its side alone, and still waits for the response.
+            // The client may have closed only its sending side, and still wait for the response.
             Poll::Ready(Ok(0)) => {
                 self.client_is_done = true;
                 Poll::Ready(Ok(Step::Over))
@@ -107,7 +108,8 @@ impl Transfer<'_> {
         })
     }
 
-    /// The client has closed within its request, or within another protocol.
+    /// Handles a client that has closed its side before its request was complete, or after a change
+    /// of the protocol.
     fn client_closed(&mut self) -> Result<Step, TransferEnd> {
         self.client_is_done = true;
         if !self.exchange.has_changed() {

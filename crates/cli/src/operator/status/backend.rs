@@ -7,7 +7,7 @@ use convey_api::{BackendReport, HandshakeReport, PathMtuReport, ServerReport};
 use super::requests;
 use super::table::{age, table, trimmed, until_when};
 
-/// Section of a backend and its servers.
+/// Returns the section about a backend and its servers.
 pub(super) fn of_backend(
     name: &str,
     backend: &BackendReport,
@@ -69,8 +69,8 @@ fn failures(server: &ServerReport) -> u64 {
 /// Minimum number of handshakes for a meaningful ratio.
 const TELLING_HANDSHAKES: u64 = 5;
 
-/// Remark about a server that answers no client now, or completed fewer than half of its
-/// handshakes.
+/// Returns a remark about a server that answers no client now, or completed fewer than half of its
+/// handshakes; `None` for any other server.
 fn of_handshakes(handshakes: &HandshakeReport) -> Option<String> {
     let &HandshakeReport { begun, completed, syn_repeated, answers_nobody, .. } = handshakes;
     if answers_nobody {

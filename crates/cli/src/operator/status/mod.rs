@@ -30,7 +30,7 @@ pub struct StatusScreen<'a> {
     pub obstacles: &'a [String],
     /// Frontends and backends to show; all if there is no name.
     pub names: &'a [String],
-    /// The wall clock.
+    /// Present wall-clock time.
     pub now: SystemTime,
     /// The width of the terminal; `None` does not limit the length of lines.
     pub width: Option<usize>,

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use convey_api::{EjectedReport, WallTime};
 
-/// Columns between two cells.
+/// Number of spaces between two cells.
 const GAP: u16 = 2;
 
 /// Creates a table whose columns from index `numbers` on are numbers. It wraps cells to fit
@@ -14,7 +14,7 @@ pub(super) fn table<const N: usize>(titles: [&str; N], numbers: usize, width: Op
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(titles);
     if let Some(width) = width {
-        // The gap behind the last column is trimmed.
+        // The gap after the last column is trimmed.
         let width = u16::try_from(width).unwrap_or(u16::MAX).saturating_add(GAP);
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     }

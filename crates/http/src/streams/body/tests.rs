@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Data in pieces as a stream brings them, then trailers.
+/// Source that returns data in pieces, and then trailers.
 struct Source {
     pieces: std::vec::IntoIter<Vec<u8>>,
     trailers: Option<HeaderMap>,
@@ -29,7 +29,7 @@ impl DataSource for &mut Source {
     }
 }
 
-/// Windows as the other side opens them, in turn, and data as it arrives there.
+/// Sink that opens these windows in turn, and keeps the data that has arrived.
 struct Sink {
     windows: std::iter::Cycle<std::vec::IntoIter<usize>>,
     arrived: Vec<u8>,
@@ -64,8 +64,7 @@ impl DataSink for &mut Sink {
     }
 }
 
-/// Relays a body with reads of these sizes, through sinks with these windows, as a transfer does
-/// it.
+/// Relays a body in these pieces through a sink with these windows, like a transfer.
 fn relay(framing: BodyFraming, pieces: Vec<Vec<u8>>, windows: Vec<usize>, has_trailers: bool) {
     let cx = &mut Context::from_waker(Waker::noop());
     let whole = pieces.concat();
