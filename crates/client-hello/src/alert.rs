@@ -1,4 +1,4 @@
-//! Alerts for clients whose hello is refused (RFC 8446 6.2). Pure.
+//! TLS alerts for clients whose ClientHello is refused (RFC 8446 6.2). Pure.
 
 use super::HelloFault;
 
@@ -6,11 +6,11 @@ use super::HelloFault;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HelloAlert {
-    /// The first message is no ClientHello.
+    /// The first message is not a ClientHello.
     UnexpectedMessage = 10,
     /// A record is too long.
     RecordOverflow = 22,
-    /// A field has a valid length and an invalid value.
+    /// A field has a valid length, but an invalid value.
     IllegalParameter = 47,
     /// A message cannot be parsed.
     DecodeError = 50,
@@ -23,7 +23,8 @@ pub enum HelloAlert {
 }
 
 impl HelloAlert {
-    /// Returns the record with this alert, for use before keys and a version are agreed on.
+    /// Returns an unencrypted record with this alert, for the time before the peers have agreed on
+    /// a version and keys.
     pub fn record(self) -> [u8; 7] {
         const ALERT: u8 = 21;
         const FATAL: u8 = 2;
@@ -32,7 +33,7 @@ impl HelloAlert {
 }
 
 impl HelloFault {
-    /// Alert to send for this fault.
+    /// Returns the alert to send to the client after this fault.
     pub fn alert(self) -> HelloAlert {
         match self {
             HelloFault::Interleaved | HelloFault::EmptyRecord | HelloFault::OtherMessage => {

@@ -1,4 +1,4 @@
-//! Fields of a ClientHello (RFC 8446 4.1.2).
+//! Parser of the fields of a ClientHello (RFC 8446 4.1.2).
 
 use super::{ClientHello, HelloFault, name};
 
@@ -6,16 +6,16 @@ use super::{ClientHello, HelloFault, name};
 const SERVER_NAME: u16 = 0;
 const ALPN: u16 = 16;
 
-/// The first byte of the version, in all versions of TLS.
+/// First byte of the version in a ClientHello, equal in all versions of TLS.
 const TLS: u8 = 3;
 
-/// Length of the version and the random bytes.
+/// Length of the version and the random bytes together, in bytes.
 const VERSION_AND_RANDOM: usize = 34;
 
 /// Upper bound of a session id, in bytes.
 const MAX_SESSION_ID: usize = 32;
 
-/// Parses a complete message.
+/// Parses a complete ClientHello without its message header.
 pub(super) fn read(message: &[u8]) -> Result<ClientHello, HelloFault> {
     let mut fields = Fields(message);
     if fields.take(VERSION_AND_RANDOM)?.first() != Some(&TLS) {
@@ -50,9 +50,10 @@ fn read_extensions(extensions: &[u8]) -> Result<ClientHello, HelloFault> {
     if has_double { Err(HelloFault::DoubleExtension) } else { Ok(hello) }
 }
 
-/// Host of the server_name list. A name of another type begins with its length, too (RFC 6066 3). A
-/// server may not know that length and end the list there, so a length that does not fit makes
-/// the names invalid.
+/// Returns the host name of a server_name list; `None` if it is an IP address, or if the list has
+/// no host name. Names of other types also begin with a length (RFC 6066 3). A server that does not
+/// know this may end the list at such a name. So a length that does not fit makes the whole list
+/// invalid.
 fn server_name(data: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     let mut fields = Fields(data);
     let mut names = Fields(fields.long()?);
@@ -71,7 +72,7 @@ fn server_name(data: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     Ok(host.flatten())
 }
 
-/// Checks and returns the list of protocols.
+/// Checks a list of protocols (ALPN), and returns it in wire format.
 fn protocols(data: &[u8]) -> Result<&[u8], HelloFault> {
     let mut fields = Fields(data);
     let list = fields.long()?;
@@ -85,7 +86,7 @@ fn protocols(data: &[u8]) -> Result<&[u8], HelloFault> {
     if list.is_empty() { Err(HelloFault::Length) } else { Ok(list) }
 }
 
-/// Bytes that are still to be parsed.
+/// Bytes that have not been parsed yet.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -113,7 +114,7 @@ impl<'a> Fields<'a> {
         self.take(len.into())
     }
 
-    /// Fails if bytes are left.
+    /// Returns an error if bytes are left.
     fn end(&self) -> Result<(), HelloFault> {
         if self.0.is_empty() { Ok(()) } else { Err(HelloFault::Length) }
     }

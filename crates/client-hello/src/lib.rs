@@ -1,17 +1,18 @@
-//! Parser of the first message of a TLS client: its server name and its protocols. Pure: bytes in,
-//! a verdict out.
+//! Parser of a TLS ClientHello: returns the server name (SNI) and the protocols (ALPN). Pure: bytes
+//! in, a verdict out.
 //!
 //! [`parse`] reads a ClientHello of TLS 1.0 to 1.3 (RFC 8446 4.1.2, RFC 5246 7.4.1.2) with its
-//! server name (RFC 6066 3) and its application protocols (ALPN, RFC 7301). It decrypts and changes
-//! nothing, so a router can pass the bytes on. If a client encrypts its hello (ECH), the parser
-//! returns the public name of the outer hello. [`HelloAlert`] is the alert for a client whose hello
-//! is refused.
+//! server name (RFC 6066 3) and its application protocols (ALPN, RFC 7301). The parser decrypts and
+//! changes nothing, so a router can pass the bytes on. If the client encrypts its ClientHello
+//! (ECH), the parser returns the public name of the outer ClientHello. [`HelloAlert`] is the alert
+//! for a client that is refused.
 //!
-//! The parser is stricter than servers are. Otherwise a hello that can be read in two ways could be
-//! routed by one name and served by another. For this reason it is not `tls-parser`, which leaves
-//! records and duplicate extensions to its user. The `Acceptor` of `rustls` needs a server's
-//! settings and keeps up to 64 KiB. The fuzz target `client_hello` compares this parser with that
-//! `Acceptor`.
+//! The parser is stricter than servers are. Otherwise, a ClientHello that can be read in two ways
+//! could be routed by one name and served by another.
+//!
+//! Alternatives do not fit: `tls-parser` leaves records and duplicate extensions to its user, and
+//! the `Acceptor` of `rustls` needs the settings of a server and keeps up to 64 KiB. The fuzz
+//! target `client_hello` compares this parser with that `Acceptor`.
 //!
 //! ```
 //! use convey_client_hello::{HelloVerdict, parse};
@@ -29,47 +30,47 @@ mod records;
 pub use alert::HelloAlert;
 use thiserror::Error;
 
-/// Upper bound of a ClientHello with its four-byte header.
+/// Upper bound of a ClientHello in bytes, with its four-byte header.
 const MAX_MESSAGE: usize = 16_384;
 
 /// Upper bound of the records that a ClientHello may be spread over.
 const MAX_RECORDS: usize = 64;
 
-/// Length of a record header.
+/// Length of a record header in bytes.
 const RECORD_HEADER: usize = 5;
 
-/// Upper bound of a hello with its record headers. With this many bytes the verdict is never
-/// [`HelloVerdict::NeedMore`].
+/// Upper bound of a ClientHello in bytes, with its record headers. With this many bytes, the
+/// verdict is never [`HelloVerdict::NeedMore`].
 pub const MAX_HELLO: usize = MAX_MESSAGE + MAX_RECORDS * RECORD_HEADER;
 
 /// Verdict on the first bytes of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HelloVerdict {
-    /// The bytes may be the beginning of a hello.
+    /// The bytes may be the beginning of a ClientHello.
     NeedMore,
-    /// The first bytes are no TLS handshake. Neither is SSL 2.
+    /// The first bytes are not a TLS handshake. SSL 2 does not count as TLS.
     NotTls,
-    /// A complete hello. Bytes after it were not parsed.
+    /// A complete ClientHello. The parser has ignored the bytes after it.
     Hello(ClientHello),
-    /// The bytes begin like a TLS handshake, and are no valid ClientHello.
+    /// The bytes begin like a TLS handshake, but are not a valid ClientHello.
     Malformed(HelloFault),
 }
 
-/// Server name and protocols of a client.
+/// Server name and protocols of a ClientHello.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientHello {
-    /// Host name, in lower case and without a dot at its end: letters, digits, `-`, `_` and `.`,
-    /// 253 bytes at most. `None` if the client sends no name, or an address, which RFC 6066 does
+    /// Host name in lower case, without a dot at its end: letters, digits, `-`, `_` and `.`, at
+    /// most 253 bytes. `None` if the client sends no name, or an IP address, which RFC 6066 does
     /// not permit and servers ignore.
     pub server_name: Option<Box<str>>,
-    /// Protocol list in wire format: each name with its length before it.
+    /// Protocol list in wire format: the length of each name precedes the name.
     alpn: Box<[u8]>,
 }
 
-/// Reason why a hello is malformed.
+/// Reason why a ClientHello is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HelloFault {
-    /// Another record is between the records of the hello.
+    /// Another record is between the records of the ClientHello.
     #[error("another record within the ClientHello")]
     Interleaved,
     /// A record is empty (RFC 8446 5.1).
@@ -78,35 +79,35 @@ pub enum HelloFault {
     /// A record is longer than 16 KiB.
     #[error("a record that is too long")]
     RecordTooLong,
-    /// The hello is spread over too many records.
+    /// The ClientHello is spread over too many records.
     #[error("more than {MAX_RECORDS} records")]
     TooManyRecords,
-    /// The handshake begins with another message.
+    /// The first handshake message is not a ClientHello.
     #[error("another message than a ClientHello")]
     OtherMessage,
-    /// The hello is longer than 16 KiB.
+    /// The ClientHello is longer than 16 KiB.
     #[error("longer than {MAX_MESSAGE} bytes")]
     TooLong,
-    /// The last record has bytes after the hello.
+    /// The last record has further bytes after the ClientHello.
     #[error("something behind it in its record")]
     Trailing,
     /// The version is not a version of TLS.
     #[error("a version that is none of TLS")]
     Version,
-    /// A length exceeds the rest, leaves bytes unread, or is not valid for its field.
+    /// A length exceeds the remaining bytes, leaves bytes over, or is not valid for its field.
     #[error("a length that does not fit")]
     Length,
     /// An extension occurs twice (RFC 8446 4.2).
     #[error("an extension twice")]
     DoubleExtension,
-    /// The server name is no host name, occurs twice, or a name of another type has a length that
-    /// does not fit.
+    /// The server name is not a valid host name or occurs twice, or a name of another type has an
+    /// invalid length.
     #[error("a server name that is none")]
     ServerName,
 }
 
-/// Parses the first bytes of a connection. More bytes change only the verdict
-/// [`HelloVerdict::NeedMore`].
+/// Parses the first bytes of a connection. Except for [`HelloVerdict::NeedMore`], the verdict is
+/// final: further bytes do not change it.
 pub fn parse(bytes: &[u8]) -> HelloVerdict {
     let message = match records::message(bytes) {
         Ok(Some(message)) => message,
@@ -118,7 +119,7 @@ pub fn parse(bytes: &[u8]) -> HelloVerdict {
 }
 
 impl ClientHello {
-    /// Creates the hello of a client with this server name and this protocol.
+    /// Creates a ClientHello with this server name and this protocol.
     pub fn of(server_name: Option<&str>, protocol: Option<&[u8]>) -> ClientHello {
         let protocol = protocol.and_then(|name| Some([&[u8::try_from(name.len()).ok()?][..], name].concat()));
         ClientHello {
@@ -127,8 +128,8 @@ impl ClientHello {
         }
     }
 
-    /// Application protocols that the client offers, such as `h2`, the preferred one first; empty
-    /// without ALPN.
+    /// Application protocols that the client offers, such as `h2`. The preferred protocol comes
+    /// first. Empty without ALPN.
     pub fn alpn(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let mut rest = &self.alpn[..];
         std::iter::from_fn(move || {

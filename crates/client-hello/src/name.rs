@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use super::HelloFault;
 
-/// Upper bounds of a name and of its labels, in bytes.
+/// Upper bound of a host name, in bytes.
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 
-/// Returns the name in lower case and without a dot at its end; `None` if it is an address.
+/// Returns the host name in lower case, without a dot at its end. `None` if it is an IP address.
 pub(super) fn host(bytes: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     let text = std::str::from_utf8(bytes).map_err(|_| HelloFault::ServerName)?;
     if text.parse::<IpAddr>().is_ok() {

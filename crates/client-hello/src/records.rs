@@ -1,4 +1,4 @@
-//! Records of the first handshake message (RFC 8446 5.1).
+//! Joins the records of the first handshake message (RFC 8446 5.1).
 
 use std::borrow::Cow;
 
@@ -7,19 +7,20 @@ use super::{HelloFault, MAX_MESSAGE, MAX_RECORDS, RECORD_HEADER};
 /// Content type of records with handshake messages.
 const HANDSHAKE: u8 = 22;
 
-/// First byte of the version, in all versions of TLS. The second one is ignored (RFC 8446).
+/// First byte of the version in a record header, equal in all versions of TLS. The second byte is
+/// ignored (RFC 8446 5.1).
 const TLS: u8 = 3;
 
 /// Message type of a ClientHello.
 const CLIENT_HELLO: u8 = 1;
 
-/// Length of the message header: a type and a length.
+/// Length of a message header in bytes: one for the type, three for the length.
 const MESSAGE_HEADER: usize = 4;
 
-/// Upper bound of a record, in bytes.
+/// Upper bound of the content of a record, in bytes.
 const MAX_RECORD: usize = 16_384;
 
-/// Reason why there is no message.
+/// Reason why the bytes contain no ClientHello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoMessage {
     /// The first bytes are not TLS.
@@ -33,8 +34,8 @@ impl From<HelloFault> for NoMessage {
     }
 }
 
-/// Returns the ClientHello without its header; `None` if more bytes are needed. Checks each byte as
-/// soon as it has arrived.
+/// Returns the ClientHello without its message header; `None` if more bytes are needed. Reports a
+/// fault as soon as the faulty byte has arrived.
 pub(super) fn message(bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, NoMessage> {
     let (mut rest, mut message) = (bytes, Message::default());
     loop {
@@ -55,7 +56,7 @@ pub(super) fn message(bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, NoMessage> 
     }
 }
 
-/// Length of the record that begins here; `None` if its header is incomplete.
+/// Returns the length of the record that begins here; `None` if its header is incomplete.
 fn record_length(bytes: &[u8], is_first: bool) -> Result<Option<usize>, NoMessage> {
     let other = if is_first { NoMessage::NotTls } else { HelloFault::Interleaved.into() };
     let is_it = [HANDSHAKE, TLS].iter().zip(bytes).all(|(expected, byte)| expected == byte);
@@ -70,18 +71,19 @@ fn record_length(bytes: &[u8], is_first: bool) -> Result<Option<usize>, NoMessag
     }
 }
 
-/// Handshake message of which a part has arrived.
+/// Handshake message that may be incomplete.
 #[derive(Default)]
 struct Message<'a> {
     fragments: Vec<&'a [u8]>,
-    /// Type and length of the message, as far as they have arrived.
+    /// Message header (type and length), which may be incomplete.
     header: Vec<u8>,
-    /// Sum of the lengths in the record headers so far, including the last record's.
+    /// Sum of the lengths in all record headers so far, including that of an incomplete last
+    /// record.
     announced: usize,
 }
 
 impl<'a> Message<'a> {
-    /// Adds the bytes that have arrived of a record with this length.
+    /// Adds the available bytes of a record; `len` is the full length of the record.
     fn add(&mut self, fragment: &'a [u8], len: usize) -> Result<(), HelloFault> {
         let missing = MESSAGE_HEADER - self.header.len();
         self.header.extend(fragment.iter().take(missing));
@@ -97,14 +99,14 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Length of the message with its header, once it is known.
+    /// Length of the message with its header; `None` while the header is incomplete.
     fn len(&self) -> Option<usize> {
         let [_, length @ ..] = self.header.first_chunk::<MESSAGE_HEADER>()?;
         let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
         Some(MESSAGE_HEADER + length)
     }
 
-    /// Body of the message, once the records are complete.
+    /// Body of the message; `None` while records are missing.
     fn whole(&self) -> Option<Cow<'a, [u8]>> {
         let is_whole = self.len()? == self.announced;
         is_whole.then(|| match self.fragments[..] {

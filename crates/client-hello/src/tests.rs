@@ -6,7 +6,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use super::*;
 
-/// An extension with its number and its length.
+/// Encodes an extension with its number and its length.
 fn extension(number: u16, data: &[u8]) -> Vec<u8> {
     [&number.to_be_bytes()[..], &(data.len() as u16).to_be_bytes(), data].concat()
 }
@@ -24,7 +24,7 @@ fn alpn(names: &[&str]) -> Vec<u8> {
     extension(16, &long(&names.collect::<Vec<u8>>()))
 }
 
-/// A ClientHello with its header.
+/// Encodes a ClientHello with its message header.
 fn hello(extensions: &[Vec<u8>]) -> Vec<u8> {
     let start = [&[3, 3][..], &[7; 32], &[0], &[0, 2, 0x13, 0x01], &[1, 0]].concat();
     message(&[start, long(&extensions.concat())].concat())
@@ -48,7 +48,7 @@ fn named(name: &str, alpn: &[&str]) -> HelloVerdict {
     HelloVerdict::Hello(ClientHello { server_name, alpn: alpn.collect() })
 }
 
-/// First message of a rustls client.
+/// Returns the first message of a rustls client.
 fn of_rustls(name: &str, alpn: &[&str]) -> Vec<u8> {
     let mut config =
         ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
@@ -67,12 +67,13 @@ fn a_hello_names_its_server_and_its_protocols() {
         (hello(&[sni(b"a_b-c.example.")]), named("a_b-c.example", &[])),
         (hello(&[alpn(&["h2", "http/1.1"])]), named("", &["h2", "http/1.1"])),
         (hello(&[alpn(&["acme-tls/1"]), sni(b"a")]), named("a", &["acme-tls/1"])),
-        // Addresses are no names.
+        // An IP address is not a server name.
         (hello(&[sni(b"192.0.2.1")]), named("", &[])),
         (hello(&[sni(b"2001:db8::1")]), named("", &[])),
-        // ECH: the outer hello has the public name of the host that can decrypt.
+        // ECH: the outer ClientHello contains the public name of the server that can decrypt the
+        // inner one.
         (hello(&[sni(b"public.example"), extension(0xfe0d, &[0; 200])]), named("public.example", &[])),
-        // A name of another type is passed over.
+        // The parser skips a name of another type.
         (hello(&[extension(0, &long(b"\x07\x00\x02ab\x00\x00\x01c"))]), named("c", &[])),
         // TLS 1.0 without extensions.
         (message(&[&[3, 1][..], &[7; 32], b"\x00\x00\x02\x00\x2f\x01\x00"].concat()), named("", &[])),
@@ -93,7 +94,7 @@ fn a_hello_of_a_real_client_is_read() {
 
 #[test]
 fn bytes_of_other_protocols_are_not_tls() {
-    // The last two: SSL 2, an alert.
+    // The last two are an SSL 2 hello and an alert.
     for bytes in
         [&b"GET / HTTP/1.1\r\n"[..], b"\0", b"SSH-2.0-x", b"\x16\x02", b"\x80\x2e\x01\x03", b"\x15\x03"]
     {
@@ -171,7 +172,8 @@ fn the_longest_hello_in_the_most_records_is_taken() {
     assert_eq!(parse(&bytes[..MAX_HELLO - 1]), HelloVerdict::NeedMore);
 }
 
-/// Nothing changes a verdict, and a verdict needs no more bytes than the longest hello has.
+/// Checks all prefixes: further bytes do not change a verdict, and a verdict needs at most
+/// `MAX_HELLO` bytes.
 fn check_prefixes(bytes: &[u8]) {
     let mut verdict = HelloVerdict::NeedMore;
     for end in 0..=bytes.len() {

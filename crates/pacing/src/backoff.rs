@@ -1,29 +1,29 @@
-//! Exponential back-off with jitter.
+//! Exponential back-off with jitter for retries.
 
 use std::time::Duration;
 
-/// Delays between attempts. The longest delay is `first` after one failure and doubles with each
-/// further failure in a row, up to `cap`. Jitter shortens it, so that nodes that fail together do
-/// not return together.
+/// Policy for the delays between attempts. The delay is at most `first` after the first failure,
+/// and doubles with each further failure in a row, up to `cap`. Jitter shortens each delay at
+/// random, so that nodes that fail together do not retry together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BackoffPolicy {
-    /// Longest delay after the first failure.
+    /// Delay after the first failure, before jitter shortens it.
     pub first: Duration,
     /// Upper bound of all delays.
     pub cap: Duration,
-    /// Largest share of a delay that jitter takes off, from 0 (no jitter) to 1.
+    /// Largest fraction by which jitter shortens a delay, from 0 (no jitter) to 1.
     pub jitter: f64,
-    /// Time that a success has to last before delays start again at `first`. A target that fails
-    /// again sooner is no reason to hurry.
+    /// Minimum duration of a success that makes the delays start again at `first`. After a shorter
+    /// success, the delays continue to grow.
     pub reset_after: Duration,
 }
 
 impl BackoffPolicy {
-    /// Returns the delay after this many failures in a row. `random` is a number from 0 (the
-    /// shortest delay) to 1 (the longest).
+    /// Returns the delay after this many failures in a row. `random` is a random number from 0
+    /// (shortest delay) to 1 (longest delay).
     #[must_use]
     pub fn delay(&self, failures: u32, random: f64) -> Duration {
-        // The cap is reached long before 31 doublings.
+        // 31 doublings suffice to reach any reasonable cap.
         let doublings = failures.saturating_sub(1).min(31);
         let longest = self.first.saturating_mul(1 << doublings).min(self.cap);
         let taken_off = self.jitter.clamp(0.0, 1.0) * (1.0 - random.clamp(0.0, 1.0));
@@ -31,41 +31,42 @@ impl BackoffPolicy {
     }
 }
 
-/// Back-off from one target.
+/// Back-off state for one target.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     policy: BackoffPolicy,
-    /// Failures in a row.
+    /// Number of failures in a row.
     failures: u32,
 }
 
 impl Backoff {
-    /// Returns the back-off of a target that has not failed.
+    /// Creates the state for a target that has not failed yet.
     pub const fn new(policy: BackoffPolicy) -> Backoff {
         Backoff { policy, failures: 0 }
     }
 
-    /// Counts a failure. Returns the delay before the next attempt, see [`BackoffPolicy::delay`].
+    /// Counts a failure. Returns the delay before the next attempt. For `random`, see
+    /// [`BackoffPolicy::delay`].
     pub fn next_delay(&mut self, random: f64) -> Duration {
         self.next_delay_up_to(self.policy.cap, random)
     }
 
-    /// Counts a failure. Returns the delay before the next attempt, with `cap` in place of the
-    /// policy's.
+    /// Counts a failure. Returns the delay before the next attempt, with this cap instead of the
+    /// policy's cap.
     pub fn next_delay_up_to(&mut self, cap: Duration, random: f64) -> Duration {
         self.failures = self.failures.saturating_add(1);
         BackoffPolicy { cap, ..self.policy }.delay(self.failures, random)
     }
 
-    /// Takes a success that has lasted for this long: delays start again, if that is
-    /// [`BackoffPolicy::reset_after`] or more.
+    /// Records a success that has lasted for this time. If the time is at least
+    /// [`BackoffPolicy::reset_after`], the delays start again at the first delay.
     pub fn on_success(&mut self, lasted: Duration) {
         if lasted >= self.policy.reset_after {
             self.reset();
         }
     }
 
-    /// Starts again with the first delay.
+    /// Makes the delays start again at the first delay.
     pub fn reset(&mut self) {
         self.failures = 0;
     }

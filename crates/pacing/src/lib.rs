@@ -1,7 +1,8 @@
-//! Pace of repeated actions. Pure: the caller passes the time and the random numbers.
+//! Pacing of repeated actions: retries and log lines. Pure: the caller passes the time and the
+//! random numbers.
 //!
-//! - [`BackoffPolicy`] and [`Backoff`]: delays between attempts that fail, with jitter.
-//! - [`LogLimit`]: at most one log line in a period, with the number of events since the last one.
+//! - [`BackoffPolicy`] and [`Backoff`]: delays between failed attempts, with jitter.
+//! - [`LogLimit`]: at most one log line in a period, with the number of events since the last line.
 //!
 //! ```
 //! use std::time::Duration;

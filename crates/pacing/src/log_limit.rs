@@ -1,10 +1,10 @@
-//! Rate limit for log lines: at most one line in a period.
+//! Rate limit for repeated log lines: at most one line in a period.
 
 use std::fmt;
 use std::ops::Sub;
 use std::time::Duration;
 
-/// Limiter of a repeated log line. `T` is the caller's clock.
+/// Rate limiter for a repeated log line. `T` is the type of the caller's timestamps.
 #[derive(Debug, Clone, Copy)]
 pub struct LogLimit<T> {
     period: Duration,
@@ -12,25 +12,26 @@ pub struct LogLimit<T> {
     suppressed: u64,
 }
 
-/// Number of events since the last line about them. Displayed, it ends the line: nothing, or
-/// ` (7 more since the last line)`.
+/// Number of events that were suppressed since the last log line. Its `Display` output is the end
+/// of the log line: ` (7 more since the last line)`, or nothing for 0 events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suppressed(pub u64);
 
 impl<T: Copy + Sub<Output = Duration>> LogLimit<T> {
-    /// Returns a limiter that admits one line in this period.
+    /// Creates a limiter that admits one line in this period.
     pub const fn once_in(period: Duration) -> LogLimit<T> {
         LogLimit { period, last: None, suppressed: 0 }
     }
 
-    /// Counts an event. Returns the number of earlier events without a line, if this one is to be
-    /// logged.
+    /// Counts an event. Returns `None` if the event must not be logged, otherwise the number of
+    /// events that were suppressed since the last line.
     pub fn admit(&mut self, now: T) -> Option<Suppressed> {
         self.admit_all(1, now)
     }
 
-    /// Counts several events that share one line at most. Returns the number of events in addition
-    /// to the one that the line is about.
+    /// Counts several events that share at most one log line. Returns `None` if they must not be
+    /// logged. Otherwise returns the number of events since the last line, without the one that the
+    /// new line is about.
     pub fn admit_all(&mut self, events: u64, now: T) -> Option<Suppressed> {
         if self.is_idle_for(self.period, now) {
             self.last = Some(now);
@@ -41,7 +42,7 @@ impl<T: Copy + Sub<Output = Duration>> LogLimit<T> {
         None
     }
 
-    /// Whether there has been no line for this long.
+    /// Whether no line was logged for this time.
     pub fn is_idle_for(&self, time: Duration, now: T) -> bool {
         self.last.is_none_or(|last| now - last >= time)
     }
@@ -60,7 +61,7 @@ impl fmt::Display for Suppressed {
 mod tests {
     use super::*;
 
-    /// Milliseconds.
+    /// Timestamp in milliseconds.
     #[derive(Debug, Clone, Copy)]
     struct At(u64);
 

@@ -1,7 +1,8 @@
-//! PROXY protocol: a header before the first byte that names the client. Pure: bytes in, bytes out.
+//! Parser and writer of the PROXY protocol: a header that a proxy sends before all other bytes, to
+//! name the client. Pure: bytes in, bytes out.
 //!
-//! [`parse`] reads both versions, [`write()`] makes them, and [`local`] is the header of convey's
-//! own connections, such as health checks. Section numbers in comments refer to
+//! [`parse`] parses both versions, and [`write()`] writes both. [`local`] returns the header of
+//! convey's own connections, such as health checks. Section numbers in comments refer to
 //! <https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>.
 //!
 //! ```
@@ -26,25 +27,26 @@ use std::net::SocketAddr;
 
 use convey_model::Protocol;
 
-/// Upper bound of an accepted header, in bytes. The specification requires 232 and room for
-/// additional fields.
+/// Upper bound of an accepted header, in bytes. The specification requires at least 232, plus room
+/// for additional fields.
 pub const MAX_HEADER: usize = 4096;
 
-/// Both ends of a connection: the client, and the address that it connected to. Both have the same
-/// address family.
+/// Addresses of a client's connection: the client, and the address that it connected to. Both have
+/// the same address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
     /// Address of the client.
     pub source: SocketAddr,
     /// Address that the client connected to.
     pub destination: SocketAddr,
-    /// Protocol of the client, whichever transport carried the header. Version 1 supports TCP only.
+    /// Transport protocol of the client, which may differ from that of the header. Version 1
+    /// supports only TCP.
     pub transport: Protocol,
 }
 
 impl Addresses {
-    /// Address of the client. A proxy that listens on IPv6 may write an IPv4 client as
-    /// `::ffff:192.0.2.1` (RFC 4291 2.5.5.2); this method returns the IPv4 address then.
+    /// Returns the address of the client. A proxy that listens on IPv6 may write an IPv4 client as
+    /// `::ffff:192.0.2.1` (RFC 4291 2.5.5.2). In this case, returns the IPv4 address.
     pub fn client(&self) -> SocketAddr {
         SocketAddr::new(self.source.ip().to_canonical(), self.source.port())
     }

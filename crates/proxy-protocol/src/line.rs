@@ -1,4 +1,4 @@
-//! Version 1 of the PROXY protocol: a line of text (section 2.1).
+//! Parser of version 1 of the PROXY protocol: a line of text (section 2.1).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -12,7 +12,7 @@ pub(super) const BEGIN: &[u8] = b"PROXY ";
 /// End of every line.
 const END: &[u8] = b"\r\n";
 
-/// Upper bound of a line, its end included.
+/// Upper bound of a line in bytes, including its end.
 const MAX_LINE: usize = 107;
 
 /// Parses a line that begins with [`BEGIN`].
@@ -23,7 +23,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
         return Err(if is_whole { HeaderFault::Line.into() } else { ProxyHeaderError::Incomplete });
     };
     let fields = &head[BEGIN.len()..end];
-    // The specification requires receivers to ignore the rest of the line.
+    // After `UNKNOWN`, receivers must ignore the rest of the line.
     let is_unknown = fields == b"UNKNOWN" || fields.starts_with(b"UNKNOWN ");
     let addresses = if is_unknown { None } else { Some(addresses(fields).ok_or(HeaderFault::Line)?) };
     Ok(Header { version: ProxyVersion::V1, addresses, tlvs: &[], len: end + END.len() })
@@ -44,7 +44,7 @@ fn addresses(fields: &[u8]) -> Option<Addresses> {
     is_all.then_some(Addresses { source, destination, transport: Protocol::Tcp })
 }
 
-/// A decimal number without a sign or leading zeroes.
+/// Parses a decimal number without sign and leading zeros.
 fn port(text: &str) -> Option<u16> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| is_plain)

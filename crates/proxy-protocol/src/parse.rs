@@ -1,4 +1,4 @@
-//! Parser of PROXY headers of either version.
+//! Parser of PROXY headers, versions 1 and 2.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,7 +11,7 @@ use crate::{Addresses, MAX_HEADER, line, tlvs};
 /// Signature of version 2 (section 2.2).
 pub(super) const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Length of a version 2 header before its addresses.
+/// Length of the fixed part of a version 2 header, before its addresses, in bytes.
 pub(super) const FIXED: usize = 16;
 
 /// Parsed PROXY header.
@@ -19,22 +19,22 @@ pub(super) const FIXED: usize = 16;
 pub struct Header<'a> {
     /// Version of the header.
     pub version: ProxyVersion,
-    /// Addresses; `None` if the header has no IP addresses. The addresses of the connection apply
-    /// then.
+    /// Addresses of the client's connection. `None` if the header has no IP addresses; then the
+    /// addresses of the connection that carried the header apply.
     pub addresses: Option<Addresses>,
-    /// Additional fields of version 2, complete and checked.
+    /// Additional fields (TLVs) of version 2. They are complete, and their checksum is correct.
     pub tlvs: &'a [u8],
     /// Length of the header in bytes; the client's data follows.
     pub len: usize,
 }
 
-/// Reason why the bytes are no header.
+/// Reason why the bytes are not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ProxyHeaderError {
-    /// The header is incomplete.
+    /// The header is incomplete: more bytes are needed.
     #[error("the header is incomplete")]
     Incomplete,
-    /// The bytes cannot become a header.
+    /// The bytes are not a valid header, and further bytes do not help.
     #[error(transparent)]
     Malformed(#[from] HeaderFault),
 }
@@ -42,19 +42,19 @@ pub enum ProxyHeaderError {
 /// Fault of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HeaderFault {
-    /// The bytes begin like neither version.
+    /// The bytes begin like a header of neither version.
     #[error("no PROXY header")]
     NotAHeader,
     /// The line of version 1 is longer than 107 bytes, or invalid.
     #[error("a wrong line of version 1")]
     Line,
-    /// The signature of version 2 comes with another version.
+    /// After the signature of version 2, the header has another version number.
     #[error("an unknown version")]
     Version,
     /// The command is neither LOCAL nor PROXY.
     #[error("an unknown command")]
     Command,
-    /// The family or the transport is not in the specification.
+    /// The specification does not define the address family or the transport.
     #[error("an unknown address family or transport")]
     Family,
     /// The header is shorter than its addresses.
@@ -88,7 +88,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     }
 }
 
-/// Parses version 2, from its signature on.
+/// Parses a header of version 2.
 fn binary(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     let Some([.., version_and_command, family, high, low]) = bytes.first_chunk::<FIXED>() else {
         return Err(ProxyHeaderError::Incomplete);
@@ -117,19 +117,20 @@ fn binary(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     Ok(Header { version: ProxyVersion::V2, addresses, tlvs: &header[rest..], len })
 }
 
-/// Kind of the addresses in a version 2 header.
+/// Kind of addresses in a version 2 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AddressKind {
-    /// LOCAL, or the unspecified family: the receiver ignores addresses and fields.
+    /// No addresses: the command is LOCAL, or the family is unspecified. Receivers ignore the rest
+    /// of the header.
     Ignored,
     V4(Protocol),
     V6(Protocol),
-    /// Two paths of Unix sockets, which are not a client's address.
+    /// Two paths of Unix sockets, which are not usable as addresses of a client.
     Unix,
 }
 
 impl AddressKind {
-    /// Decodes the byte of family and transport.
+    /// Decodes the byte with address family and transport. Returns `None` for unknown values.
     fn of(byte: u8) -> Option<AddressKind> {
         Some(match byte {
             0x00 => AddressKind::Ignored,
@@ -142,7 +143,7 @@ impl AddressKind {
         })
     }
 
-    /// Offset of the end of the addresses.
+    /// Offset at which the addresses end, from the beginning of the header.
     fn end(self) -> usize {
         FIXED
             + match self {

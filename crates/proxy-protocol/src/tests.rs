@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use convey_model::ProxyVersion;
 
-/// Version 2 header with this command and family, and the bytes that follow.
+/// Encodes a version 2 header with this command, this family, and the bytes that follow them.
 fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
     let fixed = [&parse::SIGNATURE[..], &[command, family], &(rest.len() as u16).to_be_bytes()];
     [&fixed.concat(), rest].concat()
@@ -180,7 +180,7 @@ fn the_checksum_of_fields_that_are_passed_on_is_made_anew() {
     write(ProxyVersion::V2, of_v4(Protocol::Tcp), &fields, &mut bytes);
     let header = parse(&bytes[6..]).unwrap();
     assert_eq!((header.addresses, &header.tlvs[7..]), (of_v4(Protocol::Tcp), &fields[7..]));
-    // Bytes of the addresses, and the last byte of the last field.
+    // Changes each byte of the addresses, and the last byte of the last field.
     for at in (6 + 16..6 + 28).chain([bytes.len() - 1]) {
         let mut changed = bytes.clone();
         changed[at] ^= 1;

@@ -1,17 +1,17 @@
-//! Additional fields of version 2: type, length, value (section 2.2).
+//! Additional fields (TLVs) of a version 2 header: type, length, value (section 2.2).
 
 use crc::{CRC_32_ISCSI, Crc, Table};
 
 use crate::HeaderFault;
 
-/// `PP2_TYPE_CRC32C`
+/// Type of the field with the checksum (`PP2_TYPE_CRC32C`).
 const CHECKSUM: u8 = 0x03;
 
-/// CRC32C (RFC 4960, appendix B; section 2.2.3).
+/// CRC32C, the algorithm of the checksum (section 2.2.3; RFC 4960, appendix B).
 const CRC32C: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISCSI);
 
-/// Checks the fields of a header, which begin at `begin`: each ends within the header, and the
-/// checksum is right.
+/// Checks the fields of a header; the first field begins at offset `begin`. Each field must end
+/// within the header, and the checksum must be correct if there is one.
 pub(super) fn check(header: &[u8], begin: usize) -> Result<(), HeaderFault> {
     match checksum_at(header, begin)? {
         Some(at) if header[at..at + 4] != sum(header, at) => Err(HeaderFault::Checksum),
@@ -19,7 +19,7 @@ pub(super) fn check(header: &[u8], begin: usize) -> Result<(), HeaderFault> {
     }
 }
 
-/// Corrects the checksum, if the header has one.
+/// Computes the checksum of a header again, if the header has one.
 pub(super) fn renew_checksum(header: &mut [u8], begin: usize) {
     if let Ok(Some(at)) = checksum_at(header, begin) {
         let sum = sum(header, at);
@@ -27,7 +27,7 @@ pub(super) fn renew_checksum(header: &mut [u8], begin: usize) {
     }
 }
 
-/// Offset of the checksum's value.
+/// Returns the offset of the checksum's value; `None` if the header has no checksum.
 fn checksum_at(header: &[u8], begin: usize) -> Result<Option<usize>, HeaderFault> {
     let (mut at, mut found) = (begin, None);
     while at < header.len() {
@@ -43,7 +43,8 @@ fn checksum_at(header: &[u8], begin: usize) -> Result<Option<usize>, HeaderFault
     Ok(found)
 }
 
-/// Checksum over the whole header, with the checksum's own bytes as zero.
+/// Computes the checksum over the whole header. The four bytes of the checksum itself, at offset
+/// `at`, count as zeros.
 fn sum(header: &[u8], at: usize) -> [u8; 4] {
     let mut digest = CRC32C.digest();
     [&header[..at], &[0; 4], &header[at + 4..]].into_iter().for_each(|part| digest.update(part));
@@ -54,8 +55,8 @@ fn sum(header: &[u8], at: usize) -> [u8; 4] {
 mod tests {
     use super::*;
 
-    /// Both sides compute it alike, so a wrong one would go unnoticed elsewhere: RFC 3720, appendix
-    /// B.4.
+    /// Compares with the test vectors of RFC 3720, appendix B.4. Other tests would not notice a
+    /// wrong algorithm, because they use it for both sides.
     #[test]
     fn the_checksum_is_crc32c() {
         let ascending: Vec<u8> = (0..32).collect();

@@ -8,9 +8,11 @@ use convey_model::{Protocol, ProxyVersion};
 use crate::parse::{FIXED, SIGNATURE};
 use crate::{Addresses, tlvs};
 
-/// Appends a header for a client's connection. `tlvs` are the additional fields of a header that
-/// was received; version 1 has none. A checksum among them is computed anew. Without addresses, or
-/// with addresses of two families, the header marks the client as unknown.
+/// Appends a PROXY header for a client's connection to `to`. Without addresses, or with addresses
+/// of two families, the header marks the client as unknown.
+///
+/// `tlvs` are the additional fields of the received header. If they contain a checksum, it is
+/// computed again. Version 1 has no additional fields.
 pub fn write(version: ProxyVersion, addresses: Option<Addresses>, tlvs: &[u8], to: &mut Vec<u8>) {
     match version {
         ProxyVersion::V1 => line(addresses, to),
@@ -18,7 +20,7 @@ pub fn write(version: ProxyVersion, addresses: Option<Addresses>, tlvs: &[u8], t
     }
 }
 
-/// Header of a connection that convey opens for itself, such as a health check.
+/// Returns the PROXY header of a connection that convey opens for itself, such as a health check.
 pub fn local(version: ProxyVersion) -> &'static [u8] {
     match version {
         ProxyVersion::V1 => b"PROXY UNKNOWN\r\n",
@@ -36,7 +38,7 @@ fn line(addresses: Option<Addresses>, to: &mut Vec<u8>) {
         _ => return to.extend_from_slice(local(ProxyVersion::V1)),
     };
     let (from, at) = (source.ip(), destination.ip());
-    // Writing to memory does not fail.
+    // A write to memory cannot fail.
     let _ = write!(to, "PROXY {family} {from} {at} {} {}\r\n", source.port(), destination.port());
 }
 
@@ -63,7 +65,7 @@ fn binary(addresses: Option<Addresses>, tlvs: &[u8], to: &mut Vec<u8>) {
         to.extend_from_slice(&of.destination.port().to_be_bytes());
     }
     let fields = to.len() - begin;
-    // Receivers ignore fields of the unspecified family.
+    // Leaves out the fields for the unspecified family, because receivers ignore them.
     to.extend_from_slice(if family == 0 { &[] } else { tlvs });
     let header = &mut to[begin..];
     header[13] = family;

@@ -38,7 +38,7 @@ pub struct ClientLines(Mutex<HashMap<(u32, Event), LogLimit<Instant>>>);
 
 impl ClientLines {
     /// Counts an event at the frontend with this id. Returns `None` if the event must not be
-    /// logged, otherwise the number of events since the last log line.
+    /// logged, otherwise the number of events that were suppressed since the last log line.
     pub(super) fn take(&self, frontend: u32, event: Event) -> Option<Suppressed> {
         self.take_all(frontend, event, 1)
     }

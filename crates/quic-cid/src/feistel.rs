@@ -1,13 +1,14 @@
-//! Encryption of ids whose length differs from one block: a Feistel network of four passes, each
-//! with AES-128 as its function (draft-ietf-quic-load-balancers-21, section 5.4.2).
+//! Encryption of server id and nonce if they do not fill exactly one AES block: a Feistel network
+//! of four passes with AES-128 (draft-ietf-quic-load-balancers-21, section 5.4.2).
 
 use aes::Aes128;
 use aes::cipher::{Block, BlockCipherEncrypt};
 
-/// Passes in the order in which they encrypt.
+/// Numbers of the passes, in the order of encryption.
 const PASSES: [u8; 4] = [1, 2, 3, 4];
 
-/// The two halves of an id. An odd length gives each of them half of the byte in the middle.
+/// Left and right half of an id. If the length is odd, each half has four bits of the byte in the
+/// middle.
 #[derive(Default)]
 struct Halves {
     left: [u8; 16],
@@ -16,14 +17,14 @@ struct Halves {
     len: usize,
 }
 
-/// Encrypts a server id with its nonce in place: 5 to 19 bytes.
+/// Encrypts a server id and its nonce in place. Together they have 5 to 19 bytes.
 pub(super) fn encrypt(key: &Aes128, id: &mut [u8]) {
     let mut halves = Halves::split(id);
     PASSES.into_iter().for_each(|pass| halves.pass(key, pass));
     halves.join(id);
 }
 
-/// Reverses [`encrypt`].
+/// Decrypts a server id and its nonce in place: the inverse of [`encrypt`].
 pub(super) fn decrypt(key: &Aes128, id: &mut [u8]) {
     let mut halves = Halves::split(id);
     PASSES.into_iter().rev().for_each(|pass| halves.pass(key, pass));
@@ -49,7 +50,8 @@ impl Halves {
         right[0] |= shared;
     }
 
-    /// Changes one half by a function of the other: the right half in odd passes.
+    /// Runs one pass: XORs one half with the encryption of the other half. Odd passes change the
+    /// right half, even passes the left half.
     fn pass(&mut self, key: &Aes128, pass: u8) {
         let half = self.half();
         let (from, to) = match pass % 2 {

@@ -1,9 +1,11 @@
 //! Finds the server of a QUIC packet by its destination connection id.
 //!
-//! A client may change its address, and its packets then look like another flow's. The connection
-//! id stays the same, so it leads to the server if servers put their number into it. convey reads
-//! the parts of a packet that all versions of QUIC share (RFC 8999), and ids as QUIC-LB encodes
-//! them (draft-ietf-quic-load-balancers-21).
+//! When a client changes its address, its packets look like those of another flow. But the servers
+//! have chosen the connection id, and can put their server id into it. So convey finds the server
+//! by the connection id.
+//!
+//! This crate reads the parts of a packet that are equal in all versions of QUIC (RFC 8999), and
+//! connection ids as QUIC-LB encodes them (draft-ietf-quic-load-balancers-21).
 //!
 //! ```
 //! use convey_quic_cid::{Scheme, ServerId};

@@ -1,18 +1,18 @@
-//! Parser for the parts of a packet that all versions of QUIC share.
+//! Parser for the parts of a packet that are equal in all versions of QUIC.
 
-/// The longest connection id of QUIC version 1 (RFC 9000, section 17.2).
+/// Maximum length of a connection id of QUIC version 1, in bytes (RFC 9000, section 17.2).
 const MAX_CID: usize = 20;
 
-/// Set in a long header (RFC 8999, section 5.1).
+/// Bit of the first byte that marks a long header (RFC 8999, section 5.1).
 const IS_LONG: u8 = 0x80;
 
 /// Offset of the length of the destination connection id in a long header, after the first byte and
 /// the version.
 const LONG_LEN_AT: usize = 5;
 
-/// Destination connection id of the first packet in a datagram (RFC 8999, section 5). A short
-/// header does not contain the length of the id: up to 20 bytes are returned then. `None`: the
-/// datagram is too short for QUIC.
+/// Returns the destination connection id of the first packet in a datagram (RFC 8999, section 5);
+/// `None` if the datagram is too short for QUIC. A short header does not contain the length of the
+/// id, so in this case the result has up to 20 bytes, which may exceed the id.
 pub fn destination(datagram: &[u8]) -> Option<&[u8]> {
     let first = datagram.first()?;
     if first & IS_LONG == 0 {

@@ -1,4 +1,4 @@
-//! Encoding of server ids in connection ids, as configured on servers and balancer.
+//! Encoding of server ids in connection ids, as configured on servers and load balancer (QUIC-LB).
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use aes::cipher::{Block, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
 use crate::{ServerId, destination, feistel};
 
-/// Greatest number of a scheme in the first three bits of an id. The value above means that the id
-/// names no server.
+/// Greatest number of a scheme. The number is in the first three bits of a connection id. The value
+/// 7 means that the id contains no server id.
 pub const MAX_ROTATION: u8 = 6;
 
-/// The shortest nonce, in bytes.
+/// Minimum length of a nonce, in bytes.
 pub const MIN_NONCE: usize = 4;
 
-/// Default length of server id and nonce together: one block, which takes one decryption instead of
-/// four.
+/// Default length of server id and nonce together, in bytes. They fill exactly one AES block, so
+/// that decoding takes one AES operation instead of four.
 pub const DEFAULT_LEN: usize = 16;
 
 /// Maximum length of server id and nonce together, in bytes.
 const MAX_LEN: usize = 19;
 
-/// Parameters that servers and balancer share: lengths, and a key
+/// Parameters that servers and load balancer share: a number, two lengths, and a key
 /// (draft-ietf-quic-load-balancers-21, section 5).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Scheme {
@@ -38,7 +38,7 @@ pub struct QuicKey {
     cipher: Aes128,
 }
 
-/// Schemes in use at once, while servers migrate from one to the next.
+/// Schemes that are in use at the same time, while servers migrate from one to another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Schemes([Option<Scheme>; MAX_ROTATION as usize + 1]);
 
@@ -54,8 +54,8 @@ pub enum InvalidScheme {
 }
 
 impl Scheme {
-    /// Creates scheme number `rotation`, with these lengths in bytes. Without a `key` anybody can
-    /// read the ids.
+    /// Creates the scheme with the number `rotation`. The lengths are in bytes. Without a `key`,
+    /// anybody can read the server ids.
     ///
     /// # Errors
     /// The draft does not allow these parameters.
@@ -76,8 +76,9 @@ impl Scheme {
         }
     }
 
-    /// Returns the server that an id names. An id that a client made up names a random server, or
-    /// none. Bytes beyond the scheme's lengths are ignored.
+    /// Returns the server id in a connection id; `None` if the id belongs to another scheme or is
+    /// too short. Ignores bytes after server id and nonce. If a client has invented the connection
+    /// id, the result is a random server id.
     pub fn server_of(&self, cid: &[u8]) -> Option<ServerId> {
         let (first, rest) = cid.split_first()?;
         if first >> 5 != self.rotation {
@@ -96,8 +97,8 @@ impl Scheme {
         ServerId::new(&id[..self.server_id_len])
     }
 
-    /// Encodes an id as a server does, with the id's own length in the first byte. `None` if a
-    /// length differs from the scheme's.
+    /// Encodes a connection id as a server does; the first byte contains its length. Returns `None`
+    /// if the length of `server` or `nonce` differs from that of the scheme.
     pub fn encode(&self, server: &ServerId, nonce: &[u8]) -> Option<Vec<u8>> {
         if server.len() != self.server_id_len || nonce.len() != self.nonce_len {
             return None;
@@ -122,7 +123,7 @@ impl Scheme {
         self.rotation
     }
 
-    /// Whether the ids are encrypted.
+    /// Whether the scheme encrypts server ids.
     pub fn is_encrypted(&self) -> bool {
         self.key.is_some()
     }
@@ -133,25 +134,26 @@ impl Scheme {
 }
 
 impl QuicKey {
-    /// Creates a key from these bytes.
+    /// Creates a key from its bytes.
     pub fn new(bytes: [u8; 16]) -> QuicKey {
         QuicKey { bytes, cipher: Aes128::new(&bytes.into()) }
     }
 }
 
 impl Schemes {
-    /// Adds a scheme. It replaces a scheme with the same number.
+    /// Adds a scheme. Replaces a scheme with the same number.
     pub fn add(&mut self, scheme: Scheme) {
         let place = usize::from(scheme.rotation);
         self.0[place] = Some(scheme);
     }
 
-    /// Iterates over the schemes by their numbers.
+    /// Iterates over the schemes in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &Scheme> {
         self.0.iter().flatten()
     }
 
-    /// Returns the server that the first packet of a datagram names.
+    /// Returns the server id in the connection id of a datagram's first packet; `None` if there is
+    /// none.
     pub fn server_of(&self, datagram: &[u8]) -> Option<ServerId> {
         let cid = destination(datagram)?;
         let rotation = usize::from(cid.first()? >> 5);
@@ -207,8 +209,8 @@ mod tests {
         QuicKey::new(bytes(hex).try_into().unwrap())
     }
 
-    /// The draft's examples: number, server id, nonce, connection id (appendix B, and section
-    /// 5.4.2).
+    /// Examples of the draft (appendix B and section 5.4.2): number, server id, nonce, key,
+    /// connection id.
     #[test]
     fn ids_are_those_of_the_draft() {
         let (first, second) = ("8f95f09245765f80256934e50c66207f", "fdf726a9893ec05c0632d3956680baf0");
@@ -278,7 +280,7 @@ mod tests {
         #[test]
         fn server_lookup_does_not_panic_on_arbitrary_datagrams(datagram in prop::collection::vec(any::<u8>(), 0..64)) {
             let mut schemes = Schemes::default();
-            // Unencrypted, of one block (3 and 13 bytes), and of other lengths.
+            // Schemes without encryption, with one block (3 and 13 bytes), and with other lengths.
             for n in 0..=MAX_ROTATION {
                 let key = (n > 1).then(|| QuicKey::new([n; 16]));
                 schemes.add(Scheme::new(n, 3, 10 + usize::from(n), key).unwrap());

@@ -1,4 +1,4 @@
-//! Server ids in connection ids.
+//! Server ids, which are part of QUIC connection ids.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 /// Maximum length of a server id in bytes (draft-ietf-quic-load-balancers-21, section 5.2).
 pub const MAX_SERVER_ID: usize = 15;
 
-/// A server id: 1 to 15 bytes, written as hexadecimal digits.
+/// Server id of 1 to 15 bytes, written as hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ServerId {
-    /// The id, padded with zeros.
+    /// Bytes of the id, padded with zeros.
     bytes: [u8; MAX_SERVER_ID],
     len: u8,
 }
@@ -21,7 +21,7 @@ pub struct ServerId {
 pub struct InvalidServerId;
 
 impl ServerId {
-    /// Creates a server id from bytes. `None` unless there are 1 to 15.
+    /// Creates a server id from 1 to 15 bytes. Returns `None` for another number of bytes.
     pub fn new(id: &[u8]) -> Option<ServerId> {
         let mut bytes = [0; MAX_SERVER_ID];
         bytes.get_mut(..id.len()).filter(|bytes| !bytes.is_empty())?.copy_from_slice(id);

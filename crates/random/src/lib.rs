@@ -1,23 +1,24 @@
-//! Unpredictable random numbers from the kernel: seeds, ids and ports that strangers must not
+//! Unpredictable random numbers from the kernel, for seeds, ids and ports that attackers must not
 //! guess.
 //!
-//! `fastrand` is for jitter and samples only: its seed is the time, and each number reveals the
+//! Use `fastrand` only for jitter and samples: its seed is the time, and each number reveals the
 //! next ones.
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Returns random bytes of the kernel's generator (getrandom(2)).
+/// Returns random bytes from the kernel's generator (getrandom(2)).
 ///
 /// # Panics
-/// The kernel returns no random numbers. The standard library's `HashMap` panics then, too.
+/// The kernel returns no random numbers. In this case, the `HashMap` of the standard library also
+/// panics.
 pub fn secret<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
         match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
             Ok(count) => filled += count,
-            // A signal interrupted the wait for the generator.
+            // A signal has interrupted the wait for the generator: try again.
             Err(Errno::INTR) => {}
             Err(error) => panic!("the kernel returns no random numbers: {error}"),
         }

@@ -1,4 +1,4 @@
-//! TCP connection as bytes: plain, or within TLS.
+//! TCP connection as a byte stream, plain or within TLS.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -13,28 +13,28 @@ use super::tcp_info::tcp_info;
 use super::tls_layer::TlsLayer;
 use convey_tls::{SessionFacts, TlsSession};
 
-/// Upper bound of the bytes that are read and discarded at the end of a connection.
+/// Upper bound of the bytes that `ByteStream::discard_rest` reads.
 const MAX_DISCARDED: usize = 4 * 1024 * 1024;
 
-/// TCP connection, plain or within TLS.
+/// TCP connection as a byte stream, plain or within TLS.
 pub struct ByteStream {
     tcp: TcpStream,
     tls: Option<Box<TlsLayer>>,
 }
 
 impl ByteStream {
-    /// Performs the TLS handshake of a server; from then on bytes are within this session. `early`
-    /// holds the bytes of the handshake that have arrived already.
+    /// Performs the TLS handshake with a client. From then on, reads and writes use this session.
+    /// `early` holds the bytes of the handshake that have been read already.
     ///
     /// # Errors
-    /// The peer has closed or reset the connection, breaks the protocol, or fails authentication.
+    /// The client has closed or reset the connection, breaks the protocol, or fails authentication.
     pub async fn begin_tls(&mut self, session: TlsSession, early: Vec<u8>) -> io::Result<()> {
         let tls = self.tls.insert(Box::new(TlsLayer::new(session, early)));
         tls.handshake(&self.tcp).await
     }
 
-    /// Performs the TLS handshake of a client. From then on an end of the connection without
-    /// `close_notify` is an error.
+    /// Performs the TLS handshake with a server. From then on, reads and writes use this session,
+    /// and an end of TCP without `close_notify` is an error.
     ///
     /// # Errors
     /// The server has closed or reset the connection, breaks the protocol, or fails authentication.
@@ -58,17 +58,17 @@ impl ByteStream {
         self.tls.as_ref().is_some_and(|tls| tls.has_begun())
     }
 
-    /// Socket of the connection, whose bytes may be encrypted.
+    /// Socket of the connection. Its bytes are encrypted within TLS.
     pub fn tcp(&self) -> &TcpStream {
         &self.tcp
     }
 
-    /// Socket, if the kernel may move bytes between it and others.
+    /// Socket of the connection, if the kernel may splice its bytes; `None` within TLS.
     pub fn plain(&self) -> Option<&TcpStream> {
         self.tls.is_none().then_some(&self.tcp)
     }
 
-    /// Reads the bytes that have arrived; 0 is the end.
+    /// Reads the bytes that have arrived. Returns their number, 0 at the end of the stream.
     #[inline]
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match &mut self.tls {
@@ -77,8 +77,8 @@ impl ByteStream {
         }
     }
 
-    /// Writes as many bytes as the kernel takes. The caller must repeat a pending write with the
-    /// same bytes first.
+    /// Writes as many bytes as the kernel accepts. Returns their number. After `Pending`, the
+    /// caller must repeat the write with the same bytes before any other write.
     #[inline]
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8], more: More) -> Poll<io::Result<usize>> {
         match &mut self.tls {
@@ -87,8 +87,8 @@ impl ByteStream {
         }
     }
 
-    /// Waits until the kernel takes bytes. A pending write has been taken whole then, and must not
-    /// be repeated.
+    /// Waits until the kernel accepts more bytes. Within TLS, a pending write is complete then, and
+    /// must not be repeated.
     pub fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.tls {
             None => self.tcp.poll_write_ready(cx),
@@ -96,7 +96,8 @@ impl ByteStream {
         }
     }
 
-    /// Writes several parts in their order.
+    /// Writes several parts in their order, as many bytes as the kernel accepts. Returns their
+    /// number.
     pub fn poll_write_vectored(
         &mut self,
         cx: &mut Context<'_>,
@@ -108,7 +109,7 @@ impl ByteStream {
         }
     }
 
-    /// Closes the connection for writing.
+    /// Closes the connection for writing; within TLS, after `close_notify`.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.tls {
             None => Poll::Ready(shutdown(&self.tcp, Shutdown::Write).map_err(Into::into)),
@@ -116,17 +117,18 @@ impl ByteStream {
         }
     }
 
-    /// Whether a pending write has to be repeated.
+    /// Whether a write within TLS is pending, so that the caller must repeat it.
     pub fn is_writing(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_writing())
     }
 
-    /// Whether the peer has not acknowledged all bytes that were written.
+    /// Whether the peer has not yet acknowledged all written bytes.
     pub fn has_untaken(&self) -> bool {
         tcp_info(&self.tcp).is_some_and(|info| info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0)
     }
 
-    /// Whether neither a byte nor the end has arrived. Makes no system call until then.
+    /// Whether neither a byte nor the end of the stream has arrived. Makes no system call while the
+    /// socket is not readable.
     pub fn is_quiet(&mut self) -> bool {
         match &mut self.tls {
             None => socket_io::try_read(&self.tcp, &mut [0]).is_none(),
@@ -134,8 +136,9 @@ impl ByteStream {
         }
     }
 
-    /// Closes the connection for writing, and reads until the peer has closed it, so that all
-    /// written bytes arrive.
+    /// Closes the connection for writing, and discards received bytes until the peer closes. So the
+    /// peer receives all written bytes, because unread bytes would cause a reset. Discards at most
+    /// 4 MiB.
     pub async fn discard_rest(&mut self) {
         let _ = shutdown(&self.tcp, Shutdown::Write);
         let mut left = MAX_DISCARDED;
@@ -152,7 +155,7 @@ impl ByteStream {
         .await;
     }
 
-    /// Sends `close_notify` within TLS.
+    /// Sends `close_notify` within TLS, if the kernel accepts it immediately.
     pub(crate) fn say_end(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.say_end(&self.tcp);

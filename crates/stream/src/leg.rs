@@ -1,19 +1,20 @@
-//! Connection to a client or a server, which the drop resets or closes in order.
+//! Connection to a client or a server, and the way in which it is closed: in order, or with a
+//! reset.
 
 use tokio::net::TcpStream;
 
 use super::ByteStream;
 
-/// Connection to a client or a server. Without [`Leg::close_in_order`] the drop resets the
-/// connection, so that the peer does not mistake a part of the bytes for the whole.
+/// Connection to a client or a server. A drop without [`Leg::close_in_order`] resets the
+/// connection, so that the peer knows that the data is incomplete.
 pub struct Leg {
-    /// Bytes of the connection.
+    /// Byte stream of the connection.
     pub stream: ByteStream,
     in_order: bool,
 }
 
 impl Leg {
-    /// Takes a connected socket.
+    /// Wraps a connected socket.
     pub fn new(stream: TcpStream) -> Leg {
         Leg { stream: stream.into(), in_order: false }
     }
@@ -23,7 +24,8 @@ impl Leg {
         self.stream.tcp()
     }
 
-    /// Makes the drop close the connection in order, so that all written bytes still arrive.
+    /// Makes the drop close the connection in order, so that the peer still receives all written
+    /// bytes.
     pub fn close_in_order(&mut self) {
         self.stream.say_end();
         self.in_order = true;

@@ -1,7 +1,7 @@
-//! TCP connections as bytes, plain or within TLS, towards clients and servers alike.
+//! TCP connections to clients and servers as byte streams, plain or within TLS.
 //!
-//! [`ByteStream`] polls reads and writes, [`Leg`] decides how a connection is closed, and [`Pipe`]
-//! moves bytes between two sockets inside the kernel.
+//! [`ByteStream`] reads and writes. [`Leg`] determines how a connection is closed. [`Pipe`] moves
+//! bytes between two sockets inside the kernel.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod byte_stream;

@@ -1,4 +1,4 @@
-//! Moves bytes from socket to socket inside the kernel: splice(2) through pooled pipes.
+//! Pooled pipes for splice(2), which moves bytes from socket to socket inside the kernel.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -10,15 +10,15 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Size of a pipe. The kernel may refuse an unprivileged user more than its default
-/// (`fs.pipe-user-pages-soft`).
+/// Requested size of a pipe in bytes. For unprivileged users, the kernel may refuse more than its
+/// default size (`fs.pipe-user-pages-soft`).
 const SIZE: usize = 256 * 1024;
 
-/// Smallest useful size, which is the kernel's default; unprivileged users with many pipes get two
-/// pages.
+/// Minimum size of a pipe in bytes, which is the kernel's default. Unprivileged users with many
+/// pipes get only two pages, which is too small to be useful.
 const MIN_SIZE: usize = 64 * 1024;
 
-/// Idle pipes that a thread keeps for reuse.
+/// Maximum number of idle pipes that a thread keeps for reuse.
 const POOLED: usize = 64;
 
 thread_local! {
@@ -32,22 +32,22 @@ thread_local! {
 pub struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
-    /// Bytes in the pipe. Only an empty pipe is filled, so that "would block" always refers to the
-    /// socket.
+    /// Number of bytes in the pipe. convey fills only an empty pipe, so that `WouldBlock` always
+    /// refers to the socket.
     held: usize,
 }
 
 impl Pipe {
-    /// Upper bound of the bytes moved at once. The size of a pipe counts pages, and a page's slot
-    /// may hold a longer fragment.
+    /// Upper bound of the bytes that one splice moves. It exceeds the size of the pipe, because the
+    /// kernel counts slots of one page, and a slot may hold a longer fragment.
     pub const MAX_MOVED: usize = 1024 * 1024;
 
-    /// Limits the pipes that this thread opens.
+    /// Sets the maximum number of open pipes of this thread.
     pub fn limit(pipes: usize) {
         LIMIT.set(pipes);
     }
 
-    /// Returns an empty pipe, from the thread's pool if it has one.
+    /// Returns an empty pipe: from the pool of the thread if it has one, otherwise a new one.
     ///
     /// # Errors
     /// This thread has reached its limit of pipes, or the kernel cannot create one.
@@ -55,7 +55,8 @@ impl Pipe {
         POOL.with_borrow_mut(Vec::pop).map_or_else(Pipe::new, Ok)
     }
 
-    /// Returns the pipe to the pool, or closes it if it still holds bytes of a connection.
+    /// Returns the pipe to the pool. Closes the pipe instead if it still holds bytes of a
+    /// connection, or if the pool is full.
     pub fn put(self) {
         POOL.with_borrow_mut(|pool| {
             if self.held == 0 && pool.len() < POOLED {
@@ -64,35 +65,36 @@ impl Pipe {
         });
     }
 
-    /// Bytes that were read and have not been written yet.
+    /// Number of bytes in the pipe.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Whether all bytes that were read have been written.
+    /// Whether the pipe holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.held == 0
     }
 
-    /// Fills the empty pipe from a socket, with `most` bytes at most; 0 is the end of the stream.
+    /// Fills the empty pipe from a socket with at most `most` bytes. Returns their number, 0 at the
+    /// end of the stream.
     ///
     /// # Errors
-    /// Errors of splice(2). "Would block" means that no bytes are there, or that a read is
-    /// needed to find out.
+    /// Errors of splice(2). After `WouldBlock`, the caller must read from the socket: either no
+    /// bytes have arrived, or splice cannot move them.
     pub fn fill(&mut self, from: &TcpStream, most: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty());
         self.held = splice(from, None, &self.write, None, most, FLAGS)?;
-        // Splicing does not notify TCP that its reader has caught up. Without this the sender waits
-        // for a delayed ACK (40 ms) at the end of each burst.
+        // After a splice, TCP does not know that all bytes have been read. Without TCP_QUICKACK,
+        // the sender would wait for a delayed ACK (40 ms) at the end of each burst.
         let _ = set_tcp_quickack(from, true);
         Ok(self.held)
     }
 
-    /// Writes the pipe's bytes to a socket, as far as the socket takes them; returns their number.
-    /// Clears the socket's readiness when it takes none.
+    /// Writes bytes of the pipe to a socket, as many as the socket accepts. Returns their number.
+    /// If the socket accepts none, clears its readiness.
     ///
     /// # Errors
-    /// Errors of splice(2).
+    /// Errors of splice(2), `WouldBlock` if the socket accepts no bytes.
     pub fn drain(&mut self, to: &TcpStream) -> io::Result<usize> {
         let held = self.held;
         let sent = to.try_io(Interest::WRITABLE, || Ok(splice(&self.read, None, to, None, held, FLAGS)?))?;

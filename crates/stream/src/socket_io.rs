@@ -1,5 +1,5 @@
-//! Reads from and writes to a socket, by system calls without the C library, which would make each
-//! of them a point of cancellation.
+//! Reads from and writes to a socket. They bypass the C library, whose wrappers make each call a
+//! thread cancellation point.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
@@ -8,14 +8,14 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Continuation of a write: whether more bytes or the end follow.
+/// Whether more bytes or the end of the stream follow a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum More {
-    /// Nothing follows so far: the kernel sends the bytes at once.
+    /// Nothing follows yet: the kernel sends the bytes immediately.
     No,
-    /// More bytes must be written next: the kernel sends both together.
+    /// More bytes follow immediately: the kernel may send them in one segment.
     Data,
-    /// The end of the stream must be written next: the kernel sends both together.
+    /// The end of the stream follows immediately: the kernel may send both in one segment.
     End,
 }
 
@@ -28,7 +28,7 @@ impl More {
     }
 }
 
-/// Reads the bytes that have arrived; 0 is the end of the stream.
+/// Reads the bytes that have arrived. Returns 0 at the end of the stream.
 pub(super) fn poll_read(
     stream: &TcpStream,
     cx: &mut Context<'_>,
@@ -42,7 +42,7 @@ pub(super) fn poll_read(
     }
 }
 
-/// Writes as many bytes as the kernel takes.
+/// Writes as many bytes as the kernel accepts. Returns their number.
 pub(super) fn poll_write(
     stream: &TcpStream,
     cx: &mut Context<'_>,
@@ -57,7 +57,7 @@ pub(super) fn poll_write(
     }
 }
 
-/// Writes several parts in their order, as far as the kernel takes them.
+/// Writes several parts in their order, as many bytes as the kernel accepts. Returns their number.
 pub(super) fn poll_write_vectored(
     stream: &TcpStream,
     cx: &mut Context<'_>,
@@ -72,13 +72,14 @@ pub(super) fn poll_write_vectored(
     }
 }
 
-/// Writes as many bytes as the kernel takes at once; `None` if it takes none. It registers no
-/// waker.
+/// Writes as many bytes as the kernel accepts immediately. Returns their number; `None` if it
+/// accepts none. Does not register a waker.
 pub fn try_write(stream: &TcpStream, bytes: &[u8], more: More) -> Option<io::Result<usize>> {
     attempt(stream, Interest::WRITABLE, bytes.len(), || send(stream, bytes, more.flags()))
 }
 
-/// Reads the bytes that have arrived already; `None` if there are none. It registers no waker.
+/// Reads the bytes that have arrived already. Returns their number, 0 at the end of the stream;
+/// `None` if no bytes have arrived. Does not register a waker.
 pub fn try_read(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usize>> {
     let size = buffer.len();
     attempt(stream, Interest::READABLE, size, || {
@@ -86,8 +87,9 @@ pub fn try_read(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usiz
     })
 }
 
-/// Makes a call that may move `most` bytes. A call that moves fewer has emptied or filled the
-/// socket: the runtime is notified at once, without another call that moves none.
+/// Makes a system call that may move up to `most` bytes. If the call moves fewer, the socket is
+/// empty or full. Then the readiness of the socket is cleared immediately, which saves another
+/// system call that would return `WouldBlock`.
 fn attempt(
     stream: &TcpStream,
     interest: Interest,

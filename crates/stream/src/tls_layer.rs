@@ -1,7 +1,7 @@
-//! TLS layer of a connection: records on the socket, plaintext for the reader and the writer.
+//! TLS layer of a connection: converts between records on the socket and plaintext for the caller.
 //!
-//! Records pass through buffers that the whole thread shares. A connection keeps only the bytes
-//! that the kernel or the reader has not taken, so an idle connection holds none.
+//! Records pass through buffers that all connections of the thread share. A connection keeps only
+//! bytes that the kernel or the reader has not accepted yet, so an idle connection holds no buffer.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -15,43 +15,46 @@ use tokio::net::TcpStream;
 use super::socket_io::{More, poll_read, poll_write, try_write};
 use convey_tls::{OutgoingRecords, SessionFacts, TlsError, TlsSession};
 
-/// Upper bound of the bytes that one read takes from the socket.
+/// Upper bound of the bytes that one call reads from the socket.
 const READ: usize = 64 * 1024;
 
-/// Like `READ`, for peers that send small records: a small record costs as much as a large one.
+/// Like `READ`, for peers that send small records. The limit is lower, because a small record costs
+/// as much time as a large one.
 const READ_OF_SMALL: usize = 4 * 1024;
 
-/// Reads without plaintext before the thread's other connections get a turn.
+/// Upper bound of reads in a row without plaintext. Then other connections of the thread get a
+/// turn.
 const TURNS: usize = 8;
 
-/// Upper bound of the plaintext that one write takes: four records.
+/// Upper bound of the plaintext that one write accepts, in bytes: four records.
 const WRITE: usize = 64 * 1024;
 
-/// Upper bound of the encrypted bytes that wait for a peer that does not read: a handshake flight
-/// and a write.
+/// Upper bound of the encrypted bytes that a connection holds for a peer that does not read. A
+/// handshake flight and a write fit.
 const MAX_OUTGOING: usize = 256 * 1024;
 
 thread_local! {
-    /// Bytes that have arrived: the beginning of a record, and the bytes read after it.
+    /// Buffer for received bytes: the unfinished bytes of earlier reads, then the bytes of this
+    /// read.
     static INCOMING: RefCell<Box<[u8]>> = RefCell::new(vec![0; TlsSession::MAX_UNFINISHED + READ].into());
     /// Buffer that joins several parts for one write.
     static JOINED: RefCell<Vec<u8>> = RefCell::default();
     static OUTGOING: RefCell<OutgoingRecords> = RefCell::default();
 }
 
-/// TLS layer between a socket and the reader and writer of its plaintext. Each call gets the
-/// socket.
+/// TLS layer of one connection. The caller passes the socket to each call.
 pub(super) struct TlsLayer {
     session: TlsSession,
-    /// Bytes that had arrived before the session began.
+    /// Bytes of the peer that were read before the session began.
     early: Vec<u8>,
-    /// Plaintext that the reader has not taken, from `taken` on.
+    /// Decrypted bytes. The reader has not taken the bytes from index `taken` on yet.
     plaintext: Vec<u8>,
     taken: usize,
-    /// Records that the kernel has not taken, from `sent` on.
+    /// Encrypted records. The kernel has not accepted the bytes from index `sent` on yet.
     outgoing: Vec<u8>,
     sent: usize,
-    /// Length of the last write's plaintext in `outgoing`, which the repeated write takes.
+    /// Length of the plaintext of a pending write, whose records are in `outgoing`. The repeated
+    /// write returns this length; 0 if no write is pending.
     claimed: usize,
     state: State,
 }
@@ -63,25 +66,26 @@ struct State {
     is_open: bool,
     /// The peer has sent bytes.
     has_begun: bool,
-    /// The last bytes of the peer were mostly record overhead, and little plaintext.
+    /// The last bytes of the peer contained more record overhead than plaintext.
     is_small: bool,
-    /// The peer sends nothing more.
+    /// The peer has closed its direction.
     is_closed: bool,
     /// `close_notify` was sent to the peer.
     has_said_end: bool,
-    /// An end without `close_notify` is an error: the data may be truncated (RFC 8446, section
-    /// 6.1).
+    /// An end of TCP without `close_notify` is an error, because the data may be truncated (RFC
+    /// 8446, section 6.1).
     is_strict: bool,
 }
 
 impl TlsLayer {
-    /// Creates the layer of a connection on which the `early` bytes have arrived already.
+    /// Creates the layer of a connection. `early` holds the bytes of the peer that have been read
+    /// already.
     pub(super) fn new(session: TlsSession, early: Vec<u8>) -> TlsLayer {
         let (plaintext, outgoing, state) = (Vec::new(), Vec::new(), State::default());
         TlsLayer { session, early, plaintext, taken: 0, outgoing, sent: 0, claimed: 0, state }
     }
 
-    /// Makes an end without `close_notify` an error.
+    /// Makes an end of TCP without `close_notify` an error.
     pub(super) fn strict(mut self) -> TlsLayer {
         self.state.is_strict = true;
         self
@@ -102,12 +106,12 @@ impl TlsLayer {
         self.state.has_begun
     }
 
-    /// Whether a pending write has to be repeated.
+    /// Whether a write is pending, so that the caller must repeat it.
     pub(super) fn is_writing(&self) -> bool {
         self.claimed > 0
     }
 
-    /// Performs the handshake: afterwards both sides may send.
+    /// Performs the handshake. Afterwards both sides may send.
     pub(super) async fn handshake(&mut self, tcp: &TcpStream) -> io::Result<()> {
         let mut early = mem::take(&mut self.early);
         self.decrypt(tcp, &mut early, &mut [])?;
@@ -126,7 +130,7 @@ impl TlsLayer {
         }
     }
 
-    /// Reads the plaintext that has arrived; 0 is the end.
+    /// Reads the plaintext that has arrived. Returns its length, 0 at the end.
     pub(super) fn poll_read(
         &mut self,
         tcp: &TcpStream,
@@ -157,8 +161,9 @@ impl TlsLayer {
         Poll::Pending
     }
 
-    /// Writes as many bytes as the kernel takes. The caller must repeat a pending write with the
-    /// same bytes first, because they may be encrypted already.
+    /// Writes plaintext, up to 64 KiB. Returns the number of accepted bytes. After `Pending`, the
+    /// caller must repeat the write with the same bytes before any other write, because they may be
+    /// encrypted already.
     pub(super) fn poll_write(
         &mut self,
         tcp: &TcpStream,
@@ -192,14 +197,15 @@ impl TlsLayer {
         })
     }
 
-    /// Waits until the encrypted bytes have been sent. A pending write has been taken whole then.
+    /// Waits until all encrypted bytes have been sent and the socket is writable. A pending write
+    /// is complete then.
     pub(super) fn poll_writable(&mut self, tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(tcp, cx, More::No))?;
         self.claimed = 0;
         tcp.poll_write_ready(cx)
     }
 
-    /// Writes several parts in their order: together they make fewer records.
+    /// Writes several parts in their order. Joins them, so that there are fewer records.
     pub(super) fn poll_write_vectored(
         &mut self,
         tcp: &TcpStream,
@@ -223,7 +229,7 @@ impl TlsLayer {
         Poll::Ready(Ok(shutdown(tcp, Shutdown::Write)?))
     }
 
-    /// Sends `close_notify`, as far as the kernel takes it at once.
+    /// Sends `close_notify`, if the kernel accepts it immediately.
     pub(super) fn say_end(&mut self, tcp: &TcpStream) {
         if self.state.is_open && self.outgoing.is_empty() {
             self.queue_end();
@@ -231,10 +237,11 @@ impl TlsLayer {
         }
     }
 
-    /// Whether neither plaintext nor an end has arrived.
+    /// Whether neither plaintext nor the end of the stream has arrived.
     pub(super) fn is_quiet(&mut self, tcp: &TcpStream) -> bool {
         let mut cx = Context::from_waker(std::task::Waker::noop());
-        // Session tickets may arrive at any time.
+        // Reads instead of looking at the socket: session tickets, which are not plaintext, may
+        // arrive at any time.
         matches!(self.poll_read(tcp, &mut cx, &mut [0]), Poll::Pending)
     }
 
@@ -242,14 +249,14 @@ impl TlsLayer {
         if self.state.is_open && !mem::replace(&mut self.state.has_said_end, true) {
             OUTGOING.with_borrow_mut(|out| {
                 out.clear();
-                // Without keys no alert can be sent.
+                // An error is ignored: without keys the session cannot send an alert.
                 let _ = self.session.close(out);
                 self.outgoing.extend_from_slice(out.bytes());
             });
         }
     }
 
-    /// Writes the remaining records.
+    /// Writes the records in `outgoing`.
     fn poll_flush(&mut self, tcp: &TcpStream, cx: &mut Context<'_>, more: More) -> Poll<io::Result<()>> {
         while self.sent < self.outgoing.len() {
             self.sent += ready!(poll_write(tcp, cx, &self.outgoing[self.sent..], more))?;
@@ -261,7 +268,7 @@ impl TlsLayer {
     }
 
     /// Reads from the socket once, and decrypts the bytes into `buffer`. Returns the length of the
-    /// plaintext; `None` at the end of TCP.
+    /// plaintext in `buffer`; `None` at the end of TCP.
     fn poll_fill(
         &mut self,
         tcp: &TcpStream,
@@ -279,7 +286,8 @@ impl TlsLayer {
         })
     }
 
-    /// Decrypts the bytes that have arrived. Plaintext that does not fit into `buffer` is kept.
+    /// Decrypts received bytes into `buffer`, and keeps plaintext that does not fit. Returns the
+    /// length of the plaintext in `buffer`.
     fn decrypt(&mut self, tcp: &TcpStream, incoming: &mut [u8], buffer: &mut [u8]) -> io::Result<usize> {
         self.state.has_begun |= !incoming.is_empty();
         let (mut n, plaintext) = (0, &mut self.plaintext);
@@ -297,7 +305,7 @@ impl TlsLayer {
         let received = match decrypted {
             Ok(received) => received,
             Err(error) => {
-                // Sends the alert, as far as the kernel takes it.
+                // Sends the alert, if the kernel accepts it.
                 let _ = try_write(tcp, &self.outgoing[self.sent..], More::No);
                 return Err(broken(error));
             }
@@ -315,8 +323,8 @@ impl TlsLayer {
         Ok(n)
     }
 
-    /// Writes the library's replies to the peer, as far as the kernel takes them at once; the next
-    /// write takes the rest.
+    /// Writes the library's replies to the peer, as many bytes as the kernel accepts immediately.
+    /// The next write sends the rest.
     fn flush_now(&mut self, tcp: &TcpStream) {
         if let Some(Ok(n)) = try_write(tcp, &self.outgoing[self.sent..], More::No) {
             self.sent += n;
@@ -326,7 +334,7 @@ impl TlsLayer {
         }
     }
 
-    /// Takes plaintext that was kept earlier.
+    /// Copies kept plaintext into `buffer`. Returns its length.
     fn take_plaintext(&mut self, buffer: &mut [u8]) -> usize {
         let left = &self.plaintext[self.taken..];
         let n = left.len().min(buffer.len());

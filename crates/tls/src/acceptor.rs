@@ -1,4 +1,4 @@
-//! TLS handshakes of a frontend with its clients.
+//! TLS handshakes with the clients of a frontend.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use convey_model::{ClientCa, FrontendTls};
 /// TLS settings of a frontend for handshakes with clients. All workers share them.
 pub struct TlsAcceptor {
     config: Arc<ServerConfig>,
-    /// Settings of handshakes over QUIC, for HTTP/3.
+    /// Settings of handshakes over QUIC; `None` without HTTP/3.
     quic: Option<Arc<ServerConfig>>,
     challenges: Option<Arc<AcmeChallenges>>,
     chooser: Arc<CertificateChooser>,
@@ -25,7 +25,7 @@ pub struct TlsAcceptor {
     pub certificates: Vec<Certificate>,
 }
 
-/// Keys of a frontend's session tickets (RFC 8446, section 4.6.1). They are kept in memory only,
+/// Keys of a frontend's session tickets (RFC 8446, section 4.6.1). The keys are only in memory,
 /// change every six hours, and are valid for twelve hours.
 #[derive(Clone)]
 pub struct SessionTickets(Arc<dyn ProducesTickets>);
@@ -33,13 +33,13 @@ pub struct SessionTickets(Arc<dyn ProducesTickets>);
 /// Fault in the TLS settings of a frontend or a backend.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 pub enum TlsFault {
-    /// Fault of a certificate and key, with the pair's index in the configuration.
+    /// Fault of a certificate and its key, with the index of the pair in the configuration.
     #[error("{1}")]
     Certificate(usize, CertificateFault),
-    /// Fault of the certificate authorities of clients or of servers.
+    /// Fault of the certificate authorities that verify clients or servers.
     #[error("{0}")]
     Authorities(String),
-    /// Fault of another setting, with the name of its key.
+    /// Fault of another setting, with its name in the configuration.
     #[error("{1}")]
     Setting(&'static str, String),
 }
@@ -48,12 +48,12 @@ impl SessionTickets {
     /// Creates new keys.
     ///
     /// # Errors
-    /// The host has no randomness.
+    /// The host cannot provide random numbers.
     pub fn new() -> Result<SessionTickets, rustls::Error> {
         ring::Ticketer::new().map(SessionTickets)
     }
 
-    /// Keys in the form that the library uses.
+    /// Returns the keys in the form that rustls uses.
     pub(crate) fn producer(&self) -> Arc<dyn ProducesTickets> {
         self.0.clone()
     }
@@ -78,7 +78,7 @@ impl TlsAcceptor {
         "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
     ];
 
-    /// Creates the acceptor for these settings. With `tickets` clients can resume sessions.
+    /// Creates the acceptor for these settings. With `tickets`, clients can resume sessions.
     ///
     /// # Errors
     /// The settings are invalid.
@@ -91,7 +91,7 @@ impl TlsAcceptor {
         let certificates = certificates.collect::<Result<Vec<_>, _>>()?;
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(versions::from(tls.min_version));
-        // The library has no other reason.
+        // rustls returns an error here only for this reason.
         let unfit = |_| {
             TlsFault::Setting("cipher_suites", "none of them is for the versions that are spoken".to_owned())
         };
@@ -105,12 +105,13 @@ impl TlsAcceptor {
         let mut config = builder.with_cert_resolver(chooser.clone());
         let quic = tls.http3.then(|| quic::config(&config, tls, tickets)).transpose()?.map(Arc::new);
         config.alpn_protocols = tls.alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-        // A server of HTTP/1.1 serves HTTP/1.0, too, so a client that offers nothing newer is
+        // A server of HTTP/1.1 also serves HTTP/1.0, so clients that offer only HTTP/1.0 are
         // accepted.
         if config.alpn_protocols.iter().any(|protocol| protocol == b"http/1.1") {
             config.alpn_protocols.push(b"http/1.0".to_vec());
         }
-        // The ticket carries the session's state, so that strangers cannot fill a store here.
+        // The tickets carry the state of the sessions. So there is no store here that attackers
+        // could fill.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         match tickets {
             Some(SessionTickets(tickets)) => config.ticketer = tickets.clone(),
@@ -119,27 +120,29 @@ impl TlsAcceptor {
         Ok(TlsAcceptor { config: Arc::new(config), quic, challenges: None, chooser, certificates })
     }
 
-    /// Adds ACME challenges, which certificate authorities look for while an order is under way.
+    /// Adds the ACME challenges, which certificate authorities request while convey orders a
+    /// certificate.
     #[must_use]
     pub fn with_challenges(self, challenges: Arc<AcmeChallenges>) -> TlsAcceptor {
         TlsAcceptor { challenges: Some(challenges), ..self }
     }
 
-    /// ACME challenges; `None` while no order is under way.
+    /// Returns the ACME challenges; `None` if there are none now.
     pub(crate) fn challenges(&self) -> Option<Arc<AcmeChallenges>> {
         self.challenges.clone().filter(|challenges| challenges.are_shown())
     }
 
-    /// Whether a request for `host`, without a port, belongs on another connection: some
-    /// certificate covers the host, and the certificate that clients get for `server_name` does not
-    /// (RFC 9110, section 7.4). The default certificate covers any host.
+    /// Whether a request for `host` (without port) is misdirected (RFC 9110, section 7.4): the
+    /// connection's certificate, which clients get for `server_name`, does not cover the host, but
+    /// another certificate does. The default certificate counts as covering any host.
     pub fn is_misdirected(&self, server_name: &str, host: &str) -> bool {
         let [server_name, host] =
             [server_name, host].map(|name| name.trim_end_matches('.').to_ascii_lowercase());
         server_name != host && self.chooser.is_misdirected(&server_name, &host)
     }
 
-    /// Settings of handshakes over QUIC (RFC 9001); `None` if the frontend does not serve HTTP/3.
+    /// Returns the settings of handshakes over QUIC (RFC 9001); `None` if the frontend does not
+    /// serve HTTP/3.
     pub fn quic(&self) -> Option<Arc<ServerConfig>> {
         self.quic.clone()
     }
@@ -165,7 +168,8 @@ fn name_of(suite: &SupportedCipherSuite) -> Option<&'static str> {
     suite.suite().as_str()
 }
 
-/// Cryptography of the library, with the suites that the settings allow.
+/// Returns the cryptography provider of rustls, restricted to the cipher suites that the settings
+/// allow.
 fn provider(tls: &FrontendTls) -> Result<CryptoProvider, TlsFault> {
     let mut provider = ring::default_provider();
     if !tls.cipher_suites.is_empty() {
@@ -179,8 +183,8 @@ fn provider(tls: &FrontendTls) -> Result<CryptoProvider, TlsFault> {
     Ok(provider)
 }
 
-/// Checks that each certificate works with one of the suites. Suites of TLS 1.3 take every kind of
-/// key, suites of TLS 1.2 one kind.
+/// Checks that at least one certificate works with one of the cipher suites. A suite of TLS 1.3
+/// works with every kind of key, a suite of TLS 1.2 with only one kind.
 fn check_suites(provider: &CryptoProvider, certificates: &[Certificate]) -> Result<(), TlsFault> {
     let fits = |certificate: &Certificate, suite: &SupportedCipherSuite| match suite {
         SupportedCipherSuite::Tls13(_) => true,
@@ -201,7 +205,7 @@ fn check_suites(provider: &CryptoProvider, certificates: &[Certificate]) -> Resu
     Err(TlsFault::Setting("cipher_suites", why))
 }
 
-/// Verifier of the clients' certificates.
+/// Returns the verifier of client certificates.
 fn verifier(
     ca: &ClientCa,
     provider: Arc<CryptoProvider>,

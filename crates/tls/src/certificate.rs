@@ -1,4 +1,4 @@
-//! Certificate chain with its private key, from two files.
+//! Certificate chain with its private key, from PEM files.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::distinguished_name;
 
-/// Certificate chain, its key, and properties of the first certificate.
+/// Certificate chain, its private key, and properties of the first certificate.
 #[derive(Clone)]
 pub struct Certificate {
     pub(crate) key: Arc<CertifiedKey>,
@@ -24,7 +24,7 @@ pub struct Certificate {
     pub validity: Validity,
     /// Subject of the certificate (RFC 4514), such as `CN=example.com`.
     pub subject: String,
-    /// Issuer of the certificate.
+    /// Issuer of the certificate (RFC 4514).
     pub issuer: String,
 }
 
@@ -37,7 +37,7 @@ pub struct Validity {
     pub until: i64,
 }
 
-/// Reason why a chain and a key cannot be used.
+/// Reason why a certificate chain and its key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 pub enum CertificateFault {
     /// The file is not PEM (RFC 7468).
@@ -61,8 +61,8 @@ pub enum CertificateFault {
 }
 
 impl Certificate {
-    /// Parses the chain, the server's own certificate first, and its key from the contents of their
-    /// files.
+    /// Parses a certificate chain and its key from the contents of their PEM files. The server's
+    /// own certificate must be the first of the chain.
     ///
     /// # Errors
     /// One of the files is invalid, or they do not belong together.
@@ -90,8 +90,8 @@ impl Certificate {
         let signing = signing.map_err(|error| CertificateFault::Key(error.to_string()))?;
         let key = CertifiedKey::new(chain, signing);
         match key.keys_match() {
-            // The library cannot compare every kind of key; a mismatch then fails the first
-            // handshake.
+            // rustls cannot compare every kind of key. For such a key, a mismatch shows only in the
+            // first handshake, which fails.
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
             Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
                 return Err(CertificateFault::Mismatch);
@@ -103,7 +103,8 @@ impl Certificate {
 }
 
 impl Validity {
-    /// Whole days until the certificate expires; negative once it has expired.
+    /// Number of whole days until the certificate expires; negative after the expiry. `now` is in
+    /// seconds since 1970.
     pub fn days_left(&self, now: i64) -> i64 {
         (self.until - now).div_euclid(24 * 60 * 60)
     }
@@ -118,7 +119,7 @@ impl fmt::Debug for Certificate {
     }
 }
 
-/// Parses the certificates of a PEM file into DER; at least one.
+/// Parses the certificates of a PEM file. Returns each as DER.
 ///
 /// # Errors
 /// The file is not PEM, or has no certificate.
@@ -129,16 +130,17 @@ pub fn certificates_of(pem: &[u8]) -> Result<Vec<Vec<u8>>, CertificateFault> {
     if found.is_empty() { Err(CertificateFault::NoCertificate) } else { Ok(found) }
 }
 
-/// The host trusts no certificate authority. The message lists the read errors; it is empty if there
-/// were none.
+/// Error: the host trusts no certificate authority. The message lists the errors that occurred
+/// while reading files; it is empty if there were none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, ThisError)]
 #[error("{}", .0.join("; "))]
 pub struct NoAuthorities(Vec<String>);
 
-/// Reads the certificate authorities that this host trusts, in DER. Blocks on files.
+/// Reads the certificate authorities that this host trusts. Returns each as DER. Blocks, because it
+/// reads files.
 ///
 /// # Errors
-/// The host has none.
+/// The host trusts no certificate authority.
 pub fn authorities_of_host() -> Result<Vec<Vec<u8>>, NoAuthorities> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
@@ -147,15 +149,15 @@ pub fn authorities_of_host() -> Result<Vec<Vec<u8>>, NoAuthorities> {
     Ok(found.certs.into_iter().map(|der| der.to_vec()).collect())
 }
 
-/// Subject of a certificate; empty if it cannot be parsed.
+/// Returns the subject of a certificate in DER; empty if the certificate cannot be parsed.
 pub(crate) fn subject(der: &[u8]) -> String {
     X509Certificate::from_der(der)
         .map(|(_, parsed)| distinguished_name::write(parsed.subject()))
         .unwrap_or_default()
 }
 
-/// Host names that a certificate covers. A certificate without any, which is deprecated (RFC 9525,
-/// section 2), covers its common name.
+/// Returns the host names that a certificate covers: its subject alternative names. Without this
+/// extension, which is deprecated (RFC 9525, section 2), the certificate covers its common name.
 fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let alternative = certificate.subject_alternative_name().ok().flatten();
     let names: Vec<String> = match alternative {

@@ -1,6 +1,6 @@
-//! ACME challenges that convey serves while an order is under way: tokens over HTTP (RFC 8555,
+//! ACME challenges that convey serves while it orders a certificate: tokens over HTTP (RFC 8555,
 //! section 8.3), and certificates in handshakes of the protocol `acme-tls/1` (RFC 8737). The ACME
-//! client sets them, and the frontends serve them.
+//! client sets the challenges, and the frontends serve them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,13 +17,13 @@ use crate::versions;
 use convey_client_hello::{ClientHello, HelloVerdict, parse};
 use convey_model::TlsVersion;
 
-/// Protocol (ALPN) of handshakes that prove control of a name (RFC 8737, section 6.2).
+/// ALPN name of handshakes that prove control of a host name (RFC 8737, section 6.2).
 pub const ACME_TLS: &str = "acme-tls/1";
 
-/// ACME challenges that are served now. All frontends share them.
+/// ACME challenges that convey serves now. All frontends share them.
 #[derive(Default)]
 pub struct AcmeChallenges {
-    /// Number of challenges: while it is 0, handshakes take no lock.
+    /// Number of challenges. While it is 0, handshakes take no lock.
     count: AtomicUsize,
     shown: RwLock<Shown>,
 }
@@ -32,21 +32,21 @@ pub struct AcmeChallenges {
 struct Shown {
     /// Key authorizations by token.
     tokens: HashMap<String, Arc<str>>,
-    /// Handshake settings by name, in lower case.
+    /// Handshake settings by server name, in lower case.
     handshakes: HashMap<String, Arc<ServerConfig>>,
 }
 
-/// Proof of control over a name.
+/// Proof that convey controls a host name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcmeProof {
-    /// Text that the authority reads over HTTP.
+    /// Text that the certificate authority reads over HTTP.
     Token {
-        /// Last segment of the path.
+        /// Last segment of the path of the request.
         token: String,
         /// Body of the response.
         text: String,
     },
-    /// Certificate that is shown in a handshake.
+    /// Certificate that convey presents in a handshake.
     Certificate {
         /// Server name of the handshake.
         name: String,
@@ -61,10 +61,10 @@ impl AcmeChallenges {
     /// Path prefix of the tokens.
     pub const PATH: &'static str = "/.well-known/acme-challenge/";
 
-    /// Replaces all challenges with these.
+    /// Replaces all challenges with the challenges for these proofs.
     ///
     /// # Errors
-    /// A certificate cannot be used. The challenges stay unchanged then.
+    /// A certificate cannot be used. After an error, the challenges are unchanged.
     pub fn show(&self, proofs: Vec<AcmeProof>) -> Result<(), Error> {
         let (mut shown, count) = (Shown::default(), proofs.len());
         for proof in proofs {
@@ -80,7 +80,8 @@ impl AcmeChallenges {
         Ok(())
     }
 
-    /// Body for a request to this path; `None` if the path is not a challenge.
+    /// Returns the response body for a request to this path; `None` if the path belongs to no
+    /// challenge.
     pub fn answer(&self, path: &[u8]) -> Option<Arc<str>> {
         let token = path.strip_prefix(AcmeChallenges::PATH.as_bytes())?;
         if !self.are_shown() {
@@ -95,13 +96,14 @@ impl AcmeChallenges {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Chooses the handshake settings for a client whose first bytes are `begins`: the settings of
-    /// a challenge if an authority asks for one, else `usual`. `None` if the hello is incomplete.
+    /// Chooses the handshake settings for a client by its first bytes. Returns the settings of a
+    /// challenge if a certificate authority requests one, otherwise `usual`. Returns `None` if the
+    /// ClientHello is incomplete.
     pub(crate) fn choose(&self, begins: &[u8], usual: &Arc<ServerConfig>) -> Option<Arc<ServerConfig>> {
         match parse(begins) {
             HelloVerdict::NeedMore => None,
             HelloVerdict::Hello(hello) => Some(self.of(&hello).unwrap_or_else(|| usual.clone())),
-            // The usual handshake reports the fault.
+            // The usual handshake fails and reports the fault.
             HelloVerdict::NotTls | HelloVerdict::Malformed(_) => Some(usual.clone()),
         }
     }

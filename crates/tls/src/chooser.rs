@@ -1,4 +1,5 @@
-//! Choice of the certificate by the name that the client asks for (SNI, RFC 6066, section 3).
+//! Choice of the certificate by the server name that the client requests (SNI, RFC 6066, section
+//! 3).
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -12,31 +13,32 @@ use rustls::sign::CertifiedKey;
 use crate::Certificate;
 
 thread_local! {
-    /// Server name of the last hello on this thread, which the library passes to the certificate
-    /// resolver only.
+    /// Server name of the last ClientHello that this thread has processed. rustls passes the name
+    /// only to the certificate resolver, so the resolver stores it here.
     static ASKED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Takes the server name of the hello that was just processed, in lower case.
+/// Takes the server name of the ClientHello that this thread has just processed, in lower case.
 pub(crate) fn take_asked_name() -> Option<String> {
     ASKED.take()
 }
 
-/// Certificates of a frontend, by name.
+/// Certificates of a frontend, by server name.
 #[derive(Debug)]
 pub(crate) struct CertificateChooser {
-    /// Certificates by name, in lower case; wildcards as written. One name may have several, for
-    /// different kinds of keys, in the order of the file.
+    /// Certificates by the names that they cover, in lower case; wildcards as `*.example.com`. A
+    /// name may have several certificates for different kinds of keys, in the order of the
+    /// configuration.
     by_name: HashMap<String, Vec<Arc<CertifiedKey>>>,
-    /// Certificates for clients that send no name, or an unknown one.
+    /// Certificates for clients that send no server name, or an unknown one.
     default: Vec<Arc<CertifiedKey>>,
-    /// Whether clients are refused that ask for a name without a certificate.
+    /// Whether clients that request a name without a certificate are refused.
     refuses_unknown: bool,
 }
 
 impl CertificateChooser {
-    /// Creates the chooser. The first certificate, and all others with the same names, are the
-    /// default.
+    /// Creates the chooser. The default is the first certificate, together with all others that
+    /// cover the same names.
     pub(crate) fn new(certificates: &[Certificate], refuses_unknown: bool) -> CertificateChooser {
         let mut by_name: HashMap<String, Vec<Arc<CertifiedKey>>> = HashMap::new();
         for certificate in certificates {
@@ -44,7 +46,8 @@ impl CertificateChooser {
                 by_name.entry(name.clone()).or_default().push(certificate.key.clone());
             }
         }
-        // Two authorities may list the same names in different orders.
+        // Compares the names as sets, because certificate authorities may list the same names in
+        // different orders.
         let names =
             |certificate: &Certificate| certificate.names.iter().cloned().collect::<BTreeSet<String>>();
         let first = certificates.first().map(names);
@@ -53,7 +56,8 @@ impl CertificateChooser {
         CertificateChooser { by_name, default: default.collect(), refuses_unknown }
     }
 
-    /// Candidates for a name, in lower case; `None` if the client sent no name.
+    /// Returns the candidates for a server name in lower case; `None` if the client sent no name.
+    /// Without candidates, the client is refused.
     fn candidates(&self, name: Option<&str>) -> &[Arc<CertifiedKey>] {
         let Some(name) = name else { return &self.default };
         match self.named(name).next() {
@@ -63,7 +67,7 @@ impl CertificateChooser {
         }
     }
 
-    /// Certificates that are valid for a name, in lower case: exact matches, then wildcards.
+    /// Returns the certificates that cover a name in lower case: exact matches, then wildcards.
     fn named(&self, name: &str) -> impl Iterator<Item = &Vec<Arc<CertifiedKey>>> {
         // A wildcard matches one label (RFC 9525, section 6.3).
         let by_wildcard =
@@ -72,9 +76,8 @@ impl CertificateChooser {
         exact.chain(std::iter::once_with(by_wildcard).flatten())
     }
 
-    /// Whether a request for `host` came over a connection whose certificate, chosen by
-    /// `server_name`, does not cover the host, while another certificate does. Both names are in
-    /// lower case.
+    /// Whether the certificate for `server_name` does not cover `host`, but another certificate
+    /// does. Both names are in lower case. See `TlsAcceptor::is_misdirected`.
     pub(crate) fn is_misdirected(&self, server_name: &str, host: &str) -> bool {
         let Some(shown) = self.named(server_name).next() else { return false };
         let mut of_host = self.named(host).flatten().peekable();
@@ -91,7 +94,8 @@ impl ResolvesServerCert for CertificateChooser {
     }
 }
 
-/// Returns the first candidate that the client can verify, or else the first candidate.
+/// Returns the first candidate whose signatures the client can verify, otherwise the first
+/// candidate.
 fn choose(candidates: &[Arc<CertifiedKey>], offered: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
     let fits = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(offered).is_some();
     candidates.iter().find(fits).or(candidates.first()).cloned()
@@ -122,7 +126,7 @@ mod tests {
             ("a.example", "x.b.example", true),
             ("a.example", "y.b.example", true),
             ("x.b.example", "y.b.example", true),
-            // The wildcard is valid for both.
+            // The wildcard covers both names.
             ("y.b.example", "x.b.example", false),
             ("www.a.example", "a.example", false),
             // The default certificate covers any host, and a host without a certificate is never

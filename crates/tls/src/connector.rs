@@ -15,29 +15,30 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, Signatur
 use crate::{Certificate, TlsFault, versions};
 use convey_model::BackendTls;
 
-/// Sessions that are kept for resumption, for each kind of protocol.
+/// Upper bound of the sessions that convey stores for resumption, for each variant of
+/// [`SpokenWithin`].
 const MAX_SESSIONS: usize = 1_024;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// TLS settings of a backend for handshakes with its servers. All workers share them.
 pub struct TlsConnector {
-    /// Unique number of these settings.
+    /// Unique id of these settings.
     id: u64,
     /// Settings indexed by [`SpokenWithin`].
     configs: [Arc<ClientConfig>; 4],
 }
 
-/// Protocol within TLS.
+/// Protocol that convey speaks within TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpokenWithin {
-    /// Any protocol: none is negotiated.
+    /// Any protocol: convey offers no ALPN.
     Bytes,
     /// HTTP/1.1.
     Http1,
     /// HTTP/2.
     Http2,
-    /// HTTP/1.1 or HTTP/2, as the server chooses.
+    /// HTTP/1.1 or HTTP/2: the server chooses.
     Http,
 }
 
@@ -45,7 +46,7 @@ impl SpokenWithin {
     const ALL: [SpokenWithin; 4] =
         [SpokenWithin::Bytes, SpokenWithin::Http1, SpokenWithin::Http2, SpokenWithin::Http];
 
-    /// Protocols to offer (ALPN).
+    /// Protocols that convey offers (ALPN).
     fn protocols(self) -> &'static [&'static [u8]] {
         match self {
             SpokenWithin::Bytes => &[],
@@ -89,21 +90,22 @@ impl TlsConnector {
         Ok(TlsConnector { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), configs })
     }
 
-    /// Number of these settings, from 1. Different settings have different numbers.
+    /// Unique id of these settings, at least 1.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Settings of the library for this protocol.
+    /// Returns the settings of rustls for this protocol.
     pub fn config(&self, within: SpokenWithin) -> Arc<ClientConfig> {
         self.configs[within as usize].clone()
     }
 }
 
-/// Name for the server's certificate check and for SNI.
+/// Returns the name for SNI and for the check of the server's certificate: `name`, otherwise the
+/// address.
 ///
 /// # Errors
-/// No certificate can have this name.
+/// The name is not a valid host name.
 pub fn server_name(name: Option<&str>, ip: IpAddr) -> Result<ServerName<'static>, Error> {
     let Some(name) = name else { return Ok(ServerName::IpAddress(ip.to_canonical().into())) };
     let invalid = |_| Error::General(format!("{name:?} is no name that a certificate can have"));
@@ -127,7 +129,8 @@ fn roots(tls: &BackendTls) -> Result<RootCertStore, TlsFault> {
     }
 }
 
-/// Verifier that accepts any certificate. The handshake must still match the certificate's key.
+/// Verifier that accepts any certificate. The server must still prove that it has the key of its
+/// certificate.
 #[derive(Debug)]
 struct Anybody(CryptoProvider);
 

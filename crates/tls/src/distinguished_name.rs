@@ -1,11 +1,12 @@
-//! Distinguished names of certificates as text (RFC 4514): names that differ give different texts.
+//! Distinguished names of certificates as text (RFC 4514). Different names result in different
+//! texts.
 
 use std::fmt::Write;
 
 use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
-/// Writes the name, its last part first: `CN=Alice,O=Admins`.
+/// Returns a distinguished name as text, its last part first: `CN=Alice,O=Admins`.
 pub(crate) fn write(name: &X509Name<'_>) -> String {
     let mut text = String::new();
     let parts: Vec<_> = name.iter_rdn().collect();
@@ -36,7 +37,7 @@ fn write_attribute(attribute: &AttributeTypeAndValue<'_>, out: &mut String) {
     }
 }
 
-/// Escapes characters that could end a value, and characters that are not visible (RFC 4514,
+/// Appends a value, and escapes characters that could end the value or are not visible (RFC 4514,
 /// section 2.4).
 fn write_value(value: &str, out: &mut String) {
     let last = value.chars().count().saturating_sub(1);

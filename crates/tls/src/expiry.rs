@@ -4,28 +4,29 @@ use foldhash::{HashMap, HashMapExt};
 
 use crate::Validity;
 
-/// Days before the end at which a warning is logged, each once.
+/// Numbers of days before the expiry. One warning is due when fewer days are left than each number.
 const WARNINGS: [i64; 3] = [30, 7, 1];
 
-/// Tracks the warnings that were given.
+/// Tracks the warnings about expiring certificates, so that each warning is returned once.
 #[derive(Debug, Default)]
 pub struct ExpiryWatch {
-    /// Last warning by name and end: the smallest number of days; -1 after the expiry.
+    /// Last warning about each certificate, by its name and time of expiry: the number in
+    /// `WARNINGS`; -1 after the expiry.
     told: HashMap<(String, i64), i64>,
 }
 
-/// Warning: a certificate is about to expire, or has expired.
+/// Warning that a certificate is about to expire, or has expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expiry {
-    /// Name of the certificate, as it was passed in.
+    /// Name of the certificate, as the caller passed it to `ExpiryWatch::look`.
     pub name: String,
-    /// Whole days that are left; `None` if it has expired.
+    /// Number of whole days that are left; `None` if the certificate has expired.
     pub days_left: Option<i64>,
 }
 
 impl ExpiryWatch {
-    /// Checks all certificates, each with a name, at this time in seconds since 1970. Returns the
-    /// new warnings.
+    /// Checks all certificates, each with a name. Returns the warnings that are due now and were
+    /// not returned before. `now` is in seconds since 1970.
     pub fn look(&mut self, certificates: &[(String, Validity)], now: i64) -> Vec<Expiry> {
         let mut told = HashMap::new();
         let mut new = Vec::new();
@@ -39,14 +40,14 @@ impl ExpiryWatch {
             }
             told.insert(key, due);
         }
-        // Certificates that are gone are dropped here.
+        // Forgets certificates that the caller no longer passes.
         self.told = told;
         new
     }
 }
 
-/// Warning that is due with this number of days left: the smallest of `WARNINGS` above it; -1 after
-/// the expiry.
+/// Returns the warning that is due with this number of days left: the smallest of `WARNINGS` that
+/// is greater, or -1 after the expiry. `None` if no warning is due.
 fn due(days_left: i64) -> Option<i64> {
     if days_left < 0 { Some(-1) } else { WARNINGS.into_iter().rev().find(|days| days_left < *days) }
 }

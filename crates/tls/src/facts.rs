@@ -7,13 +7,13 @@ use crate::certificate;
 /// Facts of a TLS handshake, for logs and servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionFacts {
-    /// `TLSv1.3` or `TLSv1.2`.
+    /// Version of TLS: `TLSv1.3` or `TLSv1.2`.
     pub version: &'static str,
     /// Cipher suite as the RFCs name it, such as `TLS13_AES_128_GCM_SHA256`.
     pub cipher_suite: String,
     /// Protocol within TLS (ALPN); empty if none was negotiated.
     pub protocol: String,
-    /// Server name that the client asked for; empty if it sent none.
+    /// Server name that the client requested (SNI); empty if it sent none.
     pub server_name: String,
     /// Subject of the client's certificate; empty without a certificate.
     pub client_subject: String,
@@ -22,7 +22,8 @@ pub struct SessionFacts {
 }
 
 impl SessionFacts {
-    /// Facts of a connection over TCP or QUIC (`state`), whose client asked for this name.
+    /// Collects the facts of a handshake over TCP or QUIC, from the state of rustls. `server_name`
+    /// is the name that the client requested.
     pub fn of(state: &CommonState, server_name: Option<&str>) -> SessionFacts {
         let suite = state.negotiated_cipher_suite();
         let certificate = state.peer_certificates().and_then(|chain| chain.first());

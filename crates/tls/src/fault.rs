@@ -1,8 +1,9 @@
-//! Operator-facing reasons of failed handshakes.
+//! Operator-facing reasons for failed handshakes.
 
 use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 
-/// Describes why a handshake failed: a fault of the peer, or a mismatch of the settings.
+/// Describes why a handshake failed, for operators: a fault of the peer, or a mismatch of the
+/// settings.
 pub fn handshake_fault(error: &Error) -> &'static str {
     match error {
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => "it does not speak TLS",

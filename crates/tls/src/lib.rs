@@ -1,17 +1,18 @@
-//! TLS of a load balancer (RFC 8446, RFC 5246), by rustls and ring. No socket, no thread, no log.
+//! TLS for a load balancer (RFC 8446, RFC 5246), with rustls and ring. This crate uses no sockets,
+//! threads or logs.
 //!
-//! - [`Certificate`] holds one pair of files: a chain, its key, the names that it covers and its
+//! - [`Certificate`] holds one certificate chain with its key, the names that it covers, and its
 //!   validity.
-//! - [`TlsAcceptor`] performs handshakes with clients by the settings of a frontend. It chooses the
-//!   certificate by the server name of the client.
+//! - [`TlsAcceptor`] holds the settings of a frontend for handshakes with clients. It chooses the
+//!   certificate by the server name that the client requests.
 //! - [`AcmeChallenges`] are the proofs that a certificate authority checks before it issues a
 //!   certificate.
-//! - [`TlsConnector`] performs handshakes with servers by the settings of a backend.
+//! - [`TlsConnector`] holds the settings of a backend for handshakes with servers.
 //! - [`TlsSession`] is one side of a connection: bytes of the peer go in, plaintext and bytes for
-//!   the peer come out. It holds no bytes of its own between two calls, so an idle connection costs
-//!   little.
-//! - [`ExpiryWatch`] returns a warning for each certificate that is about to expire.
-//! - [`SessionFacts`] are the negotiated parameters of a handshake, for logs and servers.
+//!   the peer come out. Between two calls, it holds only the bytes of an unfinished record or
+//!   message, so an idle connection needs little memory.
+//! - [`ExpiryWatch`] returns warnings about certificates that are about to expire.
+//! - [`SessionFacts`] holds the negotiated parameters of a handshake, for logs and servers.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod acceptor;

@@ -8,17 +8,17 @@ use rustls::{CipherSuite, ServerConfig, SupportedCipherSuite};
 use crate::{SessionTickets, TlsFault};
 use convey_model::FrontendTls;
 
-/// Name of HTTP/3 in a handshake (ALPN, RFC 9114, section 3.1).
+/// ALPN name of HTTP/3 (RFC 9114, section 3.1).
 const HTTP3: &str = "h3";
 
-/// Upper bound of the sessions of a frontend that clients may resume with early data. The oldest
-/// session is evicted.
+/// Upper bound of the stored sessions of a frontend that clients may resume with early data. Beyond
+/// it, the oldest session is evicted.
 const MAX_EARLY_SESSIONS: usize = 16 * 1024;
 
-/// Settings of a frontend over QUIC, from its settings over TCP. QUIC needs TLS 1.3.
+/// Creates the QUIC settings of a frontend from its TCP settings. QUIC needs TLS 1.3.
 ///
 /// # Errors
-/// The settings allow no suite of TLS 1.3.
+/// The settings allow no cipher suite of TLS 1.3.
 pub(crate) fn config(
     tcp: &ServerConfig,
     tls: &FrontendTls,
@@ -34,11 +34,12 @@ pub(crate) fn config(
     config.alpn_protocols = vec![HTTP3.as_bytes().to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     match tickets {
-        // A ticket that is a key into a store works once, so a recorded flight cannot be replayed
-        // (RFC 8446, section 8.1).
+        // For early data, tickets are keys of a session store. Each works only once, so an attacker
+        // cannot replay recorded early data (RFC 8446, section 8.1).
         Some(_) if tls.early_data => {
             config.session_storage = ServerSessionMemoryCache::new(MAX_EARLY_SESSIONS);
-            // QUIC limits early data itself (RFC 9001, section 4.6.1).
+            // This value is required: QUIC limits early data by flow control (RFC 9001, section
+            // 4.6.1).
             config.max_early_data_size = u32::MAX;
         }
         Some(tickets) => config.ticketer = tickets.producer(),
@@ -47,8 +48,8 @@ pub(crate) fn config(
     Ok(config)
 }
 
-/// Suite of the first packets, which does not depend on the frontend's settings (RFC 9001, section
-/// 5.2).
+/// Returns the cipher suite of Initial packets, which does not depend on the frontend's settings
+/// (RFC 9001, section 5.2).
 pub fn initial_suite() -> Option<rustls::quic::Suite> {
     let suites = rustls::crypto::ring::ALL_CIPHER_SUITES.iter();
     let is_initial = |suite: &&SupportedCipherSuite| suite.suite() == CipherSuite::TLS13_AES_128_GCM_SHA256;

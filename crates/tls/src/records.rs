@@ -1,6 +1,6 @@
-//! Buffer of records that are to be sent. Pure.
+//! Buffer of outgoing TLS records. Pure.
 
-/// Records that are to be sent. The memory is reused, and never filled with zeroes twice.
+/// Buffer of outgoing TLS records. Its memory is reused, and filled with zeros only once.
 #[derive(Debug, Default)]
 pub struct OutgoingRecords {
     memory: Vec<u8>,
@@ -13,16 +13,16 @@ impl OutgoingRecords {
         &self.memory[..self.len]
     }
 
-    /// Drops the bytes and keeps the memory.
+    /// Removes the bytes, and keeps the memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Appends the bytes that `write` makes. `write` gets a buffer of `room` bytes at least, and
-    /// returns the number of bytes written.
+    /// Appends the bytes that `write` produces. `write` gets a buffer of at least `room` bytes, and
+    /// returns the number of bytes that it has written.
     ///
     /// # Errors
-    /// Errors of `write`: nothing is appended then.
+    /// Errors of `write`. After an error, nothing is appended.
     pub(crate) fn add<E>(
         &mut self,
         room: usize,

@@ -1,4 +1,4 @@
-//! One side of a TLS connection: bytes in, bytes out.
+//! One side of a TLS connection, without a socket: bytes in, bytes out.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::{AcmeChallenges, OutgoingRecords, SessionFacts, TlsAcceptor};
 /// Upper bound of the plaintext of one record (RFC 8446, section 5.1).
 const MAX_RECORD: usize = 16 * 1024;
 
-/// Upper bound of a record's overhead: header, content type, tag and, in TLS 1.2, nonce.
+/// Upper bound of the overhead of a record in bytes: header, content type, tag and, in TLS 1.2,
+/// nonce.
 const RECORD_OVERHEAD: usize = 64;
 
 /// Upper bound of an encrypted alert, in bytes.
@@ -26,19 +27,20 @@ const ALERT: usize = 128;
 /// One side of a TLS connection.
 pub struct TlsSession {
     side: Side,
-    /// Server name that the client asked for.
+    /// Server name that the client requested (SNI). Only on the server's side.
     server_name: Option<Box<str>>,
-    /// Bytes of an unfinished record or handshake message. The library remembers its position in
-    /// them, so each call passes them in again.
+    /// Bytes of an unfinished record or handshake message. Each call passes them to rustls again,
+    /// which remembers its position in them.
     unfinished: Vec<u8>,
-    /// The session has failed: the library is not called again.
+    /// Whether the session has failed. rustls must not be called again then.
     has_failed: bool,
-    /// Set until the client's hello is complete, while certificate authorities may ask for a
-    /// challenge's certificate.
+    /// Set until the ClientHello is complete, if ACME challenges are served. The ClientHello
+    /// decides whether the client gets the certificate of a challenge.
     undecided: Option<Box<Undecided>>,
 }
 
-/// Possible handshake settings of a client whose hello is incomplete: a challenge's, or the usual.
+/// Possible handshake settings of a client whose ClientHello is incomplete: those of a challenge,
+/// or the usual ones.
 struct Undecided {
     challenges: Arc<AcmeChallenges>,
     usual: Arc<ServerConfig>,
@@ -52,21 +54,21 @@ enum Side {
 /// Result of [`TlsSession::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Received {
-    /// The handshake is complete: both sides may send.
+    /// Whether the handshake is complete, so that both sides may send.
     pub is_open: bool,
-    /// The peer sends nothing more (`close_notify`).
+    /// Whether the peer has closed its direction (`close_notify`).
     pub is_closed: bool,
 }
 
 impl TlsSession {
-    /// Upper bound of the bytes that a session keeps: an unfinished handshake message (RFC 8446,
-    /// section 4) and a record.
+    /// Upper bound of the bytes that a session keeps between calls. An unfinished handshake message
+    /// (RFC 8446, section 4) and a record fit.
     pub const MAX_UNFINISHED: usize = 72 * 1024;
 
-    /// Creates the server's side.
+    /// Creates the server's side of a connection with a client.
     ///
     /// # Errors
-    /// The library has no memory or randomness.
+    /// rustls cannot create a session, for example without random numbers.
     pub fn accept(acceptor: &TlsAcceptor) -> Result<TlsSession, Error> {
         let session = TlsSession::new(Side::Server(UnbufferedServerConnection::new(acceptor.config())?));
         let undecided = acceptor
@@ -75,10 +77,11 @@ impl TlsSession {
         Ok(TlsSession { undecided, ..session })
     }
 
-    /// Creates the client's side, which asks for the server `name`.
+    /// Creates the client's side of a connection with a server. `name` is the server name to
+    /// request and to verify.
     ///
     /// # Errors
-    /// The library has no memory or randomness.
+    /// rustls cannot create a session, for example without random numbers.
     pub fn connect(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<TlsSession, Error> {
         Ok(TlsSession::new(Side::Client(UnbufferedClientConnection::new(config, name)?)))
     }
@@ -87,14 +90,14 @@ impl TlsSession {
         TlsSession { side, server_name: None, unfinished: Vec::new(), has_failed: false, undecided: None }
     }
 
-    /// Number of unfinished bytes that the session keeps.
+    /// Number of bytes of an unfinished record or message that the session keeps.
     pub fn unfinished(&self) -> usize {
         self.unfinished.len()
     }
 
-    /// Decrypts bytes of the peer. `incoming` begins with space for [`TlsSession::unfinished`]
-    /// bytes; the new bytes follow, and are decrypted in place. `plaintext` gets the decrypted
-    /// bytes, and `out` the reply to send. After an error `out` may hold an alert for the peer.
+    /// Decrypts bytes of the peer in place. `incoming` must begin with space for
+    /// [`TlsSession::unfinished`] bytes; the new bytes follow. Calls `plaintext` with the decrypted
+    /// bytes, and appends the reply to `out`. After an error, `out` may hold an alert for the peer.
     ///
     /// # Errors
     /// The connection has failed: the peer breaks the protocol, or fails authentication.
@@ -127,8 +130,8 @@ impl TlsSession {
         self.check().map(|()| received)
     }
 
-    /// Chooses the handshake settings by the client's first bytes. Returns whether the hello is
-    /// incomplete; the bytes are kept then.
+    /// Chooses the handshake settings by the client's first bytes. If the ClientHello is
+    /// incomplete, keeps the bytes and returns `true`.
     fn decide(&mut self, incoming: &[u8]) -> Result<bool, Error> {
         let Some(Undecided { challenges, usual }) = self.undecided.as_deref() else { return Ok(false) };
         let Some(config) = challenges.choose(incoming, usual) else {
@@ -143,15 +146,16 @@ impl TlsSession {
         Ok(false)
     }
 
-    /// Encrypts bytes for the peer, once the session is open.
+    /// Encrypts bytes for the peer, and appends the records to `out`. Call this function only after
+    /// the handshake.
     ///
     /// # Errors
-    /// The session is not open, is over, or has used up its keys.
+    /// The handshake is incomplete, the session has ended or failed, or its keys are used up.
     pub fn send(&mut self, plaintext: &[u8], out: &mut OutgoingRecords) -> Result<(), Error> {
         self.transmit(Some(plaintext), out)
     }
 
-    /// Sends `close_notify`: this side sends nothing more (RFC 8446, section 6.1).
+    /// Appends `close_notify` to `out`: this side sends nothing more (RFC 8446, section 6.1).
     ///
     /// # Errors
     /// Errors of [`TlsSession::send`].
@@ -178,7 +182,7 @@ impl TlsSession {
         }
     }
 
-    /// Facts of the handshake.
+    /// Returns the facts of the handshake.
     pub fn facts(&self) -> SessionFacts {
         SessionFacts::of(self.state(), self.server_name.as_deref())
     }
@@ -202,14 +206,14 @@ impl fmt::Debug for TlsSession {
     }
 }
 
-/// Connection of the library, of either side.
+/// Connection of rustls, of a server or a client.
 trait Unbuffered {
     type Data;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    /// Whether [`Unbuffered::process`] has bytes to encode, which it returns before it reads
-    /// anything.
+    /// Whether rustls has bytes to send. [`Unbuffered::process`] returns them before it reads
+    /// `incoming`.
     fn wants_write(&self) -> bool;
 }
 
@@ -237,7 +241,8 @@ impl Unbuffered for UnbufferedClientConnection {
     }
 }
 
-/// `taken` counts the processed bytes of `incoming`.
+/// Processes received bytes until rustls needs more. Adds the number of processed bytes of
+/// `incoming` to `taken`.
 fn receive(
     connection: &mut impl Unbuffered,
     incoming: &mut [u8],
@@ -263,7 +268,7 @@ fn receive(
             Ok(ConnectionState::WriteTraffic(_)) => (received.is_open, waits) = (true, true),
             Ok(ConnectionState::Closed) => (received.is_closed, waits) = (true, true),
             Ok(ConnectionState::BlockedHandshake) => waits = true,
-            // 0-RTT is off, so no other state can come.
+            // Other states exist only for 0-RTT, which is disabled over TCP.
             Ok(_) => return Err(Error::General("unexpected state of a TLS session".to_owned())),
             Err(error) => {
                 *taken += discard;
@@ -278,8 +283,8 @@ fn receive(
     }
 }
 
-/// Encodes the alert of a connection that has just failed, and the bytes before the alert. Passes
-/// in no further bytes: the library would fail again, and send a second alert.
+/// Encodes the alert of a connection that has just failed, and the bytes before the alert. Stops
+/// before rustls reads further bytes, because it would fail again and send a second alert.
 fn encode_alert(connection: &mut impl Unbuffered, incoming: &mut [u8], out: &mut OutgoingRecords) {
     while connection.wants_write() {
         let Ok(ConnectionState::EncodeTlsData(data)) = connection.process(incoming).state else { return };
@@ -290,8 +295,8 @@ fn encode_alert(connection: &mut impl Unbuffered, incoming: &mut [u8], out: &mut
     }
 }
 
-/// Encrypts bytes, or `close_notify` if there are none. `taken` counts the processed bytes of
-/// `unfinished`.
+/// Encrypts `plaintext`, or `close_notify` if it is `None`. Adds the number of processed bytes of
+/// `unfinished` to `taken`.
 fn send(
     connection: &mut impl Unbuffered,
     unfinished: &mut [u8],

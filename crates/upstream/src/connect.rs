@@ -1,4 +1,4 @@
-//! Connects to the server of a permit.
+//! Connects to the server of a permit: TCP, PROXY header, TLS handshake.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io;
@@ -19,29 +19,29 @@ use convey_tls::SpokenWithin;
 
 /// Properties of a new connection to a server.
 pub struct Opening<'a> {
-    /// Client, for a PROXY header.
+    /// Address of the client, for the PROXY header.
     pub client: SocketAddr,
     /// Address that the client connected to.
     pub local: Option<SocketAddr>,
-    /// PROXY header that the client's connection began with.
+    /// PROXY header that was received at the beginning of the client's connection.
     pub origin: &'a Origin,
-    /// Client of the request, if trusted proxies name one.
+    /// Client of the request, if a trusted proxy has named one.
     pub named: Option<SocketAddr>,
-    /// Whether the client has sent bytes already.
+    /// Whether bytes of the client will follow immediately.
     pub data_waits: bool,
-    /// Upper bound of the time until the connection is ready.
+    /// Time limit for connect and TLS handshake together.
     pub within: Duration,
-    /// Protocol within TLS, if the server has TLS.
+    /// Protocol within TLS, if convey speaks TLS with the server.
     pub within_tls: SpokenWithin,
 }
 
 impl Permit {
-    /// Connects to the permit's server at this address, sends the PROXY header that the server
-    /// expects, and performs the TLS handshake if the server has TLS. `begun` gets the socket when
-    /// it has its local address.
+    /// Connects to the permit's server at this address. Sends the PROXY header if the server
+    /// expects one, and performs the TLS handshake if the server has TLS. Calls `begun` with the
+    /// socket as soon as it has its local address, and returns the result of the call.
     ///
     /// # Errors
-    /// The server refuses the connection, fails authentication, or was not ready in time.
+    /// The server refuses the connection, fails authentication, or is not ready in time.
     pub async fn connect<T>(
         &self,
         server: SocketAddr,
@@ -51,7 +51,7 @@ impl Permit {
     ) -> io::Result<(Leg, T)> {
         let Opening { client, local, origin, named, data_waits, within, within_tls } = *opening;
         let (header, tls) = (self.send_proxy(), self.tls(within_tls)?);
-        // convey sends the first bytes of a TLS handshake itself.
+        // With TLS, bytes always follow: convey sends the first bytes of the handshake.
         let data_waits = data_waits || tls.is_some();
         let bytes_wait = data_waits || header.is_some();
         let until = Instant::now() + within;
@@ -72,18 +72,17 @@ impl Permit {
     }
 }
 
-/// Begins to connect to a server, from this port or from a port that the kernel chooses. If
-/// `data_waits`, bytes follow at once: they are sent with the acknowledgement that ends the TCP
-/// handshake, which saves a segment.
+/// Begins to connect to a server, from this local port or, with `None`, from a port that the kernel
+/// chooses. `data_waits` means that bytes follow immediately. Then the kernel sends them together
+/// with the acknowledgement that completes the TCP handshake, which saves a segment.
 fn begin(port: Option<u16>, addr: SocketAddr, data_waits: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    // Keep-alive is set later, for connections that last.
+    // Keep-alive is enabled later, only for connections that last longer.
     socket.set_tcp_nodelay(true)?;
     if data_waits {
         let _ = set_tcp_quickack(&socket, false);
     }
-    // Every socket needs this option; otherwise its port cannot be reused before TIME-WAIT has
-    // ended.
+    // SO_REUSEADDR: without it, other sockets cannot reuse the port before TIME-WAIT has ended.
     socket.set_reuse_address(true)?;
     if let Some(port) = port {
         let any: IpAddr =
@@ -100,7 +99,8 @@ fn begin(port: Option<u16>, addr: SocketAddr, data_waits: bool) -> io::Result<So
 /// Waits until a socket is connected, or has failed.
 async fn connected(socket: Socket) -> io::Result<TcpStream> {
     let stream = TcpStream::from_std(socket.into())?;
-    // A failed connection is closed for writing as well, so the error is fetched only then.
+    // A failed connection is also closed for writing. So the error of other sockets need not be
+    // read, which saves a system call.
     if stream.ready(Interest::WRITABLE).await?.is_write_closed()
         && let Some(error) = stream.take_error()?
     {

@@ -1,15 +1,17 @@
-//! Upstream: choice of a server for a client, for TCP connections, UDP sessions and HTTP requests.
+//! Upstream: picks a server for a TCP connection, UDP session or HTTP request, and connects to it.
 //!
 //! 1. [`Attempts::next_in_turn`] picks a server for a [`PickContext`] and takes one of its
 //!    connection slots: a [`Permit`].
-//! 2. While every server is at `max_connections`, the client queues for a slot, first come, first
-//!    served.
-//! 3. [`Permit::connect`] opens a connection, unless the caller reuses one. If that fails,
-//!    [`Attempts::failed`] decides whether it may try another server.
-//! 4. The [`Permit`] takes the outcome ([`Permit::connected`], [`Permit::answered`],
-//!    [`Permit::failed`]) and reports failures to the health checks. Dropped, it releases the slot.
+//! 2. While every server is at `max_connections`, the client waits in a queue for a slot: first
+//!    come, first served.
+//! 3. [`Permit::connect`] opens a connection, unless the caller reuses one. After a failure, the
+//!    caller calls [`Attempts::failed`], and then step 1 picks another server, while attempts are
+//!    left.
+//! 4. The caller reports the outcome to the [`Permit`] ([`Permit::connected`],
+//!    [`Permit::answered`], [`Permit::failed`]), which reports failures to the health checks. The
+//!    drop of the permit releases the slot.
 //!
-//! No step needs a worker, a frontend or a listener.
+//! This crate does not depend on workers, frontends or listeners.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod connect;
@@ -36,36 +38,36 @@ use tokio::time::Instant;
 use convey_model::Protocol;
 use convey_snapshot::FlowHash;
 
-/// Context of a pick: the client that needs a server.
+/// Context for picking a server: facts about the client.
 #[derive(Debug, Clone, Copy)]
 pub struct PickContext {
     /// Address and port of the client.
     pub client: SocketAddr,
-    /// Proxy that connected in the client's name, if a PROXY header names the client.
+    /// Proxy that has connected, if its PROXY header names the client.
     pub proxy: Option<SocketAddr>,
     /// Address that the client connected to.
     pub vip: SocketAddr,
-    /// Protocol that the client speaks.
+    /// Transport protocol of the client.
     pub protocol: Protocol,
-    /// Index of the worker's counters.
+    /// Column of the worker in the traffic counters.
     pub core: usize,
-    /// Arrival of the client, or of its request.
+    /// Time at which the client, or its request, arrived.
     pub began: Instant,
-    /// Hash of the request, where servers are picked by its contents.
+    /// Hash of the request, if the algorithm picks servers by the content of requests.
     pub request: Option<FlowHash>,
 }
 
-/// Reason why a client gets no server.
+/// Reason why no server is available for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unavailable {
     /// No server is up.
     NoServer,
-    /// Every server is at its limit.
+    /// Every server is at its limit of connections.
     Full,
-    /// The servers that were tried have failed the client.
+    /// All servers that convey has tried for this client have failed.
     Failed,
-    /// This host has no local port left towards a server that was tried.
+    /// This host has no free local port for connections to a server that convey has tried.
     NoLocalPort,
-    /// This host lacks descriptors, memory or ports, whichever server is tried.
+    /// This host lacks descriptors, memory or ports. Another server would not help.
     NoResources,
 }

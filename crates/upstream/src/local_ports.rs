@@ -1,10 +1,12 @@
-//! Local ports of connections to servers, also where the kernel has no port left to choose.
+//! Choice of local ports for connections to servers, when the kernel finds no free port itself.
 //!
-//! The side that closes a connection first keeps its port for a minute (TIME-WAIT). If the client
-//! half-closes, convey closes first, and 470 short connections a second would use up all ports
-//! towards a server. For sockets without a port the kernel passes over these ports, unless
-//! `net.ipv4.tcp_tw_reuse` is 1. A socket that is bound to such a port may connect, because
-//! timestamps distinguish old segments from new ones.
+//! The side that closes a connection first keeps its port for a minute (TIME-WAIT). If clients
+//! half-close their connections, convey closes first. Then 470 short connections a second would use
+//! up all ports towards a server.
+//!
+//! When the kernel chooses a port, it skips ports in TIME-WAIT, unless `net.ipv4.tcp_tw_reuse` is
+//! 1. But a socket that is explicitly bound to such a port may connect, because timestamps
+//! distinguish old segments from new ones.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::Cell;
@@ -15,17 +17,17 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tokio::time::Instant;
 
-/// Upper bound of the random ports that are tried, which takes about 0.5 ms. Ports in TIME-WAIT
-/// work, ports in use do not.
+/// Upper bound of the random ports that convey tries for one connection, in about 0.5 ms. A port in
+/// TIME-WAIT succeeds, a port of an open connection does not.
 const MAX_TRIED_PORTS: usize = 128;
 
-/// Part of the ports, the first ones, that convey never chooses. Before Linux 6.18 the kernel
-/// chooses no port that a socket was bound to, so these ports stay for probes and for other
-/// programs.
+/// Divisor: convey never chooses one of the first `1 / PART` of the ports. Before Linux 6.18, the
+/// kernel does not choose ports to which sockets are explicitly bound. So these ports stay free for
+/// probes and other programs.
 const PART: u32 = 8;
 
-/// Time after a failure in which this thread does not ask the kernel for a port again, because the
-/// kernel tries every port.
+/// Time after a failed choice of the kernel in which this thread chooses ports itself. The kernel's
+/// search is expensive, because it tries every port.
 const SHORT: Duration = Duration::from_millis(100);
 
 thread_local! {
@@ -33,7 +35,7 @@ thread_local! {
     static SHORT_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Local ports that this host gives to connections.
+/// Range of local ports that this host uses for outgoing connections.
 #[derive(Debug, Default)]
 pub struct LocalPorts {
     ranges: Vec<RangeInclusive<u16>>,
@@ -41,24 +43,24 @@ pub struct LocalPorts {
 }
 
 impl LocalPorts {
-    /// Takes the ports of these ranges, which have no port in common.
+    /// Creates the set of local ports from these ranges, which must not overlap.
     pub fn new(ranges: impl IntoIterator<Item = RangeInclusive<u16>>) -> LocalPorts {
         let ranges: Vec<_> = ranges.into_iter().collect();
         let count = ranges.iter().map(|range| range.len() as u32).sum();
         LocalPorts { ranges, count }
     }
 
-    /// Number of ports that are guaranteed towards one address and port of a server, even if all
-    /// others are in TIME-WAIT.
+    /// Number of local ports that are usable towards one address and port of a server, even if all
+    /// of them are in TIME-WAIT.
     pub fn count(&self) -> u32 {
         self.count - self.count / PART
     }
 
-    /// Calls `connect` to begin a connection, without a port or, if the kernel finds none, from a
-    /// port after the first part.
+    /// Begins a connection with `connect`: with `None`, so that the kernel chooses a port. If the
+    /// kernel finds none, tries random ports. Returns the result of `connect`.
     ///
     /// # Errors
-    /// Errors of `connect`; `ADDRNOTAVAIL` if no port was found.
+    /// Errors of `connect`; `ADDRNOTAVAIL` if no port is free.
     pub fn connect<T>(&self, mut connect: impl FnMut(Option<u16>) -> io::Result<T>) -> io::Result<T> {
         let now = Instant::now();
         let is_short = SHORT_UNTIL.get().is_some_and(|until| now < until);
@@ -77,7 +79,7 @@ impl LocalPorts {
         Err(Errno::ADDRNOTAVAIL.into())
     }
 
-    /// Returns a random port after the first part.
+    /// Returns a random port, but none of the first `1 / PART`. `None` if there are no ports.
     fn any(&self) -> Option<u16> {
         let first = self.count / PART;
         let offset = convey_random::secret_u64().checked_rem(u64::from(self.count - first))?;
@@ -93,7 +95,7 @@ impl LocalPorts {
     }
 }
 
-/// Whether the error is about the port: the kernel found none, or the chosen port is in use.
+/// Whether the error concerns the local port: the kernel found none, or the chosen port is in use.
 fn is_taken(error: &io::Error) -> bool {
     let errnos = [Errno::ADDRNOTAVAIL, Errno::ADDRINUSE];
     errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

@@ -1,4 +1,4 @@
-//! PROXY header for a server.
+//! Forwarding of the client's PROXY header to a server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,18 +9,20 @@ use convey_model::{Protocol, ProxyVersion};
 use convey_proxy_protocol::{Addresses, write};
 use convey_stream::{More, try_write};
 
-/// PROXY header that a client's connection began with; empty without a header.
+/// Content of the PROXY header that was received at the beginning of a client's connection. Empty
+/// if there was none.
 #[derive(Debug, Default)]
 pub struct Origin {
-    /// Addresses of the header; `None` for the addresses of the connection.
+    /// Addresses of the header. With `None`, the addresses of the connection apply.
     pub addresses: Option<Addresses>,
-    /// Additional fields, for servers that get version 2.
+    /// Additional fields (TLVs) of the header. convey passes them on to servers that expect version
+    /// 2.
     pub tlvs: Box<[u8]>,
 }
 
 impl Origin {
-    /// Writes the header for a server. The `client` connected to `local`; `named` is the client
-    /// that trusted proxies have named.
+    /// Returns the PROXY header for a server. The `client` has connected to `local`. `named` is the
+    /// client of the request, if a trusted proxy has named one.
     pub fn header(
         &self,
         version: ProxyVersion,
@@ -43,8 +45,8 @@ impl Origin {
     }
 }
 
-/// Sends a whole header, which fits into the buffer of a new connection. `data_waits` means that
-/// bytes of the client follow.
+/// Sends a PROXY header as a whole, because it fits into the send buffer of a new connection.
+/// `data_waits` means that further bytes follow immediately.
 pub(crate) fn send(stream: &TcpStream, header: &[u8], data_waits: bool) -> io::Result<()> {
     let more = if data_waits { More::Data } else { More::No };
     match try_write(stream, header, more) {
@@ -54,7 +56,7 @@ pub(crate) fn send(stream: &TcpStream, header: &[u8], data_waits: bool) -> io::R
     }
 }
 
-/// Address without the parts that differ between the ends of a connection (flow label, interface).
+/// Address without flow label and interface, which differ between the two ends of a connection.
 fn plain(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip(), addr.port())
 }

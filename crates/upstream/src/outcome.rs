@@ -1,4 +1,4 @@
-//! Outcome of a client's connection or request, for health checks and outlier detection.
+//! Outcomes of connections and requests to a server, for health checks and outlier detection.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use convey_snapshot::stats::Counter;
 /// Response of a server to a request (mode http).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerAnswer {
-    /// Status of the response; `None`: no response came in time.
+    /// Status of the response; `None` if no response arrived in time.
     pub status: Option<u16>,
     /// Time from the request to the head of the response.
     pub took: Duration,
@@ -23,8 +23,9 @@ pub struct ServerAnswer {
 }
 
 impl Permit {
-    /// Records that the server accepted the client's connection. With outlier detection the first
-    /// response decides whether the server has served the client.
+    /// Records that the server accepted the connection, `after` this time. Without outlier
+    /// detection, this already counts as a success. With outlier detection, the first response
+    /// decides.
     pub fn connected(&mut self, after: Duration) {
         self.pool.live.connect_times.record(self.core, after);
         self.opened();
@@ -33,22 +34,24 @@ impl Permit {
         }
     }
 
-    /// Records that the server answered the client, or closed the connection in order.
+    /// Records a success, unless the permit has an outcome already: the server answered the client,
+    /// or closed the connection in order.
     pub fn answered(&self) {
         if self.is_first_judgement() {
             self.succeeded();
         }
     }
 
-    /// Records that the server reset the connection: a failure if it had not answered.
+    /// Records that the server reset the connection. This is a failure if the permit has no outcome
+    /// yet.
     pub fn reset(&self, failures: &mpsc::Sender<ConnectFailures>) {
         if self.is_first_judgement() {
             self.report("reset before an answer".to_owned(), failures);
         }
     }
 
-    /// Records the response to a request. With outlier detection a status of 500 or above and a
-    /// missing response are failures.
+    /// Records the response to a request. With outlier detection, a status of 500 or above is a
+    /// failure, and so is a missing response.
     pub fn answered_with(&self, answer: ServerAnswer, failures: &mpsc::Sender<ConnectFailures>) {
         let ServerAnswer { status, took, now } = answer;
         let is_failure = status.is_none_or(|status| status >= 500);
@@ -67,12 +70,14 @@ impl Permit {
         }
     }
 
-    /// Records a failed request for algorithms that pick by response times.
+    /// Records a failed request and its duration, for algorithms that pick servers by response
+    /// times.
     pub fn failed_after(&self, took: Duration, now: Timestamp) {
         self.time_answer(took, true, now);
     }
 
-    /// Records a response time. Workers share these numbers, so only `ewma` writes them.
+    /// Records a response time. Only for `ewma`, because all workers share these numbers and writes
+    /// are expensive.
     fn time_answer(&self, took: Duration, is_failure: bool, now: Timestamp) {
         self.end_wait();
         if self.pool.config.algorithm == Algorithm::Ewma {
@@ -80,8 +85,9 @@ impl Permit {
         }
     }
 
-    /// Whether this is the first outcome of the permit. One task has a permit, so a plain load and
-    /// store suffice: an atomic exchange would cost each read.
+    /// Whether this is the first outcome of the permit. Called for each read of the relay, so it
+    /// avoids an atomic exchange. A plain load and store suffice, because only one task uses a
+    /// permit.
     fn is_first_judgement(&self) -> bool {
         let is_first = !self.is_judged.load(Ordering::Relaxed);
         if is_first {
@@ -90,12 +96,12 @@ impl Permit {
         is_first
     }
 
-    /// Records that the server served a client: this ends its failures in a row.
+    /// Records that the server served a client. This resets its number of failures in a row.
     pub fn succeeded(&self) {
         self.server().live.connect_succeeded();
     }
 
-    /// Records that the server could not be connected to, or refused a datagram.
+    /// Records a failed connect to the server, or a datagram that the server refused.
     pub fn failed(&self, error: &io::Error, failures: &mpsc::Sender<ConnectFailures>) {
         self.count(Counter::ConnectFailures, 1);
         if !is_host_shortage(error) {
@@ -103,9 +109,11 @@ impl Permit {
         }
     }
 
-    /// Reports the failures in a row to the health checks once they are enough. For TCP the kernel
-    /// checks that a failure is genuine. For UDP it delivers any ICMP error that seems to be about
-    /// a socket's datagrams, so that failure may be forged.
+    /// Counts a failure of the server. When there are enough failures in a row, reports them to the
+    /// health checks.
+    ///
+    /// For TCP, the kernel checks that an error is genuine. For UDP, it delivers any ICMP error
+    /// that appears to concern a datagram of the socket, so the failure may be forged.
     fn report(&self, error: String, failures: &mpsc::Sender<ConnectFailures>) {
         let server = self.server();
         let Some(in_a_row) = server.live.connect_failed(self.failure_epoch) else { return };
@@ -116,14 +124,15 @@ impl Permit {
                 addr: server.config.addr,
             };
             let (protocol, is_forgeable) = (self.protocol, self.protocol == Protocol::Udp);
-            // A full channel holds other reports of failures: one of them triggers the probe.
+            // If the channel is full, this report is dropped. The reports in the channel trigger
+            // probes, too.
             let _ = failures.try_send(ConnectFailures { server, in_a_row, error, protocol, is_forgeable });
         }
     }
 }
 
-/// Whether the error is a shortage of this host, which is no fault of the server. `WouldBlock`
-/// means that a UDP socket found no local port.
+/// Whether the error is a shortage of this host, not a fault of the server. For a connect of a UDP
+/// socket, `WouldBlock` means that no local port is free.
 pub(super) fn is_host_shortage(error: &io::Error) -> bool {
     is_shortage(error) || error.kind() == io::ErrorKind::WouldBlock
 }
@@ -138,7 +147,7 @@ mod tests {
     use crate::testing::{client, pool};
     use crate::{Attempts, PickContext};
 
-    /// Pool with one server, which this number of failures in a row takes out.
+    /// Pool with one server, which is taken out after `fall` failures in a row.
     fn pool_with_fall(fall: u32) -> Arc<Pool> {
         let mut config = fixture::backend("web", vec![fixture::server("a", "10.0.1.1:80")]);
         config.health_check.fall = fall;

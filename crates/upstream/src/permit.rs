@@ -13,26 +13,29 @@ use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, Server, Snapshot};
 use convey_tls::{SpokenWithin, TlsSession, server_name};
 
-/// Right to use one server for one client: a connection slot, which the drop releases.
+/// Permit to use one server for one client: it holds a connection slot of the server. The drop
+/// releases the slot.
 #[derive(Debug)]
 pub struct Permit {
     pub(super) pool: Arc<Pool>,
     pub(super) index: usize,
     pub(super) core: usize,
     pub(super) protocol: Protocol,
-    /// Arrival of the client; `None` once another permit times the session.
+    /// Time at which the client arrived; `None` if another permit measures the duration of the
+    /// session now.
     began: Option<Instant>,
-    /// Epoch of the server's failures at the pick: a failure of an earlier epoch is stale.
+    /// Failure epoch of the server at the time of the pick. If the server's epoch has changed
+    /// since, a failure of this permit is stale.
     pub(super) failure_epoch: u32,
     is_open: bool,
-    /// Whether an outcome has been recorded.
+    /// Whether the first outcome has been recorded. Later outcomes are ignored.
     pub(super) is_judged: AtomicBool,
-    /// Whether `ewma` counts this client among those that await an answer.
+    /// Whether the `ewma` algorithm counts this client as waiting for an answer of the server.
     is_awaited: AtomicBool,
 }
 
 impl Permit {
-    /// Takes a slot of the server with this index; `None` if the server has no slot left.
+    /// Takes a slot of the server with this index. Returns `None` if the server has no free slot.
     pub fn take(pool: &Arc<Pool>, index: usize, pick: &PickContext) -> Option<Permit> {
         let server = &pool.servers[index];
         let is_taken = server.live.slots.try_take(server.config.settings.max_connections);
@@ -54,15 +57,16 @@ impl Permit {
         })
     }
 
-    /// Takes a slot of the server at this address, for a client that another process has connected
-    /// there. `None` if there is no such server, or it has no slot left.
+    /// Takes a slot of the server at this address, for a session that another process has handed
+    /// over. Returns `None` if the pool has no server at this address, or if the server has no free
+    /// slot.
     pub fn at(pool: &Arc<Pool>, server: SocketAddr, pick: &PickContext) -> Option<Permit> {
         let port = pick.vip.port();
         let index = pool.servers.iter().position(|other| other.config.addr_for(port) == server)?;
         Permit::take(pool, index, pick)
     }
 
-    /// Ends the wait for an answer.
+    /// Records that the client no longer waits for an answer of the server.
     pub(super) fn end_wait(&self) {
         if self.is_awaited.load(Ordering::Relaxed) {
             self.is_awaited.store(false, Ordering::Relaxed);
@@ -70,17 +74,17 @@ impl Permit {
         }
     }
 
-    /// The server.
+    /// Server of the permit.
     pub fn server(&self) -> &Server {
         &self.pool.servers[self.index]
     }
 
-    /// The names of the backend and of the server.
+    /// Names of the backend and of the server.
     pub fn names(&self) -> (Arc<str>, Arc<str>) {
         (self.pool.live.name.clone(), self.server().live.name.clone())
     }
 
-    /// The name of the backend.
+    /// Name of the backend.
     pub fn backend(&self) -> &Arc<str> {
         &self.pool.live.name
     }
@@ -95,25 +99,24 @@ impl Permit {
         Arc::ptr_eq(&self.pool.live, &pool.live)
     }
 
-    /// Whether clients queue for a slot of this backend, because all its servers are at their
-    /// limit.
+    /// Whether clients wait for a slot of this backend, because all its servers are at their limit.
     pub fn is_wanted(&self) -> bool {
         self.pool.live.waiters.count() > 0
     }
 
-    /// Adds to a counter of the server and of its backend.
+    /// Adds `n` to a counter of the server, and to the same counter of its backend.
     pub fn count(&self, counter: Counter, n: u64) {
         self.server().live.traffic.add(self.core, counter, n);
         self.pool.live.traffic.add(self.core, counter, n);
     }
 
-    /// Counts the client as open at the server, until the permit is dropped.
+    /// Counts a connection as open at the server, until the permit is dropped.
     pub fn opened(&mut self) {
         self.is_open = true;
         self.count(Counter::Opened, 1);
     }
 
-    /// Version of HTTP towards the server (mode http).
+    /// Version of HTTP that convey speaks with the server (mode http).
     pub fn http_version(&self) -> HttpVersion {
         self.pool.config.protocol
     }
@@ -123,8 +126,8 @@ impl Permit {
         self.pool.config.tls.is_some()
     }
 
-    /// Number of the TLS settings of new connections to the server; 0 without TLS. Connections with
-    /// another number must not be reused.
+    /// Id of the current TLS settings for connections to the server; 0 without TLS. Connections
+    /// that were opened with other settings must not be reused.
     pub fn tls_id(&self) -> u64 {
         self.pool.tls.as_ref().map_or(0, |connector| connector.id())
     }
@@ -132,7 +135,7 @@ impl Permit {
     /// Creates the TLS session of a new connection to the server; `None` without TLS.
     ///
     /// # Errors
-    /// The settings are invalid, although the configuration was checked.
+    /// The TLS settings are invalid. The check of the configuration should have found this.
     pub(crate) fn tls(&self, within: SpokenWithin) -> io::Result<Option<TlsSession>> {
         if !self.has_tls() {
             return Ok(None);
@@ -144,7 +147,7 @@ impl Permit {
         TlsSession::connect(connector.config(within), name).map(Some).map_err(io::Error::other)
     }
 
-    /// Version of the PROXY header that the server expects.
+    /// Version of the PROXY header that the server expects; `None` if it expects no header.
     pub fn send_proxy(&self) -> Option<ProxyVersion> {
         self.pool.config.send_proxy
     }
@@ -159,7 +162,8 @@ impl Permit {
         snapshot.server(self.server().live.id).is_some_and(|server| !server.health.up)
     }
 
-    /// Moves the permit to a newer `pool`, if its server is up there. Returns whether it is.
+    /// Moves the permit to a newer version of the pool, if its server is up there. Returns whether
+    /// the server is up.
     pub fn keep_in(&mut self, pool: &Arc<Pool>) -> bool {
         let live = &self.server().live;
         let failure_epoch = live.row();
@@ -169,7 +173,8 @@ impl Permit {
         true
     }
 
-    /// Stops timing the session, which continues with another permit.
+    /// Stops measuring the duration of the session, because the session continues with another
+    /// permit.
     pub fn stop_timing(&mut self) {
         self.began = None;
     }

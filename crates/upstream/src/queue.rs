@@ -1,5 +1,5 @@
-//! Queue for a slot while every server is at its `max_connections`: first come, first served,
-//! across all workers.
+//! Queue for a connection slot while every server is at its `max_connections`. First come, first
+//! served, across all workers.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::pin::pin;
@@ -12,12 +12,13 @@ use crate::{Attempts, Permit, PickContext, Unavailable};
 use convey_snapshot::Pool;
 
 impl Attempts {
-    /// Picks the next server. If other clients queue, or no slot is free, this client queues, for
-    /// `patience` at most. `newest` returns the current pool: servers and limits may change while a
-    /// client waits.
+    /// Picks the next server. If other clients are waiting in the queue, or no slot is free, this
+    /// client waits in the queue for at most `patience`. `newest` returns the current pool, because
+    /// servers and limits may change during the wait.
     ///
-    /// # Errors [`Unavailable::Full`] if no slot became free in time; otherwise the reason why
-    /// there is no server.
+    /// # Errors
+    /// [`Unavailable::Full`] if no slot became free in time; otherwise the reason why no server is
+    /// available.
     pub async fn next_in_turn(
         &mut self,
         pick: &PickContext,
@@ -36,7 +37,7 @@ impl Attempts {
             }
         }
         let give_up = Instant::now() + patience;
-        // A box, so that clients that need not wait hold no memory for it.
+        // The future is boxed, so that clients that do not wait hold no memory for it.
         let queued = Box::pin(self.queue(pick, newest));
         timeout_at(give_up, queued).await.unwrap_or(Err(Unavailable::Full))
     }
@@ -53,7 +54,8 @@ impl Attempts {
             loop {
                 let mut freed = pin!(live.freed.notified());
                 freed.as_mut().enable();
-                // Looked up only now: `freed` notifies of every later change.
+                // Loads the pool after the registration with `freed`, so that no later change is
+                // missed.
                 let pool = newest();
                 if !Arc::ptr_eq(&live, &pool.live) {
                     break; // the frontend has another backend, with a queue of its own
@@ -80,7 +82,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// Waits for a permit of the newest pool, for a client that no server has failed.
+    /// Waits for a permit of the newest pool, for a client whose first attempt this is.
     async fn wait(newest: &Mutex<Arc<Pool>>) -> Result<Permit, Unavailable> {
         let now = || newest.lock().unwrap().clone();
         Attempts::default().next_in_turn(&client(), &now(), PATIENCE, now).await

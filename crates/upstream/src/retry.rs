@@ -1,12 +1,13 @@
-//! Retry policy for connections and datagrams.
+//! Retry policy for connections, datagrams and requests.
 //!
-//! - A client tries [`MAX_ATTEMPTS`] servers, each of them once.
-//! - A server that failed the client is passed over in newer snapshots, too.
-//! - A shortage of this host ends the attempts, except for local ports, which may be short towards
-//!   one server alone.
+//! - convey tries at most [`MAX_ATTEMPTS`] servers for a client, and each of them once.
+//! - After a failure, the server is not tried again for this client, even if a new snapshot
+//!   arrives.
+//! - A shortage of this host ends the attempts. The exception is a shortage of local ports, which
+//!   may concern only one server.
 //!
-//! The caller limits the time of each attempt and the wait for a slot (`timeouts.connect` for
-//! both).
+//! The caller limits the time of each attempt and of the wait for a slot, each by
+//! `timeouts.connect`.
 
 use std::io;
 use std::sync::Arc;
@@ -20,33 +21,33 @@ use convey_model::ConnectFailures;
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pick, Pool};
 
-/// Upper bound of the servers tried for one client's connection or datagram: the first and three
-/// others.
+/// Upper bound of the servers that convey tries for one connection, datagram or request.
 const MAX_ATTEMPTS: u32 = 4;
 
-/// Upper bound of refusals of one request by servers that have not processed it: a server that
-/// closes its connections in order refuses all requests that are under way.
+/// Upper bound of the refusals of one request by servers that have not processed it. For example, a
+/// server that shuts down its connections refuses all requests that are in flight.
 const MAX_REFUSALS: u32 = 16;
 
-/// Servers that one client has tried. It allocates only after a server has failed.
+/// Servers that convey has tried for one client. Allocates memory only after a failure.
 #[derive(Debug, Default)]
 pub struct Attempts {
     used: u32,
     /// Number of refusals by servers that have not processed the request.
     refusals: u32,
-    /// Id of the server that is tried first.
+    /// Id of the server to try first.
     preferred: Option<u32>,
-    /// Ids of the servers that are not tried again.
+    /// Ids of the servers that must not be tried again.
     passed_over: Vec<u32>,
-    /// Reason why there is no other server, once a server has failed.
+    /// Reason to return if there is no other server; `None` before the first failure.
     reason: Option<Unavailable>,
 }
 
 impl Attempts {
-    /// Picks a server that has not failed this client, without queueing.
+    /// Picks a server that has not failed in these attempts, without waiting in the queue.
     ///
     /// # Errors
-    /// Reason why there is no server. [`Unavailable::Full`] may be temporary.
+    /// Reason why no server is available. After [`Unavailable::Full`], the client may wait for a
+    /// slot.
     pub fn next(&mut self, pick: &PickContext, pool: &Arc<Pool>) -> Result<Permit, Unavailable> {
         if self.are_over() {
             return Err(self.reason());
@@ -59,7 +60,8 @@ impl Attempts {
             }
             match pool.pick_for(pick.request, pick.client, pick.vip, &tried) {
                 Pick::Server(index) => {
-                    // `None`: another worker took the last slot since the pick.
+                    // If this returns `None`, another worker has taken the last slot since the
+                    // pick: pick again.
                     if let Some(permit) = Permit::take(pool, index, pick) {
                         break permit;
                     }
@@ -74,7 +76,7 @@ impl Attempts {
         Ok(permit)
     }
 
-    /// Tries the server with this id first, if it is eligible then.
+    /// Makes the next pick prefer the server with this id, if the server is eligible.
     pub fn prefer(&mut self, server: u32) {
         self.preferred = Some(server);
     }
@@ -85,7 +87,7 @@ impl Attempts {
         if pool.is_eligible(index) { Permit::take(pool, index, pick) } else { None }
     }
 
-    /// Reports that the server failed this client, and passes over it.
+    /// Reports a failure of the server, and excludes it from further attempts.
     pub fn failed(&mut self, permit: &Permit, error: &io::Error, failures: &mpsc::Sender<ConnectFailures>) {
         permit.failed(error, failures);
         self.pass_over(permit);
@@ -97,19 +99,19 @@ impl Attempts {
         }
     }
 
-    /// Passes over the server, although it has not failed in these attempts.
+    /// Excludes the server from further attempts, although it has not failed in these attempts.
     pub fn pass_over(&mut self, permit: &Permit) {
         self.passed_over.push(permit.server().live.id);
         self.reason = self.reason.or(Some(Unavailable::Failed));
     }
 
-    /// Counts an attempt, after which the same server may be tried again.
+    /// Counts a failed attempt after which the same server may be tried again.
     pub fn repeat(&mut self) {
         self.used += 1;
     }
 
-    /// Counts a refusal by a server that has not processed the request, which is no failure.
-    /// Returns whether a server may be tried once more.
+    /// Counts a refusal by a server that has not processed the request. A refusal is not a failure.
+    /// Returns whether convey may try again.
     pub fn was_refused(&mut self) -> bool {
         self.refusals += 1;
         self.refusals <= MAX_REFUSALS
@@ -125,12 +127,12 @@ impl Attempts {
         self.used >= MAX_ATTEMPTS
     }
 
-    /// Reason why there is no other server.
+    /// Reason why no other server is available.
     pub(super) fn reason(&self) -> Unavailable {
         self.reason.unwrap_or(Unavailable::NoServer)
     }
 
-    /// Indices of the servers that are not tried again.
+    /// Indices of the servers that must not be tried again.
     fn tried_in(&self, pool: &Pool) -> Vec<usize> {
         if self.passed_over.is_empty() {
             return Vec::new();

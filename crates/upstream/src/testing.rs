@@ -12,7 +12,7 @@ use convey_model::{ConnectFailures, Protocol};
 use convey_snapshot::{Pool, fixture};
 use tokio::sync::mpsc;
 
-/// Client that has just arrived.
+/// Returns the context of a client that has just arrived.
 pub(super) fn client() -> PickContext {
     let (client, vip) = (([192, 0, 2, 1], 4_000).into(), ([10, 0, 0, 1], 80).into());
     PickContext {
@@ -26,7 +26,7 @@ pub(super) fn client() -> PickContext {
     }
 }
 
-/// Pool of servers that are up, each with this limit of connections.
+/// Returns a pool of servers that are up. Each server has this limit of connections.
 pub(super) fn pool(servers: u8, limit: Option<u32>) -> Arc<Pool> {
     let server = |n: u8| {
         let mut server = fixture::server(&n.to_string(), &format!("10.0.1.{n}:80"));
@@ -36,7 +36,8 @@ pub(super) fn pool(servers: u8, limit: Option<u32>) -> Arc<Pool> {
     fixture::pool("web", (0..servers).map(server).collect())
 }
 
-/// Fails a connect to the server of this permit. Returns the report to the health checks.
+/// Records a failed connect to the server of this permit. Returns the report to the health checks,
+/// if there is one.
 pub(super) fn fail(attempts: &mut Attempts, permit: &Permit, errno: Errno) -> Option<ConnectFailures> {
     let (failures, mut told) = mpsc::channel(1);
     attempts.failed(permit, &io::Error::from(errno), &failures);

@@ -1,4 +1,4 @@
-//! Acceptor of QUIC clients: admission, the handshake, and then the service of their requests.
+//! Acceptor of QUIC clients: admission, handshake, and service of their requests.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -24,37 +24,38 @@ use convey_snapshot::stats::Counter;
 use convey_tls::{SessionFacts, TlsAcceptor};
 use convey_trace::ConnectionStep;
 
-/// Connection of a client over QUIC. The drop closes it.
+/// QUIC connection of a client. The drop closes the connection.
 #[derive(Debug)]
 pub struct QuicClient {
-    /// The connection.
+    /// Connection of the QUIC library.
     pub connection: Connection,
-    /// Handshake, if it is still under way. Requests before its end are early data, which an
+    /// Handshake, if it is not complete yet. Requests before its end are early data, which an
     /// attacker may replay.
     pub handshake: Option<PendingHandshake>,
 }
 
-/// Handshake under way.
+/// Handshake of a client that is not complete yet.
 pub struct PendingHandshake {
-    /// Waits for the end of the handshake, successful or not.
+    /// Future that waits for the end of the handshake, whether it succeeds or fails.
     pub done: ZeroRttAccepted,
     /// Time limit of the handshake.
     pub within: Duration,
-    /// Whether the client has proved its address already. Otherwise the end of the handshake proves
-    /// it.
+    /// Whether the client has validated its address already. Otherwise the end of the handshake
+    /// validates the address.
     pub is_address_proven: bool,
     _place: HandshakePlace,
 }
 
-/// Handshake that is counted until the drop.
+/// Guard that counts a handshake of the worker and of its source until it is dropped.
 pub(crate) struct HandshakePlace {
     is_proven: bool,
     _of_worker: Arc<()>,
     _of_source: Option<HandshakeSlot>,
 }
 
-/// Handshakes under way in one worker from which on new clients have to prove their addresses,
-/// because these may be forged.
+/// Upper bound of the unfinished handshakes of one worker with new clients that have not validated
+/// their addresses. Beyond it, new clients must validate their addresses first, because these may
+/// be forged.
 const MAX_UNPROVEN: usize = 256;
 
 impl fmt::Debug for PendingHandshake {
@@ -63,18 +64,20 @@ impl fmt::Debug for PendingHandshake {
     }
 }
 
-/// Accepts the clients of one worker at one address.
+/// Acceptor of the QUIC clients of one worker at one listen address.
 pub(crate) struct QuicAcceptor {
     pub(crate) vip: SocketAddr,
     pub(crate) context: Arc<WorkerContext>,
-    /// Token whose reference count is the number of handshakes under way at this address.
+    /// Token whose reference count, minus one, is the number of unfinished handshakes at this
+    /// address.
     handshakes: Arc<()>,
-    /// Settings of the last client, for the next one unless a reload has changed the frontend.
+    /// Settings of the last client. The next client reuses them unless a reload has changed the
+    /// frontend.
     last: Option<(Arc<TlsAcceptor>, HttpLimits, Arc<ConnectionSettings>)>,
     pub(crate) unproven: Arc<UnprovenAddresses>,
 }
 
-/// Client that has passed all checks before its handshake.
+/// Client that has passed all checks before the handshake.
 pub(crate) struct AdmittedQuic {
     pub(crate) session: TcpSession,
     pub(crate) settings: Arc<ConnectionSettings>,
@@ -84,15 +87,15 @@ pub(crate) struct AdmittedQuic {
     pub(crate) http: Arc<dyn ServeStream>,
 }
 
-/// Refusal of a client.
+/// How convey refuses a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QuicRefusal {
-    /// Refuse the connection: the client may fall back to TCP, where it can wait.
+    /// Refuse the connection. The client may fall back to TCP, where it can wait.
     Refuse,
-    /// Send a Retry packet: the client has to prove its address first, and no state is kept until
-    /// then (RFC 9000, section 8.1.2).
+    /// Send a Retry packet: the client must validate its address first, and convey keeps no state
+    /// until then (RFC 9000, section 8.1.2).
     Retry,
-    /// Send no answer.
+    /// Ignore the packet: send no answer.
     Ignore,
 }
 
@@ -115,12 +118,12 @@ impl QuicAcceptor {
         QuicAcceptor { vip, context, handshakes: Arc::default(), last: None, unproven }
     }
 
-    /// Adds one to a counter of the frontend of the address and to that of all traffic.
+    /// Adds 1 to a counter of the frontend, and to the same counter of all traffic.
     pub(crate) fn count(&self, counter: Counter) {
         count(&self.context, self.vip, counter);
     }
 
-    /// Accepts a client, or refuses it.
+    /// Accepts or refuses a new client.
     pub(super) fn take(&mut self, incoming: Incoming) {
         match self.admit(&incoming) {
             Ok(admitted) => self.accept(incoming, admitted),
@@ -142,11 +145,12 @@ impl QuicAcceptor {
         }
     }
 
-    /// Returns the address of a client, which limits the bytes sent there until the client has
-    /// proved it.
+    /// Registers the address of a client. Until the client has validated the address, convey limits
+    /// the bytes that it sends there. `arrived` is the number of bytes of the client's first
+    /// packets.
     ///
     /// # Errors
-    /// Too many handshakes are under way: the client has to prove its address first.
+    /// There are too many unfinished handshakes: the client must validate its address first.
     pub(crate) fn limited_address(
         &self,
         incoming: &Incoming,
@@ -159,7 +163,7 @@ impl QuicAcceptor {
         }
     }
 
-    /// Returns the settings of new connections; `None` if the frontend serves no QUIC.
+    /// Returns the settings of new connections; `None` if the frontend does not serve QUIC.
     pub(crate) fn settings(&mut self, frontend: &Frontend) -> Option<Arc<ConnectionSettings>> {
         let (acceptor, limits) = (frontend.tls.as_ref()?, frontend.config.http_limits());
         if let Some((of, with, settings)) = &self.last
@@ -173,8 +177,9 @@ impl QuicAcceptor {
         Some(settings)
     }
 
-    /// Whether there is room for a client that has not proved its address. Such clients may be
-    /// forged: they count for no address, and take at most an eighth of the frontend's connections.
+    /// Whether the worker may accept a client that has not validated its address. The address may
+    /// be forged. So there is no room if the frontend has limits for sources or clients, and
+    /// otherwise at most an eighth of the frontend's connections is for such clients.
     fn has_room_for_unproven(&self, frontend: &Frontend) -> bool {
         let config = &frontend.config;
         if frontend.sources.is_some() || config.max_connections_per_client.is_some() {
@@ -182,16 +187,16 @@ impl QuicAcceptor {
         }
         let workers = self.context.shared.columns.len().max(1);
         let eighth = config.max_connections.map_or(usize::MAX, |most| most as usize / 8 / workers);
-        // The acceptor itself holds one reference.
+        // The acceptor itself holds one of the references.
         Arc::strong_count(&self.handshakes) <= MAX_UNPROVEN.min(eighth)
     }
 
-    /// Counts a handshake of the worker and of its source. Half of a source's handshakes are
-    /// reserved for clients that have proved their address.
+    /// Counts a new handshake of the worker and of the client's source. Half of a source's
+    /// handshakes are reserved for clients that have validated their addresses.
     ///
     /// # Errors
-    /// Too many handshakes are under way: the client has to prove its address first, or is refused
-    /// if it has done so.
+    /// There are too many unfinished handshakes. The client must validate its address first; if it
+    /// has done so already, it is refused.
     pub(crate) fn handshake_place(
         &self,
         frontend: &Frontend,
@@ -223,7 +228,7 @@ impl QuicAcceptor {
     }
 }
 
-/// Adds one to a counter of the frontend of this address and to that of all traffic.
+/// Adds 1 to a counter of the frontend of this address, and to the same counter of all traffic.
 pub(super) fn count(context: &WorkerContext, vip: SocketAddr, counter: Counter) {
     let snapshot = context.snapshot();
     if let Some(frontend) = snapshot.listener(&Endpoint::udp(vip)) {
@@ -232,7 +237,7 @@ pub(super) fn count(context: &WorkerContext, vip: SocketAddr, counter: Counter) 
     snapshot.totals.add(context.core, counter, 1);
 }
 
-/// Serves a client from its handshake to the end of its connection.
+/// Performs the handshake with a client, and serves the client until its connection ends.
 async fn serve(
     mut session: TcpSession,
     connecting: Connecting,
@@ -257,8 +262,8 @@ async fn serve(
     }
 }
 
-/// Performs the handshake; with early data only until the client's server name and protocol are
-/// known.
+/// Performs the handshake. If the frontend allows early data, returns as soon as the client's
+/// server name and protocol are known, with the rest of the handshake in `QuicClient::handshake`.
 async fn shake_hands(
     session: &TcpSession,
     mut connecting: Connecting,

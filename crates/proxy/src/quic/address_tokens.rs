@@ -1,5 +1,5 @@
-//! Address tokens: a client proves with them that its next connection comes from the same address
-//! (RFC 9000, section 8.1.3).
+//! Address validation tokens: with a token, a client proves that its next connection comes from the
+//! same address (RFC 9000, section 8.1.3).
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -9,16 +9,17 @@ use quinn::crypto::HandshakeTokenKey;
 use quinn::{ServerConfig, TokenLog, TokenReuseError, ValidationTokenConfig};
 use ring::hkdf::{HKDF_SHA256, Salt};
 
-/// Validity of a token: as long as sessions with early data.
+/// Lifetime of a token, which equals the lifetime of TLS sessions for early data.
 const LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Tokens that each connection gets.
+/// Number of tokens that each connection receives.
 const SENT: u32 = 2;
 
-/// Upper bound of the used tokens that are remembered.
+/// Upper bound of the used tokens in the log.
 const MAX_USED: usize = 16 * 1024;
 
-/// Key and used tokens of all workers: a client's next connection may reach another worker.
+/// Key and log of used tokens. All workers share them, because a client's next connection may reach
+/// another worker.
 static TOKENS: LazyLock<Tokens> = LazyLock::new(|| {
     let secret: [u8; 32] = convey_random::secret();
     let key = Arc::new(Salt::new(HKDF_SHA256, &[]).extract(&secret));
@@ -30,7 +31,7 @@ struct Tokens {
     used: Arc<UsedTokens>,
 }
 
-/// Makes connections issue tokens, and accept the tokens of all workers.
+/// Configures a server so that its connections issue tokens and accept the tokens of all workers.
 pub(super) fn apply(config: &mut ServerConfig) {
     let Tokens { key, used } = &*TOKENS;
     let mut tokens = ValidationTokenConfig::default();
@@ -38,15 +39,16 @@ pub(super) fn apply(config: &mut ServerConfig) {
     config.token_key(key.clone()).validation_token_config(tokens);
 }
 
-/// Log of used tokens: each token works once.
+/// Log of used tokens, so that each token is accepted only once.
 #[derive(Default)]
 struct UsedTokens(Mutex<Used>);
 
 #[derive(Default)]
 struct Used {
-    /// Time of issue and number of each used token.
+    /// Time of issue and nonce of each used token.
     tokens: BTreeSet<(SystemTime, u128)>,
-    /// Tokens issued until this time are invalid, because the log has evicted some of them.
+    /// Tokens that were issued until this time are refused, because the log has evicted some of
+    /// them and cannot recognize their reuse.
     forgotten_until: Option<SystemTime>,
 }
 

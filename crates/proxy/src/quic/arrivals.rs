@@ -1,4 +1,4 @@
-//! Datagrams for a worker that another worker, or the successor process, has received.
+//! Queue of datagrams that one worker has received for another worker.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -7,15 +7,15 @@ use std::sync::{Mutex, PoisonError};
 use futures_util::task::AtomicWaker;
 use quinn::udp::RecvMeta;
 
-/// Upper bound of the bytes that wait for a worker. Further datagrams are dropped, as at a full
-/// socket.
+/// Upper bound of the bytes in a worker's queue. convey drops further datagrams, as the kernel does
+/// at a full socket.
 const MAX_WAITING: usize = 1024 * 1024;
 
-/// Datagrams that wait for one worker.
+/// Queue of datagrams for one worker.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     waiting: Mutex<Waiting>,
-    /// Wakes the worker's reader.
+    /// Waker of the task that reads the worker's datagrams.
     pub(super) reader: AtomicWaker,
 }
 
@@ -26,7 +26,8 @@ struct Waiting {
 }
 
 impl Arrivals {
-    /// Adds one datagram, or several that were received as one. Returns whether there was room.
+    /// Adds one datagram, or several that the kernel has joined (GRO). Returns whether there was
+    /// room.
     pub(super) fn push(&self, meta: RecvMeta, bytes: &[u8]) -> bool {
         {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,14 +41,14 @@ impl Arrivals {
         true
     }
 
-    /// Takes as many datagrams as there are buffers; returns 0 if none wait.
+    /// Takes as many datagrams as there are buffers. Returns their number, 0 if the queue is empty.
     pub(super) fn take(&self, rooms: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut taken = 0;
         for (room, place) in rooms.iter_mut().zip(metas) {
             let Some((meta, bytes)) = waiting.datagrams.pop_front() else { break };
             waiting.bytes -= bytes.len();
-            // All workers have buffers of one size.
+            // Nothing is cut off here, because the buffers of all workers have the same size.
             let len = bytes.len().min(room.len());
             room[..len].copy_from_slice(&bytes[..len]);
             *place = RecvMeta { len, ..meta };

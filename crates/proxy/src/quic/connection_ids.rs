@@ -1,4 +1,4 @@
-//! Generator of connection ids, for the library.
+//! Generator of connection ids, for the QUIC library.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use quinn::{ConnectionId, ConnectionIdGenerator};
 
 use super::steering::{ConnectionIdLayout, ID_LEN};
 
-/// Generator of one worker's connection ids.
+/// Generator of the connection ids of one worker.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WorkerIds(ConnectionIdLayout);
 
 impl WorkerIds {
-    /// Creates a generator of ids with this layout.
+    /// Creates a generator of connection ids with this layout.
     pub(super) fn new(layout: ConnectionIdLayout) -> WorkerIds {
         WorkerIds(layout)
     }

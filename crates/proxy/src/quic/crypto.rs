@@ -1,5 +1,5 @@
-//! TLS within QUIC (RFC 9001), by the library, with facts that the library does not expose: the
-//! cipher suite, and session resumption.
+//! TLS within QUIC (RFC 9001). Wraps the TLS of the QUIC library, to get facts that the library
+//! does not expose: the cipher suite and session resumption.
 
 use std::any::Any;
 use std::io::Cursor;
@@ -20,19 +20,20 @@ use super::paths::ClientPaths;
 use super::unproven::ClientAddress;
 use convey_tls::{SessionFacts, initial_suite};
 
-/// Supported version of QUIC (RFC 9000).
+/// The only supported version of QUIC (RFC 9000).
 pub(super) const QUIC_V1: u32 = 1;
 
-/// TLS settings of a frontend over QUIC. Everything beyond one session is left to the library.
+/// TLS settings of a frontend for QUIC. Delegates everything that is not part of one session to the
+/// QUIC library.
 pub(super) struct QuicCrypto {
     tls: Arc<rustls::ServerConfig>,
     library: Arc<QuicServerConfig>,
     initial: rustls::quic::Suite,
-    /// Client of the one connection that has these settings.
+    /// Client whose connection has these settings; `None` in the settings of the frontend.
     client: Option<QuicClientState>,
 }
 
-/// Address and paths of the client of one connection.
+/// Address and network paths of the client of one connection.
 #[derive(Clone)]
 pub(super) struct QuicClientState {
     pub(super) address: Arc<ClientAddress>,
@@ -40,16 +41,17 @@ pub(super) struct QuicClientState {
 }
 
 impl QuicCrypto {
-    /// Creates the settings; `None` if they have no TLS 1.3.
+    /// Creates the settings of a frontend. Returns `None` if its TLS settings do not allow TLS 1.3.
     pub(super) fn new(tls: Arc<rustls::ServerConfig>) -> Option<QuicCrypto> {
         let initial = initial_suite()?;
-        // `start_session` cannot fail, so a session is tried here.
+        // Creates a session as a test, because `start_session` cannot return an error later.
         ServerConnection::new(tls.clone(), Version::V1, Vec::new()).ok()?;
         let library = Arc::new(QuicServerConfig::with_initial(tls.clone(), initial).ok()?);
         Some(QuicCrypto { tls, library, initial, client: None })
     }
 
-    /// Settings of one client, whose first packet with a handshake key proves its address.
+    /// Returns the settings for the connection of one client. They validate its address when the
+    /// first packet with a handshake key arrives.
     pub(super) fn of_client(&self, client: QuicClientState) -> QuicCrypto {
         let QuicCrypto { tls, library, initial, .. } = self;
         let (tls, library, initial) = (tls.clone(), library.clone(), *initial);
@@ -83,15 +85,15 @@ impl ServerConfig for QuicCrypto {
 struct QuicSession {
     connection: ServerConnection,
     initial: rustls::quic::Suite,
-    /// Secrets of the keys after the next ones.
+    /// Secrets for the next update of the 1-RTT keys.
     next: Option<Secrets>,
-    /// Whether the library was notified of the client's hello.
+    /// Whether the library has been notified that the ClientHello is complete.
     is_told: bool,
     client: Option<QuicClientState>,
 }
 
 impl QuicSession {
-    /// Wraps the packet keys after the handshake, so that the client's paths count packets.
+    /// Wraps the 1-RTT packet keys, so that the client's paths count the packets.
     fn counting(&self, keys: KeyPair<Box<dyn PacketKey>>) -> KeyPair<Box<dyn PacketKey>> {
         let Some(QuicClientState { paths, .. }) = &self.client else { return keys };
         let counting = |key| observed(key, paths.clone());
@@ -110,7 +112,7 @@ impl Session for QuicSession {
         self.is_told.then(|| Box::new(facts()) as Box<dyn Any>)
     }
 
-    /// The client's certificate is part of the facts.
+    /// Not used: the client's certificate is part of the facts.
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
         None
     }
@@ -120,7 +122,7 @@ impl Session for QuicSession {
         Some((Box::new(keys.header), Box::new(keys.packet)))
     }
 
-    /// Only a client can find out.
+    /// Not used: only clients need to know whether the server has accepted early data.
     fn early_data_accepted(&self) -> Option<bool> {
         None
     }
@@ -138,7 +140,8 @@ impl Session for QuicSession {
             frame: None,
             reason: error.to_string(),
         })?;
-        // The library does not signal the end of the hello, so it is inferred.
+        // rustls does not signal that it has read the whole ClientHello, so this is inferred from
+        // the results of its parsing.
         let has_hello = self.connection.alpn_protocol().is_some()
             || self.connection.server_name().is_some()
             || !self.is_handshaking();
@@ -176,12 +179,12 @@ impl Session for QuicSession {
         Some(self.counting(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) }))
     }
 
-    /// Only servers send Retry packets.
+    /// Not used: a server does not receive Retry packets.
     fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {
         false
     }
 
-    /// Not used.
+    /// Not used by convey.
     fn export_keying_material(
         &self,
         _: &mut [u8],
@@ -192,8 +195,8 @@ impl Session for QuicSession {
     }
 }
 
-/// Observes packets with handshake keys. A client gets these keys only by reading packets at its
-/// address (RFC 9000, section 8.1).
+/// Validates the client's address at the first packet with handshake keys. A client can derive
+/// these keys only if it receives packets at its address (RFC 9000, section 8.1).
 impl PacketObserver for Arc<ClientAddress> {
     fn on_decrypted(&self, _: usize) {
         self.prove();

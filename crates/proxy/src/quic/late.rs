@@ -1,5 +1,5 @@
-//! HTTP/3 at ports that another process still has, such as a convey that drains its connections.
-//! convey serves TCP meanwhile, and retries these ports until they are free.
+//! Late binds of HTTP/3 ports that another process still has, for example a convey that drains its
+//! connections. Meanwhile convey serves TCP, and retries the HTTP/3 ports until they are free.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -20,27 +20,27 @@ use crate::worker::{ClientSocket, WorkerCommand, WorkerThread};
 use convey_model::Endpoint;
 use convey_pacing::{Backoff, BackoffPolicy};
 
-/// Pause between two attempts while another process has the port: short, because clients wait for
-/// the port.
+/// Pause between two attempts while another process has the port. The pause is short, so that
+/// HTTP/3 starts soon after the port is free.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Delays while the port cannot be opened for another reason.
+/// Delays between attempts while the bind fails for another reason.
 const OPENINGS: BackoffPolicy =
     BackoffPolicy { first: PAUSE, cap: Duration::from_secs(15), jitter: 0.5, reset_after: Duration::ZERO };
 
-/// Places that wait for another process.
+/// HTTP/3 endpoints whose ports another process still has.
 #[derive(Default)]
 pub(crate) struct LatePlaces {
     waiting: HashMap<Endpoint, AbortOnDrop>,
-    /// Places that are served now.
+    /// Endpoints that have been bound since the last `LatePlaces::take_begun`.
     begun: Arc<Mutex<Vec<BegunPlace>>>,
     is_over: Arc<AtomicBool>,
 }
 
-/// Place that is served since its port became free, with its sockets.
+/// Endpoint that was bound after its port became free, and its sockets.
 type BegunPlace = (Endpoint, Weak<QuicSockets>);
 
-/// Place whose port is taken, and its receive buffer in bytes.
+/// HTTP/3 endpoint whose port is taken. `receive_buffer` is in bytes.
 pub(crate) struct LatePlace {
     pub(crate) at: Endpoint,
     pub(crate) receive_buffer: usize,
@@ -54,10 +54,11 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// One attempt to bind a place.
+/// Task that retries the bind of one endpoint.
 struct Try {
     place: LatePlace,
-    /// Weak senders: a worker ends once all strong senders of its commands are gone.
+    /// Command channel and runtime of each worker. The senders are weak, because a worker ends when
+    /// the last strong sender of its commands is dropped.
     workers: Vec<(WeakUnboundedSender<WorkerCommand>, Handle)>,
     descriptors: Descriptors,
     begun: Arc<Mutex<Vec<BegunPlace>>>,
@@ -65,12 +66,12 @@ struct Try {
 }
 
 impl LatePlaces {
-    /// Whether this place still waits.
+    /// Whether this endpoint still waits for its port.
     pub(crate) fn has(&self, at: &Endpoint) -> bool {
         self.waiting.contains_key(at)
     }
 
-    /// Adds a place that waits.
+    /// Adds an endpoint, and starts to retry its bind.
     pub(crate) fn add(&mut self, place: LatePlace, threads: &[WorkerThread], descriptors: &Descriptors) {
         let at = place.at;
         warn!(
@@ -83,12 +84,12 @@ impl LatePlaces {
         self.waiting.insert(at, AbortOnDrop(tokio::spawn(next.run()).abort_handle()));
     }
 
-    /// Removes places that are no longer wanted.
+    /// Removes the endpoints that are no longer wanted, and stops their attempts.
     pub(crate) fn retain(&mut self, wanted: &BTreeSet<Endpoint>) {
         self.waiting.retain(|at, _| wanted.contains(at));
     }
 
-    /// Takes the places that have become free since the last call, with their sockets.
+    /// Takes the endpoints that have been bound since the last call, with their sockets.
     pub(crate) fn take_begun(&mut self) -> Vec<BegunPlace> {
         let begun = std::mem::take(&mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner));
         begun.iter().for_each(|(at, _)| drop(self.waiting.remove(at)));
@@ -136,7 +137,8 @@ impl Try {
     }
 
     fn bind(&self, addr: SocketAddr) -> io::Result<Arc<QuicSockets>> {
-        // Each socket has an epoll instance beside it.
+        // Reserves two descriptors for each worker, because each UDP socket also has an epoll
+        // instance.
         let reserved = self.descriptors.reserve(2 * self.workers.len() as u64);
         let runtimes = self.workers.iter().map(|(_, runtime)| runtime);
         QuicSockets::bind(addr, runtimes, [], self.place.receive_buffer, reserved)

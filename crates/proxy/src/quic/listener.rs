@@ -1,4 +1,4 @@
-//! Task of one worker's QUIC endpoint: accepts clients until it is stopped.
+//! Task of one worker's QUIC endpoint: accepts clients until the listener stops.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io;
@@ -29,14 +29,16 @@ pub(crate) struct QuicListener {
 }
 
 enum Order {
-    /// Accept no new clients; end with the last connection, at this time at the latest.
+    /// Accept no new clients, and end with the last connection or at this time, whichever is
+    /// earlier.
     Drain(Option<Instant>),
-    /// Accept clients again.
+    /// Stop draining: accept clients again.
     Resume,
 }
 
 impl QuicListener {
-    /// Starts to serve clients of a socket that is bound to `vip`. Call it on the worker's thread.
+    /// Starts to serve the clients of a socket that is bound to `vip`. Call this function on the
+    /// worker's thread.
     pub(crate) fn start(vip: SocketAddr, place: QuicPlace, context: Arc<WorkerContext>) -> QuicListener {
         let (orders, received) = mpsc::unbounded_channel();
         let weak = place.downgrade();
@@ -54,35 +56,37 @@ impl QuicListener {
         QuicListener { orders, place: weak, socket: downgraded }
     }
 
-    /// Returns descriptors for another process: the socket, and the links for datagrams of
-    /// connections that stay here.
+    /// Returns descriptors for the next process: the socket, and the links through which that
+    /// process returns datagrams of connections that stay in this process.
     pub(crate) fn offer(&self) -> io::Result<Vec<OwnedFd>> {
         self.place.offer()
     }
 
-    /// Stops reading until [`QuicListener::release`]; datagrams wait in the socket.
+    /// Stops reading datagrams until [`QuicListener::release`]; meanwhile they wait in the socket.
     pub(crate) fn hold(&self) {
         self.set_reading(SocketReading::Held);
     }
 
-    /// Resumes reading.
+    /// Resumes reading datagrams.
     pub(crate) fn release(&self) {
         self.set_reading(SocketReading::On);
     }
 
-    /// Stops accepting because another process has the socket. That process returns the datagrams
-    /// of connections that stay here.
+    /// Stops accepting, because another process reads the socket now. That process returns the
+    /// datagrams of connections that stay in this process.
     pub(crate) fn leave(&self) {
         self.set_reading(SocketReading::Left);
         let _ = self.orders.send(Order::Drain(None));
     }
 
-    /// Stops accepting; open connections continue, for `patience` at most if there is a limit.
+    /// Stops accepting. Open connections continue: for at most `patience`, or without a limit if it
+    /// is `None`.
     pub(crate) fn drain(&self, patience: Option<Duration>) {
         let _ = self.orders.send(Order::Drain(patience.map(|patience| Instant::now() + patience)));
     }
 
-    /// Accepts clients again. Returns `false` if the listener has ended.
+    /// Ends a drain, so that the listener accepts clients again. Returns `false` if the listener
+    /// has ended.
     pub(crate) fn resume(&self) -> bool {
         self.orders.send(Order::Resume).is_ok()
     }
@@ -99,7 +103,7 @@ impl QuicListener {
     }
 }
 
-/// QUIC endpoint of a worker.
+/// Creates the QUIC endpoint of a worker.
 fn endpoint(
     vip: SocketAddr,
     place: &QuicPlace,
@@ -109,7 +113,8 @@ fn endpoint(
     let snapshot = context.snapshot();
     let frontend = snapshot.listener(&Place::udp(vip)).ok_or(io::ErrorKind::NotFound)?;
     let acceptor = frontend.tls.as_ref().ok_or_else(|| io::Error::other("it has no TLS"))?;
-    // Settings for first packets and Retry tokens. Each connection gets the settings of its time.
+    // These settings are for first packets and Retry tokens. Each connection gets the settings that
+    // are current at its start.
     let first = settings::of_connections(acceptor, &frontend.config.http_limits());
     let first = first.ok_or_else(|| io::Error::other("its TLS is not for QUIC"))?;
     let config = settings::of_endpoint(place.ids());
@@ -120,9 +125,11 @@ struct ListenerTask {
     endpoint: Endpoint,
     acceptor: QuicAcceptor,
     place: QuicPlace,
-    /// Deadline of the drain, if there is a limit; set while the listener drains.
+    /// Set while the listener drains: the deadline of the drain, or `Some(None)` without a
+    /// deadline.
     until: Option<Option<Instant>>,
-    /// Set until the listener drains and its last connection has ended.
+    /// Marks this worker as busy: `Some` until the listener drains and its last connection has
+    /// ended.
     busy: Option<BusyWorker>,
 }
 
@@ -130,9 +137,9 @@ struct ListenerTask {
 enum Next {
     Order(Order),
     Client(Option<Box<Incoming>>),
-    /// The listener drains and has no connection.
+    /// The listener drains, and its last connection has ended.
     Idle,
-    /// No worker has a connection, or the deadline of the drain is over.
+    /// No worker has a connection any more, or the deadline of the drain has passed.
     Over,
 }
 
@@ -167,7 +174,7 @@ impl ListenerTask {
     }
 }
 
-/// Waits until this time, or forever if there is none.
+/// Waits until this time; `None` waits forever.
 async fn late(until: Option<Instant>) {
     match until {
         Some(until) => sleep_until(until).await,

@@ -1,9 +1,10 @@
-//! QUIC (RFC 9000) for HTTP/3: one socket and one endpoint for each worker of an address, beside
-//! the listeners of TCP.
+//! QUIC (RFC 9000) for HTTP/3. At each address, every worker has its own UDP socket and QUIC
+//! endpoint, in addition to its TCP listener.
 //!
 //! The kernel delivers each datagram to the worker of its connection, by the connection id
-//! ([`steering`]). So a connection stays on one core when its client moves to another address.
-//! After an upgrade, datagrams of older connections go back to the process that has them.
+//! ([`steering`]). So a connection stays on one core even if its client moves to another address.
+//! After an upgrade, the new process returns the datagrams of older connections to the process that
+//! serves these connections.
 
 mod acceptor;
 mod address_tokens;
@@ -28,6 +29,6 @@ pub(super) use listener::QuicListener;
 pub(super) use paths::ClientPaths;
 pub(super) use sockets::{QuicPlace, QuicSockets};
 
-/// Maximum number of workers that share an address. The two bytes for the worker in a connection id
-/// would allow 65,536.
+/// Maximum number of workers that share an address. The worker key in a connection id has two
+/// bytes, so each worker has at least 15 different keys.
 pub(super) const MAX_WORKERS: usize = 4096;

@@ -1,19 +1,21 @@
-//! Packet keys that report packets to an observer. The library still does the encryption.
+//! Packet keys that report packets to an observer. The keys of the library still encrypt and
+//! decrypt.
 
 use bytes::BytesMut;
 use quinn::crypto::{CryptoError, PacketKey};
 
-/// Observer of the packets of one key.
+/// Observer of the packets that one key encrypts or decrypts.
 pub(super) trait PacketObserver: Send + Sync {
-    /// Called before a packet of this many bytes, including its tag, is encrypted.
+    /// Called before a packet is encrypted. `bytes` is its length with header and authentication
+    /// tag.
     fn on_sent(&self, _payload: &[u8], _bytes: usize) {}
 
-    /// Whether decryption of packets fails from now on.
+    /// Whether the key must refuse to decrypt packets from now on.
     fn refuses_packets(&self) -> bool {
         false
     }
 
-    /// Called after a packet of this many bytes was decrypted.
+    /// Called after a packet was decrypted. `bytes` is the length of the encrypted packet.
     fn on_decrypted(&self, bytes: usize);
 }
 

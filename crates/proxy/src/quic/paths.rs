@@ -1,11 +1,15 @@
-//! Byte counts of a connection's packets, and its budget for unproven addresses.
+//! Byte counts of a QUIC connection, and its budget of bytes for addresses that the client has not
+//! validated.
 //!
-//! A client can forge the address that it moves to. The library sends at most three times the bytes
-//! that came from there (RFC 9000, section 9.3.1), with three exceptions: the datagram that crosses
-//! the limit, probes of the MTU, and answers to PATH_CHALLENGE frames that come from other
-//! addresses. The connection's budget covers these: at most three times the bytes of its packets.
-//! Answers to a real client's moves are padded to 1200 bytes (section 8.2.2) and earn more than a
-//! move costs.
+//! A client can forge the address that it moves to. So the QUIC library sends to a new address at
+//! most three times the bytes that came from there (RFC 9000, section 9.3.1). Three kinds of
+//! packets are exempt: the datagram that crosses the limit, probes of the MTU, and answers to
+//! PATH_CHALLENGE frames from other addresses.
+//!
+//! The budget of the connection limits these exceptions to three times the bytes of all packets
+//! that convey has received from the client. A real client stays below this limit: its answers to
+//! path challenges are padded to 1200 bytes (section 8.2.2), so each move adds more to the budget
+//! than it costs.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,38 +23,42 @@ use tokio::sync::watch;
 use super::observed_key::PacketObserver;
 use crate::ConnectionBytes;
 
-/// Bytes of budget for each byte that was received.
+/// Bytes of budget for each received byte.
 const FACTOR: u64 = 3;
 
-/// Lower bound of the bytes in the two datagrams of a client that end its handshake (RFC 9000,
-/// section 14.1).
+/// Bytes of the handshake that the budget counts as received: at least two datagrams of 1200 bytes
+/// each (RFC 9000, section 14.1).
 const HANDSHAKE_BYTES: u64 = 2 * 1200;
 
-/// Longest datagram: the library looks for no larger MTU.
+/// Upper bound of the MTU discovery in bytes, and so the longest datagram that convey sends.
 pub(super) const MAX_DATAGRAM: u16 = 1452;
 
-/// Length of datagrams with PATH_CHALLENGE or PATH_RESPONSE. Probes of the MTU are longer.
+/// Length of datagrams with PATH_CHALLENGE or PATH_RESPONSE frames, in bytes. Probes of the MTU are
+/// longer.
 const PADDED: usize = 1200;
 
-/// Types of frames (RFC 9000, section 19).
+/// Types of QUIC frames (RFC 9000, section 19).
 const PING: u8 = 0x01;
 const PATH_RESPONSE: u8 = 0x1b;
 
-/// Paths between one connection and its client.
+/// Network paths between a QUIC connection and its client: byte counts, and the validation of the
+/// current address.
 #[derive(Debug)]
 pub(crate) struct ClientPaths {
-    /// Bytes of the client's packets.
+    /// Number of bytes in the packets of the client.
     received: AtomicU64,
-    /// Bytes of packets that the client has acknowledged.
+    /// Number of bytes in the packets that the client has acknowledged.
     acknowledged: AtomicU64,
-    /// Bytes sent to unproven addresses beyond the library's own limit.
+    /// Number of bytes that convey has sent to unvalidated addresses beyond the library's own
+    /// limit.
     drawn: AtomicU64,
     is_proven: AtomicBool,
     is_overdrawn: watch::Sender<bool>,
 }
 
 impl ClientPaths {
-    /// Creates the path of a handshake, which ends with a proof.
+    /// Creates the paths of a new client. Its first address counts as validated, because the
+    /// handshake validates it.
     pub(crate) fn new() -> Arc<ClientPaths> {
         Arc::new(ClientPaths {
             received: AtomicU64::new(HANDSHAKE_BYTES),
@@ -61,18 +69,18 @@ impl ClientPaths {
         })
     }
 
-    /// Whether the client has proved its current address.
+    /// Whether the client has validated its current address.
     pub(crate) fn is_proven(&self) -> bool {
         self.is_proven.load(Ordering::Relaxed)
     }
 
     /// Waits until the connection has exceeded its budget.
     pub(crate) async fn overdrawn(&self) {
-        // The sender lives as long as `self`.
+        // An error is impossible, because `self` owns the sender.
         let _ = self.is_overdrawn.subscribe().wait_for(|is_overdrawn| *is_overdrawn).await;
     }
 
-    /// Bytes of packets after the handshake.
+    /// Byte counts of the packets after the handshake.
     pub(crate) fn bytes(&self) -> ConnectionBytes {
         ConnectionBytes {
             received: self.received.load(Ordering::Relaxed),
@@ -91,21 +99,24 @@ impl ClientPaths {
         }
     }
 
-    /// Called when a packet came from another address: the library begins to validate the path.
+    /// Called when a packet has arrived from another address, so that the library begins to
+    /// validate the new path.
     fn on_moved(&self) {
         self.is_proven.store(false, Ordering::Relaxed);
         self.draw(MAX_DATAGRAM.into());
     }
 
-    /// Called when the path is valid, or the connection has gone back to a valid one.
+    /// Called when the new path has been validated, or when the connection has returned to a valid
+    /// path.
     fn on_proven(&self) {
         self.is_proven.store(true, Ordering::Relaxed);
     }
 }
 
-/// Observes packets with keys of the time after the handshake.
+/// Observes packets after the handshake (1-RTT packets).
 impl PacketObserver for Arc<ClientPaths> {
-    /// Charges a packet by its first frame.
+    /// Charges a packet to the budget if its first frame shows that the library's limit does not
+    /// cover it.
     fn on_sent(&self, payload: &[u8], bytes: usize) {
         let is_charged = match payload.first() {
             Some(&PATH_RESPONSE) => true,
@@ -117,8 +128,8 @@ impl PacketObserver for Arc<ClientPaths> {
         }
     }
 
-    /// Packets of an overdrawn connection are refused until it is closed, so that they cause no
-    /// further sends.
+    /// If the connection has exceeded its budget, its packets are refused until it is closed. So
+    /// they do not make the library send more packets.
     fn refuses_packets(&self) -> bool {
         self.is_overdrawn()
     }
@@ -128,11 +139,11 @@ impl PacketObserver for Arc<ClientPaths> {
     }
 }
 
-/// Congestion control of one connection. For each address of the client the library creates a new
-/// controller, or copies the previous one.
+/// Congestion control of one connection, which also detects moves of the client. For each new
+/// address of the client, the library creates a new controller or copies the previous one.
 pub(super) struct PathControllers {
     paths: Arc<ClientPaths>,
-    /// Whether the path of the handshake has a controller.
+    /// Whether the first path, that of the handshake, already has its controller.
     has_begun: AtomicBool,
     usual: Arc<CubicConfig>,
 }
@@ -163,7 +174,8 @@ impl Controller for PathController {
         self.controller.on_sent(now, bytes, last_packet_number);
     }
 
-    /// Not called while the path is validated.
+    /// The library does not call this function during the validation of a path, so a call shows
+    /// that the path is valid.
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
         self.paths.on_proven();
         self.paths.acknowledged.fetch_add(bytes, Ordering::Relaxed);
@@ -190,7 +202,7 @@ impl Controller for PathController {
         self.controller.metrics()
     }
 
-    /// The library calls this when the client comes from another port.
+    /// The library copies the controller when the client has moved to another port.
     fn clone_box(&self) -> Box<dyn Controller> {
         self.paths.on_moved();
         Box::new(PathController { controller: self.controller.clone_box(), paths: self.paths.clone() })
@@ -216,7 +228,7 @@ mod tests {
     use super::super::observed_key::ObservedKey;
     use super::*;
 
-    /// Packet key that does not encrypt.
+    /// Packet key that leaves packets unencrypted.
     struct PlainKey;
 
     impl PacketKey for PlainKey {
@@ -245,7 +257,7 @@ mod tests {
         ObservedKey { key: Box::new(PlainKey), observer: paths.clone() }
     }
 
-    /// Sends a packet of this many bytes, which begins with this frame.
+    /// Encrypts a packet of this many bytes whose first frame has this type.
     fn send(key: &CountingKey, frame: u8, bytes: usize) {
         let mut packet = vec![0; bytes];
         packet[9] = frame;
@@ -265,7 +277,7 @@ mod tests {
         assert!(paths.is_proven());
         let mut moves = 0;
         while receive(&key, 41).is_ok() {
-            // Another port, or another address.
+            // The client moves to another port or to another address, in turn.
             drop(if moves % 2 == 0 { first.clone_box() } else { controllers.clone().build(now, 1200) });
             assert!(!paths.is_proven());
             moves += 1;
@@ -279,7 +291,7 @@ mod tests {
         let paths = ClientPaths::new();
         let key = key(&paths);
         for _ in 0..1_000 {
-            // Data, acknowledgements and, on a proven path, probes of the MTU.
+            // Data, acknowledgements, and probes of the MTU on a validated path.
             [0x08, 0x02, PING].into_iter().for_each(|frame| send(&key, frame, 1452));
         }
         assert_eq!(paths.overdrawn().now_or_never(), None);
@@ -313,7 +325,7 @@ mod tests {
             assert!(receive(&key, 41).is_ok());
             paths.on_moved();
             send(&key, PING, 1326);
-            // Its answer to a challenge.
+            // The client answers the path challenge.
             assert!(receive(&key, 1200).is_ok());
             paths.on_proven();
         }
@@ -329,7 +341,7 @@ mod tests {
             let key = key(&paths);
             let (mut received, mut drawn, mut is_proven) = (HANDSHAKE_BYTES as usize, 0, true);
             for (kind, bytes) in events {
-                // The library acts on a packet that it can read.
+                // The library acts only on packets that it can decrypt.
                 if receive(&key, bytes).is_err() {
                     prop_assert_eq!(paths.overdrawn().now_or_never(), Some(()));
                     break;

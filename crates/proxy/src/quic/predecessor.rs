@@ -1,9 +1,9 @@
-//! Return path of datagrams after an upgrade: they go to the older process that still serves their
-//! connection.
+//! Links to older processes. After an upgrade, the new process receives all datagrams, and returns
+//! those of older connections to the process that still serves the connection.
 //!
 //! Each worker has a pair of Unix sockets for each older process. The older process keeps one end.
-//! The other end is passed on from process to process, so that no process in between has to stay
-//! alive.
+//! The other end is handed over from process to process, so that the processes in between do not
+//! have to stay alive.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -16,30 +16,30 @@ use rustix::net::sockopt::socket_domain;
 
 use super::steering::ProcessTag;
 
-/// Length of the header before each datagram.
+/// Length of the header that precedes each datagram on a link, in bytes.
 const HEADER: usize = 40;
 
-/// Upper bound of older processes with open connections. One more upgrade ends the connections of
-/// the oldest.
+/// Upper bound of the older processes with open connections. A further upgrade cuts off the
+/// connections of the oldest one.
 const MAX_PROCESSES: usize = 16;
 
 /// Link to an older process.
 #[derive(Debug)]
 pub(super) struct PredecessorLink {
-    /// Tag in the connection ids of that process.
+    /// Tag in the connection ids of the older process.
     pub(super) tag: ProcessTag,
     socket: UnixDatagram,
 }
 
-/// Descriptors that one worker passes to the next process: its socket, and the links to this
-/// process and to older ones, this one first.
+/// Descriptors that one worker hands over to the next process: its socket, the link to this
+/// process, and then the links to older processes.
 pub(super) struct HandedPlace {
     pub(super) socket: OwnedFd,
     links: Vec<OwnedFd>,
 }
 
 impl HandedPlace {
-    /// Groups the descriptors of all workers, which come in one list.
+    /// Groups a list with the descriptors of all workers by worker.
     ///
     /// # Errors
     /// The list does not begin with a socket.
@@ -58,7 +58,8 @@ impl HandedPlace {
     /// Splits the descriptors into the socket and the links to older processes.
     ///
     /// # Errors
-    /// There is no link to the previous process, because it has served plain UDP there.
+    /// There is no link to the previous process, because it has served UDP without HTTP/3 at this
+    /// address.
     pub(super) fn into_links(self) -> io::Result<(OwnedFd, Vec<PredecessorLink>)> {
         let sockets = self.links.into_iter().map(UnixDatagram::from).collect::<Vec<_>>();
         let no_link =
@@ -66,7 +67,8 @@ impl HandedPlace {
         let mut told = [0; MAX_PROCESSES * size_of::<ProcessTag>()];
         let first = sockets.first().ok_or_else(no_link)?;
         first.set_nonblocking(true)?;
-        // The previous process has sent the tags before it passed this end on.
+        // The tags of all links are already in the socket: the previous process has sent them
+        // before the handover.
         let len = first.recv(&mut told)?;
         let tags = told[..len].as_chunks().0.iter();
         let links = tags.zip(sockets).map(|(tag, socket)| PredecessorLink { tag: *tag, socket });
@@ -75,8 +77,8 @@ impl HandedPlace {
 }
 
 impl PredecessorLink {
-    /// Sends one datagram, or several that were received as one. Drops them if the other process
-    /// has no room, or has ended.
+    /// Sends one datagram, or several that the kernel has joined (GRO), to the older process. Drops
+    /// them if that process has no room or has ended.
     pub(super) fn send(&self, meta: &RecvMeta, bytes: &[u8]) {
         let mut message = Vec::with_capacity(HEADER + meta.stride);
         for datagram in bytes.chunks(meta.stride.max(1)) {
@@ -87,15 +89,15 @@ impl PredecessorLink {
         }
     }
 
-    /// Whether the process still runs.
+    /// Whether the older process still runs.
     fn is_alive(&self) -> bool {
-        // An empty message, which the other process ignores.
+        // Sends an empty message, which the older process ignores.
         self.socket.send(&[]).map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |_| true)
     }
 }
 
-/// Returns the descriptors for the next process of a worker with this tag, and this process's end
-/// of the new link.
+/// Creates the link for the next process. Returns this process's end of the link, and the
+/// descriptors to hand over. `tag` is the tag of this process.
 pub(super) fn hand_over(
     socket: &impl AsFd,
     tag: ProcessTag,
@@ -117,8 +119,9 @@ fn is_link(fd: &OwnedFd) -> bool {
     socket_domain(fd).is_ok_and(|domain| domain == AddressFamily::UNIX)
 }
 
-/// Parses a message of [`PredecessorLink::send`], of `len` bytes in `room`, and moves the datagram
-/// to the front. Returns its metadata; `None` if the message is invalid.
+/// Parses a message of [`PredecessorLink::send`] in the first `len` bytes of `room`, and moves the
+/// datagram to the front of `room`. Returns the metadata of the datagram; `None` if the message is
+/// invalid.
 pub(super) fn read(room: &mut [u8], len: usize) -> Option<RecvMeta> {
     let header: &[u8; HEADER] = room.get(..len)?.first_chunk()?;
     let meta = meta_of(header);
@@ -127,8 +130,8 @@ pub(super) fn read(room: &mut [u8], len: usize) -> Option<RecvMeta> {
     Some(RecvMeta { len, stride: len, ..meta })
 }
 
-/// Encodes the address, scope and port of the sender, the destination address (all zero if
-/// unknown), and the ECN mark.
+/// Encodes the header of a message: address, scope and port of the sender, ECN mark, and
+/// destination address (all zero if unknown).
 fn header(meta: &RecvMeta) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     let scope = if let SocketAddr::V6(addr) = meta.addr { addr.scope_id() } else { 0 };
@@ -166,8 +169,8 @@ fn as_ipv6(ip: IpAddr) -> Ipv6Addr {
 mod tests {
     use super::*;
 
-    /// Upgrades a process with this tag and these links. Returns its end of the new link, and the
-    /// links of the next process.
+    /// Simulates an upgrade of a process with this tag and these links. Returns the process's end
+    /// of the new link, and the links of the next process.
     fn upgrade(tag: ProcessTag, older: &[PredecessorLink]) -> (UnixDatagram, Vec<PredecessorLink>) {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let (ours, handed) = hand_over(&socket, tag, older).unwrap();
@@ -208,7 +211,7 @@ mod tests {
         let mut meta = RecvMeta::default();
         (meta.len, meta.stride) = (5, 5);
         known_to_third[1].send(&meta, b"first");
-        // Before it comes the message that checks whether the process runs.
+        // An empty message comes before the datagram: it checks whether the process runs.
         let mut room = [0; 100];
         assert_eq!(first.recv(&mut room).unwrap(), 0);
         assert_eq!(first.recv(&mut room).unwrap(), HEADER + 5);

@@ -13,51 +13,54 @@ use super::steering::ConnectionIdLayout;
 use convey_model::HttpLimits;
 use convey_tls::TlsAcceptor;
 
-/// Flow control window of a stream: the bytes of a request before a server takes them, as over
-/// HTTP/2.
+/// Flow control window of a stream: request bytes that convey buffers until a server accepts them.
+/// The same as over HTTP/2.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// Flow control window of all streams of a connection.
+/// Flow control window of all streams of a connection together.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// Upper bound of unacknowledged response bytes that a connection keeps.
+/// Upper bound of the unacknowledged response bytes that a connection buffers.
 const SEND_WINDOW: u64 = 1024 * 1024;
 
-/// Unidirectional streams: one for control, two for QPACK (RFC 9114, section 6.2), and some of
-/// unknown types.
+/// Unidirectional streams that a client may open: one for control, two for QPACK (RFC 9114, section
+/// 6.2), and some of unknown types.
 const ONE_WAY_STREAMS: u32 = 8;
 
-/// Idle timeout of a connection, in which not even an answer to [`KEEP_ALIVE`] arrives.
+/// Idle timeout of a connection. It expires only if the client does not even answer the packets of
+/// [`KEEP_ALIVE`].
 const MAX_SILENCE: Duration = Duration::from_secs(30);
 
-/// Interval of keep-alive packets: a client that waits for a slow response sends nothing by itself.
+/// Interval of keep-alive packets. They keep the connection of a client that waits for a slow
+/// response and sends nothing itself.
 const KEEP_ALIVE: Duration = Duration::from_secs(12);
 
-/// Upper bound of clients that wait for admission. convey admits each as soon as it has arrived.
+/// Upper bound of the clients that wait for admission. A small number suffices, because convey
+/// decides on each client as soon as it arrives.
 const MAX_INCOMING: usize = 256;
 
-/// Upper bounds of the bytes that a waiting client may have sent beyond its first packet, and of
-/// all waiting clients' bytes.
+/// Upper bound of the bytes that the library buffers for one waiting client, beyond its first
+/// packet.
 const INCOMING_BUFFER: u64 = 16 * 1024;
 const ALL_INCOMING_BUFFERS: u64 = 1024 * 1024;
 
-/// Settings of one worker's endpoint.
+/// Returns the settings of the QUIC endpoint of one worker.
 pub(super) fn of_endpoint(ids: ConnectionIdLayout) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     config.cid_generator(move || Box::new(WorkerIds::new(ids))).supported_versions(vec![QUIC_V1]);
     config
 }
 
-/// Settings of new connections.
+/// Settings of new connections of a frontend.
 pub(crate) struct ConnectionSettings {
-    /// Settings without limits of connections, which [`ConnectionSettings::of_client`] adds.
+    /// Settings without the transport limits, which [`ConnectionSettings::of_client`] adds.
     pub(super) config: ServerConfig,
     crypto: Arc<QuicCrypto>,
     streams: u32,
 }
 
 impl ConnectionSettings {
-    /// Settings of one client, which last as long as its connection.
+    /// Returns the settings for the connection of one client.
     pub(super) fn of_client(&self, client: QuicClientState) -> Arc<ServerConfig> {
         let mut config = self.config.clone();
         let mut transport = transport(self.streams);
@@ -68,7 +71,7 @@ impl ConnectionSettings {
     }
 }
 
-/// Settings of new connections; `None` if the frontend has no HTTP/3.
+/// Returns the settings of new connections; `None` if the frontend does not serve HTTP/3.
 pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Option<ConnectionSettings> {
     let crypto = Arc::new(QuicCrypto::new(acceptor.quic()?)?);
     let mut config = ServerConfig::with_crypto(crypto.clone());
@@ -80,7 +83,7 @@ pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Opt
     Some(ConnectionSettings { config, crypto, streams: limits.streams })
 }
 
-/// Limits of a connection with this number of concurrent requests.
+/// Returns the transport limits of a connection. `streams` is the number of concurrent requests.
 fn transport(streams: u32) -> TransportConfig {
     let mut mtu = MtuDiscoveryConfig::default();
     mtu.upper_bound(MAX_DATAGRAM);

@@ -1,5 +1,5 @@
-//! UDP socket of a worker for the QUIC library: filters out datagrams of other workers and
-//! processes.
+//! UDP socket of a worker for the QUIC library. It forwards datagrams that belong to other workers
+//! or older processes, and limits sends to unvalidated addresses.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -21,28 +21,31 @@ use super::unproven::{PacketHeader, UnprovenAddresses};
 use crate::context::WorkerContext;
 use convey_snapshot::stats::Counter;
 
-/// Reads in a row that yield only foreign datagrams before the thread's other tasks get a turn.
+/// Upper bound of reads in a row that return only datagrams of other workers and processes. Then
+/// other tasks of the thread get a turn.
 const MAX_FOREIGN_READS: usize = 8;
 
-/// Socket of one worker.
+/// QUIC socket of one worker.
 pub(super) struct QuicSocket {
     place: QuicPlace,
     reading: AtomicU8,
     unproven: Arc<UnprovenAddresses>,
-    /// Address of the socket, for the counters of dropped datagrams.
+    /// Listen address of the socket, for the counters of dropped datagrams.
     vip: SocketAddr,
     context: Arc<WorkerContext>,
 }
 
-/// Read state of a socket.
+/// Whether this process reads a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum SocketReading {
     /// This process reads and serves datagrams.
     On,
-    /// Datagrams wait in the socket, because another process may take it over.
+    /// This process does not read, because another process may take over the socket. Datagrams wait
+    /// in the socket.
     Held,
-    /// Another process has the socket, and returns the datagrams of connections that stay here.
+    /// Another process reads the socket. It returns the datagrams of connections that stay in this
+    /// process.
     Left,
 }
 
@@ -55,7 +58,7 @@ impl QuicSocket {
         QuicSocket { place, reading: AtomicU8::new(SocketReading::On as u8), unproven, vip, context }
     }
 
-    /// Changes whether the socket is read.
+    /// Changes whether this process reads the socket.
     pub(super) fn set_reading(&self, reading: SocketReading) {
         self.reading.store(reading as u8, Ordering::Relaxed);
         self.place.here().arrivals.reader.wake();
@@ -65,8 +68,8 @@ impl QuicSocket {
         self.place.here()
     }
 
-    /// Forwards datagrams of other workers and processes, and moves the rest to the front. Returns
-    /// the number of the rest.
+    /// Forwards the datagrams of other workers and processes, and moves the remaining ones to the
+    /// front. Returns the number of remaining datagrams.
     fn keep_ours(&self, rooms: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta], received: usize) -> usize {
         let mut ours = 0;
         for at in 0..received {
@@ -79,8 +82,9 @@ impl QuicSocket {
         ours
     }
 
-    /// Forwards a datagram to the process or worker that it belongs to. Returns `false` if it
-    /// belongs to this worker. The kernel joins only datagrams of one connection.
+    /// Forwards a datagram, or several joined ones, to the process or worker of its connection.
+    /// Returns `false` if the connection belongs to this worker. Checks only the first of joined
+    /// datagrams, because the kernel joins only datagrams of one sender.
     fn pass_on(&self, bytes: &[u8], meta: &RecvMeta) -> bool {
         let all = &self.place.all;
         let first = &bytes[..bytes.len().min(meta.stride)];
@@ -101,14 +105,14 @@ impl QuicSocket {
         true
     }
 
-    /// Counts received datagrams, for the budgets of unproven addresses.
+    /// Counts received datagrams for the budgets of unvalidated addresses.
     fn count_unproven(&self, rooms: &[IoSliceMut<'_>], metas: &[RecvMeta]) {
         for (room, meta) in rooms.iter().zip(metas) {
             self.unproven.received(meta.addr, meta.len, PacketHeader::of(&room[..meta.len]));
         }
     }
 
-    /// Receives datagrams that the next process returns.
+    /// Receives datagrams that the next process has returned to this process.
     fn poll_given_back(
         &self,
         cx: &mut Context<'_>,
@@ -120,7 +124,7 @@ impl QuicSocket {
         while given < rooms.len().min(metas.len()) {
             match link.try_recv(&mut rooms[given]) {
                 Ok(len) => {
-                    // An empty message only checks whether this process runs.
+                    // Skips empty messages, which only check whether this process runs.
                     let Some(meta) = predecessor::read(&mut rooms[given], len) else { continue };
                     metas[given] = meta;
                     given += 1;
@@ -153,8 +157,8 @@ impl AsyncUdpSocket for QuicSocket {
         if fits == 0 {
             return Ok(());
         }
-        // The rest is dropped. The library takes it for packet loss, and sends it again once more
-        // bytes have arrived from there.
+        // convey drops the datagrams that do not fit into the budget. The library treats them as
+        // lost packets, and sends their data again when more bytes have arrived from the client.
         let contents = &contents[..fits];
         let transmit = Transmit { destination, ecn, contents, segment_size, src_ip };
         let sent = socket.try_io(Interest::WRITABLE, || state.send(UdpSockRef::from(socket), &transmit));
@@ -171,7 +175,7 @@ impl AsyncUdpSocket for QuicSocket {
         metas: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let WorkerPlace { socket, state, arrivals, .. } = self.here();
-        // Registering the waker before the check loses no wake-up.
+        // Registers the waker before the check, so that no wake-up is lost.
         arrivals.reader.register(cx.waker());
         let taken = arrivals.take(rooms, metas);
         if taken > 0 {
@@ -189,7 +193,8 @@ impl AsyncUdpSocket for QuicSocket {
             ready!(socket.poll_recv_ready(cx))?;
             let received =
                 socket.try_io(Interest::READABLE, || state.recv(UdpSockRef::from(socket), rooms, metas));
-            // Errors of an unconnected socket concern a single datagram.
+            // Errors are ignored, because an error of an unconnected socket concerns only a single
+            // datagram.
             let ours = received.map_or(0, |received| self.keep_ours(rooms, metas, received));
             if ours > 0 {
                 self.count_unproven(rooms, &metas[..ours]);
@@ -223,7 +228,7 @@ impl fmt::Debug for QuicSocket {
     }
 }
 
-/// Poller that waits until a socket is writable; each connection has one.
+/// Poller that waits until the socket is writable. Each connection has its own poller.
 struct WritePoller {
     socket: Arc<QuicSocket>,
     writable: Option<Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>>,

@@ -1,4 +1,5 @@
-//! QUIC sockets of one address, one for each worker, and the BPF filter that selects among them.
+//! QUIC sockets of one address: one for each worker. A BPF filter selects the socket for each
+//! datagram.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -18,8 +19,8 @@ use super::steering::{ConnectionIdLayout, ProcessTag};
 use crate::Reserved;
 use crate::socket::{bound_for_datagrams, check_is_free};
 
-/// Sockets of one address. All stay open while a worker has connections, because the filter selects
-/// by their order.
+/// QUIC sockets of one address. All of them stay open while any worker has connections, because the
+/// filter selects a socket by its index.
 #[derive(Debug)]
 pub(crate) struct QuicSockets {
     pub(super) places: Vec<WorkerPlace>,
@@ -29,25 +30,26 @@ pub(crate) struct QuicSockets {
     _reserved: Reserved,
 }
 
-/// Socket and links of one worker.
+/// Socket of one worker, and its links to older processes and to the next process.
 #[derive(Debug)]
 pub(super) struct WorkerPlace {
     pub(super) socket: tokio::net::UdpSocket,
     pub(super) state: UdpSocketState,
     pub(super) arrivals: Arrivals,
     pub(super) predecessors: Vec<PredecessorLink>,
-    /// Link on which the next process returns datagrams.
+    /// Link on which the next process returns datagrams; `None` before a handover.
     pub(super) successor: Mutex<Option<Arc<UnixDatagram>>>,
 }
 
-/// Socket of one worker. It keeps the sockets of the other workers open.
+/// Handle to the socket of one worker. It also keeps the sockets of the other workers open.
 #[derive(Debug, Clone)]
 pub(crate) struct QuicPlace {
     pub(super) all: Arc<QuicSockets>,
     pub(super) worker: usize,
 }
 
-/// Mark of a worker that has connections or accepts clients, until the drop.
+/// Guard that marks a worker as busy until it is dropped: the worker has connections or accepts
+/// clients.
 pub(super) struct BusyWorker(Arc<QuicSockets>);
 
 /// Weak reference to a worker's socket.
@@ -57,11 +59,11 @@ pub(super) struct WeakPlace {
 }
 
 impl QuicSockets {
-    /// Binds `addr` for the workers that have these runtimes. `ours` are the addresses that this
-    /// process has bound.
+    /// Binds `addr` once for each worker; `runtimes` are the runtimes of the workers. `ours` are
+    /// the addresses that this process has bound already, and `reserved` holds the descriptors.
     ///
     /// # Errors
-    /// The address cannot be bound. No socket stays bound then.
+    /// The address cannot be bound. After an error no socket stays bound.
     pub(crate) fn bind<'a>(
         addr: SocketAddr,
         runtimes: impl IntoIterator<Item = &'a Handle>,
@@ -76,11 +78,11 @@ impl QuicSockets {
         QuicSockets::new(places.collect::<io::Result<_>>()?, reserved)
     }
 
-    /// Takes the sockets of a previous process: for each worker its socket, and the link back to
-    /// that process.
+    /// Takes over the sockets of the previous process: for each worker, its socket and the links to
+    /// that process and older ones.
     ///
     /// # Errors
-    /// The sockets are of another kind, or the number of workers differs.
+    /// The sockets did not serve HTTP/3, or the number of workers differs.
     pub(crate) fn take<'a>(
         handed: Vec<OwnedFd>,
         runtimes: impl ExactSizeIterator<Item = &'a Handle>,
@@ -111,7 +113,7 @@ impl QuicSockets {
         Ok(Arc::new(QuicSockets { places, tag, busy: watch::Sender::new(0), _reserved: reserved }))
     }
 
-    /// Splits the sockets into those of each worker, in order.
+    /// Returns the handle of each worker, in the order of the workers.
     pub(crate) fn split(self: Arc<QuicSockets>) -> impl Iterator<Item = QuicPlace> {
         (0..self.places.len()).map(move |worker| QuicPlace { all: self.clone(), worker })
     }
@@ -134,7 +136,7 @@ impl WorkerPlace {
         })
     }
 
-    /// Link on which the next process returns datagrams, if there is one.
+    /// Returns the link on which the next process returns datagrams; `None` before a handover.
     pub(super) fn successor(&self) -> Option<Arc<UnixDatagram>> {
         self.successor.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -146,14 +148,14 @@ impl QuicPlace {
         ConnectionIdLayout { worker: self.worker, workers: self.all.places.len(), tag: self.all.tag }
     }
 
-    /// Marks this worker as busy until the drop of the returned guard.
+    /// Marks this worker as busy until the returned guard is dropped.
     pub(super) fn busy(&self) -> BusyWorker {
         self.all.busy.send_modify(|busy| *busy += 1);
         BusyWorker(self.all.clone())
     }
 
-    /// Waits until no worker is busy. Until then a new client at any of the sockets is refused,
-    /// because it would wait in vain.
+    /// Waits until no worker is busy. During a drain, each worker keeps its endpoint until then, so
+    /// that new clients are refused immediately instead of getting no answer.
     pub(super) fn all_done(&self) -> impl Future<Output = ()> + use<> {
         let mut busy = self.all.busy.subscribe();
         async move { _ = busy.wait_for(|busy| *busy == 0).await }
@@ -176,8 +178,8 @@ impl Drop for BusyWorker {
 }
 
 impl WeakPlace {
-    /// Returns descriptors for another process: the socket, and the links to this process and to
-    /// older ones. Call it on the worker's thread.
+    /// Returns descriptors for the next process: the socket, and the links to this process and to
+    /// older ones. Call this function on the worker's thread.
     pub(super) fn offer(&self) -> io::Result<Vec<OwnedFd>> {
         let all = self.all.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let place = &all.places[self.worker];
@@ -188,17 +190,18 @@ impl WeakPlace {
     }
 }
 
-/// Attaches a BPF filter to the sockets of an address: the kernel selects the socket by the
-/// connection id, like [`QuicDestination`](super::steering::QuicDestination)
-/// (`SO_ATTACH_REUSEPORT_CBPF` of socket(7)).
+/// Attaches a BPF filter to the sockets of an address (`SO_ATTACH_REUSEPORT_CBPF` of socket(7)).
+/// With it, the kernel selects the socket by the connection id, as
+/// [`QuicDestination`](super::steering::QuicDestination) does.
 fn steer(socket: &impl AsFd, workers: u32) -> io::Result<()> {
     let code = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let half_word_at = |k| code(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 0, 0, k);
-    // Offsets count from the first byte of the datagram. A load beyond its end makes the program
-    // return 0, the first socket.
+    // Offsets count from the first byte of the datagram. A load beyond the end of the datagram
+    // makes the program return 0, which selects the first socket.
     let mut program = [
         code(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 0),
-        // In a long header the id follows its length.
+        // In a long header, the connection id begins at offset 6, after its length; in a short
+        // header at offset 1.
         code(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 2, 0x80),
         half_word_at(6),
         code(libc::BPF_JMP | libc::BPF_JA, 0, 0, 1),
@@ -208,8 +211,8 @@ fn steer(socket: &impl AsFd, workers: u32) -> io::Result<()> {
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     #[expect(unsafe_code, reason = "no crate has SO_ATTACH_REUSEPORT_CBPF")]
-    // SAFETY: the kernel reads a `sock_fprog`, and the instructions that it points to, which
-    // live until then.
+    // SAFETY: the kernel reads a `sock_fprog` and the instructions that it points to. Both live
+    // until the call returns.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -245,7 +248,8 @@ mod tests {
             let long = [&[0xc0, 0, 0, 0, 1, ID_LEN as u8][..], &id, &[1; 20]].concat();
             let of_client = [&[0xc0, 0, 0, 0, 1, 8][..], &[number as u8; 28]].concat();
             for datagram in [short, long, of_client] {
-                // Each datagram comes from another port, like the packets of a client that moves.
+                // Each datagram comes from another port, like the packets of a client that moves to
+                // another address.
                 UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&datagram, free).unwrap();
                 let to = &sockets.places[QuicDestination::of(&datagram).unwrap().worker(WORKERS)].socket;
                 let received = runtime.block_on(async { to.recv_from(&mut [0; 100]).await.unwrap() });

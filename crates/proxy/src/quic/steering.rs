@@ -1,19 +1,20 @@
-//! Steering of QUIC datagrams by connection id: to a worker, and to a process. Pure.
+//! Steering of QUIC datagrams to a worker and a process, by the connection id. Pure.
 //!
-//! The id of a convey connection contains both ([`ConnectionIdLayout`]). A client chooses the id in
-//! its first packets: the same rule maps that id to some worker, always the same one. So the kernel
-//! needs one rule for all packets ([`sockets`](super::sockets)).
+//! Connection ids that convey has issued contain the worker and the process
+//! ([`ConnectionIdLayout`]). In the first packets of a connection, the client has chosen the id at
+//! random. The same rule maps such an id to an arbitrary but fixed worker. So the kernel needs only
+//! one rule for all packets ([`sockets`](super::sockets)).
 
-/// Length of convey's connection ids.
+/// Length of convey's connection ids in bytes.
 pub(super) const ID_LEN: usize = 14;
 
-/// Length of the worker's key at the beginning of an id.
+/// Length of the worker key at the beginning of a connection id, in bytes.
 const KEY: usize = 2;
 
-/// Tag of the process and of the listen address that made an id.
+/// Random tag of the process and listen address that issued a connection id.
 pub(super) type ProcessTag = [u8; 4];
 
-/// Layout of the ids of one worker.
+/// Layout of the connection ids of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ConnectionIdLayout {
     pub(super) worker: usize,
@@ -21,21 +22,22 @@ pub(super) struct ConnectionIdLayout {
     pub(super) tag: ProcessTag,
 }
 
-/// Destination of a datagram.
+/// Worker and process to which a datagram belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QuicDestination {
-    /// Key of the worker: its index plus a multiple of the number of workers.
+    /// Worker key: the remainder of its division by the number of workers is the index of the
+    /// worker.
     key: u16,
-    /// Tag of the process, if the id has the length of convey's ids.
+    /// Tag of the process; `None` if the connection id does not have the length of convey's ids.
     pub(super) tag: Option<ProcessTag>,
 }
 
 impl ConnectionIdLayout {
-    /// Creates an id of this worker from unpredictable bytes.
+    /// Creates a connection id of this worker from unpredictable bytes.
     pub(super) fn id(self, random: [u8; ID_LEN]) -> [u8; ID_LEN] {
         let workers = u16::try_from(self.workers).unwrap_or(u16::MAX).max(1);
         let drawn = u16::from_be_bytes([random[0], random[1]]);
-        // The last range may be incomplete.
+        // Uses only complete ranges of keys, so that each key maps back to this worker.
         let ranges = u16::MAX / workers;
         let key = drawn % ranges * workers + u16::try_from(self.worker).unwrap_or_default();
         let mut id = random;
@@ -46,12 +48,12 @@ impl ConnectionIdLayout {
 }
 
 impl QuicDestination {
-    /// Reads the destination from the first packet of a datagram (RFC 8999, section 5); `None` if
-    /// it is too short.
+    /// Reads the destination from the first packet of a datagram (RFC 8999, section 5). Returns
+    /// `None` if the datagram is too short.
     pub(super) fn of(datagram: &[u8]) -> Option<QuicDestination> {
-        /// Flag of a long header, which contains the lengths of its ids.
+        /// Flag of a long header, which contains the lengths of its connection ids.
         const LONG: u8 = 0x80;
-        /// Offset of the id's length, after the flags and the version.
+        /// Offset of the length of the destination connection id, after the flags and the version.
         const ID_LENGTH: usize = 5;
         if datagram.first()? & LONG == 0 {
             return QuicDestination::of_id(datagram.get(1..1 + ID_LEN)?);
@@ -60,7 +62,7 @@ impl QuicDestination {
         QuicDestination::of_id(datagram.get(ID_LENGTH + 1..ID_LENGTH + 1 + len)?)
     }
 
-    /// Index of the worker, among this number of workers.
+    /// Returns the index of the worker, if there are this many workers.
     pub(super) fn worker(self, workers: usize) -> usize {
         usize::from(self.key) % workers.max(1)
     }

@@ -1,10 +1,11 @@
-//! Byte budgets of unproven addresses: at most three times the bytes that have come from there (RFC
-//! 9000, section 8.1). The library sends a whole datagram as long as one byte of its own budget is
-//! left.
+//! Byte budgets of unvalidated client addresses: convey sends to such an address at most three
+//! times the bytes that have come from it (RFC 9000, section 8.1). The QUIC library has such a
+//! limit, too, but exceeds it: it sends a whole datagram if one byte of its budget is left.
 //!
-//! A client may move its connection to an address from which another handshake was begun or forged.
-//! Packets of such a connection have short headers: they are not limited where packets with short
-//! headers have arrived, or where no handshake is under way.
+//! An established connection may move to an address that is limited because of another, possibly
+//! forged, handshake. Packets of established connections have short headers. They are not limited
+//! if packets with short headers have arrived from the address, or if the address has no unfinished
+//! handshake.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -15,25 +16,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
 
-/// Lower bound of the bytes of a first packet (RFC 9000, section 14.1).
+/// Minimum length of a client's first datagram in bytes (RFC 9000, section 14.1).
 const MIN_INITIAL: u64 = 1200;
 
-/// Bytes that may be sent for each byte received.
+/// Number of bytes that convey may send for each received byte.
 const FACTOR: u64 = 3;
 
-/// Upper bound of the addresses whose first packets have arrived, and that are not admitted yet. An
-/// evicted address has the budget of one packet.
+/// Upper bound of the addresses whose first packets have arrived and whose clients are not admitted
+/// yet. If an address is evicted, its client gets the budget of one packet.
 const MAX_ARRIVING: NonZeroUsize = NonZeroUsize::new(256).expect("it is not zero");
 
-/// Upper bound of the addresses with handshakes under way. Further clients have to prove their
-/// addresses first.
+/// Upper bound of the limited addresses with unfinished handshakes. Further clients must validate
+/// their addresses before the handshake.
 const MAX_SHAKING: usize = 2048;
 
 /// Upper bound of the addresses that stay limited after their handshakes have ended without a
-/// proof.
+/// validation.
 const MAX_ENDED: NonZeroUsize = NonZeroUsize::new(1024).expect("it is not zero");
 
-/// Packet header of QUIC (RFC 9000, section 17): long until the handshake is complete.
+/// Form of a QUIC packet header (RFC 9000, section 17). Packets have long headers until the
+/// handshake is complete, then short ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PacketHeader {
     Long,
@@ -41,7 +43,7 @@ pub(super) enum PacketHeader {
 }
 
 impl PacketHeader {
-    /// Header of the first packet in a datagram.
+    /// Returns the form of the header of the first packet in a datagram.
     pub(super) fn of(datagram: &[u8]) -> PacketHeader {
         const LONG: u8 = 0x80;
         if datagram.first().is_some_and(|first| first & LONG != 0) {
@@ -52,24 +54,24 @@ impl PacketHeader {
     }
 }
 
-/// Unproven addresses of one worker's clients.
+/// Unvalidated addresses of the clients of one worker, with their byte budgets.
 pub(crate) struct UnprovenAddresses {
     limited: LimitedAddresses,
     addresses: Mutex<Addresses>,
 }
 
-/// Set of limited addresses without a lock, so that packets of established connections take no
-/// lock.
+/// Approximate set of limited addresses, which works without a lock. So packets of established
+/// connections usually take no lock.
 struct LimitedAddresses {
     all: AtomicUsize,
-    /// Number of limited addresses by hash. The hash has a secret key, so nobody can choose an
-    /// address that collides with another one.
+    /// Number of limited addresses by hash. The hash has a secret key, so attackers cannot choose
+    /// addresses that collide with those of other clients.
     by_hash: Box<[AtomicU16]>,
     keys: RandomState,
 }
 
 impl LimitedAddresses {
-    /// Number of hashes, several for each address that can be limited. A power of two.
+    /// Number of hash slots: several times the maximum number of limited addresses. A power of two.
     const HASHES: usize = 16 * 1024;
 
     fn new() -> LimitedAddresses {
@@ -82,7 +84,8 @@ impl LimitedAddresses {
         &self.by_hash[hash & (LimitedAddresses::HASHES - 1)]
     }
 
-    /// Whether an address may be limited. Also `true` for a few other addresses.
+    /// Whether an address may be limited. Because of hash collisions, also returns `true` for a few
+    /// other addresses.
     fn may_contain(&self, address: SocketAddr) -> bool {
         self.all.load(Ordering::Relaxed) > 0 && self.slot(address).load(Ordering::Relaxed) > 0
     }
@@ -99,14 +102,14 @@ impl LimitedAddresses {
 }
 
 struct Addresses {
-    /// Bytes received from addresses that are not admitted yet.
+    /// Number of bytes received from each address whose client is not admitted yet.
     arriving: LruCache<SocketAddr, u64>,
-    /// Addresses with handshakes under way.
+    /// Limited addresses with unfinished handshakes.
     shaking: HashMap<SocketAddr, Budget>,
-    /// Addresses whose handshakes have ended without a proof.
+    /// Limited addresses whose handshakes have ended without a validation.
     ended: LruCache<SocketAddr, Budget>,
-    /// Number of connections of clients that have proved each address. Nobody else can have these
-    /// addresses limited.
+    /// Validated addresses, with the number of connections that have validated each. Forged
+    /// handshakes cannot cause a limit for these addresses.
     proven: HashMap<SocketAddr, usize>,
 }
 
@@ -115,7 +118,8 @@ struct Budget {
     received: u64,
     sent: u64,
     handshakes: usize,
-    /// Whether packets with short headers have arrived, so that a connection may use the address.
+    /// Whether packets with short headers have arrived from the address, so an established
+    /// connection may use it.
     has_short: bool,
 }
 
@@ -125,7 +129,8 @@ impl Budget {
     }
 }
 
-/// Address of one connection's client. The drop means that the connection is over.
+/// Guard that registers the address of one connection's client. It is dropped when the connection
+/// has ended.
 pub(crate) struct ClientAddress {
     of: Arc<UnprovenAddresses>,
     address: SocketAddr,
@@ -143,8 +148,8 @@ impl UnprovenAddresses {
         Arc::new(UnprovenAddresses { limited: LimitedAddresses::new(), addresses: Mutex::new(addresses) })
     }
 
-    /// Counts bytes of received datagrams. A datagram with a long header may be the first of a
-    /// client.
+    /// Counts the bytes of received datagrams. A datagram with a long header may be the first one
+    /// of a new client, so its address is counted even if it is not limited.
     pub(super) fn received(&self, from: SocketAddr, bytes: usize, header: PacketHeader) {
         let begins = header == PacketHeader::Long;
         if !begins && !self.limited.may_contain(from) {
@@ -162,8 +167,8 @@ impl UnprovenAddresses {
         }
     }
 
-    /// Reserves budget for datagrams with such a header: as many whole datagrams of `each` bytes as
-    /// may be sent now. Returns their bytes.
+    /// Reserves budget for `len` bytes of datagrams with this form of header. Returns the number of
+    /// bytes that convey may send now: `len`, or fewer whole datagrams of `each` bytes.
     pub(super) fn reserve(
         &self,
         to: SocketAddr,
@@ -191,7 +196,7 @@ impl UnprovenAddresses {
         fits
     }
 
-    /// Returns reserved bytes that were not sent.
+    /// Returns reserved bytes to the budget, because they were not sent.
     pub(super) fn give_back(&self, to: SocketAddr, bytes: usize) {
         if !self.limited.may_contain(to) {
             return;
@@ -203,20 +208,22 @@ impl UnprovenAddresses {
         }
     }
 
-    /// Takes the byte count of a client's first packets, when the client is admitted or refused.
+    /// Takes the number of bytes in a client's first packets. Called when the client is admitted or
+    /// refused.
     pub(crate) fn take_arrived(&self, from: SocketAddr) -> u64 {
         self.lock().arriving.pop(&from).unwrap_or(0).max(MIN_INITIAL)
     }
 
-    /// Address of a client that has proved it before its connection begins.
+    /// Registers the address of a client that has validated it before the connection begins.
     pub(super) fn begin_proven(self: &Arc<Self>, address: SocketAddr) -> ClientAddress {
         let address = ClientAddress { of: self.clone(), address, is_proven: AtomicBool::new(false) };
         address.prove();
         address
     }
 
-    /// Limits an address from now on, unless another connection has proved it. A handshake begins,
-    /// of which `arrived` bytes have come. `None` if too many handshakes are under way.
+    /// Registers the address of a client that begins a handshake. convey limits the address from
+    /// now on, unless another connection has validated it. Returns `None` if there are too many
+    /// unfinished handshakes. `arrived` is the number of bytes that have arrived from the client.
     pub(super) fn begin(self: &Arc<Self>, address: SocketAddr, arrived: u64) -> Option<ClientAddress> {
         let mut addresses = self.lock();
         let Addresses { shaking, ended, proven, .. } = &mut *addresses;
@@ -241,7 +248,7 @@ impl UnprovenAddresses {
 }
 
 impl ClientAddress {
-    /// Notes that the client has proved its address: it has read packets that were sent there.
+    /// Records that the client has validated its address: it has received packets at this address.
     pub(super) fn prove(&self) {
         if self.is_proven.swap(true, Ordering::Relaxed) {
             return;
@@ -277,7 +284,8 @@ impl Drop for ClientAddress {
     }
 }
 
-/// Bytes of the whole datagrams of `each` bytes that fit into `most`.
+/// Returns the number of bytes in whole datagrams of `each` bytes that fit into `most` bytes; at
+/// most `len`.
 fn whole_datagrams(len: usize, each: Option<usize>, most: u64) -> usize {
     match usize::try_from(most) {
         Ok(most) if most < len => each.map_or(0, |each| most / each.max(1) * each),
@@ -297,7 +305,7 @@ mod tests {
     }
 
     impl UnprovenAddresses {
-        /// Bytes that may be sent to an address now.
+        /// Number of bytes that convey may send to an address now.
         fn left(&self, to: SocketAddr, header: PacketHeader) -> u64 {
             let addresses = self.lock();
             let budget = match header {
@@ -363,12 +371,14 @@ mod tests {
         let other = begin(&all, address(1));
         all.send(address(1), 3_600);
         assert_eq!((all.left(address(1), Long), all.left(address(1), Short)), (0, 0));
-        // A client moves to this address, and its connection continues.
+        // The client of an established connection moves to this address, and its connection
+        // continues.
         all.received(address(1), 40, Short);
         assert_eq!((all.left(address(1), Long), all.left(address(1), Short)), (120, u64::MAX));
         drop(other);
         assert_eq!((all.left(address(1), Long), all.left(address(1), Short)), (120, u64::MAX));
-        // The client moves to an address where a handshake has ended before.
+        // The client moves to an address from which an earlier handshake has ended without a
+        // validation.
         drop(begin(&all, address(2)));
         assert_eq!((all.left(address(2), Long), all.left(address(2), Short)), (3_600, u64::MAX));
     }

@@ -9,7 +9,7 @@ use rustls::{ClientConfig, RootCertStore};
 use super::*;
 use convey_model::{CertificatePair, FrontendTls, TlsVersion};
 
-/// The two sides of a connection.
+/// Both sides of a connection.
 struct Pair {
     client: TlsSession,
     server: TlsSession,
@@ -53,7 +53,8 @@ fn client(chain: &str, version: &'static rustls::SupportedProtocolVersion) -> Ar
     Arc::new(config)
 }
 
-/// Passes bytes to a side, in pieces of this size. Returns its reply and the plaintext.
+/// Passes bytes to one side, in pieces of this size. Returns the reply, the plaintext, and the
+/// final state.
 fn give(to: &mut TlsSession, bytes: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>, Received), Error> {
     let (mut out, mut said, mut all) = (OutgoingRecords::default(), Vec::new(), Received::default());
     for piece in bytes.chunks(piece) {
@@ -171,7 +172,7 @@ fn protocol_violation_gets_an_alert_and_ends_the_session() {
 #[test]
 fn a_message_that_never_ends_is_given_up() {
     let mut pair = Pair::new(&rustls::version::TLS13);
-    // A hello of 16 MiB, in records of 16 KiB.
+    // A ClientHello of 16 MiB, in records of 16 KiB.
     let mut bytes = Vec::new();
     for n in 0..20 {
         bytes.extend_from_slice(&[22, 3, 1, 64, 0]);
@@ -204,8 +205,8 @@ fn garbage_of_any_kind_ends_a_session_and_nothing_else() {
     }
 }
 
-/// Outcome of a handshake with this protocol while an order is under way, and whether the client
-/// saw the order's certificate.
+/// Performs a handshake with this protocol while convey orders a certificate. Returns the outcome,
+/// and whether the client got the certificate of the challenge.
 fn shake_hands_while_an_order_runs(protocol: &str, name: &str, piece: usize) -> (String, bool) {
     let (own, of_order) = (pem("site.example"), pem("site.example"));
     let der = |text: &str| CertificateDer::from_pem_slice(text.as_bytes()).unwrap().to_vec();
