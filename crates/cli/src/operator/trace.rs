@@ -45,7 +45,8 @@ impl ShownLine {
     /// Reads a line.
     ///
     /// # Errors
-    /// The line is not one of a trace of this version: operator-facing message.
+    /// The line does not belong to a trace of this version. The error is an operator-facing
+    /// message.
     pub fn read(line: &str) -> Result<ShownLine, Refused> {
         match read(line.as_bytes())? {
             TraceRemark::Event => Ok(ShownLine::Event(Box::new(read(line.as_bytes())?))),
@@ -98,7 +99,7 @@ fn event(line: &TraceLine) -> String {
     }
 }
 
-/// The value, or nothing.
+/// Text of a value; empty if there is no value.
 fn shown(value: Option<&impl ToString>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
 }

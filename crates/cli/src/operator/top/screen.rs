@@ -166,7 +166,7 @@ fn between(left: &str, right: &str, width: usize) -> String {
     if free < 2 { left.to_owned() } else { format!("{left}{}{right}", " ".repeat(free)) }
 }
 
-/// Notice about lost contact to convey, or about unready parts.
+/// Notice about lost contact to convey, or about unready parts; `None` if there is neither.
 fn notice(state: &TopState) -> Option<String> {
     let rates = state.rates.as_ref();
     if let Some(why) = &state.lost {
@@ -242,7 +242,7 @@ fn number(row: &TopRow, column: TopColumn) -> String {
     }
 }
 
-/// Lines with the reasons of drops. The last one has the number of reasons that do not fit.
+/// Lines with the reasons of drops. The last line has the number of reasons that do not fit.
 fn drops_of(state: &TopState, area: Rect) -> Vec<Line<'static>> {
     let drops: &[_] = state.rates.as_ref().map_or(&[], |rates: &TopRates| &rates.drops);
     let width = usize::from(area.width);

@@ -27,15 +27,15 @@ pub enum TopKey {
     Escape,
     /// Backspace.
     Backspace,
-    /// Up and down by rows.
+    /// Scrolls by this number of rows; up if it is negative.
     Row(isize),
-    /// Up and down by screens.
+    /// Scrolls by this number of screens; up if it is negative.
     Page(isize),
-    /// To the first row.
+    /// Scrolls to the first row.
     Home,
-    /// To the last row.
+    /// Scrolls to the last row.
     End,
-    /// To another column.
+    /// Sorts by another column, this number of columns to the right; to the left if it is negative.
     Column(isize),
     /// Ctrl-C.
     Interrupt,
@@ -45,7 +45,7 @@ pub enum TopKey {
 #[derive(Debug)]
 pub struct TopState {
     last: Option<TopSample>,
-    /// Rates on the screen; while paused, not those of the last sample.
+    /// Rates on the screen. While paused, they are older than the last sample.
     pub(super) rates: Option<TopRates>,
     events: VecDeque<EventReport>,
     pub(super) sort: TopColumn,
@@ -53,10 +53,10 @@ pub struct TopState {
     pub(super) filter: String,
     /// Whether the operator is typing a filter.
     pub(super) is_typing: bool,
-    /// While paused: the number of the first hidden event.
+    /// Number of the first hidden event while paused; `None` if not paused.
     pub(super) paused_at: Option<u64>,
     pub(super) is_helping: bool,
-    /// Reason why there is no response.
+    /// Reason why convey does not respond; `None` if it responds.
     pub(super) lost: Option<String>,
     /// Index of the first row on the screen.
     pub(super) first: usize,

@@ -109,8 +109,8 @@ fn the_difference_of_two_answers_is_what_happens_a_second() {
     assert_eq!((of("a", TopColumn::In), of("a", TopColumn::Share)), (Some(2_000.0), Some(100.0)));
     assert_eq!((of("b", TopColumn::New), of("b", TopColumn::Share)), (Some(0.0), Some(0.0)));
     assert_eq!((row(&rates, "b").grade, row(&rates, "app").grade), (Grade::Bad, Grade::Odd));
-    // Half of the connects between the two were in the bucket from 0.25 to 1 ms, half in that up to
-    // 2 ms.
+    // Between the two samples, half of the connects took from 0.25 to 1 ms, the other half up to 2
+    // ms.
     assert_eq!(of("app", TopColumn::Connect50), Some(0.001));
     let most = of("app", TopColumn::Connect99).unwrap();
     assert!((0.0019..0.002).contains(&most), "{most}");
@@ -118,7 +118,7 @@ fn the_difference_of_two_answers_is_what_happens_a_second() {
     assert_eq!((of("n1", TopColumn::Begun), of("n1", TopColumn::Completed)), (Some(80.0), Some(8.0)));
     assert_eq!(of("n1", TopColumn::Errors), Some(2.0 * 10.0 + 20.0), "failures and repeated SYNs");
     assert_eq!(of("web", TopColumn::Errors), Some(8.0));
-    // The refusals of packet modes are among their drops, and count once.
+    // In packet modes, the drops include the refusals, which count only once.
     let drops = [("access_denied".to_owned(), Some(20.0), 50), ("no_server".to_owned(), Some(6.0), 15)];
     assert_eq!(rates.drops, drops);
 }
@@ -219,7 +219,8 @@ fn counters_that_begin_anew_are_no_rates_of_billions_nor_nothing() {
     let after_upgrade = rates(Some(&sample(5, 1)), &sample_of(upgraded, 3, &[]));
     assert_eq!(row(&after_upgrade, "a").values.get(TopColumn::New), Some(50.0));
     assert_eq!(row(&after_upgrade, "app").values.get(TopColumn::Connect50), Some(0.001));
-    // A restart, one second ago, of which convey has counted more than in its life before.
+    // A restart one second ago. Since then, the counters have exceeded their values before the
+    // restart.
     let mut restarted = status(9);
     restarted["started"] = json!("2026-01-01T02:00:00.000Z");
     restarted["uptime_seconds"] = json!(1);
