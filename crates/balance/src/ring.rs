@@ -53,11 +53,11 @@ impl HashRing {
 
 /// Scale of the ring: converts a weight into a number of points.
 ///
-/// The number depends on the weight alone, so that a change of one weight moves no client between
-/// other servers. If all weights together need too many points, every server's number is halved,
-/// once or more often, and the server keeps its first points. So clients of other servers move only
-/// when the sum of the weights passes a power of two. The sum includes ineligible servers, so that
-/// a change of health keeps the scale.
+/// At the same scale, the number depends on the weight alone: a change of one weight moves no
+/// client between other servers. If all weights together need too many points, the scale halves
+/// every server's number once or more often, and each server keeps its first points. So clients of
+/// other servers move only when the sum of the weights passes a power of two. The sum includes
+/// ineligible servers, so that a change of health keeps the scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Scale {
     halvings: u32,
@@ -67,7 +67,8 @@ impl Scale {
     fn new(members: &[Member], bound: u64) -> Scale {
         let weights = || members.iter().map(|member| u64::from(member.weight)).filter(|&weight| weight > 0);
         let bound = bound.max((POINTS * weights().count() as u64).next_power_of_two());
-        // Both values are powers of two, and their quotient is a power of two as well.
+        // Both values are powers of two, so the division has no remainder unless the quotient is
+        // below 1.
         let wanted = (POINTS * weights().sum::<u64>()).next_power_of_two();
         Scale { halvings: (wanted / bound).max(1).ilog2() }
     }

@@ -100,8 +100,8 @@ impl Bench {
         let map = programs.map_mut("writer").ok_or("no map of frames")?;
         Array::<_, Writer>::try_from(map)?.set(0, writer, 0)?;
 
-        // A veth sends frames by XDP only if its peer has a program, and receives frames only with
-        // a program of its own.
+        // A veth sends frames by XDP only if its peer has an XDP program, and receives such frames
+        // only if it has a program itself.
         let drop = program(&mut programs, "bench_drop")?;
         lab.enter(Role::Switch, || drop.attach(&Role::Balancer.to_string(), XdpMode::Driver).map(|_| ()))??;
         let xdp = cache.xdp()?;

@@ -58,7 +58,7 @@ impl Buffer {
             if let Some(frame) = self.bytes.get_mut(VNET_HEADER_LEN..) {
                 complete_checksum(frame, &headers, checksum);
             }
-            // The rest of the frame is padding, which does not belong into the tunnel.
+            // The rest of the frame is padding, which must not enter the tunnel.
             self.bytes.truncate(VNET_HEADER_LEN + headers.end);
         }
         if self.bytes.len() > LINK {
@@ -73,7 +73,7 @@ impl Buffer {
         self.headers.as_ref().ok().map(|headers| &headers.key)
     }
 
-    /// Stores the first fragment of this fragment's packet, and completes the headers by its ports.
+    /// Stores the first fragment of this fragment's packet, and copies its ports to the headers.
     pub(super) fn set_first_fragment(&mut self, first_fragment: FirstFragment) {
         self.first_fragment = Some(first_fragment);
         if let Ok(headers) = &mut self.headers {
@@ -112,7 +112,7 @@ impl Buffer {
     }
 
     /// Whether the TCP or UDP checksum is partial: the field holds the sum of the pseudo-header,
-    /// and whoever sends the frame must complete the checksum.
+    /// and the sender of the frame must complete the checksum.
     #[inline]
     pub fn checksum_is_partial(&self) -> bool {
         self.bytes.first().is_some_and(|flags| flags & NEEDS_CHECKSUM != 0)

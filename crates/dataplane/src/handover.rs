@@ -178,8 +178,8 @@ struct PredecessorEnd {
     were_cached: bool,
 }
 
-/// Numbers of frames that were dropped while they waited, by arrival time. The numbers are needed
-/// per time because it is known only later until when the other process handled frames.
+/// Numbers of frames that were dropped while they waited, by arrival time. It becomes known only
+/// later which of these frames arrived before the other process stopped.
 #[derive(Default)]
 struct LostFrames(VecDeque<LostStep>);
 

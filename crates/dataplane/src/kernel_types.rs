@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use aya::Pod;
 use convey_model::{Addr, Endpoint, FlowKey, NextHop};
 
-/// `struct macs`.
+/// `struct macs`: destination and source MAC address of a next hop.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Macs {
@@ -77,7 +77,7 @@ pub(crate) struct SegmentEvent {
     pub(crate) flags: u32,
 }
 
-/// `struct endpoint`.
+/// `struct endpoint`: address, port and protocol of a frontend or server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub(crate) struct EndpointKey {
@@ -88,8 +88,7 @@ pub(crate) struct EndpointKey {
 }
 
 impl EndpointKey {
-    /// Key of an address alone. It differs from all endpoints, which have a nonzero port or
-    /// protocol.
+    /// Key of an address alone, with port 0 and protocol 0. No endpoint has protocol 0.
     pub(crate) fn of_address(ip: IpAddr) -> EndpointKey {
         EndpointKey { addr: ip.into(), port: 0, protocol: 0, reserved: 0 }
     }
@@ -102,7 +101,7 @@ impl From<&Endpoint> for EndpointKey {
     }
 }
 
-/// `struct port_range`.
+/// `struct port_range`: a range of ports, including the first and the last.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct PortRange {
@@ -122,8 +121,8 @@ pub(crate) struct LeaseEntry {
 macro_rules! in_maps {
     ($($type:ty),+ $(,)?) => { $(
         #[expect(unsafe_code, reason = "what a map holds is bytes")]
-        // SAFETY: numbers without a gap between them, as a test makes sure, in which any bytes are
-        // valid.
+        // SAFETY: the types contain only numbers, without padding (which a test checks), so any
+        // bytes are valid.
         unsafe impl Pod for $type {}
     )+ };
 }

@@ -157,7 +157,8 @@ mod tests {
         assert_eq!(numbers(waiting.due(1, Timestamp(1)))[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     }
 
-    /// Every frame is retried often within the half second, while forged frames arrive.
+    /// A frame for a new neighbour arrives every millisecond, so it takes half a second to fill the
+    /// queue and evict a frame.
     #[test]
     fn queued_frame_survives_half_a_second_of_forged_ones() {
         let mut waiting = NeighbourQueue::default();

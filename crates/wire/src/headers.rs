@@ -58,8 +58,8 @@ pub enum Kind {
     Error {
         /// Offset of the IP header of the quoted packet.
         l3: u16,
-        /// Offset of the TCP or UDP header in the quoted packet. The frame contains at least its
-        /// first 8 bytes.
+        /// Offset of the TCP or UDP header in the quoted packet. The frame contains at least the
+        /// first 8 bytes of that header.
         l4: u16,
     },
 }

@@ -173,8 +173,8 @@ fn strict_v6(frame: &[u8]) -> Result<Headers, ParseError> {
     if packet.src.is_v4() || packet.dst.is_v4() {
         return Err(ParseError::MappedAddress);
     }
-    // A later fragment does not contain the protocol of the packet, so TCP and UDP are only
-    // possible.
+    // A later fragment does not contain the protocol of the packet; it is accepted if it may belong
+    // to a TCP or UDP packet.
     if matches!(kind, Kind::LaterFragment { .. }) && extensions::may_lead_to_ours(protocol) {
         return Ok(read(&packet, kind, nothing(0)));
     }

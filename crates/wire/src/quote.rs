@@ -29,7 +29,8 @@ pub(super) fn is_error(message: &[u8], version: u8) -> bool {
     message.get(icmp::TYPE).is_some_and(|kind| errors.contains(kind))
 }
 
-/// Parses the quoted packet in an ICMP error. Its source must be the destination of the error.
+/// Parses the quoted packet in an ICMP error. The source of the quoted packet must be the
+/// destination of the error.
 pub(super) fn read(error: &IpPacket, message: &[u8]) -> Result<Quote, ParseError> {
     let quoted = message.get(ICMP_LEN..).ok_or(ParseError::BadQuote)?;
     let QuotedHeader { src, dst, protocol, at } = match error.dst.is_v4() {

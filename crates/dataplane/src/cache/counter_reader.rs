@@ -16,8 +16,8 @@ pub struct CounterReader {
     counter_ids: CounterIds,
     failures: Failures,
     in_use: Vec<(u16, FlowOwners)>,
-    /// Counters by counter id, as last read. They stay when an id gets new owners, whose packets
-    /// count from there.
+    /// Counters by counter id, as last read. When an id gets new owners, their packets are counted
+    /// from these values on.
     read: Vec<FlowCounters>,
 }
 
@@ -30,8 +30,8 @@ impl CounterReader {
         CounterReader { cache, counter_ids, failures, in_use: Vec::new(), read: Vec::new() }
     }
 
-    /// Reads all counters. Passes the packets and bytes since the last call to `count`, and updates
-    /// the cache's packet outcomes in `stats`.
+    /// Reads all counters. Passes the numbers of packets and bytes since the last reading to
+    /// `count`, and updates the cache's packet outcomes in `stats`.
     pub fn read(&mut self, stats: &PacketStats, mut count: impl FnMut(FlowOwners, Counter, u64)) {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         self.counter_ids.list(&mut self.in_use);

@@ -17,7 +17,7 @@ pub struct FlowEntry {
     /// Packets to clients: the lower 16 bits of the index of their ingress interface.
     from: u16,
     /// Checksum change by the new addresses, in network byte order. For outer packets, this field
-    /// and `port_sum` contain the halves of the flow label, as numbers.
+    /// and `port_sum` contain the halves of the flow label, in the machine's byte order.
     address_sum: [u8; 2],
     port_sum: [u8; 2],
     counter_id: u16,

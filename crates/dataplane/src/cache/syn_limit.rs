@@ -31,8 +31,8 @@ pub struct SynGate(Arc<Mutex<KernelCache>>);
 
 impl SynLimit {
     /// Limit during a flood. A network gets 10,000 SYNs a second; an attacker who forges its
-    /// addresses may use them up. All strangers together get 5,000; an attacker must send every SYN
-    /// twice to use them up.
+    /// addresses may use them up. All networks without a completed handshake together get 5,000; to
+    /// use these up, an attacker must send every SYN twice.
     pub const IN_FLOOD: SynLimit = SynLimit {
         network: Rate { interval: Duration::from_micros(100), burst: 1_000 },
         strangers: Rate { interval: Duration::from_micros(200), burst: 500 },

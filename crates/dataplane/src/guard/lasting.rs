@@ -223,9 +223,9 @@ fn program(guard: &mut Ebpf) -> Result<&mut SchedClassifier, TcxError> {
 /// How long the guard stays in force after the last renewal of its lease.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// Time since the last renewal during which the guard drops all packets to its frontends.
+    /// Time after the last renewal during which the guard drops all packets to its frontends.
     pub serves: Duration,
-    /// Time since the last renewal during which the guard drops packets of existing connections.
+    /// Time after the last renewal during which the guard drops packets of existing connections.
     pub lasts: Duration,
 }
 

@@ -23,7 +23,7 @@ impl StackedTags {
         cores.map_or(0, |cores| cores.iter().sum())
     }
 
-    /// Reads the counter from this program's map from now on.
+    /// Connects the counter to the map of this program.
     pub(super) fn read(&self, guard: &mut Ebpf) -> Result<(), TcxError> {
         let map = guard.take_map(MAP).ok_or(TcxError::Missing(MAP))?;
         *self.map() = Some(PerCpuArray::try_from(map)?);

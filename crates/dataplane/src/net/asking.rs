@@ -6,12 +6,12 @@ use std::time::Duration;
 use convey_model::{NeighbourKey, Timestamp, WantedNeighbour};
 
 /// Minimum time between two queries for a neighbour, and maximum wait of a packet. The kernel
-/// repeats a query by itself after a second, so a second query before then would have no effect.
+/// repeats a query by itself after a second, so an earlier query would have no effect.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Maximum number of queries for clients per second. If an attacker forges clients on the link,
-/// about three times as many entries wait for an answer in the kernel's table. The usual table
-/// (`gc_thresh3`, 1,024 entries) still has room for the host's own neighbours then.
+/// Maximum number of queries for clients per second. The kernel waits three seconds for an answer,
+/// so an attacker who forges clients on the link can fill 600 entries of the kernel's table. The
+/// usual table (`gc_thresh3`, 1,024 entries) then has space left for the host's own neighbours.
 const CLIENTS: u64 = 200;
 
 /// Time between two queries for clients at the maximum rate, in nanoseconds.
@@ -165,7 +165,7 @@ mod tests {
         WantedNeighbour { interface: 2, ip: std::net::Ipv4Addr::from(n).into(), is_ours, is_repeated: false }
     }
 
-    /// All neighbours to query at this time, in milliseconds.
+    /// All neighbours to query at the time `now`, in nanoseconds.
     fn all(asking: &mut Asking, now: u64) -> Vec<WantedNeighbour> {
         std::iter::from_fn(|| asking.next(Timestamp(now))).collect()
     }

@@ -31,7 +31,7 @@ const READ_LEN: usize = 2_048;
 /// Query for the owner of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkQuery {
-    /// Address whose owner is searched.
+    /// IP address whose owner the query looks for.
     pub ip: IpAddr,
     /// Address of this host that sends the query. Without it, ARP sends a probe, which changes no
     /// other host's ARP table.

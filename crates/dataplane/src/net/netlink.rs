@@ -245,8 +245,8 @@ impl Subscription {
     }
 }
 
-/// Receives notifications until the last receiver is gone. After a loss, opens a new socket and
-/// marks everything as changed.
+/// Receives notifications until the task is aborted. After a loss, opens a new socket and marks
+/// everything as changed.
 async fn listen(mut subscription: Subscription, notifications: Arc<Notifications>) {
     loop {
         while let Some(message) = subscription.messages.next().await {

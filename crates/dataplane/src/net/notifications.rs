@@ -35,7 +35,7 @@ impl Default for Pending {
 }
 
 impl Notifications {
-    /// Adds a notification. A message about lost notifications marks everything as changed.
+    /// Adds a notification. Any message that is not about a neighbour marks everything as changed.
     pub(super) fn hear(&self, message: &NetlinkMessage<RouteNetlinkMessage>) {
         let neighbour = match &message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => {

@@ -240,8 +240,9 @@ mod tests {
         }
     }
 
-    /// A socket, and a mock of the kernel's end that has sent answers. `flags` has the flags of
-    /// each answer's first part and of its end; each answer lists its number.
+    /// Netlink socket, and the mocked kernel's end of it, which has sent one answer for each
+    /// element of `flags`: the netlink flags of the answer's first part and of its end. Each answer
+    /// lists its own number.
     fn answering(flags: &[[u16; 2]]) -> [OwnedFd; 2] {
         let [ours, kernel] =
             UnixDatagram::pair().map(|(one, other)| [one, other].map(OwnedFd::from)).unwrap();

@@ -196,7 +196,8 @@ fn add_recorded(mut records: PortRecords, wanted: &PortRanges) -> io::Result<Add
     };
     if let Err(error) = change(&now, &divided.list) {
         record.remove();
-        // The list contains all wanted ports; it only keeps ports that others should have released.
+        // If the list contains all wanted ports already, the error is harmless: the list only keeps
+        // ports that other processes should have released.
         return if wanted.without(&now).is_empty() { add_unrecorded(wanted) } else { Err(error) };
     }
     if let Err(error) = records.hand_on(&divided.handed) {
@@ -253,7 +254,8 @@ fn why_not_reserved(wanted: &PortRanges) -> Result<(), NotReserved> {
     }
     match OpenOptions::new().write(true).open(SYSCTL) {
         Ok(_) => Ok(()),
-        // This user cannot find out; only the user who may start convey can.
+        // Without CAP_NET_ADMIN the result is unknown: the user who starts convey may have this
+        // privilege.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !may_configure() => Ok(()),
         Err(error) => tolerate(wanted, error),
     }

@@ -74,7 +74,7 @@ pub(super) struct PortRecord {
 struct RecordedPorts {
     /// Ports that the process needs.
     wanted: PortRanges,
-    /// Ports in `wanted` that were not reserved before this process added them.
+    /// Ports in `wanted` that were not reserved before the process added them.
     added: PortRanges,
 }
 
