@@ -75,7 +75,7 @@ fn reload_takes_no_descriptors_from_open_connections() {
     clients.iter_mut().for_each(|client| ping(client).unwrap());
     balancer.save(&listening(9_101));
     balancer.wait_for_log(&format!(
-        "the new ports need {} descriptors, and beside {some} open connections ",
+        "the new ports need {} descriptors, but {some} open connections leave ",
         100 * workers
     ));
     assert!(TcpStream::connect(at(9_101)).is_err());

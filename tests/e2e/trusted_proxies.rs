@@ -74,7 +74,7 @@ fn forwarded_client_is_used_for_access_limits_hash_and_log() {
     // own addresses.
     let denying = limits.replace("192.0.2.66", &lab.ip(PROXY).to_string());
     balancer.save(&Setup::new(&lab).frontend(&trusting(&lab, &denying)).server("a", lab.server(1), ""));
-    balancer.wait_for_log("access");
+    balancer.wait_for_log("reload: frontend web: access");
     assert_eq!(get(&mut proxy, "X-Forwarded-For: 192.0.2.66\r\n").status, 200);
     assert_eq!(get(&mut proxy, "").status, 403, "the proxy itself is a client where it names none");
 }

@@ -174,7 +174,7 @@ fn lost_api_server_changes_nothing_and_is_logged_once() {
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     let status = run(balancer.command().arg("status"));
     assert!(
-        status.stdout.contains("kubernetes shop/web:http cannot be watched, its servers stay: "),
+        status.stdout.contains("kubernetes shop/web:http cannot be watched, its servers stay unchanged: "),
         "{status:?}"
     );
 
