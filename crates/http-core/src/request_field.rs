@@ -26,7 +26,7 @@ impl RequestField {
         }
     }
 
-    /// Value of this part in a request; `None` if the request has none.
+    /// Value of this part in a request; `None` if it is missing or empty.
     pub fn value<'a>(&self, head: &'a RequestHead) -> Option<&'a [u8]> {
         let value = match self {
             RequestField::Header(name) => head.field(name),
@@ -45,7 +45,8 @@ impl fmt::Display for RequestField {
     }
 }
 
-/// The value of a cookie (RFC 6265, section 4.2.1).
+/// Value of the first cookie with this name (RFC 6265, section 4.2.1); `None` if there is no such
+/// cookie.
 fn cookie<'a>(head: &'a RequestHead, name: &[u8]) -> Option<&'a [u8]> {
     let lines = head.fields().filter(|field| field.name.eq_ignore_ascii_case(b"cookie"));
     lines.flat_map(|field| field.value.split(|byte| *byte == b';')).find_map(|pair| {

@@ -246,8 +246,8 @@ impl Forwarding<'_, '_> {
         let within = self.timeouts.connect;
         let (place, client) = (self.place(permit), self.stream_client());
         let left = self.end.left(missing(self.request, self.received));
-        // `take` returns no ended connection. Further connections for refused streams would make
-        // the load worse.
+        // After a failure, too, the request uses a shared connection: `take` returns no ended
+        // connection, and new connections for refused streams would increase the server's load.
         let (stream, is_new) = match http2::take(place, client, within, left).await? {
             FoundStream::Stream(stream) => (stream, false),
             FoundStream::Nothing(opening) => {

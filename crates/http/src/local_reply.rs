@@ -45,13 +45,13 @@ pub enum LocalReplyReason {
     ConnectFailed,
     /// This host has no local port left for a connection to a server.
     NoLocalPort,
-    /// Every server stayed at its limit until the timeout.
+    /// Every server stayed at its limit until the timeout, or the client has reached its share.
     QueueTimeout,
-    /// The server reset the connection before it had answered.
+    /// The server reset the connection before it had responded.
     ServerReset,
     /// The server sent an invalid response to this request.
     ServerFault(ServerFault),
-    /// The server did not answer in time.
+    /// The server did not respond in time.
     ServerTimeout,
     /// The file does not exist.
     FileNotFound,

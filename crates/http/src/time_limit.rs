@@ -39,8 +39,8 @@ impl TimeLimit {
     /// Restarts the limit, which then ends after this time.
     pub(crate) fn renew(&mut self, after: Duration) {
         self.until = present() + after;
-        // A timer that fires too early is set again then; that costs less than setting it each
-        // time.
+        // If the limit moves to a later time, the timer is reset only when it fires. That costs
+        // less than a reset at each renewal.
         if self.until < self.timer.deadline() {
             self.timer.as_mut().reset(self.until);
         }

@@ -33,7 +33,7 @@ pub(super) fn limited(requests: &RequestReport) -> u64 {
     LIMITED.iter().filter_map(answered).sum()
 }
 
-/// Requests that convey refused itself, by reason.
+/// Number of requests that convey itself refused, by reason.
 pub(super) fn refusals(requests: &RequestReport) -> impl Iterator<Item = (&Label, &u64)> {
     let answered = requests.answered.iter().flatten();
     answered.filter(|(reason, _)| !SERVED.contains(&&***reason))

@@ -7,7 +7,7 @@ use crate::{HeadLimits, Malformed};
 /// Byte limit for the extensions of all chunks of a body. No extension has a known use.
 pub const MAX_CHUNK_EXTENSION: u32 = 4 * 1024;
 
-/// Byte limit for the trailers of a response, and of a body whose trailers have no other limit.
+/// Default byte limit for the trailers of a body, such as a response.
 pub const MAX_TRAILERS: usize = HeadLimits::OF_RESPONSES.bytes;
 
 /// Limits of the trailers of a request.

@@ -71,7 +71,7 @@ pub enum ServerFault {
     Closed,
 }
 
-/// Further use of the two connections after the response.
+/// Whether both connections can be used again after the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExchangeEnd {
     /// Whether the client may send another request, as the head of the response announced.
@@ -313,14 +313,14 @@ impl Exchange {
         matches!(&self.response, Response::Head(reader) if reader.is_new()) && self.interim == 0
     }
 
-    /// Whether the request may be retried on another server after this one received it and failed.
-    /// The method is idempotent (RFC 9110, section 9.2.2), the client has received no response, and
-    /// no part of the request's body is lost.
+    /// Whether the request may be retried on another server after this server received it and
+    /// failed: the method is idempotent (RFC 9110, section 9.2.2), the client has received no
+    /// response, and no part of the request's body is lost.
     pub fn may_be_repeated(&self) -> bool {
         self.method.is_idempotent() && self.may_be_sent_elsewhere()
     }
 
-    /// Whether the request may be sent to another server, if this one has not processed it. The
+    /// Whether the request may be sent to another server if this server has not processed it: the
     /// client has received no response, and no part of the request's body is lost.
     pub fn may_be_sent_elsewhere(&self) -> bool {
         !self.has_answered && !self.has_passed_interim && !self.has_sent_body

@@ -67,7 +67,7 @@ fn responses_reach_the_client_and_both_connections_go_on_where_they_can() {
         (GET, "HTTP/1.1 204 No Content\r\n\r\n", true, true),
         (GET, "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", true, true),
         ("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", true, true),
-        // The server closes its connection; the client's stays open.
+        // The server closes its connection; the client's connection stays open.
         (GET, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", true, false),
         (GET, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", true, false),
         // The client asked for the close, or speaks HTTP/1.0.

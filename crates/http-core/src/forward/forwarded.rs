@@ -20,16 +20,16 @@ pub struct ClientIdentity<'a> {
     pub is_trusted: bool,
 }
 
-/// Selects the fields that describe clients to servers. convey removes such fields of untrusted
-/// clients.
+/// Selects the fields that describe clients to servers. convey removes such fields from requests of
+/// untrusted clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardedFields {
     /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
     pub x_forwarded: bool,
     /// `Forwarded`.
     pub forwarded: bool,
-    /// Whether clients may present certificates. If so, convey removes `X-SSL-Client-DN` even from
-    /// requests of trusted proxies.
+    /// Whether clients of the frontend may present certificates. If so, convey removes
+    /// `X-SSL-Client-DN` even from requests of trusted proxies.
     pub subject: bool,
 }
 

@@ -169,7 +169,7 @@ impl FieldList {
         !self.has_option(head, b"close") && (is_http11 || self.has_option(head, b"keep-alive"))
     }
 
-    /// Marks the fields that `Connection` lists as hop-by-hop.
+    /// Marks the fields that `Connection` lists: they are hop-by-hop.
     fn mark_connection_options(&mut self, head: &Bytes) {
         if self.known(head, KnownField::Connection).next().is_none() {
             return;

@@ -6,11 +6,11 @@ use memchr::memchr2;
 use super::{RequestHead, ResponseHead, start_line};
 use crate::Malformed;
 
-/// Upper bound for the fields of a head: a response with the most fields, and the fields that
-/// convey adds.
+/// Maximum number of fields in a head: the highest configurable limit for a response is 1,000, and
+/// convey may add fields.
 pub(super) const MAX_FIELDS: usize = 1_256;
 
-/// Upper bound for the bytes of a head.
+/// Maximum number of bytes in a head.
 const MAX_BYTES: usize = 256 * 1024;
 
 /// Limits for a head.

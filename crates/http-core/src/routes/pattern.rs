@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::view::PathView;
 
-/// Host of a route. Names are case-insensitive; a port and a dot at the end do not count.
+/// Host of a route. Names are case-insensitive; a port and a final dot are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostPattern {
     /// Any host, or none.

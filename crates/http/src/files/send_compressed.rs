@@ -16,7 +16,7 @@ use super::store::{FileContent, LoadedFile};
 use crate::buffer;
 use crate::compress::{Compression, PIECE};
 
-/// Number of finished bytes from which on convey writes the output before it compresses more.
+/// Threshold in bytes: convey writes that much compressed output before it compresses more.
 const WRITTEN: usize = 8 * 1024;
 
 impl Sending<'_, '_> {

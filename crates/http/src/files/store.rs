@@ -110,7 +110,7 @@ pub(super) enum FileContent {
 pub(super) enum Opened {
     File(Arc<LoadedFile>),
     Directory,
-    /// Something that is not served.
+    /// Neither a file nor a directory, such as a device: it is not served.
     Other,
 }
 

@@ -28,7 +28,8 @@ use crate::time_limit::TimeLimit;
 /// Connection preface of an HTTP/2 client (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Receive window of a stream in bytes: the most of a request that no server has accepted yet.
+/// Receive window of a stream in bytes: the maximum part of a request that no server has accepted
+/// yet.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
 /// Receive window of a connection in bytes.

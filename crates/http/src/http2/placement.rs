@@ -119,7 +119,8 @@ impl ConnectionState<'_> {
         fits && others.size < INITIAL_WINDOW
     }
 
-    /// Whether the uploads of a network are many bytes, and no other client's are more.
+    /// Whether a network occupies this connection: its uploads have at least `MUCH` bytes, and the
+    /// uploads of no other client or network have more.
     fn is_occupied_by(&self, network: &Prefix) -> bool {
         let size = self.uploads.of_network(network).size;
         size >= MUCH && size >= self.uploads.largest_outside(network)

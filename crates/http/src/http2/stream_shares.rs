@@ -19,8 +19,9 @@ pub(super) struct StreamShares {
 }
 
 impl StreamShares {
-    /// Whether a client may have one more of the streams that there may be, `most`: it may have
-    /// eight times what is left for others, and sixteen in any case.
+    /// Whether a client may have another stream. It may have 16 streams in any case, and otherwise
+    /// eight times as many as are left for all clients. `most` returns the maximum number of
+    /// streams to the server.
     pub(super) fn has_room(&self, client: Prefix, most: impl FnOnce() -> u64) -> bool {
         let has = self.share_of(client);
         has < ALWAYS_FITS || fits(has, most().saturating_sub(self.all.into()))

@@ -22,8 +22,8 @@ impl<S, F> Check<S, F>
 where
     F: FnMut(&mut HttpRequest) -> Result<(), LocalReply>,
 {
-    /// Returns a service where `inner` decides on requests that pass `check`, which may change
-    /// them. The others get the check's reply.
+    /// Returns a service in which `inner` decides on the requests that pass `check`. `check` may
+    /// change a request, or reply to it.
     pub fn new(inner: S, check: F) -> Check<S, F> {
         Check { inner, check }
     }

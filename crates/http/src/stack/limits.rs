@@ -1,4 +1,4 @@
-//! Check that refuses requests above a client's limits, as far as the head shows it.
+//! Check that refuses requests that exceed a limit according to their head.
 
 use convey_http_core::{BodyFraming, Malformed};
 

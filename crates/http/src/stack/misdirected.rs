@@ -8,8 +8,8 @@ use crate::request::HttpRequest;
 /// than the certificate for the client's SNI (RFC 9110, section 7.4).
 ///
 /// Trusted proxies may send requests for all hosts on one connection. Clients without SNI, and
-/// clients that got the default certificate because no certificate has their name, may request any
-/// host.
+/// clients that got the default certificate because no certificate matches their SNI, may request
+/// any host.
 pub fn refuse_misdirected<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, check)
 }

@@ -24,7 +24,7 @@ pub(crate) fn is_early_reset(has_response: bool, age: Duration) -> bool {
     !has_response || age < EARLY
 }
 
-/// Numbers of streams of a connection so far.
+/// Counts of the streams of a connection so far.
 #[derive(Debug)]
 pub(crate) struct StreamCounts {
     /// Whether the streams belong to many clients of a proxy.

@@ -29,7 +29,7 @@ const TURNS: usize = 8;
 /// Like [`TURNS`], for compressed responses, which take longer per turn.
 const COMPRESSED_TURNS: usize = 2;
 
-/// Client's and server's end of a transfer.
+/// The two endpoints of a transfer.
 pub(crate) struct Ends<'a, C, S> {
     pub(crate) client: &'a mut C,
     pub(crate) server: &'a mut S,

@@ -16,8 +16,8 @@ impl Transfer<'_> {
         if ends.client.poll_reset(cx).is_ready() {
             return Poll::Ready(TransferEnd::ClientGone);
         }
-        // After its response, a server may reset the rest of the request. The response is complete
-        // nevertheless.
+        // A reset is ignored before the server has the whole request: a server may respond early,
+        // and then reset the rest of the request. Its response is complete.
         let is_asked = self.exchange.is_request_whole() && self.is_with_server();
         match self.reads_server || !is_asked {
             true => Poll::Pending,

@@ -9,7 +9,7 @@ use convey_snapshot::stats::Distribution;
 use crate::operator::requests::{limited, refusals, server_errors};
 use crate::operator::times::sum;
 
-/// Status of convey with its time, and the events since the sample before.
+/// Status of convey with its time, and the events since the previous sample.
 #[derive(Debug, Clone)]
 pub struct TopSample {
     /// Time of the sample, for differences.

@@ -260,7 +260,7 @@ fn drops_of(state: &TopState, area: Rect) -> Vec<Line<'static>> {
         let item = format!("{reason} {} ({})", rate(*a_second), short(*all as f64));
         let line = lines.len() - 1;
         let glue = if lines[line].is_empty() { "" } else { "  " };
-        // Space for the number of hidden reasons.
+        // Leave space for the number of hidden reasons.
         let others = drops.len() - n - 1;
         let reserved = if lines.len() == most && others > 0 { format!("  +{others} more").len() } else { 0 };
         if lines[line].is_empty() || columns(&lines[line]) + glue.len() + columns(&item) + reserved <= width {

@@ -196,7 +196,8 @@ impl TopState {
         rows
     }
 
-    /// Rows of a backend; empty if no server matches the filter.
+    /// Rows of a backend; empty if neither the backend, a frontend of it, nor a server matches the
+    /// filter.
     fn rows_of<'a>(&self, group: &'a TopGroup, wanted: &str) -> Vec<&'a TopRow> {
         let has = |text: &str| text.to_lowercase().contains(wanted);
         let is_wanted = has(&group.backend.name) || group.frontends.iter().any(|row| has(&row.name));

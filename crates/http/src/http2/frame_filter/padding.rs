@@ -6,7 +6,8 @@ use std::mem;
 
 use super::{FRAME_HEAD, FrameHead, WINDOW_UPDATE};
 
-/// Number of padding bytes from which on convey releases them: a quarter of the smallest window.
+/// Threshold in bytes: convey releases that much padding immediately. It is a quarter of the
+/// smallest window.
 const MUCH: u32 = 16 * 1024;
 
 /// Maximum number of streams with padding that is not released yet.
