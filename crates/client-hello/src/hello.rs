@@ -2,7 +2,7 @@
 
 use super::{ClientHello, HelloFault, name};
 
-/// Numbers of extensions.
+/// Number of the extension with the server name.
 const SERVER_NAME: u16 = 0;
 const ALPN: u16 = 16;
 
@@ -96,19 +96,19 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
-    /// Takes a number of two bytes.
+    /// Takes a number of two bytes (big-endian).
     fn number(&mut self) -> Result<u16, HelloFault> {
         let bytes = self.take(2)?;
         Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// Takes a field with a length of one byte.
+    /// Takes a field that begins with its length in one byte.
     fn short(&mut self) -> Result<&'a [u8], HelloFault> {
         let len = self.take(1)?[0];
         self.take(len.into())
     }
 
-    /// Takes a field with a length of two bytes.
+    /// Takes a field that begins with its length in two bytes.
     fn long(&mut self) -> Result<&'a [u8], HelloFault> {
         let len = self.number()?;
         self.take(len.into())

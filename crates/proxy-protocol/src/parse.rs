@@ -63,7 +63,8 @@ pub enum HeaderFault {
     /// The header is longer than [`MAX_HEADER`].
     #[error("longer than {MAX_HEADER} bytes")]
     TooLong,
-    /// An additional field ends beyond the header, or there is a second checksum.
+    /// An additional field ends beyond the header, the checksum has a wrong length, or there is a
+    /// second checksum.
     #[error("a wrong additional field (TLV)")]
     Tlv,
     /// The checksum is wrong (section 2.2.3).
@@ -74,8 +75,8 @@ pub enum HeaderFault {
 /// Parses the header at the beginning of `bytes`.
 ///
 /// # Errors
-/// [`ProxyHeaderError::Incomplete`] if more bytes are needed, which never happens with
-/// [`MAX_HEADER`] bytes; else the fault.
+/// [`ProxyHeaderError::Incomplete`] if more bytes are needed; [`MAX_HEADER`] bytes always suffice.
+/// Otherwise the fault of the header.
 pub fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     if bytes.starts_with(&SIGNATURE) {
         binary(bytes)

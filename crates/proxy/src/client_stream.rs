@@ -230,7 +230,7 @@ impl ClientStream {
         self.session.tls.as_ref()
     }
 
-    /// Index of the worker's counters.
+    /// Column of the worker in the traffic counters.
     pub fn core(&self) -> usize {
         self.session.downstream.core
     }

@@ -3,22 +3,23 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Shares of the descriptors that this process may open. The rest is for probes, statistics and the
-/// configuration, so that a peak of connections does not stop these.
+/// Budget of the file descriptors that this process may open, divided by their use. A reserve is
+/// left for probes, statistics and the configuration, so that these still work during a peak of
+/// connections.
 #[derive(Debug, Clone)]
 pub struct Descriptors {
-    /// Descriptors of connections and listeners together.
+    /// Number of descriptors for connections and listeners together.
     shared: u64,
-    /// Descriptors of listeners, part of `shared`.
+    /// Number of descriptors that are reserved for listeners, part of `shared`.
     reserved: Arc<AtomicU64>,
-    /// Upper bound of the pipes for bulk transfers in one worker; each has two descriptors.
+    /// Upper bound of the pipes for bulk transfers in one worker. Each pipe has two descriptors.
     pipes: usize,
 }
 
 impl Descriptors {
-    /// Divides `limit` descriptors: an eighth of those beside the `listeners` stays in reserve, and
-    /// a quarter goes to the `workers`' pipes. Reloads may change the number of listeners;
-    /// connections get the remainder.
+    /// Divides `limit` descriptors. Of those that the `listeners` do not need, an eighth is kept as
+    /// a reserve (at least 24, at most 1,024), and a quarter is for the pipes of all `workers`.
+    /// Connections get the remainder, which changes when a reload changes the number of listeners.
     pub fn share(limit: u64, listeners: u64, workers: usize) -> Descriptors {
         let left = limit.saturating_sub(listeners);
         let reserve = (left / 8).clamp(24, 1024);
@@ -27,29 +28,30 @@ impl Descriptors {
         Descriptors { shared, reserved: Arc::default(), pipes: usize::try_from(pipes).unwrap_or(usize::MAX) }
     }
 
-    /// Upper bound of connections for now; each has two descriptors.
+    /// Current upper bound of connections. Each connection needs two descriptors: one towards the
+    /// client and one towards the server.
     pub fn connections(&self) -> u64 {
         (self.left_beside(0) / 2).max(1)
     }
 
-    /// Descriptors that are left beside the listeners and this number of connections.
+    /// Number of descriptors that are left if there are this many connections.
     pub fn left_beside(&self, connections: u64) -> u64 {
         self.shared.saturating_sub(self.reserved.load(Ordering::Relaxed) + 2 * connections)
     }
 
-    /// Reserves descriptors for listeners until the returned guard is dropped.
+    /// Reserves this number of descriptors for listeners, until the returned guard is dropped.
     pub fn reserve(&self, descriptors: u64) -> Reserved {
         self.reserved.fetch_add(descriptors, Ordering::Relaxed);
         Reserved { of: self.reserved.clone(), descriptors }
     }
 
-    /// Upper bound of the pipes in one worker.
+    /// Upper bound of the pipes for bulk transfers in one worker.
     pub(super) fn pipes(&self) -> usize {
         self.pipes
     }
 }
 
-/// Descriptors that listeners have.
+/// Guard that reserves descriptors for listeners until it is dropped.
 #[derive(Debug, Default)]
 pub struct Reserved {
     of: Arc<AtomicU64>,

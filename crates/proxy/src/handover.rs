@@ -1,7 +1,7 @@
-//! Handover of the sockets to a successor process during an upgrade.
+//! Handover of sockets and UDP sessions to a successor process during an upgrade.
 //!
-//! TCP connections stay in this process. UDP sessions move, because the datagrams of all clients
-//! arrive at shared sockets, which only one process reads.
+//! TCP connections stay in this process. UDP sessions move to the successor: the datagrams of all
+//! clients arrive at the listening sockets, and only one process can read these.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -13,25 +13,25 @@ use super::Workers;
 use super::worker::{WorkerCommand, WorkerThread};
 use convey_model::Endpoint;
 
-/// Listening sockets of each place, in the order of the workers.
+/// Listening sockets of each endpoint, in the order of the workers.
 pub type HandedSockets = BTreeMap<Endpoint, Vec<OwnedFd>>;
 
-/// UDP session that is handed over.
+/// UDP session that one process hands over to another.
 #[derive(Debug)]
 pub struct HandedSession {
-    /// Listen address of the client's datagrams.
+    /// Listen address that receives the client's datagrams.
     pub vip: SocketAddr,
-    /// Index of the listening socket of `vip`.
+    /// Index of the worker, and so of its listening socket at `vip`.
     pub worker: usize,
     /// Address of the client.
     pub client: SocketAddr,
-    /// Proxy that sends the client's datagrams, where PROXY headers name the client.
+    /// Proxy that sends the client's datagrams, if PROXY headers name the client.
     pub via: Option<SocketAddr>,
-    /// Address that the client sent to, where `vip` is a wildcard.
+    /// Destination address of the client's datagrams, if `vip` is a wildcard address.
     pub asked: Option<IpAddr>,
-    /// Address that `socket` is connected to.
+    /// Address of the server, which `socket` is connected to.
     pub server: SocketAddr,
-    /// Whether the client has got an answer.
+    /// Whether the client has received an answer.
     pub answered: bool,
     /// Whether the client has sent again after an answer.
     pub is_stream: bool,
@@ -40,8 +40,8 @@ pub struct HandedSession {
 }
 
 impl Workers {
-    /// Returns duplicates of the listening sockets. Both processes share their accept queues: the
-    /// first to accept gets the client.
+    /// Returns duplicates of the listening sockets. The accept queues are then shared: the process
+    /// that accepts a client first serves it.
     pub fn offer(&self) -> impl Future<Output = HandedSockets> + use<> {
         let offers = self.ask(|sockets| WorkerCommand::Offer { sockets });
         async {
@@ -53,8 +53,8 @@ impl Workers {
         }
     }
 
-    /// Stops reading datagrams until [`Workers::release`]: they wait in the sockets. Returns the
-    /// UDP sessions.
+    /// Stops reading datagrams until [`Workers::release`]; meanwhile they wait in the sockets.
+    /// Returns the UDP sessions.
     pub fn hold(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
         self.ask(|sessions| WorkerCommand::Hold { sessions })
     }
@@ -66,20 +66,20 @@ impl Workers {
         }
     }
 
-    /// Sets the sockets of a previous process, which [`Workers::prepare`] uses in place of new
-    /// ones.
+    /// Sets the sockets that a previous process has handed over. [`Workers::prepare`] uses them
+    /// instead of new sockets.
     pub fn expect(&mut self, sockets: HandedSockets) {
         self.handed = sockets;
     }
 
-    /// Returns the places whose handed sockets are in use. Closes the remaining sockets of
-    /// [`Workers::expect`], which the other process keeps.
+    /// Returns the endpoints that use sockets of the previous process. Closes the unused sockets of
+    /// [`Workers::expect`]; the previous process keeps serving these.
     pub fn taken(&mut self) -> BTreeSet<Endpoint> {
         self.handed.clear();
         self.taken.clone()
     }
 
-    /// Collects the answers of all workers, in their order.
+    /// Sends a command to all workers, and collects their answers in the order of the workers.
     fn ask<T>(
         &self,
         command: fn(oneshot::Sender<Vec<T>>) -> WorkerCommand,
@@ -100,7 +100,7 @@ impl Workers {
     }
 }
 
-/// Groups the sessions by listening socket.
+/// Groups UDP sessions by listening socket: by listen address and index of the worker.
 pub(super) fn by_listener(sessions: Vec<HandedSession>) -> HashMap<(SocketAddr, usize), Vec<HandedSession>> {
     let mut all: HashMap<_, Vec<HandedSession>> = HashMap::new();
     for session in sessions {

@@ -19,7 +19,7 @@ use convey_stream::Leg;
 use convey_tls::{ACME_TLS, SessionFacts, TlsError, TlsSession, handshake_fault};
 use convey_trace::ConnectionStep;
 
-/// Time that a client has to read the alert of a failed handshake.
+/// Maximum time for the client to read the alert of a failed handshake.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Number of concurrent handshakes of each source. Only sources with an unfinished handshake have

@@ -1,12 +1,12 @@
-//! Proxy mode: convey terminates TCP connections and relays their bytes and UDP datagrams to
-//! servers.
+//! Proxy mode: convey accepts TCP connections of clients, opens connections to servers, and relays
+//! the bytes. It also relays UDP datagrams.
 //!
-//! Each core has a worker thread with a single-threaded runtime and its own listeners. The kernel
-//! spreads new connections and UDP clients over the workers (`SO_REUSEPORT`), and a connection
-//! stays on one core.
+//! Each core has a worker thread with a single-threaded runtime and its own listening sockets. The
+//! kernel distributes new connections and UDP clients over the workers (`SO_REUSEPORT`). A
+//! connection stays on one core.
 //!
-//! Read `admission` for the checks of a new client, `session` for the life of a connection, and
-//! `convey_upstream` for the choice of its server.
+//! Start with `admission` (checks of a new client), `session` (one connection from accept to end),
+//! and `convey_upstream` (choice of a server).
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod admission;

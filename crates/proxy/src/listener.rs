@@ -49,7 +49,8 @@ enum QueuedClients {
 }
 
 impl Listener {
-    /// Empties the accept queue, closes the socket and returns when both are done.
+    /// Serves the clients in the accept queue, and closes the socket. Returns when the socket is
+    /// closed.
     pub(super) async fn close(self) {
         let _ = self.stop.send(QueuedClients::Empty);
         let _ = self.task.await;
@@ -91,7 +92,7 @@ struct Acceptor {
     vip: SocketAddr,
     listener: Arc<TcpListener>,
     context: Arc<WorkerContext>,
-    /// Counters of all traffic, which outlive snapshots.
+    /// Counters of all traffic.
     totals: Arc<Traffic>,
     backoff: Backoff,
 }

@@ -85,7 +85,7 @@ impl OwnSockets {
 }
 
 impl FrontendPath {
-    /// Whether the path contains this frontend.
+    /// Whether the path contains the frontend with this id.
     pub(super) fn has(&self, frontend: u32) -> bool {
         let all = std::iter::successors(Some(self), |path| path.before.as_deref());
         all.into_iter().any(|path| path.frontend == frontend)

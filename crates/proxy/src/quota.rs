@@ -70,7 +70,7 @@ impl WorkersShared {
     }
 
     fn ports_left_to(&self, pool: &Pool, frontend: &Frontend) -> u64 {
-        // Each local port can be used once towards each port of a server.
+        // Each local port can have one connection to each port of each server.
         let asked: usize = frontend.config.listen.iter().map(|listen| listen.ports().len()).sum();
         let keep_ports = asked > 1 && pool.servers.iter().any(|server| server.config.keeps_port());
         let ports = if keep_ports { asked } else { 1 };

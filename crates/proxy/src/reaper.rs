@@ -1,5 +1,5 @@
-//! Effects of a new snapshot on open connections: the connections end, or count anew at their
-//! sources.
+//! Effects of a new snapshot on open connections: some connections end, and others are counted
+//! again at their sources.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -10,23 +10,24 @@ use convey_snapshot::{Frontend, Snapshot};
 
 use crate::Workers;
 
-/// Sends commands about open connections to the workers when a snapshot changes their servers,
-/// access lists or limits.
+/// Sends commands about open connections to the workers, when a new snapshot changes the state of
+/// servers, access lists or limits.
 #[derive(Debug, Default)]
 pub struct ConnectionReaper {
-    /// Servers that are down, and whose connections have been ended.
+    /// Ids of the servers that were down in the last snapshot. Their connections have been ended.
     down: BTreeSet<u32>,
-    /// Access lists that the workers have, by the ids of the frontends.
+    /// Last access lists that were sent to the workers, by the ids of the frontends.
     access: HashMap<u32, AdmittedPeers>,
-    /// Tables of sources that the workers use, by the ids of the frontends.
+    /// Tables of sources in which the workers count open connections, by the ids of the frontends.
     sources: HashMap<u32, Arc<Sources>>,
 }
 
-/// Addresses whose open connections at one frontend stay open.
+/// Addresses whose open connections to one frontend may continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdmittedPeers {
     access: Access,
-    /// Trusted HTTP proxies: their requests are checked one by one.
+    /// Trusted HTTP proxies. Their connections may continue, because each of their requests is
+    /// checked.
     proxies: Vec<Prefix>,
 }
 
@@ -49,9 +50,10 @@ impl From<Access> for AdmittedPeers {
 }
 
 impl ConnectionReaper {
-    /// Ends the connections to servers that have gone down with `on_down = "reset"`, and of clients
-    /// that are denied. Counts open connections again where a frontend has a new table of sources.
-    /// The snapshot must have been published.
+    /// Ends open connections after the publication of a new snapshot: connections to servers that
+    /// have gone down with `on_down = "reset"`, and connections of clients that an access list
+    /// denies. If a frontend has a new table of sources, counts its open connections in the new
+    /// table.
     pub fn on_snapshot(&mut self, workers: &Workers, snapshot: &Snapshot) {
         self.end_denied(workers, snapshot);
         self.count_sources(workers, snapshot);

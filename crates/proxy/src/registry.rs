@@ -119,7 +119,7 @@ pub(super) fn wake_all() {
     wakers.into_iter().for_each(Waker::wake);
 }
 
-/// Advances this thread's coarse clock. Call it once a second.
+/// Advances the coarse clock of this thread. The worker calls this function once a second.
 pub(super) fn advance_clock(now: Instant) {
     REGISTRY.with(|registry| registry.advance_clock(now));
 }

@@ -129,7 +129,8 @@ pub(super) async fn relay(
     .await
 }
 
-/// Outcome of the connection from the outcomes of its directions; `None` while it continues.
+/// Returns the end of the connection, given the outcomes of its two directions; `None` while the
+/// connection continues.
 ///
 /// A closed destination ends its direction, but not the connection: the closed side may have sent a
 /// last response before, and the relay still delivers it.
@@ -184,7 +185,7 @@ impl Quiet {
 /// would also end connections whose server does not read.
 #[derive(Default)]
 struct Silence {
-    /// Time so far; `None` while no bytes await an acknowledgement.
+    /// Time without an acknowledgement so far; `None` while all sent bytes are acknowledged.
     time: Option<Duration>,
 }
 

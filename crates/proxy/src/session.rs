@@ -72,8 +72,8 @@ pub(super) struct TcpSession {
 }
 
 impl TcpSession {
-    /// Creates the session of a client that was accepted on `vip`; `None` if no frontend has that
-    /// address any more.
+    /// Creates the session of a client that was accepted at `vip`. Returns `None` if no frontend
+    /// has this address any more.
     pub(super) fn new(
         client: SocketAddr,
         vip: SocketAddr,

@@ -75,7 +75,7 @@ impl SessionRecord {
         }
     }
 
-    /// Bytes from and to the client so far.
+    /// Number of bytes from the client and to the client so far.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.bytes_rx.load(Ordering::Relaxed), self.bytes_tx.load(Ordering::Relaxed))
     }

@@ -76,7 +76,7 @@ pub(super) fn keep_reset_near(stream: &TcpStream) {
     let _ = (socket.set_ttl_v4(1), socket.set_unicast_hops_v6(1));
 }
 
-/// Length of the accept queue; the kernel lowers it to `net.core.somaxconn`.
+/// Requested length of the accept queue. The kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
 
 /// Creates `count` listening sockets at `addr`; the kernel distributes new connections over them.
@@ -270,7 +270,7 @@ mod tests {
         for ip in ["192.0.2.1", "2001:db8::1"] {
             let ip: IpAddr = ip.parse().unwrap();
             assert!(missing_address(ip).unwrap().starts_with(&format!("no interface has {ip} yet")));
-            // Only where the kernel supports IPv6.
+            // Listens on IPv6 only if the kernel supports it.
             if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() || ip.is_ipv4() {
                 listen(SocketAddr::new(ip, 45_678), 1, Vec::new(), []).unwrap();
             }

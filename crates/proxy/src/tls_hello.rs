@@ -47,7 +47,7 @@ pub(super) struct Routed {
 /// Reason why no valid ClientHello was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NoHello {
-    /// The client closed without a byte.
+    /// The client closed without sending a byte.
     Silent,
     Reset,
     /// The client closed before its ClientHello was complete.
@@ -55,7 +55,7 @@ enum NoHello {
     Malformed(HelloFault),
 }
 
-/// Reason why no route matches.
+/// Reason why no route matches, which decides the answer to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RouteRejection {
     NotTls,

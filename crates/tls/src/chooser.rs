@@ -69,7 +69,7 @@ impl CertificateChooser {
 
     /// Returns the certificates that cover a name in lower case: exact matches, then wildcards.
     fn named(&self, name: &str) -> impl Iterator<Item = &Vec<Arc<CertifiedKey>>> {
-        // A wildcard matches one label (RFC 9525, section 6.3).
+        // A wildcard matches exactly one label (RFC 9525, section 6.3).
         let by_wildcard =
             || name.split_once('.').and_then(|(_, rest)| self.by_name.get(&format!("*.{rest}")));
         let exact = self.by_name.get(name).into_iter();

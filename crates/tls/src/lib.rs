@@ -5,7 +5,7 @@
 //!   validity.
 //! - [`TlsAcceptor`] holds the settings of a frontend for handshakes with clients. It chooses the
 //!   certificate by the server name that the client requests.
-//! - [`AcmeChallenges`] are the proofs that a certificate authority checks before it issues a
+//! - [`AcmeChallenges`] holds the proofs that a certificate authority checks before it issues a
 //!   certificate.
 //! - [`TlsConnector`] holds the settings of a backend for handshakes with servers.
 //! - [`TlsSession`] is one side of a connection: bytes of the peer go in, plaintext and bytes for

@@ -289,7 +289,7 @@ fn encode_alert(connection: &mut impl Unbuffered, incoming: &mut [u8], out: &mut
     while connection.wants_write() {
         let Ok(ConnectionState::EncodeTlsData(data)) = connection.process(incoming).state else { return };
         if encode(data, out).is_err() {
-            // The connection has failed anyway.
+            // An error is ignored, because the connection has failed anyway.
             return;
         }
     }

@@ -4,9 +4,9 @@
 //! half-close their connections, convey closes first. Then 470 short connections a second would use
 //! up all ports towards a server.
 //!
-//! When the kernel chooses a port, it skips ports in TIME-WAIT, unless `net.ipv4.tcp_tw_reuse` is
-//! 1. But a socket that is explicitly bound to such a port may connect, because timestamps
-//! distinguish old segments from new ones.
+//! The kernel itself chooses ports in TIME-WAIT only if `net.ipv4.tcp_tw_reuse` is 1. But a socket
+//! that is explicitly bound to such a port may connect, because timestamps distinguish old segments
+//! from new ones.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! Permit: a connection slot of one server.
+//! Permit to use a server: holds one of its connection slots.
 
 use std::io;
 use std::net::SocketAddr;

@@ -32,7 +32,7 @@ const MAX_REFUSALS: u32 = 16;
 #[derive(Debug, Default)]
 pub struct Attempts {
     used: u32,
-    /// Number of refusals by servers that have not processed the request.
+    /// Number of refusals so far by servers that have not processed the request.
     refusals: u32,
     /// Id of the server to try first.
     preferred: Option<u32>,

@@ -27,7 +27,7 @@ struct ShareQueues {
     tickets: u64,
 }
 
-/// Waiting connections of one frontend, in a queue for each client.
+/// Waiting connections of one frontend: one queue for each client.
 #[derive(Debug, Default)]
 struct FrontendQueues {
     queues: HashMap<Prefix, ClientQueue>,
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!([called(), called()], [Some(999), None]);
         queue.call_next(1, client(9_999), has, |has| has <= 1_000);
         assert_eq!(called(), None, "nobody fits");
-        // The session that ended belongs to a waiting client.
+        // The ended connection belonged to a waiting client.
         let of_7 = |who| if who == client(7) { 16 } else { has(who) };
         queue.call_next(1, client(7), of_7, |has| has <= 16);
         assert_eq!([called(), called()], [Some(7), None]);

@@ -42,7 +42,7 @@ impl HandedPlace {
     /// Groups a list with the descriptors of all workers by worker.
     ///
     /// # Errors
-    /// The list does not begin with a socket.
+    /// The list does not begin with a UDP socket.
     pub(super) fn split(handed: Vec<OwnedFd>) -> io::Result<Vec<HandedPlace>> {
         let mut places: Vec<HandedPlace> = Vec::new();
         for one in handed {

@@ -167,7 +167,7 @@ pub(super) struct OpenConnection {
     pub(super) began: Instant,
     /// Time of the last bytes, by the coarse clock.
     pub(super) moved: Instant,
-    /// Bytes from and to the client.
+    /// Number of bytes from the client, and to the client.
     pub(super) bytes: [u64; 2],
     pub(super) end: Option<RelayEnd>,
     pub(super) waker: Option<Waker>,

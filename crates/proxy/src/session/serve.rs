@@ -53,8 +53,8 @@ impl TcpSession {
         self.end(reason_of(end));
     }
 
-    /// Admits the client and connects to a server. Returns the bytes that the client has sent
-    /// already.
+    /// Admits the client and connects to a server. Returns the bytes that have been read from the
+    /// client already, and the connection.
     ///
     /// # Errors
     /// Reason of the end; `None` if the client has closed in order.

@@ -22,7 +22,7 @@ impl TcpSession {
     /// there, and then for a slot. The wait for the share takes at most `timeouts.connect`.
     ///
     /// # Errors
-    /// Reason of the end, if the client had no room in time.
+    /// Reason of the end, if the client had no room within `timeouts.connect`.
     pub(crate) async fn wait_for_share(&mut self) -> Result<(), Counter> {
         let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
         self.trace(None, ConnectionStep::Waits);

@@ -74,7 +74,7 @@ impl UdpListener {
         held
     }
 
-    /// Resumes reading.
+    /// Resumes reading datagrams.
     pub(crate) fn release(&self) {
         let _ = self.orders.send(Order::Release);
     }

@@ -67,7 +67,7 @@ pub(super) struct Relay {
     /// Last destination address that is neither broadcast nor multicast. Most clients send to the
     /// same address, so this cache avoids repeated checks.
     asked: Option<IpAddr>,
-    /// Last value of the socket's counter of dropped datagrams.
+    /// Last seen value of the socket's counter of dropped datagrams.
     overruns: u32,
     /// Refused datagrams without a valid PROXY header, for the log.
     refusals: Refusals,

@@ -44,7 +44,7 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Begins a run with these datagrams.
+    /// Creates a run that begins with these datagrams.
     pub(super) fn of(datagrams: Datagrams<'a>) -> Run<'a> {
         let stride = datagrams.stride();
         let mut run = Run {

@@ -20,7 +20,8 @@ use super::send::each_of;
 /// sender that the kernel has joined (GRO).
 const LARGEST: usize = 65_536;
 
-/// Prepares a listening socket for [`ReceiveBuffers::receive`].
+/// Sets the options of a listening socket that [`ReceiveBuffers::receive`] needs. Returns its
+/// receive state.
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     let state = UdpSocketState::new(UdpSockRef::from(socket))?;
     // Reverts two settings of `UdpSocketState`: no fragmentation, and receive timestamps. convey

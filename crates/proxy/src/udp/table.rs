@@ -61,14 +61,14 @@ pub(super) struct SessionTable<T> {
     next_serial: u32,
 }
 
-/// Sessions of one listening socket.
+/// Sessions of one listen address, by key and in the order of their last activity.
 #[derive(Debug, Default)]
 struct Address {
     numbers: HashMap<SessionKey, usize>,
     active: SessionList,
 }
 
-/// Sessions of one frontend.
+/// Sessions of one frontend, in the order of their eviction.
 #[derive(Debug)]
 struct FrontendSessions {
     frontend: u32,
@@ -130,7 +130,7 @@ impl<T> SessionTable<T> {
         self.addresses[address].active.first.is_none()
     }
 
-    /// Number of the session with this key.
+    /// Returns the number of the session with this key.
     pub(super) fn find(&self, address: usize, key: &SessionKey) -> Option<usize> {
         self.addresses[address].numbers.get(key).copied()
     }

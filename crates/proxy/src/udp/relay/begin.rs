@@ -81,7 +81,7 @@ impl Relay {
                     if is_here && !frontend.live.slots.has_room(frontend.config.max_connections) {
                         return sessions.evict_of(id, now);
                     }
-                    // The servers or the process are full.
+                    // All servers of the pool are full, or the process is.
                     sessions.evict(id, |other| !is_here || other.is_of(&frontend.pool), now)
                 })
             }
