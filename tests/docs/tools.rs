@@ -36,7 +36,7 @@ fn tests_run_counts_skipped_tests_and_prints_the_install_command() {
     let output = "test a ... ok\n\
         test b::c   ... ignored (wrk is not installed (Debian package wrk), nginx is not installed (Debian package nginx-light))\n\
         test d      ... ignored (nginx is not installed (Debian package nginx-light))\n\
-        test e      ... ignored (takes long; CONVEY_LONG=1 has it told)\n\
+        test e      ... ignored (takes long; CONVEY_LONG=1 runs it)\n\
         test f      ... ignored (h2spec is not installed (Debian package none: go install h2spec))\n\
         test g - compile ... ignored\n";
     let programs = [

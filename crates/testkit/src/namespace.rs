@@ -78,7 +78,7 @@ impl TestNamespace {
 }
 
 /// Environment variable that is set while a test runs in its namespace.
-const INSIDE: &str = "CONVEY_STORY_IN_NAMESPACE";
+const INSIDE: &str = "CONVEY_TEST_IN_NAMESPACE";
 
 /// Runs the test with this name in a network namespace with a loopback interface, after the shell
 /// commands in `set_up`. The test runs in a process of its own, because tests in threads of one

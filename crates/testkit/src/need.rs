@@ -77,7 +77,7 @@ impl Need {
                 tool(name).is_none().then(|| format!("{name} is not installed (Debian package {package})"))
             }
             Need::Long => {
-                let reason = || "takes long; CONVEY_LONG=1 has it told".to_owned();
+                let reason = || "takes long; CONVEY_LONG=1 runs it".to_owned();
                 long().is_none().then(reason)
             }
             Need::All => {

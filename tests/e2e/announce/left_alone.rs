@@ -7,8 +7,8 @@ use convey_testkit::{BalancerProcess, Loopback, Process, TcpServer, binary, in_n
 use super::{VIP, announcing, has, wait_until};
 
 pub(super) fn announced_address_stays_if_its_new_interface_is_missing() {
-    const STORY: &str = "announce::announced_address_stays_if_its_new_interface_is_missing";
-    in_namespace(STORY, "", || {
+    const NAME: &str = "announce::announced_address_stays_if_its_new_interface_is_missing";
+    in_namespace(NAME, "", || {
         let lab = Loopback::new();
         let server = TcpServer::named("a", lab.server(1));
         let balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));

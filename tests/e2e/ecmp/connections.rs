@@ -18,7 +18,7 @@ pub(super) const PORT: u16 = 80;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Variable with the number of a server process.
-const NUMBER: &str = "CONVEY_STORY_NUMBER_SERVER";
+const NUMBER: &str = "CONVEY_TEST_NUMBER_SERVER";
 
 /// Starts a server that answers each byte with its own number. It is a separate process, to have
 /// enough descriptors.

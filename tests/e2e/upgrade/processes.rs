@@ -20,7 +20,7 @@ use rustix::net::{RecvFlags, SendFlags, recv};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Variable that makes this program a successor with another format: see [`another_version`].
-pub(super) const ROLE: &str = "CONVEY_STORY_SUCCESSOR";
+pub(super) const ROLE: &str = "CONVEY_TEST_SUCCESSOR";
 
 /// File that makes such a successor wait before it is ready, and the file that it writes then.
 const WAITS: &str = "waits";
