@@ -166,8 +166,8 @@ fn bind(addr: SocketAddr, kind: Type, reuse_port: bool) -> io::Result<Socket> {
     // programs share the port.
     if kind == Type::STREAM {
         socket.set_reuse_address(true)?;
-        // TCP_NODELAY: the kernel sends small writes immediately. Accepted connections inherit both
-        // options from their listener (tcp(7)).
+        // TCP_NODELAY: the kernel sends small writes immediately. Accepted connections inherit this
+        // option and keep-alive from their listener (tcp(7)).
         socket.set_tcp_nodelay(true)?;
         keep_alive(&SockRef::from(&socket))?;
     }

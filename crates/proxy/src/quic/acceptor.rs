@@ -53,9 +53,8 @@ pub(crate) struct HandshakePlace {
     _of_source: Option<HandshakeSlot>,
 }
 
-/// Upper bound of the unfinished handshakes of one worker with new clients that have not validated
-/// their addresses. Beyond it, new clients must validate their addresses first, because these may
-/// be forged.
+/// Upper bound of the unfinished handshakes of one worker at one address. Beyond it, new clients
+/// must validate their addresses before the handshake, because these may be forged.
 const MAX_UNPROVEN: usize = 256;
 
 impl fmt::Debug for PendingHandshake {

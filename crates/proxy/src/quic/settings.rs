@@ -13,8 +13,8 @@ use super::steering::ConnectionIdLayout;
 use convey_model::HttpLimits;
 use convey_tls::TlsAcceptor;
 
-/// Flow control window of a stream: request bytes that convey buffers until a server accepts them.
-/// The same as over HTTP/2.
+/// Flow control window of a stream, as over HTTP/2: request bytes that convey buffers until a
+/// server accepts them.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
 /// Flow control window of all streams of a connection together.
