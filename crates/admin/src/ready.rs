@@ -230,8 +230,8 @@ impl<'a> Unserved<'a> {
         self.certificate.as_ref().map(|fault| &*fault.why)
     }
 
-    /// Reason why the frontend can serve no client, or lacks a backend of `ready_needs`. `None` if
-    /// there is none.
+    /// Reason why the frontend is not ready: it can serve no client, or a backend in `ready_needs`
+    /// is unavailable. `None` if it is ready.
     pub(super) fn obstacle(&self, frontend: &Frontend) -> Option<String> {
         self.needed(frontend).or_else(|| self.whole())
     }

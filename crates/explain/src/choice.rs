@@ -38,8 +38,8 @@ impl Choice {
     }
 }
 
-/// Explains which server the frontend's pool chooses. If `again` is set, the client gets this
-/// previous server without a choice.
+/// Explains which server the frontend's pool chooses. `again`: index of the server of the previous
+/// connection; the client returns to it, and the algorithm is skipped.
 pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Steps) -> Choice {
     let pool = &place.frontend.pool;
     if let Some(index) = again {

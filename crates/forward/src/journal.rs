@@ -200,7 +200,7 @@ impl Journal {
         self.notes.get(id.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Continues with the note of another process.
+    /// Restores the log note of a flow that another process exported (`words`).
     pub(super) fn restore(&mut self, id: FlowId, words: [u64; 4]) {
         if let Some(note) = self.notes.get_mut(id.0 as usize) {
             *note = words;

@@ -315,8 +315,8 @@ fn datagram(udp: &[u8; UDP_LEN], len: usize) -> Transport {
     Transport { protocol: UDP, src_port, dst_port, payload_len, ..Transport::default() }
 }
 
-/// Fields of a packet whose ports are missing, or belong to another packet: only the protocol is
-/// set.
+/// Transport fields of a packet without ports of its own, such as a later fragment: only the
+/// protocol is set.
 fn nothing(protocol: u8) -> Transport {
     Transport { protocol, ..Transport::default() }
 }

@@ -60,7 +60,8 @@ pub(super) struct LookSchedule {
     files: BTreeMap<FileId, FilePlan>,
     /// Watched files that an event about each path concerns.
     paths: HashMap<PathBuf, BTreeSet<FileId>>,
-    /// Watched files that include names in a directory by a pattern.
+    /// Per directory: glob patterns, each with the watched file that is checked when a matching
+    /// name changes.
     listed: HashMap<PathBuf, Vec<(Pattern, FileId)>>,
     /// Paths that a writer has open.
     writes: BTreeMap<PathBuf, OpenWrite>,

@@ -125,13 +125,13 @@ enum State {
     Off,
 }
 
-/// Bytes for the library at the front of the received bytes.
+/// Action of the filter on the first of the received bytes.
 enum Piece {
-    /// This number of bytes, unchanged.
+    /// Passes this number of bytes on unchanged.
     Pass(usize),
-    /// Replacement for a number of bytes.
+    /// Replaces this number of bytes by others.
     Replace(usize, Vec<u8>),
-    /// Nothing until more bytes are received.
+    /// Waits until more bytes are received.
     Wait,
 }
 

@@ -126,8 +126,9 @@ impl ConnectionState<'_> {
         size >= MUCH && size >= self.uploads.largest_outside(network)
     }
 
-    /// Whether none of these networks occupies a further connection if the upload is placed here:
-    /// each of them already occupies this connection, or its uploads stay below `MUCH` bytes here.
+    /// Whether this connection can take the upload without one more connection becoming occupied by
+    /// a network in `bounds`. True if each network already occupies this connection, or stays below
+    /// `MUCH` bytes on it.
     fn is_within(&self, bounds: &[ClientNetwork], upload: &Upload) -> bool {
         bounds.iter().all(|at| {
             let size = self.uploads.of_network(&at.network).size;

@@ -116,8 +116,9 @@ impl Transfer<'_> {
         })
     }
 
-    /// Returns the client of a stream whose response convey may buffer without its server. `None`:
-    /// the client uses no stream, the response's head is missing, or the protocol has changed.
+    /// Client of an HTTP/2 or HTTP/3 stream for which convey may buffer the response after it has
+    /// released the server. `None` if the client uses no stream, the head of the response is
+    /// missing, or the protocol has changed.
     fn waiting_client(&self) -> Option<IpAddr> {
         self.stream_of.filter(|_| self.status.is_some() && !self.exchange.has_changed())
     }

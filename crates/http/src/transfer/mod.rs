@@ -141,8 +141,8 @@ impl<'a> Transfer<'a> {
         self.kept = Some(BytesMut::new());
     }
 
-    /// Lets convey buffer the response for a stream of this client without its server; `None`: the
-    /// client uses no stream.
+    /// Lets convey buffer the response for a stream of this client after it has released the
+    /// server; `None`: the client uses no stream.
     pub(crate) fn hold_response(&mut self, stream_of: Option<IpAddr>) {
         self.stream_of = stream_of;
     }

@@ -163,7 +163,7 @@ fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
     probed_ports(backend, report);
 }
 
-/// Reports servers of a backend that serves files.
+/// Reports an error if a backend has both `files` and servers.
 fn no_servers(backend: &ParsedBackend, files: &Place, report: &Report<'_>) {
     let server = backend.servers.iter().find_map(|server| server.addr.as_ref());
     if let Some(server) = server {
