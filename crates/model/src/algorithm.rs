@@ -72,7 +72,7 @@ pub enum HashOn {
     /// Client address and port, VIP and port: connections of one client spread over the servers.
     Tuple,
     /// Like [`HashOn::Tuple`], unless the connection id of a QUIC packet names a server: see
-    /// [`QuicConfig`].
+    /// [`QuicConfig`](crate::QuicConfig).
     QuicCid,
 }
 
