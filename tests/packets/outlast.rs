@@ -161,7 +161,7 @@ fn a_start_takes_away_the_guards_of_its_own_frontends_only(case: Case) {
     network.balance(&Config { web: false, ..Config::new(2) });
     assert_eq!(guards(&network).len(), 2);
     assert!(guards(&network).contains(&left[0]));
-    assert!(network.log(Role::Balancer).contains("stays until it expires, because it guards other"));
+    network.wait_for_log("stays until it expires, because it guards other");
     wait_for_acknowledgements(&network);
     kill(&network);
     assert_eq!(guards(&network).len(), 2);

@@ -45,7 +45,7 @@ fn server_behind_an_interface_without_ethernet_is_down(case: Case) {
     let health = network.stat("/backends/pool/servers/s2/health");
     let reason = health["reason"].as_str().unwrap();
     assert!(health["up"] == false && reason.contains("wg0") && reason.contains("Ethernet"), "{health}");
-    assert!(network.log(Role::Balancer).contains("server pool/s2"), "{}", network.log(Role::Balancer));
+    network.wait_for_log("server pool/s2");
 }
 
 fn ipsec_policy_that_comes_takes_the_server_out(case: Case) {

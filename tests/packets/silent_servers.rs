@@ -113,7 +113,7 @@ fn each_is_found(network: &Network, faults: &[Fault]) {
         let vip = format!("VIP {}", network.vip());
         assert!(reason.contains(told) && reason.contains(&vip), "{made:?}: {reason}");
         let line = format!("server pool/s1 ({}) is down", network.address(Role::Server(1)));
-        assert!(network.log(Role::Balancer).contains(&line), "{line}");
+        network.wait_for_log(&line);
         assert_eq!(asked(network), BTreeSet::from(["s2".to_owned()]));
         assert_eq!(network.stat("/backends/pool/servers/s2/up"), true);
         run(network, Role::Server(1), mended);

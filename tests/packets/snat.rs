@@ -150,7 +150,7 @@ fn server_is_down_while_another_convey_uses_its_snat_address(case: Case) {
     let reason = health(false);
     let why = format!("cannot use the passthrough.snat_ports 33768-61000 of {}: another process", SECOND[1]);
     assert!(reason.contains(&why), "{reason}");
-    assert!(network.log(Role::Balancer).contains(&why));
+    network.wait_for_log(&why);
     asks_other();
 
     drop(second);
@@ -193,7 +193,7 @@ fn far_snat_address_is_used_once_near_ones_are_exhausted(case: Case) {
 
     network.balance(&config);
     let network = &network;
-    assert!(network.log(Role::Balancer).contains(&unused));
+    network.wait_for_log(&unused);
     let _server = network.server(1, |addr| {
         TcpServer::start(addr, |mut stream| {
             writeln!(stream, "{}", stream.peer_addr()?.ip())?;
