@@ -22,6 +22,7 @@ mod accept_encoding;
 mod body;
 mod compression;
 mod exchange;
+mod field_syntax;
 mod forward;
 mod head;
 mod malformed;

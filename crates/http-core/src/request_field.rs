@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::RequestHead;
-use crate::body::is_token;
+use crate::field_syntax::is_name;
 
 /// A header or a cookie, by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ impl RequestField {
     /// Parses `header:NAME` or `cookie:NAME`; `None` for any other text.
     pub fn parse(text: &str) -> Option<RequestField> {
         let (kind, name) = text.split_once(':')?;
-        let is_name = !name.is_empty() && name.bytes().all(is_token);
+        let is_name = is_name(name.as_bytes());
         match kind {
             "header" if is_name => Some(RequestField::Header(name.into())),
             "cookie" if is_name => Some(RequestField::Cookie(name.into())),

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use convey_http_core::{BodyFraming, FieldRules, HeadReader, HttpMethod, Malformed, RequestHead};
+use convey_http_core::{FieldRules, HeadReader, HttpMethod, Malformed, RequestHead};
 use convey_proxy::{ClientBytes, ClientStream, QuicClient, RequestCharge, ServeStream, StreamEnd};
 use convey_snapshot::stats::Counter;
 use convey_stream::More;
@@ -376,7 +376,7 @@ impl<S: DecideRequest> Connection<S> {
                 After::Ends(StreamEnd::Reset(reason))
             }
             RequestEnd::Unanswered(answer) => {
-                let has_body = !matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
+                let has_body = !head.framing().is_empty();
                 let closes = is_last || has_body || !head.keeps_alive() || !head.is_http11();
                 self.answer(&answer, Some(head), closes, &mut record).await
             }

@@ -2,6 +2,7 @@
 //! 0, trailers and an empty line.
 
 use super::{BodyPiece, BodyProgress};
+use crate::field_syntax::{is_of_value, is_token};
 use crate::{HeadLimits, Malformed};
 
 /// Byte limit for the extensions of all chunks of a body. No extension has a known use.
@@ -269,7 +270,7 @@ impl ChunkReader {
                 Ok(Place::TrailerName)
             }
             (Place::TrailerValue, b'\r') => Ok(Place::TrailerLf),
-            (Place::TrailerValue, b' '..=b'~' | b'\t' | 0x80..) => Ok(Place::TrailerValue),
+            (Place::TrailerValue, _) if is_of_value(byte) => Ok(Place::TrailerValue),
             (Place::TrailerLf, b'\n') => Ok(Place::Trailer),
             _ => Err(Malformed::Trailers),
         }
@@ -294,11 +295,6 @@ pub(super) fn is_forbidden_in_trailers(name: &[u8]) -> bool {
     let mut read = TrailerName::default();
     name.iter().for_each(|byte| read.push(*byte));
     !read.is_allowed(false)
-}
-
-/// Whether a byte is allowed in a token, such as a field's name (RFC 9110, section 5.6.2).
-pub(crate) fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 impl TrailerName {

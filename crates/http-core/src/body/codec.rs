@@ -41,8 +41,7 @@ impl BodyDecoder {
     }
 
     fn new(reader: BodyReader, framing: BodyFraming) -> BodyDecoder {
-        let has_ended = matches!(framing, BodyFraming::Empty | BodyFraming::Length(0));
-        BodyDecoder { reader, lines: Vec::new(), has_ended }
+        BodyDecoder { reader, lines: Vec::new(), has_ended: framing.is_empty() }
     }
 
     /// Limits the data of a chunked body to `most` bytes. A longer body is malformed as soon as the
@@ -207,5 +206,7 @@ mod tests {
         let body = b"0\r\nhost: a\r\n\r\n";
         let mut decoder = BodyDecoder::of_request(BodyFraming::Chunked);
         assert_eq!(decoder.next(&mut &body[..]), Err(Malformed::Trailers));
+        let fields = [(&b"host"[..], &b"a"[..])].into_iter();
+        assert_eq!(Trailers::of_stream(fields, &HeadLimits::OF_RESPONSES), Err(Malformed::Trailers));
     }
 }

@@ -11,7 +11,6 @@ pub use codec::{BodyDecoder, BodyEncoder, Frame};
 pub use trailers::Trailers;
 
 use chunked::ChunkReader;
-pub(crate) use chunked::is_token;
 
 use crate::{HeadLimits, Malformed};
 
@@ -26,6 +25,13 @@ pub enum BodyFraming {
     Chunked,
     /// A body that ends when the server closes the connection.
     UntilClose,
+}
+
+impl BodyFraming {
+    /// Whether the message has no byte of a body: no body, or one of length 0.
+    pub fn is_empty(self) -> bool {
+        matches!(self, BodyFraming::Empty | BodyFraming::Length(0))
+    }
 }
 
 /// Parser that finds the end of a body in the bytes of a connection. It stores no bytes.

@@ -5,7 +5,8 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
 
-use super::chunked::{is_forbidden_in_trailers, is_token};
+use super::chunked::is_forbidden_in_trailers;
+use crate::field_syntax::{is_name, is_of_value};
 use crate::{HeadLimits, Malformed};
 
 /// Fields after a body. There is at least one.
@@ -28,10 +29,9 @@ impl Trailers {
         limits: &HeadLimits,
     ) -> Result<Option<Trailers>, Malformed> {
         let (mut bytes, mut places) = (BytesMut::new(), Vec::new());
-        for (name, value) in fields.filter(|(name, _)| *name != b"content-length") {
-            let is_of_value = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t' | 0x80..);
-            let is_name = !name.is_empty() && name.iter().copied().all(is_token);
-            if !is_name || is_forbidden_in_trailers(name) || !value.iter().all(is_of_value) {
+        let is_length = |name: &[u8]| name.eq_ignore_ascii_case(b"content-length");
+        for (name, value) in fields.filter(|(name, _)| !is_length(name)) {
+            if !is_name(name) || is_forbidden_in_trailers(name) || !value.iter().copied().all(is_of_value) {
                 return Err(Malformed::Trailers);
             }
             let at = bytes.len();
@@ -53,8 +53,6 @@ impl Trailers {
             let colon = memchr(b':', line)?;
             Some((&line[..colon], line[colon + 1..].trim_ascii()))
         });
-        let is_length = |name: &[u8]| name.eq_ignore_ascii_case(b"content-length");
-        let fields = fields.filter(|(name, _)| !is_length(name));
         Trailers::of_stream(fields, &HeadLimits { bytes: usize::MAX, fields: usize::MAX })
     }
 

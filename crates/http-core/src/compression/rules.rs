@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ContentCoding;
-use crate::body::is_token;
+use crate::field_syntax::is_token;
 
 /// Rules for the compression of responses.
 #[derive(Debug, Clone, PartialEq, Eq)]

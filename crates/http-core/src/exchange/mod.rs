@@ -84,7 +84,7 @@ pub struct ExchangeEnd {
 impl Exchange {
     /// Creates the exchange of a request with this head.
     pub fn new(head: &RequestHead) -> Exchange {
-        let is_empty = matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
+        let is_empty = head.framing().is_empty();
         Exchange {
             method: head.method(),
             is_http11: head.is_http11(),
@@ -366,7 +366,7 @@ impl Exchange {
         };
         self.server_keeps_alive = head.keeps_alive();
         self.response = match head.framing() {
-            BodyFraming::Empty | BodyFraming::Length(0) => Response::Whole,
+            framing if framing.is_empty() => Response::Whole,
             framing => {
                 let mut body = BodyReader::of_response(framing);
                 body.limit_trailers(self.response_limits);

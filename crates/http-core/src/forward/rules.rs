@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::field_syntax::{is_name, is_of_value};
+
 /// Rules for the fields of one kind of message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldRules {
@@ -74,7 +76,6 @@ impl FieldRules {
     /// The name or value is invalid, or the field may not be added.
     pub fn add(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
         check_name(name)?;
-        let is_of_value = |byte: u8| matches!(byte, b' '..=b'~' | b'\t' | 0x80..);
         if !value.bytes().all(is_of_value) || value.trim_ascii() != value {
             return Err(FieldFault::Value);
         }
@@ -153,7 +154,7 @@ impl DroppedName {
 }
 
 fn check_name(name: &str) -> Result<(), FieldFault> {
-    if name.is_empty() || !name.bytes().all(crate::body::is_token) {
+    if !is_name(name.as_bytes()) {
         return Err(FieldFault::Name);
     }
     if RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(name)) {

@@ -10,7 +10,8 @@ use super::fields::FieldList;
 use super::reader::HeadLimits;
 use super::reason::reason_phrase;
 use crate::Malformed;
-use crate::body::{BodyFraming, is_token};
+use crate::body::BodyFraming;
+use crate::field_syntax::{is_name, is_of_value};
 
 /// Bytes of an HTTP/1.1 field line besides its name and value: colon, space, CR and LF.
 const LINE: usize = 4;
@@ -20,7 +21,7 @@ const LINE: usize = 4;
 pub(super) struct HeadBuilder<'a> {
     limits: &'a HeadLimits,
     bytes: BytesMut,
-    ranges: Vec<(Range<usize>, Range<usize>)>,
+    fields: FieldList,
     /// Length in bytes that the head has in HTTP/1.1. The limits apply to it.
     len: usize,
 }
@@ -28,7 +29,7 @@ pub(super) struct HeadBuilder<'a> {
 impl HeadBuilder<'_> {
     pub(super) fn new(limits: &HeadLimits) -> HeadBuilder<'_> {
         // The length begins with the empty line: CR and LF.
-        HeadBuilder { limits, bytes: BytesMut::with_capacity(512), ranges: Vec::with_capacity(24), len: 2 }
+        HeadBuilder { limits, bytes: BytesMut::with_capacity(512), fields: FieldList::default(), len: 2 }
     }
 
     /// Appends bytes outside of the fields. Returns their range.
@@ -54,15 +55,14 @@ impl HeadBuilder<'_> {
     /// # Errors
     /// The name or the value is invalid, or the head is too long.
     pub(super) fn add(&mut self, name: &[u8], value: &[u8]) -> Result<(), Malformed> {
-        if name.is_empty() || !name.iter().copied().all(is_token) {
+        if !is_name(name) {
             return Err(Malformed::FieldName);
         }
-        let is_of_value = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t' | 0x80..);
-        if !value.iter().all(is_of_value) {
+        if !value.iter().copied().all(is_of_value) {
             return Err(Malformed::FieldValue);
         }
         let (name, value) = (self.append(name), self.append(value.trim_ascii()));
-        self.ranges.push((name, value));
+        self.fields.push(&self.bytes, name, value);
         self.len += LINE;
         self.check_len()
     }
@@ -73,11 +73,12 @@ impl HeadBuilder<'_> {
     /// The head exceeds the limits.
     pub(super) fn finish(self) -> Result<(Bytes, FieldList), Malformed> {
         self.check_len()?;
-        if self.ranges.len() > self.limits.max_fields() {
+        if self.fields.len() > self.limits.max_fields() {
             return Err(Malformed::TooManyFields);
         }
         let head = self.bytes.freeze();
-        let fields = FieldList::of_ranges(&head, self.ranges.into_iter());
+        let mut fields = self.fields;
+        fields.mark_connection_options(&head);
         Ok((head, fields))
     }
 
@@ -113,8 +114,8 @@ impl ResponseBuilder {
         self
     }
 
-    /// Returns the head of a response whose body has this framing. It has a `Content-Length` only
-    /// if the caller added that field.
+    /// Returns the head of a response whose body has this framing. Only a `Content-Length` that the
+    /// caller has added is a field; in HTTP/1.1 the head gets one in any case.
     pub fn build(self, framing: BodyFraming) -> ResponseHead {
         let (head, fields) = self.head.finish().unwrap_or_default();
         ResponseHead::generated(head, fields, (self.status, self.reason), framing)

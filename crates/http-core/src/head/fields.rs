@@ -95,19 +95,22 @@ impl FieldList {
     /// Returns the fields of parsed headers, whose names and values are slices of `head`.
     pub(super) fn new(head: &Bytes, headers: &[Header<'_>]) -> FieldList {
         let range = |part: &[u8]| if part.is_empty() { 0..0 } else { range_in(head, part) };
-        let ranges = headers.iter().map(|header| (range(header.name.as_bytes()), range(header.value)));
-        FieldList::of_ranges(head, ranges)
-    }
-
-    /// Returns the fields whose names and values have these ranges in `head`.
-    pub(super) fn of_ranges(
-        head: &Bytes,
-        ranges: impl Iterator<Item = (Range<usize>, Range<usize>)>,
-    ) -> FieldList {
-        let places = ranges.map(|(name, value)| FieldPlace::new(head, name, value));
+        let places = headers
+            .iter()
+            .map(|header| FieldPlace::new(head, range(header.name.as_bytes()), range(header.value)));
         let mut fields = FieldList { places: places.collect() };
         fields.mark_connection_options(head);
         fields
+    }
+
+    /// Adds a field whose name and value have these ranges in the head so far. Call
+    /// [`FieldList::mark_connection_options`] once the head is whole.
+    pub(super) fn push(&mut self, head: &[u8], name: Range<usize>, value: Range<usize>) {
+        self.places.push(FieldPlace::new(head, name, value));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
     }
 
     /// All fields, in order.
@@ -170,7 +173,7 @@ impl FieldList {
     }
 
     /// Marks the fields that `Connection` lists: they are hop-by-hop.
-    fn mark_connection_options(&mut self, head: &Bytes) {
+    pub(super) fn mark_connection_options(&mut self, head: &Bytes) {
         if self.known(head, KnownField::Connection).next().is_none() {
             return;
         }

@@ -8,7 +8,8 @@ use super::reason::reason_phrase;
 use super::request::{RequestHead, RequestParts, content_length};
 use super::response::ResponseHead;
 use super::start_line::{encode_target, is_unencoded};
-use crate::body::{BodyFraming, is_token};
+use crate::body::BodyFraming;
+use crate::field_syntax::is_name;
 use crate::{HttpMethod, Malformed};
 
 /// Request as a stream of HTTP/2 or HTTP/3 carries it (RFC 9113, section 8.3.1; RFC 9114, section
@@ -143,9 +144,9 @@ impl StreamRequest<'_> {
         if !self.scheme.is_none_or(is_of_http) {
             return Err(Malformed::PseudoField);
         }
-        match self.method.is_empty() || !self.method.iter().copied().all(is_token) {
-            true => Err(Malformed::StartLine),
-            false => Ok(()),
+        match is_name(self.method) {
+            true => Ok(()),
+            false => Err(Malformed::StartLine),
         }
     }
 

@@ -25,8 +25,7 @@ use std::sync::Arc;
 
 use convey_files::FileName;
 use convey_http_core::{
-    AcceptedEncodings, BodyFraming, ClientConnection, HttpMethod, OutgoingResponse, RequestHead,
-    rewritten_path,
+    AcceptedEncodings, ClientConnection, HttpMethod, OutgoingResponse, RequestHead, rewritten_path,
 };
 use convey_model::FilesConfig;
 use convey_snapshot::Pool;
@@ -140,7 +139,7 @@ impl Forwarding<'_, '_> {
     /// returns the local reply instead.
     async fn reply(&mut self, found: Found, status: u16, pool: &Arc<Pool>) -> RequestEnd {
         let head = self.request.head();
-        let has_body = !matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
+        let has_body = !head.framing().is_empty();
         let client_stays = !self.is_last && head.keeps_alive() && !has_body;
         let to = ReplyTo { head, status, client_stays };
         let reply = match Reply::of(&found, &to) {

@@ -172,7 +172,7 @@ impl OutgoingStream {
 
     /// Begins the stream with the head of the request.
     fn ask(&mut self, head: &OutgoingRequest<'_>) -> io::Result<()> {
-        let is_over = matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
+        let is_over = head.framing().is_empty();
         let request = heads::request_to(head)?;
         let (response, stream) = self.place.send().send_request(request, is_over).map_err(broken)?;
         let (method, is_http11) = (head.method(), head.is_http11());

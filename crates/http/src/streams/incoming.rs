@@ -82,7 +82,7 @@ impl<P: StreamOfClient> StreamAsConnection<P> {
     /// Creates the connection of a request with this head; `None` if the head could not be read.
     pub(crate) fn new(head: Option<&RequestHead>, body: P::Source, respond: P) -> StreamAsConnection<P> {
         let framing = head.map_or(BodyFraming::Empty, RequestHead::framing);
-        let is_empty = matches!(framing, BodyFraming::Empty | BodyFraming::Length(0));
+        let is_empty = framing.is_empty();
         let body = (!is_empty).then(|| BodyIn::new(body, framing));
         let response = ResponseState::Head { reader: HeadReader::default(), received: BytesMut::new() };
         StreamAsConnection {
@@ -142,7 +142,7 @@ impl<P: StreamOfClient> IncomingStream for StreamAsConnection<P> {
                 self.respond.send_interim(response)?;
                 continue;
             }
-            let is_over = matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
+            let is_over = head.framing().is_empty();
             let sink = self.respond.send_response(response, is_over)?;
             self.response = ResponseState::Body(BodyOut::new(sink, head.framing(), is_over));
         }
