@@ -103,7 +103,7 @@ impl ForwardedFields {
 }
 
 /// Value of a field under construction. The usual address fits without an allocation.
-type ChainValue = SmallVec<[u8; 48]>;
+type ChainValue = SmallVec<[u8; 64]>;
 
 /// Begins the value of a field: with the values that a trusted proxy sent, else empty.
 fn earlier(head: &RequestHead, name: &str, client: &ClientIdentity<'_>) -> ChainValue {
