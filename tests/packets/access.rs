@@ -83,13 +83,11 @@ fn source_limit_applies_to_each_source_alone(case: Case) {
         Family::V6 => "ipv6_prefix = 128\nipv4_prefix = 24",
     };
     network.save_with(&limits(&format!("connections_per_source = 3\n{prefixes}")));
-    wait_for("the reload", || network.log(Role::Balancer).contains("_prefix ").then_some(()));
+    network.wait_for_log("_prefix ");
     wait_for("the workers to count", || is_refused().then_some(()));
     // A reload with other limits, which do not count the open connections.
     network.save_with(&limits("rate_per_source = 1\nburst = 2\nipv6_prefix = 128\naction = \"drop\""));
-    wait_for("the reload", || {
-        network.log(Role::Balancer).contains("limits.action reset -> drop").then_some(())
-    });
+    network.wait_for_log("limits.action reset -> drop");
     let begun = wait_for("the workers to limit", || {
         let tries = [(); 4].map(|()| begin(2));
         tries

@@ -74,7 +74,7 @@ fn an_upload_that_a_silent_hop_swallows_names_its_server(case: Case) {
     });
     let named =
         format!("packets of 1500 bytes do not reach server pool/s1 ({})", network.address(Role::Server(1)));
-    wait_for("it to be logged", || network.log(Role::Balancer).contains(&named).then_some(()));
+    network.wait_for_log(&named);
     let events = asked(&network, "status --events");
     assert!(events.contains(&named) && events.contains("convey doctor"), "{events}");
     let status = asked(&network, "status");
@@ -109,7 +109,7 @@ fn download_lost_at_a_silent_hop_is_logged_with_its_clients(case: Case) {
         (network.stat(DOWNLOADS) == 1).then_some(())
     });
     let named = format!("packets of 1500 bytes from server pool/s1 ({})", network.address(Role::Server(1)));
-    wait_for("it to be logged", || network.log(Role::Balancer).contains(&named).then_some(()));
+    network.wait_for_log(&named);
     assert_eq!(network.stat(UPLOADS), 0);
 }
 

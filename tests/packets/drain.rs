@@ -70,7 +70,7 @@ fn a_stop_lets_open_connections_finish_and_begins_no_new_ones(case: Case) {
     let _server = echo(&network);
     let mut held = held(&network, 1);
     network.convey(|convey| convey.signal(Signal::TERM));
-    wait_for("the stop", || logged(&network, "stopping: 1 open connections have 30s to finish"));
+    network.wait_for_log("stopping: 1 open connections have 30s to finish");
     wait_for("new clients to be refused", || is_refused(&network).then_some(()));
     assert!(network.stat("/packets/drops/stopping").as_u64() > Some(0));
     ping(&mut held[0]).unwrap();
@@ -83,7 +83,7 @@ fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop(case: Case) 
     let network = balanced(case, Config { timeouts: "drain_delay = 3600", ..Config::new(1) });
     let _server = echo(&network);
     network.convey(|convey| convey.signal(Signal::TERM));
-    wait_for("the stop", || logged(&network, "stopping in 3600s: until then convey serves clients"));
+    network.wait_for_log("stopping in 3600s: until then convey serves clients");
     let asked = network.inside(Role::Balancer, || ask(STATS.into(), "/readyz").unwrap());
     assert_eq!(asked, (503, "draining: convey is about to stop\n".to_owned()));
     drop(held(&network, 3));
@@ -107,7 +107,7 @@ fn stop_resets_the_connections_of_a_server_cut_off_meanwhile(case: Case) {
     let _server = echo(&network);
     let mut held = held(&network, 3);
     network.convey(|convey| convey.signal(Signal::TERM));
-    wait_for("the stop", || logged(&network, "stopping: 3 open connections"));
+    network.wait_for_log("stopping: 3 open connections");
     network.lab.run(Role::Server(1), "ip", &["link", "set", INTERFACE, "down"]).unwrap();
     assert!(held.iter_mut().all(was_reset));
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
@@ -119,7 +119,7 @@ fn a_second_signal_ends_at_once(case: Case) {
     let _server = echo(&network);
     let _held = held(&network, 2);
     network.convey(|convey| convey.signal(Signal::TERM));
-    wait_for("the stop", || logged(&network, "stopping: 2 open connections"));
+    network.wait_for_log("stopping: 2 open connections");
     network.convey(|convey| convey.signal(Signal::TERM));
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(128 + 15));
     let (cut, go_on) = if case.is_dsr() { (0, 2) } else { (2, 0) };

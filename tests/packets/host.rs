@@ -337,7 +337,7 @@ fn a_frontend_may_listen_on_a_port_among_the_snat_ports(case: Case) {
     assert_eq!(fill(&mut streams, &[vip, (own, 50_051).into()]), 5, "one port is left out");
     // Now a frontend uses a port that is in use.
     network.save(&config(&[50_051, 50_052]));
-    wait_for("the frontend", || network.log(Role::Balancer).contains("on_50052").then_some(()));
+    network.wait_for_log("on_50052");
     ping_all(&mut streams);
     streams.clear();
     let to = [vip, (own, 50_051).into(), (own, 50_052).into()];
@@ -444,7 +444,7 @@ fn snat_ports_avoid_the_local_range_with_read_only_proc_sys(case: Case) {
         (&client).read_exact(&mut [0]).unwrap();
     }
     network.convey(|convey| convey.signal(Signal::HUP));
-    wait_for("a reload", || network.log(Role::Balancer).contains("no effective changes").then_some(()));
+    network.wait_for_log("no effective changes");
 }
 
 fn snat_ports_work_with_read_only_proc_sys_if_reserved_or_unneeded(case: Case) {

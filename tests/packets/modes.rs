@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use convey_lab::Role;
 use convey_model::Mode;
-use convey_testkit::{TcpServer, ask, connect, ping, wait_for, was_reset};
+use convey_testkit::{TcpServer, ask, connect, ping, was_reset};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, PacketTest, tests};
@@ -40,10 +40,10 @@ fn a_wildcard_is_proxied_beside_an_address_that_is_forwarded(case: Case) {
     assert_eq!(network.stat("/backends/pool/servers/s1/total_connections"), 20);
 
     network.save(&Config { frontend: "", ..Config::new(1) });
-    wait_for("the proxied frontend to be closed", || logged(&network, "frontend relayed: removed"));
+    network.wait_for_log("frontend relayed: removed");
     assert_eq!(network.ask(1).unwrap(), "s1");
     network.save(&Config { frontend: RELAYED, ..Config::new(1) });
-    wait_for("it to be open again", || logged(&network, "frontend relayed: added"));
+    network.wait_for_log("frontend relayed: added");
     let (status, _) = network.inside(Role::Client(1), || ask(host(), "/")).unwrap();
     assert_eq!(status, 200);
 }
@@ -53,7 +53,7 @@ fn a_stop_lets_what_is_proxied_and_what_is_forwarded_finish(case: Case) {
     let _server = echo(&network);
     let mut held = held(&network);
     network.convey(|convey| convey.signal(Signal::TERM));
-    wait_for("the stop", || logged(&network, "stopping: 2 open connections have 30s to finish"));
+    network.wait_for_log("stopping: 2 open connections have 30s to finish");
     for stream in &mut held {
         ping(stream).unwrap();
     }

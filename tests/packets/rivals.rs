@@ -92,9 +92,7 @@ fn upgrade_takes_nothing_of_another_process(case: Case) {
         let ran = program.ask(&network);
         let why = format!("{why}: {holder}");
         assert!(ran.code == Some(1) && ran.stderr.contains(&why), "{why:?} is not in {ran:?}");
-        wait_for("the log to name it", || {
-            network.log(Role::Balancer).contains("this process continues").then_some(())
-        });
+        network.wait_for_log("this process continues");
         assert_eq!(network.ask(1).unwrap(), "s1");
     };
     let vip = case.family.vip(OTHER);

@@ -44,7 +44,7 @@ fn download_keeps_nine_tenths_of_its_speed_during_a_syn_flood(case: Case) {
     let flood = Flood::start(&network);
     let before = Round::of(&network, &download, &flood, [false, false]);
     flood.aim_at_balancer(true);
-    wait_for("the flood to be noticed", || network.log(Role::Balancer).contains("SYN flood").then_some(()));
+    network.wait_for_log("SYN flood");
     flood.aim_at_balancer(false);
     settle(&network); // of what came before it was
     let rounds: Vec<Round> =
@@ -87,9 +87,7 @@ fn however_many_syns_are_forged_clients_connect(case: Case) {
     });
     wait_for("the counters to follow", || (again() > 0).then_some(()));
     flood.aim_at_balancer(false);
-    wait_for("the flood to be over", || {
-        network.log(Role::Balancer).contains("the SYN flood is over").then_some(())
-    });
+    network.wait_for_log("the SYN flood is over");
     let last = refused(&network);
     network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
     assert_eq!(refused(&network), last);

@@ -63,9 +63,7 @@ fn server_sees_an_snat_address_of_its_network_while_there_is_one(case: Case) {
 
     ip(network, Role::Balancer, &format!("addr del {}/24 dev {INTERFACE}", SECOND[0]));
     let line = format!("new flows to {SERVER} come from {}, no longer from {}", SECOND[1], SECOND[0]);
-    wait_for("the log to tell of the other address", || {
-        network.log(Role::Balancer).contains(&line).then_some(())
-    });
+    network.wait_for_log(&line);
     assert_eq!(served(), both);
 }
 
@@ -91,7 +89,7 @@ fn vip_is_withdrawn_once_no_snat_address_of_its_family_is_left(case: Case) {
     ip(network, &format!("addr del {own}/24 dev {INTERFACE}"));
     wait_for("the VIP to go", || (!is_on_lo()).then_some(()));
     let why = format!("this host has lost its SNAT addresses ({own}); a restart chooses others");
-    wait_for("the reason", || network.log(Role::Balancer).contains(&why).then_some(()));
+    network.wait_for_log(&why);
     let (code, said) = network.inside(Role::Balancer, || ask(STATS.into(), "/readyz").unwrap());
     assert!(code == 503 && said.contains(&why), "{said}");
     ip(network, &format!("addr add {own}/24 dev {INTERFACE}"));

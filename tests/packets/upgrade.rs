@@ -226,9 +226,7 @@ pub(crate) fn refuse_upgrades(network: &mut Network) {
     let refused = |why: &str| {
         let ran = program.ask(network);
         assert!(ran.code == Some(1) && ran.stderr.contains(why), "{why:?} is not in {ran:?}");
-        wait_for("the log to name it", || {
-            network.log(Role::Balancer).contains("this process continues").then_some(())
-        });
+        network.wait_for_log("this process continues");
         ping(&mut begin()).unwrap();
     };
     go_on();
@@ -287,9 +285,7 @@ fn killed_new_process_leaves_no_guard_behind(case: Case) {
     for process in program.processes().into_iter().filter(|process| *process != old) {
         kill_process(Pid::from_raw(process.cast_signed()).unwrap(), Signal::KILL).unwrap();
     }
-    wait_for("the old process to go on", || {
-        network.log(Role::Balancer).contains("ended before it was ready").then_some(())
-    });
+    network.wait_for_log("ended before it was ready");
     wait_for("its guard to be removed", || (guards(network) == [own.clone()]).then_some(()));
     ping(&mut client).unwrap();
     network.save(&config);

@@ -256,9 +256,7 @@ fn use_link_without_xdp(network: &Network, text: &str) {
     // The driver has no room for a frame of that length.
     ip(network, Role::Server(1), &format!("link set {LINK} mtu 9000"));
     network.save_with(text);
-    wait_for("the link to be used", || {
-        network.log(Role::Balancer).contains("now forwarding packets on back").then_some(())
-    });
+    network.wait_for_log("now forwarding packets on back");
 }
 
 /// A network whose switch passes the balancer packets with finished checksums, and accepts packets
