@@ -217,7 +217,7 @@ impl RunningBalancer {
         self.upgrade_requests = match Control::listen(config.stats.listen) {
             Ok(control) => Some(control),
             Err(error) => {
-                warn!("`convey upgrade` cannot reach this process, SIGUSR2 can: {error}");
+                warn!("`convey upgrade` cannot reach this process: {error}; use SIGUSR2 to upgrade");
                 None
             }
         };

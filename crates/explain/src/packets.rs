@@ -187,13 +187,13 @@ impl PacketInquiry<'_> {
         let list = |ips: &[IpAddr]| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
         let mut addresses = list(&first);
         if !further.is_empty() {
-            addresses += &format!(" (once its ports are in use {})", list(&further));
+            addresses += &format!(" (once all their ports are in use: {})", list(&further));
         }
         match self.place.key().zip(facts.dispatch.as_ref()).map(|(key, dispatch)| dispatch.worker(&key)) {
             Some(worker) => {
                 let ports = split.ports(worker);
                 format!(
-                    "{server} sees {addresses} with a free port of {}-{}, those of worker {worker}",
+                    "{server} sees {addresses} with a free port of {}-{} (the range of worker {worker})",
                     ports.start(),
                     ports.end()
                 )

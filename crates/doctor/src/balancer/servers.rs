@@ -199,7 +199,7 @@ fn accept(ip: IpAddr, port: u16) -> String {
 
 fn elsewhere(port: u16) -> String {
     format!(
-        "Where nftables has tables of its own, their chain has to accept: `nft insert rule inet filter input tcp dport {port} accept`."
+        "If the server's firewall is nftables, use `nft insert rule inet filter input tcp dport {port} accept`."
     )
 }
 
