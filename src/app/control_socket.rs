@@ -42,7 +42,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 const TAKEN: &str = "another convey answers there (--socket selects another path)";
 const SILENT: &str = "a process that does not answer has it (--socket selects another path)";
-const NO_SOCKET: &str = "this is no socket, so it stays as it is (--socket selects another path)";
+const NO_SOCKET: &str = "this is not a socket, so convey leaves it (--socket selects another path)";
 
 /// Possible paths of the socket. If `named` is set, only that path; none if it is empty. Otherwise
 /// the path of the host, then the path of this user's session.

@@ -95,7 +95,7 @@ fn a_list_with_a_mistake_changes_nothing_and_its_line_is_told() {
     let balancer = BalancerProcess::start(&lab, &of(&lab, "allow = [\"@office.txt\"]"));
     fs::write(&list, format!("{}\n10.0.0.1/8\n", lab.ip(66))).unwrap();
     balancer.wait_for_log(
-        "office.txt:2:1: frontends.web.access.allow: the line is no network; allowed: a network",
+        "office.txt:2:1: frontends.web.access.allow: the line is not a network; allowed: a network",
     );
     balancer.wait_for_log("config.toml not reloaded: the running configuration stays");
     ping(&mut connect_from(lab.ip(50), lab.vip()).unwrap()).unwrap();

@@ -237,7 +237,7 @@ fn explanation_names_the_file_and_line_of_the_deciding_network() {
     assert_eq!(access(free), format!("{free} is in no network of frontends.web.access.deny"));
     // With an invalid line in the file, the loaded list stays in force.
     fs::write(&list, format!("{denied}\nnonsense\n")).unwrap();
-    balancer.wait_for_log("blocked.txt:2:1: frontends.web.access.deny: the line is no network");
+    balancer.wait_for_log("blocked.txt:2:1: frontends.web.access.deny: the line is not a network");
     assert_eq!(
         access(denied),
         format!("{in_list}: line 1 of blocked.txt, which has changed since it was loaded")

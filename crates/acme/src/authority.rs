@@ -143,7 +143,7 @@ impl Authority {
                 let Some(mut challenge) = authorization.challenge(wanted.clone()) else {
                     let (kind, offered) = (kind.name(), offered.join(", "));
                     return Err(Error::Other(
-                        format!("the authority does not offer {kind} for {name}, but {offered}").into(),
+                        format!("the authority does not offer {kind} for {name} (offered: {offered})").into(),
                     ));
                 };
                 if is_told {
@@ -208,7 +208,7 @@ async fn why_invalid(order: &mut Order) -> Error {
             return Error::Api(problem);
         }
     }
-    Error::Str("the authority has refused the order, and does not say why")
+    Error::Str("the authority refused the order without a reason")
 }
 
 /// Operator-facing message about an error, on one line.
@@ -221,7 +221,9 @@ fn told(error: &Error) -> String {
             let details: Vec<String> = problem.detail.clone().into_iter().chain(details).collect();
             format!("{kind}: {}", details.join("; "))
         }
-        Error::Timeout(_) => "the authority takes too long; the next attempt continues the order".to_owned(),
+        Error::Timeout(_) => {
+            "the authority did not answer in time; the next attempt continues the order".to_owned()
+        }
         other => other.to_string(),
     };
     one_line(&text).chars().take(500).collect()

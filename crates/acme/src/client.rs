@@ -113,7 +113,7 @@ async fn ask(
     tls: Arc<ClientConfig>,
 ) -> Result<Response<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
     let uri = request.uri().clone();
-    let host = uri.host().filter(|_| uri.scheme_str() == Some("https")).ok_or("it is no https URL")?;
+    let host = uri.host().filter(|_| uri.scheme_str() == Some("https")).ok_or("not an https URL")?;
     let bare = host.trim_matches(['[', ']']).to_owned();
     let stream = convey_resolver::connect(&bare, uri.port_u16().unwrap_or(443)).await?;
     let stream = tokio_rustls::TlsConnector::from(tls).connect(ServerName::try_from(bare)?, stream).await?;

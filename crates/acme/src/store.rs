@@ -359,7 +359,7 @@ mod tests {
         let issue = || rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
         let (one, other) = (issue(), issue());
         let wrong = store.save_certificate("a.example", &one.cert.pem(), &other.signing_key.serialize_pem());
-        assert!(wrong.unwrap_err().to_string().contains("does not belong"));
+        assert!(wrong.unwrap_err().to_string().contains("does not match"));
         assert_eq!(store.certificate("a.example"), None);
         let key = one.signing_key.serialize_pem();
         let validity = store.save_certificate("a.example", &one.cert.pem(), &key).unwrap();

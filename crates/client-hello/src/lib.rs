@@ -71,7 +71,7 @@ pub struct ClientHello {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HelloFault {
     /// Another record is between the records of the ClientHello.
-    #[error("another record within the ClientHello")]
+    #[error("a record of another type within the ClientHello")]
     Interleaved,
     /// A record is empty (RFC 8446 5.1).
     #[error("an empty record")]
@@ -80,29 +80,29 @@ pub enum HelloFault {
     #[error("a record that is too long")]
     RecordTooLong,
     /// The ClientHello is spread over too many records.
-    #[error("more than {MAX_RECORDS} records")]
+    #[error("a ClientHello in more than {MAX_RECORDS} records")]
     TooManyRecords,
     /// The first handshake message is not a ClientHello.
-    #[error("another message than a ClientHello")]
+    #[error("the first handshake message is not a ClientHello")]
     OtherMessage,
     /// The ClientHello is longer than 16 KiB.
-    #[error("longer than {MAX_MESSAGE} bytes")]
+    #[error("a ClientHello longer than {MAX_MESSAGE} bytes")]
     TooLong,
     /// The last record has further bytes after the ClientHello.
-    #[error("something behind it in its record")]
+    #[error("data after the ClientHello in its record")]
     Trailing,
     /// The version is not a version of TLS.
-    #[error("a version that is none of TLS")]
+    #[error("an invalid TLS version")]
     Version,
     /// A length exceeds the remaining bytes, leaves bytes over, or is not valid for its field.
-    #[error("a length that does not fit")]
+    #[error("an invalid length")]
     Length,
     /// An extension occurs twice (RFC 8446 4.2).
-    #[error("an extension twice")]
+    #[error("a duplicate extension")]
     DoubleExtension,
     /// The server name is not a valid host name or occurs twice, or a name of another type has an
     /// invalid length.
-    #[error("a server name that is none")]
+    #[error("an invalid server name")]
     ServerName,
 }
 

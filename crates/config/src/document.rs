@@ -115,7 +115,7 @@ impl<'a> Document<'a> {
                 DocumentFault::Variable(place, message) => report.error(place, message.as_str()),
                 DocumentFault::Foreign(place, meant) => {
                     let allowed = TOP_LEVEL.join(", ");
-                    let why = "this file is no configuration: it has no known key";
+                    let why = "this file is not a configuration: it has no known key";
                     report.error(place, format!("{why}{meant} (allowed here: {allowed})"));
                 }
             }

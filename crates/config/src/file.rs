@@ -45,7 +45,7 @@ pub(super) struct ParsedFile {
 impl ParsedFile {
     /// Reads a file.
     pub(super) fn read<'a>(root: &'a Spanned<DeTable<'a>>, report: &'a Report<'a>) -> ParsedFile {
-        const NO_FRONTEND: &str = "there is none; write [frontends.NAME] with listen_addr and backend";
+        const NO_FRONTEND: &str = "no frontend; write [frontends.NAME] with listen_addr and backend";
         let mut root = TomlTable::root(root.get_ref(), report);
         root.require("frontends", NO_FRONTEND);
         root.any_number(INCLUDE, |value| include::check(&string(value)?));

@@ -306,7 +306,7 @@ const OWN_HEADERS: [&str; 7] =
 /// name.
 pub(super) fn header_name(name: &str) -> Result<(), String> {
     let Ok(parsed) = name.parse::<HeaderName>() else {
-        return Err("is no name of an HTTP header".to_owned());
+        return Err("is not a valid HTTP header name".to_owned());
     };
     match parsed.as_str() {
         "host" => Err("is set by the key `host` of the health check".to_owned()),

@@ -34,7 +34,7 @@ pub enum RevisionFault {
         prefix: String,
     },
     /// A key is not the path of a file.
-    #[error("the key {0} is no path of a file")]
+    #[error("the key {0} is not the path of a file")]
     NoPath(String),
     /// The keys cannot all be files: a file would have the name of a directory.
     #[error("the key {0} would be a file and a folder")]

@@ -67,7 +67,7 @@ impl KnownFlow {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unreadable {
     /// The bytes are not a table of the requested kind.
-    #[error("this is no table of flows")]
+    #[error("this is not a flow table")]
     NoTable,
     /// Another version of convey has written the table.
     #[error("the flows are in format {0}, and this version reads format {VERSION}")]

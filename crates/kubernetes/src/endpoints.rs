@@ -148,7 +148,7 @@ impl Slice {
             ..Slice::default()
         };
         if !matches!(&*slice.address_type, "IPv4" | "IPv6") {
-            return note(format!("has addresses of type {:?}: they are no servers", slice.address_type));
+            return note(format!("has addresses of type {:?}, which cannot be servers", slice.address_type));
         }
         let ports = slice.ports.as_deref().unwrap_or_default();
         let Some(number) = ports.iter().find_map(|found| number_of(found, wanted)) else {

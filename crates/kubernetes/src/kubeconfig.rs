@@ -173,7 +173,7 @@ impl Kubeconfig {
     /// Operator-facing message: the file cannot be read, or is not a kubeconfig.
     pub(crate) fn read(path: &Path) -> Result<Kubeconfig, String> {
         let read = || {
-            let text = String::from_utf8(read_file(path)?).map_err(|_| "it is no UTF-8")?;
+            let text = String::from_utf8(read_file(path)?).map_err(|_| "it is not UTF-8")?;
             let mut found = Kubeconfig::parse(&text)?;
             found.set_folder(path.parent().unwrap_or(Path::new("")));
             Ok(found)
@@ -450,7 +450,7 @@ mod tests {
             let error = Kubeconfig::read(&path).err().unwrap();
             error.strip_prefix(&format!("kubeconfig {}: ", path.display())).unwrap().to_owned()
         };
-        assert_eq!(error(b"\xff\xfea\0"), "it is no UTF-8");
+        assert_eq!(error(b"\xff\xfea\0"), "it is not UTF-8");
         assert_eq!(error(b"clusters: 7"), "clusters: expected a list");
         assert_eq!(error(b"eyJhbGciOi, expected x"), "expected a map");
         assert!(error(b"users: [").contains("line"));

@@ -209,7 +209,8 @@ fn tls(access: &ApiAccess, host: &str) -> Result<ApiTls, String> {
         min_version: TlsVersion::default(),
     });
     let name = access.server_name.as_deref().unwrap_or(host).trim_end_matches('.').to_owned();
-    let name = ServerName::try_from(name.clone()).map_err(|_| format!("{name:?} is no name for TLS"))?;
+    let name =
+        ServerName::try_from(name.clone()).map_err(|_| format!("{name:?} is not a valid server name"))?;
     let config = connector.map_err(|fault| format!("TLS: {fault}"))?.config(SpokenWithin::Http1);
     Ok(ApiTls { config, name })
 }

@@ -93,7 +93,7 @@ impl TlsAcceptor {
             .with_protocol_versions(versions::from(tls.min_version));
         // rustls returns an error here only for this reason.
         let unfit = |_| {
-            TlsFault::Setting("cipher_suites", "none of them is for the versions that are spoken".to_owned())
+            TlsFault::Setting("cipher_suites", "no listed suite is for an enabled TLS version".to_owned())
         };
         let builder = builder.map_err(unfit)?;
         check_suites(&provider, &certificates)?;
@@ -175,7 +175,7 @@ fn provider(tls: &FrontendTls) -> Result<CryptoProvider, TlsFault> {
     if !tls.cipher_suites.is_empty() {
         let suite = |name: &String| {
             let found = provider.cipher_suites.iter().find(|suite| name_of(suite) == Some(name));
-            let unknown = || TlsFault::Setting("cipher_suites", format!("there is no suite {name:?}"));
+            let unknown = || TlsFault::Setting("cipher_suites", format!("unknown cipher suite {name:?}"));
             found.copied().ok_or_else(unknown)
         };
         provider.cipher_suites = tls.cipher_suites.iter().map(suite).collect::<Result<_, _>>()?;
@@ -200,7 +200,7 @@ fn check_suites(provider: &CryptoProvider, certificates: &[Certificate]) -> Resu
             false => ["ECDSA", "RSA"],
         };
     let why = format!(
-        "they are for {found} keys, and no certificate has one; name suites for {needed}, or of TLS 1.3"
+        "the listed suites need a certificate with an {found} key, and there is none; add {needed} or TLS 1.3 suites"
     );
     Err(TlsFault::Setting("cipher_suites", why))
 }
@@ -212,7 +212,7 @@ fn verifier(
 ) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsFault> {
     let mut roots = RootCertStore::empty();
     for der in CertificateDer::pem_slice_iter(&ca.certificates) {
-        let der = der.map_err(|error| TlsFault::Authorities(format!("it is no PEM file: {error}")))?;
+        let der = der.map_err(|error| TlsFault::Authorities(format!("it is not a PEM file: {error}")))?;
         roots.add(der).map_err(|error| TlsFault::Authorities(error.to_string()))?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);

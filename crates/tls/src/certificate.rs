@@ -41,22 +41,24 @@ pub struct Validity {
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 pub enum CertificateFault {
     /// The file is not PEM (RFC 7468).
-    #[error("it is no PEM file: {0}")]
+    #[error("it is not a PEM file: {0}")]
     Pem(String),
     /// The file has no certificate.
     #[error("it has no certificate (-----BEGIN CERTIFICATE-----)")]
     NoCertificate,
     /// The file has no private key.
-    #[error("it has no private key (-----BEGIN PRIVATE KEY-----), or one with a password")]
+    #[error("it has no private key (-----BEGIN PRIVATE KEY-----), or the key is encrypted with a password")]
     NoKey,
     /// The first certificate cannot be parsed.
-    #[error("its first certificate cannot be read: {0}")]
+    #[error("the first certificate cannot be parsed: {0}")]
     Certificate(String),
     /// convey does not support this kind of key.
-    #[error("its key cannot be used: {0}; usable: ECDSA (P-256, P-384), Ed25519, RSA of 2048 bits and more")]
+    #[error(
+        "the key is not supported: {0}; supported: ECDSA (P-256, P-384), Ed25519, RSA of 2048 bits and more"
+    )]
     Key(String),
     /// The certificate and the key do not belong together.
-    #[error("the private key does not belong to its first certificate")]
+    #[error("the private key does not match the first certificate")]
     Mismatch,
 }
 

@@ -108,7 +108,7 @@ impl TlsConnector {
 /// The name is not a valid host name.
 pub fn server_name(name: Option<&str>, ip: IpAddr) -> Result<ServerName<'static>, Error> {
     let Some(name) = name else { return Ok(ServerName::IpAddress(ip.to_canonical().into())) };
-    let invalid = |_| Error::General(format!("{name:?} is no name that a certificate can have"));
+    let invalid = |_| Error::General(format!("{name:?} is not a valid server name"));
     ServerName::try_from(name.trim_end_matches('.').to_owned()).map_err(invalid)
 }
 
@@ -122,11 +122,7 @@ fn roots(tls: &BackendTls) -> Result<RootCertStore, TlsFault> {
     let mut roots = RootCertStore::empty();
     let certificates = tls.authorities.certificates.iter().map(|der| CertificateDer::from(der.clone()));
     let (added, _) = roots.add_parsable_certificates(certificates);
-    if added > 0 {
-        Ok(roots)
-    } else {
-        Err(TlsFault::Authorities("it has no certificate that can be read".to_owned()))
-    }
+    if added > 0 { Ok(roots) } else { Err(TlsFault::Authorities("it has no valid certificate".to_owned())) }
 }
 
 /// Verifier that accepts any certificate. The server must still prove that it has the key of its

@@ -6,17 +6,19 @@ use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 /// settings.
 pub fn handshake_fault(error: &Error) -> &'static str {
     match error {
-        Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => "it does not speak TLS",
-        Error::InappropriateHandshakeMessage { .. } | Error::PeerMisbehaved(_) => "it breaks the protocol",
+        Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => "the peer does not speak TLS",
+        Error::InappropriateHandshakeMessage { .. } | Error::PeerMisbehaved(_) => {
+            "the peer violated the TLS protocol"
+        }
         Error::PeerIncompatible(reason) => incompatible(reason),
-        Error::NoCertificatesPresented => "it has no certificate",
+        Error::NoCertificatesPresented => "the peer sent no certificate",
         Error::InvalidCertificate(reason) => certificate(reason),
-        Error::NoApplicationProtocol => "no protocol (ALPN) in common",
+        Error::NoApplicationProtocol => "no ALPN protocol in common",
         Error::AlertReceived(alert) => alerted(*alert),
-        Error::PeerSentOversizedRecord => "it sent a record that is too long",
+        Error::PeerSentOversizedRecord => "the peer sent an oversized record",
         Error::DecryptError => "a record cannot be decrypted",
         Error::General(text) if text.contains("no server certificate chain") => {
-            "no certificate is for the name"
+            "no certificate for the requested name"
         }
         _ => "the handshake failed",
     }
@@ -31,40 +33,42 @@ fn incompatible(reason: &PeerIncompatible) -> &'static str {
         | PeerIncompatible::Tls12NotOfferedOrEnabled
         | PeerIncompatible::Tls13RequiredForQuic
         | PeerIncompatible::SupportedVersionsExtensionRequired
-        | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig => "no version of TLS in common",
-        _ => "nothing in common",
+        | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig => "no TLS version in common",
+        _ => "no TLS parameters in common",
     }
 }
 
 fn certificate(reason: &CertificateError) -> &'static str {
     match reason {
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "its certificate has expired",
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "the peer's certificate has expired"
+        }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "its certificate is not valid yet"
+            "the peer's certificate is not valid yet"
         }
-        CertificateError::UnknownIssuer => "its certificate is of an unknown issuer",
+        CertificateError::UnknownIssuer => "the peer's certificate has an unknown issuer",
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "its certificate is for another name"
+            "the peer's certificate is for another name"
         }
-        CertificateError::Revoked => "its certificate is revoked",
-        _ => "its certificate is invalid",
+        CertificateError::Revoked => "the peer's certificate is revoked",
+        _ => "the peer's certificate is invalid",
     }
 }
 
 fn alerted(alert: AlertDescription) -> &'static str {
     match alert {
-        AlertDescription::UnknownCA => "it does not trust the certificate: unknown CA",
+        AlertDescription::UnknownCA => "the peer rejected the certificate: unknown CA",
         AlertDescription::BadCertificate
         | AlertDescription::UnsupportedCertificate
-        | AlertDescription::CertificateUnknown => "it does not accept the certificate",
-        AlertDescription::CertificateExpired => "it says that the certificate has expired",
-        AlertDescription::CertificateRevoked => "it says that the certificate is revoked",
-        AlertDescription::ProtocolVersion => "it speaks no version of TLS in common",
+        | AlertDescription::CertificateUnknown => "the peer rejected the certificate",
+        AlertDescription::CertificateExpired => "the peer rejected the certificate: expired",
+        AlertDescription::CertificateRevoked => "the peer rejected the certificate: revoked",
+        AlertDescription::ProtocolVersion => "no TLS version in common",
         AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity => {
-            "it says that nothing is in common"
+            "the peer found no TLS parameters in common"
         }
-        AlertDescription::UserCanceled => "it gave up",
-        _ => "it sent an alert",
+        AlertDescription::UserCanceled => "the peer cancelled the handshake",
+        _ => "the peer sent an alert",
     }
 }
 
@@ -75,13 +79,13 @@ mod tests {
     #[test]
     fn operators_hear_what_is_wrong() {
         for (error, expected) in [
-            (Error::NoCertificatesPresented, "it has no certificate"),
+            (Error::NoCertificatesPresented, "the peer sent no certificate"),
             (
                 Error::AlertReceived(AlertDescription::UnknownCA),
-                "it does not trust the certificate: unknown CA",
+                "the peer rejected the certificate: unknown CA",
             ),
-            (PeerIncompatible::Tls12NotOfferedOrEnabled.into(), "no version of TLS in common"),
-            (CertificateError::UnknownIssuer.into(), "its certificate is of an unknown issuer"),
+            (PeerIncompatible::Tls12NotOfferedOrEnabled.into(), "no TLS version in common"),
+            (CertificateError::UnknownIssuer.into(), "the peer's certificate has an unknown issuer"),
             (Error::FailedToGetRandomBytes, "the handshake failed"),
         ] {
             assert_eq!(handshake_fault(&error), expected, "{error}");

@@ -25,10 +25,7 @@ pub(crate) fn config(
     tickets: Option<&SessionTickets>,
 ) -> Result<ServerConfig, TlsFault> {
     if !tcp.crypto_provider().cipher_suites.iter().any(|suite| suite.tls13().is_some()) {
-        return Err(TlsFault::Setting(
-            "http3",
-            "cipher_suites has none of TLS 1.3, which HTTP/3 needs".to_owned(),
-        ));
+        return Err(TlsFault::Setting("http3", "HTTP/3 needs a TLS 1.3 suite in cipher_suites".to_owned()));
     }
     let mut config = ServerConfig::clone(tcp);
     config.alpn_protocols = vec![HTTP3.as_bytes().to_vec()];

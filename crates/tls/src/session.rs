@@ -321,7 +321,7 @@ fn send(
                 *taken += discard;
                 return sent.map(drop).map_err(cannot_encrypt);
             }
-            _ => return Err(Error::General("the TLS session takes no bytes".to_owned())),
+            _ => return Err(Error::General("the TLS session accepts no data".to_owned())),
         }
         *taken += discard;
     }

@@ -188,7 +188,7 @@ mod tests {
         let error = read(open, 5).unwrap_err();
         assert_eq!(error.to_string(), "the file of flows may still change");
         let error = read_events(write(b"nonsense").unwrap()).unwrap_err();
-        assert_eq!(error.to_string(), "this is no table of flows");
+        assert_eq!(error.to_string(), "this is not a flow table");
         assert_eq!(read_events(write_events(&[]).unwrap()).unwrap(), []);
     }
 }

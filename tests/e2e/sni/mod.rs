@@ -211,7 +211,7 @@ fn unrouted_hello_is_refused_with_a_reason_without_default_backend() {
     assert_eq!(alert(&hello("", &[])), UNRECOGNIZED_NAME);
     let mut plain = connect(lab.vip());
     plain.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    assert!(was_reset(&mut plain), "it does not speak TLS");
+    assert!(was_reset(&mut plain), "the peer does not speak TLS");
     // A name with a NUL is an illegal parameter, an empty record unexpected; a truncated hello gets
     // no alert.
     assert_eq!(alert(&hello("api.example\0.evil", &[])), [47]);

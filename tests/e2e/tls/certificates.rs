@@ -115,7 +115,7 @@ fn mismatched_key_pair_is_refused_and_the_old_one_stays() {
     let before = shown();
     let (chain, other) = (lab.directory().join("site.pem"), authority.issue(&["site.example"]));
     fs::write(&chain, &other.chain).unwrap();
-    balancer.wait_for_log("the private key does not belong to its first certificate");
+    balancer.wait_for_log("the private key does not match the first certificate");
     assert!(shown() == before);
     fs::write(&chain, "nothing").unwrap();
     balancer.wait_for_log("it has no certificate");

@@ -49,7 +49,7 @@ pub(super) async fn kill(
     may_change(&answers, &who)?;
     let name = in_path(name)?;
     let id: ListedFlowId = name.parse().map_err(|()| {
-        Failure::Bad(format!("{name:?} is no flow ID; `convey flows` lists the IDs, such as p0.1f.9a3c"))
+        Failure::Bad(format!("{name:?} is not a flow ID; `convey flows` lists the IDs, such as p0.1f.9a3c"))
     })?;
     let killed = answers.source.flows.kill(id).await.map_err(unavailable)?;
     let killed = killed.ok_or_else(|| {

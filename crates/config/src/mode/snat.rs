@@ -65,7 +65,7 @@ impl HostCheck<'_> {
         if let Some(named) = self.file.passthrough.keys.snat_addresses.first() {
             if !self.file.passthrough.keys.snat_addresses.iter().any(|address| is_like(address.value, ip)) {
                 let message =
-                    format!("none of them is {}, but frontend {:?} needs one", family(ip), frontend.name);
+                    format!("no address is {}, but frontend {:?} needs one", family(ip), frontend.name);
                 self.report.error(&named.place, message);
             }
             return;

@@ -90,7 +90,7 @@ fn format(value: &DeValue<'_>) -> Result<Format, String> {
             let names = Field::ALL.iter().map(|field| field.name());
             let meant = hint::did_you_mean(&name, names.clone());
             let allowed = names.collect::<Vec<_>>().join(", ");
-            format!("there is no field {name:?}{meant} (allowed: {allowed})")
+            format!("unknown field {name:?}{meant} (allowed: {allowed})")
         }
         FormatError::Unbalanced => "unmatched brace; write {{ or }} for a literal brace".to_owned(),
         FormatError::NoField => not_allowed(value, ALLOWED) + &hint::did_you_mean(text, ["text", "json"]),
@@ -137,7 +137,7 @@ mod tests {
             ("format = 'jsn'", "did you mean `json`?"),
             (
                 "format = '{clinet_ip}'",
-                "access_log.format: there is no field \"clinet_ip\"; did you mean `client_ip`? (allowed: time, ",
+                "access_log.format: unknown field \"clinet_ip\"; did you mean `client_ip`? (allowed: time, ",
             ),
             ("format = '{client_ip'", "unmatched brace"),
             ("format = 'a\tb {server}'", "or a template such as"),

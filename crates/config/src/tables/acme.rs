@@ -51,9 +51,9 @@ keys! {
     key "email" => email: String {
         read: email,
         unset: "none",
-        kind: "an address that the authority writes to",
+        kind: "the contact address of the account",
         default: "none",
-        sample: r#"#email = "ops@example.com"              # example; the authority writes there"#,
+        sample: r#"#email = "ops@example.com"              # example; contact address of the account"#,
         example: "'ops@example.com'",
     };
 
@@ -64,7 +64,7 @@ keys! {
 
     key "challenge" => challenge: AcmeChallenge {
         read: choice(&AcmeChallenge::ALL, AcmeChallenge::name),
-        kind: r#"`"http-01"` or `"tls-alpn-01"`: how a name is proved"#,
+        kind: r#"`"http-01"` or `"tls-alpn-01"`: the challenge that proves control of a name"#,
         default: r#"`"http-01"` if a frontend in mode http without TLS has port 80, `"tls-alpn-01"` if one with these certificates has port 443"#,
         sample: r#"#challenge = "tls-alpn-01"              # or "http-01", with a frontend without tls; the default depends on the frontends' ports"#,
         example: "'http-01'",
@@ -101,7 +101,7 @@ const DOMAIN_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
 const ACCOUNT_DOCS: &[Docs] = &[
     Docs::Key(KeyDoc {
         name: "eab_key_id",
-        kind: "the number of the key that an authority gave for an account elsewhere; needs `eab_key_file`",
+        kind: "the key ID of an external account (external account binding); needs `eab_key_file`",
         default: "none",
         sample: r#"#eab_key_id = "kid-1"                   # example; external account binding"#,
         example: "'7'\neab_key_file = 'TOKEN'",
@@ -109,7 +109,7 @@ const ACCOUNT_DOCS: &[Docs] = &[
     }),
     Docs::Key(KeyDoc {
         name: "eab_key_file",
-        kind: "a file with this key, in base64url. Others must not be able to read it",
+        kind: "a file with the key of `eab_key_id`, in base64url. Others must not be able to read it",
         default: "none",
         sample: r#"#eab_key_file = "eab.key"               # example"#,
         example: "'TOKEN'\neab_key_id = '7'",
@@ -280,7 +280,7 @@ fn external_account(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Ex
         }
         _ => {
             let message = format!(
-                "{}: no base64url-encoded key, the form in which authorities issue it",
+                "{}: not a base64url-encoded key, the form in which authorities issue it",
                 path.display()
             );
             report.error(&file.place, message);

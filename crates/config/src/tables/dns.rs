@@ -28,7 +28,7 @@ keys! {
         read: name_server,
         unset: "the system's",
         kind: "addresses; port 53 unless set",
-        default: "those of `/etc/resolv.conf`",
+        default: "the name servers of `/etc/resolv.conf`",
         sample: r#"#nameservers = ["10.0.0.53", "10.0.0.54:5353"]  # example; by default those of /etc/resolv.conf"#,
         example: "'10.0.0.7'",
     };

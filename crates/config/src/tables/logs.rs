@@ -100,7 +100,7 @@ keys! {
     key "level" => level: LogLevel {
         read: choice(&LogLevel::ALL, LogLevel::name),
         describe: |log, _| format!("log {} and above", log.level.name()),
-        kind: r#"`"error"`, `"warn"`, `"info"`, `"debug"` or `"trace"`: these lines and more important ones. `--log-level` and `RUST_LOG` go before it"#,
+        kind: r#"`"error"`, `"warn"`, `"info"`, `"debug"` or `"trace"`: these lines and more important ones. `--log-level` and `RUST_LOG` take precedence"#,
         default: r#"`"info"`"#,
         sample: r#"#level = "info"                         # this level and more important ones: error, warn, info, debug, trace"#,
         example: "'debug'",

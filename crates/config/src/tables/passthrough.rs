@@ -66,8 +66,8 @@ keys! {
     list "interfaces" => interfaces: String {
         read: string,
         unset: "automatic",
-        kind: "names: only these",
-        default: "those that hold a frontend or lead to a server",
+        kind: "names of interfaces that convey uses",
+        default: "the interfaces that hold a frontend or lead to a server",
         change: Restart,
         sample: r#"#interfaces = ["eth0", "eth1"]          # example; only these; by default those that hold a frontend or lead to a server"#,
         example: "'eth7'",
@@ -176,7 +176,7 @@ keys! {
     key "closing" => closing: Duration {
         read: seconds(MILLISECOND),
         describe: |times, _| format!(", closing {:?}", times.closing),
-        kind: "seconds from 0.001: both have, the last acknowledgement is missing",
+        kind: "seconds from 0.001: both sides have finished, the last acknowledgement is missing",
         default: "60",
         sample: "#closing = 60                           # both sides have finished, but convey has not seen the last acknowledgement",
         example: "7",
@@ -185,7 +185,7 @@ keys! {
     key "time_wait" => time_wait: Duration {
         read: seconds(MILLISECOND),
         describe: |times, _| format!(", time_wait {:?}", times.time_wait),
-        kind: "seconds from 0.001: both have",
+        kind: "seconds from 0.001: both sides have finished",
         default: "60",
         sample: "#time_wait = 60                         # both sides have finished; servers refuse the same ports for this time",
         example: "7",
@@ -203,18 +203,18 @@ keys! {
     key "udp_single" => udp_single: Duration {
         read: seconds(MILLISECOND),
         describe: |times, _| format!(", udp_single {:?}", times.udp_single),
-        kind: "seconds from 0.001: answered once (dsr: asked once)",
+        kind: "seconds from 0.001: UDP, no answer or the first one (dsr: one datagram of the client)",
         default: "30",
-        sample: "#udp_single = 30                        # UDP: one answer so far (dsr: one question)",
+        sample: "#udp_single = 30                        # UDP: no answer or the first one (dsr: one datagram of the client)",
         example: "7",
     };
 
     key "udp_stream" => udp_stream: Duration {
         read: seconds(MILLISECOND),
         describe: |times, _| format!(", udp_stream {:?}", times.udp_stream),
-        kind: "seconds from 0.001: more than that",
+        kind: "seconds from 0.001: UDP, the client has sent again after an answer (dsr: has sent a second datagram)",
         default: "300",
-        sample: "#udp_stream = 300                       # UDP: more than that",
+        sample: "#udp_stream = 300                       # UDP: the client has sent again after an answer (dsr: has sent a second datagram)",
         example: "7",
     };
 }

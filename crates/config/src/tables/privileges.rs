@@ -49,7 +49,7 @@ keys! {
     key "user" => user: String {
         read: user,
         unset: "none",
-        kind: "a name or number, as a string: whom a convey that root has started becomes",
+        kind: "name or number of a user, as a string: convey switches to this user if root starts it",
         default: "none: it stays root",
         change: Restart,
         sample: r#"#user = "convey"                        # example; the user that a convey started by root becomes. Unset: it stays root"#,
@@ -58,7 +58,7 @@ keys! {
 
     key "drop_capabilities" => drop_capabilities: bool {
         read: boolean,
-        kind: "boolean: whether capabilities that the modes do not need are given up. Another `user` never has them",
+        kind: "boolean: whether convey drops the capabilities that the modes do not need. A switch to another `user` always drops them",
         default: "`true`",
         change: Restart,
         sample: "#drop_capabilities = true               # drop the capabilities that the modes do not need",
@@ -67,7 +67,7 @@ keys! {
 
     key "no_new_privileges" => no_new_privileges: bool {
         read: boolean,
-        kind: "boolean. `false` turns the next two off, too",
+        kind: "boolean: whether programs that convey starts gain no privileges. `false` also turns off the next two",
         default: "`true`",
         change: Restart,
         sample: "#no_new_privileges = true               # false turns the next two off, too",
@@ -76,7 +76,7 @@ keys! {
 
     key "seccomp" => seccomp: bool {
         read: boolean,
-        kind: "boolean: whether system calls that convey does not need are refused",
+        kind: "boolean: whether the kernel refuses system calls that convey does not need",
         default: "`true`",
         change: Restart,
         sample: "#seccomp = true                         # refuse system calls that convey does not need",
@@ -85,7 +85,7 @@ keys! {
 
     key "landlock" => landlock: bool {
         read: boolean,
-        kind: "boolean: whether files that convey does not need are refused (Linux 5.13)",
+        kind: "boolean: whether the kernel refuses files that convey does not need (Linux 5.13)",
         default: "`false`",
         change: Restart,
         sample: "#landlock = false                       # refuse files that convey does not need (Linux 5.13)",

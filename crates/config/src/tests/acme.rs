@@ -90,7 +90,7 @@ fn acme_errors_are_reported_with_their_place() {
         ("eab_key_id = '1'", SITE, "needs eab_key_file"),
         ("eab_key_file = 'open.key'", SITE, "needs eab_key_id"),
         ("eab_key_id = '1'\neab_key_file = 'open.key'", SITE, "all users can read it"),
-        ("eab_key_id = '1'\neab_key_file = 'empty.key'", SITE, "no base64url-encoded key"),
+        ("eab_key_id = '1'\neab_key_file = 'empty.key'", SITE, "not a base64url-encoded key"),
         ("", proxy, "there is no name to order a certificate for"),
         ("challenge = 'http-01'\ndomains = 'a.example'", proxy, "needs a frontend with mode = \"http\""),
         ("challenge = 'http-01'", SITE, "and without tls that clients reach"),

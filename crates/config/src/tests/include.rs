@@ -93,13 +93,13 @@ fn a_pattern_that_is_wrong_is_told() {
 fn errors_quote_nothing_of_an_included_file_that_is_no_configuration() {
     let shadow: String = (0..50).map(|n| format!("user{n}:$6$secret{n}:1:2:3:::\n")).collect();
     for (text, expected) in [
-        ("DB_SECRET = 'hunter2'\n[secret]\na = 1\n", "more.toml:1:1: this file is no configuration"),
-        ("\"secret sauce\" = 3\n", "more.toml:1:1: this file is no configuration"),
+        ("DB_SECRET = 'hunter2'\n[secret]\na = 1\n", "more.toml:1:1: this file is not a configuration"),
+        ("\"secret sauce\" = 3\n", "more.toml:1:1: this file is not a configuration"),
         (
             "[fronten.secret]\n",
-            "more.toml:1:2: this file is no configuration: it has no known key; did you mean `frontends`?",
+            "more.toml:1:2: this file is not a configuration: it has no known key; did you mean `frontends`?",
         ),
-        ("secret = 1\nsecret = 2\n", "more.toml:1:1: this file is no configuration"),
+        ("secret = 1\nsecret = 2\n", "more.toml:1:1: this file is not a configuration"),
         (&shadow, "more.toml:1:26: "),
     ] {
         let directory = directory(&[

@@ -228,7 +228,7 @@ fn a_health_check_must_make_sense() {
         ),
         (
             "kind = \"http\"\nheaders.\"a b\" = \"a\"",
-            format!("9:9: {check}.headers.\"a b\": is no name of an HTTP header"),
+            format!("9:9: {check}.headers.\"a b\": is not a valid HTTP header name"),
         ),
         (
             "kind = \"http\"\ntls_skip_verify = true",
@@ -244,7 +244,7 @@ fn a_health_check_must_make_sense() {
 
 #[test]
 fn a_file_without_a_frontend_serves_nobody() {
-    let nobody = "frontends: there is none; write [frontends.NAME] with listen_addr and backend";
+    let nobody = "frontends: no frontend; write [frontends.NAME] with listen_addr and backend";
     assert_eq!(errors(""), [format!("config.toml:1:1: {nobody}")]);
     assert_eq!(errors("\nfrontends = {}"), [format!("config.toml:2:13: {nobody}")]);
     assert_eq!(

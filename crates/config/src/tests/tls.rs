@@ -96,7 +96,7 @@ fn certificate_and_key_errors_are_reported_with_their_place() {
         ),
         (
             "certificate = 'site.pem'\nkey = 'other.key'",
-            "8:7: frontends.web.tls.key: other.key: the private key does not belong to its first certificate",
+            "8:7: frontends.web.tls.key: other.key: the private key does not match the first certificate",
         ),
         ("certificate = 'site.pem'\nkey = 'no.key'", "no.key: it has no private key"),
         (
@@ -127,11 +127,11 @@ fn certificate_and_key_errors_are_reported_with_their_place() {
         ),
         (
             "certificate = 'site.pem'\nkey = 'site.key'\nmin_version = '1.3'\ncipher_suites = 'TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256'",
-            "frontends.web.tls: cipher_suites: none of them is for the versions that are spoken",
+            "frontends.web.tls: cipher_suites: no listed suite is for an enabled TLS version",
         ),
         (
             "certificate = 'site.pem'\nkey = 'site.key'\ncipher_suites = 'TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256'",
-            "frontends.web.tls: cipher_suites: they are for RSA keys, and no certificate has one; name suites for ECDSA, or of TLS 1.3",
+            "frontends.web.tls: cipher_suites: the listed suites need a certificate with an RSA key, and there is none; add ECDSA or TLS 1.3 suites",
         ),
         ("certificate = 'site.pem'\nkey = 'site.key'\nclient_certificate = 'required'", "needs client_ca"),
         (
@@ -246,7 +246,7 @@ fn http3_is_for_mode_http_and_early_data_goes_with_it() {
         (
             "mode = 'http'",
             "http3 = true\ncipher_suites = 'TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256'",
-            "http3: cipher_suites has none of TLS 1.3, which HTTP/3 needs",
+            "http3: HTTP/3 needs a TLS 1.3 suite in cipher_suites",
         ),
     ] {
         let told = load(frontend, tls).map(|loaded| super::modes::told_of(&loaded).unwrap_err().join("\n"));

@@ -49,7 +49,7 @@ fn diagnosis(held: &[(IpAddr, u8)], have_servers_the_vip: bool) -> Diagnosis {
     let vips = listed(held.iter().map(|(ip, _)| ip), MAX_NAMED);
     let seen = format!("this host has no address of {family} but the VIP {vips}");
     let what = "Health checks and connections to servers come from a VIP.";
-    let add = "Give the interface to the servers an address of its own beside the VIP.";
+    let add = "Add an address besides the VIP to the interface that leads to the servers.";
     match have_servers_the_vip {
         true => {
             let why = "The servers have the VIP too, and take such packets for their own: they answer neither ARP nor connections.";

@@ -80,7 +80,7 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
         format!(
             "the gateway {router} on {interface} ({mac}) sent no ICMP error for a packet with one hop left"
         ),
-        "Routers send this error. A host that is no router silently drops answers to clients.",
+        "Routers send this error. A host that is not a router silently drops answers to clients.",
     )
 }
 

@@ -176,7 +176,7 @@ fn names_and_texts_that_are_no_addresses_are_no_servers() {
     let mut names = slice("a", ("http", 80), &["- www.example.com"]);
     assert_eq!(servers(&[names.clone()]), [""; 0]);
     names.address_type = "FQDN".into();
-    let note = "EndpointSlice a has addresses of type \"FQDN\": they are no servers";
+    let note = "EndpointSlice a has addresses of type \"FQDN\", which cannot be servers";
     assert_eq!(all(&[names], http()).notes(), BTreeSet::from([note.to_owned()]));
 }
 

@@ -35,7 +35,7 @@ pub(crate) const DOC: TableDoc = TableDoc {
         }),
         Docs::Key(KeyDoc {
             name: "kubeconfig",
-            kind: "a file: where the API server is, and who convey is",
+            kind: "a kubeconfig file: the address of the API server and convey's credentials",
             default: "the service account of the pod; else `KUBECONFIG` or `~/.kube/config`",
             sample: r#"#kubeconfig = "kubeconfig"              # example; by default the service account of the pod, or KUBECONFIG"#,
             example: "'/etc/kubeconfig'",
@@ -43,15 +43,15 @@ pub(crate) const DOC: TableDoc = TableDoc {
         }),
         Docs::Key(KeyDoc {
             name: "context",
-            kind: "a context of that file",
-            default: "its current one",
+            kind: "a context of the kubeconfig file",
+            default: "the current context",
             sample: r#"#context = "production"                 # example; by default the current context of that file"#,
             example: "'production'",
             ..KeyDoc::USUAL
         }),
         Docs::Key(KeyDoc {
             name: "zone",
-            kind: "text: endpoints of other zones are backups",
+            kind: "name of a zone: endpoints of other zones are backups",
             default: "none",
             sample: r#"#zone = "eu-central-1a"                 # example; endpoints of other zones are backups"#,
             example: "'eu-1a'",
@@ -67,7 +67,7 @@ pub(crate) const DOC: TableDoc = TableDoc {
         }),
         Docs::Key(KeyDoc {
             name: "backup",
-            kind: "`true`: they serve only while no other server is up",
+            kind: "`true`: endpoints serve only while no other server is up",
             default: "`false`",
             sample: "#backup = false                         # true: endpoints serve only while no other server is up",
             example: "true",

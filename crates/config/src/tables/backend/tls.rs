@@ -30,9 +30,9 @@ keys! {
     key "server_name" => server_name: String {
         read: http_host,
         unset: "the server's",
-        kind: "the name that servers are asked for (SNI), and that their certificates are for",
-        default: "the name that a server is known by, or else its address",
-        sample: r#"#server_name = "app.internal"           # example; by default the server's name, or its address"#,
+        kind: "the server name that convey sends (SNI) and expects in the servers' certificates",
+        default: "the server's host name, or its address",
+        sample: r#"#server_name = "app.internal"           # example; by default the server's host name, or its address"#,
         example: "'app.internal'",
     };
 
@@ -43,7 +43,7 @@ keys! {
 
     key "skip_verify" => skip_verify: bool {
         read: boolean,
-        kind: "boolean: whether any certificate will do",
+        kind: "boolean: whether convey accepts any certificate",
         default: "false",
         sample: "#skip_verify = false                    # true accepts any certificate",
         example: "true",
@@ -72,7 +72,7 @@ const AUTHORITY_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
 const CERTIFICATE_DOCS: &[Docs] = &[
     Docs::Key(KeyDoc {
         name: "certificate",
-        kind: "a file in PEM: the certificate that convey shows",
+        kind: "a file in PEM: the certificate that convey presents",
         default: "none",
         sample: r#"#certificate = "convey.pem"             # example; the certificate that convey presents; by default none"#,
         example: "'SITE.pem'\nkey = 'SITE.key'",
@@ -80,7 +80,7 @@ const CERTIFICATE_DOCS: &[Docs] = &[
     }),
     Docs::Key(KeyDoc {
         name: "key",
-        kind: "a file in PEM: its key. Others must not be able to read it",
+        kind: "a file in PEM: the key of `certificate`. Others must not be able to read it",
         default: "the file of the certificate",
         sample: r#"#key = "convey.key"                     # example; by default it is in the file of the certificate"#,
         example: "'OTHER.key'\ncertificate = 'OTHER.pem'",
@@ -112,7 +112,7 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
     if let Some(Placed { value, place }) = &keys.server_name
         && server_name(Some(value), [0; 4].into()).is_err()
     {
-        report.error(place, format!("found {value:?}; allowed: a name that a certificate can have"));
+        report.error(place, format!("found {value:?}; allowed: a host name or an IP address"));
     }
     table.finish();
     let authorities = if skip_verify { none() } else { authorities(ca, &place, report)? };

@@ -147,7 +147,7 @@ fn networks(text: &str, (place, path): (&Place, &str), report: &Report<'_>) -> V
 /// Maximum number of errors reported for one file of networks.
 const MAX_ERRORS_OF_FILE: usize = 3;
 
-const NO_NETWORK: &str = "the line is no network; allowed: a network (the bits after its length zero), such as 10.0.0.0/8, or an address";
+const NO_NETWORK: &str = "the line is not a network; allowed: a network (the bits after its length zero), such as 10.0.0.0/8, or an address";
 
 /// Entries of a file of networks, with their line numbers from 1.
 pub(crate) fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {

@@ -29,7 +29,7 @@ keys! {
         read: choice(&ContentCoding::ALL, ContentCoding::name),
         by: at_least_one,
         unset: "none",
-        kind: r#"`"zstd"`, `"br"` or `"gzip"`, or several. The first goes first among those that a client likes as much"#,
+        kind: r#"`"zstd"`, `"br"` or `"gzip"`, or several. convey prefers the first of those that the client likes equally"#,
         default: r#"`["zstd", "br", "gzip"]`"#,
         sample: r#"#encodings = ["zstd", "br", "gzip"]     # allowed encodings; among those that the client likes equally, the first one wins"#,
         example: "'gzip'",

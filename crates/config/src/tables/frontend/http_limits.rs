@@ -107,7 +107,7 @@ keys! {
     key "min_body_rate" => body_rate: NonZeroU32 {
         read: non_zero(MAX_RATE),
         unset: "none",
-        kind: "1 to 1000000 bytes a second that a body comes with on average, after 10 seconds",
+        kind: "1 to 1000000: average bytes a second that a request body needs, after 10 seconds",
         default: "no limit",
         sample: "#min_body_rate = 500                    # example; minimum bytes a second of a request body; not for streams with pauses",
         example: "7",
@@ -132,7 +132,7 @@ keys! {
 
     key "max_streams" => streams: u32 {
         read: integer(1..=MAX_STREAMS),
-        kind: "1 to 1000 streams at once of a connection of HTTP/2 or HTTP/3 that is new",
+        kind: "1 to 1000 streams at once of a new connection of HTTP/2 or HTTP/3",
         default: "100",
         sample: "#max_streams = 100                      # at once on one connection of HTTP/2 or HTTP/3",
         example: "7",

@@ -66,7 +66,7 @@ keys! {
 
     key "ipv6_prefix" => ipv6_prefix: u8 {
         read: integer(1..=128),
-        kind: "1 to 128: the same of IPv6",
+        kind: "1 to 128: leading bits of an IPv6 address that make a source",
         default: "64",
         sample: "#ipv6_prefix = 64                       # bits of an IPv6 address",
         example: "56",

@@ -85,7 +85,7 @@ pub(crate) const DOC: TableDoc = TableDoc {
         Docs::Key(KeyDoc {
             name: "request_burst",
             only_in: Some(OnlyIn::Http),
-            kind: "1 to 1000000 of them at once after a pause",
+            kind: "1 to 1000000 requests of one source at once after a pause, of this route",
             default: "as many as `requests_per_source`",
             sample: "#request_burst = 100                    # example; at once after a pause. By default as requests_per_source",
             example: "7\nrequests_per_source = 7",
@@ -94,8 +94,8 @@ pub(crate) const DOC: TableDoc = TableDoc {
         Docs::Key(KeyDoc {
             name: "rewrite_path",
             only_in: Some(OnlyIn::Http),
-            kind: "a path: it takes the place of `path` on the way to the server",
-            default: "as the client has it",
+            kind: "a path that replaces `path` in the request to the server",
+            default: "as the client sent it",
             sample: r#"#rewrite_path = "/"                     # example; servers see it in place of the path above"#,
             example: "'/b'",
             ..KeyDoc::USUAL
@@ -104,7 +104,7 @@ pub(crate) const DOC: TableDoc = TableDoc {
             name: "rewrite_host",
             only_in: Some(OnlyIn::Http),
             kind: "a host, perhaps with a port: servers get it as `Host`",
-            default: "as the client has it",
+            default: "as the client sent it",
             sample: r#"#rewrite_host = "api.internal"          # example; the Host that servers see"#,
             example: "'b.internal'",
             ..KeyDoc::USUAL

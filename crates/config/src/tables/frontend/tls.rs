@@ -59,7 +59,7 @@ keys! {
 
     key "refuse_unknown_names" => refuse_unknown_names: bool {
         read: boolean,
-        kind: "boolean: whether convey refuses clients that ask for a name that no certificate has. Else they get the first certificate",
+        kind: "boolean: whether convey refuses a client whose server name (SNI) matches no certificate. Otherwise the client gets the first certificate",
         default: "false",
         sample: "#refuse_unknown_names = false",
         example: "true",
@@ -94,7 +94,7 @@ keys! {
 
     key "session_tickets" => session_tickets: bool {
         read: boolean,
-        kind: "boolean: whether clients may go on with an earlier session",
+        kind: "boolean: whether clients may resume an earlier session",
         default: "true",
         sample: "#session_tickets = true",
         example: "false",
@@ -164,8 +164,8 @@ const CERTIFICATE_DOCS: &[Docs] = &[
     }),
     Docs::Key(KeyDoc {
         name: "acme",
-        kind: "boolean: whether the frontend has the certificates that `[acme]` brings",
-        default: "where it names no certificate",
+        kind: "boolean: whether the frontend uses the certificates of `[acme]`",
+        default: "`true` if the frontend names no certificate",
         sample: "#acme = true                            # example; also use the certificates of [acme]. Default if no certificate is named",
         example: "true",
         ..KeyDoc::USUAL

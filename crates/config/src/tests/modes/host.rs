@@ -185,9 +185,7 @@ fn servers_see_an_address_of_their_own_family() {
     let named = "[passthrough]\nsnat_addresses = \"2001:db8::1\"";
     assert_eq!(
         after(Mode::Passthrough, named).expect_err("IPv4"),
-        [
-            "config.toml:8:18: passthrough.snat_addresses: none of them is IPv4, but frontend \"web\" needs one"
-        ]
+        ["config.toml:8:18: passthrough.snat_addresses: no address is IPv4, but frontend \"web\" needs one"]
     );
     assert_eq!(after(Mode::Dsr, named), Ok(vec![]));
     assert_eq!(told(&format!("{}{named}", good6()), Mode::Passthrough), Ok(vec![]));

@@ -113,7 +113,7 @@ impl PortRecords {
         make(directory)?;
         let metadata = fs::symlink_metadata(directory)?;
         if !metadata.is_dir() || !is_ours(&metadata) {
-            return Err(io::Error::other("it is no directory that only this user can write to"));
+            return Err(io::Error::other("it is not a directory that only this user can write to"));
         }
         let lock = open(&directory.join("reserved-ports.lock"), true)?;
         let mut looks = 0;
