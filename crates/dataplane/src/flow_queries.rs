@@ -10,7 +10,7 @@ use super::Buffer;
 use super::accounting::{Accounting, OwnerNames};
 use super::queues::Parcel;
 use super::worker::{Round, Worker};
-use convey_forward::{ClientShare, FlowInfo, LookBudget, View};
+use convey_forward::{ClientShare, FlowInfo, View, VisitBudget};
 use convey_model::{
     FlowActivity, FlowFacts, FlowKey, FlowKind, FlowListing, FlowQuery, FlowServer, FlowsUnavailable,
     ListedFlow, ListedFlowId, Mode, NextHop, Timestamp,
@@ -20,7 +20,7 @@ use convey_model::{
 const MAX_WAITING: usize = 16;
 
 /// Cost limit of one slice of a list (see `docs/design/flow-lists.md`).
-const SLICE: LookBudget = LookBudget { places: 2_000, asked: 64 };
+const SLICE: VisitBudget = VisitBudget { places: 2_000, lookups: 64 };
 
 /// Operator's request to a worker, with the channel for its answer.
 pub(super) enum FlowRequest {
@@ -187,13 +187,13 @@ impl Worker {
     }
 
     /// Adds a slice to the first unfinished list. Returns whether requests or lists remain.
-    pub(super) fn look(&mut self, accounting: &Accounting, now: Timestamp) -> bool {
+    pub(super) fn advance_lists(&mut self, accounting: &Accounting, now: Timestamp) -> bool {
         let Worker { forwarder, queries, core, .. } = self;
         let Some(Look { mut listing, next, answer }) = queries.looks.pop_front() else { return false };
         if answer.is_closed() {
             return !queries.looks.is_empty();
         }
-        let next = forwarder.look(next, SLICE, now, |flow, activity| {
+        let next = forwarder.visit_flows(next, SLICE, now, |flow, activity| {
             listing.offer(&facts(flow, *core, accounting), activity);
         });
         match next {

@@ -339,7 +339,7 @@ impl Worker {
     ) -> LostFlows {
         let now = (self.now)();
         accounting.use_snapshot(&packet_state.snapshot);
-        self.forwarder.keep_journal(self.access_log.is_on());
+        self.forwarder.set_journal_enabled(self.access_log.is_on());
         let mut lost = 0;
         for flow in flows {
             match self.forwarder.restore(flow, &packet_state.plan, now) {

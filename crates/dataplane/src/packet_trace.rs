@@ -35,7 +35,7 @@ impl PacketTrace {
     /// Checks for new or ended watchers; called once for each batch. While there are watchers, the
     /// forwarder keeps flows out of the flow cache, so that their packets are visible.
     #[inline]
-    pub(super) fn look(&mut self, forwarder: &mut Forwarder) {
+    pub(super) fn update_watchers(&mut self, forwarder: &mut Forwarder) {
         let version = self.hub.version();
         if version != self.version {
             self.change(version, forwarder);

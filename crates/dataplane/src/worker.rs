@@ -100,8 +100,8 @@ impl Worker {
             let packet_state = self.packet_state.load();
             let now = (self.now)();
             accounting.use_snapshot(&packet_state.snapshot);
-            self.trace.look(&mut self.forwarder);
-            self.forwarder.keep_journal(self.access_log.is_on() || self.trace.is_on());
+            self.trace.update_watchers(&mut self.forwarder);
+            self.forwarder.set_journal_enabled(self.access_log.is_on() || self.trace.is_on());
             let mut round = Round {
                 packet_state: &packet_state,
                 now,
@@ -135,7 +135,7 @@ impl Worker {
             self.send(out, spare);
             drop(charge);
             self.report(&accounting);
-            is_behind |= self.look(&accounting, now);
+            is_behind |= self.advance_lists(&accounting, now);
             if let Some(counters) = self.counters.as_mut().filter(|_| now.since(counted) >= COUNT_EVERY) {
                 counters.read(&self.stats, |owners, counter, n| accounting.count_cached(owners, counter, n));
                 counted = now;

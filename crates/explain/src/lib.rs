@@ -221,7 +221,7 @@ fn of_packets(
     inquiry.check_client(steps);
     admission::check_access(sources, place, steps);
     let over = sources.flows.over();
-    let again = over.and_then(|over| inquiry.server_again(over));
+    let again = over.and_then(|over| inquiry.previous_server(over));
     let choice = choice::explain(place, again, steps);
     inquiry.follow(&choice, over, steps);
     admission::check_packet_share(sources, place, steps);

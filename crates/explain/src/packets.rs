@@ -7,7 +7,7 @@ use std::sync::Arc;
 use convey_dataplane::{PacketFlow, picked};
 use convey_forward::plan::{PlannedFrontend, PlannedServer};
 use convey_forward::{
-    Dispatch, FlowInfo, Inquiry, NatPorts, PortSplit, ServerSnat, ServerWay, SnatAddresses, SnatChoice,
+    Dispatch, FlowInfo, ForwardingMethod, Inquiry, NatPorts, PortSplit, ServerSnat, SnatAddresses, SnatChoice,
 };
 use convey_model::{
     DropReason, DsrKind, Encapsulation, Endpoint, Layer, Mode, NextHop, NextHops, Prefix, Tunnel,
@@ -109,8 +109,8 @@ impl PacketInquiry<'_> {
 
     /// Index of the client's previous server, if the client gets it again. This may happen after
     /// the last flow from the client's port has ended.
-    pub(super) fn server_again(&self, over: &FlowInfo) -> Option<usize> {
-        let same = self.inquiry.server_again(self.frontend, over)?;
+    pub(super) fn previous_server(&self, over: &FlowInfo) -> Option<usize> {
+        let same = self.inquiry.previous_server(self.frontend, over)?;
         self.frontend.pool.servers.iter().position(|server| server.id == same.id)
     }
 
@@ -238,16 +238,16 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
     let (info, listed) = (&flow.info, &flow.listed);
     let server = info.server.source();
     let tunnel = || sources.plan.and_then(|plan| plan.tunnels.get(&info.owners.server));
-    match (listed.snat, info.way) {
+    match (listed.snat, info.method) {
         (Some(snat), _) => steps.note("snat", format!("{server} sees {snat}")),
-        (None, ServerWay::Rewritten) => steps.note("dsr", format!("l3: packets go to {server}")),
-        (None, ServerWay::OnLink) => {
+        (None, ForwardingMethod::Rewritten) => steps.note("dsr", format!("l3: packets go to {server}")),
+        (None, ForwardingMethod::OnLink) => {
             steps.note("dsr", format!("l2: packets keep {} as their destination", listed.listen));
         }
-        (None, ServerWay::Tunneled) => steps.note("dsr", through(tunnel(), listed.listen)),
+        (None, ForwardingMethod::Tunneled) => steps.note("dsr", through(tunnel(), listed.listen)),
     }
     let Some(plan) = sources.plan else { return };
-    let is_tunneled = matches!(info.way, ServerWay::Tunneled);
+    let is_tunneled = matches!(info.method, ForwardingMethod::Tunneled);
     let ends = ((!is_tunneled).then(|| info.server.destination().ip()), server.ip());
     let hop = flow.next_hop.map(|hop| next_hop(&plan.network, ends, &hop));
     steps.note("next hop", hop.unwrap_or_else(|| "not known: the next packet triggers a lookup".to_owned()));

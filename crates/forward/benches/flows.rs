@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use convey_forward::testing::{FlowTable, NewFlow};
-use convey_forward::{ACK, AddrPort, Direction, NatPorts, PortSplit, SYN, Segment, ServerWay, View};
+use convey_forward::{ACK, AddrPort, Direction, ForwardingMethod, NatPorts, PortSplit, SYN, Segment, View};
 use convey_model::{Addr, FlowKey, FlowTimeouts, TCP, Timestamp};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 
@@ -148,7 +148,7 @@ fn flow(i: u32) -> NewFlow {
         client: key([100 + a, b, c, d], [192, 0, 2, 1], 1_024 + u16::from(d), 443),
         server: key([10, 1, a, b], [10, 0, 0, c], 8_443, 33_768 + u16::from(d)),
         view: View::BothSides,
-        way: ServerWay::Rewritten,
+        method: ForwardingMethod::Rewritten,
         server_id: i % 10,
         frontend_id: 0,
         to_server: 0,

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use convey_forward::{FlowInfo, Forwarder, Frame, LookBudget, Plan, Settings, Verdict, View};
+use convey_forward::{FlowInfo, Forwarder, Frame, Plan, Settings, Verdict, View, VisitBudget};
 use convey_model::{
     FlowFacts, FlowFilter, FlowGrouping, FlowKind, FlowListing, FlowQuery, FlowServer, FlowSort, Interface,
     ListedFlowId, Mode, NextHops, Protocol, Timestamp,
@@ -45,8 +45,8 @@ fn list(forwarder: &mut Forwarder, query: &FlowQuery, places: u32) -> Vec<Durati
     let (mut slices, mut next) = (Vec::new(), Some(0));
     while let Some(from) = next {
         let began = Instant::now();
-        let budget = LookBudget { places, asked: 64 };
-        next = forwarder.look(from, budget, Timestamp(60_000_000_000), |flow, activity| {
+        let budget = VisitBudget { places, lookups: 64 };
+        next = forwarder.visit_flows(from, budget, Timestamp(60_000_000_000), |flow, activity| {
             listing.offer(&facts(flow, &names), activity);
         });
         slices.push(began.elapsed());

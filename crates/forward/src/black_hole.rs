@@ -93,7 +93,7 @@ struct Suspect {
     at: FlowSide,
     segment: RepeatedSegment,
     repeats: u8,
-    is_told: bool,
+    is_reported: bool,
     first: Timestamp,
     before_last: Timestamp,
     last: Timestamp,
@@ -127,7 +127,7 @@ impl BlackHoles {
                 suspect.repeat(now);
                 suspect.finding()
             }
-            Some(suspect) if suspect.at != at && suspect.keeps_place(now) => RepeatFinding::Nothing,
+            Some(suspect) if suspect.at != at && suspect.is_pending(now) => RepeatFinding::Nothing,
             _ => {
                 self.occupied += u32::from(place.replace(new).is_none());
                 RepeatFinding::Nothing
@@ -165,7 +165,7 @@ impl BlackHoles {
     }
 
     /// Removes suspects that were not repeated for long, at intervals of [`KEPT_FOR`].
-    pub(super) fn forget_old(&mut self, now: Timestamp) {
+    pub(super) fn remove_old(&mut self, now: Timestamp) {
         if self.is_empty() || now.since(self.swept) < KEPT_FOR {
             return;
         }
@@ -184,7 +184,7 @@ impl Suspect {
             at,
             segment,
             repeats: 1,
-            is_told: false,
+            is_reported: false,
             first: now,
             before_last: now,
             last: now,
@@ -208,8 +208,8 @@ impl Suspect {
         }
     }
 
-    fn keeps_place(&self, now: Timestamp) -> bool {
-        !self.is_told && self.repeats > 1 && now.since(self.last) < KEPT_FOR
+    fn is_pending(&self, now: Timestamp) -> bool {
+        !self.is_reported && self.repeats > 1 && now.since(self.last) < KEPT_FOR
     }
 
     /// Conclusion from the repeats so far. The path is suspected if the receiver has sent a packet
@@ -218,9 +218,9 @@ impl Suspect {
         let RepeatedSegment { flow, packet_len, .. } = self.segment;
         let is_long = self.repeats >= MIN_REPEATS && self.last.since(self.first) >= MIN_TIME;
         match self.answered {
-            _ if self.is_told => RepeatFinding::Nothing,
+            _ if self.is_reported => RepeatFinding::Nothing,
             Some(answered) if is_long && answered <= self.before_last => {
-                self.is_told = true;
+                self.is_reported = true;
                 RepeatFinding::Suspected(PathMtuSuspicion { flow, direction: self.at.direction, packet_len })
             }
             None if self.at.direction == Direction::ToServer => {

@@ -61,8 +61,8 @@ impl ClientCounts {
         let Some(counters) = self.workers.get(self.own).and_then(OnceLock::get) else { return };
         let key = flow.client();
         let client = network_of(key.src);
-        for held in Resource::all_of(flow) {
-            for counter in counters.find(client, held, key.protocol) {
+        for resource in Resource::all_of(flow) {
+            for counter in counters.find(client, resource, key.protocol) {
                 let before = counter.load(Relaxed);
                 debug_assert!(is_open || before > 0, "it was counted when it opened");
                 counter.store(if is_open { before + 1 } else { before.wrapping_sub(1) }, Relaxed);
@@ -72,13 +72,13 @@ impl ClientCounts {
 
     /// Number of open flows of a client that hold this resource. Table entries and ports belong to
     /// one worker; slots are shared by all.
-    pub(super) fn count(&self, client: Addr, held: Resource, protocol: u8) -> u32 {
+    pub(super) fn count(&self, client: Addr, resource: Resource, protocol: u8) -> u32 {
         let client = network_of(client);
         let smaller = |counters: &Counters| {
-            counters.find(client, held, protocol).map(|counter| counter.load(Relaxed)).into_iter().min()
+            counters.find(client, resource, protocol).map(|counter| counter.load(Relaxed)).into_iter().min()
         };
         let at = |worker: &OnceLock<Counters>| worker.get().and_then(smaller).unwrap_or(0);
-        match held {
+        match resource {
             Resource::TableEntry | Resource::Port(..) => self.workers.get(self.own).map_or(0, at),
             Resource::FrontendSlot(_) | Resource::ServerSlot(_) => self.workers.iter().map(at).sum(),
         }
@@ -96,8 +96,8 @@ impl ClientCounts {
 
 impl Counters {
     /// Counters of a client for a resource, one in each row.
-    fn find(&self, client: Addr, held: Resource, protocol: u8) -> [&AtomicU32; 2] {
-        let (kind, id, [a, b]) = match held {
+    fn find(&self, client: Addr, resource: Resource, protocol: u8) -> [&AtomicU32; 2] {
+        let (kind, id, [a, b]) = match resource {
             Resource::TableEntry => (0, 0, [0; 2]),
             Resource::Port(AddrPort { addr, port }) => (1, port.into(), addr.words()),
             Resource::FrontendSlot(id) => (2, id, [0; 2]),

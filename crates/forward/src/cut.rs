@@ -32,7 +32,7 @@ pub fn number_segments(frame: &mut Frame<'_>, payload: u16, ids: &IpIds) {
     if let Ok(headers) = frame.headers
         && headers.is_v4()
     {
-        wire::set_number(frame.bytes, headers, ids.take_many(headers.payload_len.div_ceil(payload.max(1))));
+        wire::set_number(frame.bytes, headers, ids.take_range(headers.payload_len.div_ceil(payload.max(1))));
     }
 }
 

@@ -12,14 +12,14 @@ use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::list::FlowLinks;
 use super::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 use super::table_quota::TrafficKind;
-use super::tcp_sequence::{Heard, PendingFin, TcpSequence};
+use super::tcp_sequence::{AcceptedSegment, PendingFin, TcpSequence};
 use super::verdict::FlowOwners;
 use super::wheel::Slot;
 use convey_model::{Addr, FlowKey, Rewrite};
 
 /// How packets of a flow reach the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServerWay {
+pub enum ForwardingMethod {
     /// The destination is rewritten to the server's address.
     Rewritten,
     /// Only the destination MAC address is rewritten (L2 DSR).
@@ -40,7 +40,7 @@ pub struct NewFlow {
     /// Whether the server's packets pass convey too, and are looked up by their key.
     pub view: View,
     /// How packets reach the server.
-    pub way: ServerWay,
+    pub method: ForwardingMethod,
     /// Number of the server, assigned by the control path.
     pub server_id: u32,
     /// Number of the frontend, assigned by the control path.
@@ -106,7 +106,7 @@ impl Flow {
             snat: new.server.dst,
             next_hops: [new.to_server, new.to_client].map(short),
             server_id: new.server_id,
-            frontend: FrontendMark::new(new.frontend_id, new.way),
+            frontend: FrontendMark::new(new.frontend_id, new.method),
             sequence: TcpSequence::first(new.segment),
             since: 0,
             links: [FlowLinks::NONE; 2],
@@ -149,7 +149,7 @@ impl Flow {
     pub fn rewrite(&self, direction: Direction) -> Rewrite {
         let next_hop = self.next_hop(direction);
         let FlowKey { src, dst, src_port, dst_port, .. } = match direction {
-            Direction::ToServer if self.way() != ServerWay::Rewritten => self.client(),
+            Direction::ToServer if self.method() != ForwardingMethod::Rewritten => self.client(),
             Direction::ToServer => self.server().reversed(),
             Direction::ToClient => self.client().reversed(),
         };
@@ -177,11 +177,11 @@ impl Flow {
 
     /// How packets reach the server.
     #[inline]
-    pub fn way(&self) -> ServerWay {
+    pub fn method(&self) -> ForwardingMethod {
         match (self.flags.has(FlowFlags::L2_DSR), self.frontend.0 & FrontendMark::TUNNELED != 0) {
-            (true, _) => ServerWay::OnLink,
-            (false, true) => ServerWay::Tunneled,
-            (false, false) => ServerWay::Rewritten,
+            (true, _) => ForwardingMethod::OnLink,
+            (false, true) => ForwardingMethod::Tunneled,
+            (false, false) => ForwardingMethod::Rewritten,
         }
     }
 
@@ -270,8 +270,8 @@ impl Flow {
     /// Whether a TCP segment with this direction and sequence number may be in flight, so that an
     /// ICMP error about it is accepted. Accepts any number to a client that has not acknowledged
     /// anything yet.
-    pub(crate) fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
-        self.sequence.may_be_on_its_way(self.flags.pending_fin(), self.view(), direction, seq)
+    pub(crate) fn may_be_in_flight(&self, direction: Direction, seq: u32) -> bool {
+        self.sequence.may_be_in_flight(self.flags.pending_fin(), self.view(), direction, seq)
     }
 
     /// Whether the connection is over as far as convey can see. A SYN from the same client address
@@ -285,7 +285,7 @@ impl Flow {
     /// SYN. After the end, only a packet of a side that still needs the flow does; otherwise
     /// anybody who knows the ports could keep the flow forever.
     #[inline]
-    pub(super) fn is_kept_by(&self, direction: Direction, segment: Segment) -> bool {
+    pub(super) fn is_extended_by(&self, direction: Direction, segment: Segment) -> bool {
         if self.state.is_handshake() {
             return direction == Direction::ToServer && segment.flags & SYN != 0;
         }
@@ -430,7 +430,7 @@ impl Flow {
             return self.state.next(self.view(), direction, 0);
         }
         let (view, mut pending, before) = (self.view(), self.flags.pending_fin(), self.sequence);
-        let Heard { flags, ends_other } =
+        let AcceptedSegment { flags, acks_other_fin } =
             self.sequence.apply_segment(&mut pending, (view, self.state), direction, segment);
         let was_reopening = self.flags.pending_fin() == PendingFin::Reopening;
         self.flags.set_pending_fin(pending);
@@ -442,7 +442,7 @@ impl Flow {
         if is_another && self.state.is_handshake() {
             return self.state.next(view, direction, flags & !SYN);
         }
-        let state = match ends_other {
+        let state = match acks_other_fin {
             true => self.state.next(view, direction.opposite(), FIN | ACK),
             false => self.state,
         };

@@ -92,7 +92,7 @@ impl FlowTable {
     /// that collide.
     ///
     /// The memory is reserved here and never grows. The kernel provides it when flows first use it,
-    /// and gets it back after a flood: see [`FlowTable::give_back_memory`].
+    /// and gets it back after a flood: see [`FlowTable::release_memory`].
     pub fn new(capacity: u32, timeouts: &FlowTimeouts, seed: u64) -> Self {
         let capacity = capacity.clamp(1, Self::MAX_CAPACITY);
         FlowTable {
@@ -288,7 +288,7 @@ impl FlowTable {
 
     /// Applies a segment that has passed at time `at` to its flow: updates the state and extends
     /// the deadline. During the handshake and after the end, few segments extend the deadline: see
-    /// `Flow::is_kept_by`.
+    /// `Flow::is_extended_by`.
     #[inline]
     pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
@@ -296,7 +296,7 @@ impl FlowTable {
         if state.is_udp() && direction == Direction::ToClient {
             flow.note_answer(tick(at));
         }
-        let is_kept = flow.is_kept_by(direction, segment);
+        let is_kept = flow.is_extended_by(direction, segment);
         self.go_on(id, state, is_kept, at);
     }
 
@@ -324,7 +324,7 @@ impl FlowTable {
     pub(super) fn on_fin_event(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         let state = flow.apply_cached_fin(direction, fin);
-        let is_kept = flow.is_kept_by(direction, fin);
+        let is_kept = flow.is_extended_by(direction, fin);
         self.go_on(id, state, is_kept, at);
     }
 
@@ -340,7 +340,7 @@ impl FlowTable {
         } else if is_kept {
             flow.deadline = deadline;
         }
-        self.keep_in_time(id);
+        self.requeue_if_earlier(id);
     }
 
     /// Opens a flow whose handshake was completed in the flow cache by time `at`. `progress` is the
@@ -350,7 +350,7 @@ impl FlowTable {
         let state = flow.catch_up(Some(progress), None);
         flow.deadline = tick_from(at) + self.timeouts[state as usize];
         self.set_state(id, state, at);
-        self.keep_in_time(id);
+        self.requeue_if_earlier(id);
     }
 
     /// Applies the progress of client and server that the flow cache has seen. The deadline of the
@@ -406,7 +406,7 @@ impl FlowTable {
             }
             if is_kept {
                 flow.deadline = flow.deadline.min(now + self.timeouts[flow.state as usize]);
-                self.keep_in_time(FlowId(id));
+                self.requeue_if_earlier(FlowId(id));
             } else {
                 self.remove(FlowId(id));
             }

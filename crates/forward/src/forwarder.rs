@@ -35,7 +35,7 @@ pub use self::settings::Settings;
 use self::stop::Stop;
 use self::sweep::Sweep;
 use self::tracker::FlowTracker;
-pub use self::tracker::{FlowInfo, ForwarderEvents, LookBudget};
+pub use self::tracker::{FlowInfo, ForwarderEvents, VisitBudget};
 use super::verdict::{FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
 use super::{Direction, FIN, Flow, FlowId, FlowState, Loops, RST, Segment, View};
 use crate::plan::Plan;
@@ -151,8 +151,8 @@ impl Forwarder {
             return Err(Stop::Expired);
         }
         if role == PacketRole::Later
-            && self.may_come_back(id, direction, headers)
-            && self.comes_back(frame, packet)
+            && self.may_be_looped(id, direction, headers)
+            && self.is_looped(frame, packet)
         {
             return Err(Stop::Silent(DropReason::ForwardingLoop));
         }
@@ -197,8 +197,9 @@ impl Forwarder {
         let was_asking = direction == Direction::ToClient && flow.state() == FlowState::SynSent;
         let is_answer = direction == Direction::ToClient && !headers.is_tcp();
         let role = if is_answer { PacketRole::Answer } else { role };
-        if role == PacketRole::Later && (opens(direction, headers) || asks(direction, headers)) {
-            self.tracker.ask_for_client_again(id, packet.plan);
+        if role == PacketRole::Later && (opens(direction, headers) || is_client_datagram(direction, headers))
+        {
+            self.tracker.repeat_client_query(id, packet.plan);
         }
         if opens(direction, headers) {
             self.tracker.note_syn(id, role, headers.seq);
@@ -212,7 +213,7 @@ impl Forwarder {
             return role;
         }
         if self.is_stream_beyond(id, direction, packet) {
-            self.tracker.table_mut().keep(id, packet.now);
+            self.tracker.table_mut().extend_deadline(id, packet.now);
             return role;
         }
         self.tracker.apply_packet((id, direction), frame, packet);
@@ -225,17 +226,18 @@ impl Forwarder {
 
     /// Whether a forwarding loop could bring this packet back: a SYN, or a datagram of a flow whose
     /// server has not answered yet.
-    fn may_come_back(&self, id: FlowId, direction: Direction, headers: &Headers) -> bool {
-        let is_question = asks(direction, headers) && self.tracker.flow(id).state() == FlowState::UdpNew;
+    fn may_be_looped(&self, id: FlowId, direction: Direction, headers: &Headers) -> bool {
+        let is_question =
+            is_client_datagram(direction, headers) && self.tracker.flow(id).state() == FlowState::UdpNew;
         is_question || opens(direction, headers)
     }
 
     /// Whether a packet that may begin a flow has passed before, because two balancers have each
     /// other as servers.
-    fn comes_back(&self, frame: &Frame<'_>, PacketContext { headers, now, .. }: PacketContext<'_>) -> bool {
+    fn is_looped(&self, frame: &Frame<'_>, PacketContext { headers, now, .. }: PacketContext<'_>) -> bool {
         let to = (headers.key.dst.bytes(), headers.key.dst_port);
         let fingerprint = wire::fingerprint(frame.bytes, headers, self.loops.seed());
-        fingerprint.is_some_and(|fingerprint| self.loops.comes_back(fingerprint, to, headers.ttl, now))
+        fingerprint.is_some_and(|fingerprint| self.loops.is_looped(fingerprint, to, headers.ttl, now))
     }
 
     /// Whether a client's datagram would turn its flow into a stream beyond the client's limits. If
@@ -258,18 +260,18 @@ impl Forwarder {
 }
 
 /// Whether a packet may open a flow: a SYN, or any UDP datagram.
-fn begins(headers: &Headers) -> bool {
+fn may_open_flow(headers: &Headers) -> bool {
     let flags = headers.flags;
     headers.key.protocol == UDP || (flags.syn() && !flags.ack() && !flags.rst())
 }
 
 /// Whether a packet in this direction is a client's SYN.
 fn opens(direction: Direction, headers: &Headers) -> bool {
-    direction == Direction::ToServer && headers.is_tcp() && begins(headers)
+    direction == Direction::ToServer && headers.is_tcp() && may_open_flow(headers)
 }
 
 /// Whether a packet in this direction is a client's datagram, or the first fragment of one.
-fn asks(direction: Direction, headers: &Headers) -> bool {
+fn is_client_datagram(direction: Direction, headers: &Headers) -> bool {
     direction == Direction::ToServer
         && !headers.is_tcp()
         && !matches!(headers.kind, Kind::LaterFragment { .. })

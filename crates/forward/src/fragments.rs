@@ -119,7 +119,7 @@ impl<T> Fragments<T> {
         let known = self.packets.get(&key);
         if known.is_some_and(|packet| packet.first.is_some() && is_over(packet.since, MAX_FRAGMENT_WAIT, now))
         {
-            self.forget(key, &mut drop);
+            self.remove(key, &mut drop);
         }
         let packet = self.packet(key, now, drop);
         let ports = (flow.src_port, flow.dst_port);
@@ -161,7 +161,7 @@ impl<T> Fragments<T> {
         {
             self.waiting.pop_front();
             if self.packets.get(&key).is_some_and(|packet| packet.since == since && packet.first.is_none()) {
-                self.forget(key, &mut drop);
+                self.remove(key, &mut drop);
             }
         }
         while let Some(&(since, key)) =
@@ -169,7 +169,7 @@ impl<T> Fragments<T> {
         {
             self.order.pop_front();
             if self.packets.get(&key).is_some_and(|packet| packet.since == since) {
-                self.forget(key, &mut drop);
+                self.remove(key, &mut drop);
             }
         }
     }
@@ -188,7 +188,7 @@ impl<T> Fragments<T> {
                 && let Some((since, oldest)) = self.order.pop_front()
             {
                 if self.packets.get(&oldest).is_some_and(|packet| packet.since == since) {
-                    self.forget(oldest, &mut drop);
+                    self.remove(oldest, &mut drop);
                 }
                 if self.waiting.front() == Some(&(since, oldest)) {
                     self.waiting.pop_front();
@@ -205,7 +205,7 @@ impl<T> Fragments<T> {
         })
     }
 
-    fn forget(&mut self, key: FragmentKey, drop: impl FnMut(T)) {
+    fn remove(&mut self, key: FragmentKey, drop: impl FnMut(T)) {
         if let Some(packet) = self.packets.remove(&key) {
             self.held -= packet.held.len();
             packet.held.into_iter().for_each(drop);

@@ -8,7 +8,7 @@
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::flow::{Flow, ServerWay};
+use super::flow::{Flow, ForwardingMethod};
 use super::journal;
 use super::state::{FlowState, Segment, View};
 use convey_model::{Addr, FlowKey, Timestamp};
@@ -23,7 +23,7 @@ pub struct KnownFlow {
     /// Whether convey sees the packets of both sides or of the client alone.
     pub view: View,
     /// How packets reach the server.
-    pub way: ServerWay,
+    pub method: ForwardingMethod,
     /// Whether the flow cache forwarded its packets.
     pub was_cached: bool,
     /// State of the connection.
@@ -181,9 +181,9 @@ impl TableRow for KnownFlow {
             bytes.extend(port.to_le_bytes());
         }
         let view = u8::from(self.view == View::ClientSide)
-            | u8::from(self.way == ServerWay::OnLink) << 1
+            | u8::from(self.method == ForwardingMethod::OnLink) << 1
             | u8::from(self.was_cached) << 2
-            | u8::from(self.way == ServerWay::Tunneled) << 3;
+            | u8::from(self.method == ForwardingMethod::Tunneled) << 3;
         bytes.extend([client.protocol, self.state as u8, view, self.notes]);
         bytes.extend(self.server_id.to_le_bytes());
         bytes.extend(self.frontend_id.to_le_bytes());
@@ -211,10 +211,10 @@ impl TableRow for KnownFlow {
             client: key(client, vip, client_port, vip_port),
             server: key(server, snat, server_port, snat_port),
             view: if view & 1 != 0 { View::ClientSide } else { View::BothSides },
-            way: match view & (2 | 8) {
-                2 => ServerWay::OnLink,
-                8 => ServerWay::Tunneled,
-                _ => ServerWay::Rewritten,
+            method: match view & (2 | 8) {
+                2 => ForwardingMethod::OnLink,
+                8 => ForwardingMethod::Tunneled,
+                _ => ForwardingMethod::Rewritten,
             },
             was_cached: view & 4 != 0,
             state: *FlowState::ALL.get(usize::from(state))?,
@@ -269,7 +269,7 @@ mod tests {
             client,
             server,
             view: View::BothSides,
-            way: ServerWay::Rewritten,
+            method: ForwardingMethod::Rewritten,
             server_id: 7,
             frontend_id: 9,
             to_server: 1,
@@ -281,10 +281,11 @@ mod tests {
             client: FlowKey::tcp(v6(5), v6(6)),
             server: FlowKey::tcp(v6(7), v6(5)),
             view: View::ClientSide,
-            way: ServerWay::OnLink,
+            method: ForwardingMethod::OnLink,
             ..new
         };
-        let third = NewFlow { client: FlowKey::tcp(v6(8), v6(6)), way: ServerWay::Tunneled, ..other };
+        let third =
+            NewFlow { client: FlowKey::tcp(v6(8), v6(6)), method: ForwardingMethod::Tunneled, ..other };
         [new, other, third].iter().map(|new| Flow::new(new).known()).collect()
     }
 

@@ -21,11 +21,11 @@ impl IpIds {
 
     /// Next number.
     pub fn take(&self) -> u16 {
-        self.take_many(1)
+        self.take_range(1)
     }
 
     /// First of `count` consecutive numbers.
-    pub(crate) fn take_many(&self, count: u16) -> u16 {
+    pub(crate) fn take_range(&self, count: u16) -> u16 {
         self.0.fetch_add(count, Ordering::Relaxed)
     }
 }
@@ -41,7 +41,7 @@ mod tests {
         let ids = IpIds::new(65_000);
         let others = [ids.clone(), ids.clone(), ids];
         let given: HashSet<u16> = (0..1 << 15).map(|n| others[n % 3].take()).collect();
-        let first = others[0].take_many(1 << 15);
+        let first = others[0].take_range(1 << 15);
         let more: HashSet<u16> = (0..1 << 15).map(|n| first.wrapping_add(n)).collect();
         assert_eq!(given.union(&more).count(), 1 << 16);
     }

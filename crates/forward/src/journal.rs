@@ -181,17 +181,17 @@ impl Journal {
 
     /// Restarts the note of a flow with another SYN. `client_base` is the sequence number after
     /// that SYN.
-    pub(super) fn begin_anew(&mut self, id: FlowId, client_base: u32) {
+    pub(super) fn restart(&mut self, id: FlowId, client_base: u32) {
         self.set(id, Note { client_base, server_base: None, ..self.get(id) });
     }
 
     /// Marks a flow as partially counted, because its packets bypass the journal from now on.
-    pub(super) fn lose_count(&mut self, id: FlowId) {
+    pub(super) fn stop_counting(&mut self, id: FlowId) {
         self.set(id, Note { is_partial: true, ..self.get(id) });
     }
 
     /// Clears the note of a flow, so that nothing more is logged.
-    pub(super) fn forget(&mut self, id: FlowId) {
+    pub(super) fn clear(&mut self, id: FlowId) {
         self.set(id, Note::default());
     }
 
@@ -279,9 +279,9 @@ mod tests {
         journal.count(ID, Direction::ToClient, 7);
         assert_eq!(journal.get(ID).udp_bytes(View::BothSides), [Some(5), Some(7)]);
         assert_eq!(journal.get(ID).udp_bytes(View::ClientSide), [Some(5), None]);
-        journal.lose_count(ID);
+        journal.stop_counting(ID);
         assert_eq!(journal.get(ID).udp_bytes(View::BothSides), [None; 2]);
-        journal.forget(ID);
+        journal.clear(ID);
         assert_eq!(journal.get(ID), Note::default());
     }
 }

@@ -86,11 +86,11 @@ pub use black_hole::{PathMtuSuspicion, UnansweredSegment};
 pub use cache::{CachedActivity, CachedRoute, FlowCache, Progress};
 pub use cut::{Cut, cut, number_segments};
 pub use dispatch::Dispatch;
-pub use flow::ServerWay;
+pub use flow::ForwardingMethod;
 use flow::{Flow, NewFlow};
 use flows::{FlowId, FlowTable, Full};
 pub use forwarder::{
-    ClientShare, FlowInfo, Forwarder, ForwarderEvents, Inquiry, LookBudget, Restored, Settings,
+    ClientShare, FlowInfo, Forwarder, ForwarderEvents, Inquiry, Restored, Settings, VisitBudget,
 };
 pub use fragments::{FirstFragment, Fragments, Later};
 pub use handover::{CacheEvent, KnownFlow, TableRow, Unreadable, decode, encode};

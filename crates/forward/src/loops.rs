@@ -50,7 +50,7 @@ impl Loops {
 
     /// Whether a packet with this fingerprint, for this address and port and with TTL `hops`, is in
     /// a loop. Otherwise the packet is remembered.
-    pub(super) fn comes_back(
+    pub(super) fn is_looped(
         &self,
         fingerprint: Fingerprint,
         to: (&[u8; 16], u16),
@@ -60,7 +60,7 @@ impl Loops {
         let hash = xxh3_64_with_seed(to.0, fingerprint.hash ^ u64::from(to.1));
         let place = &self.places[hash as usize % REMEMBERED_PACKETS];
         if !fingerprint.is_unique {
-            return goes_round(place, hash, hops, now);
+            return is_looped_again(place, hash, hops, now);
         }
         let time = (now.0 / UNIT) & 0xffff;
         let known = place.load(Relaxed);
@@ -75,7 +75,7 @@ impl Loops {
 
 /// Whether a packet with a fingerprint that is not unique is in a loop. If it is, the entry is
 /// cleared.
-fn goes_round(place: &AtomicU64, hash: u64, hops: u8, now: Timestamp) -> bool {
+fn is_looped_again(place: &AtomicU64, hash: u64, hops: u8, now: Timestamp) -> bool {
     let (tag, time) = (hash >> 36, (now.0 / UNIT) & 0xffff);
     let known = place.load(Relaxed);
     let (at, step, times, left) =
@@ -122,21 +122,21 @@ mod tests {
     #[test]
     fn a_packet_that_comes_again_with_fewer_hops_left_has_been_here() {
         let loops = Loops::new(7);
-        assert!(!loops.comes_back(only(4711), VIP, 60, at(0)));
-        assert!(loops.clone().comes_back(only(4711), VIP, 58, at(5)), "whichever worker gets it");
-        assert!(loops.comes_back(only(4711), VIP, 58, at(800)));
-        assert!(!loops.comes_back(only(4711), (VIP.0, 81), 58, at(5)), "another port is another way");
-        assert!(!loops.comes_back(only(4711), (&[2; 16], 80), 58, at(5)));
-        assert!(!loops.comes_back(only(4712), VIP, 58, at(5)));
+        assert!(!loops.is_looped(only(4711), VIP, 60, at(0)));
+        assert!(loops.clone().is_looped(only(4711), VIP, 58, at(5)), "whichever worker gets it");
+        assert!(loops.is_looped(only(4711), VIP, 58, at(800)));
+        assert!(!loops.is_looped(only(4711), (VIP.0, 81), 58, at(5)), "another port is another way");
+        assert!(!loops.is_looped(only(4711), (&[2; 16], 80), 58, at(5)));
+        assert!(!loops.is_looped(only(4712), VIP, 58, at(5)));
     }
 
     #[test]
     fn repeated_packet_is_no_loop_at_equal_ttl_or_later() {
         let loops = Loops::new(7);
-        assert!(!loops.comes_back(only(4711), VIP, 60, at(0)));
-        assert!(!loops.comes_back(only(4711), VIP, 60, at(10)), "a copy");
-        assert!(!loops.comes_back(only(4711), VIP, 61, at(20)));
-        assert!(!loops.comes_back(only(4711), VIP, 57, at(1_020)), "by a longer way");
+        assert!(!loops.is_looped(only(4711), VIP, 60, at(0)));
+        assert!(!loops.is_looped(only(4711), VIP, 60, at(10)), "a copy");
+        assert!(!loops.is_looped(only(4711), VIP, 61, at(20)));
+        assert!(!loops.is_looped(only(4711), VIP, 57, at(1_020)), "by a longer way");
     }
 
     #[test]
@@ -144,14 +144,14 @@ mod tests {
         let loops = Loops::new(7);
         let hops = |n: u64| 255 - (n / 4_000) as u8;
         let taken = (0..1_000_000u64)
-            .filter(|n| loops.comes_back(only(n.wrapping_mul(0x9e37_79b9)), VIP, hops(*n), at(n / 100)));
+            .filter(|n| loops.is_looped(only(n.wrapping_mul(0x9e37_79b9)), VIP, hops(*n), at(n / 100)));
         assert_eq!(taken.count(), 0);
     }
 
     #[test]
     fn ambiguous_packet_loops_if_its_ttl_falls_by_equal_steps() {
         let loops = Loops::new(7);
-        let comes = |hops, millis| loops.comes_back(any(4711), VIP, hops, at(millis));
+        let comes = |hops, millis| loops.is_looped(any(4711), VIP, hops, at(millis));
         assert_eq!([62, 60, 60, 58, 56].map(|hops| comes(hops, 3)), [false, false, false, false, true]);
         assert_eq!([54, 52, 50, 48].map(|hops| comes(hops, 9)), [false, false, false, true], "and again");
     }
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn others_that_say_the_same_are_no_loop() {
         let loops = Loops::new(7);
-        let comes = |hops, millis| loops.comes_back(any(4711), VIP, hops, at(millis));
+        let comes = |hops, millis| loops.is_looped(any(4711), VIP, hops, at(millis));
         let clients = [64, 60, 52, 51, 64, 60, 56, 60, 128, 64, 63, 60, 50];
         assert!(!clients.iter().any(|hops| comes(*hops, 3)), "of many hosts");
         assert!(![62, 60, 58].iter().any(|hops| comes(*hops, 2_000)));

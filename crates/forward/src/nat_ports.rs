@@ -41,9 +41,9 @@ pub struct NatPorts {
     not_ours: Arc<[u16]>,
     /// Ports among `ports` that are not allocated: ports that the split excludes, and ports of
     /// frontends.
-    left_out: PortsByKey<()>,
-    /// Number of ports in `left_out`.
-    left_out_len: u32,
+    excluded: PortsByKey<()>,
+    /// Number of ports in `excluded`.
+    excluded_len: u32,
 }
 
 /// Addresses that a server sees, as indices into the list of SNAT addresses.
@@ -79,7 +79,7 @@ impl NatPorts {
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
         let places = |range: Range<usize>| Places::new(range.map(|place| place as u16), std::iter::empty());
         let of_family = [places(0..v4), places(v4..addresses.len())];
-        let (pools, not_ours, left_out) = (PortPools::new(seed), Arc::default(), PortsByKey::default());
+        let (pools, not_ours, excluded) = (PortPools::new(seed), Arc::default(), PortsByKey::default());
         NatPorts {
             addresses,
             choice: SnatChoice::Named,
@@ -91,8 +91,8 @@ impl NatPorts {
             pools,
             in_use: 0,
             not_ours,
-            left_out,
-            left_out_len: 0,
+            excluded,
+            excluded_len: 0,
         }
     }
 
@@ -121,7 +121,7 @@ impl NatPorts {
     }
 
     /// Discards all choices of addresses, because routes or addresses of this host have changed.
-    pub(super) fn choose_anew(&mut self) {
+    pub(super) fn reset_choices(&mut self) {
         self.chosen.clear();
     }
 
@@ -134,7 +134,7 @@ impl NatPorts {
     pub(super) fn withhold(&mut self, withheld: &Arc<[IpAddr]>) {
         if !self.withholds(withheld) {
             self.withheld = withheld.clone();
-            self.choose_anew();
+            self.reset_choices();
         }
     }
 
@@ -153,27 +153,27 @@ impl NatPorts {
 
     /// Creates the ports of a worker, on each of these addresses.
     pub fn of_worker(addresses: Vec<Addr>, split: &PortSplit, worker: u16, seed: u64) -> Self {
-        let not_ours = split.left_out.clone();
+        let not_ours = split.excluded.clone();
         let mut ports = NatPorts { not_ours, ..NatPorts::new(addresses, split.ports(worker), seed) };
-        ports.leave_out([]);
+        ports.exclude_ports([]);
         ports
     }
 
     /// Excludes the ports of frontends from allocation: late packets of a server to such a port
     /// would begin a flow there. A port in use stays with its flow, whose packets are distinguished
     /// by their source.
-    pub(crate) fn leave_out(&mut self, frontends: impl IntoIterator<Item = (Addr, RangeInclusive<u16>)>) {
+    pub(crate) fn exclude_ports(&mut self, frontends: impl IntoIterator<Item = (Addr, RangeInclusive<u16>)>) {
         let (first, last) = (*self.ports.start(), *self.ports.end());
         let ours = frontends.into_iter().filter(|(addr, _)| self.addresses.contains(addr));
         let ours = ours.map(|(_, ports)| first.max(*ports.start())..=last.min(*ports.end()));
         let not_ours =
             self.not_ours.iter().filter(|port| self.ports.contains(port)).map(|port| *port..=*port);
-        let left_out =
+        let excluded =
             ours.filter(|ports| !ports.is_empty()).chain(not_ours).map(|ports| ((), ports)).collect();
-        if self.left_out != left_out {
-            self.left_out_len = left_out.iter().map(|(_, ports)| ports.len() as u32).sum();
-            self.left_out = left_out;
-            self.pools.have_others_left_out();
+        if self.excluded != excluded {
+            self.excluded_len = excluded.iter().map(|(_, ports)| ports.len() as u32).sum();
+            self.excluded = excluded;
+            self.pools.note_exclusions_changed();
         }
     }
 
@@ -184,9 +184,9 @@ impl NatPorts {
     pub fn allocate(&mut self, server: AddrPort, protocol: u8) -> Option<AddrPort> {
         let places = self.places(&server.addr).clone();
         let (first, total) = (*self.ports.start(), self.ports.len() as u32);
-        let left_out = &self.left_out;
+        let excluded = &self.excluded;
         let misfits = |number: u32| {
-            let range = left_out.around(&(), first + number as u16);
+            let range = excluded.around(&(), first + number as u16);
             range.map_or(0, |range| u32::from(range.end() - first) + 1 - number)
         };
         self.turn = self.turn.wrapping_add(1);
@@ -216,25 +216,25 @@ impl NatPorts {
     /// Releases a port that was allocated for this server. A port outside of these addresses and
     /// ports is ignored: it was allocated before they were changed.
     pub fn release(&mut self, server: AddrPort, protocol: u8, at: AddrPort) {
-        self.give_back(server, protocol, at, true);
+        self.release_number(server, protocol, at, true);
     }
 
     /// Releases a port that was allocated for a flow that has not begun: the server has not seen
     /// the port.
     pub(super) fn undo(&mut self, server: AddrPort, protocol: u8, at: AddrPort) {
-        self.give_back(server, protocol, at, false);
+        self.release_number(server, protocol, at, false);
     }
 
-    fn give_back(&mut self, server: AddrPort, protocol: u8, at: AddrPort, was_seen: bool) {
+    fn release_number(&mut self, server: AddrPort, protocol: u8, at: AddrPort, was_seen: bool) {
         if let Some((place, number)) = self.numbered(&server.addr, at) {
             let pool = PoolKey { server, protocol, address: place };
-            self.in_use -= usize::from(self.pools.give_back(pool, number, was_seen));
+            self.in_use -= usize::from(self.pools.release(pool, number, was_seen));
         }
     }
 
     /// Whether a new flow to this server may use this address and port once its present flow ends.
     pub(super) fn may_have(&self, server: &Addr, at: AddrPort) -> bool {
-        let is_left_out = || self.left_out.around(&(), at.port).is_some();
+        let is_left_out = || self.excluded.around(&(), at.port).is_some();
         self.ports.contains(&at.port) && !is_left_out() && self.may_see(server, at.addr)
     }
 
@@ -275,8 +275,8 @@ impl NatPorts {
             .iter()
             .map(|place| self.pools.in_use(PoolKey { server, protocol, address: *place }))
             .sum();
-        let left_out = self.left_out_len * places.all.len() as u32;
-        Occupancy::of(self.ports_of(places).saturating_sub(left_out), used)
+        let excluded = self.excluded_len * places.all.len() as u32;
+        Occupancy::of(self.ports_of(places).saturating_sub(excluded), used)
     }
 
     /// Number of ports in use, over all servers.
@@ -420,17 +420,17 @@ mod tests {
     fn a_port_where_a_frontend_listens_is_left_out_while_it_does() {
         let mut ports = NatPorts::new(vec![addr(1), addr(2)], 1000..=1003, 3);
         let elsewhere = [(addr(9), 1002..=1002), (addr(1), 990..=999), (addr(1), 1004..=9999)];
-        ports.leave_out([(addr(2), 1001..=1001)].into_iter().chain(elsewhere));
+        ports.exclude_ports([(addr(2), 1001..=1001)].into_iter().chain(elsewhere));
         let taken = take(&mut ports, 8);
         assert!(taken.len() == 6 && taken.iter().all(|at| at.port != 1001), "{taken:?}");
         assert_eq!(ports.in_use(), 6);
         // A port in use stays with its flow, and is not allocated again.
-        ports.leave_out([(addr(1), 900..=1000)]);
+        ports.exclude_ports([(addr(1), 900..=1000)]);
         let more = take(&mut ports, 8);
         assert!(more.len() == 2 && more.iter().all(|at| at.port == 1001), "{more:?}");
         taken.iter().for_each(|port| ports.release(SERVER, TCP, *port));
         assert_eq!((take(&mut ports, 8).len(), ports.in_use()), (4, 6));
-        ports.leave_out([]);
+        ports.exclude_ports([]);
         assert_eq!((take(&mut ports, 8).len(), ports.in_use()), (2, 8));
     }
 

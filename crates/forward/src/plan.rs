@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use self::path_mtu::TunnelUsers;
 pub use self::tunnels::{own_address, tunnel, tunnels};
 use super::addr_port::AddrPort;
-use super::flow::ServerWay;
+use super::flow::ForwardingMethod;
 use super::state::View;
 use convey_model::{
     Access, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, Limits, Listen, NextHops, OnDown, Prefix,
@@ -221,11 +221,11 @@ impl PlannedFrontend {
     }
 
     /// How packets reach the frontend's servers.
-    pub(crate) fn way(&self) -> ServerWay {
+    pub(crate) fn method(&self) -> ForwardingMethod {
         match (self.view, self.pool.dsr) {
-            (View::BothSides, _) | (View::ClientSide, DsrKind::L3) => ServerWay::Rewritten,
-            (View::ClientSide, DsrKind::L2) => ServerWay::OnLink,
-            (View::ClientSide, DsrKind::Ipip | DsrKind::Gue) => ServerWay::Tunneled,
+            (View::BothSides, _) | (View::ClientSide, DsrKind::L3) => ForwardingMethod::Rewritten,
+            (View::ClientSide, DsrKind::L2) => ForwardingMethod::OnLink,
+            (View::ClientSide, DsrKind::Ipip | DsrKind::Gue) => ForwardingMethod::Tunneled,
         }
     }
 

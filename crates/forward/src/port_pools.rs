@@ -47,7 +47,7 @@ pub(super) struct PortPools {
     hand: usize,
     draws: Draws,
     /// Version of the set of ports that are left out.
-    left_out_since: u32,
+    excluded_version: u32,
     /// Pools before this place are still to be checked.
     unchecked: usize,
 }
@@ -82,8 +82,8 @@ pub(super) struct PortPool {
     /// Whether the first of the released ports was never seen by a server.
     has_unseen: bool,
     /// Ports that were released and are left out.
-    left_out: Vec<u32>,
-    left_out_since: u32,
+    excluded: Vec<u32>,
+    excluded_version: u32,
     /// Whether the pool is removed when its last port is released: its server is gone, or no
     /// frontend uses its port.
     is_unwanted: bool,
@@ -100,7 +100,7 @@ impl PortPools {
             most_pools: MAX_POOLS,
             hand: 0,
             draws: Draws { seed, drawn: 0 },
-            left_out_since: 0,
+            excluded_version: 0,
             unchecked: 0,
         }
     }
@@ -117,9 +117,9 @@ impl PortPools {
         let place = self.place(of, total);
         let pool = &mut self.pools[place];
         pool.is_unwanted = false;
-        if pool.left_out_since != self.left_out_since {
-            pool.left_out_since = self.left_out_since;
-            pool.freed.extend(pool.left_out.drain(..));
+        if pool.excluded_version != self.excluded_version {
+            pool.excluded_version = self.excluded_version;
+            pool.freed.extend(pool.excluded.drain(..));
             pool.unused.append(&mut pool.passed);
             pool.unused.sort_unstable();
         }
@@ -151,7 +151,7 @@ impl PortPools {
                 if misfits(number) == 0 {
                     return Some(number);
                 }
-                pool.left_out.push(number);
+                pool.excluded.push(number);
             }
         }
     }
@@ -177,7 +177,7 @@ impl PortPools {
 
     /// Releases a number. If no server has seen it, it is handed out next. Returns whether the pool
     /// exists.
-    pub(super) fn give_back(&mut self, of: PoolKey, number: u32, was_seen: bool) -> bool {
+    pub(super) fn release(&mut self, of: PoolKey, number: u32, was_seen: bool) -> bool {
         let Some(&place) = self.places.get(&of) else { return false };
         let pool = &mut self.pools[place as usize];
         if was_seen {
@@ -187,7 +187,7 @@ impl PortPools {
             pool.has_unseen = true;
         }
         if !pool.is_in_use() && (pool.is_unwanted || self.pools.len() > self.most_pools) {
-            self.forget(place as usize);
+            self.remove(place as usize);
         }
         true
     }
@@ -199,8 +199,8 @@ impl PortPools {
     }
 
     /// Notes that the set of ports that are left out has changed.
-    pub(super) fn have_others_left_out(&mut self) {
-        self.left_out_since = self.left_out_since.wrapping_add(1);
+    pub(super) fn note_exclusions_changed(&mut self) {
+        self.excluded_version = self.excluded_version.wrapping_add(1);
     }
 
     /// Starts a check of all pools: see [`PortPools::check`].
@@ -220,7 +220,7 @@ impl PortPools {
             let pool = &mut self.pools[place];
             pool.is_unwanted = !keep(pool.of);
             if pool.is_unwanted && !pool.is_in_use() {
-                self.forget(place);
+                self.remove(place);
             }
         }
         self.unchecked > 0
@@ -238,7 +238,7 @@ impl PortPools {
             return place as usize;
         }
         if self.pools.len() >= self.most_pools {
-            self.forget_some_idle();
+            self.remove_some_idle();
         }
         let place = self.pools.len();
         self.places.insert(of, place as u32);
@@ -249,25 +249,25 @@ impl PortPools {
             passed: Vec::new(),
             freed: VecDeque::new(),
             has_unseen: false,
-            left_out: Vec::new(),
-            left_out_since: self.left_out_since,
+            excluded: Vec::new(),
+            excluded_version: self.excluded_version,
             is_unwanted: false,
         });
         place
     }
 
-    fn forget_some_idle(&mut self) {
+    fn remove_some_idle(&mut self) {
         for _ in 0..MAX_LOOKED_AT_POOLS {
             self.hand = if self.hand < self.pools.len() { self.hand } else { 0 };
             match self.pools.get(self.hand) {
                 Some(pool) if pool.is_in_use() => self.hand += 1,
-                Some(_) => self.forget(self.hand),
+                Some(_) => self.remove(self.hand),
                 None => return,
             }
         }
     }
 
-    fn forget(&mut self, place: usize) {
+    fn remove(&mut self, place: usize) {
         let gone = self.pools.swap_remove(place);
         self.fresh -= gone.beyond_sure();
         self.places.remove(&gone.of);
@@ -311,7 +311,7 @@ impl PortPool {
     }
 
     fn in_use(&self) -> u32 {
-        self.handed - (self.freed.len() + self.left_out.len()) as u32
+        self.handed - (self.freed.len() + self.excluded.len()) as u32
     }
 
     fn is_in_use(&self) -> bool {

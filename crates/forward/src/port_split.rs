@@ -11,7 +11,7 @@ pub struct PortSplit {
     first: u16,
     ports: u32,
     workers: u32,
-    pub(super) left_out: Arc<[u16]>,
+    pub(super) excluded: Arc<[u16]>,
 }
 
 impl PortSplit {
@@ -20,16 +20,16 @@ impl PortSplit {
     pub fn new(ports: RangeInclusive<u16>, workers: u16) -> Self {
         debug_assert!(workers >= 1 && usize::from(workers) <= ports.len());
         let (first, ports) = (*ports.start(), ports.len() as u32);
-        PortSplit { first, ports, workers: workers.into(), left_out: Arc::default() }
+        PortSplit { first, ports, workers: workers.into(), excluded: Arc::default() }
     }
 
     /// Excludes these ports, which then have no owner: clients' packets to a frontend on such a
     /// port are spread over all workers.
     #[must_use]
     pub fn without(self, ports: impl IntoIterator<Item = u16>) -> Self {
-        let mut left_out: Vec<u16> = ports.into_iter().collect();
-        left_out.sort_unstable();
-        PortSplit { left_out: left_out.into(), ..self }
+        let mut excluded: Vec<u16> = ports.into_iter().collect();
+        excluded.sort_unstable();
+        PortSplit { excluded: excluded.into(), ..self }
     }
 
     /// Ports of a worker.
@@ -42,7 +42,7 @@ impl PortSplit {
     /// Number of free ports of the worker that has the fewest. Ports in `taken` and excluded ports
     /// are not free.
     pub fn fewest_without(&self, taken: &BTreeSet<u16>) -> usize {
-        let is_free = |port: &u16| !taken.contains(port) && self.left_out.binary_search(port).is_err();
+        let is_free = |port: &u16| !taken.contains(port) && self.excluded.binary_search(port).is_err();
         let free = (0..self.workers as u16).map(|worker| self.ports(worker).filter(is_free).count());
         free.min().unwrap_or_default()
     }
@@ -51,7 +51,7 @@ impl PortSplit {
     #[inline]
     pub fn owner(&self, port: u16) -> Option<u16> {
         let offset = u32::from(port.checked_sub(self.first)?);
-        (offset < self.ports && self.left_out.binary_search(&port).is_err())
+        (offset < self.ports && self.excluded.binary_search(&port).is_err())
             .then(|| (((offset + 1) * self.workers - 1) / self.ports) as u16)
     }
 }

@@ -106,14 +106,14 @@ impl Queues {
     }
 
     /// Number of flows of a class that hold this resource.
-    pub(super) fn len(&self, held: Resource, class: Class) -> u32 {
-        let holder = self.holder_numbers.get(&held);
+    pub(super) fn len(&self, resource: Resource, class: Class) -> u32 {
+        let holder = self.holder_numbers.get(&resource);
         holder.map_or(0, |number| self.holders[*number as usize].fronts[class as usize].len)
     }
 
     /// Flow that holds this resource and has been in a class for longest.
-    pub(super) fn first(&mut self, flows: &[Flow], held: Resource, class: Class) -> Option<u32> {
-        let number = *self.holder_numbers.get(&held)?;
+    pub(super) fn first(&mut self, flows: &[Flow], resource: Resource, class: Class) -> Option<u32> {
+        let number = *self.holder_numbers.get(&resource)?;
         let heap = &mut self.holders[number as usize].fronts[class as usize].heap;
         while let Some(mut front) = heap.peek_mut() {
             let Reverse((since, group_number)) = *front;
@@ -123,7 +123,7 @@ impl Queues {
                 Some(id) => *front = Reverse((flows[id as usize].since, group_number)),
                 None => {
                     PeekMut::pop(front);
-                    group.is_listed[class as usize][held.index()] = false;
+                    group.is_listed[class as usize][resource.index()] = false;
                 }
             }
         }
@@ -176,14 +176,14 @@ impl Queues {
             return number;
         }
         if self.groups.len() >= self.most_groups {
-            self.forget_empty_groups(flows);
+            self.remove_empty_groups(flows);
         }
         self.add(owner)
     }
 
     fn add(&mut self, owner: Owner) -> u32 {
-        let holders = owner.holds().map(|held| {
-            *self.holder_numbers.entry(held).or_insert_with(|| {
+        let holders = owner.holds().map(|resource| {
+            *self.holder_numbers.entry(resource).or_insert_with(|| {
                 self.holders.push(Holder::default());
                 self.holders.len() as u32 - 1
             })
@@ -197,7 +197,7 @@ impl Queues {
 
     /// Removes groups without a flow. Servers come and go, and a frontend with many ports has many
     /// groups.
-    fn forget_empty_groups(&mut self, flows: &[Flow]) {
+    fn remove_empty_groups(&mut self, flows: &[Flow]) {
         let groups = std::mem::take(&mut self.groups);
         self.group_numbers.clear();
         self.holders.clear();

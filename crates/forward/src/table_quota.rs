@@ -158,19 +158,19 @@ impl TableQuota {
     }
 
     /// Number of flows of a kind and class that hold this resource.
-    pub(super) fn count(&self, held: Resource, kind: TrafficKind, class: Class) -> u32 {
-        self.queues[kind.index()].len(held, class)
+    pub(super) fn count(&self, resource: Resource, kind: TrafficKind, class: Class) -> u32 {
+        self.queues[kind.index()].len(resource, class)
     }
 
     /// Flow of this kind that holds this resource and has been in a class for longest.
     pub(super) fn first(
         &mut self,
         flows: &[Flow],
-        held: Resource,
+        resource: Resource,
         kind: TrafficKind,
         class: Class,
     ) -> Option<u32> {
-        self.queues[kind.index()].first(flows, held, class)
+        self.queues[kind.index()].first(flows, resource, class)
     }
 
     /// Adds a flow that is in `class`.
@@ -193,7 +193,7 @@ impl TableQuota {
     }
 
     /// Moves an evictable flow to the end of its queue, as if it had entered its class at `since`.
-    pub(super) fn put_last(&mut self, flows: &mut [Flow], id: u32, class: Class, since: Timestamp) {
+    pub(super) fn move_to_back(&mut self, flows: &mut [Flow], id: u32, class: Class, since: Timestamp) {
         let queues = &mut self.queues[flows[id as usize].kind().index()];
         queues.leave(flows, id, class);
         queues.enter(flows, id, class, since.0);
@@ -267,7 +267,7 @@ mod tests {
             client,
             server,
             view,
-            way: crate::ServerWay::Rewritten,
+            method: crate::ForwardingMethod::Rewritten,
             server_id: 1,
             frontend_id: 1,
             to_server: 1,

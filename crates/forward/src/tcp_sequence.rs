@@ -45,16 +45,16 @@ pub(super) enum PendingFin {
 
 /// Accepted content of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct AcceptedSegment {
     /// Accepted flags; 0 if the numbers do not fit the connection.
     pub(super) flags: u8,
     /// Whether the segment acknowledges a pending FIN of the other side.
-    pub(super) ends_other: bool,
+    pub(super) acks_other_fin: bool,
 }
 
-impl Heard {
-    fn flags(flags: u8) -> Heard {
-        Heard { flags, ends_other: false }
+impl AcceptedSegment {
+    fn flags(flags: u8) -> AcceptedSegment {
+        AcceptedSegment { flags, acks_other_fin: false }
     }
 }
 
@@ -206,7 +206,7 @@ impl TcpSequence {
     /// client has sent this number; towards the client, the client waits for this number or an
     /// earlier one. The first lost segment is always at the number that its receiver expects. In
     /// passthrough, all segments of the server have passed convey.
-    pub(super) fn may_be_on_its_way(
+    pub(super) fn may_be_in_flight(
         &self,
         pending: PendingFin,
         view: View,
@@ -269,7 +269,7 @@ impl TcpSequence {
         (view, state): (View, FlowState),
         from: Direction,
         segment: Segment,
-    ) -> Heard {
+    ) -> AcceptedSegment {
         match from {
             Direction::ToServer => self.apply_client_segment(pending, view, state, segment),
             Direction::ToClient => self.apply_server_segment(pending, state, segment),

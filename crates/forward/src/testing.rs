@@ -49,7 +49,7 @@ pub struct MockKernel {
     /// Events that were not taken yet.
     events: Arc<Mutex<Vec<CacheEvent>>>,
     /// Number of entry lookups.
-    asked: Arc<AtomicUsize>,
+    lookups: Arc<AtomicUsize>,
     /// Maximum number of entries, if there is a limit.
     room: Option<usize>,
     /// Whether changes are held back.
@@ -162,8 +162,8 @@ impl MockKernel {
     }
 
     /// Number of entry lookups.
-    pub fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
+    pub fn lookups(&self) -> usize {
+        self.lookups.load(Ordering::Relaxed)
     }
 
     /// Holds changes back, as if the worker that has written them is not scheduled; or carries them
@@ -202,7 +202,7 @@ impl FlowCache for Writer {
     }
 
     fn seen(&mut self, key: &FlowKey) -> Option<CachedActivity> {
-        self.kernel.asked.fetch_add(1, Ordering::Relaxed);
+        self.kernel.lookups.fetch_add(1, Ordering::Relaxed);
         let entries = self.kernel.entries.lock().unwrap();
         let entry = entries.get(key)?;
         let progress = (key.protocol == TCP && !entry.route.is_restored).then_some(entry.progress);
@@ -324,7 +324,7 @@ impl MockEntry {
         sent
     }
 
-    fn goes_on(&mut self, Segment { flags, seq, ack, len }: Segment, other: Option<Other>) -> bool {
+    fn is_forwarded(&mut self, Segment { flags, seq, ack, len }: Segment, other: Option<Other>) -> bool {
         let Progress { sent, acked } = self.progress;
         if !self.is_to_server() || sent.wrapping_sub(seq) <= len {
             return true;
@@ -356,7 +356,7 @@ impl MockEntry {
         }
         if !self.is_to_server() || self.is_alone {
             let is_believed = self.believes(segment);
-            if is_believed && self.goes_on(segment, other) {
+            if is_believed && self.is_forwarded(segment, other) {
                 self.route.is_restored = false;
             } else if !is_believed || self.progress.sent.wrapping_sub(seq) > WINDOW {
                 self.progress = Progress { sent: seq, acked: ack };
@@ -397,7 +397,7 @@ impl MockEntry {
             self.take_up(segment, other);
         }
         if self.believes(segment) {
-            if !self.goes_on(segment, other) {
+            if !self.is_forwarded(segment, other) {
                 self.acknowledge(ack, other);
                 return false;
             }

@@ -33,7 +33,7 @@ impl Forwarder {
         (plan, now): (&Plan, Timestamp),
         mut frames: Option<Box<TracedFrames>>,
     ) -> Option<TraceEvent> {
-        let way = self.traced_way(frame, verdict)?;
+        let way = self.outcome(frame, verdict)?;
         if let Some(frames) = &mut frames {
             match verdict {
                 Verdict::Transmit(_) => frames.set_went(frame.bytes),
@@ -66,7 +66,7 @@ impl Forwarder {
         })
     }
 
-    fn traced_way(&self, frame: &Frame<'_>, verdict: Verdict) -> Option<TracedWay> {
+    fn outcome(&self, frame: &Frame<'_>, verdict: Verdict) -> Option<TracedWay> {
         Some(match verdict {
             Verdict::Transmit(forwarded) => traced_forwarded(frame, forwarded),
             Verdict::Reply(reason) => {

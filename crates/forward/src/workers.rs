@@ -116,12 +116,12 @@ impl WorkerPeers {
 
     /// Notes that a flow of this worker with slots of this frontend and server is evicted. Its
     /// slots count as taken until they are given back.
-    pub(super) fn leave(&self, frontend: u32, server: u32) {
+    pub(super) fn note_evicted(&self, frontend: u32, server: u32) {
         self.note_leaving(frontend, server, true);
     }
 
     /// Notes that the slots of an evicted flow have been given back, or that the flow stays.
-    pub(super) fn have_left(&self, frontend: u32, server: u32) {
+    pub(super) fn note_released(&self, frontend: u32, server: u32) {
         self.note_leaving(frontend, server, false);
     }
 
@@ -135,16 +135,16 @@ impl WorkerPeers {
 
     /// Number of taken slots that will soon be given back. Read it before the number of taken
     /// slots.
-    pub(super) fn leaving(&self, held: Resource) -> u32 {
-        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return 0 };
+    pub(super) fn leaving(&self, resource: Resource) -> u32 {
+        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(resource)) else { return 0 };
         let of = |counts: &Counts| counts.leaving[kind][id as usize % COUNTED_TARGETS].load(Acquire);
         shared.counts.iter().map(of).fold(0, u32::saturating_add)
     }
 
     /// Number of evictable flows of other workers that hold a slot, as far as they have published
     /// it.
-    pub(super) fn others(&self, held: Resource) -> Others {
-        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else {
+    pub(super) fn of_other_workers(&self, resource: Resource) -> Others {
+        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(resource)) else {
             return Others::default();
         };
         let others = shared.counts.iter().enumerate().filter(|(number, _)| *number != self.own);
@@ -159,29 +159,29 @@ impl WorkerPeers {
 
     /// Requests a slot of a frontend or server from the other workers; at most `most` requests are
     /// pending at a time. Returns whether the request was published.
-    pub(super) fn ask(&self, held: Resource, most: u32, now: Timestamp) -> bool {
-        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return false };
+    pub(super) fn request(&self, resource: Resource, most: u32, now: Timestamp) -> bool {
+        let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(resource)) else { return false };
         let (name, at) = (packed::name(kind, id), packed::at(now));
-        let mut is_heard = false;
+        let mut is_published = false;
         if let Some(known) = shared.requests.iter().find(|entry| packed::is_of(entry.load(Relaxed), name)) {
             let one_more = |entry| {
                 let slots = packed::slots(entry);
                 (packed::is_of(entry, name) && slots < most.min(packed::MAX_SLOTS))
                     .then(|| packed::pack(name, slots + 1, at))
             };
-            is_heard = known.fetch_update(Relaxed, Relaxed, one_more).is_ok();
+            is_published = known.fetch_update(Relaxed, Relaxed, one_more).is_ok();
         } else if most > 0 {
             let first = packed::pack(name, 1, at);
-            is_heard = (shared.requests.iter())
+            is_published = (shared.requests.iter())
                 .any(|entry| entry.compare_exchange(0, first, Relaxed, Relaxed).is_ok());
         }
-        shared.pending.fetch_add(u32::from(is_heard), Relaxed);
-        is_heard
+        shared.pending.fetch_add(u32::from(is_published), Relaxed);
+        is_published
     }
 
     /// Whether any slot is requested.
     #[inline]
-    pub(super) fn are_asking(&self) -> bool {
+    pub(super) fn has_requests(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.pending.load(Relaxed) != 0)
     }
 
@@ -222,8 +222,8 @@ impl WorkerPeers {
 
 impl SlotRequest {
     /// Requested slot.
-    pub(super) fn held(self) -> Resource {
-        packed::held(self.entry)
+    pub(super) fn resource(self) -> Resource {
+        packed::resource(self.entry)
     }
 
     /// Time of the last request for the slot.
@@ -245,8 +245,8 @@ impl Counts {
     }
 }
 
-fn kind_and_id(held: Resource) -> Option<(usize, u32)> {
-    match held {
+fn kind_and_id(resource: Resource) -> Option<(usize, u32)> {
+    match resource {
         Resource::FrontendSlot(id) => Some((0, id)),
         Resource::ServerSlot(id) => Some((1, id)),
         Resource::TableEntry | Resource::Port(..) => None,
@@ -285,7 +285,7 @@ mod packed {
         slots(entry) > 0 && entry % ONE_SLOT == name
     }
 
-    pub(super) fn held(entry: u64) -> Resource {
+    pub(super) fn resource(entry: u64) -> Resource {
         let id = entry as u32;
         if entry >> 32 & 1 == 0 { Resource::FrontendSlot(id) } else { Resource::ServerSlot(id) }
     }
@@ -310,42 +310,47 @@ mod tests {
 
     /// Requested resources that this worker sees, with their times.
     fn asked(worker: &WorkerPeers, now: u64) -> Vec<(Resource, Timestamp)> {
-        worker.requests().map(|request| (request.held(), request.at(at(now)))).collect()
+        worker.requests().map(|request| (request.resource(), request.at(at(now)))).collect()
     }
 
     #[test]
     fn a_slot_that_is_asked_for_is_granted_once() {
         let workers = WorkerPeers::together(3);
-        assert!(!workers[1].are_asking() && workers[0].ask(SLOT, 5, at(1_000)) && workers[1].are_asking());
+        assert!(
+            !workers[1].has_requests() && workers[0].request(SLOT, 5, at(1_000)) && workers[1].has_requests()
+        );
         assert_eq!(asked(&workers[1], 1_200), [(SLOT, at(1_000))]);
         let [mut one, mut other] = [1, 2].map(|n: usize| workers[n].requests().next().unwrap());
         assert!(workers[1].grant(&mut one) && !workers[2].grant(&mut other) && !workers[1].grant(&mut one));
-        assert!(workers.iter().all(|worker| !worker.are_asking()));
+        assert!(workers.iter().all(|worker| !worker.has_requests()));
     }
 
     #[test]
     fn eviction_requests_are_bounded_by_capacity_and_by_need() {
         let workers = WorkerPeers::together(2);
-        assert!(!workers[0].ask(SLOT, 0, at(0)));
-        assert!((0..3).all(|n| workers[n % 2].ask(SLOT, 3, at(n as u64))) && !workers[0].ask(SLOT, 3, at(9)));
+        assert!(!workers[0].request(SLOT, 0, at(0)));
+        assert!(
+            (0..3).all(|n| workers[n % 2].request(SLOT, 3, at(n as u64)))
+                && !workers[0].request(SLOT, 3, at(9))
+        );
         assert_eq!(asked(&workers[1], 9), [(SLOT, at(2))]);
         for id in 1..MAX_REQUESTS as u32 {
-            assert!(workers[0].ask(Resource::FrontendSlot(id), 1, at(9)));
+            assert!(workers[0].request(Resource::FrontendSlot(id), 1, at(9)));
         }
-        assert!(!workers[0].ask(Resource::FrontendSlot(0), 1, at(9)));
-        let of_slot = workers[1].requests().find(|request| request.held() == SLOT).unwrap();
+        assert!(!workers[0].request(Resource::FrontendSlot(0), 1, at(9)));
+        let of_slot = workers[1].requests().find(|request| request.resource() == SLOT).unwrap();
         workers[1].withdraw(of_slot);
-        assert!(workers[0].ask(Resource::FrontendSlot(0), 1, at(9)));
+        assert!(workers[0].request(Resource::FrontendSlot(0), 1, at(9)));
         workers[1].requests().for_each(|request| workers[1].withdraw(request));
-        assert!(!workers[0].are_asking());
+        assert!(!workers[0].has_requests());
     }
 
     #[test]
     fn outdated_withdrawal_leaves_a_newer_eviction_request() {
         let workers = WorkerPeers::together(2);
-        workers[0].ask(SLOT, 2, at(0));
+        workers[0].request(SLOT, 2, at(0));
         let before = workers[1].requests().next().unwrap();
-        workers[0].ask(SLOT, 2, at(1));
+        workers[0].request(SLOT, 2, at(1));
         workers[1].withdraw(before);
         assert_eq!(asked(&workers[1], 1), [(SLOT, at(1))]);
     }
@@ -353,11 +358,11 @@ mod tests {
     #[test]
     fn evicted_slots_are_visible_to_all_workers_until_released() {
         let workers = WorkerPeers::together(3);
-        workers[1].leave(3, 7);
-        workers[2].leave(4, 7);
-        let leaving = |held| workers[0].leaving(held);
+        workers[1].note_evicted(3, 7);
+        workers[2].note_evicted(4, 7);
+        let leaving = |resource| workers[0].leaving(resource);
         assert_eq!([SLOT, Resource::FrontendSlot(3), Resource::FrontendSlot(7)].map(leaving), [2, 1, 0]);
-        workers[1].have_left(3, 7);
+        workers[1].note_released(3, 7);
         assert_eq!([SLOT, Resource::FrontendSlot(3)].map(leaving), [1, 0]);
     }
 
@@ -365,7 +370,7 @@ mod tests {
     fn eviction_request_time_is_valid_for_an_hour() {
         let workers = WorkerPeers::together(2);
         let day = 24 * 3_600_000;
-        workers[0].ask(SLOT, 1, at(day));
+        workers[0].request(SLOT, 1, at(day));
         let when = |now| asked(&workers[1], now)[0].1;
         assert_eq!([when(day), when(day + 3_600_000)], [at(day); 2]);
         assert_eq!(when(day - 5), at(day - 5));
@@ -374,7 +379,7 @@ mod tests {
     #[test]
     fn a_lone_worker_has_nobody_to_ask() {
         let [alone] = WorkerPeers::together(1).try_into().unwrap();
-        assert!(!alone.ask(SLOT, 9, at(0)) && !alone.are_asking());
-        assert_eq!(alone.others(SLOT), Others::default());
+        assert!(!alone.request(SLOT, 9, at(0)) && !alone.has_requests());
+        assert_eq!(alone.of_other_workers(SLOT), Others::default());
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn route(message: &RouteMessage, nexthops: &Nexthops) -> Option<Route
             RouteAttribute::NhId(id) => nexthop = Some(*id),
             RouteAttribute::MultiPath(ways) => {
                 let usable = ways.iter().filter(|way| !way.flags.contains(RouteNextHopFlags::Dead));
-                route.hops.extend(usable.map(|hop| RouteHop { mtu, source, ..way(hop) }));
+                route.hops.extend(usable.map(|hop| RouteHop { mtu, source, ..method(hop) }));
             }
             _ => {}
         }
@@ -71,7 +71,7 @@ pub(super) fn route(message: &RouteMessage, nexthops: &Nexthops) -> Option<Route
     }
 }
 
-fn way(hop: &RouteNextHop) -> RouteHop {
+fn method(hop: &RouteNextHop) -> RouteHop {
     let mut way = RouteHop::by(hop.interface_index, None);
     for attribute in &hop.attributes {
         match attribute {

@@ -129,12 +129,12 @@ fn suspects_are_bounded_and_silent_ones_are_replaced() {
     }
     assert!(holes.occupied as usize <= PLACES);
     let places = PLACES as u32;
-    let is_told = |holes: &mut BlackHoles, place, ms| {
+    let is_reported = |holes: &mut BlackHoles, place, ms| {
         matches!(holes.repeated(side(place), segment(1), at(ms)), RepeatFinding::Unanswered(_))
     };
-    assert!(is_told(&mut holes, 0, 2), "the first keeps its place");
-    assert!(!is_told(&mut holes, places, 3) && !is_told(&mut holes, places, 4));
-    assert!(!is_told(&mut holes, places, 20_000) && is_told(&mut holes, places, 20_001));
-    holes.forget_old(at(200_000));
+    assert!(is_reported(&mut holes, 0, 2), "the first keeps its place");
+    assert!(!is_reported(&mut holes, places, 3) && !is_reported(&mut holes, places, 4));
+    assert!(!is_reported(&mut holes, places, 20_000) && is_reported(&mut holes, places, 20_001));
+    holes.remove_old(at(200_000));
     assert!(holes.is_empty());
 }

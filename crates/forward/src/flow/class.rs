@@ -51,7 +51,7 @@ impl Flow {
             // Two forged datagrams make a stream (with an answer in between where answers pass),
             // and two forged segments open a connection whose SYN was not seen.
             FlowState::UdpStream => Class::Doubtful,
-            _ if self.flags.is_met() => Class::Doubtful,
+            _ if self.flags.is_adopted() => Class::Doubtful,
             _ => Class::Open,
         }
     }

@@ -1,6 +1,6 @@
 //! Flags of a flow and the number of its frontend, packed into few bits.
 
-use super::{NewFlow, ServerWay};
+use super::{ForwardingMethod, NewFlow};
 use crate::state::{FlowState, View};
 use crate::tcp_sequence::PendingFin;
 use convey_model::{TCP, UDP};
@@ -33,12 +33,12 @@ impl FlowFlags {
 
     pub(super) fn new(new: &NewFlow, state: FlowState) -> FlowFlags {
         let set = |flag, yes| if yes { flag } else { 0 };
-        let is_met = new.view == View::ClientSide && state == FlowState::Adopted;
+        let is_adopted = new.view == View::ClientSide && state == FlowState::Adopted;
         FlowFlags(
             set(FlowFlags::UDP, new.client.protocol == UDP)
                 | set(FlowFlags::CLIENT_SIDE, new.view == View::ClientSide)
-                | set(FlowFlags::L2_DSR, new.way == ServerWay::OnLink)
-                | set(FlowFlags::MET, is_met),
+                | set(FlowFlags::L2_DSR, new.method == ForwardingMethod::OnLink)
+                | set(FlowFlags::MET, is_adopted),
         )
     }
 
@@ -51,7 +51,7 @@ impl FlowFlags {
         self.0 = if yes { self.0 | flag } else { self.0 & !flag };
     }
 
-    pub(super) fn is_met(self) -> bool {
+    pub(super) fn is_adopted(self) -> bool {
         self.has(FlowFlags::MET) && self.has(FlowFlags::CLIENT_SIDE)
     }
 
@@ -107,8 +107,8 @@ impl FrontendMark {
     pub(super) const SERVER_MOVED: u32 = 1 << 29;
     pub(super) const ID: u32 = !(FrontendMark::COUNTED | FrontendMark::TUNNELED | FrontendMark::SERVER_MOVED);
 
-    pub(super) fn new(id: u32, way: ServerWay) -> FrontendMark {
-        let tunneled = if way == ServerWay::Tunneled { FrontendMark::TUNNELED } else { 0 };
+    pub(super) fn new(id: u32, method: ForwardingMethod) -> FrontendMark {
+        let tunneled = if method == ForwardingMethod::Tunneled { FrontendMark::TUNNELED } else { 0 };
         FrontendMark(id & FrontendMark::ID | tunneled)
     }
 }

@@ -1,6 +1,6 @@
 //! Flow state for the next process, and flows restored from it.
 
-use super::{Flow, FlowFlags, FrontendMark, ServerWay, short};
+use super::{Flow, FlowFlags, ForwardingMethod, FrontendMark, short};
 use crate::handover::KnownFlow;
 use crate::list::FlowLinks;
 use crate::state::{FlowState, View};
@@ -19,7 +19,7 @@ impl Flow {
         let set = |flag, yes| if yes { flag } else { 0 };
         let flags = set(FlowFlags::UDP, client.protocol == UDP)
             | set(FlowFlags::CLIENT_SIDE, known.view == View::ClientSide)
-            | set(FlowFlags::L2_DSR, known.way == ServerWay::OnLink)
+            | set(FlowFlags::L2_DSR, known.method == ForwardingMethod::OnLink)
             | known.notes & NOTES;
         Flow {
             client: client.src,
@@ -36,7 +36,7 @@ impl Flow {
             snat: server.dst,
             next_hops: next_hops.map(short),
             server_id: known.server_id,
-            frontend: FrontendMark::new(known.frontend_id, known.way),
+            frontend: FrontendMark::new(known.frontend_id, known.method),
             sequence: TcpSequence::known(known.sequence),
             since: known.since,
             links: [FlowLinks::NONE; 2],
@@ -49,7 +49,7 @@ impl Flow {
             client: self.client(),
             server: self.server(),
             view: self.view(),
-            way: self.way(),
+            method: self.method(),
             was_cached: self.is_cached(),
             state: self.state,
             server_id: self.server_id,

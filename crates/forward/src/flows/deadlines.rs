@@ -10,15 +10,15 @@ use convey_model::{FlowTimeouts, Timestamp};
 
 impl FlowTable {
     /// Extends a flow's deadline for a packet that does not change its state.
-    pub(crate) fn keep(&mut self, id: FlowId, at: Timestamp) {
+    pub(crate) fn extend_deadline(&mut self, id: FlowId, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         flow.deadline = tick_from(at) + self.timeouts[flow.state as usize];
-        self.keep_in_time(id);
+        self.requeue_if_earlier(id);
     }
 
     /// Extends a flow's deadline for a packet at `last`, which is later than the flow's last known
     /// packet.
-    pub(crate) fn put_off(&mut self, id: FlowId, last: Timestamp) {
+    pub(crate) fn postpone_deadline(&mut self, id: FlowId, last: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         flow.deadline = flow.deadline.max(tick_from(last) + self.timeouts[flow.state as usize]);
     }
@@ -51,7 +51,7 @@ impl FlowTable {
     }
 
     /// Schedules a check of a flow at `at`, even if that is before its deadline.
-    pub(crate) fn look_at(&mut self, id: FlowId, at: Timestamp) {
+    pub(crate) fn schedule_check(&mut self, id: FlowId, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         let (deadline, tick) = (flow.deadline, tick_from(at));
         if self.wheel.tick_of(flow.slot) > tick {
@@ -70,7 +70,7 @@ impl FlowTable {
 
     /// Time of the last packet that extended a flow's deadline here. Up to a quarter of a second
     /// too early.
-    pub(crate) fn last_kept(&self, flow: &Flow) -> Timestamp {
+    pub(crate) fn last_extension(&self, flow: &Flow) -> Timestamp {
         begin(flow.deadline.saturating_sub(self.timeouts[flow.state as usize] + 1))
     }
 
@@ -90,7 +90,7 @@ impl FlowTable {
     /// Moves a flow to an earlier slot of the timer wheel, if its deadline was brought forward. The
     /// wheel detects only extended deadlines by itself.
     #[inline]
-    pub(super) fn keep_in_time(&mut self, id: FlowId) {
+    pub(super) fn requeue_if_earlier(&mut self, id: FlowId) {
         let flow = &self.flows[id.0 as usize];
         if self.wheel.tick_of(flow.slot) > flow.deadline {
             self.wheel.remove(&mut self.flows, id.0);

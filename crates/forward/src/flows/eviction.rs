@@ -48,20 +48,20 @@ impl FlowTable {
     }
 
     /// Number of flows of a kind and class that hold this resource.
-    pub(crate) fn count_of(&self, held: Resource, kind: TrafficKind, class: Class) -> u32 {
-        self.quota.count(held, kind, class)
+    pub(crate) fn count_of(&self, resource: Resource, kind: TrafficKind, class: Class) -> u32 {
+        self.quota.count(resource, kind, class)
     }
 
     /// Flow of this kind that holds this resource and has been in a class for longest. It is
     /// evicted for a flow that needs the resource.
-    pub(crate) fn first_of(&mut self, held: Resource, kind: TrafficKind, class: Class) -> Option<FlowId> {
-        self.quota.first(&self.flows, held, kind, class).map(FlowId)
+    pub(crate) fn first_of(&mut self, resource: Resource, kind: TrafficKind, class: Class) -> Option<FlowId> {
+        self.quota.first(&self.flows, resource, kind, class).map(FlowId)
     }
 
     /// Moves a stream to the end of its queue, as last used at `last_use`.
-    pub(crate) fn put_last(&mut self, id: FlowId, last_use: Timestamp) {
+    pub(crate) fn move_to_back(&mut self, id: FlowId, last_use: Timestamp) {
         let class = self.get(id).class();
-        self.quota.put_last(&mut self.flows, id.0, class, last_use);
+        self.quota.move_to_back(&mut self.flows, id.0, class, last_use);
     }
 
     /// Time when a stream was last in use, not counting packets in the flow cache: its server has
@@ -70,7 +70,7 @@ impl FlowTable {
     pub(crate) fn last_use(&self, flow: &Flow) -> Timestamp {
         match flow.view() {
             View::BothSides => begin(flow.last_answer()),
-            View::ClientSide => self.last_kept(flow),
+            View::ClientSide => self.last_extension(flow),
         }
     }
 }

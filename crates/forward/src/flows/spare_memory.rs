@@ -22,7 +22,7 @@ impl FlowTable {
     /// Gives memory back to the kernel once less than a quarter of it is needed. The address range
     /// stays reserved. Records before the last flow stay until that flow ends. Returns whether
     /// there is more to give back.
-    pub(crate) fn give_back_memory(&mut self) -> bool {
+    pub(crate) fn release_memory(&mut self) -> bool {
         let (live, used) = (self.quota.len(), self.flows.len() as u32);
         self.peak.flows = self.peak.flows.max(live);
         self.peak.records = self.peak.records.max(used);
@@ -39,7 +39,7 @@ impl FlowTable {
             self.peak.records = used as u32;
         }
         if is_spare(self.peak.flows) && live <= MAX_INDEXED {
-            self.write_index_anew();
+            self.rebuild_index();
             self.peak.flows = live;
         }
         false
@@ -61,7 +61,7 @@ impl FlowTable {
 
     /// Rebuilds the index in new memory, which the kernel provides as it is used; the old index is
     /// freed.
-    fn write_index_anew(&mut self) {
+    fn rebuild_index(&mut self) {
         self.index = Index::new(2 * self.capacity as usize);
         let ids: Vec<_> = self.ids().collect();
         for id in ids {

@@ -22,7 +22,7 @@ fn passthrough(n: u16) -> NewFlow {
         client: FlowKey::tcp(client(n), VIP.parse().unwrap()),
         server: FlowKey::tcp(server(n), SocketAddr::new(SNAT.parse().unwrap(), n)),
         view: View::BothSides,
-        way: crate::ServerWay::Rewritten,
+        method: crate::ForwardingMethod::Rewritten,
         server_id: u32::from(n % 2),
         frontend_id: 1,
         to_server: 10,
@@ -447,12 +447,12 @@ fn table_gives_back_memory_after_a_flood_and_keeps_its_flows() {
     let mut flows = table(100_000);
     let kept = [1, 2, 3].map(|n| open(&mut flows, &passthrough(n), &HANDSHAKE, at(0.0)));
     let forged: Vec<FlowId> = (10..60_000).map(|n| open(&mut flows, &passthrough(n), &[], at(0.0))).collect();
-    assert!(!flows.give_back_memory(), "all of them are in use");
+    assert!(!flows.release_memory(), "all of them are in use");
     for id in forged {
         flows.remove(id);
     }
     let mut calls = 0;
-    while flows.give_back_memory() {
+    while flows.release_memory() {
         calls += 1;
     }
     assert!(calls > 3, "a slice at a time");
@@ -477,10 +477,10 @@ fn table_without_a_peak_gives_nothing_back() {
     for id in (0..20_000).map(FlowId).filter(|id| *id != last) {
         flows.remove(id);
     }
-    assert!(!flows.give_back_memory());
+    assert!(!flows.release_memory());
     assert_eq!(flows.places(), 20_000, "the last flow is behind the vacant records");
     assert_eq!(flows.lookup(&passthrough(19_999).client), Some((last, ToServer)));
     flows.remove(last);
-    while flows.give_back_memory() {}
+    while flows.release_memory() {}
     assert!(flows.places() < 6_250, "{} places", flows.places());
 }

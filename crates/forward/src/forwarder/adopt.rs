@@ -48,13 +48,13 @@ impl Forwarder {
     /// Excludes SNAT ports that frontends listen on, and addresses that the plan withholds.
     fn adopt_ports(&mut self, plan: &Plan, served: &Served, has_other_network: bool) {
         let Some(ports) = self.tracker.ports_mut() else { return };
-        if served.may_be_asked_elsewhere_than(&self.served) {
+        if served.accepts_other_endpoints_than(&self.served) {
             ports.begin_to_check();
         }
         let proxied = plan.proxied.iter().map(|listen| (listen.ip().into(), listen.ports()));
-        ports.leave_out(served.listening().chain(proxied));
+        ports.exclude_ports(served.listening().chain(proxied));
         if has_other_network {
-            ports.choose_anew();
+            ports.reset_choices();
         }
         ports.withhold(&plan.snat_withheld);
     }

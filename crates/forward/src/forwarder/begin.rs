@@ -2,18 +2,18 @@
 
 use std::net::IpAddr;
 
-use super::eviction::give_back;
+use super::eviction::refund_rate;
 use super::fit::{Path, fit, fit_error};
 use super::icmp::check_error;
-use super::inquiry::{check_new, check_server, check_source, picked_server, server_again};
+use super::inquiry::{check_new, check_server, check_source, picked_server, previous_server};
 use super::recipient::{Recipient, outer_source};
 use super::snat_port::SnatPort;
 use super::stop::Stop;
-use super::{Forwarder, PacketContext, begins, segment};
+use super::{Forwarder, PacketContext, may_open_flow, segment};
 use crate::plan::{FlowTarget, Plan, PlannedFrontend, PlannedServer};
 use crate::{
-    AddrPort, Cut, Direction, FlowId, FlowOwners, Forwarded, Frame, Full, NewFlow, PacketRole, ServerWay,
-    TrafficKind, Verdict, View,
+    AddrPort, Cut, Direction, FlowId, FlowOwners, Forwarded, ForwardingMethod, Frame, Full, NewFlow,
+    PacketRole, TrafficKind, Verdict, View,
 };
 use convey_model::{DropReason, Endpoint, FlowKey, NextHop, Rewrite, Shortage};
 use convey_wire::{self as wire, Envelope, Headers, Kind};
@@ -44,9 +44,9 @@ impl<'a> ChosenServer<'a> {
     ) -> Result<ChosenServer<'a>, Stop> {
         let PacketContext { headers, plan, .. } = packet;
         let hop = plan.network.get(next_hop).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
-        let envelope = match frontend.way() {
-            ServerWay::Rewritten | ServerWay::OnLink => None,
-            ServerWay::Tunneled => {
+        let envelope = match frontend.method() {
+            ForwardingMethod::Rewritten | ForwardingMethod::OnLink => None,
+            ForwardingMethod::Tunneled => {
                 let tunnel = plan.tunnels.get(&server.id).ok_or(Stop::Silent(DropReason::NoRoute))?;
                 Some(Envelope::new(tunnel, &headers.key))
             }
@@ -82,7 +82,7 @@ impl Forwarder {
         }
         self.check_begin(frontend, frame, packet)?;
         let target = self.find_target(frontend, frame, packet)?;
-        match self.begin_at(target, frame, packet).inspect_err(|_| give_back(frontend, packet))? {
+        match self.begin_at(target, frame, packet).inspect_err(|_| refund_rate(frontend, packet))? {
             FlowStart::Recorded(id) => {
                 self.forward((id, Direction::ToServer), PacketRole::First, frame, packet)
             }
@@ -108,13 +108,13 @@ impl Forwarder {
         // apply.
         let taken = fitting
             .and_then(|cut| {
-                let (is_new, tracker) = (begins(headers), &mut self.tracker);
+                let (is_new, tracker) = (may_open_flow(headers), &mut self.tracker);
                 Ok((cut, self.eviction.take_slots(tracker, FlowTarget { frontend, server }, is_new, now)?))
             })
             .inspect_err(|_| self.undo_port(&target, headers));
         let (cut, slots) = taken?;
         self.record(packet, target).map(FlowStart::Recorded).or_else(|stop| {
-            slots.give_back();
+            slots.release();
             match stop {
                 // Passthrough needs the record to forward the server's answers.
                 Stop::Refused(DropReason::TableFull | DropReason::TableShareFull)
@@ -135,7 +135,7 @@ impl Forwarder {
         packet: PacketContext<'_>,
     ) -> Result<(), Stop> {
         let PacketContext { headers, plan, .. } = packet;
-        let (key, is_new) = (&headers.key, begins(headers));
+        let (key, is_new) = (&headers.key, may_open_flow(headers));
         if !is_new && (!frontend.is_dsr() || headers.flags.rst()) {
             return Err(Stop::Refused(DropReason::NoFlow));
         }
@@ -146,7 +146,7 @@ impl Forwarder {
             return Err(Stop::Expired);
         }
         // The reply goes to the other balancer, which passes it on towards the client.
-        if is_new && self.comes_back(frame, packet) {
+        if is_new && self.is_looped(frame, packet) {
             return Err(Stop::Refused(DropReason::ForwardingLoop));
         }
         Ok(())
@@ -160,7 +160,7 @@ impl Forwarder {
         packet: PacketContext<'a>,
     ) -> Result<ChosenServer<'a>, Stop> {
         let headers = packet.headers;
-        let (key, is_new) = (&headers.key, begins(headers));
+        let (key, is_new) = (&headers.key, may_open_flow(headers));
         let server = match self.choose(frontend, frame, headers) {
             Err(Stop::Refused(DropReason::MaxConnections)) if is_new => {
                 self.eviction.choose_among_full(&self.tracker, frontend, key)
@@ -175,7 +175,7 @@ impl Forwarder {
                 let ends = FlowTarget { frontend, server };
                 self.eviction.check_client(&mut self.tracker, key, ends, packet.now)?;
             }
-            let target = self.find_way(frontend, server, packet)?;
+            let target = self.find_route(frontend, server, packet)?;
             let limits = self.eviction.check_source_limits(&mut self.tracker, frontend, packet);
             limits.map(|()| target).inspect_err(|_| {
                 self.replies.note_refusal(frontend.id);
@@ -203,7 +203,7 @@ impl Forwarder {
 
     /// Finds the route to the server of a new flow. In passthrough it depends on the SNAT address,
     /// which is chosen first.
-    fn find_way<'a>(
+    fn find_route<'a>(
         &mut self,
         frontend: &'a PlannedFrontend,
         server: &'a PlannedServer,
@@ -219,7 +219,7 @@ impl Forwarder {
         let way = self.tracker.find_next_hop(Recipient::Server(snat.at.addr.ip(), endpoint.addr.ip()), plan);
         let target = way.and_then(|next_hop| ChosenServer::new(frontend, server, next_hop, packet));
         let target = target.map(|target| ChosenServer { snat: Some(snat), ..target });
-        target.inspect_err(|_| self.give_port_back(endpoint, snat, key.protocol))
+        target.inspect_err(|_| self.release_port(endpoint, snat, key.protocol))
     }
 
     /// Forwards an ICMP error about a packet that a server has sent to its client directly, and
@@ -259,7 +259,7 @@ impl Forwarder {
     ) -> Result<&'a PlannedServer, Stop> {
         let (client, pool) = (headers.key.source(), &frontend.pool);
         let again =
-            self.replaced.as_ref().and_then(|old| server_again(frontend, old.state(), old.server_id()));
+            self.replaced.as_ref().and_then(|old| previous_server(frontend, old.state(), old.server_id()));
         let named =
             || pool.picker.named_by(wire::datagram(frame.bytes, headers)?).map(|index| &pool.servers[index]);
         let picked = || picked_server(frontend, pool.picker.pick(client, headers.key.destination()));
@@ -292,7 +292,7 @@ impl Forwarder {
                 ..*key
             },
             view,
-            way: frontend.way(),
+            method: frontend.method(),
             server_id: server.id,
             frontend_id: frontend.id,
             to_server: next_hop,
@@ -324,7 +324,7 @@ impl Forwarder {
     /// Gives back the port of a flow that does not begin.
     fn undo_port(&mut self, target: &ChosenServer<'_>, headers: &Headers) {
         if let Some(snat) = target.snat {
-            self.give_port_back(target.server.endpoint_for(headers.key.dst_port), snat, headers.key.protocol);
+            self.release_port(target.server.endpoint_for(headers.key.dst_port), snat, headers.key.protocol);
         }
     }
 }
@@ -337,11 +337,11 @@ fn dsr_recipient(
     plan: &Plan,
 ) -> Recipient {
     let ip = server.addr.ip();
-    let source = match frontend.way() {
-        ServerWay::Tunneled => outer_source(plan, server.id, ip),
-        ServerWay::Rewritten | ServerWay::OnLink => key.src.ip(),
+    let source = match frontend.method() {
+        ForwardingMethod::Tunneled => outer_source(plan, server.id, ip),
+        ForwardingMethod::Rewritten | ForwardingMethod::OnLink => key.src.ip(),
     };
-    Recipient::server(source, ip, frontend.way())
+    Recipient::server(source, ip, frontend.method())
 }
 
 /// Outcome of beginning a flow.
@@ -367,9 +367,9 @@ fn forward_unrecorded(
 ) -> Verdict {
     let ChosenServer { frontend, server, next_hop, hop, envelope, .. } = target;
     let key = &headers.key;
-    let to = match frontend.way() {
-        ServerWay::Rewritten => server.endpoint_for(key.dst_port),
-        ServerWay::OnLink | ServerWay::Tunneled => AddrPort::destination(key),
+    let to = match frontend.method() {
+        ForwardingMethod::Rewritten => server.endpoint_for(key.dst_port),
+        ForwardingMethod::OnLink | ForwardingMethod::Tunneled => AddrPort::destination(key),
     };
     let rewrite = Rewrite { src: key.src, src_port: key.src_port, dst: to.addr, dst_port: to.port, next_hop };
     wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);

@@ -17,7 +17,7 @@ pub use self::client_share::ClientShare;
 pub(super) use self::client_share::StreamCheck;
 use self::in_use::InUse;
 use self::server_resets::ServerResets;
-pub(super) use self::source_limits::give_back;
+pub(super) use self::source_limits::refund_rate;
 use self::victims::MAX_LOOKED_AT;
 use super::tracker::FlowTracker;
 use crate::plan::Plan;
@@ -101,7 +101,7 @@ impl Eviction {
             self.displaced += u64::from(is_early);
             self.resets.queue_reset_to_server(flow, now);
         }
-        tracker.log_gone(id, flow, FlowEnd::Evicted, now);
+        tracker.log_removed(id, flow, FlowEnd::Evicted, now);
         tracker.release(flow, FlowEnd::Evicted);
     }
 
@@ -116,7 +116,9 @@ impl Eviction {
     /// driver has drained the events of ended flows, and so has released the slots.
     pub(super) fn settle_released_slots(&mut self, tracker: &FlowTracker) {
         if tracker.events().ended.is_empty() {
-            self.leaving.drain(..).for_each(|(frontend, server)| self.workers.have_left(frontend, server));
+            self.leaving
+                .drain(..)
+                .for_each(|(frontend, server)| self.workers.note_released(frontend, server));
         }
     }
 

@@ -6,7 +6,7 @@ use super::recipient::{Recipient, outer_source};
 use super::tracker::ACKNOWLEDGED_AFTER;
 use crate::handover::KnownFlow;
 use crate::plan::Plan;
-use crate::{AddrPort, Direction, FlowOwners, ServerWay, View};
+use crate::{AddrPort, Direction, FlowOwners, ForwardingMethod, View};
 use convey_model::{Endpoint, Timestamp};
 
 /// A restored flow.
@@ -28,7 +28,7 @@ impl Forwarder {
         let endpoint = Endpoint { protocol: key.transport()?, addr: key.destination() };
         let frontend = plan.listeners.get(&endpoint).filter(|frontend| frontend.id == known.frontend_id)?;
         let server = plan.servers.get(&known.server_id)?;
-        let is_as_before = frontend.view == known.view && frontend.way() == known.way;
+        let is_as_before = frontend.view == known.view && frontend.method() == known.method;
         let is_nat = known.view == View::BothSides;
         let table = self.tracker.table();
         let is_new = table.lookup(key).is_none() && !(is_nat && table.lookup(&known.server).is_some());
@@ -46,7 +46,7 @@ impl Forwarder {
             }
             return None;
         };
-        self.path_mtu.keep_narrow(&mut self.tracker, id, now);
+        self.path_mtu.restore_narrow_path(&mut self.tracker, id, now);
         let flow = self.tracker.flow(id);
         let (owners, is_over) = (super::owners(flow), flow.is_over());
         // A flow that is over has given its slots back.
@@ -58,7 +58,7 @@ impl Forwarder {
             self.tracker.restore_in_cache(id);
         }
         if self.tracker.flow(id).has_pending_fin() {
-            self.tracker.table_mut().look_at(id, now.after(ACKNOWLEDGED_AFTER));
+            self.tracker.table_mut().schedule_check(id, now.after(ACKNOWLEDGED_AFTER));
         }
         Some(Restored { owners, is_over })
     }
@@ -66,11 +66,11 @@ impl Forwarder {
     /// Next hops of a restored flow: to the server, and to the client.
     fn next_hops_of(&mut self, known: &KnownFlow, plan: &Plan) -> [u32; 2] {
         let server = known.server.src.ip();
-        let source = match known.way {
-            ServerWay::Tunneled => outer_source(plan, known.server_id, server),
-            ServerWay::Rewritten | ServerWay::OnLink => known.server.dst.ip(),
+        let source = match known.method {
+            ForwardingMethod::Tunneled => outer_source(plan, known.server_id, server),
+            ForwardingMethod::Rewritten | ForwardingMethod::OnLink => known.server.dst.ip(),
         };
-        let to_server = Recipient::server(source, server, known.way);
+        let to_server = Recipient::server(source, server, known.method);
         let to_server = self.tracker.find_next_hop(to_server, plan).unwrap_or(UNRESOLVED);
         let to_client = match known.view {
             View::BothSides => {

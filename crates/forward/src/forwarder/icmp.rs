@@ -21,7 +21,7 @@ impl Forwarder {
         self.tracker.catch_up(id);
         let (flow, headers) = (self.tracker.flow(id), packet.headers);
         check_error(&packet.plan.network, frame, headers)?;
-        if headers.is_tcp() && !flow.may_be_on_its_way(direction.opposite(), headers.seq) {
+        if headers.is_tcp() && !flow.may_be_in_flight(direction.opposite(), headers.seq) {
             return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
         }
         let owners = owners(flow);

@@ -9,7 +9,7 @@ use super::recipient::{Recipient, outer_source, unspecified};
 use super::served::Served;
 use super::stop::Stop;
 use crate::plan::{Picked, Plan, PlannedFrontend, PlannedServer};
-use crate::{FlowInfo, FlowState, NatPorts, ServerWay};
+use crate::{FlowInfo, FlowState, ForwardingMethod, NatPorts};
 use convey_model::{Addr, DropReason, Endpoint, NextHop, NextHops, Tunnel, Unreachable};
 
 /// Queries about the treatment of a client's first packet by a plan, without side effects.
@@ -71,12 +71,12 @@ impl<'a> Inquiry<'a> {
     }
 
     /// Server that a client gets again because its port had a flow that is over, if there is one.
-    pub fn server_again<'f>(
+    pub fn previous_server<'f>(
         &self,
         frontend: &'f PlannedFrontend,
         over: &FlowInfo,
     ) -> Option<&'f Arc<PlannedServer>> {
-        server_again(frontend, over.state, over.owners.server)
+        previous_server(frontend, over.state, over.owners.server)
     }
 
     /// Tunnel to a server; `None` if the server has none.
@@ -97,11 +97,13 @@ impl<'a> Inquiry<'a> {
     ) -> Result<&'a NextHop, DropReason> {
         let network = &self.plan.network;
         let ip = server.addr.ip();
-        let source = match frontend.way() {
-            ServerWay::Tunneled => outer_source(self.plan, server.id, ip),
-            ServerWay::Rewritten | ServerWay::OnLink => source.unwrap_or_else(|| unspecified(ip)),
+        let source = match frontend.method() {
+            ForwardingMethod::Tunneled => outer_source(self.plan, server.id, ip),
+            ForwardingMethod::Rewritten | ForwardingMethod::OnLink => {
+                source.unwrap_or_else(|| unspecified(ip))
+            }
         };
-        let index = Recipient::server(source, ip, frontend.way()).lookup(network).map_err(drop_reason)?;
+        let index = Recipient::server(source, ip, frontend.method()).lookup(network).map_err(drop_reason)?;
         network.get(index).ok_or(DropReason::NextHopUnresolved)
     }
 }
@@ -151,7 +153,7 @@ pub(super) fn picked_server(frontend: &PlannedFrontend, picked: Picked) -> Resul
 
 /// Server of a flow that was reset, for a client that uses the same port again. `None` if the flow
 /// ended in another way, or the server gets no new flows or has no room.
-pub(super) fn server_again(
+pub(super) fn previous_server(
     frontend: &PlannedFrontend,
     over: FlowState,
     server: u32,

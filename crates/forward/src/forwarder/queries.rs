@@ -1,7 +1,7 @@
 //! Driver calls other than frames and time: counters, events, the flow cache, and operators'
 //! queries about flows.
 
-use super::{ClientShare, FlowInfo, Forwarder, ForwarderEvents, LookBudget};
+use super::{ClientShare, FlowInfo, Forwarder, ForwarderEvents, VisitBudget};
 #[cfg(any(test, feature = "test-util"))]
 use crate::FlowTable;
 use crate::plan::Plan;
@@ -169,8 +169,8 @@ impl Forwarder {
 impl Forwarder {
     /// Starts or stops reporting ended flows in [`ForwarderEvents::records`]. Only flows that begin
     /// after the start are reported. The start reserves memory for notes on all flows.
-    pub fn keep_journal(&mut self, is_wanted: bool) {
-        self.tracker.keep_log(is_wanted);
+    pub fn set_journal_enabled(&mut self, is_wanted: bool) {
+        self.tracker.set_log_enabled(is_wanted);
     }
 
     /// The flow that packets with this key belong to.
@@ -181,14 +181,14 @@ impl Forwarder {
     /// Passes a slice of the flows to `see`, which may request the activity of each. The first call
     /// has `from` 0; the result is the place to continue with, `None` at the end. A flow that
     /// exists during the whole walk is passed once. Changes nothing.
-    pub fn look(
+    pub fn visit_flows(
         &mut self,
         from: u32,
-        budget: LookBudget,
+        budget: VisitBudget,
         now: Timestamp,
         see: impl FnMut(&FlowInfo, &mut dyn FnMut() -> FlowActivity),
     ) -> Option<u32> {
-        self.tracker.look(from, budget, now, see)
+        self.tracker.visit_flows(from, budget, now, see)
     }
 
     /// Flow that packets with this key belong to, if there is one. Changes nothing.
@@ -226,7 +226,7 @@ impl Forwarder {
         if !info.state.is_udp() && !flow.is_over() {
             self.replies.reset_both(&flow, plan, &mut reset);
         }
-        self.tracker.log_gone(id, &flow, FlowEnd::Killed, now);
+        self.tracker.log_removed(id, &flow, FlowEnd::Killed, now);
         self.tracker.release(&flow, FlowEnd::Killed);
         Some(info)
     }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::plan::Plan;
-use crate::{Direction, Flow, ServerWay};
+use crate::{Direction, Flow, ForwardingMethod};
 use convey_model::{FlowKey, NeighbourKey, NextHops, Unreachable, WantedNeighbour};
 
 /// Source and destination of outgoing packets.
@@ -19,10 +19,10 @@ pub(super) enum Recipient {
 
 impl Recipient {
     /// Recipient for packets from `source` that reach a server in this way.
-    pub(super) fn server(source: IpAddr, ip: IpAddr, way: ServerWay) -> Recipient {
-        match way {
-            ServerWay::Rewritten | ServerWay::Tunneled => Recipient::Server(source, ip),
-            ServerWay::OnLink => Recipient::ServerOnLink(source, ip),
+    pub(super) fn server(source: IpAddr, ip: IpAddr, method: ForwardingMethod) -> Recipient {
+        match method {
+            ForwardingMethod::Rewritten | ForwardingMethod::Tunneled => Recipient::Server(source, ip),
+            ForwardingMethod::OnLink => Recipient::ServerOnLink(source, ip),
         }
     }
 
@@ -36,12 +36,14 @@ impl Recipient {
         match direction {
             Direction::ToClient => Recipient::client(&flow.client()),
             Direction::ToServer => {
-                let source = match flow.way() {
-                    ServerWay::Tunneled => outer_source(plan, flow.server_id(), flow.server().src.ip()),
+                let source = match flow.method() {
+                    ForwardingMethod::Tunneled => {
+                        outer_source(plan, flow.server_id(), flow.server().src.ip())
+                    }
                     // The SNAT address, or the client in DSR.
-                    ServerWay::Rewritten | ServerWay::OnLink => flow.server().dst.ip(),
+                    ForwardingMethod::Rewritten | ForwardingMethod::OnLink => flow.server().dst.ip(),
                 };
-                Recipient::server(source, flow.server().src.ip(), flow.way())
+                Recipient::server(source, flow.server().src.ip(), flow.method())
             }
         }
     }

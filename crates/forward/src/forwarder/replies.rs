@@ -61,7 +61,7 @@ impl PacketReplies {
     pub(super) fn refuse(&mut self, stop: Stop, frame: &Frame<'_>, packet: PacketContext<'_>) -> Verdict {
         let (headers, reason) = (packet.headers, stop.reason());
         // RFC 1122, section 3.2.2; RFC 9293, section 3.10.7.1.
-        let may_be_answered = !comes_from_group(frame.bytes)
+        let may_be_answered = !is_from_group(frame.bytes)
             && !headers.is_error()
             && !headers.flags.rst()
             && !matches!(headers.kind, Kind::LaterFragment { .. })
@@ -126,7 +126,7 @@ impl PacketReplies {
 
 /// Whether the source of a frame is an Ethernet group address: an answer would reach every host on
 /// the link.
-fn comes_from_group(frame: &[u8]) -> bool {
+fn is_from_group(frame: &[u8]) -> bool {
     const SOURCE: usize = 6;
     frame.get(SOURCE).is_some_and(|first| first & 1 != 0)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::plan::{ByView, Plan, PlannedPool};
 use crate::port_ranges::PortsByKey;
-use crate::{AddrPort, Flow, FlowEnd, NatPorts, ServerWay, View};
+use crate::{AddrPort, Flow, FlowEnd, ForwardingMethod, NatPorts, View};
 use convey_model::{Access, Addr, DrainingEndpoints, DsrKind, Endpoint, FlowKey, Listen, OnDown, UDP};
 
 /// Address, port and protocol, as in the keys of flows.
@@ -33,7 +33,7 @@ pub(super) struct Served {
     own: HashSet<Addr>,
     listen: PortsByKey<(Addr, u8)>,
     /// Destination ports that clients may use, at any address, by protocol.
-    asked: PortsByKey<u8>,
+    accepted_ports: PortsByKey<u8>,
     draining: Arc<DrainingEndpoints>,
     /// Endpoints of draining frontends.
     drained: Arc<PortsByKey<(Addr, u8)>>,
@@ -45,7 +45,7 @@ pub(super) struct Served {
     /// Numbers of the servers that are down and whose connections are reset.
     reset: ByView<HashSet<u32>>,
     /// How packets reach each server in DSR, by the server's number.
-    ways: HashMap<u32, DsrKind>,
+    dsr_kinds: HashMap<u32, DsrKind>,
     /// Access lists of frontends that do not accept every client.
     access: AccessByAddress,
 }
@@ -65,7 +65,7 @@ impl Served {
             let protocol = frontend.protocol as u8;
             frontend.listen.iter().map(move |listen| ((listen.ip().into(), protocol), listen.ports()))
         });
-        let asked = listen.clone().map(|((_, protocol), ports): ((Addr, u8), _)| (protocol, ports));
+        let accepted_ports = listen.clone().map(|((_, protocol), ports): ((Addr, u8), _)| (protocol, ports));
         let still = drained.iter().map(|(of, ports)| (*of, ports.clone()));
         let servers = plan.frontends.iter().flat_map(|frontend| {
             let protocol = frontend.protocol;
@@ -85,20 +85,20 @@ impl Served {
             let resetting = plan.pools.iter().filter(move |pool| *pool.on_down.of(view) == OnDown::Reset);
             resetting.flat_map(down).collect()
         };
-        let way = |pool: &Arc<PlannedPool>| {
-            let (servers, way) = (pool.servers.iter(), pool.dsr);
-            servers.map(|server| (server.id, way)).collect::<Vec<_>>()
+        let method = |pool: &Arc<PlannedPool>| {
+            let (servers, method) = (pool.servers.iter(), pool.dsr);
+            servers.map(|server| (server.id, method)).collect::<Vec<_>>()
         };
         Served {
             own: held.chain(vips).chain(snat).collect(),
-            asked: asked.collect(),
+            accepted_ports: accepted_ports.collect(),
             listen: listen.chain(still).collect(),
             draining: draining.clone(),
             outlasting: plan.outlasting.iter().copied().map(flow_endpoint).collect(),
             servers: servers.chain(draining.servers.iter().copied()).map(flow_endpoint).collect(),
             down: plan.pools.iter().flat_map(down).collect(),
             reset: ByView { both_sides: reset(View::BothSides), client_side: reset(View::ClientSide) },
-            ways: plan.pools.iter().flat_map(way).collect(),
+            dsr_kinds: plan.pools.iter().flat_map(method).collect(),
             access: access(plan),
             drained,
         }
@@ -116,14 +116,14 @@ impl Served {
 
     /// Whether new flows may go to this endpoint: a server has this address and port, or has the
     /// address and accepts any port of a frontend; and the server is used with this protocol.
-    pub(super) fn may_be_asked(&self, at: AddrPort, protocol: u8) -> bool {
+    pub(super) fn accepts_flows_to(&self, at: AddrPort, protocol: u8) -> bool {
         let has = |port| self.servers.contains(&FlowEndpoint { addr: at.addr, port, protocol });
-        has(at.port) || self.asked.contain(&protocol, at.port) && has(ANY_PORT)
+        has(at.port) || self.accepted_ports.contain(&protocol, at.port) && has(ANY_PORT)
     }
 
     /// Whether the endpoints for new flows differ from the endpoints of `before`.
-    pub(super) fn may_be_asked_elsewhere_than(&self, before: &Served) -> bool {
-        self.servers != before.servers || self.asked != before.asked
+    pub(super) fn accepts_other_endpoints_than(&self, before: &Served) -> bool {
+        self.servers != before.servers || self.accepted_ports != before.accepted_ports
     }
 
     /// Reason why this flow has to end under the plan; `None` if it continues.
@@ -137,7 +137,7 @@ impl Served {
         if ending.contains(&flow.server_id()) {
             return Some(FlowEnd::ServerGone);
         }
-        if vip.protocol == UDP && flow.view() == View::ClientSide && !self.goes_as_configured(flow) {
+        if vip.protocol == UDP && flow.view() == View::ClientSide && !self.is_sent_as_configured(flow) {
             return Some(FlowEnd::Cut);
         }
         let listen = FlowEndpoint { addr: vip.dst, port: vip.dst_port, protocol: vip.protocol };
@@ -162,11 +162,11 @@ impl Served {
 
     /// Whether packets of a DSR flow reach the server as its backend is configured now. TCP flows
     /// may differ: the destination address of a connection's packets cannot change.
-    fn goes_as_configured(&self, flow: &Flow) -> bool {
-        self.ways.get(&flow.server_id()).is_none_or(|configured| match configured {
-            DsrKind::L3 => flow.way() == ServerWay::Rewritten,
-            DsrKind::L2 => flow.way() == ServerWay::OnLink,
-            DsrKind::Ipip | DsrKind::Gue => flow.way() == ServerWay::Tunneled,
+    fn is_sent_as_configured(&self, flow: &Flow) -> bool {
+        self.dsr_kinds.get(&flow.server_id()).is_none_or(|configured| match configured {
+            DsrKind::L3 => flow.method() == ForwardingMethod::Rewritten,
+            DsrKind::L2 => flow.method() == ForwardingMethod::OnLink,
+            DsrKind::Ipip | DsrKind::Gue => flow.method() == ForwardingMethod::Tunneled,
         })
     }
 
@@ -174,14 +174,14 @@ impl Served {
     /// under `before` are gone.
     pub(super) fn may_end_flows_of(&self, before: &Served) -> bool {
         let all_stay = before.listen.are_among(&self.listen) && before.servers.is_subset(&self.servers);
-        let other_way = |(id, way)| self.ways.get(id).is_some_and(|now| now != way);
+        let other_way = |(id, method)| self.dsr_kinds.get(id).is_some_and(|now| now != method);
         let resets_more = |view| !self.reset.of(view).is_subset(before.reset.of(view));
         !self.down.is_subset(&before.down)
             || resets_more(View::BothSides)
             || resets_more(View::ClientSide)
             || !all_stay
             || self.access != before.access
-            || before.ways.iter().any(other_way)
+            || before.dsr_kinds.iter().any(other_way)
     }
 }
 

@@ -85,7 +85,7 @@ impl Forwarder {
     }
 
     /// Gives back the port of a flow that does not begin.
-    pub(super) fn give_port_back(&mut self, server: AddrPort, snat: SnatPort, protocol: u8) {
+    pub(super) fn release_port(&mut self, server: AddrPort, snat: SnatPort, protocol: u8) {
         if let (Some(ports), SnatPort { at, origin: PortOrigin::Free }) = (self.tracker.ports_mut(), snat) {
             ports.undo(server, protocol, at);
         }

@@ -58,7 +58,7 @@ impl Sweep {
 
     /// Repeats the requests for routers and servers that flows wait for, if the last requests are
     /// old enough.
-    pub(super) fn ask_again(&mut self, events: &mut ForwarderEvents, now: Timestamp) {
-        self.awaited.ask_again(events, now);
+    pub(super) fn repeat_queries(&mut self, events: &mut ForwarderEvents, now: Timestamp) {
+        self.awaited.repeat_queries(events, now);
     }
 }

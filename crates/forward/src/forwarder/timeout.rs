@@ -20,8 +20,8 @@ impl Forwarder {
         self.adopt(plan);
         self.tracker.write_numbers(now);
         self.path_mtu.widen_expired(&mut self.tracker, now);
-        self.path_mtu.forget_old(now);
-        self.sweep.ask_again(self.tracker.events_mut(), now);
+        self.path_mtu.remove_old(now);
+        self.sweep.repeat_queries(self.tracker.events_mut(), now);
         self.eviction.evict_for_others(&mut self.tracker, plan, now);
         while let Some((id, end)) = self.eviction.next_excess(&mut self.tracker, plan, now) {
             self.end_excess((id, end), plan, now, &mut reset);
@@ -36,14 +36,15 @@ impl Forwarder {
             self.sweep_flows(from, (plan, now), &mut gone, &mut reset);
         }
         for GoneFlow { id, flow, end } in &gone {
-            self.tracker.log_gone(*id, flow, *end, now);
+            self.tracker.log_removed(*id, flow, *end, now);
             self.tracker.release(flow, *end);
         }
         let is_sweeping = self.sweep.next_place().is_some();
-        let has_spare_memory = expired_all && !is_sweeping && self.tracker.table_mut().give_back_memory();
+        let has_spare_memory = expired_all && !is_sweeping && self.tracker.table_mut().release_memory();
         let served = &self.served;
-        let may_be_asked = |server, protocol| served.may_be_asked(server, protocol);
-        let has_more_pools = self.tracker.ports_mut().is_some_and(|ports| ports.check(POOLS, may_be_asked));
+        let accepts_flows_to = |server, protocol| served.accepts_flows_to(server, protocol);
+        let has_more_pools =
+            self.tracker.ports_mut().is_some_and(|ports| ports.check(POOLS, accepts_flows_to));
         !expired_all
             || has_spare_memory
             || is_sweeping
@@ -91,7 +92,7 @@ impl Forwarder {
             },
         );
         if self.sweep.end_slice(next) {
-            self.tracker.forget_tunnel_changes();
+            self.tracker.clear_tunnel_changes();
         }
     }
 
@@ -105,7 +106,7 @@ impl Forwarder {
     ) {
         let mut gone = GoneFlow { id, flow: self.tracker.table_mut().remove(id), end };
         self.reset_sides(&mut gone, plan, now, reset);
-        self.tracker.log_gone(id, &gone.flow, end, now);
+        self.tracker.log_removed(id, &gone.flow, end, now);
         self.tracker.release(&gone.flow, end);
     }
 

@@ -28,7 +28,7 @@ pub use self::events::ForwarderEvents;
 pub(super) use self::events::add_wanted;
 pub(super) use self::expiry::{ACKNOWLEDGED_AFTER, GoneFlow, SweepDecision};
 use self::flow_log::FlowLog;
-pub use self::look::{FlowInfo, LookBudget};
+pub use self::look::{FlowInfo, VisitBudget};
 use self::routes::FlowRoutes;
 pub(super) use self::routes::RouteChanges;
 use super::{Settings, owners};
@@ -121,8 +121,8 @@ impl FlowTracker {
     }
 
     /// Resets the list of changed tunnels, after a sweep over all flows.
-    pub(super) fn forget_tunnel_changes(&mut self) {
-        self.routes.forget_tunnel_changes();
+    pub(super) fn clear_tunnel_changes(&mut self) {
+        self.routes.clear_tunnel_changes();
     }
 
     /// Tunnel of a flow's packet in this direction, and the hash of the flow in the tunnel; `None`
@@ -144,14 +144,14 @@ impl FlowTracker {
 
     /// Starts or stops taking notes in the journal. The start reserves memory for notes on all
     /// flows.
-    pub(super) fn keep_log(&mut self, is_wanted: bool) {
-        self.log.keep(is_wanted, self.table.capacity());
+    pub(super) fn set_log_enabled(&mut self, is_wanted: bool) {
+        self.log.set_enabled(is_wanted, self.table.capacity());
     }
 
     /// Releases the cache entries and the SNAT port of a flow that is no longer in the table.
     /// Reports its end, unless the flow was over.
     pub(super) fn release(&mut self, flow: &Flow, how: FlowEnd) {
-        self.bypass.forget(flow);
+        self.bypass.remove(flow);
         self.cache.remove(flow);
         let key = flow.server();
         if let (Some(ports), View::BothSides) = (&mut self.ports, flow.view()) {

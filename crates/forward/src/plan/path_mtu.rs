@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Plan, PlannedFrontend, ServerWay};
+use super::{ForwardingMethod, Plan, PlannedFrontend};
 use convey_model::{Addr, Listen, NarrowPath, Tunnel};
 use convey_wire::TunnelMtuReport;
 
@@ -65,7 +65,7 @@ impl TunnelUsers {
 fn users(plan: &Plan) -> HashMap<Addr, Vec<(usize, u32)>> {
     let mut of: HashMap<Addr, Vec<(usize, u32)>> = HashMap::new();
     let frontends = plan.frontends.iter().enumerate();
-    for (at, frontend) in frontends.filter(|(_, frontend)| frontend.way() == ServerWay::Tunneled) {
+    for (at, frontend) in frontends.filter(|(_, frontend)| frontend.method() == ForwardingMethod::Tunneled) {
         for server in &frontend.pool.servers {
             if let Some(tunnel) = plan.tunnels.get(&server.id) {
                 of.entry(tunnel.server).or_default().push((at, server.id));

@@ -18,7 +18,7 @@ impl PortPools {
 
     /// Bytes on the heap, including the spare capacity of lists.
     fn memory(&self) -> usize {
-        let lists = self.pools.iter().map(|pool| pool.freed.capacity() + pool.left_out.capacity());
+        let lists = self.pools.iter().map(|pool| pool.freed.capacity() + pool.excluded.capacity());
         let ranges = self.pools.iter().map(|pool| pool.passed.capacity() + pool.unused.capacity());
         4 * (lists.sum::<usize>() + ranges.sum::<usize>())
     }
@@ -28,18 +28,18 @@ impl PortPools {
 fn use_up(pools: &mut PortPools, port: u16, total: u32) {
     let taken: Vec<_> = (0..total).map_while(|_| pools.take(of(port), total, |_| 0)).collect();
     assert_eq!(taken.len(), total as usize);
-    taken.into_iter().for_each(|number| assert!(pools.give_back(of(port), number, true)));
+    taken.into_iter().for_each(|number| assert!(pools.release(of(port), number, true)));
 }
 
 #[test]
 fn number_that_no_server_has_seen_is_handed_out_next() {
     let mut pools = small();
     let number = pools.take(of(1), 1_000, |_| 0).unwrap();
-    pools.give_back(of(1), number, false);
+    pools.release(of(1), number, false);
     let memory = pools.memory();
     for _ in 0..1_000 {
         assert_eq!(pools.take(of(1), 1_000, |_| 0), Some(number));
-        pools.give_back(of(1), number, false);
+        pools.release(of(1), number, false);
     }
     assert_eq!(pools.memory(), memory);
     assert_ne!(pools.take(of(1), 1_000, |other| u32::from(other == number)), Some(number), "it is left out");
@@ -55,7 +55,7 @@ fn unused_pools_are_evicted_and_used_ones_stay() {
     }
     for (port, number) in (0..4).zip(held) {
         assert_eq!(pools.pool(port).unwrap().handed, 1);
-        assert!(pools.give_back(of(port), number.unwrap(), true));
+        assert!(pools.release(of(port), number.unwrap(), true));
     }
 }
 
@@ -66,7 +66,7 @@ fn port_pool_memory_is_bounded_without_losing_ports() {
         // One at a time: each number is released before the next is taken.
         for _ in 0..1_000 {
             let number = pools.take(of(port), 1_000, |_| 0).unwrap();
-            pools.give_back(of(port), number, true);
+            pools.release(of(port), number, true);
         }
     }
     assert_eq!(pools.fresh, 1_000);
@@ -86,7 +86,7 @@ fn pools_are_checked_in_slices_and_removed_once_unused() {
     let even = |pool: PoolKey| pool.server.port.is_multiple_of(2);
     assert_eq!((1..).take_while(|_| pools.check(30, even)).count(), 3, "four slices");
     assert_eq!(pools.pools.len(), 51);
-    assert!(pools.give_back(of(7), held, true) && !pools.give_back(of(7), held, true));
+    assert!(pools.release(of(7), held, true) && !pools.release(of(7), held, true));
     assert_eq!(pools.pools.len(), 50);
     assert!(!pools.check(30, |_| false), "nothing is looked at that nobody asked for");
     assert_eq!(pools.pools.len(), 50);
@@ -96,7 +96,7 @@ fn pools_are_checked_in_slices_and_removed_once_unused() {
 fn recreated_pool_begins_with_other_ports() {
     let mut pools = PortPools::new(7);
     let first = pools.take(of(1), 10_000, |_| 0).unwrap();
-    pools.give_back(of(1), first, true);
+    pools.release(of(1), first, true);
     pools.begin_to_check();
     pools.check(9, |_| false);
     assert_ne!(pools.take(of(1), 10_000, |_| 0), Some(first));
@@ -132,12 +132,12 @@ fn excluded_port_range_is_skipped_at_once() {
     for port in 0..1_000 {
         let all: Vec<_> = (0..101).map(|_| take(&mut pools, port).unwrap()).collect();
         assert!(all.iter().all(|number| misfits(*number) == 0));
-        all.into_iter().for_each(|number| assert!(pools.give_back(of(port), number, true)));
+        all.into_iter().for_each(|number| assert!(pools.release(of(port), number, true)));
     }
     assert!(asked.get() <= 1_000 * 130, "{} numbers were looked at", asked.get());
     assert!(pools.memory() < 1_000 * (128 * 4 + 101 * 16 + 256), "{} bytes", pools.memory());
     // The number is no longer left out then.
-    pools.have_others_left_out();
+    pools.note_exclusions_changed();
     let all = (0..10_000).map_while(|_| pools.take(of(7), 10_000, |_| 0));
     assert_eq!(all.collect::<std::collections::HashSet<_>>().len(), 10_000);
     assert_eq!(pools.in_use(of(7)), 10_000);
@@ -150,21 +150,21 @@ proptest! {
     ) {
         let mut pools = PortPools { most_fresh: 5, most_pools: 4, ..PortPools::new(7) };
         let mut held: Vec<(u16, u32)> = Vec::new();
-        let mut left_out = 5..6;
+        let mut excluded = 5..6;
         for (what, port, index) in steps {
             match what {
                 0 => pools.begin_to_check(),
                 1 => drop(pools.check(3, |pool| pool.server.port > port)),
                 2 => {
-                    left_out = u32::from(port % 8)..u32::from(port % 8 + port % 3).min(8);
-                    pools.have_others_left_out();
+                    excluded = u32::from(port % 8)..u32::from(port % 8 + port % 3).min(8);
+                    pools.note_exclusions_changed();
                 }
                 3 if !held.is_empty() => {
                     let (port, number) = held.swap_remove(index.index(held.len()));
-                    prop_assert!(pools.give_back(of(port), number, port % 2 == 0));
+                    prop_assert!(pools.release(of(port), number, port % 2 == 0));
                 }
                 _ => {
-                    let misfits = |number| if left_out.contains(&number) { left_out.end - number } else { 0 };
+                    let misfits = |number| if excluded.contains(&number) { excluded.end - number } else { 0 };
                     let free = (0..8).filter(|number| misfits(*number) == 0 && !held.contains(&(port, *number)));
                     let is_free = free.count() > 0;
                     match pools.take(of(port), 8, misfits) {

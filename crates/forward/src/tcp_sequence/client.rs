@@ -3,7 +3,7 @@
 use super::numbers::{
     advance, follows, is_after, is_exact, is_handshake, is_near, is_next, is_repeated, may_reopen,
 };
-use super::{Heard, MAX_GAP, MAX_GAP_ACK, PendingFin, RST_ACK, TcpSequence};
+use super::{AcceptedSegment, MAX_GAP, MAX_GAP_ACK, PendingFin, RST_ACK, TcpSequence};
 use crate::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 
 impl TcpSequence {
@@ -14,7 +14,7 @@ impl TcpSequence {
         view: View,
         state: FlowState,
         segment: Segment,
-    ) -> Heard {
+    ) -> AcceptedSegment {
         let Segment { flags, seq, ack, len } = segment;
         let fits = match state {
             // In passthrough, the server has to answer first: a sender that has forged the SYN does
@@ -35,7 +35,7 @@ impl TcpSequence {
             ACK if follows_other => {
                 *pending = PendingFin::Nobodys;
                 *self = TcpSequence { sent: seq.wrapping_add(len), acked: ack, answered: ack };
-                Heard::flags(flags | SYN)
+                AcceptedSegment::flags(flags | SYN)
             }
             ACK if fits && (is_handshake(state) || self.acked == 0) => {
                 // An acknowledgement may arrive after a FIN that was lost.
@@ -50,14 +50,14 @@ impl TcpSequence {
                 if *pending == PendingFin::Reopening && is_handshake(state) {
                     (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
                 }
-                Heard::flags(flags)
+                AcceptedSegment::flags(flags)
             }
-            ACK if fits && view == View::BothSides => self.client_goes_on(pending, state, segment),
-            ACK if fits => Heard::flags(self.client_alone_goes_on(pending, state, segment)),
+            ACK if fits && view == View::BothSides => self.continue_from_client(pending, state, segment),
+            ACK if fits => AcceptedSegment::flags(self.continue_one_sided(pending, state, segment)),
             // A client that restarts has new numbers.
             SYN if state == FlowState::Adopted => {
                 (*self, *pending) = (TcpSequence::first(segment), PendingFin::Nobodys);
-                Heard::flags(flags)
+                AcceptedSegment::flags(flags)
             }
             // The SYN may be forged. Only the server's answer restarts the connection or, where
             // answers do not pass convey, the client's next segment.
@@ -67,31 +67,36 @@ impl TcpSequence {
                 if !is_handshake(state) || next != self.sent {
                     (*pending, self.answered) = (PendingFin::Reopening, next);
                 }
-                Heard::flags(0)
+                AcceptedSegment::flags(0)
             }
-            RST | RST_ACK if seq == self.sent => Heard::flags(RST),
-            _ => Heard::flags(0),
+            RST | RST_ACK if seq == self.sent => AcceptedSegment::flags(RST),
+            _ => AcceptedSegment::flags(0),
         }
     }
 
     #[inline]
-    fn client_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> Heard {
+    fn continue_from_client(
+        &mut self,
+        pending: &mut PendingFin,
+        state: FlowState,
+        segment: Segment,
+    ) -> AcceptedSegment {
         let Segment { flags, seq, ack, len } = segment;
-        let ends_other = *pending == PendingFin::Servers && ack == self.answered;
-        if ends_other {
+        let acks_other_fin = *pending == PendingFin::Servers && ack == self.answered;
+        if acks_other_fin {
             *pending = PendingFin::Nobodys;
         }
         let has_finished = state.has_finished(Direction::ToServer)
             || (*pending == PendingFin::Clients && self.sent == self.answered);
         if flags & FIN != 0 && !has_finished && is_repeated(segment, self.sent) {
-            return Heard { flags: 0, ends_other };
+            return AcceptedSegment { flags: 0, acks_other_fin };
         }
         if flags & FIN != 0 && !is_exact(segment, self.sent) {
             // After the client's end, a pending FIN of the server stays pending.
             if !state.has_finished(Direction::ToServer) {
                 (*pending, self.answered) = (PendingFin::Clients, seq.wrapping_add(len));
             }
-            return Heard { flags: flags & !FIN, ends_other };
+            return AcceptedSegment { flags: flags & !FIN, acks_other_fin };
         }
         if follows(segment, self.sent) {
             let (end, before) = (seq.wrapping_add(len), self.sent);
@@ -117,14 +122,14 @@ impl TcpSequence {
             // keep both numbers from moving.
             advance(&mut self.acked, ack);
         }
-        Heard { flags, ends_other }
+        AcceptedSegment { flags, acks_other_fin }
     }
 
     /// Applies a segment where only the client's packets pass, so that acknowledgements of the
     /// server are not seen. A segment that is close moves the numbers even behind a gap. A FIN is
     /// pending until the bytes that were lost before it arrive, or the client continues after it.
     /// Of 4 million guessed pairs of numbers, one is close.
-    fn client_alone_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> u8 {
+    fn continue_one_sided(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> u8 {
         let Segment { flags, seq, ack, len } = segment;
         let end = seq.wrapping_add(len);
         if flags & FIN != 0 && !is_exact(segment, self.sent) {

@@ -1,7 +1,7 @@
 //! Validation of a server's segments against the numbers of its connection.
 
 use super::numbers::{advance, is_after, is_exact, is_handshake, is_near, is_next, is_repeated, may_reopen};
-use super::{Heard, PendingFin, RST_ACK, SYN_ACK, TcpSequence};
+use super::{AcceptedSegment, PendingFin, RST_ACK, SYN_ACK, TcpSequence};
 use crate::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment};
 
 impl TcpSequence {
@@ -11,7 +11,7 @@ impl TcpSequence {
         pending: &mut PendingFin,
         state: FlowState,
         segment: Segment,
-    ) -> Heard {
+    ) -> AcceptedSegment {
         let Segment { flags, seq, ack, .. } = segment;
         let fits = match state {
             FlowState::SynSent => is_next(ack, self.sent),
@@ -23,8 +23,8 @@ impl TcpSequence {
                 _ => (is_handshake(state) || may_reopen(state)) && ack == self.answered,
             };
         match flags & (SYN | ACK | RST) {
-            ACK if fits && !is_handshake(state) => self.server_goes_on(pending, state, segment),
-            ACK if fits => Heard::flags(flags),
+            ACK if fits && !is_handshake(state) => self.continue_from_server(pending, state, segment),
+            ACK if fits => AcceptedSegment::flags(flags),
             SYN_ACK if is_handshake(state) && is_next(ack, self.sent) => {
                 self.acked = seq.wrapping_add(1);
                 // The server acknowledges data that came with the SYN.
@@ -33,22 +33,22 @@ impl TcpSequence {
                 if *pending != PendingFin::Reopening {
                     self.answered = self.acked;
                 }
-                Heard::flags(flags)
+                AcceptedSegment::flags(flags)
             }
             // Server and client have both lost the connection, or its handshake has restarted.
             SYN_ACK if answers_other => {
                 *pending = PendingFin::Nobodys;
                 (self.sent, self.acked, self.answered) = (ack, seq.wrapping_add(1), seq.wrapping_add(1));
-                Heard::flags(flags)
+                AcceptedSegment::flags(flags)
             }
             // The port is closed, and the server has lost the connection.
-            RST_ACK if answers_other => Heard::flags(RST),
+            RST_ACK if answers_other => AcceptedSegment::flags(RST),
             // Refused connection: validated by the acknowledgement number.
-            RST_ACK if state == FlowState::SynSent => Heard::flags(if fits { RST } else { 0 }),
+            RST_ACK if state == FlowState::SynSent => AcceptedSegment::flags(if fits { RST } else { 0 }),
             RST | RST_ACK if state != FlowState::SynSent && self.is_at_servers_end(*pending, seq) => {
-                Heard::flags(RST)
+                AcceptedSegment::flags(RST)
             }
-            _ => Heard::flags(0),
+            _ => AcceptedSegment::flags(0),
         }
     }
 
@@ -59,17 +59,22 @@ impl TcpSequence {
     }
 
     #[inline]
-    fn server_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> Heard {
+    fn continue_from_server(
+        &mut self,
+        pending: &mut PendingFin,
+        state: FlowState,
+        segment: Segment,
+    ) -> AcceptedSegment {
         let Segment { flags, seq, ack, len } = segment;
         let end = seq.wrapping_add(len);
-        let ends_other = *pending == PendingFin::Clients && ack == self.answered;
-        if ends_other {
+        let acks_other_fin = *pending == PendingFin::Clients && ack == self.answered;
+        if acks_other_fin {
             (*pending, self.sent, self.answered) = (PendingFin::Nobodys, ack, self.acked);
         }
         let has_finished = state.has_finished(Direction::ToClient)
             || (*pending == PendingFin::Servers && self.acked == self.answered);
         if flags & FIN != 0 && !has_finished && is_repeated(segment, self.acked) {
-            return Heard { flags: 0, ends_other };
+            return AcceptedSegment { flags: 0, acks_other_fin };
         }
         // The acknowledgements of a FIN may arrive before the FIN.
         let is_overtaken = !has_finished && is_repeated(segment, self.answered);
@@ -79,7 +84,7 @@ impl TcpSequence {
             if !state.has_finished(Direction::ToClient) {
                 (*pending, self.answered) = (PendingFin::Servers, end);
             }
-            return Heard { flags: flags & !FIN, ends_other };
+            return AcceptedSegment { flags: flags & !FIN, acks_other_fin };
         }
         let is_settled = match *pending {
             // The server sends data after the pending FIN, or repeats the FIN.
@@ -100,6 +105,6 @@ impl TcpSequence {
         if *pending == PendingFin::Nobodys {
             advance(&mut self.answered, end);
         }
-        Heard { flags, ends_other }
+        AcceptedSegment { flags, acks_other_fin }
     }
 }

@@ -26,14 +26,14 @@ fn established() -> TcpSequence {
 
 impl TcpSequence {
     /// Accepted flags of a segment while no FIN is pending.
-    fn say(&mut self, view: View, state: FlowState, from: Direction, segment: Segment) -> u8 {
+    fn apply(&mut self, view: View, state: FlowState, from: Direction, segment: Segment) -> u8 {
         self.apply_segment(&mut PendingFin::default(), (view, state), from, segment).flags
     }
 }
 
 /// Accepted flags of this segment of an established connection.
-fn believed(from: Direction, segment: Segment) -> u8 {
-    established().say(BothSides, Established, from, segment)
+fn accepted_flags(from: Direction, segment: Segment) -> u8 {
+    established().apply(BothSides, Established, from, segment)
 }
 
 #[test]
@@ -52,11 +52,11 @@ fn numbers_of_the_cache_count_however_much_has_passed() {
 #[test]
 fn reset_needs_the_exact_sequence_number() {
     for (from, seq, ack) in [(ToServer, 1_000, 5_000), (ToClient, 5_000, 1_000)] {
-        assert_eq!(believed(from, segment(RST, seq, 0)), RST);
-        assert_eq!(believed(from, segment(RST_ACK, seq, 77)), RST);
+        assert_eq!(accepted_flags(from, segment(RST, seq, 0)), RST);
+        assert_eq!(accepted_flags(from, segment(RST_ACK, seq, 77)), RST);
         for off in [1, 100_000, 1 << 30, u32::MAX] {
-            assert_eq!(believed(from, segment(RST_ACK, seq.wrapping_add(off), ack)), 0);
-            assert_eq!(believed(from, segment(RST, seq.wrapping_add(off), 0)), 0);
+            assert_eq!(accepted_flags(from, segment(RST_ACK, seq.wrapping_add(off), ack)), 0);
+            assert_eq!(accepted_flags(from, segment(RST, seq.wrapping_add(off), 0)), 0);
         }
     }
 }
@@ -64,9 +64,13 @@ fn reset_needs_the_exact_sequence_number() {
 #[test]
 fn a_server_that_resets_behind_what_is_on_its_way_is_believed() {
     let mut numbers = established();
-    numbers.say(BothSides, Established, ToClient, Segment { len: 700, ..segment(ACK, 5_000, 1_000) });
-    assert_eq!(numbers.say(BothSides, Established, ToClient, segment(RST_ACK, 5_700, 1_000)), RST);
-    assert_eq!(numbers.say(BothSides, Established, ToClient, segment(RST, 5_000, 0)), RST, "nothing arrived");
+    numbers.apply(BothSides, Established, ToClient, Segment { len: 700, ..segment(ACK, 5_000, 1_000) });
+    assert_eq!(numbers.apply(BothSides, Established, ToClient, segment(RST_ACK, 5_700, 1_000)), RST);
+    assert_eq!(
+        numbers.apply(BothSides, Established, ToClient, segment(RST, 5_000, 0)),
+        RST,
+        "nothing arrived"
+    );
 }
 
 #[test]
@@ -97,14 +101,14 @@ fn late_server_fin_from_the_cache_keeps_a_pending_syn() {
         assert_eq!(numbers.finish(&mut pending, state, ToClient, fin), FIN_ACK);
         assert_eq!((pending, numbers.acked), (PendingFin::Reopening, seq + 1), "{state:?}");
         let answer = segment(SYN_ACK, 90_000, 70_001);
-        let heard = numbers.apply_segment(&mut pending, (BothSides, HalfClosedByServer), ToClient, answer);
-        assert_eq!((heard.flags, numbers.sent, numbers.acked), (SYN_ACK, 70_001, 90_001), "{state:?}");
+        let accepted = numbers.apply_segment(&mut pending, (BothSides, HalfClosedByServer), ToClient, answer);
+        assert_eq!((accepted.flags, numbers.sent, numbers.acked), (SYN_ACK, 70_001, 90_001), "{state:?}");
     }
 }
 
 #[test]
 fn while_a_connection_begins_only_exact_resets_count() {
-    for (state, from, flags, seq, ack, believed) in [
+    for (state, from, flags, seq, ack, accepted_flags) in [
         (SynSent, ToServer, RST, 101, 0, RST),
         (SynSent, ToServer, RST, 102, 0, 0),
         (SynSent, ToServer, RST_ACK, 102, 0, 0),
@@ -118,16 +122,16 @@ fn while_a_connection_begins_only_exact_resets_count() {
     ] {
         let acked = if state == SynSent { 0 } else { 501 };
         let mut numbers = TcpSequence { sent: 101, acked, answered: acked };
-        let heard = numbers.say(BothSides, state, from, segment(flags, seq, ack));
-        assert_eq!(heard, believed, "{state:?} {from:?} {flags:#x} {seq} {ack}");
+        let accepted = numbers.apply(BothSides, state, from, segment(flags, seq, ack));
+        assert_eq!(accepted, accepted_flags, "{state:?} {from:?} {flags:#x} {seq} {ack}");
     }
 }
 
 #[test]
 fn segment_without_ack_changes_nothing() {
     for flags in [0, FIN, SYN | FIN] {
-        assert_eq!(believed(ToServer, segment(flags, 1_000, 5_000)), 0);
-        assert_eq!(believed(ToClient, segment(flags, 5_000, 1_000)), 0);
+        assert_eq!(accepted_flags(ToServer, segment(flags, 1_000, 5_000)), 0);
+        assert_eq!(accepted_flags(ToClient, segment(flags, 5_000, 1_000)), 0);
     }
 }
 
@@ -202,10 +206,10 @@ proptest! {
         let mut numbers = TcpSequence::first(segment(SYN, begin.0, 0));
         let open = match view {
             BothSides => {
-                numbers.say(view, SynSent, ToClient, segment(SYN_ACK, begin.1, client));
-                numbers.say(view, SynReceived, ToServer, segment(ACK, client, server))
+                numbers.apply(view, SynSent, ToClient, segment(SYN_ACK, begin.1, client));
+                numbers.apply(view, SynReceived, ToServer, segment(ACK, client, server))
             }
-            ClientSide => numbers.say(view, SynSent, ToServer, segment(ACK, client, server)),
+            ClientSide => numbers.apply(view, SynSent, ToServer, segment(ACK, client, server)),
         };
         prop_assert_eq!(open, ACK);
         for step in steps {
@@ -243,22 +247,22 @@ proptest! {
                 continue;
             }
             let ack = if from == ToServer { acked } else { client };
-            let heard = numbers.say(view, Established, from, Segment { flags: ACK, seq, ack, len });
-            prop_assert_eq!(heard, ACK, "{:?} of {:?}", step, numbers);
+            let accepted = numbers.apply(view, Established, from, Segment { flags: ACK, seq, ack, len });
+            prop_assert_eq!(accepted, ACK, "{:?} of {:?}", step, numbers);
         }
         // Lost segments are repeated; then each side acknowledges all.
         let again = lost_of_client.into_iter().map(|(seq, len)| (ToServer, Segment { flags: ACK, seq, ack: server, len }));
         let last = (ToServer, segment(ACK, client, server));
         for (from, segment) in again.into_iter().chain([last, (ToClient, segment(ACK, server, client)), last]) {
             if (from, view) != (ToClient, ClientSide) {
-                prop_assert_eq!(numbers.say(view, Established, from, segment), ACK);
+                prop_assert_eq!(numbers.apply(view, Established, from, segment), ACK);
             }
         }
         prop_assert_eq!((numbers.sent, numbers.acked()), (client, server));
         for (from, seq, ack) in [(ToServer, client, server), (ToClient, server, client)] {
             if (from, view) != (ToClient, ClientSide) {
-                prop_assert_eq!(numbers.clone().say(view, Established, from, segment(FIN_ACK, seq, ack)), FIN_ACK);
-                prop_assert_eq!(numbers.clone().say(view, Established, from, segment(RST, seq, 0)), RST);
+                prop_assert_eq!(numbers.clone().apply(view, Established, from, segment(FIN_ACK, seq, ack)), FIN_ACK);
+                prop_assert_eq!(numbers.clone().apply(view, Established, from, segment(RST, seq, 0)), RST);
             }
         }
     }
@@ -279,14 +283,14 @@ proptest! {
             let (seq, ack) = (known.0.wrapping_add(off), known.1.wrapping_add(acked));
             for (flags, at) in [(ACK, 0), (RST, len), (FIN_ACK, len), (ACK, len + 1)] {
                 let forged = Segment { flags, seq: seq.wrapping_add(at), ack, len };
-                let heard = after.apply_segment(&mut pending, (ClientSide, Established), ToServer, forged);
-                prop_assert!(heard.flags & (FIN | RST) == 0, "{:?} of {:?}", forged, after);
+                let accepted = after.apply_segment(&mut pending, (ClientSide, Established), ToServer, forged);
+                prop_assert!(accepted.flags & (FIN | RST) == 0, "{:?} of {:?}", forged, after);
             }
         }
         prop_assert_eq!((after.sent, after.acked), (before.sent, before.acked));
         let end = segment(FIN_ACK, known.0, known.1);
-        let heard = after.apply_segment(&mut pending, (ClientSide, Established), ToServer, end);
-        prop_assert_eq!(heard.flags, FIN_ACK, "its own does");
+        let accepted = after.apply_segment(&mut pending, (ClientSide, Established), ToServer, end);
+        prop_assert_eq!(accepted.flags, FIN_ACK, "its own does");
     }
 
     /// A sender that does not see a connection has to guess both of its numbers, and one of them
@@ -303,8 +307,8 @@ proptest! {
         let (own, other) = if from == ToServer { known } else { (known.1, known.0) };
         let guess = Segment { flags, seq: own.wrapping_add_signed(off), ack: other.wrapping_add_signed(ack), len };
         let (mut after, mut pending) = (before, PendingFin::default());
-        let heard = after.apply_segment(&mut pending, (BothSides, Established), from, guess);
-        prop_assert!(heard.flags & (SYN | FIN | RST) == 0 && !heard.ends_other, "{:?}", heard);
+        let accepted = after.apply_segment(&mut pending, (BothSides, Established), from, guess);
+        prop_assert!(accepted.flags & (SYN | FIN | RST) == 0 && !accepted.acks_other_fin, "{:?}", accepted);
         prop_assert_eq!(after.acked, before.acked);
         // A segment from the server's side may acknowledge bytes that have passed behind a gap. It
         // moves no other number.

@@ -20,7 +20,7 @@ struct Known {
     /// Number of the step in which the flow became open, half-open, doubtful or closing.
     since: usize,
     /// Whether the flow was picked up mid-connection.
-    is_met: bool,
+    is_adopted: bool,
     /// Whether the client of an open connection has sent a SYN, and neither side has continued.
     is_reopening: bool,
     /// Bytes that the client has sent.
@@ -50,7 +50,7 @@ fn new_flow(client: u16) -> NewFlow {
 }
 
 /// Resources that the flow of a client holds.
-fn held_by(client: u16) -> [Resource; 4] {
+fn resources_of(client: u16) -> [Resource; 4] {
     let NewFlow { server, frontend_id, server_id, .. } = new_flow(client);
     [
         Resource::TableEntry,
@@ -82,8 +82,8 @@ impl Known {
     }
 
     fn doubtful(&self) -> bool {
-        let is_met = self.is_met && self.state == FlowState::Established;
-        (self.view() == View::ClientSide && is_met) || self.state == FlowState::UdpStream
+        let is_adopted = self.is_adopted && self.state == FlowState::Established;
+        (self.view() == View::ClientSide && is_adopted) || self.state == FlowState::UdpStream
     }
 
     fn is_in(&self, class: Class) -> bool {
@@ -148,7 +148,7 @@ impl Known {
             }
         }
         self.is_reopening |= may_reopen && (direction, flags, is_udp) == (ToServer, SYN, false);
-        self.is_met &= self.state != FlowState::SynSent;
+        self.is_adopted &= self.state != FlowState::SynSent;
         let is_syn = direction == ToServer && flags & SYN != 0;
         // The client's byte is the only data that is repeated here.
         let is_part = !is_forged
@@ -234,7 +234,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]);
     prop_oneof![
         20 => (0..CLIENTS, direction, flags, prop::bool::weighted(0.2), any::<bool>())
-            .prop_map(|(client, way, flags, forged, data)| Step::Packet(client, way, flags, forged, data)),
+            .prop_map(|(client, method, flags, forged, data)| Step::Packet(client, method, flags, forged, data)),
         1 => (0..CLIENTS).prop_map(Step::Remove),
         4 => wait.prop_map(|millis| Step::Wait(Duration::from_millis(millis))),
     ]
@@ -281,8 +281,8 @@ proptest! {
                         let index = known.iter().position(|flow| flow.client == client).unwrap();
                         prop_assert!(known.remove(index).closing());
                     }
-                    if let Some((id, way)) = found {
-                        prop_assert_eq!(way, direction);
+                    if let Some((id, method)) = found {
+                        prop_assert_eq!(method, direction);
                         let flow = known.iter_mut().find(|flow| flow.client == client).unwrap();
                         // Each segment repeats the client's byte.
                         let may_send = flow.state != FlowState::SynSent || flow.view() == View::ClientSide;
@@ -313,14 +313,14 @@ proptest! {
                             let evicted = evicted.map(|flow| new_flow(flow.client).client);
                             prop_assert_eq!(inserted.unwrap().evicted.map(|flow| flow.client()), evicted);
                             let state = FlowState::first(new.client.protocol, flags);
-                            let is_met = state == FlowState::Adopted;
+                            let is_adopted = state == FlowState::Adopted;
                             let heard = clock;
                             known.push(Known {
                                 client,
                                 state,
                                 heard,
                                 since: number,
-                                is_met,
+                                is_adopted,
                                 is_reopening: false,
                                 sent: 0,
                             });
@@ -353,16 +353,25 @@ fn same(flows: &mut FlowTable, known: &[Known], number: usize) -> Result<(), Tes
         prop_assert_eq!(flows.lookup(&new.server), expected);
     }
     // Check one client per step.
-    let held = held_by((number % usize::from(CLIENTS)) as u16);
-    for (held, kind) in held.into_iter().flat_map(|held| kinds().map(|kind| (held, kind))) {
+    let resource = resources_of((number % usize::from(CLIENTS)) as u16);
+    for (resource, kind) in resource.into_iter().flat_map(|resource| kinds().map(|kind| (resource, kind))) {
         for class in [Class::Closing, Class::HalfOpen, Class::Doubtful] {
             let holds = |flow: &&Known| {
-                flow.kind() == kind && flow.is_in(class) && held_by(flow.client).contains(&held)
+                flow.kind() == kind && flow.is_in(class) && resources_of(flow.client).contains(&resource)
             };
             let oldest = known.iter().filter(holds).min_by_key(|flow| flow.since);
-            let first = flows.first_of(held, kind, class).map(|id| flows.get(id).client());
-            prop_assert_eq!(first, oldest.map(|flow| new_flow(flow.client).client), "{:?} {:?}", held, class);
-            prop_assert_eq!(flows.count_of(held, kind, class) as usize, known.iter().filter(holds).count());
+            let first = flows.first_of(resource, kind, class).map(|id| flows.get(id).client());
+            prop_assert_eq!(
+                first,
+                oldest.map(|flow| new_flow(flow.client).client),
+                "{:?} {:?}",
+                resource,
+                class
+            );
+            prop_assert_eq!(
+                flows.count_of(resource, kind, class) as usize,
+                known.iter().filter(holds).count()
+            );
         }
     }
     Ok(())

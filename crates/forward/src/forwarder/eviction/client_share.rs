@@ -14,7 +14,7 @@
 use super::Eviction;
 use super::in_use::Search;
 use super::source_limits::{find_silent_of_source, is_at_limit};
-use super::victims::is_crowd;
+use super::victims::is_crowded;
 use crate::flow::Class;
 use crate::forwarder::adopt::kind_of;
 use crate::forwarder::stop::Stop;
@@ -118,16 +118,16 @@ impl Eviction {
         }
         let claim = Claim::of_new(key, frontend, plan.servers.get(&server)?);
         let refused_for = self.refused_for(tracker, &claim, now);
-        let held = refused_for.unwrap_or(Resource::TableEntry);
-        let (_, room) = rooms(tracker, &claim).into_iter().find(|(resource, _)| *resource == held)?;
+        let exhausted = refused_for.unwrap_or(Resource::TableEntry);
+        let (_, room) = rooms(tracker, &claim).into_iter().find(|(resource, _)| *resource == exhausted)?;
         let Occupancy { used, free } = room?;
-        let of = match held {
+        let of = match exhausted {
             Resource::TableEntry => "places in its worker's table",
             Resource::Port(..) => "SNAT ports to the server, of those of its worker",
             Resource::FrontendSlot(_) => "connections of the frontend's max_connections",
             Resource::ServerSlot(_) => "connections of the server's max_connections",
         };
-        let own = self.others_of_client(&claim, held);
+        let own = self.other_flows_of_client(&claim, exhausted);
         Some(ClientShare { of, own, used, free, is_refused: refused_for.is_some() })
     }
 
@@ -138,12 +138,12 @@ impl Eviction {
         claim: &Claim<'_>,
         now: Timestamp,
     ) -> Option<Resource> {
-        let held = self.beyond(tracker, claim)?;
+        let resource = self.beyond(tracker, claim)?;
         let kind = TrafficKind::new(View::BothSides, claim.protocol);
-        let search = Search { held, kind, class: Class::Doubtful };
+        let search = Search { resource, kind, class: Class::Doubtful };
         // A stream that is not in use may be forged, and is evicted instead.
         let can_evict = kind.is_udp() && self.find_idle(tracker, search, now).is_some();
-        (!can_evict).then_some(held)
+        (!can_evict).then_some(resource)
     }
 
     /// Checks a client's datagram that would turn its flow into a stream. At the limit of the
@@ -214,35 +214,41 @@ impl Eviction {
     }
 
     fn beyond_share(&self, tracker: &FlowTracker, claim: &Claim<'_>) -> Option<Resource> {
-        let short = rooms(tracker, claim).into_iter().find(|(held, room)| {
+        let short = rooms(tracker, claim).into_iter().find(|(resource, room)| {
             // While a single client may hold all units that are taken, the client's own count does
             // not matter.
             room.is_some_and(|room| {
-                !fits(room.used, room.free.into()) && self.is_too_much(tracker, claim, *held, room)
+                !fits(room.used, room.free.into()) && self.is_too_much(tracker, claim, *resource, room)
             })
         });
-        short.map(|(held, _)| held)
+        short.map(|(resource, _)| resource)
     }
 
-    fn is_too_much(&self, tracker: &FlowTracker, claim: &Claim<'_>, held: Resource, room: Occupancy) -> bool {
+    fn is_too_much(
+        &self,
+        tracker: &FlowTracker,
+        claim: &Claim<'_>,
+        resource: Resource,
+        room: Occupancy,
+    ) -> bool {
         let all = room.used.saturating_add(room.free);
-        let yielding = self.yielding(tracker, held, claim.protocol, all);
+        let yielding = self.yielding(tracker, resource, claim.protocol, all);
         let left = room.free.saturating_add(yielding).saturating_add(claim.own);
-        !fits(self.others_of_client(claim, held), left.into())
+        !fits(self.other_flows_of_client(claim, resource), left.into())
     }
 
     /// Number of other open flows of the client that hold this resource.
-    fn others_of_client(&self, claim: &Claim<'_>, held: Resource) -> u32 {
-        let all = self.workers.clients().count(claim.client, held, claim.protocol);
+    fn other_flows_of_client(&self, claim: &Claim<'_>, resource: Resource) -> u32 {
+        let all = self.workers.clients().count(claim.client, resource, claim.protocol);
         all.saturating_sub(claim.own)
     }
 
     /// Number of flows that hold this resource and would be evicted now. They count as free;
     /// otherwise forged SYNs would use up every client's share.
-    fn yielding(&self, tracker: &FlowTracker, held: Resource, protocol: u8, all: u32) -> u32 {
-        let count = |kind, class| tracker.table().count_of(held, kind, class);
+    fn yielding(&self, tracker: &FlowTracker, resource: Resource, protocol: u8, all: u32) -> u32 {
+        let count = |kind, class| tracker.table().count_of(resource, kind, class);
         let own = TrafficKind::new(View::BothSides, protocol);
-        let (over, begun) = match held {
+        let (over, begun) = match resource {
             Resource::TableEntry | Resource::Port(..) => {
                 (count(own, Class::Closing), count(own, Class::HalfOpen))
             }
@@ -251,10 +257,10 @@ impl Eviction {
                 let udp = TrafficKind::all().filter(|kind| kind.is_udp());
                 let answered: u32 = udp.map(|kind| count(kind, Class::Closing)).sum();
                 let begun: u32 = TrafficKind::all().map(|kind| count(kind, Class::HalfOpen)).sum();
-                (answered, begun.saturating_add(self.workers.others(held).unestablished))
+                (answered, begun.saturating_add(self.workers.of_other_workers(resource).unestablished))
             }
         };
-        over.saturating_add(if is_crowd(begun, all) { begun } else { 0 })
+        over.saturating_add(if is_crowded(begun, all) { begun } else { 0 })
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct InUse(Box<[Option<(Search, Timestamp)>]>);
 /// A search among the flows of one kind and class that hold a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Search {
-    pub(super) held: Resource,
+    pub(super) resource: Resource,
     pub(super) kind: TrafficKind,
     pub(super) class: Class,
 }
@@ -32,7 +32,7 @@ pub(super) struct Search {
 impl Search {
     /// Number of flows that the search covers.
     pub(super) fn count(self, tracker: &FlowTracker) -> u32 {
-        tracker.table().count_of(self.held, self.kind, self.class)
+        tracker.table().count_of(self.resource, self.kind, self.class)
     }
 }
 
@@ -70,8 +70,8 @@ mod tests {
         let (slot, other) = (Resource::ServerSlot(1), Resource::ServerSlot(2));
         let at = |millis: u64| Timestamp(millis * 1_000_000);
         let mut in_use = InUse::new();
-        in_use.note(Search { held: slot, kind, class: Class::Doubtful }, at(1_000));
-        let are_all = |held, class, millis| in_use.are_all(Search { held, kind, class }, at(millis));
+        in_use.note(Search { resource: slot, kind, class: Class::Doubtful }, at(1_000));
+        let are_all = |resource, class, millis| in_use.are_all(Search { resource, kind, class }, at(millis));
         assert!(are_all(slot, Class::Doubtful, 1_049) && !are_all(slot, Class::Doubtful, 1_050));
         assert!(!are_all(other, Class::Doubtful, 1_000) && !are_all(slot, Class::Closing, 1_000));
     }

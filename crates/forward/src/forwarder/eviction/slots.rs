@@ -3,7 +3,7 @@
 
 use super::Eviction;
 use super::server_resets::MAX_QUEUED;
-use super::victims::{EvictionRequest, is_crowd_or_many};
+use super::victims::{EvictionRequest, is_crowded_or_many};
 use crate::flow::Class;
 use crate::forwarder::adopt::kind_of;
 use crate::forwarder::stop::Stop;
@@ -25,7 +25,7 @@ pub(crate) struct TakenSlots<'a> {
 
 impl TakenSlots<'_> {
     /// Releases the slots of a flow that does not begin.
-    pub(crate) fn give_back(self) {
+    pub(crate) fn release(self) {
         self.frontend.slots.release();
         self.server.slots.release();
     }
@@ -34,7 +34,7 @@ impl TakenSlots<'_> {
 /// Connection slots of a frontend or server that have run out.
 #[derive(Clone, Copy)]
 struct ExhaustedSlots<'a> {
-    held: Resource,
+    resource: Resource,
     slots: &'a Slots,
     limit: u32,
 }
@@ -43,7 +43,7 @@ impl ExhaustedSlots<'_> {
     /// Whether more slots are taken than the limit allows, not counting the slots that will soon be
     /// given back.
     fn is_exceeded(&self, workers: &WorkerPeers) -> bool {
-        let leaving = workers.leaving(self.held);
+        let leaving = workers.leaving(self.resource);
         self.slots.open().saturating_sub(leaving) > self.limit
     }
 }
@@ -61,20 +61,20 @@ impl Eviction {
     ) -> Result<TakenSlots<'a>, Stop> {
         let limits = [frontend.max_connections, server.max_connections];
         let slots = [&frontend.slots, &server.slots];
-        let held = [Resource::FrontendSlot(frontend.id), Resource::ServerSlot(server.id)];
+        let resource = [Resource::FrontendSlot(frontend.id), Resource::ServerSlot(server.id)];
         let mut wanted = [None; 2];
         for n in 0..2 {
             if !slots[n].try_take(limits[n].filter(|_| limited)) {
                 slots[n].try_take(None);
                 let limit = limits[n].unwrap_or(u32::MAX);
-                wanted[n] = Some(ExhaustedSlots { held: held[n], slots: slots[n], limit });
+                wanted[n] = Some(ExhaustedSlots { resource: resource[n], slots: slots[n], limit });
             }
         }
         let taken = TakenSlots { frontend, server };
         if self.free_slots(tracker, wanted, kind_of(frontend), now) {
             return Ok(taken);
         }
-        taken.give_back();
+        taken.release();
         Err(Stop::Refused(DropReason::MaxConnections))
     }
 
@@ -89,13 +89,13 @@ impl Eviction {
         let pool = &frontend.pool;
         let is_client = |server: &PlannedServer| frontend.is_dsr() && Addr::from(server.addr.ip()) == key.src;
         let weight = |index: usize| {
-            let held = Resource::ServerSlot(pool.servers[index].id);
+            let resource = Resource::ServerSlot(pool.servers[index].id);
             let of_kind = |kind: TrafficKind| {
                 let more: &[Class] = if kind.is_udp() { &[Class::Closing, Class::Doubtful] } else { &[] };
                 let classes = [Class::HalfOpen].iter().chain(more);
-                classes.map(|class| tracker.table().count_of(held, kind, *class)).sum::<u32>()
+                classes.map(|class| tracker.table().count_of(resource, kind, *class)).sum::<u32>()
             };
-            let others = self.workers.others(held);
+            let others = self.workers.of_other_workers(resource);
             (TrafficKind::all().map(of_kind).sum::<u32>(), others.unestablished, others.streams)
         };
         // Clients begin their search at different servers.
@@ -111,7 +111,7 @@ impl Eviction {
     /// limit. Evicts no more flows than there are slots beyond the limit, even if more are
     /// requested.
     pub(crate) fn evict_for_others(&mut self, tracker: &mut FlowTracker, plan: &Plan, now: Timestamp) {
-        if !self.workers.are_asking() {
+        if !self.workers.has_requests() {
             return;
         }
         let workers = self.workers.clone();
@@ -119,7 +119,7 @@ impl Eviction {
         for mut request in workers.requests() {
             // Withdraw the request if no slot beyond the limit is taken any more, or the limit is
             // gone.
-            let wanted = wanted(request.held(), plan);
+            let wanted = wanted(request.resource(), plan);
             let Some(wanted) = wanted.filter(|wanted| wanted.slots.open() > wanted.limit) else {
                 workers.withdraw(request);
                 continue;
@@ -134,9 +134,9 @@ impl Eviction {
                 // on it.
                 let flow = tracker.flow(id);
                 let (frontend, server) = (flow.frontend_id(), flow.server_id());
-                workers.leave(frontend, server);
+                workers.note_evicted(frontend, server);
                 if !workers.grant(&mut request) {
-                    workers.have_left(frontend, server);
+                    workers.note_released(frontend, server);
                     break;
                 }
                 self.leaving.push((frontend, server));
@@ -161,14 +161,16 @@ impl Eviction {
             *victim = self.find_for_slot(tracker, slot, kinds(), now);
             // One flow may free all of the slots.
             if let Some(id) = *victim
-                && wanted.iter().flatten().all(|slot| slot.held.is_held_by(tracker.flow(id)))
+                && wanted.iter().flatten().all(|slot| slot.resource.is_held_by(tracker.flow(id)))
             {
                 self.evict_for_slot(tracker, id, now);
                 return true;
             }
         }
         let is_there = |(slot, victim): (&Option<ExhaustedSlots<'_>>, &Option<FlowId>)| {
-            slot.is_none() || victim.is_some() || slot.is_some_and(|slot| self.ask_others(&slot, now))
+            slot.is_none()
+                || victim.is_some()
+                || slot.is_some_and(|slot| self.request_from_workers(&slot, now))
         };
         if !wanted.iter().zip(&victims).all(is_there) {
             return false;
@@ -182,7 +184,7 @@ impl Eviction {
         let flow = tracker.flow(id);
         let (frontend, server) = (flow.frontend_id(), flow.server_id());
         if self.workers.len() > 1 {
-            self.workers.leave(frontend, server);
+            self.workers.note_evicted(frontend, server);
             self.leaving.push((frontend, server));
         }
         self.evict(tracker, id, Shortage::ConnectionSlots, now);
@@ -194,11 +196,11 @@ impl Eviction {
     /// In DSR, half-open flows of other workers may have opened unnoticed, and streams may be in
     /// use. The number of pending requests is therefore limited: to one for each worker, or to one
     /// if only streams can be evicted.
-    fn ask_others(&self, slot: &ExhaustedSlots<'_>, now: Timestamp) -> bool {
-        let Others { unestablished, streams } = self.workers.others(slot.held);
-        let is_crowd = is_crowd_or_many(unestablished, slot.limit);
-        let most = if is_crowd { unestablished.min(self.workers.len()) } else { streams.min(1) };
-        self.workers.ask(slot.held, most, now)
+    fn request_from_workers(&self, slot: &ExhaustedSlots<'_>, now: Timestamp) -> bool {
+        let Others { unestablished, streams } = self.workers.of_other_workers(slot.resource);
+        let is_crowded = is_crowded_or_many(unestablished, slot.limit);
+        let most = if is_crowded { unestablished.min(self.workers.len()) } else { streams.min(1) };
+        self.workers.request(slot.resource, most, now)
     }
 
     fn find_for_slot(
@@ -208,16 +210,16 @@ impl Eviction {
         kinds: impl Iterator<Item = TrafficKind> + Clone,
         now: Timestamp,
     ) -> Option<FlowId> {
-        let ExhaustedSlots { held, limit: all, .. } = *slot;
-        let others = self.workers.others(held);
-        let request = EvictionRequest { held, shortage: Shortage::ConnectionSlots, all, others };
+        let ExhaustedSlots { resource, limit: all, .. } = *slot;
+        let others = self.workers.of_other_workers(resource);
+        let request = EvictionRequest { resource, shortage: Shortage::ConnectionSlots, all, others };
         self.find_victim(tracker, request, kinds, now)
     }
 }
 
 /// Slots of a frontend or server, with their limit; `None` if it is gone or has no limit.
-fn wanted(held: Resource, plan: &Plan) -> Option<ExhaustedSlots<'_>> {
-    let (slots, limit) = match held {
+fn wanted(resource: Resource, plan: &Plan) -> Option<ExhaustedSlots<'_>> {
+    let (slots, limit) = match resource {
         Resource::FrontendSlot(id) => {
             let frontend = plan.frontends.iter().find(|frontend| frontend.id == id)?;
             (&frontend.slots, frontend.max_connections)
@@ -228,7 +230,7 @@ fn wanted(held: Resource, plan: &Plan) -> Option<ExhaustedSlots<'_>> {
         }
         Resource::TableEntry | Resource::Port(..) => return None,
     };
-    limit.map(|limit| ExhaustedSlots { held, slots, limit })
+    limit.map(|limit| ExhaustedSlots { resource, slots, limit })
 }
 
 /// Some of `len` indices, starting at `from` and wrapping around.

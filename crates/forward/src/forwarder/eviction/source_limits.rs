@@ -18,7 +18,7 @@ use super::victims::MAX_LOOKED_AT;
 use crate::FlowId;
 use crate::forwarder::stop::Stop;
 use crate::forwarder::tracker::FlowTracker;
-use crate::forwarder::{PacketContext, begins};
+use crate::forwarder::{PacketContext, may_open_flow};
 use crate::plan::PlannedFrontend;
 use convey_model::{Addr, DropReason, Excess, OverLimit, Timestamp};
 
@@ -37,7 +37,7 @@ impl Eviction {
     ) -> Result<(), Stop> {
         let (ip, limits) = (headers.key.src.ip(), &frontend.limits);
         let Some(sources) = frontend.sources.as_ref().filter(|_| !frontend.trusts(ip)) else { return Ok(()) };
-        let limits = if begins(headers) { *limits } else { limits.without_rate() };
+        let limits = if may_open_flow(headers) { *limits } else { limits.without_rate() };
         let begun = match sources.begin(ip, &limits, now) {
             Err(Excess::Connections)
                 if find_silent_of_source(tracker, (frontend, ip), None, now).is_some() =>
@@ -82,9 +82,11 @@ pub(super) fn find_silent_of_source(
 
 /// Takes back the count of a client's first packet in the rate limit of its source, because no flow
 /// has begun.
-pub(crate) fn give_back(frontend: &PlannedFrontend, PacketContext { headers, .. }: PacketContext<'_>) {
+pub(crate) fn refund_rate(frontend: &PlannedFrontend, PacketContext { headers, .. }: PacketContext<'_>) {
     let ip = headers.key.src.ip();
-    if let Some(sources) = frontend.sources.as_ref().filter(|_| begins(headers) && !frontend.trusts(ip)) {
+    if let Some(sources) =
+        frontend.sources.as_ref().filter(|_| may_open_flow(headers) && !frontend.trusts(ip))
+    {
         sources.give_back(ip, &frontend.limits);
     }
 }

@@ -27,7 +27,7 @@ impl Eviction {
         for _ in 0..MAX_ASKED {
             match tracker.table_mut().victim(new) {
                 Ok(Some(id)) if tracker.has_got_further(id) => {}
-                Ok(Some(id)) if left > 0 && was_answered_again(tracker, id) => left -= 1,
+                Ok(Some(id)) if left > 0 && has_new_answer(tracker, id) => left -= 1,
                 Ok(_) => return Ok(()),
                 Err(full) => return self.evict_stream(tracker, new, full, now),
             }
@@ -44,7 +44,7 @@ impl Eviction {
         now: Timestamp,
     ) -> Result<(), Full> {
         for kind in TrafficKind::all().filter(|kind| kind.is_udp()) {
-            let search = Search { held: Resource::TableEntry, kind, class: Class::Doubtful };
+            let search = Search { resource: Resource::TableEntry, kind, class: Class::Doubtful };
             if tracker.table().may_evict(kind, new)
                 && let Some(id) = self.find_idle(tracker, search, now)
             {
@@ -58,12 +58,12 @@ impl Eviction {
 
 /// Whether the server of a UDP flow has sent again since the flow was queued. If so, moves the flow
 /// to the end of its queue.
-fn was_answered_again(tracker: &mut FlowTracker, id: FlowId) -> bool {
+fn has_new_answer(tracker: &mut FlowTracker, id: FlowId) -> bool {
     let flow = tracker.flow(id);
     let last = tracker.table().last_use(flow);
     let is_in_use = flow.state() == FlowState::UdpAnswered && last > Timestamp(flow.since);
     if is_in_use {
-        tracker.table_mut().put_last(id, last);
+        tracker.table_mut().move_to_back(id, last);
     }
     is_in_use
 }

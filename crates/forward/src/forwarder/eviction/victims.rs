@@ -35,7 +35,7 @@ pub(super) const MAX_ASKED: u32 = 256;
 /// A resource that has run out, and that an evicted flow frees.
 #[derive(Clone, Copy)]
 pub(super) struct EvictionRequest {
-    pub(super) held: Resource,
+    pub(super) resource: Resource,
     pub(super) shortage: Shortage,
     /// Total number of units of the resource.
     pub(super) all: u32,
@@ -53,7 +53,7 @@ impl Eviction {
         now: Timestamp,
     ) -> Option<FlowId> {
         let request = EvictionRequest {
-            held: Resource::Port(server),
+            resource: Resource::Port(server),
             shortage: Shortage::SnatPorts,
             all: tracker.ports().map_or(0, |ports| ports.towards(&server.addr)),
             others: Others::default(),
@@ -71,17 +71,19 @@ impl Eviction {
         kinds: impl Iterator<Item = TrafficKind> + Clone,
         now: Timestamp,
     ) -> Option<FlowId> {
-        let held = request.held;
+        let resource = request.resource;
         let mut all = kinds.clone();
         let mut udp = kinds.filter(|kind| kind.is_udp());
         all.find_map(|kind| self.find_unestablished(tracker, request, kind, now))
             .or_else(|| {
                 udp.clone().find_map(|kind| {
-                    self.find_idle(tracker, Search { held, kind, class: Class::Doubtful }, now)
+                    self.find_idle(tracker, Search { resource, kind, class: Class::Doubtful }, now)
                 })
             })
             .or_else(|| {
-                udp.find_map(|kind| first_useful(tracker, Search { held, kind, class: Class::Closing }, now))
+                udp.find_map(|kind| {
+                    first_useful(tracker, Search { resource, kind, class: Class::Closing }, now)
+                })
             })
     }
 
@@ -96,15 +98,15 @@ impl Eviction {
         kind: TrafficKind,
         now: Timestamp,
     ) -> Option<FlowId> {
-        let EvictionRequest { held, shortage, .. } = request;
-        let closing = Search { held, kind, class: Class::Closing };
+        let EvictionRequest { resource, shortage, .. } = request;
+        let closing = Search { resource, kind, class: Class::Closing };
         if !kind.is_udp() {
             // A connection that is over has given its slots back.
             let has_more = shortage == Shortage::SnatPorts;
             let over = has_more.then(|| first_useful(tracker, closing, now)).flatten();
             return over.or_else(|| self.find_half_open(tracker, request, kind, now));
         }
-        let count = |class| tracker.table().count_of(held, kind, class);
+        let count = |class| tracker.table().count_of(resource, kind, class);
         let most_wait = count(Class::HalfOpen) > count(Class::Closing);
         if most_wait && let Some(id) = self.find_half_open(tracker, request, kind, now) {
             return Some(id);
@@ -122,15 +124,15 @@ impl Eviction {
         kind: TrafficKind,
         now: Timestamp,
     ) -> Option<FlowId> {
-        let search = Search { held: request.held, kind, class: Class::HalfOpen };
+        let search = Search { resource: request.resource, kind, class: Class::HalfOpen };
         for _ in 0..MAX_ASKED {
             let half_open = search.count(tracker);
             let id = first_useful(tracker, search, now)?;
             if !tracker.has_got_further(id) {
                 let half_open = half_open.saturating_add(request.others.unestablished);
-                let is_crowd = if kind.is_udp() { is_crowd } else { is_crowd_or_many };
-                let is_crowd = is_crowd(half_open, request.all);
-                return if is_crowd { Some(id) } else { self.find_idle(tracker, search, now) };
+                let is_crowded = if kind.is_udp() { is_crowded } else { is_crowded_or_many };
+                let is_crowded = is_crowded(half_open, request.all);
+                return if is_crowded { Some(id) } else { self.find_idle(tracker, search, now) };
             }
         }
         None
@@ -150,7 +152,7 @@ impl Eviction {
         if self.in_use.are_all(search, now) {
             return None;
         }
-        let Search { held, kind, class } = search;
+        let Search { resource, kind, class } = search;
         let is_handshake = class == Class::HalfOpen && !kind.is_udp();
         let patience = if is_handshake { HANDSHAKE } else { UDP_SILENCE };
         let idle = |last: Timestamp| now.since(last) >= patience;
@@ -158,9 +160,9 @@ impl Eviction {
         let count = search.count(tracker);
         let (mut longest, mut was_looked_at) = (None, count <= MAX_LOOKED_AT);
         for _ in 0..count.min(MAX_LOOKED_AT) {
-            let Some(id) = tracker.table_mut().first_of(held, kind, class) else { break };
-            if !is_useful(tracker, held, id) {
-                tracker.table_mut().put_last(id, now);
+            let Some(id) = tracker.table_mut().first_of(resource, kind, class) else { break };
+            if !is_useful(tracker, resource, id) {
+                tracker.table_mut().move_to_back(id, now);
                 continue;
             }
             if class == Class::HalfOpen && tracker.has_got_further(id) {
@@ -175,10 +177,10 @@ impl Eviction {
             }
             was_looked_at |= !idle(since);
             self.candidates.push((last, id));
-            tracker.table_mut().put_last(id, last);
+            tracker.table_mut().move_to_back(id, last);
         }
         self.candidates.sort_unstable_by_key(|(last, _)| *last);
-        self.candidates.iter().for_each(|(last, id)| tracker.table_mut().put_last(*id, *last));
+        self.candidates.iter().for_each(|(last, id)| tracker.table_mut().move_to_back(*id, *last));
         let idle_for_longest = self.candidates.first().copied().filter(|(last, _)| idle(*last));
         let longest = longest.into_iter().chain(idle_for_longest).min_by_key(|(last, _)| *last);
         if longest.is_none() && was_looked_at {
@@ -193,18 +195,18 @@ impl Eviction {
 /// on it. Some flows with such ports are moved to the end of their queue.
 fn first_useful(tracker: &mut FlowTracker, search: Search, now: Timestamp) -> Option<FlowId> {
     for _ in 0..MAX_LOOKED_AT {
-        let id = tracker.table_mut().first_of(search.held, search.kind, search.class)?;
-        if is_useful(tracker, search.held, id) {
+        let id = tracker.table_mut().first_of(search.resource, search.kind, search.class)?;
+        if is_useful(tracker, search.resource, id) {
             return Some(id);
         }
-        tracker.table_mut().put_last(id, now);
+        tracker.table_mut().move_to_back(id, now);
     }
     None
 }
 
-fn is_useful(tracker: &FlowTracker, held: Resource, id: FlowId) -> bool {
+fn is_useful(tracker: &FlowTracker, resource: Resource, id: FlowId) -> bool {
     let snat = tracker.flow(id).server();
-    !matches!(held, Resource::Port(..))
+    !matches!(resource, Resource::Port(..))
         || tracker.ports().is_some_and(|ports| ports.may_have(&snat.src, AddrPort::destination(&snat)))
 }
 
@@ -212,18 +214,18 @@ fn is_useful(tracker: &FlowTracker, held: Resource, id: FlowId) -> bool {
 /// server of a UDP flow that was answered.
 fn last_in_use(tracker: &mut FlowTracker, id: FlowId, class: Class) -> Timestamp {
     match class {
-        Class::HalfOpen => tracker.table().last_kept(tracker.flow(id)),
+        Class::HalfOpen => tracker.table().last_extension(tracker.flow(id)),
         _ => tracker.last_use(id),
     }
 }
 
 /// Whether this many half-open flows are crowded, given the capacity.
-pub(super) fn is_crowd(half_open: u32, all: u32) -> bool {
+pub(super) fn is_crowded(half_open: u32, all: u32) -> bool {
     half_open.saturating_mul(HALF_OPEN_SHARE) > all
 }
 
 /// Whether this many half-open connections are crowded: given the capacity, or by their number
 /// alone.
-pub(super) fn is_crowd_or_many(half_open: u32, all: u32) -> bool {
-    half_open >= MIN_CROWD || is_crowd(half_open, all)
+pub(super) fn is_crowded_or_many(half_open: u32, all: u32) -> bool {
+    half_open >= MIN_CROWD || is_crowded(half_open, all)
 }

@@ -83,7 +83,7 @@ impl PathMtu {
     }
 
     /// Keeps the narrow path of a flow from another forwarder, as if it was reported now.
-    pub(crate) fn keep_narrow(&mut self, tracker: &mut FlowTracker, id: FlowId, now: Timestamp) {
+    pub(crate) fn restore_narrow_path(&mut self, tracker: &mut FlowTracker, id: FlowId, now: Timestamp) {
         if tracker.flow(id).is_narrow()
             && let Some(other) = self.narrowed.push(id, now)
         {
@@ -132,7 +132,7 @@ fn widen(tracker: &mut FlowTracker, id: FlowId, now: Timestamp) {
     }
     tracker.update_in_cache(id);
     if tracker.flow(id).has_pending_fin() {
-        tracker.table_mut().look_at(id, now.after(ACKNOWLEDGED_AFTER));
+        tracker.table_mut().schedule_check(id, now.after(ACKNOWLEDGED_AFTER));
     }
 }
 

@@ -24,8 +24,8 @@ impl PathMtu {
     }
 
     /// Removes segments that were not repeated for long.
-    pub(crate) fn forget_old(&mut self, now: Timestamp) {
-        self.black_holes.forget_old(now);
+    pub(crate) fn remove_old(&mut self, now: Timestamp) {
+        self.black_holes.remove_old(now);
     }
 
     /// Watches a forwarded packet. Call it before the packet is applied to its flow.

@@ -14,7 +14,7 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(crate) struct AwaitedNeighbours {
     neighbours: Vec<WantedNeighbour>,
-    asked: Timestamp,
+    queried_at: Timestamp,
 }
 
 impl AwaitedNeighbours {
@@ -35,11 +35,11 @@ impl AwaitedNeighbours {
 
     /// Repeats the requests for routers and servers that flows wait for, if the last requests are
     /// old enough.
-    pub(super) fn ask_again(&mut self, events: &mut ForwarderEvents, now: Timestamp) {
-        if self.neighbours.is_empty() || now.since(self.asked) < ASK_AGAIN_AFTER {
+    pub(super) fn repeat_queries(&mut self, events: &mut ForwarderEvents, now: Timestamp) {
+        if self.neighbours.is_empty() || now.since(self.queried_at) < ASK_AGAIN_AFTER {
             return;
         }
-        self.asked = now;
+        self.queried_at = now;
         self.neighbours.iter().filter(|wanted| wanted.is_ours).for_each(|wanted| events.want(*wanted));
     }
 }

@@ -144,7 +144,7 @@ mod cases {
             lab.is_deaf = is_deaf;
             lab.send(syn.reply().syn().seq(500).ack(101));
             lab.send(lab.client(1).syn().seq(3_000_000_000));
-            lab.hear_cache();
+            lab.apply_cache_events();
             assert_eq!((state(&lab), lab.opened), (FlowState::SynReceived, 1));
             connect_again(&mut lab, &syn);
         }
@@ -192,7 +192,7 @@ mod cases {
         assert_eq!(state(&lab), FlowState::HalfClosedByClient);
         lab.send(syn.reply().seq(501).ack(102).payload(b"hello"));
         assert_eq!(forwarded(&lab, 1), (Some(0), Some(1)), "counted from the end of the handshake on");
-        lab.hear_cache();
+        lab.apply_cache_events();
         lab.is_deaf = false;
         lab.send(syn.reply().seq(506).ack(102).fin());
         assert_eq!((state(&lab), lab.ended()), (FlowState::Closing, 1));
@@ -208,7 +208,7 @@ mod cases {
             let reset = if by_client { lab.client(1).seq(103) } else { syn.reply().seq(501) };
             lab.send(reset.rst());
             assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (FlowState::Closed, 0, 1));
-            lab.hear_cache();
+            lab.apply_cache_events();
             assert_eq!(state(&lab), FlowState::Closed);
         }
     }
@@ -222,7 +222,7 @@ mod cases {
         assert_eq!(state(&lab), FlowState::SynSent);
         lab.send(lab.client(1).syn().seq(3_000_000_000));
         assert_eq!(state(&lab), FlowState::Established);
-        lab.hear_cache();
+        lab.apply_cache_events();
         assert_eq!((state(&lab), lab.opened), (FlowState::Established, 1));
         lab.close(1, &syn);
     }
@@ -299,7 +299,7 @@ mod cases {
         let mut lab = Lab::passthrough(family);
         let syn = lab.send(lab.client(1).syn().seq(100));
         open_untold(&mut lab, 1, &syn);
-        go_far(&mut lab, &syn);
+        transfer_100_mb(&mut lab, &syn);
         let key = client_key(&lab, 1);
         assert_eq!(lab.forwarder.find_flow(&key, lab.now).unwrap().0.state, FlowState::Established);
         lab.wait(Duration::from_secs(61));
@@ -377,7 +377,7 @@ fn kernel(lab: &Lab) -> &MockKernel {
 
 /// Client 1 and its server exchange 100 MB through the cache. Returns the next sequence numbers of
 /// both.
-fn go_far(lab: &mut Lab, syn: &Seen) -> (u32, u32) {
+fn transfer_100_mb(lab: &mut Lab, syn: &Seen) -> (u32, u32) {
     let (mut client, mut server) = (101, 501);
     for _ in 0..10 {
         lab.send(syn.reply().seq(server).ack(client + 10_000_000));

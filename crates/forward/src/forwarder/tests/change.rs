@@ -185,16 +185,16 @@ fn flow_follows_the_mac_address_of_its_server(family: Family) {
 
 fn timeouts_that_a_reload_shortens_count_from_the_reload_at_the_earliest(family: Family) {
     let mut lab = Lab::passthrough(family);
-    let (silent, heard) = (lab.connect(1), lab.connect(2));
+    let (silent, server_messages) = (lab.connect(1), lab.connect(2));
     lab.change(|world| {
         world.flow_timeouts = FlowTimeouts { established: Duration::from_secs(2), ..FlowTimeouts::default() };
     });
     lab.wait(Duration::from_millis(1_500));
     assert_eq!(lab.forwarder.flows().len(), 2);
-    lab.send(heard.reply().ack(101));
+    lab.send(server_messages.reply().ack(101));
     lab.wait(Duration::from_secs(1));
     assert_eq!((lab.forwarder.flows().len(), lab.ended()), (1, 1));
-    lab.send(heard.reply().ack(101));
+    lab.send(server_messages.reply().ack(101));
     assert_eq!(lab.handle(&silent.reply().ack(101)), Outcome::Dropped(DropReason::NoFlow));
 }
 

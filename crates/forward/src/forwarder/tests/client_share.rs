@@ -65,7 +65,7 @@ fn connect(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
 }
 
 /// Number of connections that the greedy client gets.
-fn taken(lab: &mut Lab) -> u16 {
+fn connections_of_greedy_client(lab: &mut Lab) -> u16 {
     let refused = (0..150).find_map(|k| connect(lab, greedy(k)).err().map(|reason| (k, reason)));
     let (taken, reason) = refused.expect("less than it wants");
     assert_eq!(reason, DropReason::ClientLimit);
@@ -75,7 +75,7 @@ fn taken(lab: &mut Lab) -> u16 {
 
 /// Ends all flows, and checks that no resource stays in use.
 #[track_caller]
-fn nothing_stays(lab: &mut Lab) {
+fn assert_all_released(lab: &mut Lab) {
     lab.wait(Duration::from_secs(3 * 3_600));
     lab.tick();
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.counted_for_clients()), (0, 0));
@@ -83,14 +83,14 @@ fn nothing_stays(lab: &mut Lab) {
 
 fn greedy_client_leaves_snat_ports_for_others(family: Family) {
     let mut lab = with_ports(family, 100);
-    assert_eq!(taken(&mut lab), 89);
+    assert_eq!(connections_of_greedy_client(&mut lab), 89);
     assert!((1..=11).all(|n| connect(&mut lab, n).is_ok()));
     assert_eq!(connect(&mut lab, 12).unwrap_err(), DropReason::SnatExhausted, "all are open");
     // A connection that ends makes room for exactly one.
     lab.send(lab.client(1).rst().seq(101));
     assert_eq!(connect(&mut lab, greedy(200)).unwrap_err(), DropReason::ClientLimit);
     assert!(connect(&mut lab, 12).is_ok());
-    nothing_stays(&mut lab);
+    assert_all_released(&mut lab);
 }
 
 fn greedy_client_leaves_slots_and_table_entries_for_others(family: Family) {
@@ -99,9 +99,9 @@ fn greedy_client_leaves_slots_and_table_entries_for_others(family: Family) {
     of_frontend.change(|world| world.frontends[0].max_connections = Some(100));
     of_server.change(|world| world.servers[0].max_connections = Some(100));
     for mut lab in [places, of_frontend, of_server] {
-        assert_eq!(taken(&mut lab), 89);
+        assert_eq!(connections_of_greedy_client(&mut lab), 89);
         assert!((1..=11).all(|n| connect(&mut lab, n).is_ok()));
-        nothing_stays(&mut lab);
+        assert_all_released(&mut lab);
     }
 }
 
@@ -122,7 +122,7 @@ fn connections_opened_beyond_the_client_share_are_reset(family: Family) {
     assert_eq!(lab.forwarder.snat_ports_in_use(), 89);
     assert!(lab.kernel.as_ref().is_none_or(|kernel| kernel.entries() == 2 * 89));
     assert!((1..=11).all(|n| connect(&mut lab, n).is_ok()));
-    nothing_stays(&mut lab);
+    assert_all_released(&mut lab);
 }
 
 fn half_open_connections_do_not_extend_a_client_share(family: Family) {
@@ -186,7 +186,7 @@ fn greedy_client_leaves_ports_for_udp_streams_of_others(family: Family) {
         assert_eq!(lab.send(other.reply()).to.to_string(), family.client_addr(1 + round));
     }
     assert!((85..=100).contains(&lab.forwarder.counted_for_clients()));
-    nothing_stays(&mut lab);
+    assert_all_released(&mut lab);
 }
 
 fn forged_streams_in_a_clients_name_keep_it_from_nothing(family: Family) {

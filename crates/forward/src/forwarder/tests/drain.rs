@@ -40,7 +40,7 @@ fn time_is_over(world: &mut World) {
 }
 
 /// Numbers of the clients that are reset.
-fn told(resets: &[Seen]) -> Vec<u16> {
+fn reset_clients(resets: &[Seen]) -> Vec<u16> {
     assert!(resets.iter().all(|reset| (reset.flags.as_str(), reset.seq) == ("R", 501)), "{resets:?}");
     let mut told: Vec<u16> = resets.iter().map(|reset| reset.to.port() - 5_000).collect();
     told.sort_unstable();
@@ -55,7 +55,7 @@ fn flows_of_a_removed_server_continue_for_the_drain_time(family: Family) {
 
     let (left, others): (Vec<_>, Vec<_>) = flows.into_iter().partition(|(_, syn)| is_of_first(syn));
     let resets = lab.change(time_is_over);
-    assert_eq!(told(&resets), left.iter().map(|(n, _)| *n).collect::<Vec<_>>());
+    assert_eq!(reset_clients(&resets), left.iter().map(|(n, _)| *n).collect::<Vec<_>>());
     assert_eq!(lab.ends(), vec![FlowEnd::Cut; left.len()]);
     assert_go_on(&mut lab, &others);
     assert_eq!(lab.answer(lab.client(left[0].0).ack(501)).1, DropReason::NoFlow);
@@ -89,7 +89,7 @@ fn removed_frontend_finishes_its_flows_and_passes_new_clients(family: Family) {
         }
         lab.send(TestPacket::from(family.client_addr(3)).to(elsewhere(family)).syn());
 
-        assert_eq!(told(&lab.change(time_is_over)), [1]);
+        assert_eq!(reset_clients(&lab.change(time_is_over)), [1]);
         assert_eq!(lab.ends(), [FlowEnd::Cut]);
         assert_eq!(lab.handle(&lab.client(1).ack(501)), Outcome::Passed);
         assert_eq!(lab.forwarder.flows().len(), 1, "that of the other address");
@@ -128,7 +128,7 @@ fn stopping_worker_refuses_new_flows_and_finishes_open_ones(family: Family) {
     assert_eq!((lab.forwarder.flows().open(), lab.ended()), (1, 28));
 
     let resets = lab.change(|world| (world.frontends[0].listen, world.servers) = (vec![], vec![]));
-    assert_eq!((told(&resets), lab.ends()), (vec![1], vec![FlowEnd::Cut]));
+    assert_eq!((reset_clients(&resets), lab.ends()), (vec![1], vec![FlowEnd::Cut]));
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (0, 0));
 }
 

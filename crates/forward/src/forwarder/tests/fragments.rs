@@ -43,7 +43,7 @@ fn a_datagram_in_fragments_arrives_in_whatever_order_they_come(family: Family) {
         for (id, order) in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 3, 0, 1]].into_iter().enumerate() {
             let frames = lab.client(1).udp().payload(&content).fragments(id as u32, 1_200);
             let sent = arrive(&mut lab, order.map(|n| &frames[n]), LAN);
-            let [seen] = &Seen::put_together(&sent)[..] else { panic!("one datagram") };
+            let [seen] = &Seen::reassemble(&sent)[..] else { panic!("one datagram") };
             assert_eq!((seen.route(), seen.mac, seen.ttl), (whole.route(), whole.mac, 63));
             assert!(seen.payload == content);
         }
@@ -51,13 +51,13 @@ fn a_datagram_in_fragments_arrives_in_whatever_order_they_come(family: Family) {
 
         let frames = lab.client(2).udp().payload(&content).fragments(9, 1_200);
         let sent = arrive(&mut lab, frames.iter().rev(), LAN);
-        assert_eq!((Seen::put_together(&sent).len(), lab.opened), (1, 2), "a flow may begin in fragments");
+        assert_eq!((Seen::reassemble(&sent).len(), lab.opened), (1, 2), "a flow may begin in fragments");
     }
     let mut lab = Lab::passthrough(family).udp();
     let question = lab.send(lab.client(1).udp());
     let answer = question.reply().payload(&content(4_096)).fragments(7, 1_400);
     let sent = arrive(&mut lab, answer.iter().rev(), WAN);
-    let [seen] = &Seen::put_together(&sent)[..] else { panic!("one datagram") };
+    let [seen] = &Seen::reassemble(&sent)[..] else { panic!("one datagram") };
     assert_eq!(seen.route(), (family.vip().into(), family.client_addr(1)));
 }
 
@@ -66,7 +66,7 @@ fn a_segment_in_fragments_arrives_too(family: Family) {
     let syn = lab.connect(1);
     let segment = lab.client(1).seq(101).ack(501).payload(&content(3_000));
     let sent = arrive(&mut lab, segment.fragments(3, 1_200).iter().rev(), LAN);
-    let [seen] = &Seen::put_together(&sent)[..] else { panic!("one segment") };
+    let [seen] = &Seen::reassemble(&sent)[..] else { panic!("one segment") };
     assert_eq!((seen.route(), seen.seq, seen.payload.len()), (syn.route(), 101, 3_000));
 }
 
@@ -88,7 +88,7 @@ fn fragments_that_are_too_long_for_the_next_link_are_cut_further() {
     lab.change(|world| world.lan_mtu = 600);
     let frames = lab.client(1).udp().payload(&content(4_000)).fragments(7, 1_480);
     let sent = arrive(&mut lab, &frames, LAN);
-    let [seen] = &Seen::put_together(&sent)[..] else { panic!("one datagram") };
+    let [seen] = &Seen::reassemble(&sent)[..] else { panic!("one datagram") };
     assert!(seen.payload == content(4_000));
     assert_eq!((frames.len(), sent.len()), (3, 8));
 }
@@ -100,7 +100,7 @@ fn fragments_whose_first_is_lost_are_dropped_and_others_pass(family: Family) {
     lab.wait(Duration::from_millis(500));
     let other = lab.client(1).udp().payload(&content(4_000)).fragments(2, 1_200);
     let sent = arrive(&mut lab, &other, LAN);
-    assert_eq!((sent.len(), Seen::put_together(&sent).len()), (4, 1));
+    assert_eq!((sent.len(), Seen::reassemble(&sent).len()), (4, 1));
     assert_eq!(arrive(&mut lab, &lost[..1], LAN).len(), 1, "it is too late for the others");
     // A forwarder that has not seen the first fragment reports that.
     let mut unsorted = lost[1].clone();
@@ -116,7 +116,7 @@ fn clients_that_choose_the_same_number_are_told_apart_by_their_server(family: Fa
     });
     let mixed = one.0.iter().zip(&other.0).flat_map(|(one, other)| [one, other]);
     let sent = arrive(&mut lab, mixed, LAN);
-    let seen = Seen::put_together(&sent);
+    let seen = Seen::reassemble(&sent);
     let contents: Vec<_> = seen.iter().map(|seen| &seen.payload).collect();
     assert!(contents == [&one.1, &other.1], "{seen:?}");
     assert_ne!(seen[0].from, seen[1].from);
@@ -130,7 +130,7 @@ fn servers_that_choose_the_same_number_are_told_apart_by_their_client(family: Fa
     let [one, other] = [0, 1].map(|n| questions[n].reply().payload(&content(2_000)).fragments(7, 1_200));
     let mixed = one.iter().zip(&other).flat_map(|(one, other)| [one, other]);
     let sent = arrive(&mut lab, mixed, WAN);
-    let seen = Seen::put_together(&sent);
+    let seen = Seen::reassemble(&sent);
     assert_eq!(seen.len(), 2);
     assert!(seen.iter().all(|seen| seen.payload == content(2_000)));
 }
@@ -151,7 +151,7 @@ fn a_later_fragment_is_never_answered(family: Family) {
     for (n, frame) in frames.iter().enumerate() {
         match &lab.handle_fragment(frame)[..] {
             [Outcome::Answered(told, DropReason::TtlExceeded)] if n == 0 => {
-                assert_eq!(told.says().0, IcmpError::TimeExceeded);
+                assert_eq!(told.icmp_error().0, IcmpError::TimeExceeded);
             }
             // The first fragment has begun no flow.
             [Outcome::Dropped(DropReason::NoFlow)] if n > 0 => {}
@@ -181,7 +181,7 @@ fn fragments_of_an_unrecorded_flow_follow_their_first(family: Family) {
     lab.send(lab.client(1).seq(1).ack(1).payload(b"x"));
     let segment = lab.client(2).seq(101).ack(501).payload(&content(3_000));
     let sent = arrive(&mut lab, &segment.fragments(3, 1_200), LAN);
-    let [seen] = &Seen::put_together(&sent)[..] else { panic!("one segment") };
+    let [seen] = &Seen::reassemble(&sent)[..] else { panic!("one segment") };
     assert_eq!((seen.from.to_string(), seen.payload.len()), (family.client_addr(2), 3_000));
     assert_eq!((lab.opened, lab.unrecorded), (1, 3));
 }

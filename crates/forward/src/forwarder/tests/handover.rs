@@ -19,7 +19,7 @@ run_cases_over_both_families! {
 }
 
 /// Flows of a balancer, as another one reads them.
-pub(super) fn handed(lab: &mut Lab) -> Vec<KnownFlow> {
+pub(super) fn export_flows(lab: &mut Lab) -> Vec<KnownFlow> {
     decode(&encode(&lab.forwarder.known_flows())).unwrap()
 }
 
@@ -49,7 +49,7 @@ fn connections_go_on_as_they_were_and_end_as_they_would_have(family: Family) {
             syn
         };
         let syns: Vec<Seen> = (0..50).map(|n| connect(&mut old, n)).collect();
-        let flows = handed(&mut old);
+        let flows = export_flows(&mut old);
         assert_eq!(take(&mut new, &flows), 50);
         assert_eq!((new.forwarder.flows().len(), new.frontend_slots()), (50, 50));
         for (n, syn) in (0..).zip(&syns) {
@@ -80,7 +80,7 @@ fn new_flows_avoid_ports_of_handed_over_flows(family: Family) {
     let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
     let ports: Vec<u16> = (0..200).map(|n| old.connect(n).from.port()).collect();
     // In another order than that of the allocation.
-    let mut flows = handed(&mut old);
+    let mut flows = export_flows(&mut old);
     flows.sort_by_key(|flow| flow.server.dst_port.reverse_bits());
     assert_eq!(take(&mut new, &flows), 200);
     assert_eq!(new.forwarder.snat_ports_in_use(), 200);
@@ -97,14 +97,14 @@ fn new_flows_avoid_ports_of_handed_over_flows(family: Family) {
 
 fn datagrams_go_on_to_their_server(family: Family) {
     let (mut old, mut new) = (Lab::passthrough(family).udp(), Lab::passthrough(family).udp());
-    let ask = |lab: &Lab, n| -> TestPacket { lab.client(n).udp().payload(b"who?") };
-    let questions: Vec<Seen> = (0..20).map(|n| old.send(ask(&old, n))).collect();
-    let flows = handed(&mut old);
+    let client_datagram = |lab: &Lab, n| -> TestPacket { lab.client(n).udp().payload(b"who?") };
+    let questions: Vec<Seen> = (0..20).map(|n| old.send(client_datagram(&old, n))).collect();
+    let flows = export_flows(&mut old);
     assert_eq!(take(&mut new, &flows), 20);
     for (n, question) in (0..).zip(&questions) {
         let answer = new.send(question.reply().udp().payload(b"me"));
         assert_eq!(answer.to.to_string(), family.client_addr(n));
-        let again = new.send(ask(&new, n));
+        let again = new.send(client_datagram(&new, n));
         assert_eq!((again.to, again.from), (question.to, question.from));
     }
 }
@@ -117,7 +117,7 @@ fn handed_over_stream_keeps_its_full_idle_timeout(family: Family) {
         old.send(old.client(1).udp().payload(b"go on"));
         old.wait(Duration::from_secs(10));
     }
-    let flows = handed(&mut old);
+    let flows = export_flows(&mut old);
     new.now = old.now;
     assert_eq!(take(&mut new, &flows), 1);
     new.wait(Duration::from_secs(280));
@@ -130,14 +130,14 @@ fn handed_over_stream_keeps_its_full_idle_timeout(family: Family) {
 fn answers_in_the_old_cache_keep_a_stream_from_eviction() {
     for family in Family::BOTH {
         for is_slow in [false, true] {
-            run_with_cache(|| kept_by_answers(family, is_slow));
+            run_with_cache(|| check_stream_deadline(family, is_slow));
         }
     }
 }
 
 /// Only the old cache forwards a stream: for a minute before the handover and, if the handover
 /// `is_slow`, for another one during it.
-fn kept_by_answers(family: Family, is_slow: bool) {
+fn check_stream_deadline(family: Family, is_slow: bool) {
     let [mut old, mut new] = [(); 2].map(|()| {
         let mut lab = Lab::passthrough_of(family, Size { ports: 1, ..ENOUGH }).udp();
         lab.change(|world| world.servers.truncate(1));
@@ -154,7 +154,7 @@ fn kept_by_answers(family: Family, is_slow: bool) {
         }
     };
     answer(&mut old);
-    let flows = handed(&mut old);
+    let flows = export_flows(&mut old);
     new.now = old.now;
     assert_eq!(take(&mut new, &flows), 1);
     if is_slow {
@@ -164,17 +164,19 @@ fn kept_by_answers(family: Family, is_slow: bool) {
         assert_eq!(events.len(), 1);
         new.forwarder.on_cached_elsewhere(&events, new.now);
     }
-    let ask = |lab: &mut Lab| lab.handle(&lab.client(2).udp().payload(b"?"));
-    let Outcome::Answered(_, reason) = ask(&mut new) else { panic!("the stream was evicted: {is_slow}") };
+    let client_datagram = |lab: &mut Lab| lab.handle(&lab.client(2).udp().payload(b"?"));
+    let Outcome::Answered(_, reason) = client_datagram(&mut new) else {
+        panic!("the stream was evicted: {is_slow}")
+    };
     assert_eq!(reason, DropReason::SnatExhausted);
     new.wait(Duration::from_secs(2));
-    assert!(matches!(ask(&mut new), Outcome::Sent(_)), "its server has been silent for 2 s");
+    assert!(matches!(client_datagram(&mut new), Outcome::Sent(_)), "its server has been silent for 2 s");
 }
 
 fn a_flow_of_a_server_that_is_gone_does_not_come_along(family: Family) {
     let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
     (0..60).for_each(|n| drop(old.connect(n)));
-    let flows = handed(&mut old);
+    let flows = export_flows(&mut old);
     new.change(|world| drop(world.servers.remove(0)));
     let gone = flows.iter().filter(|flow| !new.plan.servers.contains_key(&flow.server_id)).count();
     assert!((1..60).contains(&gone));
@@ -188,7 +190,7 @@ fn a_syn_that_the_other_has_handled_is_not_handled_again(family: Family) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         old.send(old.client(1).syn().seq(100));
         old.send(old.client(2).syn().seq(u32::MAX));
-        let flows = handed(&mut old);
+        let flows = export_flows(&mut old);
         assert_eq!(take(&mut new, &flows), 2);
         let is_known = |packet: TestPacket| {
             let frame = packet.bytes();
@@ -213,12 +215,12 @@ fn connection_ends_though_no_process_has_handled_its_first_fin(family: Family) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         let is_dsr = !old.world.frontends[0].mode.has_snat();
         let syn = old.connect(1);
-        old.hear_cache();
+        old.apply_cache_events();
         if !is_dsr {
             old.send(old.client(1).fin().seq(101).ack(501));
-            old.hear_cache();
+            old.apply_cache_events();
         }
-        let flows = handed(&mut old);
+        let flows = export_flows(&mut old);
         assert_eq!(take(&mut new, &flows), 1);
         if is_dsr {
             new.send(new.client(1).seq(102).ack(502));
@@ -229,7 +231,7 @@ fn connection_ends_though_no_process_has_handled_its_first_fin(family: Family) {
             new.send(syn.reply().fin().seq(501).ack(102));
             new.send(new.client(1).seq(102).ack(502));
         }
-        new.hear_cache();
+        new.apply_cache_events();
         assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{family:?}, dsr: {is_dsr}");
     }
 }
@@ -237,8 +239,8 @@ fn connection_ends_though_no_process_has_handled_its_first_fin(family: Family) {
 #[test]
 fn connection_active_in_the_old_cache_ends_in_the_new_one() {
     for family in Family::BOTH {
-        run_with_cache(|| went_on_meanwhile(family, 0));
-        run_with_cache(|| went_on_meanwhile(family, 200 << 20));
+        run_with_cache(|| check_progress_during_handover(family, 0));
+        run_with_cache(|| check_progress_during_handover(family, 200 << 20));
     }
 }
 
@@ -253,7 +255,7 @@ fn finished_meanwhile(family: Family) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         let is_dsr = !old.world.frontends[0].mode.has_snat();
         let syn = old.connect(1);
-        let flows = handed(&mut old);
+        let flows = export_flows(&mut old);
         assert_eq!(take(&mut new, &flows), 1);
         old.is_deaf = true;
         old.send(old.client(1).fin().seq(101).ack(501));
@@ -287,7 +289,7 @@ fn answered_meanwhile(family: Family, was_answered: bool, bytes: Option<u32>) {
     if was_answered {
         old.send(syn.reply().syn().seq(500).ack(101));
     }
-    let flows = handed(&mut old);
+    let flows = export_flows(&mut old);
     assert_eq!(take(&mut new, &flows), 1);
     old.is_deaf = true;
     if !was_answered {
@@ -311,7 +313,7 @@ fn answered_meanwhile(family: Family, was_answered: bool, bytes: Option<u32>) {
     let more = if bytes.is_some() { 1_000 } else { 0 };
     new.send(new.client(1).seq(end).ack(501 + more).fin());
     new.send(syn.reply().seq(501 + more).ack(end + 1).fin());
-    new.hear_cache();
+    new.apply_cache_events();
     assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{was_answered} {bytes:?}");
 }
 
@@ -334,12 +336,12 @@ fn progress_without_an_answer_does_not_open_a_connection() {
 
 /// Bytes have passed since the flows were exported, and so many `more` of the server. The server's
 /// end has numbers that the new balancer cannot derive from the flows.
-fn went_on_meanwhile(family: Family, more: u32) {
+fn check_progress_during_handover(family: Family, more: u32) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         let is_dsr = !old.world.frontends[0].mode.has_snat();
         let syn = old.connect(1);
-        old.hear_cache();
-        let flows = handed(&mut old);
+        old.apply_cache_events();
+        let flows = export_flows(&mut old);
         assert_eq!(take(&mut new, &flows), 1);
         old.send(old.client(1).seq(101).ack(501).payload(b"hello?"));
         if !is_dsr {
@@ -360,7 +362,7 @@ fn went_on_meanwhile(family: Family, more: u32) {
             new.send(syn.reply().fin().seq(507 + more).ack(108));
         }
         new.send(new.client(1).seq(108).ack(508 + more));
-        new.hear_cache();
+        new.apply_cache_events();
         assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{family:?}, dsr: {is_dsr}, {more}");
     }
 }
@@ -369,8 +371,8 @@ fn went_on_meanwhile(family: Family, more: u32) {
 fn changes_of_a_restored_entry_leave_its_mark() {
     for family in Family::BOTH {
         for has_seen in [true, false] {
-            run_with_cache(|| mark_stays(family, has_seen, a_worker_forwards_data));
-            run_with_cache(|| mark_stays(family, has_seen, a_route_changes));
+            run_with_cache(|| check_mark_stays(family, has_seen, a_worker_forwards_data));
+            run_with_cache(|| check_mark_stays(family, has_seen, a_route_changes));
         }
     }
 }
@@ -394,10 +396,10 @@ fn a_route_changes(lab: &mut Lab) {
 
 /// The server has sent 50 MB meanwhile, so its first segment here does not clear the mark. The
 /// entries change before or after the cache has seen that segment.
-fn mark_stays(family: Family, has_seen: bool, change: fn(&mut Lab)) {
+fn check_mark_stays(family: Family, has_seen: bool, change: fn(&mut Lab)) {
     let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
     let syn = old.connect_at(1, BEGIN - 1);
-    let flows = handed(&mut old);
+    let flows = export_flows(&mut old);
     assert_eq!(take(&mut new, &flows), 1);
     if !has_seen {
         change(&mut new);
@@ -431,8 +433,8 @@ fn outran_its_numbers(family: Family, hears: bool) {
             old.send(syn.reply().syn().seq(500).ack(101));
         }
         old.send(old.client(1).seq(101).ack(501).payload(b"hello?"));
-        old.hear_cache();
-        let flows = handed(&mut old);
+        old.apply_cache_events();
+        let flows = export_flows(&mut old);
         assert_eq!(take(&mut new, &flows), 1);
         let go_on = |lab: &mut Lab, from: u32| {
             for far in [from, from + 1_000] {
@@ -461,7 +463,7 @@ fn outran_its_numbers(family: Family, hears: bool) {
         if !is_dsr {
             new.send(syn.reply().fin().seq(501 + end).ack(108 + end));
         }
-        new.hear_cache();
+        new.apply_cache_events();
         assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{family:?}, dsr: {is_dsr}, {hears}");
     }
 }

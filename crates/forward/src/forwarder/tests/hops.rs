@@ -33,7 +33,10 @@ fn traceroute_shows_our_own_address_and_not_the_end_of_the_way(family: Family) {
         for ttl in [0, 1] {
             let (told, reason) = lab.answer(begin(&lab).ttl(ttl));
             assert_eq!(reason, DropReason::TtlExceeded);
-            assert_eq!(told.says(), (IcmpError::TimeExceeded, family.own_ip().into(), client_ip(family, 1)));
+            assert_eq!(
+                told.icmp_error(),
+                (IcmpError::TimeExceeded, family.own_ip().into(), client_ip(family, 1))
+            );
             assert_eq!((told.mac, told.ttl), (1, 64), "back to where it came from");
             assert_eq!(told.about().route(), (family.client_addr(1), family.vip().into()));
             assert_eq!(told.about().ttl, ttl);
@@ -41,7 +44,7 @@ fn traceroute_shows_our_own_address_and_not_the_end_of_the_way(family: Family) {
         assert_eq!((lab.opened, lab.forwarder.flows().len()), (0, 0));
         assert_eq!(lab.send(begin(&lab).ttl(2)).ttl, 1);
         let (late, _) = lab.answer(begin(&lab).ttl(1));
-        assert_eq!(late.says().0, IcmpError::TimeExceeded);
+        assert_eq!(late.icmp_error().0, IcmpError::TimeExceeded);
     }
 }
 
@@ -50,7 +53,10 @@ fn traceroute_shows_our_own_address_also_where_it_is_proxied_on(family: Family) 
         let own = family.pick("192.0.2.2:80", "[2001:db8:2::2]:80");
         lab.change(|world| world.frontends.push(TestFrontend::new(9, Mode::Proxy, own)));
         let (told, _) = lab.answer(lab.client(1).syn().ttl(1));
-        assert_eq!(told.says(), (IcmpError::TimeExceeded, family.own_ip().into(), client_ip(family, 1)));
+        assert_eq!(
+            told.icmp_error(),
+            (IcmpError::TimeExceeded, family.own_ip().into(), client_ip(family, 1))
+        );
     }
 }
 
@@ -59,7 +65,7 @@ fn expired_server_packet_gets_time_exceeded_from_the_snat_address(family: Family
     let syn = lab.connect(1);
     let (told, reason) = lab.answer(syn.reply().ack(101).ttl(1));
     assert_eq!(reason, DropReason::TtlExceeded);
-    assert_eq!(told.says(), (IcmpError::TimeExceeded, family.snat().into(), syn.to.ip().to_string()));
+    assert_eq!(told.icmp_error(), (IcmpError::TimeExceeded, family.snat().into(), syn.to.ip().to_string()));
     assert_eq!(told.about().route(), (syn.to.to_string(), syn.from.to_string()));
 }
 
@@ -70,7 +76,7 @@ fn oversized_packet_is_refused_by_the_vip_without_a_flow(family: Family) {
     let syn = lab.connect(1);
     let is_told = |(told, reason): (Seen, DropReason), mtu, from: &str, to: &str, of: (&str, &str)| {
         assert_eq!(reason, DropReason::TooBig);
-        assert_eq!(told.says(), (IcmpError::TooBig { mtu }, from.into(), to.into()));
+        assert_eq!(told.icmp_error(), (IcmpError::TooBig { mtu }, from.into(), to.into()));
         assert_eq!(told.about().route(), (of.0.to_owned(), of.1.to_owned()), "the packet as it was sent");
     };
     let [client, other] = [1, 2].map(|n| family.client_addr(n));
@@ -98,7 +104,7 @@ fn oversized_packet_gets_packet_too_big_with_a_quote() {
         lab.change(|world| world.lan_mtu = 200);
         let (told, _) = lab.answer(lab.client(1).syn().payload(&[7; 188]));
         assert_eq!(
-            told.says(),
+            told.icmp_error(),
             (IcmpError::TooBig { mtu: 200 }, "192.0.2.1".into(), client_ip(Family::V4, 1))
         );
         assert_eq!(told.about().frame.len(), 228, "at least its header and 8 bytes");
@@ -116,7 +122,7 @@ fn oversized_packet_without_df_is_fragmented_and_reassembles() {
         for ip_options in [&[][..], &[7, 7, 4, 0, 0, 0, 0]] {
             let data = lab.client(1).ack(1).payload(&payload).ip_options(ip_options).may_be_cut(99);
             let Outcome::Fragments(pieces, LAN) = lab.handle(&data) else { panic!("it was not cut") };
-            let [seen] = &Seen::put_together(&pieces)[..] else { panic!("one packet") };
+            let [seen] = &Seen::reassemble(&pieces)[..] else { panic!("one packet") };
             assert_eq!((seen.route(), &seen.payload), (whole.route(), &payload));
             assert_eq!((pieces.len(), seen.ttl, seen.mac), (3, 63, whole.mac));
         }
@@ -131,7 +137,7 @@ fn an_answer_that_may_be_cut_is_cut_for_the_clients_link() {
     let question = lab.send(lab.client(1).udp().payload(b"how long?"));
     let answer = question.reply().payload(&[7; 4_000]).may_be_cut(9);
     let Outcome::Fragments(pieces, WAN) = lab.handle(&answer) else { panic!("it was not cut") };
-    let [seen] = &Seen::put_together(&pieces)[..] else { panic!("one datagram") };
+    let [seen] = &Seen::reassemble(&pieces)[..] else { panic!("one datagram") };
     assert_eq!(
         (seen.route(), seen.payload.len()),
         (("192.0.2.1:80".into(), lab.family.client_addr(1)), 4_000)
@@ -147,7 +153,7 @@ fn super_frame_is_checked_by_its_segment_size(family: Family) {
         lab.handle_frame(&mut frame, Some(segment_size))
     };
     let Outcome::Answered(told, DropReason::TooBig) = handle(most + 1) else { panic!("it does not fit") };
-    assert_eq!(told.says().0, IcmpError::TooBig { mtu: 1_400 });
+    assert_eq!(told.icmp_error().0, IcmpError::TooBig { mtu: 1_400 });
     let Outcome::Sent(whole) = handle(most) else { panic!("it fits") };
     assert_eq!(whole.payload, [7; 60_000]);
 }
@@ -179,7 +185,7 @@ fn datagrams_in_a_super_frame_are_cut_each_on_its_own() {
         let Outcome::Fragments(pieces, LAN) = lab.handle_frame(&mut frame, Some(1_400)) else {
             panic!("1400 bytes do not fit")
         };
-        let seen = Seen::put_together(&pieces);
+        let seen = Seen::reassemble(&pieces);
         assert!(seen.iter().map(|seen| &seen.payload[..]).eq(payload.chunks(1_400)), "{seen:?}");
         assert_eq!((pieces.len(), lab.opened), (5 * 3, 1));
     }
@@ -196,7 +202,7 @@ fn clients_whose_packets_we_cut_are_told_apart_by_their_server() {
         pieces
     });
     let last = sent.each_mut().map(|pieces| pieces.pop().unwrap());
-    let seen = Seen::put_together(&[&sent.concat()[..], &last].concat());
+    let seen = Seen::reassemble(&[&sent.concat()[..], &last].concat());
     assert!(seen.iter().map(|seen| &seen.payload).eq(&contents), "{seen:?}");
 }
 

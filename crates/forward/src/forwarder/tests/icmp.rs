@@ -55,7 +55,7 @@ fn icmp_error_about_a_client_packet_is_translated_to_the_vip(family: Family) {
             let sent = of(first.is_udp, lab.client(1).seq(101).ack(501).payload(b"too much"));
             let behind = lab.send(sent.clone());
             let told = lab.forwarded(&error_about(&behind.frame, error, routers(family)[0]));
-            assert_eq!(told.says(), (error, family.vip_ip().into(), ip(family.client_addr(1))));
+            assert_eq!(told.icmp_error(), (error, family.vip_ip().into(), ip(family.client_addr(1))));
             assert_eq!((told.interface, told.mac, told.ttl), (WAN, 0xfe, 63));
             // The error quotes the client's packet as convey sent it, with the TTL of one hop less.
             let own = Seen::read(&sent.ttl(63).bytes(), 0);
@@ -72,7 +72,7 @@ fn icmp_error_about_a_server_packet_is_translated_to_snat(family: Family) {
             let sent = if first.is_udp { sent } else { sent.seq(501).ack(101) };
             let behind = lab.send(sent.clone());
             let told = lab.forwarded(&error_about(&behind.frame, error, routers(family)[1]));
-            assert_eq!(told.says(), (error, family.snat().into(), ip(first.to)));
+            assert_eq!(told.icmp_error(), (error, family.snat().into(), ip(first.to)));
             assert_eq!((told.interface, told.mac, told.ttl), (LAN, first.mac, 63));
             let own = Seen::read(&sent.ttl(63).bytes(), 0);
             assert_eq!(told.about().frame, own.frame[14..]);
@@ -90,7 +90,7 @@ fn dsr_icmp_error_reaches_the_server_from_the_router(family: Family) {
             let answer = TestPacket::from(family.vip()).to(family.client_addr(1)).seq(501).ack(101);
             let answer = of(is_udp, answer.payload(b"too much"));
             let told = lab.forwarded(&error_about(&answer.bytes(), error, router));
-            assert_eq!(told.says(), (error, router.into(), ip(first.to)));
+            assert_eq!(told.icmp_error(), (error, router.into(), ip(first.to)));
             assert_eq!((told.interface, told.mac, told.ttl), (LAN, first.mac, 63));
             let own = of(is_udp, first.reply().seq(501).ack(101).payload(b"too much"));
             assert_eq!(told.about().frame, own.bytes()[14..]);
@@ -132,18 +132,21 @@ fn a_client_of_udp_learns_that_nobody_listens_on_the_servers_port(family: Family
     let question = lab.send(lab.client(1).udp().payload(b"?"));
     let server = question.to.ip().to_string();
     let told = lab.forwarded(&error_about(&question.frame, IcmpError::PortUnreachable, &server));
-    assert_eq!(told.says(), (IcmpError::PortUnreachable, family.vip_ip().into(), ip(family.client_addr(1))));
+    assert_eq!(
+        told.icmp_error(),
+        (IcmpError::PortUnreachable, family.vip_ip().into(), ip(family.client_addr(1)))
+    );
     assert_eq!(told.about().route(), (family.client_addr(1), family.vip().into()));
 }
 
 fn server_health_counts_only_packets_of_the_server_itself(family: Family) {
     for (mut lab, first) in conversations(Lab::passthrough(family), Lab::passthrough(family)) {
-        lab.heard = [0; 2];
+        lab.server_messages = [0; 2];
         let sent = lab.client(1).seq(101).ack(501);
         let behind = lab.send(of(first.is_udp, sent)).frame;
         let answer = first.reply().seq(501).ack(101);
         let back = lab.send(if first.is_udp { first.reply() } else { answer }).frame;
-        let heard = lab.heard;
+        let server_messages = lab.server_messages;
         let (server, client) = (first.to.ip().to_string(), ip(family.client_addr(1)));
         for (about, error, from) in [
             (&behind, IcmpError::TimeExceeded, server.as_str()),
@@ -152,15 +155,15 @@ fn server_health_counts_only_packets_of_the_server_itself(family: Family) {
         ] {
             lab.forwarded(&error_about(about, error, from));
         }
-        assert_eq!(lab.heard, heard, "nothing of the server's port");
+        assert_eq!(lab.server_messages, server_messages, "nothing of the server's port");
         lab.forwarded(&error_about(&behind, IcmpError::PortUnreachable, &server));
-        assert_eq!(lab.heard[1], usize::from(first.is_udp));
+        assert_eq!(lab.server_messages[1], usize::from(first.is_udp));
     }
     let mut lab = Lab::passthrough(family).udp();
     let question = lab.send(lab.client(1).udp());
-    assert_eq!(lab.heard, [0, 0]);
+    assert_eq!(lab.server_messages, [0, 0]);
     lab.send(question.reply());
-    assert_eq!(lab.heard, [1, 0]);
+    assert_eq!(lab.server_messages, [1, 0]);
 }
 
 fn an_error_about_what_cannot_be_on_its_way_is_made_up(family: Family) {

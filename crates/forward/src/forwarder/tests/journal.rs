@@ -17,7 +17,7 @@ run_cases_over_both_families! {
 }
 
 fn listened(mut lab: Lab) -> Lab {
-    lab.forwarder.keep_journal(true);
+    lab.forwarder.set_journal_enabled(true);
     lab
 }
 
@@ -154,7 +154,7 @@ fn flow_begun_before_the_journal_has_no_record(family: Family) {
     lab.close(1, &syn);
     assert_eq!(records(&mut lab), []);
     let syn = lab.connect(2);
-    lab.forwarder.keep_journal(false);
+    lab.forwarder.set_journal_enabled(false);
     lab.close(2, &syn);
     assert_eq!(records(&mut lab), []);
 }

@@ -103,7 +103,7 @@ fn errors_about_what_a_server_answered_reach_it_as_they_are(family: Family) {
     let seen: Seen = lab.forwarded(&error);
     assert_eq!(seen.frame, one_hop_on(family, &error, &seen.frame));
     assert_eq!((seen.mac, seen.interface), (syn.mac, LAN));
-    assert_eq!(seen.says(), (IcmpError::TooBig { mtu: 1_280 }, router.into(), family.vip_ip().into()));
+    assert_eq!(seen.icmp_error(), (IcmpError::TooBig { mtu: 1_280 }, router.into(), family.vip_ip().into()));
 }
 
 fn flows_of_a_dead_server_are_reset_by_the_vip(family: Family) {

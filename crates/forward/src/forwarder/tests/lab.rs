@@ -41,7 +41,7 @@ pub(super) struct Lab {
     /// Number of packets forwarded without a record of their flow.
     pub(super) unrecorded: usize,
     /// Numbers of forwarded datagrams of servers, and of refusals by servers.
-    pub(super) heard: [usize; 2],
+    pub(super) server_messages: [usize; 2],
     /// Resets that servers got for evicted handshakes.
     pub(super) server_resets: Vec<Seen>,
     /// Tunnel of the last packet.
@@ -168,7 +168,7 @@ impl Lab {
             is_deaf: false,
             opened: 0,
             unrecorded: 0,
-            heard: [0; 2],
+            server_messages: [0; 2],
             envelope: None,
             server_resets: Vec::new(),
             fragments: Fragments::new(IpIds::new(0)),
@@ -284,7 +284,7 @@ impl Lab {
         {
             self.envelope = envelope;
             if !self.is_deaf {
-                self.hear_cache();
+                self.apply_cache_events();
             }
             return Outcome::Sent(Seen::read(frame.bytes, interface));
         }
@@ -307,7 +307,7 @@ impl Lab {
         self.opened += usize::from(forwarded.role == PacketRole::First);
         self.unrecorded += usize::from(forwarded.role == PacketRole::Unrecorded);
         for (n, role) in [PacketRole::Answer, PacketRole::Refusal].into_iter().enumerate() {
-            self.heard[n] += usize::from(forwarded.role == role);
+            self.server_messages[n] += usize::from(forwarded.role == role);
         }
         self.envelope = forwarded.envelope;
         let headers = wire::parse(frame.bytes).unwrap();
@@ -336,10 +336,10 @@ impl Lab {
     }
 
     /// Passes the events of the cache to the balancer.
-    pub(super) fn hear_cache(&mut self) {
+    pub(super) fn apply_cache_events(&mut self) {
         for event in self.kernel.iter().flat_map(MockKernel::events) {
             self.forwarder.on_cached(event, self.now);
-            self.heard[0] += self.forwarder.events().answered.drain(..).count();
+            self.server_messages[0] += self.forwarder.events().answered.drain(..).count();
         }
         self.forwarder.flush_cache();
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::handover::{handed, take};
+use super::handover::{export_flows, take};
 use super::lab::{Family, Lab, run_with_cache};
-use crate::{FlowEnd, FlowInfo, LookBudget};
+use crate::{FlowEnd, FlowInfo, VisitBudget};
 use convey_model::FlowActivity;
 
 run_cases_over_both_families! {
@@ -19,11 +19,11 @@ run_cases_over_both_families! {
     bytes_are_known_where_a_log_is_kept,
 }
 
-const ALL: LookBudget = LookBudget { places: u32::MAX, asked: u32::MAX };
+const ALL: VisitBudget = VisitBudget { places: u32::MAX, lookups: u32::MAX };
 
-fn look(lab: &mut Lab) -> Vec<(FlowInfo, FlowActivity)> {
+fn list_flows(lab: &mut Lab) -> Vec<(FlowInfo, FlowActivity)> {
     let mut seen = Vec::new();
-    let next = lab.forwarder.look(0, ALL, lab.now, |flow, activity| seen.push((*flow, activity())));
+    let next = lab.forwarder.visit_flows(0, ALL, lab.now, |flow, activity| seen.push((*flow, activity())));
     assert_eq!(next, None);
     seen
 }
@@ -50,9 +50,9 @@ fn a_flow_is_seen_with_its_ends_its_state_and_its_age(family: Family) {
         }
         lab.wait(Duration::from_secs(30));
         lab.send(lab.client(1).seq(101).ack(501).payload(b"hello"));
-        lab.hear_cache();
+        lab.apply_cache_events();
         lab.wait(Duration::from_secs(10));
-        let seen = look(&mut lab);
+        let seen = list_flows(&mut lab);
         let [(flow, activity)] = seen[..] else { panic!("{seen:?}") };
         assert_eq!(flow.client.source(), family.client_addr(1).parse().unwrap());
         assert_eq!(flow.client.destination(), family.vip().parse().unwrap());
@@ -70,21 +70,21 @@ fn a_flow_is_seen_with_its_ends_its_state_and_its_age(family: Family) {
 fn killed_flow_is_reset_and_releases_its_resources(family: Family) {
     let mut lab = Lab::passthrough(family);
     (1..4).for_each(|n| _ = lab.connect(n));
-    lab.hear_cache();
-    let seen = look(&mut lab);
+    lab.apply_cache_events();
+    let seen = list_flows(&mut lab);
     let victim = seen.iter().find(|(flow, _)| flow.client.source() == family.client_addr(2).parse().unwrap());
     let victim = victim.unwrap().0;
     assert_eq!(kill(&mut lab, &victim), Some(2), "client and server are told");
     assert_eq!(lab.ends(), [FlowEnd::Killed]);
     assert_eq!((lab.frontend_slots(), lab.forwarder.snat_ports_in_use()), (2, 2));
-    assert!(look(&mut lab).iter().all(|(flow, _)| *flow != victim));
+    assert!(list_flows(&mut lab).iter().all(|(flow, _)| *flow != victim));
     if let Some(kernel) = &lab.kernel {
         assert_eq!([&victim.client, &victim.server].map(|key| kernel.forwarded(key)), [None; 2]);
     }
     let mut dsr = Lab::dsr(family);
     dsr.send(dsr.client(1).syn().seq(100));
     dsr.send(dsr.client(1).seq(101).ack(501).payload(b"hello"));
-    let victim = look(&mut dsr)[0].0;
+    let victim = list_flows(&mut dsr)[0].0;
     assert_eq!(kill(&mut dsr, &victim), Some(1), "the server is not ours to tell");
     assert_eq!((dsr.ends(), dsr.frontend_slots()), (vec![FlowEnd::Killed], 0));
 }
@@ -92,14 +92,14 @@ fn killed_flow_is_reset_and_releases_its_resources(family: Family) {
 fn a_name_of_a_flow_that_has_ended_kills_nobody_else(family: Family) {
     let mut lab = Lab::passthrough(family);
     lab.connect(1);
-    let first = look(&mut lab)[0].0;
+    let first = list_flows(&mut lab)[0].0;
     assert!(kill(&mut lab, &first).is_some());
     lab.ends();
     lab.connect(2);
-    let second = look(&mut lab)[0].0;
+    let second = list_flows(&mut lab)[0].0;
     assert_eq!(second.place, first.place, "places are used again");
     assert_eq!(kill(&mut lab, &first), None);
-    assert_eq!(look(&mut lab).len(), 1);
+    assert_eq!(list_flows(&mut lab).len(), 1);
     assert_eq!(kill(&mut lab, &FlowInfo { place: 77, ..first }), None);
 }
 
@@ -107,9 +107,9 @@ fn datagrams_are_looked_at_and_killed_like_connections(family: Family) {
     for lab in Lab::both_modes(family) {
         let mut lab = lab.udp();
         lab.send(lab.client(1).udp().payload(b"who?"));
-        let flow = look(&mut lab)[0].0;
+        let flow = list_flows(&mut lab)[0].0;
         assert_eq!(kill(&mut lab, &flow), Some(0), "there is nothing like a reset");
-        assert_eq!((lab.ends(), look(&mut lab).len()), (vec![FlowEnd::Killed], 0));
+        assert_eq!((lab.ends(), list_flows(&mut lab).len()), (vec![FlowEnd::Killed], 0));
     }
 }
 
@@ -121,20 +121,20 @@ fn age_goes_on_in_another_process_and_names_do_not(family: Family) {
         old.send(old.client(1).syn().seq(100));
         new.now = old.now;
         new.tick();
-        let flows = handed(&mut old);
+        let flows = export_flows(&mut old);
         assert_eq!(take(&mut new, &flows), 1);
-        let [before, after] = [&mut old, &mut new].map(|lab| look(lab)[0].1.age);
+        let [before, after] = [&mut old, &mut new].map(|lab| list_flows(lab)[0].1.age);
         assert_eq!(before, after);
     }
 }
 
 fn bytes_are_known_where_a_log_is_kept(family: Family) {
     let mut lab = Lab::passthrough(family);
-    lab.forwarder.keep_journal(true);
+    lab.forwarder.set_journal_enabled(true);
     let syn = lab.connect(1);
     lab.send(lab.client(1).seq(101).ack(501).payload(b"hello"));
     lab.send(syn.reply().seq(501).ack(106).payload(b"hello, you"));
-    let activity = look(&mut lab)[0].1;
+    let activity = list_flows(&mut lab)[0].1;
     assert_eq!((activity.bytes_rx, activity.bytes_tx), (Some(5), Some(10)));
 }
 
@@ -143,13 +143,13 @@ fn flow_listing_resumes_where_its_cache_query_budget_ended() {
     run_with_cache(|| {
         let mut lab = Lab::passthrough(Family::V4);
         (0..10).for_each(|n| _ = lab.connect(n));
-        lab.hear_cache();
-        let budget = LookBudget { places: 100, asked: 4 };
+        lab.apply_cache_events();
+        let budget = VisitBudget { places: 100, lookups: 4 };
         let mut seen = Vec::new();
         let (mut from, mut looks) = (Some(0), 0);
         while let Some(place) = from {
             let before = seen.len();
-            from = lab.forwarder.look(place, budget, lab.now, |flow, activity| {
+            from = lab.forwarder.visit_flows(place, budget, lab.now, |flow, activity| {
                 assert!(flow.is_cached && activity().age.is_some());
                 seen.push(flow.place);
             });
@@ -189,7 +189,7 @@ proptest! {
         let begin = |lab: &mut Lab, n: u16| _ = lab.send(lab.client(n).syn().seq(100));
         let place_of = |lab: &mut Lab, n: u16| {
             let client = Family::V4.client_addr(n).parse().unwrap();
-            look(lab).into_iter().map(|(flow, _)| flow).find(|flow| flow.client.source() == client)
+            list_flows(lab).into_iter().map(|(flow, _)| flow).find(|flow| flow.client.source() == client)
         };
         let mut alive = before.clone();
         alive.iter().for_each(|n| begin(&mut lab, *n));
@@ -213,8 +213,8 @@ proptest! {
                 }
                 Step::Look(places) => {
                     if let Some(place) = from {
-                        let budget = LookBudget { places, ..ALL };
-                        from = lab.forwarder.look(place, budget, lab.now, |flow, _| {
+                        let budget = VisitBudget { places, ..ALL };
+                        from = lab.forwarder.visit_flows(place, budget, lab.now, |flow, _| {
                             seen.push((flow.place, flow.serial, flow.client.source()));
                         });
                     }

@@ -45,11 +45,11 @@ fn pointed_at_each_other(family: Family, mode: Mode) -> [Lab; 2] {
 
 /// Sends a packet to the first balancer, and the output of each balancer to the other. Returns the
 /// number of times that it was forwarded, and its last outcome.
-fn goes_round(labs: &mut [Lab; 2], packet: &TestPacket) -> (usize, Outcome) {
-    frame_goes_round(labs, packet.bytes())
+fn circulate(labs: &mut [Lab; 2], packet: &TestPacket) -> (usize, Outcome) {
+    circulate_frame(labs, packet.bytes())
 }
 
-fn frame_goes_round(labs: &mut [Lab; 2], mut frame: Vec<u8>) -> (usize, Outcome) {
+fn circulate_frame(labs: &mut [Lab; 2], mut frame: Vec<u8>) -> (usize, Outcome) {
     for n in 0.. {
         labs[n % 2].now.0 += 1_000_000;
         match labs[n % 2].handle_frame(&mut frame.clone(), None) {
@@ -69,7 +69,7 @@ fn to_first(family: Family, n: u16) -> TestPacket {
 fn looping_syn_makes_no_further_flow_and_is_reset(family: Family) {
     let mut labs = pointed_at_each_other(family, Mode::Passthrough);
     for n in 1..5 {
-        let (forwarded, end) = goes_round(&mut labs, &to_first(family, n).syn().seq(4711));
+        let (forwarded, end) = circulate(&mut labs, &to_first(family, n).syn().seq(4711));
         let Outcome::Answered(reset, DropReason::ForwardingLoop) = end else { panic!("{end:?}") };
         assert_eq!((forwarded, reset.flags.as_str()), (2, "R."));
         assert_eq!(labs.each_ref().map(|lab| lab.opened), [usize::from(n); 2], "one flow at each");
@@ -85,7 +85,7 @@ fn syns_without_a_time_stamp_that_come_back_make_few_flows(family: Family) {
     let mut labs = pointed_at_each_other(family, Mode::Passthrough);
     for n in 1..20 {
         let (forwarded, end) =
-            goes_round(&mut labs, &to_first(family, n).tcp_options(&[]).syn().seq(n.into()));
+            circulate(&mut labs, &to_first(family, n).tcp_options(&[]).syn().seq(n.into()));
         let Outcome::Answered(_, DropReason::ForwardingLoop) = end else { panic!("{end:?}") };
         assert_eq!(forwarded, 6, "not 63");
     }
@@ -102,7 +102,7 @@ fn clients_that_begin_with_the_same_number_are_no_loop(family: Family) {
 
 fn in_dsr_a_syn_that_comes_back_goes_round_no_further(family: Family) {
     let mut labs = pointed_at_each_other(family, Mode::Dsr);
-    let end = goes_round(&mut labs, &to_first(family, 1).syn().seq(4711));
+    let end = circulate(&mut labs, &to_first(family, 1).syn().seq(4711));
     assert_eq!(end, (2, Outcome::Dropped(DropReason::ForwardingLoop)));
 }
 
@@ -111,7 +111,7 @@ fn a_datagram_that_comes_back_makes_no_further_flow(family: Family) {
     // A flow label does not number packets.
     let (laps, opened) = family.pick((3, [2, 1]), (7, [4, 3]));
     for n in 0..5 {
-        let (forwarded, end) = frame_goes_round(&mut labs, numbered(family, n));
+        let (forwarded, end) = circulate_frame(&mut labs, numbered(family, n));
         let Outcome::Answered(_, DropReason::ForwardingLoop) = end else { panic!("{end:?}") };
         assert_eq!(forwarded, laps);
         assert_eq!(labs.each_ref().map(|lab| lab.opened), opened, "however many of one client");
@@ -145,7 +145,7 @@ fn datagrams_of_one_flow_label_by_two_paths_are_no_loop() {
 fn datagrams_without_a_number_that_come_back_make_few_flows(family: Family) {
     let mut labs = pointed_at_each_other(family, Mode::Passthrough).map(Lab::udp);
     for n in 0..20 {
-        let end = goes_round(&mut labs, &to_first(family, 1).udp().payload(&[n, 1]));
+        let end = circulate(&mut labs, &to_first(family, 1).udp().payload(&[n, 1]));
         let (7, Outcome::Answered(_, DropReason::ForwardingLoop)) = end else { panic!("{n}: {end:?}") };
         assert_eq!(labs.each_ref().map(|lab| lab.opened), [4, 3], "not 63");
     }

@@ -75,7 +75,7 @@ fn tcp_and_udp_of_one_port_are_two_frontends(family: Family) {
     assert_eq!(lab.forwarder.snat_ports_in_use(), 2);
     lab.change(|world| world.servers[0].up = false);
     assert_eq!(lab.answer(lab.client(1).syn()).0.flags, "R.");
-    assert_eq!(lab.answer(lab.client(1).udp()).0.says().0, IcmpError::PortUnreachable);
+    assert_eq!(lab.answer(lab.client(1).udp()).0.icmp_error().0, IcmpError::PortUnreachable);
 }
 
 fn removed_frontend_ends_flows_of_its_protocol_only(family: Family) {

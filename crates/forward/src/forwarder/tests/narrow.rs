@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::handover::{handed, take};
+use super::handover::{export_flows, take};
 use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about, run_with_cache};
 use convey_model::DropReason;
 use convey_wire::{self as wire, IcmpError, TestPacket};
@@ -57,7 +57,7 @@ fn path_mtus_from_min_path_mtu_on_reach_the_server(family: Family) {
         match too_big(&mut lab, family, &answer, mtu) {
             Outcome::Sent(told) => {
                 assert!(is_told);
-                assert_eq!((told.says().0, told.interface), (IcmpError::TooBig { mtu }, LAN));
+                assert_eq!((told.icmp_error().0, told.interface), (IcmpError::TooBig { mtu }, LAN));
             }
             outcome => assert_eq!((outcome, is_told), (Outcome::Dropped(DropReason::PathMtuTooSmall), false)),
         }
@@ -70,7 +70,7 @@ fn dsr_server_gets_packet_too_big_unchanged(family: Family) {
     let answer = TestPacket::from(family.vip()).to(family.client_addr(1)).udp().payload(&[7; 1_000]).bytes();
     let error =
         error_about(&answer, IcmpError::TooBig { mtu: 600 }, family.pick("203.0.113.7", "2001:db8:7::7"));
-    assert_eq!(lab.forwarded(&error).says().0, IcmpError::TooBig { mtu: 600 });
+    assert_eq!(lab.forwarded(&error).icmp_error().0, IcmpError::TooBig { mtu: 600 });
 }
 
 /// Lengths of the pieces of a forwarded packet, checked to be fragments of one packet that routers
@@ -133,7 +133,7 @@ fn a_path_that_was_narrow_in_another_process_is_tried_again_too() {
         let (reply, answer) = stream(&mut old);
         too_big(&mut old, Family::V4, &answer, 68);
         new.now = old.now;
-        assert_eq!(take(&mut new, &handed(&mut old)), 1);
+        assert_eq!(take(&mut new, &export_flows(&mut old)), 1);
         let packet = reply.payload(&[7; 1_472]);
         for _ in 0..6 {
             assert_eq!(pieces(new.handle(&packet)).len(), 2);
@@ -178,7 +178,7 @@ fn ipv6_datagrams_are_fragmented_no_smaller_than_1280() {
     assert_eq!(ids.len(), 1);
     // A packet with an extension header that has to precede a fragment header cannot be cut.
     let options = packet.extension(60, &[0; 7]);
-    assert_eq!(lab.answer(options).0.says().0, IcmpError::TooBig { mtu: 1_280 });
+    assert_eq!(lab.answer(options).0.icmp_error().0, IcmpError::TooBig { mtu: 1_280 });
 }
 
 fn connection_with_a_narrow_path_alone_gets_shorter_segments(family: Family) {
@@ -261,5 +261,5 @@ fn datagrams_for_a_narrow_local_link_are_fragmented() {
     assert_eq!(pieces(lab.handle(&question.reply().payload(&[7; 1_472]))), [596, 596, 348]);
     lab.change(|world| world.wan_mtu = 1_300);
     let (told, _) = lab.answer(question.reply().payload(&[7; 1_472]));
-    assert_eq!(told.says().0, IcmpError::TooBig { mtu: 1_300 });
+    assert_eq!(told.icmp_error().0, IcmpError::TooBig { mtu: 1_300 });
 }

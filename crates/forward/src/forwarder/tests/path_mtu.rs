@@ -184,7 +184,7 @@ fn oversized_tunnel_packets_are_refused_while_the_path_is_narrow(family: Family)
         lab.send(lab.client(1).syn());
         let most = |mtu| mtu - overhead(family, dsr);
         let told = |outcome| match outcome {
-            Outcome::Answered(seen, DropReason::TooBig) => seen.says().0,
+            Outcome::Answered(seen, DropReason::TooBig) => seen.icmp_error().0,
             other => panic!("{other:?}"),
         };
         assert!(matches!(upload(&mut lab, most(1_500)), Outcome::Sent(_)));

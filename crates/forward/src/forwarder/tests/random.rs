@@ -223,7 +223,7 @@ impl Scenario {
         let unrecorded = self.lab.unrecorded;
         match self.lab.handle_frame(&mut error_about(&frame, error, router), None) {
             Outcome::Sent(told) => {
-                let (says, about) = (told.says(), told.about());
+                let (icmp_error, about) = (told.icmp_error(), told.about());
                 let (asked, answers) =
                     if to_client { (about.from, about.to) } else { (about.to, about.from) };
                 let (from, to) = match (to_client, is_nat) {
@@ -231,7 +231,7 @@ impl Scenario {
                     (false, true) => (family.snat(), answers),
                     (false, false) => (router, answers),
                 };
-                prop_assert_eq!(says, (error, from.to_owned(), to.ip().to_string()));
+                prop_assert_eq!(icmp_error, (error, from.to_owned(), to.ip().to_string()));
                 if to_client {
                     prop_assert!(is_nat && answers.to_string() == vip);
                     prop_assert!(self.owners.values().any(|owner| *owner == asked.to_string()));
@@ -312,7 +312,7 @@ fn whole(outcome: Outcome) -> Outcome {
     if wire::parse(&frames[0]).unwrap().fragment().is_none() {
         return Outcome::Sent(joined(&frames, interface));
     }
-    let seen = Seen::put_together(&frames).pop().expect("a packet that is whole");
+    let seen = Seen::reassemble(&frames).pop().expect("a packet that is whole");
     Outcome::Sent(Seen { interface, frame: frames[0].clone(), ..seen })
 }
 

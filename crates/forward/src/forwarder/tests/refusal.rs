@@ -53,14 +53,14 @@ fn a_server_that_refuses_a_connection_is_told_from_one_that_answers(family: Fami
     let mut lab = Lab::passthrough(family);
     let syn = lab.send(lab.client(1).syn().seq(100));
     lab.send(syn.reply().rst().ack(77));
-    assert_eq!(lab.heard, [0, 0], "somebody made that up");
+    assert_eq!(lab.server_messages, [0, 0], "somebody made that up");
     lab.send(syn.reply().rst().ack(101));
-    assert_eq!(lab.heard, [0, 1]);
+    assert_eq!(lab.server_messages, [0, 1]);
     let answered = lab.connect(2);
-    lab.hear_cache();
-    assert_eq!(lab.heard, [1, 1]);
+    lab.apply_cache_events();
+    assert_eq!(lab.server_messages, [1, 1]);
     lab.send(answered.reply().rst().seq(501).ack(101));
-    assert_eq!(lab.heard, [1, 1], "it had its reasons");
+    assert_eq!(lab.server_messages, [1, 1], "it had its reasons");
 }
 
 fn packet_to_an_unused_snat_port_is_dropped_silently(family: Family) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::handover::{handed, take};
+use super::handover::{export_flows, take};
 use super::lab::{Family, LAN, Lab, Outcome, WAN};
 use crate::FlowState;
 use convey_model::{DropReason, Prefix, Route, RouteHop, RoutingRule, RuleAction, Shortage};
@@ -113,7 +113,7 @@ fn address_withheld_after_a_restore_begins_no_flow(family: Family) {
     let [first, second] = addresses(family);
     let [mut old, mut new] = [(); 2].map(|()| lab(family, &[first, second], PORTS));
     old.connect(1);
-    let flows = handed(&mut old);
+    let flows = export_flows(&mut old);
     new.publish(|_| {});
     assert_eq!(take(&mut new, &flows), 1);
     new.plan.snat_withheld = Arc::from([first.parse().unwrap()]);

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handover::{handed, take};
+use super::handover::{export_flows, take};
 use super::lab::{Family, Lab, Outcome, Seen};
 use crate::{FlowEnd, Forwarder, Frame};
 use convey_model::{DropReason, Limits, OverLimit, Prefix, Sources};
@@ -306,7 +306,7 @@ fn connections_that_come_along_in_an_upgrade_count_as_before(family: Family) {
             limit(lab, at_once(2));
         }
         assert!((0..2).all(|k| connect(&mut old, own(k)).is_ok()));
-        let flows = handed(&mut old);
+        let flows = export_flows(&mut old);
         assert_eq!(take(&mut new, &flows), 2);
         assert_eq!(counted(&new), 2);
         assert_eq!(connect(&mut new, own(2)).map(|_| ()), Err(DropReason::SourceConnections));

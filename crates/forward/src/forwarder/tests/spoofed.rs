@@ -20,16 +20,16 @@ fn spoofed_server_packets_change_nothing_and_are_counted(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.send(lab.client(1).syn().seq(100));
     assert_eq!(lab.handle_from(WAN, &syn.reply().rst().ack(101).bytes()), SPOOFED);
-    assert_eq!((lab.forwarder.flows().count(FlowState::SynSent), lab.heard), (1, [0, 0]));
+    assert_eq!((lab.forwarder.flows().count(FlowState::SynSent), lab.server_messages), (1, [0, 0]));
     assert!(matches!(lab.handle_from(LAN, &syn.reply().rst().ack(101).bytes()), Outcome::Sent(_)));
-    assert_eq!(lab.heard, [0, 1]);
+    assert_eq!(lab.server_messages, [0, 1]);
 
     let mut lab = Lab::passthrough(family).udp();
     let question = lab.send(lab.client(1).udp());
     assert_eq!(lab.handle_from(WAN, &question.reply().bytes()), SPOOFED);
-    assert_eq!((lab.forwarder.flows().count(FlowState::UdpNew), lab.heard), (1, [0, 0]));
+    assert_eq!((lab.forwarder.flows().count(FlowState::UdpNew), lab.server_messages), (1, [0, 0]));
     assert!(matches!(lab.handle_from(LAN, &question.reply().bytes()), Outcome::Sent(_)));
-    assert_eq!(lab.heard, [1, 0]);
+    assert_eq!(lab.server_messages, [1, 0]);
     // A client may be on any interface.
     assert!(matches!(lab.handle_from(LAN, &lab.client(1).udp().bytes()), Outcome::Sent(_)));
 }
@@ -38,11 +38,11 @@ fn spoofed_syn_ack_from_the_client_side_is_dropped(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.send(lab.client(1).syn().seq(100));
     assert_eq!(lab.handle_from(WAN, &syn.reply().syn().seq(7_000_000).ack(101).bytes()), SPOOFED);
-    assert_eq!((lab.forwarder.flows().count(FlowState::SynSent), lab.heard), (1, [0, 0]));
+    assert_eq!((lab.forwarder.flows().count(FlowState::SynSent), lab.server_messages), (1, [0, 0]));
     let answer = syn.reply().syn().seq(500).ack(101);
     assert!(matches!(lab.handle_from(LAN, &answer.bytes()), Outcome::Sent(_)));
     lab.send(lab.client(1).seq(101).ack(501));
-    assert_eq!((lab.forwarder.flows().count(FlowState::Established), lab.heard[0]), (1, 1));
+    assert_eq!((lab.forwarder.flows().count(FlowState::Established), lab.server_messages[0]), (1, 1));
 }
 
 fn icmp_error_about_a_server_is_accepted_only_from_its_side(family: Family) {
@@ -52,9 +52,9 @@ fn icmp_error_about_a_server_is_accepted_only_from_its_side(family: Family) {
     for error in [IcmpError::PortUnreachable, IcmpError::TimeExceeded, IcmpError::TooBig { mtu: 1_280 }] {
         let error = error_about(&question.frame, error, &server);
         assert_eq!(lab.handle_from(WAN, &error), SPOOFED);
-        assert_eq!(lab.heard, [0, 0]);
+        assert_eq!(lab.server_messages, [0, 0]);
         assert!(matches!(lab.handle_from(LAN, &error), Outcome::Sent(_)));
-        lab.heard = [0, 0];
+        lab.server_messages = [0, 0];
     }
     // An error about an answer: the client's side may be on any interface.
     let answer = lab.send(question.reply());
@@ -89,7 +89,7 @@ fn refusal_is_accepted_only_from_the_next_hop_of_the_server(family: Family) {
     let mut forged = refusal.clone();
     forged[11] ^= 0x40;
     assert_eq!(lab.handle_from(LAN, &forged), SPOOFED);
-    assert_eq!(lab.heard, [0, 0]);
+    assert_eq!(lab.server_messages, [0, 0]);
     lab.handle_from(LAN, &refusal);
-    assert_eq!(lab.heard, [0, 1]);
+    assert_eq!(lab.server_messages, [0, 1]);
 }

@@ -1,7 +1,7 @@
 //! Direct server return through a tunnel: each packet reaches the server whole, encapsulated in
 //! another one.
 
-use super::handover::{handed, take};
+use super::handover::{export_flows, take};
 use super::lab::{Family, LAN, Lab, Outcome, error_about, neighbour, run_with_cache};
 use super::rules::add_rule;
 use convey_model::{DropReason, DsrKind, Encapsulation, TunnelConfig};
@@ -97,7 +97,7 @@ fn packet_too_long_for_the_tunnel_gets_the_inner_mtu(family: Family) {
         lab.send(of_length(&lab, most));
         let (told, reason) = lab.answer(of_length(&lab, most + 1));
         assert_eq!(reason, DropReason::TooBig);
-        assert_eq!(told.says().0, IcmpError::TooBig { mtu: most as u32 });
+        assert_eq!(told.icmp_error().0, IcmpError::TooBig { mtu: most as u32 });
     }
 }
 
@@ -148,7 +148,7 @@ fn errors_about_answers_go_through_it_too(family: Family) {
     let router = family.pick("203.0.113.7", "2001:db8:7::7");
     let error = error_about(&answer.payload(&[7; 1_200]).bytes(), IcmpError::TooBig { mtu: 1_280 }, router);
     let seen = lab.forwarded(&error);
-    assert_eq!(seen.says(), (IcmpError::TooBig { mtu: 1_280 }, router.into(), family.vip_ip().into()));
+    assert_eq!(seen.icmp_error(), (IcmpError::TooBig { mtu: 1_280 }, router.into(), family.vip_ip().into()));
     assert_eq!(lab.envelope, tunnel);
 }
 
@@ -175,7 +175,7 @@ fn restored_flow_takes_the_route_of_its_tunnels_source(family: Family) {
             lab
         });
         let syn = old.send(old.client(1).syn());
-        let flows = handed(&mut old);
+        let flows = export_flows(&mut old);
         assert_eq!(take(&mut new, &flows), 1);
         let [before, after] = [&mut old, &mut new].map(|lab| lab.send(lab.client(1).seq(1).ack(1)).mac);
         assert_eq!([before, after], [syn.mac; 2]);

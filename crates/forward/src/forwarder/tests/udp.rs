@@ -28,15 +28,15 @@ run_cases_over_both_families! {
 }
 
 /// A datagram of client `n`.
-fn ask(lab: &Lab, n: u16) -> TestPacket {
+fn client_datagram(lab: &Lab, n: u16) -> TestPacket {
     lab.client(n).udp().payload(b"?")
 }
 
 /// Client `n` sends, is answered, and sends again.
 fn stream(lab: &mut Lab, n: u16) -> super::lab::Seen {
-    let seen = lab.send(ask(lab, n));
+    let seen = lab.send(client_datagram(lab, n));
     lab.send(seen.reply().payload(b"!"));
-    lab.send(ask(lab, n));
+    lab.send(client_datagram(lab, n));
     seen
 }
 
@@ -94,7 +94,7 @@ fn udp_stream_expires_after_five_minutes_of_silence(family: Family) {
     let first = stream(&mut lab, 1);
     for n in 0..4 {
         lab.wait(Duration::from_secs(299));
-        let next = if n % 2 == 0 { lab.send(ask(&lab, 1)) } else { lab.send(first.reply()) };
+        let next = if n % 2 == 0 { lab.send(client_datagram(&lab, 1)) } else { lab.send(first.reply()) };
         assert_eq!(next.from == first.from, n % 2 == 0);
     }
     assert_eq!((count(&lab, FlowState::UdpStream), lab.opened, lab.ended()), (1, 1, 0));
@@ -105,19 +105,19 @@ fn udp_stream_expires_after_five_minutes_of_silence(family: Family) {
 
 fn in_dsr_the_server_sees_its_client_and_answers_it_directly(family: Family) {
     let mut lab = Lab::dsr(family).udp();
-    let seen = lab.send(ask(&lab, 1));
+    let seen = lab.send(client_datagram(&lab, 1));
     assert_eq!((seen.from.to_string(), seen.to.port()), (family.client_addr(1), 8080));
     assert_eq!((seen.interface, seen.to.ip(), seen.ttl), (LAN, family.server_ip(seen.mac), 63));
     assert_eq!(lab.handle(&seen.reply()), Outcome::Passed, "what a server answers is not ours");
     lab.wait(Duration::from_secs(29));
-    assert_eq!(lab.send(ask(&lab, 1)).route(), seen.route());
+    assert_eq!(lab.send(client_datagram(&lab, 1)).route(), seen.route());
     assert_eq!(count(&lab, FlowState::UdpStream), 1);
     lab.wait(Duration::from_secs(299));
     assert_eq!(lab.forwarder.flows().len(), 1);
     lab.wait(Duration::from_secs(2));
     assert_eq!((lab.forwarder.flows().len(), lab.opened, lab.ended()), (0, 1, 1));
 
-    lab.send(ask(&lab, 2));
+    lab.send(client_datagram(&lab, 2));
     lab.wait(Duration::from_secs(31));
     assert_eq!((lab.forwarder.flows().len(), lab.opened, lab.ended()), (0, 2, 1));
 }
@@ -125,12 +125,12 @@ fn in_dsr_the_server_sees_its_client_and_answers_it_directly(family: Family) {
 fn repeated_udp_request_keeps_its_server_and_port(family: Family) {
     for mut lab in Lab::both_modes(family).map(Lab::udp) {
         lab.change(|world| world.algorithm = Algorithm::RoundRobin);
-        let first = lab.send(ask(&lab, 1));
+        let first = lab.send(client_datagram(&lab, 1));
         for _ in 0..5 {
             lab.wait(Duration::from_secs(20));
-            assert_eq!(lab.send(ask(&lab, 1)), first);
+            assert_eq!(lab.send(client_datagram(&lab, 1)), first);
         }
-        assert_ne!(lab.send(ask(&lab, 2)).to, first.to, "others are asked in turn");
+        assert_ne!(lab.send(client_datagram(&lab, 2)).to, first.to, "others are asked in turn");
     }
 }
 
@@ -145,7 +145,7 @@ fn datagrams_without_content_pass_and_so_do_those_without_checksum(family: Famil
 
 fn udp_answer_from_another_port_is_dropped(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
-    let seen = lab.send(ask(&lab, 1));
+    let seen = lab.send(client_datagram(&lab, 1));
     let other_port = std::net::SocketAddr::new(seen.to.ip(), 8081);
     let answer = TestPacket::from(other_port).to(seen.from).udp();
     assert_eq!(lab.handle(&answer), Outcome::Dropped(DropReason::NoFlow));
@@ -157,16 +157,16 @@ fn next_datagram_goes_to_another_server_after_down(family: Family) {
         [OnDown::Reset, OnDown::Keep].map(|on_down| Lab::both_modes(family).map(|lab| (lab.udp(), on_down)));
     for (mut lab, on_down) in labs.into_iter().flatten() {
         lab.change(|world| world.on_down = ByView::both(on_down));
-        let seen: Vec<_> = (1..30).map(|n| (n, lab.send(ask(&lab, n)))).collect();
+        let seen: Vec<_> = (1..30).map(|n| (n, lab.send(client_datagram(&lab, n)))).collect();
         let (dead, alive): (Vec<_>, Vec<_>) = seen.into_iter().partition(|(_, seen)| seen.mac == 11);
         assert_eq!(lab.change(|world| world.servers[0].up = false), [], "UDP has no word for it");
         assert!(!dead.is_empty());
         assert_eq!(lab.ends(), vec![FlowEnd::ServerGone; dead.len()]);
         for (n, _) in &dead {
-            assert_ne!(lab.send(ask(&lab, *n)).mac, 11);
+            assert_ne!(lab.send(client_datagram(&lab, *n)).mac, 11);
         }
         for (n, seen) in &alive {
-            assert_eq!(lab.send(ask(&lab, *n)).route(), seen.route());
+            assert_eq!(lab.send(client_datagram(&lab, *n)).route(), seen.route());
         }
         assert_eq!((lab.opened, lab.forwarder.flows().len()), (29 + dead.len(), 29));
     }
@@ -175,10 +175,10 @@ fn next_datagram_goes_to_another_server_after_down(family: Family) {
 fn port_unreachable_without_a_server_is_limited_per_second(family: Family) {
     for mut lab in Lab::both_modes(family).map(Lab::udp) {
         lab.change(|world| world.servers.iter_mut().for_each(|server| server.up = false));
-        let (told, reason) = lab.answer(ask(&lab, 1));
+        let (told, reason) = lab.answer(client_datagram(&lab, 1));
         let client = told.about().from;
         assert_eq!(
-            (reason, told.says()),
+            (reason, told.icmp_error()),
             (
                 DropReason::NoServer,
                 (IcmpError::PortUnreachable, family.vip_ip().into(), client.ip().to_string())
@@ -189,7 +189,7 @@ fn port_unreachable_without_a_server_is_limited_per_second(family: Family) {
         let answered = |lab: &mut Lab| {
             let mut answered = 0;
             for n in 0..3_000 {
-                match lab.handle(&ask(lab, n)) {
+                match lab.handle(&client_datagram(lab, n)) {
                     Outcome::Answered(_, DropReason::NoServer) => answered += 1,
                     Outcome::Dropped(DropReason::NoServer) => {}
                     other => panic!("{other:?}"),
@@ -206,21 +206,21 @@ fn port_unreachable_without_a_server_is_limited_per_second(family: Family) {
 
 fn answered_questions_make_room_before_those_that_wait_and_streams_never(family: Family) {
     let mut lab = Lab::passthrough_of(family, Size { capacity: 4, ..ENOUGH }).udp();
-    let waiting = lab.send(ask(&lab, 1));
+    let waiting = lab.send(client_datagram(&lab, 1));
     let streams = [2, 3].map(|n| stream(&mut lab, n));
-    let answered = lab.send(ask(&lab, 4));
+    let answered = lab.send(client_datagram(&lab, 4));
     lab.send(answered.reply());
 
-    lab.send(ask(&lab, 5));
+    lab.send(client_datagram(&lab, 5));
     assert_eq!(lab.handle(&answered.reply()), Outcome::Dropped(DropReason::NoFlow), "it had its answer");
     assert_eq!(lab.send(waiting.reply()).to.to_string(), family.client_addr(1));
-    lab.send(ask(&lab, 6));
+    lab.send(client_datagram(&lab, 6));
     assert_eq!(lab.handle(&waiting.reply()), Outcome::Dropped(DropReason::NoFlow), "so has this one by now");
     for n in [5, 6] {
         stream(&mut lab, n);
     }
-    let (told, reason) = lab.answer(ask(&lab, 7));
-    assert_eq!((told.says().0, reason), (IcmpError::PortUnreachable, DropReason::TableFull));
+    let (told, reason) = lab.answer(client_datagram(&lab, 7));
+    assert_eq!((told.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::TableFull));
     for (n, seen) in [2, 3].into_iter().zip(&streams) {
         assert_eq!(lab.send(seen.reply()).to.to_string(), family.client_addr(n));
     }
@@ -229,10 +229,10 @@ fn answered_questions_make_room_before_those_that_wait_and_streams_never(family:
 
 fn in_dsr_streams_make_room_too_and_find_their_server_again(family: Family) {
     let mut lab = Lab::dsr_of(family, 10).udp();
-    let seen: Vec<_> = (0..100).map(|n| lab.send(ask(&lab, n)).route()).collect();
+    let seen: Vec<_> = (0..100).map(|n| lab.send(client_datagram(&lab, n)).route()).collect();
     for (n, seen) in (0..100).zip(&seen) {
-        assert_eq!(&lab.send(ask(&lab, n)).route(), seen);
-        assert_eq!(&lab.send(ask(&lab, n)).route(), seen);
+        assert_eq!(&lab.send(client_datagram(&lab, n)).route(), seen);
+        assert_eq!(&lab.send(client_datagram(&lab, n)).route(), seen);
     }
     assert_eq!((lab.forwarder.flows().len(), lab.unrecorded), (10, 0));
     assert_eq!((lab.opened, lab.ended()), (200, 190));
@@ -241,12 +241,12 @@ fn in_dsr_streams_make_room_too_and_find_their_server_again(family: Family) {
 fn an_answered_question_gives_up_its_port_before_a_client_is_refused(family: Family) {
     let mut lab = Lab::passthrough_of(family, Size { ports: 2, ..ENOUGH }).udp();
     lab.change(|world| world.servers.truncate(1));
-    let answered = lab.send(ask(&lab, 1));
+    let answered = lab.send(client_datagram(&lab, 1));
     lab.send(answered.reply());
     let busy = stream(&mut lab, 2);
     assert_eq!(stream(&mut lab, 3).from, answered.from);
-    let (told, reason) = lab.answer(ask(&lab, 4));
-    assert_eq!((told.says().0, reason), (IcmpError::PortUnreachable, DropReason::SnatExhausted));
+    let (told, reason) = lab.answer(client_datagram(&lab, 4));
+    assert_eq!((told.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::SnatExhausted));
     assert_eq!(lab.send(answered.reply()).to.to_string(), family.client_addr(3), "it is another's now");
     assert_eq!(lab.send(busy.reply()).to.to_string(), family.client_addr(2));
     assert_eq!((lab.opened, lab.ended(), lab.forwarder.snat_ports_in_use()), (3, 1, 2));
@@ -255,14 +255,14 @@ fn an_answered_question_gives_up_its_port_before_a_client_is_refused(family: Fam
 fn a_full_frontend_refuses_until_a_flow_is_forgotten(family: Family) {
     for mut lab in Lab::both_modes(family).map(Lab::udp) {
         lab.change(|world| world.frontends[0].max_connections = Some(1));
-        let seen = lab.send(ask(&lab, 1));
+        let seen = lab.send(client_datagram(&lab, 1));
         lab.handle(&seen.reply());
-        lab.send(ask(&lab, 1));
-        let (told, reason) = lab.answer(ask(&lab, 2));
-        assert_eq!((told.says().0, reason), (IcmpError::PortUnreachable, DropReason::MaxConnections));
+        lab.send(client_datagram(&lab, 1));
+        let (told, reason) = lab.answer(client_datagram(&lab, 2));
+        assert_eq!((told.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::MaxConnections));
         lab.wait(Duration::from_secs(301));
         assert_eq!((lab.ended(), lab.frontend_slots()), (1, 0));
-        lab.send(ask(&lab, 2));
+        lab.send(client_datagram(&lab, 2));
     }
 }
 
@@ -270,9 +270,9 @@ fn stopping_worker_continues_udp_streams_and_refuses_new_ones(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     let seen = stream(&mut lab, 1);
     assert_eq!(lab.change(|world| world.stopping = true), []);
-    assert_eq!(lab.send(ask(&lab, 1)).route(), seen.route());
-    let (told, reason) = lab.answer(ask(&lab, 2));
-    assert_eq!((told.says().0, reason), (IcmpError::PortUnreachable, DropReason::Stopping));
+    assert_eq!(lab.send(client_datagram(&lab, 1)).route(), seen.route());
+    let (told, reason) = lab.answer(client_datagram(&lab, 2));
+    assert_eq!((told.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::Stopping));
     assert_eq!(lab.forwarder.flows().open(), 1);
     assert_eq!(lab.change(|world| world.frontends[0].listen.clear()), [], "UDP has no word for it");
     assert_eq!((lab.ends(), lab.forwarder.snat_ports_in_use()), (vec![FlowEnd::Cut], 0));

@@ -47,7 +47,7 @@ impl CacheBypass {
 
     /// Removes a flow that is gone.
     #[inline]
-    pub(super) fn forget(&mut self, flow: &Flow) {
+    pub(super) fn remove(&mut self, flow: &Flow) {
         if !self.flows.is_empty() {
             self.flows.remove(&flow.client());
         }
@@ -55,11 +55,11 @@ impl CacheBypass {
 
     /// Whether a flow has to be kept out of the cache from now on.
     #[inline]
-    pub(super) fn keep(&mut self, flow: &Flow) -> bool {
-        !self.filters.is_empty() && self.keep_watched(flow)
+    pub(super) fn must_bypass(&mut self, flow: &Flow) -> bool {
+        !self.filters.is_empty() && self.bypass_watched(flow)
     }
 
-    fn keep_watched(&mut self, flow: &Flow) -> bool {
+    fn bypass_watched(&mut self, flow: &Flow) -> bool {
         if self.has(flow) {
             return true;
         }

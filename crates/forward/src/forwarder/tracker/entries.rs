@@ -1,6 +1,6 @@
 //! Entries of the flow cache: lookup, addition and removal for a flow.
 
-use super::routes::{FlowRoutes, Way};
+use super::routes::{EntryRoute, FlowRoutes};
 use crate::forwarder::begin::UNRESOLVED;
 use crate::forwarder::owners;
 use crate::{CachedActivity, CachedRoute, Direction, Flow, FlowCache};
@@ -37,8 +37,8 @@ pub(super) fn put_seen(
 ) {
     debug_assert!(routes.has_tunnel(flow), "{flow:?} would go without its tunnel");
     for (direction, key) in keys(flow).rev() {
-        let way = routes.way(flow, direction);
-        put_one(cache, flow, (direction, &key), way, (numbers, seen[direction as usize]));
+        let entry_route = routes.entry_route(flow, direction);
+        put_one(cache, flow, (direction, &key), entry_route, (numbers, seen[direction as usize]));
     }
 }
 
@@ -51,8 +51,8 @@ pub(super) fn accept_server_from(
     seen: Option<CachedActivity>,
     now: Timestamp,
 ) {
-    let way = Way { from: Some(interface), envelope: None, came: Some(now) };
-    put_one(cache, flow, (Direction::ToClient, &flow.server()), way, (Numbers::OfCache, seen));
+    let entry_route = EntryRoute { from: Some(interface), envelope: None, arrived_at: Some(now) };
+    put_one(cache, flow, (Direction::ToClient, &flow.server()), entry_route, (Numbers::OfCache, seen));
 }
 
 /// Like [`put_seen`], for packets in one direction.
@@ -60,7 +60,7 @@ fn put_one(
     cache: &mut dyn FlowCache,
     flow: &Flow,
     (direction, key): (Direction, &FlowKey),
-    Way { from, envelope, came }: Way,
+    EntryRoute { from, envelope, arrived_at }: EntryRoute,
     (numbers, seen): (Numbers, Option<CachedActivity>),
 ) {
     let mut rewrite = flow.rewrite(direction);
@@ -84,7 +84,7 @@ fn put_one(
     let is_restored = is_unknown && !flow.state().is_udp();
     let view = flow.view();
     let opening = (flow.state().is_handshake() && seen.is_none()).then_some(view);
-    let (owners, is_new, last) = (owners(flow), !flow.is_cached(), came.or(seen.map(|seen| seen.at)));
+    let (owners, is_new, last) = (owners(flow), !flow.is_cached(), arrived_at.or(seen.map(|seen| seen.at)));
     let route = CachedRoute {
         rewrite,
         envelope,

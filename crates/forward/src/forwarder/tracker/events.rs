@@ -20,7 +20,7 @@ pub struct ForwarderEvents {
     /// server.
     pub ended: Vec<Ended>,
     /// Records of flows that are over, if the journal is kept: see
-    /// [`Forwarder::keep_journal`](crate::Forwarder::keep_journal).
+    /// [`Forwarder::set_journal_enabled`](crate::Forwarder::set_journal_enabled).
     pub records: Vec<FlowRecord>,
     /// Flows whose server has answered a SYN, according to the flow cache.
     pub answered: Vec<FlowOwners>,

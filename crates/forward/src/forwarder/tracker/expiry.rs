@@ -62,7 +62,7 @@ impl FlowTracker {
                 // acknowledged.
                 None if self.table.get(id).is_cached() && self.table.get(id).has_pending_fin() => {
                     let silence = self.table.silence(self.table.get(id), now);
-                    self.table.look_at(id, now.after(silence.max(ACKNOWLEDGED_AFTER)));
+                    self.table.schedule_check(id, now.after(silence.max(ACKNOWLEDGED_AFTER)));
                 }
                 None => {}
             }

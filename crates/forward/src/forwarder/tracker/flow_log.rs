@@ -16,7 +16,7 @@ pub(super) struct FlowLog(Option<Journal>);
 impl FlowLog {
     /// Starts or stops taking notes of flows that begin. The start reserves memory for notes on all
     /// flows.
-    pub(super) fn keep(&mut self, is_wanted: bool, capacity: u32) {
+    pub(super) fn set_enabled(&mut self, is_wanted: bool, capacity: u32) {
         if is_wanted != self.0.is_some() {
             self.0 = is_wanted.then(|| Journal::new(capacity));
         }
@@ -24,7 +24,7 @@ impl FlowLog {
 
     /// Whether notes are taken.
     #[inline]
-    pub(super) fn is_kept(&self) -> bool {
+    pub(super) fn is_enabled(&self) -> bool {
         self.0.is_some()
     }
 
@@ -36,9 +36,9 @@ impl FlowLog {
     }
 
     /// Notes that the client restarts the flow with this sequence number.
-    pub(super) fn begin_anew(&mut self, id: FlowId, client_base: u32) {
+    pub(super) fn restart(&mut self, id: FlowId, client_base: u32) {
         if let Some(journal) = &mut self.0 {
-            journal.begin_anew(id, client_base);
+            journal.restart(id, client_base);
         }
     }
 
@@ -66,9 +66,9 @@ impl FlowLog {
     }
 
     /// Stops counting the bytes of a flow.
-    pub(super) fn lose_count(&mut self, id: FlowId) {
+    pub(super) fn stop_counting(&mut self, id: FlowId) {
         if let Some(journal) = &mut self.0 {
-            journal.lose_count(id);
+            journal.stop_counting(id);
         }
     }
 
@@ -104,7 +104,7 @@ impl FlowLog {
 
     /// Ends the notes of a flow that is gone from the table. Returns its record, unless the flow
     /// was over or had hardly begun.
-    pub(super) fn end_gone(
+    pub(super) fn end_removed(
         &mut self,
         id: FlowId,
         flow: &Flow,
@@ -127,7 +127,7 @@ impl FlowLog {
     ) -> Option<FlowRecord> {
         let journal = self.0.as_mut()?;
         let note = journal.get(id);
-        journal.forget(id);
+        journal.clear(id);
         let (how, began) = (how?, note.began?);
         let [bytes_rx, bytes_tx] = match state.is_udp() {
             true => note.udp_bytes(flow.view()),

@@ -17,7 +17,7 @@ impl FlowTracker {
     pub(crate) fn known_flows(&mut self) -> Vec<KnownFlow> {
         let ids: Vec<FlowId> = self.table.ids().collect();
         let known = ids.into_iter().map(|id| {
-            self.learn_from_cache(id);
+            self.update_from_cache(id);
             let noted = self.log.words(id);
             let is_over = self.table.get(id).is_over();
             let journal = match noted {
@@ -46,7 +46,7 @@ impl FlowTracker {
             }
             let far = |flow: &Flow| [Direction::ToServer, Direction::ToClient].map(|way| flow.progress(way));
             let (before, state) = (far(flow), flow.state());
-            self.learn_from_cache(id);
+            self.update_from_cache(id);
             let flow = self.table.get(id);
             if (far(flow), flow.state()) == (before, state) {
                 continue;
@@ -84,7 +84,7 @@ impl FlowTracker {
     }
 
     /// Updates a connection's progress, or the time of a UDP stream's last answer, from the cache.
-    fn learn_from_cache(&mut self, id: FlowId) {
+    fn update_from_cache(&mut self, id: FlowId) {
         let flow = self.table.get(id);
         if !flow.state().is_udp() {
             self.catch_up(id);

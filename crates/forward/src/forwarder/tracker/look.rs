@@ -4,16 +4,16 @@ use super::FlowTracker;
 use super::cache_sync::CacheSync;
 use super::flow_log::FlowLog;
 use crate::forwarder::owners;
-use crate::{Direction, Flow, FlowId, FlowOwners, FlowState, FlowTable, Progress, ServerWay, View};
+use crate::{Direction, Flow, FlowId, FlowOwners, FlowState, FlowTable, ForwardingMethod, Progress, View};
 use convey_model::{FlowActivity, FlowKey, Timestamp};
 
 /// Upper bounds for the cost of one slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LookBudget {
+pub struct VisitBudget {
     /// Places of the table to visit.
     pub places: u32,
     /// Flows whose activity is looked up in the cache.
-    pub asked: u32,
+    pub lookups: u32,
 }
 
 /// State of a flow, for an operator.
@@ -30,7 +30,7 @@ pub struct FlowInfo {
     /// Whether convey sees the packets of both sides or of the client alone.
     pub view: View,
     /// How packets reach the server.
-    pub way: ServerWay,
+    pub method: ForwardingMethod,
     /// Owners of the flow.
     pub owners: FlowOwners,
     /// State of the connection.
@@ -50,7 +50,7 @@ impl FlowInfo {
             client: flow.client(),
             server: flow.server(),
             view: flow.view(),
-            way: flow.way(),
+            method: flow.method(),
             owners: owners(flow),
             state: flow.state(),
             is_cached: flow.is_cached(),
@@ -69,15 +69,15 @@ impl FlowTracker {
     /// Passes a slice of the flows to `see`, which may request the activity of each. The first call
     /// has `from` 0; the result is the place to continue with, `None` at the end. A flow that
     /// exists during the whole walk is passed once. Changes nothing.
-    pub(crate) fn look(
+    pub(crate) fn visit_flows(
         &mut self,
         from: u32,
-        budget: LookBudget,
+        budget: VisitBudget,
         now: Timestamp,
         mut see: impl FnMut(&FlowInfo, &mut dyn FnMut() -> FlowActivity),
     ) -> Option<u32> {
         let FlowTracker { table, cache, log, .. } = self;
-        let (end, mut left) = (from.saturating_add(budget.places).min(table.places()), budget.asked);
+        let (end, mut left) = (from.saturating_add(budget.places).min(table.places()), budget.lookups);
         for place in from..end {
             let Some((id, flow)) = table.at(place) else { continue };
             let mut info = FlowInfo::new(table, id);
@@ -146,7 +146,7 @@ fn activity(
     seen: BothSeen,
     now: Timestamp,
 ) -> FlowActivity {
-    let last = seen.at.unwrap_or_default().max(table.last_kept(flow));
+    let last = seen.at.unwrap_or_default().max(table.last_extension(flow));
     let [bytes_rx, bytes_tx] = log.bytes(id, flow, seen.progress);
     FlowActivity { age: Some(now.since(table.began(id))), idle: Some(now.since(last)), bytes_rx, bytes_tx }
 }

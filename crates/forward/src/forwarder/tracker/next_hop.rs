@@ -38,7 +38,7 @@ impl FlowTracker {
     /// Repeats the request for the next hop to a client, because the client has repeated its SYN or
     /// datagram. Such a client probably exists, unlike most clients whose neighbours are never
     /// resolved.
-    pub(crate) fn ask_for_client_again(&mut self, id: FlowId, plan: &Plan) {
+    pub(crate) fn repeat_client_query(&mut self, id: FlowId, plan: &Plan) {
         let flow = self.table.get(id);
         let hop = flow.rewrite(Direction::ToClient).next_hop;
         if flow.view() == View::BothSides && plan.network.get(hop).is_none() {

@@ -53,7 +53,7 @@ impl FlowTracker {
     fn change_in_cache(&mut self, id: FlowId, numbers: Numbers) {
         let flow = self.table.get(id);
         let change = (flow.is_cached(), flow.may_be_cached() && self.routes.has_tunnel(flow));
-        if change == (false, true) && self.bypass.keep(flow) {
+        if change == (false, true) && self.bypass.must_bypass(flow) {
             return;
         }
         if !self.cache.is_present() {
@@ -63,7 +63,7 @@ impl FlowTracker {
             (false, true) => {
                 self.cache.put(flow, &self.routes, numbers);
                 if flow.state().is_udp() {
-                    self.log.lose_count(id);
+                    self.log.stop_counting(id);
                 }
             }
             (true, false) => self.cache.remove(flow),
@@ -86,7 +86,7 @@ impl FlowTracker {
     /// log still have the numbers of the earlier connection.
     pub(super) fn reopen(&mut self, id: FlowId) {
         self.events.handshakes.push(self.table.get(id).handshake(HandshakeStep::Begun));
-        self.log.lose_count(id);
+        self.log.stop_counting(id);
         if self.cache.is_present() {
             self.cache.remove(self.table.get(id));
             self.table.set_cached(id, false);
@@ -132,7 +132,8 @@ impl FlowTracker {
         let Some(from) = self.bypass.next_place() else { return };
         let (cached, next) = self.table.cached_from(from, BUDGET);
         let (table, bypass) = (&self.table, &mut self.bypass);
-        let watched: Vec<FlowId> = cached.into_iter().filter(|id| bypass.keep(table.get(*id))).collect();
+        let watched: Vec<FlowId> =
+            cached.into_iter().filter(|id| bypass.must_bypass(table.get(*id))).collect();
         for some in watched.chunks(FLUSH_EVERY) {
             some.iter().for_each(|id| self.withdraw(*id));
             self.flush_cache();
@@ -143,7 +144,7 @@ impl FlowTracker {
     /// Removes a flow from the cache, after the table has taken over its progress there.
     pub(super) fn withdraw(&mut self, id: FlowId) {
         if let Some(last) = self.last_in_cache(id) {
-            self.table.put_off(id, last);
+            self.table.postpone_deadline(id, last);
         }
         // If the flow turned out to be over, it has left the cache already.
         self.cache.remove(self.table.get(id));

@@ -28,13 +28,13 @@ pub(crate) struct RouteChanges {
 }
 
 /// Route of a flow's cached packets in one direction.
-pub(super) struct Way {
+pub(super) struct EntryRoute {
     /// Interface on which the packets have to arrive; `None` if any interface is allowed or none is
     /// known.
     pub(super) from: Option<u32>,
     pub(super) envelope: Option<Envelope>,
     /// Time of a packet that arrived on that interface and was forwarded by a worker.
-    pub(super) came: Option<Timestamp>,
+    pub(super) arrived_at: Option<Timestamp>,
 }
 
 impl FlowRoutes {
@@ -55,8 +55,8 @@ impl FlowRoutes {
     }
 
     /// Resets the list of changed tunnels, after a sweep over all flows.
-    pub(super) fn forget_tunnel_changes(&mut self) {
-        self.tunnels.forget_changes();
+    pub(super) fn clear_tunnel_changes(&mut self) {
+        self.tunnels.clear_changes();
     }
 
     /// Whether the cache may still use a former tunnel for packets of a flow.
@@ -67,7 +67,7 @@ impl FlowRoutes {
     /// Whether the tunnel of a flow is known, or the flow needs none.
     #[inline]
     pub(super) fn has_tunnel(&self, flow: &Flow) -> bool {
-        self.tunnels.know(flow)
+        self.tunnels.is_known(flow)
     }
 
     /// Tunnel of a flow's packet in this direction, and the hash of the flow in the tunnel; `None`
@@ -83,10 +83,14 @@ impl FlowRoutes {
     }
 
     /// Route of a flow's cached packets in this direction.
-    pub(super) fn way(&self, flow: &Flow, direction: Direction) -> Way {
+    pub(super) fn entry_route(&self, flow: &Flow, direction: Direction) -> EntryRoute {
         match direction {
-            Direction::ToServer => Way { from: None, envelope: self.tunnels.envelope(flow), came: None },
-            Direction::ToClient => Way { from: self.server_side(flow), envelope: None, came: None },
+            Direction::ToServer => {
+                EntryRoute { from: None, envelope: self.tunnels.envelope(flow), arrived_at: None }
+            }
+            Direction::ToClient => {
+                EntryRoute { from: self.server_side(flow), envelope: None, arrived_at: None }
+            }
         }
     }
 

@@ -85,7 +85,7 @@ impl FlowTracker {
         // Only the cache sees the acknowledgement of the FIN, so look for it there later.
         let flow = self.table.get(id);
         if flow.is_cached() && flow.has_pending_fin() {
-            self.table.look_at(id, now.after(ACKNOWLEDGED_AFTER));
+            self.table.schedule_check(id, now.after(ACKNOWLEDGED_AFTER));
         }
     }
 
@@ -111,8 +111,8 @@ impl FlowTracker {
             && self.table.get(id).is_reopened(at)
         {
             match before.is_handshake() {
-                true => self.log.begin_anew(id, at),
-                false => self.log.lose_count(id),
+                true => self.log.restart(id, at),
+                false => self.log.stop_counting(id),
             }
         }
         let flow = self.table.get(id);
@@ -143,7 +143,7 @@ impl FlowTracker {
 
     /// Logs a connection that is over and still in the table; its earlier state was `before`.
     fn log_over(&mut self, id: FlowId, (before, how): (FlowState, FlowEnd), now: Timestamp) {
-        if !self.log.is_kept() {
+        if !self.log.is_enabled() {
             return;
         }
         let flow = self.table.get(id);
@@ -153,15 +153,15 @@ impl FlowTracker {
     }
 
     /// Logs a flow that is gone from the table, unless it was over and therefore logged already.
-    pub(crate) fn log_gone(&mut self, id: FlowId, flow: &Flow, how: FlowEnd, now: Timestamp) {
-        if !self.log.is_kept() {
+    pub(crate) fn log_removed(&mut self, id: FlowId, flow: &Flow, how: FlowEnd, now: Timestamp) {
+        if !self.log.is_enabled() {
             return;
         }
         let mut flow = flow.clone();
         if !flow.is_over() {
             self.cache.catch_up(id, &mut flow);
         }
-        let record = self.log.end_gone(id, &flow, how, now);
+        let record = self.log.end_removed(id, &flow, how, now);
         self.events.records.extend(record);
     }
 }

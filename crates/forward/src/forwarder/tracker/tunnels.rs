@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::forwarder::Stop;
 use crate::plan::Plan;
-use crate::{Direction, Flow, ServerWay};
+use crate::{Direction, Flow, ForwardingMethod};
 use convey_model::{DropReason, Tunnel};
 use convey_wire::Envelope;
 
@@ -51,25 +51,26 @@ impl Tunnels {
     }
 
     /// Resets the list of changed tunnels, after a sweep over all flows.
-    pub(super) fn forget_changes(&mut self) {
+    pub(super) fn clear_changes(&mut self) {
         self.changed.clear();
     }
 
     /// Whether the cache may still use a former tunnel for packets of a flow.
     pub(super) fn is_changed(&self, flow: &Flow) -> bool {
-        flow.way() == ServerWay::Tunneled && self.changed.contains(&flow.server_id())
+        flow.method() == ForwardingMethod::Tunneled && self.changed.contains(&flow.server_id())
     }
 
     /// Whether the tunnel of a flow is known, or the flow needs none.
     #[inline]
-    pub(super) fn know(&self, flow: &Flow) -> bool {
-        flow.way() != ServerWay::Tunneled || self.of_server(flow.server_id()).is_some()
+    pub(super) fn is_known(&self, flow: &Flow) -> bool {
+        flow.method() != ForwardingMethod::Tunneled || self.of_server(flow.server_id()).is_some()
     }
 
     /// Tunnel of a flow's packets to its server, if there is one, and the hash of the flow in the
     /// tunnel.
     pub(super) fn envelope(&self, flow: &Flow) -> Option<Envelope> {
-        let tunnel = self.of_server(flow.server_id()).filter(|_| flow.way() == ServerWay::Tunneled)?;
+        let tunnel =
+            self.of_server(flow.server_id()).filter(|_| flow.method() == ForwardingMethod::Tunneled)?;
         Some(Envelope::new(tunnel, &flow.client()))
     }
 
@@ -86,8 +87,8 @@ impl Tunnels {
         direction: Direction,
         plan: &Plan,
     ) -> Result<Option<Envelope>, Stop> {
-        match (direction, flow.way()) {
-            (Direction::ToServer, ServerWay::Tunneled) => {
+        match (direction, flow.method()) {
+            (Direction::ToServer, ForwardingMethod::Tunneled) => {
                 let id = flow.server_id();
                 let tunnel = plan.tunnels.get(&id).or_else(|| self.former.get(&id));
                 let tunnel = tunnel.ok_or(Stop::Silent(DropReason::NoRoute))?;

@@ -106,11 +106,11 @@ impl Observer {
         if self.view == ClientSide && way == ToClient {
             return;
         }
-        let heard = self.numbers.apply_segment(&mut self.pending, (self.view, self.state), way, segment);
-        if heard.ends_other {
+        let accepted = self.numbers.apply_segment(&mut self.pending, (self.view, self.state), way, segment);
+        if accepted.acks_other_fin {
             self.state = self.state.next(self.view, way.opposite(), FIN_ACK);
         }
-        self.state = self.state.next(self.view, way, heard.flags);
+        self.state = self.state.next(self.view, way, accepted.flags);
     }
 }
 

@@ -5,12 +5,12 @@ use super::*;
 /// Whether a FIN is accepted when it arrives, and when its receiver acknowledges it.
 fn fin(numbers: &mut TcpSequence, from: Direction, fin: Segment) -> [bool; 2] {
     let mut pending = PendingFin::default();
-    let heard = numbers.apply_segment(&mut pending, (BothSides, Established), from, fin);
+    let accepted = numbers.apply_segment(&mut pending, (BothSides, Established), from, fin);
     let (end, other) = (fin.seq.wrapping_add(fin.len), if from == ToServer { ToClient } else { ToServer });
     let ack =
         numbers.apply_segment(&mut pending, (BothSides, Established), other, segment(ACK, fin.ack, end));
     assert_eq!(pending, PendingFin::Nobodys);
-    [heard.flags & FIN != 0, ack.ends_other]
+    [accepted.flags & FIN != 0, ack.acks_other_fin]
 }
 
 #[test]
@@ -32,12 +32,18 @@ fn a_fin_before_the_window_is_ignored_unless_it_is_repeated() {
         for len in [1, 301] {
             let (mut numbers, mut pending) = (established(), PendingFin::default());
             let fin = Segment { len, ..segment(FIN_ACK, sent - len, other) };
-            let heard = numbers.apply_segment(&mut pending, (BothSides, Established), from, fin);
-            assert_eq!((heard, pending), (Heard::flags(0), PendingFin::Nobodys), "{from:?} {len}");
+            let accepted = numbers.apply_segment(&mut pending, (BothSides, Established), from, fin);
+            assert_eq!(
+                (accepted, pending),
+                (AcceptedSegment::flags(0), PendingFin::Nobodys),
+                "{from:?} {len}"
+            );
             assert_eq!(numbers.numbers(), established().numbers());
             let acked = segment(ACK, other, sent);
             let back = if from == ToServer { ToClient } else { ToServer };
-            assert!(!numbers.apply_segment(&mut pending, (BothSides, Established), back, acked).ends_other);
+            assert!(
+                !numbers.apply_segment(&mut pending, (BothSides, Established), back, acked).acks_other_fin
+            );
             assert_eq!(
                 numbers.apply_segment(&mut pending, (BothSides, finished), from, fin).flags,
                 FIN_ACK,
@@ -57,10 +63,10 @@ fn fin_of_a_server_that_its_acknowledgements_overtook_counts_once_acknowledged()
         apply_segment(ToClient, segment(ACK, 5_100 + len, 1_000));
         for _ in 0..2 {
             let fin = Segment { len, ..segment(FIN_ACK, 5_100, 1_000) };
-            assert_eq!(apply_segment(ToClient, fin), Heard::flags(ACK));
+            assert_eq!(apply_segment(ToClient, fin), AcceptedSegment::flags(ACK));
         }
-        assert!(!apply_segment(ToServer, segment(ACK, 1_000, 5_100)).ends_other);
-        assert!(apply_segment(ToServer, segment(ACK, 1_000, 5_100 + len)).ends_other);
+        assert!(!apply_segment(ToServer, segment(ACK, 1_000, 5_100)).acks_other_fin);
+        assert!(apply_segment(ToServer, segment(ACK, 1_000, 5_100 + len)).acks_other_fin);
     }
 }
 
@@ -68,9 +74,9 @@ fn fin_of_a_server_that_its_acknowledgements_overtook_counts_once_acknowledged()
 fn fin_of_a_client_that_its_acknowledgements_overtook_counts_in_dsr() {
     for len in [1, 301] {
         let mut numbers = established();
-        numbers.say(ClientSide, Established, ToServer, segment(ACK, 1_000 + len, 5_100));
+        numbers.apply(ClientSide, Established, ToServer, segment(ACK, 1_000 + len, 5_100));
         let fin = Segment { len, ..segment(FIN_ACK, 1_000, 5_100) };
-        assert_eq!(numbers.say(ClientSide, Established, ToServer, fin), FIN_ACK);
+        assert_eq!(numbers.apply(ClientSide, Established, ToServer, fin), FIN_ACK);
     }
 }
 
@@ -80,14 +86,14 @@ fn a_fin_that_its_sender_goes_on_behind_was_none() {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
         let mut apply_segment =
             |from, segment| numbers.apply_segment(&mut pending, (BothSides, Established), from, segment);
-        let heard = apply_segment(from, segment(FIN_ACK, sent + 1_000, other));
-        assert_eq!(heard, Heard { flags: ACK, ends_other: false });
+        let accepted = apply_segment(from, segment(FIN_ACK, sent + 1_000, other));
+        assert_eq!(accepted, AcceptedSegment { flags: ACK, acks_other_fin: false });
         for seq in [0, 700] {
             apply_segment(from, Segment { len: 700, ..segment(ACK, sent + seq, other) });
         }
         let back = if from == ToServer { ToClient } else { ToServer };
-        let heard = apply_segment(back, segment(ACK, other, sent + 1_001));
-        assert_eq!((heard.ends_other, pending), (false, PendingFin::Nobodys));
+        let accepted = apply_segment(back, segment(ACK, other, sent + 1_001));
+        assert_eq!((accepted.acks_other_fin, pending), (false, PendingFin::Nobodys));
     }
 }
 
@@ -130,13 +136,13 @@ fn dsr_segment_after_a_gap_counts_only_if_close() {
     for (gap, acked) in [(1, 0), (MAX_GAP, MAX_GAP_ACK)] {
         let mut numbers = established();
         let data = Segment { len: 10, ..segment(ACK, 1_000 + gap, 5_000 + acked) };
-        numbers.say(ClientSide, Established, ToServer, data);
+        numbers.apply(ClientSide, Established, ToServer, data);
         assert_eq!((numbers.sent, numbers.acked), (1_010 + gap, 5_000 + acked));
-        assert_eq!(numbers.say(ClientSide, Established, ToServer, segment(RST, 1_010 + gap, 0)), RST);
+        assert_eq!(numbers.apply(ClientSide, Established, ToServer, segment(RST, 1_010 + gap, 0)), RST);
     }
     // Without a gap, a segment may acknowledge more.
     let mut numbers = established();
-    numbers.say(ClientSide, Established, ToServer, segment(ACK, 1_000, 5_000 + (8 << 20)));
+    numbers.apply(ClientSide, Established, ToServer, segment(ACK, 1_000, 5_000 + (8 << 20)));
     assert_eq!(numbers.acked, 5_000 + (8 << 20));
 }
 

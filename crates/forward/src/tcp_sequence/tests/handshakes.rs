@@ -8,17 +8,17 @@ fn a_handshake_is_believed_if_each_side_has_heard_the_other() {
         let far = |number: u32| number.wrapping_add(off);
         let mut numbers = TcpSequence::first(segment(SYN, 100, 0));
         assert_eq!(
-            numbers.say(BothSides, SynSent, ToServer, segment(ACK, 101, 501)),
+            numbers.apply(BothSides, SynSent, ToServer, segment(ACK, 101, 501)),
             0,
             "nobody has answered"
         );
-        assert_eq!(numbers.say(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, far(101))), 0);
-        assert_eq!(numbers.say(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, 101)), SYN_ACK);
+        assert_eq!(numbers.apply(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, far(101))), 0);
+        assert_eq!(numbers.apply(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, 101)), SYN_ACK);
         for (seq, ack) in [(101, far(501)), (far(101), 501)] {
-            assert_eq!(numbers.say(BothSides, SynReceived, ToServer, segment(ACK, seq, ack)), 0, "{off}");
+            assert_eq!(numbers.apply(BothSides, SynReceived, ToServer, segment(ACK, seq, ack)), 0, "{off}");
         }
         assert_eq!(numbers.acked(), 501);
-        assert_eq!(numbers.say(BothSides, SynReceived, ToServer, segment(ACK, 101, 501)), ACK);
+        assert_eq!(numbers.apply(BothSides, SynReceived, ToServer, segment(ACK, 101, 501)), ACK);
     }
 }
 
@@ -26,9 +26,9 @@ fn a_handshake_is_believed_if_each_side_has_heard_the_other() {
 fn dsr_handshake_completes_with_the_number_after_the_syn() {
     let mut numbers = TcpSequence::first(segment(SYN, u32::MAX, 0));
     for seq in [u32::MAX, 1 << 20, 1 << 31] {
-        assert_eq!(numbers.say(ClientSide, SynSent, ToServer, segment(ACK, seq, 501)), 0);
+        assert_eq!(numbers.apply(ClientSide, SynSent, ToServer, segment(ACK, seq, 501)), 0);
     }
-    assert_eq!(numbers.say(ClientSide, SynSent, ToServer, segment(ACK, 0, 501)), ACK);
+    assert_eq!(numbers.apply(ClientSide, SynSent, ToServer, segment(ACK, 0, 501)), ACK);
     assert_eq!(numbers.acked(), 501);
 }
 
@@ -36,21 +36,21 @@ fn dsr_handshake_completes_with_the_number_after_the_syn() {
 fn reset_behind_data_of_a_syn_that_the_server_accepted_counts() {
     for (state, after) in [(SynReceived, None), (Established, Some(segment(ACK, 401, 501)))] {
         let mut numbers = TcpSequence::first(Segment { len: 301, ..segment(SYN, 100, 0) });
-        assert_eq!(numbers.say(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, 401)), SYN_ACK);
+        assert_eq!(numbers.apply(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, 401)), SYN_ACK);
         if let Some(ack) = after {
-            assert_eq!(numbers.say(BothSides, SynReceived, ToServer, ack), ACK);
+            assert_eq!(numbers.apply(BothSides, SynReceived, ToServer, ack), ACK);
         }
-        assert_eq!(numbers.say(BothSides, state, ToServer, segment(RST, 401, 0)), RST, "{state:?}");
+        assert_eq!(numbers.apply(BothSides, state, ToServer, segment(RST, 401, 0)), RST, "{state:?}");
     }
 }
 
 #[test]
 fn data_that_comes_with_a_syn_may_be_accepted_or_not() {
     let syn = Segment { len: 1_001, ..segment(SYN, 100, 0) };
-    for accepted in [101, 1_101] {
+    for server_ack in [101, 1_101] {
         let mut numbers = TcpSequence::first(syn);
-        assert_eq!(numbers.say(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, accepted)), SYN_ACK);
-        assert_eq!(numbers.say(BothSides, SynReceived, ToServer, segment(ACK, accepted, 501)), ACK);
+        assert_eq!(numbers.apply(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, server_ack)), SYN_ACK);
+        assert_eq!(numbers.apply(BothSides, SynReceived, ToServer, segment(ACK, server_ack, 501)), ACK);
     }
 }
 
@@ -65,7 +65,7 @@ fn new_syn_resets_sequence_numbers_except_in_open_connections() {
         (BothSides, Established, 0),
     ] {
         let mut numbers = established();
-        assert_eq!(numbers.say(view, state, ToServer, segment(SYN, 70_000, 0)), flags, "{state:?}");
+        assert_eq!(numbers.apply(view, state, ToServer, segment(SYN, 70_000, 0)), flags, "{state:?}");
         assert_eq!((numbers.sent, numbers.acked), if flags == SYN { (70_001, 0) } else { (1_000, 5_000) });
     }
 }
@@ -188,8 +188,8 @@ fn a_server_that_answers_a_syn_has_forgotten_the_connection() {
         for (from, segment) in &before {
             numbers.apply_segment(&mut pending, (BothSides, state), *from, *segment);
         }
-        let heard = numbers.apply_segment(&mut pending, (BothSides, state), ToClient, answer);
-        assert_eq!(heard.flags, if is_believed { SYN_ACK } else { 0 }, "{state:?}: {before:?}");
+        let accepted = numbers.apply_segment(&mut pending, (BothSides, state), ToClient, answer);
+        assert_eq!(accepted.flags, if is_believed { SYN_ACK } else { 0 }, "{state:?}: {before:?}");
         let is_anew = numbers.numbers() == [70_001, 90_001, 90_001];
         assert_eq!(is_anew, is_believed, "{numbers:?}");
         assert!(!is_believed || pending == PendingFin::Nobodys);
@@ -198,12 +198,12 @@ fn a_server_that_answers_a_syn_has_forgotten_the_connection() {
 
 #[test]
 fn a_server_that_refuses_the_next_syn_has_forgotten_the_connection() {
-    for (refused, believed) in [(70_001, RST), (70_002, 0), (1_000, 0)] {
+    for (refused, accepted_flags) in [(70_001, RST), (70_002, 0), (1_000, 0)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
         let mut apply_segment =
             |from, segment| numbers.apply_segment(&mut pending, (BothSides, Established), from, segment);
         apply_segment(ToServer, segment(SYN, 70_000, 0));
-        assert_eq!(apply_segment(ToClient, segment(RST_ACK, 0, refused)).flags, believed, "{refused}");
+        assert_eq!(apply_segment(ToClient, segment(RST_ACK, 0, refused)).flags, accepted_flags, "{refused}");
     }
 }
 
@@ -231,8 +231,8 @@ fn dsr_client_that_continues_a_new_syn_resets_the_numbers() {
             let mut apply_segment =
                 |segment| numbers.apply_segment(&mut pending, (ClientSide, state), ToServer, segment).flags;
             before.iter().for_each(|segment| _ = apply_segment(*segment));
-            let heard = apply_segment(next);
-            assert_eq!(heard & (FIN | RST), 0, "{before:?} {next:?}");
+            let accepted = apply_segment(next);
+            assert_eq!(accepted & (FIN | RST), 0, "{before:?} {next:?}");
             let end = next.seq.wrapping_add(next.len);
             let is_anew = numbers.numbers() == [end, 90_001, 90_001] && pending == PendingFin::Nobodys;
             assert_eq!(is_anew, is_believed, "{before:?} {next:?}: {numbers:?}");

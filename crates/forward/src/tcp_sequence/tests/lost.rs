@@ -1,7 +1,7 @@
 //! Segments that are lost on the path to convey: neither convey nor their receiver sees them.
 
 use super::*;
-use crate::{Flow, NewFlow, ServerWay};
+use crate::{Flow, ForwardingMethod, NewFlow};
 use convey_model::FlowKey;
 
 #[test]
@@ -35,10 +35,10 @@ fn lost_fin_of_a_client_in_dsr_counts_when_it_comes_again() {
 #[test]
 fn lost_fin_of_a_client_counts_after_a_late_handshake() {
     let mut numbers = TcpSequence::first(segment(SYN, 100, 0));
-    numbers.say(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, 101));
+    numbers.apply(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, 101));
     // The first ACK and the FIN were lost, and the server has repeated its answer.
-    assert_eq!(numbers.say(BothSides, SynReceived, ToServer, segment(ACK, 102, 501)), ACK);
-    assert_eq!(numbers.say(BothSides, Established, ToServer, segment(FIN_ACK, 101, 501)), FIN_ACK);
+    assert_eq!(numbers.apply(BothSides, SynReceived, ToServer, segment(ACK, 102, 501)), ACK);
+    assert_eq!(numbers.apply(BothSides, Established, ToServer, segment(FIN_ACK, 101, 501)), FIN_ACK);
 }
 
 /// One side of a connection: its FIN follows `total` bytes. Numbers count from its first byte.
@@ -111,7 +111,7 @@ impl Connection {
             client: key("203.0.113.9:4242", "192.0.2.1:80"),
             server: key("10.0.0.1:8080", "10.0.0.254:40000"),
             view,
-            way: ServerWay::Rewritten,
+            method: ForwardingMethod::Rewritten,
             server_id: 7,
             frontend_id: 9,
             to_server: 1,

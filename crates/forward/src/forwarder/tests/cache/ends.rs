@@ -61,9 +61,9 @@ mod cases {
         lab.send(lab.client(1).seq(101).ack(501).payload(&[7; 10]));
         lab.send(fin(&lab));
         assert_eq!(state(&lab), FlowState::HalfClosedByClient);
-        let asked = kernel(&lab).asked();
+        let asked = kernel(&lab).lookups();
         (0..200).for_each(|_| drop(lab.wait(Duration::from_secs(1))));
-        assert_eq!((kernel(&lab).asked(), state(&lab)), (asked, FlowState::HalfClosedByClient));
+        assert_eq!((kernel(&lab).lookups(), state(&lab)), (asked, FlowState::HalfClosedByClient));
     }
 
     pub(super) fn dsr_fin_counts_once_the_cache_forwarded_the_preceding_bytes(family: Family) {
@@ -81,10 +81,10 @@ mod cases {
         let syn = lab.connect(1);
         lab.send(lab.client(1).seq(111).ack(501).fin());
         lab.send(syn.reply().seq(501).ack(101));
-        let asked = kernel(&lab).asked();
+        let asked = kernel(&lab).lookups();
         (0..7_000).for_each(|_| drop(lab.wait(Duration::from_secs(1))));
         assert_eq!(state(&lab), FlowState::Established);
-        let asked = kernel(&lab).asked() - asked;
+        let asked = kernel(&lab).lookups() - asked;
         assert!((10..50).contains(&asked), "{asked} times");
         // The FIN is acknowledged at last.
         lab.send(lab.client(1).seq(111).ack(501).fin());
@@ -130,7 +130,7 @@ mod cases {
     pub(super) fn connection_without_a_handshake_event_ends_by_its_fins(family: Family) {
         for mut lab in [Lab::passthrough(family), Lab::dsr(family)] {
             let end = open_and_finish_untold(&mut lab, |lab| drop(kernel(lab).events()));
-            lab.hear_cache();
+            lab.apply_cache_events();
             assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (end, 0, 1));
         }
     }
@@ -207,7 +207,7 @@ mod cases {
             kernel(&lab).lose_all();
             lab.send(lab.client(1).syn().seq(3_000_000_000));
             assert_eq!(lab.forwarder.cached_flows(), 0);
-            lab.hear_cache();
+            lab.apply_cache_events();
             assert_eq!(state(&lab), end);
         }
     }
@@ -216,7 +216,7 @@ mod cases {
         for by_client in [true, false] {
             let mut lab = Lab::passthrough(family);
             let syn = lab.connect(1);
-            let (client, server) = go_far(&mut lab, &syn);
+            let (client, server) = transfer_100_mb(&mut lab, &syn);
             let reset = if by_client { lab.client(1).seq(client) } else { syn.reply().seq(server) };
             lab.send(reset.rst());
             assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (FlowState::Closed, 0, 1));
@@ -277,7 +277,7 @@ mod cases {
             assert_eq!(lab.ended(), 0, "nobody has told of it");
             lab.connect_at(1, 3_000_000_000);
             assert_eq!((lab.opened, lab.ended(), lab.forwarder.flows().len()), (2, 1, 1));
-            lab.hear_cache();
+            lab.apply_cache_events();
             let open = if is_dsr { FlowState::HandshakeOnly } else { FlowState::Established };
             assert_eq!((lab.ended(), state(&lab)), (0, open), "that was the first");
         }
@@ -332,7 +332,7 @@ mod cases {
             if !is_dsr {
                 lab.send(syn.reply().fin().seq(server).ack(client + 3));
             }
-            lab.hear_cache();
+            lab.apply_cache_events();
             assert_eq!((lab.opened, lab.ended()), (1, 1));
         }
     }
@@ -390,7 +390,7 @@ mod cases {
                 kernel(&lab).lose_all();
             }
             lab.send(lab.client(1).syn().seq(3_000_000_000));
-            lab.hear_cache();
+            lab.apply_cache_events();
             assert_eq!(state(&lab), FlowState::HalfClosedByServer);
             lab.send(syn.reply().syn().seq(2_000_000_000).ack(3_000_000_001));
             lab.send(lab.client(1).seq(3_000_000_001).ack(2_000_000_001));

@@ -69,12 +69,12 @@ mod cases {
     pub(super) fn cache_events_before_a_trace_began_still_count(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
-        let (client, server) = go_far(&mut lab, &syn);
+        let (client, server) = transfer_100_mb(&mut lab, &syn);
         lab.is_deaf = true;
         lab.send(syn.reply().seq(server).ack(client).fin());
         watch(&mut lab, TraceFilter::default());
         assert_eq!(kernel(&lab).entries(), 0);
-        lab.hear_cache();
+        lab.apply_cache_events();
         lab.is_deaf = false;
         assert_eq!(state(&lab), FlowState::HalfClosedByServer);
         lab.send(lab.client(1).seq(client).ack(server + 1).fin());

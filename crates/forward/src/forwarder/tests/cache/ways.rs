@@ -50,7 +50,7 @@ mod cases {
         lab.send(lab.client(1).seq(101).ack(501));
         kernel(&lab).hold_changes(false);
         lab.forwarder.flush_cache();
-        lab.hear_cache();
+        lab.apply_cache_events();
         assert_eq!(state(&lab), FlowState::Established);
         assert_eq!(lab.send(syn.reply().seq(501).ack(101).payload(b"hello")).mac, 0xfd);
         lab.send(lab.client(1).seq(101).ack(506).payload(b"hi"));
@@ -61,7 +61,7 @@ mod cases {
         let mut lab = Lab::passthrough(family);
         lab.change(|world| world.servers.truncate(1));
         let syn = lab.connect(1);
-        let (_, server) = go_far(&mut lab, &syn);
+        let (_, server) = transfer_100_mb(&mut lab, &syn);
         let resets = lab.change(|world| {
             world.servers[0].up = false;
             world.servers.push(TestServer::new(family, 12));
@@ -102,22 +102,22 @@ mod cases {
         let mut lab = Lab::passthrough(family);
         lab.connect(1);
         let other: std::net::IpAddr = family.pick("192.0.2.253", "2001:db8:2::fd").parse().unwrap();
-        let asked = kernel(&lab).asked();
+        let asked = kernel(&lab).lookups();
         lab.change(|world| {
             world.neighbours.push(neighbour(WAN, other, 0xfd));
             world.router = Some(other);
         });
-        assert_eq!(kernel(&lab).asked() - asked, 2, "its way changes");
+        assert_eq!(kernel(&lab).lookups() - asked, 2, "its way changes");
         lab.wait(Duration::from_secs(1));
-        let asked = kernel(&lab).asked();
+        let asked = kernel(&lab).lookups();
         assert_eq!(lab.wait(Duration::from_secs(86_400)).len(), 2, "both sides are reset");
-        assert_eq!(kernel(&lab).asked() - asked, 4, "whether it is silent, and its numbers for the resets");
+        assert_eq!(kernel(&lab).lookups() - asked, 4, "whether it is silent, and its numbers for the resets");
     }
 
     pub(super) fn flow_whose_way_was_gone_for_a_moment_still_ends(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
-        let (client, server) = go_far(&mut lab, &syn);
+        let (client, server) = transfer_100_mb(&mut lab, &syn);
         let mut kept = Vec::new();
         let other = family.pick("192.0.2.253", "2001:db8:2::fd").parse().unwrap();
         lab.change(|world| {
@@ -134,7 +134,7 @@ mod cases {
     pub(super) fn flow_whose_entries_are_lost_while_its_way_changes_still_ends(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
-        let (client, server) = go_far(&mut lab, &syn);
+        let (client, server) = transfer_100_mb(&mut lab, &syn);
         let other: std::net::IpAddr = family.pick("192.0.2.253", "2001:db8:2::fd").parse().unwrap();
         lab.change(|world| {
             world.neighbours.push(neighbour(WAN, other, 0xfd));
@@ -148,7 +148,7 @@ mod cases {
     pub(super) fn flow_whose_fin_event_is_lost_while_its_way_changes_still_ends(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
-        let (client, server) = go_far(&mut lab, &syn);
+        let (client, server) = transfer_100_mb(&mut lab, &syn);
         lab.is_deaf = true;
         lab.send(syn.reply().seq(server).ack(client).fin());
         kernel(&lab).events();
@@ -384,7 +384,7 @@ mod cases {
     pub(super) fn an_error_is_held_against_what_the_cache_has_seen(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
-        let (client, server) = go_far(&mut lab, &syn);
+        let (client, server) = transfer_100_mb(&mut lab, &syn);
         let sent = lab.send(syn.reply().seq(server).ack(client).payload(b"too much"));
         let made_up = lab.send(syn.reply().seq(501).ack(101).payload(b"long ago"));
         let router = family.pick("203.0.113.7", "2001:db8:7::7");

@@ -49,7 +49,7 @@ impl Seen {
 
     /// Reassembles fragments into packets; the frame of each is that of the fragment that has
     /// completed it.
-    pub(crate) fn put_together(fragments: &[Vec<u8>]) -> Vec<Seen> {
+    pub(crate) fn reassemble(fragments: &[Vec<u8>]) -> Vec<Seen> {
         let mut pool = IpDefragPool::<(), ()>::new();
         let mut packets = Vec::new();
         for frame in fragments {
@@ -84,7 +84,7 @@ impl Seen {
 
     /// The ICMP error, with its source and destination.
     #[track_caller]
-    pub(crate) fn says(&self) -> (IcmpError, String, String) {
+    pub(crate) fn icmp_error(&self) -> (IcmpError, String, String) {
         let (error, _) = self.error.as_ref().unwrap_or_else(|| panic!("no ICMP error: {self:?}"));
         (*error, self.from.ip().to_string(), self.to.ip().to_string())
     }
