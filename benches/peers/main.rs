@@ -2,8 +2,8 @@
 //! of them in turn, in one run, between the same namespaces. `benches/README.md` describes the
 //! method.
 //!
-//!     cargo bench --bench peers -- [proxy|http|tls|http3|files|passthrough|dsr]...
-//!         [--quick|--smoke] [--load WORDS]... [--pingora BINARY] [--before BINARY] [--with FEATURE]...
+//! cargo bench --bench peers -- [proxy|http|tls|http3|files|passthrough|dsr]... [--quick|--smoke]
+//! [--load WORDS]... [--pingora BINARY] [--before BINARY] [--with FEATURE]...
 #![allow(clippy::disallowed_methods, reason = "it measures time, and its threads can be made")]
 
 mod chart;

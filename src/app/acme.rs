@@ -109,7 +109,7 @@ impl AcmeTask {
         let words = |error: io::Error| error.to_string();
         if orders.ticks_to_look == 0 {
             orders.store.prepare().map_err(words)?;
-            self.look(orders);
+            self.read_store(orders);
         }
         orders.ticks_to_look = orders.ticks_to_look.saturating_sub(1);
         let proofs = orders.store.proofs();
@@ -126,18 +126,18 @@ impl AcmeTask {
             orders.ticks_to_look = 0;
             return Ok(());
         };
-        self.look(orders);
+        self.read_store(orders);
         let due = orders.schedule.due_now(clock::unix_seconds()).first().map(|name| (*name).to_owned());
         if let Some(name) = due {
             self.order(orders, &name).await?;
-            self.look(orders);
+            self.read_store(orders);
         }
         orders.shown.clear();
         Ok(())
     }
 
     /// Reads the current certificates and failures from the store.
-    fn look(&self, orders: &mut Orders) {
+    fn read_store(&self, orders: &mut Orders) {
         let Orders { config, store, schedule, ticks_to_look, unsaved, .. } = orders;
         *ticks_to_look = LOOK_TICKS;
         let (mut failures, now) = (store.failures(), clock::unix_seconds());

@@ -150,7 +150,7 @@ impl AnnounceTask {
     async fn run(mut self, mut ends: mpsc::Receiver<(End, oneshot::Sender<()>)>) {
         loop {
             let changed = self.parts.changed.clone();
-            let due = self.look().await;
+            let due = self.update().await;
             let wait = due.map_or(LOOK_EVERY, |due| due.since(clock::now()).min(LOOK_EVERY));
             tokio::select! {
                 // `notified` also returns for a change that happened during the check.
@@ -168,7 +168,7 @@ impl AnnounceTask {
 
     /// Announces and withdraws the addresses that are due now. Returns the time at which the next
     /// change is due.
-    async fn look(&mut self) -> Option<Timestamp> {
+    async fn update(&mut self) -> Option<Timestamp> {
         let snapshot = self.parts.snapshot.load_full();
         let config = snapshot.announce.clone();
         // Most configurations lack the table `[announce]`. convey then checks the host only once,
@@ -206,7 +206,7 @@ impl AnnounceTask {
                     Some(why) => ExplainedReadiness { readiness: Readiness::Lacking, why },
                     None => ExplainedReadiness::new(Readiness::Ready, "a frontend on it can serve"),
                 };
-                added.extend(self.look_at(ip, readiness, config, &seen).await);
+                added.extend(self.update_address(ip, readiness, config, &seen).await);
             }
             self.check_marks(&added, config).await;
         }
@@ -223,7 +223,7 @@ impl AnnounceTask {
             self.netlink = Some(opened);
         }
         let Some(netlink) = &self.netlink else { return Err("no netlink".to_owned()) };
-        SeenAddresses::ask(netlink, config).await.map_err(|error| error.to_string())
+        SeenAddresses::read(netlink, config).await.map_err(|error| error.to_string())
     }
 
     /// Drops the state of addresses that the configuration no longer contains. `sweep` removes
@@ -242,7 +242,7 @@ impl AnnounceTask {
     }
 
     /// Checks one address and announces or withdraws it. Returns the address if this call added it.
-    async fn look_at(
+    async fn update_address(
         &mut self,
         ip: IpAddr,
         readiness: ExplainedReadiness,
@@ -334,7 +334,7 @@ impl AnnounceTask {
             (true, Some(_)) | (false, None) => return Ok(()),
         };
         done.map_err(|error| {
-            let needs = if error.says_not_permitted() { PRIVILEGE } else { "" };
+            let needs = if error.is_not_permitted() { PRIVILEGE } else { "" };
             format!("{ip} cannot be {verb}: {error}{needs}")
         })
     }
@@ -343,7 +343,7 @@ impl AnnounceTask {
     /// the mark: after a kill, no process could recognize them as convey's.
     async fn check_marks(&mut self, added: &[IpAddr], config: &AnnounceConfig) {
         let Some(netlink) = self.netlink.as_ref().filter(|_| !added.is_empty()) else { return };
-        let Ok(seen) = SeenAddresses::ask(netlink, Some(config)).await else { return };
+        let Ok(seen) = SeenAddresses::read(netlink, Some(config)).await else { return };
         let mut unmarked = Vec::new();
         for address in added.iter().filter_map(|ip| seen.on_interface(*ip)).filter(|one| !one.is_announced) {
             let _ = netlink.withdraw(address).await;

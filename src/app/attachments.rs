@@ -76,7 +76,7 @@ impl Attachments {
     #[must_use]
     pub(super) fn take_xdp_links(&self) -> Vec<CacheError> {
         let mut errors = self.drivers.offloader.as_ref().map_or_else(Vec::new, Offloader::take_links);
-        for error in errors.extract_if(.., |error| error.says_detached()) {
+        for error in errors.extract_if(.., |error| error.is_detached()) {
             warn!("the flow cache is no longer attached to an interface: {}", causes(&error));
         }
         errors
@@ -87,7 +87,7 @@ impl Attachments {
         let Drivers { pipeline, guard, lasting, offloader, .. } = self.drivers;
         pipeline.stop();
         if let Some(lasting) = lasting {
-            lasting.give_up();
+            lasting.remove_now();
         }
         drop((guard, offloader));
     }
@@ -126,7 +126,7 @@ impl Attachments {
         for gone in self.captured.extract_if(.., |interface| !there_is(interface.index)) {
             self.drivers.pipeline.release(gone.index);
             self.drivers.detach(&gone);
-            self.drivers.stats.forget_layer(&gone.name);
+            self.drivers.stats.remove_layer(&gone.name);
             warn!(
                 "interface {} is gone: packets pass it again only once an interface of this name exists",
                 gone.name
@@ -191,7 +191,7 @@ impl Attachments {
         let layer = self.drivers.attach(new);
         self.drivers.capture(new, layer).inspect_err(|_| self.drivers.detach(new))?;
         let offloader = self.drivers.offloader.as_ref().filter(|_| layer != Layer::Worker);
-        Ok(offloader.map_or(layer.name(), Offloader::means))
+        Ok(offloader.map_or(layer.name(), Offloader::log_name))
     }
 }
 

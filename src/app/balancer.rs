@@ -95,7 +95,7 @@ fn run_after(
     });
     if kernel.is_none() {
         // In packet modes, convey releases stale reserved ports elsewhere.
-        ReservedPorts::give_back_stale();
+        ReservedPorts::release_stale();
     }
     let open_files = limits::raise_file_limit();
     let manager = ServiceManager::from_env(handed.as_ref().is_some_and(Handed::is_upgrade));
@@ -148,12 +148,12 @@ impl Start {
         let _servers = show.start_servers(&self.loaded.config).await?;
         let has_kept = self.handed.as_ref().is_some_and(|handed| !handed.is_upgrade());
         let mut balancer = RunningBalancer::start(self).await?;
-        confined.tell();
+        confined.log_privileges();
         show.begin(balancer.config(), balancer.task.snapshot.clone());
         balancer.manager.is_ready();
         // Not earlier: if the start fails, the service manager restarts convey and needs the
         // sockets.
-        balancer.manager.has_given(has_kept);
+        balancer.manager.release_stored(has_kept);
         let log = balancer.log.clone();
         let code = match balancer.serve(&mut signals).await {
             Some(successful) => balancer.leave(successful, false, &mut signals).await,
@@ -228,11 +228,11 @@ impl RunningBalancer {
             let line = format!("convey {} continues as process {}", env!("CARGO_PKG_VERSION"), process::id());
             self.task.events.record(EventKind::Upgrade, EventLevel::Info, clock::now(), &line);
             let events = predecessor.ready();
-            self.task.data_path.hear(events);
+            self.task.data_path.apply_handed_events(events);
             predecessor.wait_until_closed();
             end_inheritance();
         }
-        self.tell(cores);
+        self.log_path(cores);
         let known = std::mem::take(&mut self.announcing.known);
         self.announcing.announcer = Some(Announcer::start(self.announce_parts(known), names));
         tokio::spawn(certificates::watch(self.task.snapshot.clone(), self.task.events.clone()));
@@ -266,7 +266,7 @@ impl RunningBalancer {
         }
     }
 
-    fn tell(&self, cores: usize) {
+    fn log_path(&self, cores: usize) {
         let config = self.config();
         let file = self.task.file.path.display();
         info!("convey {} on {cores} cores, with {file}", env!("CARGO_PKG_VERSION"));
@@ -282,7 +282,7 @@ impl RunningBalancer {
                 "servers answer clients of dsr mode themselves, with the frontend's address: see tc/README.md"
             );
         }
-        self.admin.tell();
+        self.admin.log_path();
         info!("statistics on http://{}/stats and /metrics", config.stats.listen);
     }
 
@@ -379,8 +379,8 @@ impl RunningBalancer {
         self.acme.end();
         self.task.end_sources();
         self.end_traces(TraceEnd::Upgrade).await;
-        self.task.data_path.leave_packets();
-        self.admin.give_up(&taken).await;
+        self.task.data_path.stop_packets();
+        self.admin.close(&taken).await;
         let log = self.log.clone();
         let successor = Handover::Serves { child: &mut child, is_stop_requested };
         let ended = self.drain(taken.places, successor, signals).await;

@@ -57,7 +57,7 @@ impl Bootstrap {
         if let Ok(loaded) = &bootstrap.loaded
             && let Some(owner) = confine::owner(&loaded.config)
         {
-            bootstrap.source.give_to(&made, owner).inspect_err(refuse)?;
+            bootstrap.source.change_owner(&made, owner).inspect_err(refuse)?;
         }
         bootstrap.predecessor = predecessor.clone();
         if let Ok(loaded) = &bootstrap.loaded {

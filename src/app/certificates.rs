@@ -22,7 +22,7 @@ pub(super) async fn watch(snapshot: Arc<ArcSwap<Snapshot>>, events: Arc<EventLog
     let mut watch = ExpiryWatch::default();
     loop {
         let certificates = certificates(&snapshot.load());
-        for expiry in watch.look(&certificates, clock::unix_seconds()) {
+        for expiry in watch.due_warnings(&certificates, clock::unix_seconds()) {
             let LogLine { level, text } = warning(&expiry);
             match level {
                 EventLevel::Error => error!("{text}"),
@@ -55,7 +55,7 @@ fn expiries(config: &Config) -> Vec<Expiry> {
     });
     let all: Vec<_> =
         acceptors.flat_map(|(name, settings, acceptor)| named(name, settings, &acceptor)).collect();
-    ExpiryWatch::default().look(&all, clock::unix_seconds())
+    ExpiryWatch::default().due_warnings(&all, clock::unix_seconds())
 }
 
 /// Warning about an expiry.

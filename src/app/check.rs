@@ -63,7 +63,7 @@ impl Checked {
         if let Ok(loaded) = checked.file.load()
             && let Some(owner) = confine::owner(&loaded.config)
         {
-            source.give_to(&made, owner).map_err(failed)?;
+            source.change_owner(&made, owner).map_err(failed)?;
         }
         Ok(checked)
     }

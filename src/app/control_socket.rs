@@ -174,13 +174,13 @@ impl ControlSocket {
 
     /// Leaves the socket to another process. Clients that have already sent a request still get an
     /// answer.
-    pub(super) async fn give_up(&mut self) {
+    pub(super) async fn close(&mut self) {
         self.file = None;
-        self.serving.give_up().await;
+        self.serving.close().await;
     }
 
     /// Logs the path of the socket.
-    pub(super) fn tell(&self) {
+    pub(super) fn log_path(&self) {
         if let Some(file) = &self.file {
             info!("control socket {}", file.path.display());
         }

@@ -60,7 +60,7 @@ pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Re
     let (found, title): (Examination, _) = match service {
         Some(Service { vip, port }) => {
             is_no_balancer(options, vip)?;
-            (server::look(vip, port).map_err(|why| anyhow!("{why}"))?, String::new())
+            (server::examine(vip, port).map_err(|why| anyhow!("{why}"))?, String::new())
         }
         None => of_balancer(options)?,
     };
@@ -80,7 +80,7 @@ pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Re
 /// server would take the VIP away from the balancer.
 fn is_no_balancer(options: &Options, vip: IpAddr) -> Result<(), Failure> {
     let runtime = runtime()?;
-    let Some((client, status)) = runtime.block_on(ask(options)) else { return Ok(()) };
+    let Some((client, status)) = runtime.block_on(read_kernel(options)) else { return Ok(()) };
     let process = runtime.block_on(client.process());
     // The socket may belong to a convey in another network namespace. Compare the namespaces.
     let network_of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
@@ -98,13 +98,13 @@ fn is_no_balancer(options: &Options, vip: IpAddr) -> Result<(), Failure> {
 /// names the file.
 fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     let runtime = runtime()?;
-    let asked = runtime.block_on(ask(options));
+    let asked = runtime.block_on(read_kernel(options));
     let (file, title) = judged_file(options, asked.as_ref().map(|(_, status)| status));
     let (loaded, kernel) = runtime.block_on(host::load(&file))?;
     let LookedUp { config, names, faults } = runtime.block_on(check::look_up(&loaded.config));
     let kernel = match kernel {
         Some(kernel) => kernel,
-        None => runtime.block_on(host::ask()).context("cannot list the kernel's routes")?,
+        None => runtime.block_on(host::read_kernel()).context("cannot list the kernel's routes")?,
     };
     let has_named_snat = !config.passthrough.snat_addresses.is_empty();
     let unused = packet_plan::unused_snat_addresses(&config, &kernel.network);
@@ -137,8 +137,8 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
         now: clock::wall_clock_start() + Duration::from_nanos(clock::now().0),
         running,
     };
-    let mut features = runtime.block_on(features::look(&config, &kernel, host.running.as_ref()));
-    let (mut found, explained) = balancer::look(&host, |servers| check_all(&runtime, servers));
+    let mut features = runtime.block_on(features::examine(&config, &kernel, host.running.as_ref()));
+    let (mut found, explained) = balancer::examine(&host, |servers| check_all(&runtime, servers));
     found.findings.append(&mut features.findings);
     found.not_looked_at.append(&mut features.not_looked_at);
     let ways = dsr_path::check(host.config, &found.findings, &explained);
@@ -292,7 +292,7 @@ fn check_all(runtime: &Runtime, servers: &[TargetServer]) -> Vec<CheckWords> {
 
 /// Client of the control socket, with the status of the running convey. `None` if no convey
 /// answers.
-async fn ask(options: &Options) -> Option<(Client, RunningStatus)> {
+async fn read_kernel(options: &Options) -> Option<(Client, RunningStatus)> {
     let client = Client::find(&places(options.socket.as_deref())).await.ok()?;
     let status = client.get("/v1/status").await.ok()?;
     Some((client, status))
@@ -343,7 +343,7 @@ async fn reported(
     let mut looks = 0;
     loop {
         let latest = source.status().await;
-        let found = reported::look((first, latest.as_ref().unwrap_or(first)), known, explained);
+        let found = reported::examine((first, latest.as_ref().unwrap_or(first)), known, explained);
         looks += 1;
         if looks == LOOKS || !found.iter().any(reported::may_pass) {
             return found;

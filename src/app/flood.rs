@@ -14,7 +14,7 @@ use super::clock;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Watches for SYN floods, and limits new connections during a flood.
-pub(super) async fn keep_away(
+pub(super) async fn limit_floods(
     stats: Arc<PacketStats>,
     overruns: Overruns,
     gate: SynGate,

@@ -32,7 +32,7 @@ pub(super) async fn load(file: &ConfigFile) -> Result<(Loaded, Option<Kernel>), 
 pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Option<Kernel>), Failure> {
     let mut loaded = loaded.map_err(Failure::Config)?;
     let kernel = match loaded.config.frontends_where(Mode::forwards_packets).next() {
-        Some(_) => Some(ask().await.context("cannot list the kernel's routes")?),
+        Some(_) => Some(read_kernel().await.context("cannot list the kernel's routes")?),
         None => None,
     };
     let none = NextHops::default();
@@ -53,7 +53,7 @@ pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Op
 }
 
 /// Reads the kernel's tables.
-pub(super) async fn ask() -> anyhow::Result<Kernel> {
+pub(super) async fn read_kernel() -> anyhow::Result<Kernel> {
     let netlink = Netlink::open()?;
     let table = netlink.table().await?;
     let network = NextHops::default().update_all(&table);

@@ -36,13 +36,13 @@ pub(super) fn most_open_files() -> u64 {
 
 /// Maximum number of concurrent health checks. Each needs one descriptor. Health checks get half of
 /// the descriptors that the proxy leaves free.
-pub(super) fn probes_at_once(open_files: u64) -> usize {
+pub(super) fn max_probes(open_files: u64) -> usize {
     (open_files / 16).clamp(12, 512) as usize
 }
 
 /// Maximum number of concurrent name lookups. They need a little less than the descriptors that
 /// health checks leave free.
-pub(super) fn lookups_at_once(open_files: u64) -> usize {
+pub(super) fn max_lookups(open_files: u64) -> usize {
     (open_files / 96).clamp(4, 64) as usize
 }
 

@@ -110,7 +110,7 @@ pub(super) async fn resolve(
 }
 
 /// Maintains the kernel's neighbour entries while packets are forwarded.
-pub(super) async fn look_after(
+pub(super) async fn maintain(
     netlink: Arc<Netlink>,
     packet_state: Arc<ArcSwap<PacketState>>,
     uses: Vec<HopUse>,
@@ -170,7 +170,7 @@ impl Needs {
         let plan = packet_state.plan();
         let network = &plan.network;
         let servers: BTreeSet<IpAddr> = plan.servers.values().map(|server| server.addr.ip()).collect();
-        let to_servers = servers.into_iter().flat_map(|server| network.ways_to(server));
+        let to_servers = servers.into_iter().flat_map(|server| network.neighbours_by_any_route(server));
         let is_used = |index: u32| uses.iter().any(|hops| hops.is_used(index));
         Needs {
             ours: to_servers.chain(network.default_routers()).collect(),
@@ -207,12 +207,12 @@ struct Rounds {
 impl Rounds {
     fn next(&mut self, entries: &[KernelNeighbour], needs: &Needs, kept: &mut FreshSet) -> Round {
         if std::mem::take(&mut kept.adopts) {
-            kept.neighbours.extend(entries.iter().filter(|entry| entry.is_kept).map(key));
+            kept.neighbours.extend(entries.iter().filter(|entry| entry.is_kept_fresh).map(key));
         }
         let mut round = Round::default();
         let idle: BTreeSet<NeighbourKey> = entries
             .iter()
-            .filter(|entry| entry.is_kept)
+            .filter(|entry| entry.is_kept_fresh)
             .map(key)
             .filter(|entry| {
                 kept.neighbours.contains(entry) && !needs.ours.contains(entry) && !needs.used.contains(entry)
@@ -220,11 +220,13 @@ impl Rounds {
             .collect();
         round.released.extend(idle.intersection(&self.idle));
         self.idle = idle;
-        let to_keep =
-            |entry: &&KernelNeighbour| !entry.is_kept && !entry.is_static && needs.ours.contains(&key(entry));
+        let to_keep = |entry: &&KernelNeighbour| {
+            !entry.is_kept_fresh && !entry.is_static && needs.ours.contains(&key(entry))
+        };
         round.kept.extend(entries.iter().filter(to_keep).map(key));
-        let is_stale =
-            |entry: &&KernelNeighbour| entry.is_stale && !entry.is_kept && !needs.ours.contains(&key(entry));
+        let is_stale = |entry: &&KernelNeighbour| {
+            entry.is_stale && !entry.is_kept_fresh && !needs.ours.contains(&key(entry))
+        };
         let stale: BTreeSet<NeighbourKey> =
             entries.iter().filter(is_stale).map(key).filter(|entry| needs.used.contains(entry)).collect();
         let after = stale.iter().filter(|entry| self.probed.is_none_or(|last| **entry > last));
@@ -246,7 +248,7 @@ pub(super) async fn clear(netlink: &Netlink) -> Result<usize, convey_dataplane::
         return Ok(0);
     }
     let mut released = 0;
-    for entry in netlink.neighbours().await?.into_iter().filter(|entry| entry.is_kept) {
+    for entry in netlink.neighbours().await?.into_iter().filter(|entry| entry.is_kept_fresh) {
         released += usize::from(netlink.release(entry.interface, entry.ip).await?);
     }
     Ok(released)
@@ -261,12 +263,12 @@ mod tests {
     }
 
     fn kept(n: u16) -> KernelNeighbour {
-        KernelNeighbour { is_kept: true, is_stale: false, ..stale(n) }
+        KernelNeighbour { is_kept_fresh: true, is_stale: false, ..stale(n) }
     }
 
     fn stale(n: u16) -> KernelNeighbour {
         let NeighbourKey { interface, ip } = neighbour(n);
-        KernelNeighbour { interface, ip, is_stale: true, is_static: false, is_kept: false }
+        KernelNeighbour { interface, ip, is_stale: true, is_static: false, is_kept_fresh: false }
     }
 
     fn needs(ours: &[u16], used: &[u16]) -> Needs {

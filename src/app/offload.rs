@@ -78,7 +78,7 @@ pub(super) fn start(
         (Err(error), offload) => return Err(refused(&error, offload)),
     };
     let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    info!("the kernel forwards packets of open flows, by {} on {}", offloader.means(), names.join(", "));
+    info!("the kernel forwards packets of open flows, by {} on {}", offloader.log_name(), names.join(", "));
     Ok(Some(offloader))
 }
 

@@ -82,8 +82,8 @@ struct Retry {
 
 impl Admin {
     /// Logs the path of the control socket.
-    pub(super) fn tell(&self) {
-        self.control.iter().for_each(ControlSocket::tell);
+    pub(super) fn log_path(&self) {
+        self.control.iter().for_each(ControlSocket::log_path);
     }
 
     /// Makes one attempt, at the next tick, to bind the control socket that another process held.
@@ -104,7 +104,7 @@ impl Admin {
         }
         if let Some(Retry { routes, .. }) = self.retry.take() {
             self.control = served(bound, routes);
-            self.tell();
+            self.log_path();
         }
     }
 
@@ -117,15 +117,15 @@ impl Admin {
     /// Leaves the sockets to the process that serves from now on. The statistics socket is closed
     /// even if that process uses another address: a later process may need this address, and could
     /// not ask this process for it.
-    pub(super) async fn give_up(&mut self, taken: &Taken) {
-        self.statistics.give_up().await;
+    pub(super) async fn close(&mut self, taken: &Taken) {
+        self.statistics.close().await;
         self.retry = None;
         // If the other process has not taken the control socket, it is closed and its file is
         // removed. Commands must reach the process that serves.
         if let Some(mut control) = self.control.take()
             && taken.control
         {
-            control.give_up().await;
+            control.close().await;
         }
     }
 }

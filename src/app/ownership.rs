@@ -42,7 +42,7 @@ impl Ownership {
     }
 
     /// Releases all frontends except the `forwarded` ones.
-    pub(super) fn keep<'a>(&mut self, forwarded: impl Iterator<Item = &'a Endpoint>) {
+    pub(super) fn retain<'a>(&mut self, forwarded: impl Iterator<Item = &'a Endpoint>) {
         let forwarded: BTreeSet<&Endpoint> = forwarded.collect();
         self.0.retain(|endpoint, _| forwarded.contains(endpoint));
     }
@@ -135,7 +135,7 @@ impl SnatOwnership {
     }
 
     /// Allows another attempt for withheld addresses, at the next time they are needed.
-    pub(super) fn forget_withheld(&mut self) {
+    pub(super) fn retry_withheld(&mut self) {
         self.withheld.clear();
     }
 
@@ -202,11 +202,11 @@ mod tests {
         let start = "cannot use the passthrough.snat_ports 20000-20009 of 198.51.100.2: another process";
         assert!(said.len() == 1 && said[0].starts_with(start), "{said:?}");
         assert_eq!(first.take_needed(|_| BTreeSet::from([b])), [""; 0], "once");
-        first.forget_withheld();
+        first.retry_withheld();
         assert_eq!(first.take_needed(|_| BTreeSet::from([b])), [""; 0], "as before");
         assert_eq!((first.addresses(), first.withheld()), (vec![a], vec![b]));
         drop(second);
-        first.forget_withheld();
+        first.retry_withheld();
         assert_eq!(first.take_needed(|_| BTreeSet::from([b])), [""; 0]);
         assert_eq!((first.addresses(), first.withheld()), (vec![a, b], vec![]));
     }

@@ -83,7 +83,7 @@ pub(super) struct PacketPath {
     lease: Option<Lease>,
     _filters: OwnHandle,
     _reserved: Option<ReservedPorts>,
-    kept_neighbours: FreshNeighbours,
+    fresh_neighbours: FreshNeighbours,
     _keeps_neighbours: OwnedName,
     tasks: JoinSet<()>,
     applied: Option<Applied>,
@@ -95,7 +95,7 @@ struct Running {
     packet_state: Arc<ArcSwap<PacketState>>,
     stats: Arc<PacketStats>,
     /// Neighbours that workers request.
-    asked: mpsc::Receiver<WantedNeighbour>,
+    neighbour_requests: mpsc::Receiver<WantedNeighbour>,
     hop_uses: Vec<HopUse>,
 }
 
@@ -110,7 +110,7 @@ impl Running {
         let (config, addresses) = (parts.config, &host.snat_addresses);
         let stats = Arc::new(PacketStats::new(PipelineParts::threads(workers)));
         let packet_state = Arc::new(ArcSwap::from_pointee(PacketState::new(parts.snapshot.load_full())));
-        let (wanted, asked) = mpsc::channel::<WantedNeighbour>(MAX_WANTED_NEIGHBOURS);
+        let (wanted, neighbour_requests) = mpsc::channel::<WantedNeighbour>(MAX_WANTED_NEIGHBOURS);
         let writers = writers(offloader);
         let sizes = ForwarderSizes { workers, max_flows: memory.flows };
         let forwarders = forwarders(config, sizes, addresses, writers, convey_random::secret_u64);
@@ -131,7 +131,7 @@ impl Running {
             now: clock::now,
         })
         .context("cannot start a thread")?;
-        Ok(Running { pipeline, packet_state, stats, asked, hop_uses })
+        Ok(Running { pipeline, packet_state, stats, neighbour_requests, hop_uses })
     }
 }
 
@@ -161,7 +161,7 @@ impl PacketPath {
         let memory = described_memory(config);
         let attached = host.attached(parts.xdp_links);
         let offloader = offload::start(settings.offload, memory.flows, &host.selection, attached)?;
-        let Running { pipeline, packet_state, stats, asked, hop_uses } =
+        let Running { pipeline, packet_state, stats, neighbour_requests, hop_uses } =
             Running::start(parts, workers, &host, &memory, offloader.as_ref())?;
         let HostResources { interfaces, snat_addresses, selection, guard, lasting, .. } = host;
         let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
@@ -174,14 +174,14 @@ impl PacketPath {
         watch_load(&mut tasks, parts, watched, &stats);
         let keeps_neighbours = OwnedName::shared(neighbours::NAME).context("cannot manage neighbours")?;
         let kept = FreshNeighbours::default();
-        tasks.spawn(neighbours::resolve(netlink.clone(), asked, kept.clone()));
-        tasks.spawn(neighbours::look_after(netlink.clone(), packet_state.clone(), hop_uses, kept.clone()));
+        tasks.spawn(neighbours::resolve(netlink.clone(), neighbour_requests, kept.clone()));
+        tasks.spawn(neighbours::maintain(netlink.clone(), packet_state.clone(), hop_uses, kept.clone()));
         let drivers = Drivers { pipeline, guard, lasting, offloader, stats: stats.clone() };
         let dsr = dsr(&config.frontends);
         let attachments = Attachments::begin(drivers, selection, dsr, interfaces, parts.is_upgrade)
             .context("cannot capture")?;
         let (told, path_mtus) = watch::channel(MtuByServer::default());
-        tasks.spawn(path_mtus::learn(packet_state.clone(), told));
+        tasks.spawn(path_mtus::publish_reports(packet_state.clone(), told));
         tasks.spawn(route_check::watch(netlink.clone(), packet_state.clone(), snat_addresses.clone()));
         tasks.spawn(read_network(netlink.clone(), table, path_mtus, parts.networks.clone()));
         // Loading the BPF programs used much memory for a short time.
@@ -205,7 +205,7 @@ impl PacketPath {
             lease,
             _filters: host.filters,
             _reserved: host.reserved,
-            kept_neighbours: kept,
+            fresh_neighbours: kept,
             _keeps_neighbours: keeps_neighbours,
             tasks,
             applied: None,
@@ -310,7 +310,7 @@ impl PacketPath {
         let dsr = dsr(snapshot.frontends.iter().map(|frontend| &frontend.config));
         let is_other = self.attachments.select(selection, dsr);
         if is_other {
-            self.ownership.keep(self.attachments.selection().listen());
+            self.ownership.retain(self.attachments.selection().listen());
         }
         let network = &snapshot.network;
         let vips: BTreeSet<IpAddr> =
@@ -318,7 +318,7 @@ impl PacketPath {
         let vips: Vec<IpAddr> = vips.into_iter().collect();
         let servers = servers_of(snapshot);
         let snat = SnatAddresses { all: &self.snat_addresses, withheld: &self.snat.withheld() };
-        self.snat_watch.look(network, &servers_with_snat(snapshot), self.snat_choice, snat);
+        self.snat_watch.check(network, &servers_with_snat(snapshot), self.snat_choice, snat);
         let ends = PathEnds { sources: &self.snat_addresses, servers: &servers };
         let named = &self.settings.interfaces;
         self.attachments.cover(passed(named, &vips, ends, network), network);
@@ -337,8 +337,8 @@ impl PacketPath {
 
     /// Workers stop handling frames until [`PacketPath::release`]; the flow cache continues. The
     /// workers answer with their flows.
-    pub(super) fn hold(&self) -> Answers<WorkerFlows> {
-        self.attachments.pipeline().hold_workers()
+    pub(super) fn pause(&self) -> Answers<WorkerFlows> {
+        self.attachments.pipeline().pause_workers()
     }
 
     /// XDP links of the flow cache, to hand over to another process.
@@ -354,7 +354,7 @@ impl PacketPath {
             warn!("the flow cache of the other process may forward on: {}", causes(&error));
         }
         self.attachments.pipeline().release_workers();
-        self.kept_neighbours.adopt();
+        self.fresh_neighbours.adopt();
         let (netlink, dsr) = (self.netlink.clone(), self.attachments.dsr().clone());
         self.tasks.spawn(async move {
             let others = stale_filters::remove_outdated(&netlink, &dsr).await;
@@ -362,7 +362,7 @@ impl PacketPath {
         });
     }
 
-    /// Flow cache events that have arrived since [`PacketPath::hold`].
+    /// Flow cache events that have arrived since [`PacketPath::pause`].
     pub(super) fn cache_events(&self) -> Answers<Vec<CacheEvent>> {
         self.attachments.pipeline().cache_events()
     }
@@ -379,8 +379,8 @@ impl PacketPath {
     }
 
     /// Continues flows of another process, which refer to frontends and servers by their numbers in
-    /// `snapshot`. Frames of the flows are queued until [`PacketPath::hear`]. Returns how many open
-    /// flows cannot continue.
+    /// `snapshot`. Frames of the flows are queued until [`PacketPath::apply_handed_events`].
+    /// Returns how many open flows cannot continue.
     pub(super) fn begin(&mut self, flows: OwnedFlows, snapshot: &Arc<Snapshot>) -> anyhow::Result<usize> {
         let OwnedFlows { flows, since, lost } = flows;
         if lost > 0 {
@@ -406,8 +406,8 @@ impl PacketPath {
 
     /// Applies the events of the previous process's flow cache, then handles the queued frames. The
     /// order matters: a FIN among the frames may belong to a connection that an event opens.
-    pub(super) fn hear(&self, events: Vec<CacheEvent>) {
-        self.attachments.pipeline().hear(events);
+    pub(super) fn apply_handed_events(&self, events: Vec<CacheEvent>) {
+        self.attachments.pipeline().apply_handed_events(events);
         self.attachments.pipeline().release_workers();
     }
 
@@ -421,7 +421,7 @@ impl PacketPath {
     pub(super) async fn stop(mut self) {
         self.tasks.shutdown().await;
         self.attachments.stop();
-        self.kept_neighbours.release(&self.netlink).await;
+        self.fresh_neighbours.release(&self.netlink).await;
     }
 }
 
@@ -450,7 +450,7 @@ async fn read_network(
         }
         let read = tokio::select! {
             () = netlink.changed() => netlink.update(&mut table).await,
-            _ = looks.tick() => netlink.look_at_links(&mut table).await,
+            _ = looks.tick() => netlink.refresh_links(&mut table).await,
             Ok(()) = path_mtus.changed() => Ok(true),
         };
         is_new = match read {

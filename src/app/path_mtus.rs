@@ -35,7 +35,10 @@ const CHANGE_PAUSE: Duration = Duration::from_secs(1);
 const OPEN_PAUSE: Duration = Duration::from_secs(60);
 
 /// Receives ICMP errors once there is a tunnel, and publishes the path MTU of each server.
-pub(super) async fn learn(packet_state: Arc<ArcSwap<PacketState>>, told: watch::Sender<MtuByServer>) {
+pub(super) async fn publish_reports(
+    packet_state: Arc<ArcSwap<PacketState>>,
+    told: watch::Sender<MtuByServer>,
+) {
     while packet_state.load().plan().tunnels.is_empty() {
         sleep(LOOK_EVERY).await;
     }
@@ -58,7 +61,7 @@ async fn listen(
     let mut users = TunnelUsers::default();
     loop {
         let reports = tokio::select! {
-            reports = socket.hear() => reports?,
+            reports = socket.receive() => reports?,
             () = until(paths.due()) => Vec::new(),
         };
         let now = clock::now();

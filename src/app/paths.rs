@@ -47,7 +47,7 @@ pub(super) struct Paths {
     /// Predecessor in an upgrade, until it has handed everything over.
     predecessor: Option<Awaited>,
     /// Reason why the handover failed.
-    not_let_go: Option<anyhow::Error>,
+    handover_error: Option<anyhow::Error>,
 }
 
 /// Parameters to start the data paths.
@@ -116,7 +116,7 @@ impl Paths {
             has_left_packets: false,
             proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns, owned)?) },
             predecessor: None,
-            not_let_go: None,
+            handover_error: None,
         })
     }
 
@@ -162,18 +162,18 @@ impl Paths {
     /// Stops reading datagrams and forwarding packets until [`Paths::release`]; the flow cache
     /// continues. Returns the UDP sessions and the flows, which refer to frontends and servers by
     /// their numbers in this snapshot.
-    pub(super) fn hold(
+    pub(super) fn pause(
         &self,
         snapshot: Arc<Snapshot>,
     ) -> (impl Future<Output = Vec<HandedSession>> + use<>, Option<HeldFlows>) {
-        let held = self.proxy.as_ref().map(ProxyPath::hold);
+        let held = self.proxy.as_ref().map(ProxyPath::pause);
         let sessions = async move {
             match held {
                 Some(held) => held.await,
                 None => Vec::new(),
             }
         };
-        let flows = self.packets.as_ref().map(|packets| HeldFlows { flows: packets.hold(), snapshot });
+        let flows = self.packets.as_ref().map(|packets| HeldFlows { flows: packets.pause(), snapshot });
         (sessions, flows)
     }
 
@@ -184,7 +184,7 @@ impl Paths {
     }
 
     /// Stops forwarding packets after another process has taken over the flows.
-    pub(super) fn leave_packets(&mut self) {
+    pub(super) fn stop_packets(&mut self) {
         if let Some(packets) = self.packets.take() {
             self.has_left_packets = true;
             packets.leave();
@@ -198,8 +198,8 @@ impl Paths {
 
     /// Applies the events of another process's flow cache to the flows that continue in this
     /// process.
-    pub(super) fn hear(&self, events: Vec<CacheEvent>) {
-        self.packets.iter().for_each(|packets| packets.hear(events.clone()));
+    pub(super) fn apply_handed_events(&self, events: Vec<CacheEvent>) {
+        self.packets.iter().for_each(|packets| packets.apply_handed_events(events.clone()));
     }
 
     /// Replaces the guards of earlier processes. Must be called after everything has started.

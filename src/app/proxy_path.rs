@@ -107,7 +107,7 @@ impl ProxyPath {
         missing_addresses(config).iter().for_each(|line| warn!("{line}"));
         let wanted = endpoints(config);
         let (new, open) = (self.workers.missing(&wanted) + owned, self.open_now());
-        let left = self.shared.descriptors.left_beside(open);
+        let left = self.shared.descriptors.left_with(open);
         // Refuse the reload if the new ports need descriptors that open connections use: no
         // connection is cut for a port.
         if open > 0 && new > left {
@@ -153,8 +153,8 @@ impl ProxyPath {
     }
 
     /// Stops reading datagrams until [`ProxyPath::release`]. Returns the UDP sessions.
-    pub(super) fn hold(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
-        self.workers.hold()
+    pub(super) fn pause(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
+        self.workers.pause()
     }
 
     /// Continues to read datagrams.

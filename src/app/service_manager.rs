@@ -47,7 +47,7 @@ struct Manager {
     status: RefCell<String>,
     /// Whether the service manager accepts messages of this process. It ignores a process until it
     /// is notified that this is the new main process.
-    hears_us: Cell<bool>,
+    accepts_messages: Cell<bool>,
 }
 
 impl ServiceManager {
@@ -67,19 +67,19 @@ impl ServiceManager {
     /// Notifies the service manager that clients are served.
     pub(super) fn is_ready(&self) {
         let Some(manager) = &self.0 else { return };
-        let heard = manager.hears_us.replace(true);
+        let heard = manager.accepts_messages.replace(true);
         let status = manager.status.borrow();
         match heard {
-            true => manager.tell_surely(&[NotifyState::Ready]),
-            false => manager.tell_surely(&[NotifyState::Ready, NotifyState::Status(&status)]),
+            true => manager.send_reliably(&[NotifyState::Ready]),
+            false => manager.send_reliably(&[NotifyState::Ready, NotifyState::Status(&status)]),
         }
     }
 
     /// If `any`, asks the service manager to drop the sockets that it gave this process. Otherwise
     /// the sockets would stay open after this process closes them.
-    pub(super) fn has_given(&self, any: bool) {
+    pub(super) fn release_stored(&self, any: bool) {
         if any {
-            self.tell_surely(&[NotifyState::Custom("FDSTOREREMOVE=1"), NotifyState::Custom(STORE_NAME)]);
+            self.send_reliably(&[NotifyState::Custom("FDSTOREREMOVE=1"), NotifyState::Custom(STORE_NAME)]);
         }
     }
 
@@ -87,17 +87,17 @@ impl ServiceManager {
     ///
     /// # Errors
     /// There is no service manager, or it does not accept the sockets in time.
-    pub(super) fn keeps(&self, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(super) fn store_sockets(&self, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let Some(manager) = &self.0 else { return Err(io::ErrorKind::NotConnected.into()) };
-        sockets.chunks(MAX_DESCRIPTORS).try_for_each(|some| manager.keeps(some))
+        sockets.chunks(MAX_DESCRIPTORS).try_for_each(|some| manager.store_sockets(some))
     }
 
     /// Names another process as the service's main process. Otherwise the service would end with
     /// this process.
     pub(super) fn is_succeeded_by(&self, process: u32) {
-        self.tell_surely(&[NotifyState::MainPid(process)]);
+        self.send_reliably(&[NotifyState::MainPid(process)]);
         if let Some(manager) = &self.0 {
-            manager.hears_us.set(false);
+            manager.accepts_messages.set(false);
         }
     }
 
@@ -117,24 +117,28 @@ impl ServiceManager {
         // Otherwise the service manager's own timeout, which ignores `timeouts`, would end this
         // process and cut connections.
         let limit = format!("EXTEND_TIMEOUT_USEC={}", (time + STOP_MARGIN).as_micros());
-        self.tell_surely(&[NotifyState::Stopping, NotifyState::Status(status), NotifyState::Custom(&limit)]);
+        self.send_reliably(&[
+            NotifyState::Stopping,
+            NotifyState::Status(status),
+            NotifyState::Custom(&limit),
+        ]);
     }
 
-    fn tell(&self, states: &[NotifyState]) {
+    fn send(&self, states: &[NotifyState]) {
         if let Some(manager) = &self.0 {
-            manager.tell(states);
+            manager.send(states);
         }
     }
 
-    fn tell_surely(&self, states: &[NotifyState]) {
+    fn send_reliably(&self, states: &[NotifyState]) {
         if let Some(manager) = &self.0 {
-            manager.tell_surely(states);
+            manager.send_reliably(states);
         }
     }
 }
 
 impl Manager {
-    fn new(path: &[u8], hears_us: bool) -> io::Result<Manager> {
+    fn new(path: &[u8], accepts_messages: bool) -> io::Result<Manager> {
         let addr = match path.strip_prefix(b"@") {
             Some(name) => SocketAddr::from_abstract_name(name)?,
             None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path))?,
@@ -152,18 +156,18 @@ impl Manager {
             addr,
             heartbeat,
             status: RefCell::default(),
-            hears_us: Cell::new(hears_us),
+            accepts_messages: Cell::new(accepts_messages),
         })
     }
 
     /// Sends a message without waiting. The message is lost if the service manager's queue is full.
-    fn tell(&self, states: &[NotifyState]) {
-        if self.hears_us.get() {
+    fn send(&self, states: &[NotifyState]) {
+        if self.accepts_messages.get() {
             let _ = self.socket.send_to_addr(message(states).as_bytes(), &self.addr);
         }
     }
 
-    fn keeps(&self, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn store_sockets(&self, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = format!("FDSTORE=1\n{STORE_NAME}\n");
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -178,8 +182,8 @@ impl Manager {
     }
 
     /// Sends a message, and waits at most one second for room in the queue.
-    fn tell_surely(&self, states: &[NotifyState]) {
-        if !self.hears_us.get() {
+    fn send_reliably(&self, states: &[NotifyState]) {
+        if !self.accepts_messages.get() {
             return;
         }
         let message = message(states);
@@ -210,26 +214,26 @@ impl Supervisor for ServiceManager {
     }
 
     fn is_alive(&self) {
-        self.tell(&[NotifyState::Watchdog]);
+        self.send(&[NotifyState::Watchdog]);
     }
 
     fn reload_begins(&self) {
         // systemd would assign a READY=1 with an earlier time to a previous reload.
         if let Ok(now) = NotifyState::monotonic_usec_now() {
-            self.tell(&[NotifyState::Reloading, now]);
+            self.send(&[NotifyState::Reloading, now]);
         }
     }
 
     fn reload_ends(&self) {
         convey_heap::note_peak();
-        self.tell_surely(&[NotifyState::Ready]);
+        self.send_reliably(&[NotifyState::Ready]);
     }
 
     fn publishes(&self, snapshot: &Snapshot) {
         let Some(manager) = &self.0 else { return };
         let status = status(snapshot);
         if *manager.status.borrow() != status {
-            manager.tell(&[NotifyState::Status(&status)]);
+            manager.send(&[NotifyState::Status(&status)]);
             manager.status.replace(status);
         }
     }

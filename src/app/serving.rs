@@ -31,7 +31,7 @@ impl<L: AdminListener + AsFd> Serving<L> {
     }
 
     /// Closes the socket. Clients that have already sent a request still get an answer.
-    pub(super) async fn give_up(&mut self) {
+    pub(super) async fn close(&mut self) {
         self.socket = None;
         drop(self.stop.take());
         if let Some(stopped) = self.stopped.take() {

@@ -30,7 +30,7 @@ enum Line {
 
 impl SnatWatch {
     /// Determines which SNAT addresses `servers` see now, and logs changes since the last call.
-    pub(super) fn look(
+    pub(super) fn check(
         &mut self,
         network: &NextHops,
         servers: &BTreeSet<IpAddr>,

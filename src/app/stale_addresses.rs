@@ -57,7 +57,7 @@ pub(super) struct StaleAddress {
 
 impl StaleAddress {
     /// Description in the output of `convey clear`.
-    fn told(&self) -> String {
+    fn description(&self) -> String {
         format!("the address {} that a killed convey announced on {}", self.address.ip, self.interface)
     }
 
@@ -127,7 +127,7 @@ pub(super) async fn clear(
     let mut removed = Vec::new();
     for stale in stale {
         addresses.withdraw(&stale.address).await?;
-        removed.push(stale.told());
+        removed.push(stale.description());
     }
     Ok(removed)
 }

@@ -62,12 +62,12 @@ impl StaleFilter {
 
     /// Description of the filter. For a guard it includes the frontends, because an interface may
     /// have several guards.
-    fn told(&self) -> String {
+    fn description(&self) -> String {
         if self.is_guard() { format!("{self}: {}", self.filter.name) } else { self.to_string() }
     }
 
     /// `tc` command with which an operator can remove the filter.
-    fn by_hand(&self) -> String {
+    fn manual_command(&self) -> String {
         let BpfFilter { priority, handle, .. } = &self.filter;
         format!("tc filter del dev {} ingress pref {priority} handle {handle:#x} bpf", self.interface)
     }
@@ -227,7 +227,7 @@ pub(super) async fn clear(
     let mut cleared = Cleared { removed: Vec::new(), in_use, refused: None };
     for left in left {
         match netlink.remove_filter(&left.filter).await {
-            Ok(()) => cleared.removed.push(left.told()),
+            Ok(()) => cleared.removed.push(left.description()),
             Err(error) => _ = cleared.refused.get_or_insert(error),
         }
     }
@@ -241,15 +241,15 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
         let Ok(FoundFilters { left, in_use }) = on(netlink, interface, Kinds::All).await else { continue };
         lines.extend(in_use);
         for left in left {
-            let (name, by_hand) = (&left.interface, left.by_hand());
+            let (name, manual_command) = (&left.interface, left.manual_command());
             lines.push(match left.is_guard() {
                 true => format!(
                     "an earlier convey has left the guard of its dsr frontends on {name}: until 5 minutes after its end the host does \
-                     not answer connections that were open (after a kill, nor new ones for a minute); the next start with the same dsr frontends takes the guard over; `convey clear` removes it, as does `{by_hand}`"
+                     not answer connections that were open (after a kill, nor new ones for a minute); the next start with the same dsr frontends takes the guard over; `convey clear` removes it, as does `{manual_command}`"
                 ),
                 false => format!(
                     "a killed convey has left a filter on {name} that still forwards packets of old flows; the next start in a \
-                     packet mode or `convey clear` removes it, as does `{by_hand}`"
+                     packet mode or `convey clear` removes it, as does `{manual_command}`"
                 ),
             });
         }
@@ -274,7 +274,7 @@ async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds<'_>) -> Resul
         if !kinds.contain(&filter.name) {
             continue;
         }
-        if let Some(uid) = OwnedName::strangers(name_of(filter.handle)) {
+        if let Some(uid) = OwnedName::foreign_owner(name_of(filter.handle)) {
             found.in_use.push(format!(
                 "filter {} (handle {:#x}) on {} stays: user {uid} has bound `@convey {}`, so it counts as in use (`sudo ss -xap | grep \
                  @convey` shows by which process)",

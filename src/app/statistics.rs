@@ -63,8 +63,8 @@ impl Statistics {
 
     /// Closes the socket, so that another process can bind the address. Clients that have already
     /// sent a request still get an answer.
-    pub(super) async fn give_up(&mut self) {
-        self.serving.give_up().await;
+    pub(super) async fn close(&mut self) {
+        self.serving.close().await;
     }
 }
 

@@ -42,10 +42,10 @@ pub(super) fn run(options: &Options, args: &TopArgs) -> Result<ExitCode, Failure
         let client = Client::find(&places(options.socket.as_deref())).await.map_err(refused)?;
         let mut source = Source { client, last: None, next_event: 0 };
         // If convey does not answer at the start, that is an error. Later it may be in an upgrade.
-        state.take(source.look().await.map_err(|why| anyhow!(why))?);
+        state.take(source.sample().await.map_err(|why| anyhow!(why))?);
         if args.once {
             sleep(every).await;
-            state.take(source.look().await.map_err(|why| anyhow!(why))?);
+            state.take(source.sample().await.map_err(|why| anyhow!(why))?);
             print(&top_text(&mut state, width().unwrap_or(WIDTH_ONCE).try_into().unwrap_or(u16::MAX)));
             return Ok(ExitCode::SUCCESS);
         }
@@ -69,7 +69,7 @@ struct Source {
 
 impl Source {
     /// Queries the status and the new events.
-    async fn look(&mut self) -> Result<TopSample, String> {
+    async fn sample(&mut self) -> Result<TopSample, String> {
         let asked = timeout(PATIENCE, async {
             let status: StatsReport = self.client.get("/v1/status").await?;
             let (at, clock) = (clock::now(), wall_clock());
@@ -111,7 +111,7 @@ async fn show(
     let (sender, mut inputs) = mpsc::channel(16);
     let keys = sender.clone();
     thread::Builder::new().name("keys".to_owned()).spawn(move || read_keys(&keys))?;
-    tokio::spawn(ask_again(source, every, sender));
+    tokio::spawn(sample_repeatedly(source, every, sender));
     let mut ends = Ends::new()?;
     loop {
         terminal.draw(|frame| draw(frame.area(), frame.buffer_mut(), state, has_colors))?;
@@ -177,12 +177,12 @@ fn read_keys(inputs: &mpsc::Sender<Input>) {
     }
 }
 
-async fn ask_again(mut source: Source, every: Duration, inputs: mpsc::Sender<Input>) {
+async fn sample_repeatedly(mut source: Source, every: Duration, inputs: mpsc::Sender<Input>) {
     let mut ticks = interval_at(Instant::now() + every, every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let answer = source.look().await.map(Box::new);
+        let answer = source.sample().await.map(Box::new);
         if inputs.send(Input::Answer(answer)).await.is_err() {
             return;
         }

@@ -162,7 +162,7 @@ async fn exchange(
     probe.syn(hop, &mut frame);
     into_tunnel(&mut frame);
     socket.send(&frame)?;
-    let answer = socket.hear(|frame| probe.answer(frame)).await?;
+    let answer = socket.receive(|frame| probe.answer(frame)).await?;
     if answer == VipAnswer::Accepted {
         probe.reset(hop, &mut frame);
         into_tunnel(&mut frame);

@@ -83,6 +83,6 @@ fn interfaces_that_are_gone_leave_their_room_to_others() {
     let mut cache = KernelCache::load(&SIZES).unwrap();
     for index in 1..=5_000 {
         cache.set_interface(index, [2, 0, 0, 0, 0, 1]).unwrap();
-        cache.forget_interface(index).unwrap();
+        cache.remove_interface(index).unwrap();
     }
 }

@@ -93,11 +93,11 @@ fn neighbour_that_is_released_is_the_kernels_to_forget() {
                 let is_managed = || balancer.ip(&format!("neigh show {address}")).contains("managed");
                 assert!(is_managed());
                 let entry = |list: Vec<KernelNeighbour>| list.into_iter().find(|one| one.ip == ip(address));
-                assert!(entry(netlink.neighbours().await.unwrap()).unwrap().is_kept);
+                assert!(entry(netlink.neighbours().await.unwrap()).unwrap().is_kept_fresh);
                 assert!(netlink.release(link, ip(address)).await.unwrap());
                 assert!(!is_managed());
                 assert!(!netlink.release(link, ip(address)).await.unwrap());
-                assert!(entry(netlink.neighbours().await.unwrap()).is_none_or(|entry| !entry.is_kept));
+                assert!(entry(netlink.neighbours().await.unwrap()).is_none_or(|entry| !entry.is_kept_fresh));
             }
             balancer.ip("neigh replace 10.79.0.8 dev back managed");
             assert!(!netlink.release(link, ip("10.79.0.8")).await.unwrap(), "an administrator's");

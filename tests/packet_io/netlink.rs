@@ -152,10 +152,10 @@ fn packets_of_ipv6_are_as_long_as_its_routers_and_settings_say() {
 
             let mut table = netlink.table().await.unwrap();
             balancer.exec("sysctl -qw net.ipv6.conf.back.mtu=1300");
-            assert!(netlink.look_at_links(&mut table).await.unwrap());
+            assert!(netlink.refresh_links(&mut table).await.unwrap());
             let hops = hops.update(&table.interfaces, table.routes.clone(), &table.neighbours);
             assert_eq!(mtus(&hops), [Some(1500), Some(1300)]);
-            assert!(!netlink.look_at_links(&mut table).await.unwrap(), "nothing has changed");
+            assert!(!netlink.refresh_links(&mut table).await.unwrap(), "nothing has changed");
         });
     });
 }
@@ -173,7 +173,7 @@ fn frames_are_handed_to_the_veth_peer_unless_a_qdisc_is_attached() {
             let mut table = netlink.table().await.unwrap();
             for (command, expected) in [("add dev back root pfifo", false), ("del dev back root", true)] {
                 balancer.exec(&format!("tc qdisc {command}"));
-                assert!(netlink.look_at_links(&mut table).await.unwrap(), "{command}");
+                assert!(netlink.refresh_links(&mut table).await.unwrap(), "{command}");
                 let back = table.interfaces.iter().find(|interface| interface.index == link).unwrap();
                 assert_eq!(back.redirect_peer, expected, "{command}");
             }

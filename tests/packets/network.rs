@@ -192,8 +192,8 @@ impl Network {
         fs::read_to_string(self.path(&role.to_string())).unwrap_or_default()
     }
 
-    /// Waits until the balancer has logged this text. convey writes its log aside, so a line may come
-    /// later than the change that it reports.
+    /// Waits until the balancer has logged this text. convey writes its log aside, so a line may
+    /// come later than the change that it reports.
     pub(crate) fn wait_for_log(&self, text: &str) {
         wait_for(&format!("the log to contain {text:?}"), || {
             self.log(Role::Balancer).contains(text).then_some(())

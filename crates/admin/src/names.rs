@@ -33,8 +33,8 @@ mod tests {
     #[test]
     fn a_name_that_fails_tells_why_and_what_it_stands_for_meanwhile() {
         let live = Arc::new(NameLive::default());
-        live.looked_up(false);
-        live.looked_up(true);
+        live.note_lookup(false);
+        live.note_lookup(true);
         let name = Name {
             host: "app.internal".into(),
             addresses: [[10, 0, 0, 4], [10, 0, 0, 3]].map(|ip| IpAddr::from(ip).into()).into(),

@@ -66,7 +66,7 @@ impl RemoteState {
     }
 
     /// Records that the source is unreachable.
-    pub fn lose(&self, fault: &str, now: Timestamp) {
+    pub fn note_disconnected(&self, fault: &str, now: Timestamp) {
         self.change(|known| known.turn(Some(fault.to_owned()), now));
     }
 

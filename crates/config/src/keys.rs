@@ -8,8 +8,8 @@
 //!   checks, their differences (for the log of a reload) and their description (for
 //!   `convey check`).
 //! - `reference` generates `docs/reference/keys.md` and `config.toml` from these lists.
-//! - `file` has the whole file with the keys outside of tables, `validate` and `mode` have the checks
-//!   between several tables.
+//! - `file` has the whole file with the keys outside of tables, `validate` and `mode` have the
+//!   checks between several tables.
 //! - Some tables have no list, because keys and fields of the model do not match one to one: for
 //!   example, two keys set one field, or the value is read from a file. Such a table lists its keys
 //!   for the reference only (`KeyDoc`), beside the code that reads them.

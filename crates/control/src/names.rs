@@ -137,7 +137,7 @@ impl Names {
         let entry = self.0.get_mut(&lookup.host)?;
         let before = entry.addresses();
         let fault = lookup.fault();
-        entry.live.looked_up(lookup.ttl().is_none());
+        entry.live.note_lookup(lookup.ttl().is_none());
         let Lookup { host, v4, v6, refused, from_hosts, .. } = lookup;
         if fault.as_ref().is_none_or(|fault| fault.missing != Missing::All) {
             entry.from_hosts = from_hosts;

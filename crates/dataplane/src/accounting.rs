@@ -69,10 +69,10 @@ impl Accounting {
             put(&mut self.frontends, frontend.live.id, (frontend.live.clone(), frontend.config.protocol));
         }
         let frontends: HashSet<u32> = snapshot.frontends.iter().map(|frontend| frontend.live.id).collect();
-        forget(&mut self.frontends, |(frontend, _)| {
+        remove_where(&mut self.frontends, |(frontend, _)| {
             !frontends.contains(&frontend.id) && frontend.slots.open() == 0
         });
-        forget(&mut self.servers, |(server, _)| {
+        remove_where(&mut self.servers, |(server, _)| {
             snapshot.server(server.id).is_none() && server.slots.open() == 0
         });
     }
@@ -282,7 +282,7 @@ fn put<T>(list: &mut Vec<Option<T>>, id: u32, value: T) {
     list[id] = Some(value);
 }
 
-fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
+fn remove_where<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
     for entry in &mut *list {
         entry.take_if(|value| is_over(value));
     }

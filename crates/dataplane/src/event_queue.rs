@@ -27,7 +27,7 @@ struct Outboxes {
     /// One sender for each worker.
     senders: Vec<Sender<CacheEvent>>,
     /// Event that did not fit into its worker's queue.
-    held: Option<CacheEvent>,
+    deferred: Option<CacheEvent>,
 }
 
 impl EventQueue {
@@ -53,7 +53,7 @@ impl EventQueue {
 impl Outboxes {
     fn new(workers: usize, dispatch: &Dispatch) -> (Outboxes, Vec<Receiver<CacheEvent>>) {
         let (senders, inboxes) = (0..workers).map(|_| bounded(MAX_QUEUED)).unzip();
-        (Outboxes { dispatch: dispatch.clone(), senders, held: None }, inboxes)
+        (Outboxes { dispatch: dispatch.clone(), senders, deferred: None }, inboxes)
     }
 
     /// Distributes events until a worker's queue is full. The remaining events stay in the ring.
@@ -61,12 +61,12 @@ impl Outboxes {
     /// A FIN event that was dropped here would be lost, and its connection would stay open for
     /// hours.
     fn fill(&mut self, mut next: impl FnMut() -> Option<CacheEvent>) {
-        while let Some(event) = self.held.take().or_else(&mut next) {
+        while let Some(event) = self.deferred.take().or_else(&mut next) {
             let worker = usize::from(self.dispatch.worker(&event.key));
             match self.senders[worker].try_send(event) {
                 Ok(()) | Err(TrySendError::Disconnected(_)) => {} // its worker has ended: we stop
                 Err(TrySendError::Full(event)) => {
-                    self.held = Some(event);
+                    self.deferred = Some(event);
                     return;
                 }
             }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(inboxes[1].len(), MAX_QUEUED);
         assert!(ring.len() > 60_000, "{} are left", ring.len());
         // Now worker 1 takes events as well.
-        while ring.len() > 0 || outboxes.held.is_some() || inboxes.iter().any(|inbox| !inbox.is_empty()) {
+        while ring.len() > 0 || outboxes.deferred.is_some() || inboxes.iter().any(|inbox| !inbox.is_empty()) {
             outboxes.fill(|| ring.next());
             heard.extend(inboxes.iter().flat_map(Receiver::try_iter));
         }

@@ -54,8 +54,9 @@ impl PacketFlows {
     /// Creates the sender of queries, and one receiver for each worker.
     pub(super) fn new(workers: usize) -> (PacketFlows, Vec<FlowQueries>) {
         let ends = (0..workers).map(|_| bounded(MAX_WAITING));
-        let (senders, queries): (Vec<_>, _) =
-            ends.map(|(sender, requests)| (sender, FlowQueries { requests, looks: VecDeque::new() })).unzip();
+        let (senders, queries): (Vec<_>, _) = ends
+            .map(|(sender, requests)| (sender, FlowQueries { requests, listings: VecDeque::new() }))
+            .unzip();
         (PacketFlows(senders), queries)
     }
 
@@ -84,7 +85,7 @@ impl PacketFlows {
     /// If too many requests wait for the worker, or the worker has ended.
     pub async fn find(&self, worker: u16, key: FlowKey) -> Result<Option<PacketFlow>, FlowsUnavailable> {
         let worker = self.0.get(usize::from(worker)).ok_or(FlowsUnavailable::Gone)?;
-        ask(worker, |answer| FlowRequest::Find(key, answer)).await
+        query_worker(worker, |answer| FlowRequest::Find(key, answer)).await
     }
 
     /// Returns the quota use of a client that would open a flow with this key (see
@@ -99,7 +100,7 @@ impl PacketFlows {
         server: u32,
     ) -> Result<Option<ClientShare>, FlowsUnavailable> {
         let worker = self.0.get(usize::from(worker)).ok_or(FlowsUnavailable::Gone)?;
-        ask(worker, |answer| FlowRequest::ClientShare(key, server, answer)).await
+        query_worker(worker, |answer| FlowRequest::ClientShare(key, server, answer)).await
     }
 
     /// Ends a flow, and returns it. `None` if the flow has already ended.
@@ -108,12 +109,12 @@ impl PacketFlows {
     /// If too many requests wait for the worker, or the worker has ended.
     pub async fn kill(&self, id: ListedFlowId) -> Result<Option<ListedFlow>, FlowsUnavailable> {
         let Some(worker) = self.0.get(usize::from(id.worker)) else { return Ok(None) };
-        ask(worker, |answer| FlowRequest::Kill(id.place, id.serial, answer)).await
+        query_worker(worker, |answer| FlowRequest::Kill(id.place, id.serial, answer)).await
     }
 }
 
 /// Sends a request to one worker, and waits for the answer.
-async fn ask<T>(
+async fn query_worker<T>(
     worker: &Sender<FlowRequest>,
     request: impl FnOnce(oneshot::Sender<T>) -> FlowRequest,
 ) -> Result<T, FlowsUnavailable> {
@@ -127,11 +128,11 @@ async fn ask<T>(
 pub(super) struct FlowQueries {
     requests: Receiver<FlowRequest>,
     /// Unfinished lists. The first one gets the next slice.
-    looks: VecDeque<Look>,
+    listings: VecDeque<PendingListing>,
 }
 
 #[derive(Debug)]
-struct Look {
+struct PendingListing {
     listing: FlowListing,
     next: u32,
     answer: oneshot::Sender<FlowListing>,
@@ -140,7 +141,7 @@ struct Look {
 impl FlowQueries {
     /// Whether no request and no list is pending.
     fn is_idle(&self) -> bool {
-        self.looks.is_empty() && self.requests.is_empty()
+        self.listings.is_empty() && self.requests.is_empty()
     }
 }
 
@@ -150,7 +151,11 @@ impl Worker {
         while let Ok(request) = self.queries.requests.try_recv() {
             match request {
                 FlowRequest::List(query, answer) => {
-                    self.queries.looks.push_back(Look { listing: FlowListing::new(query), next: 0, answer });
+                    self.queries.listings.push_back(PendingListing {
+                        listing: FlowListing::new(query),
+                        next: 0,
+                        answer,
+                    });
                 }
                 FlowRequest::Find(key, answer) => {
                     let _ = answer.send(self.find(&key, round));
@@ -189,16 +194,18 @@ impl Worker {
     /// Adds a slice to the first unfinished list. Returns whether requests or lists remain.
     pub(super) fn advance_lists(&mut self, accounting: &Accounting, now: Timestamp) -> bool {
         let Worker { forwarder, queries, core, .. } = self;
-        let Some(Look { mut listing, next, answer }) = queries.looks.pop_front() else { return false };
+        let Some(PendingListing { mut listing, next, answer }) = queries.listings.pop_front() else {
+            return false;
+        };
         if answer.is_closed() {
-            return !queries.looks.is_empty();
+            return !queries.listings.is_empty();
         }
         let next = forwarder.visit_flows(next, SLICE, now, |flow, activity| {
             listing.offer(&facts(flow, *core, accounting), activity);
         });
         match next {
             // Unfinished lists take turns, so that a short list does not wait for a long one.
-            Some(next) => queries.looks.push_back(Look { listing, next, answer }),
+            Some(next) => queries.listings.push_back(PendingListing { listing, next, answer }),
             None => _ = answer.send(listing),
         }
         !queries.is_idle()

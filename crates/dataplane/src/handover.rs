@@ -80,19 +80,19 @@ impl<T> Answers<T> {
 impl Pipeline {
     /// Stops the workers until [`Pipeline::release_workers`], and collects their flows. Meanwhile
     /// frames wait, and the flow cache continues to forward.
-    pub fn hold_workers(&self) -> Answers<WorkerFlows> {
-        self.ask_workers(|_| (), |(), answer| Order::Hold(answer))
+    pub fn pause_workers(&self) -> Answers<WorkerFlows> {
+        self.query_workers(|_| (), |(), answer| Order::Hold(answer))
     }
 
     /// Collects the flow cache's events since the last collection, while the workers are stopped.
     pub fn cache_events(&self) -> Answers<Vec<CacheEvent>> {
-        self.ask_workers(|_| (), |(), answer| Order::TellEvents(answer))
+        self.query_workers(|_| (), |(), answer| Order::TellEvents(answer))
     }
 
     /// Applies the pending events of the flow cache. Once all answers have arrived, the gauges of
     /// flows include the connections that the cache opened before this call.
     pub fn apply_cache_events(&self) -> Answers<()> {
-        self.ask_workers(|_| (), |(), answer| Order::ApplyEvents(answer))
+        self.query_workers(|_| (), |(), answer| Order::ApplyEvents(answer))
     }
 
     /// Lets the workers handle frames again: after a failed handover, or when the flows of another
@@ -113,7 +113,7 @@ impl Pipeline {
         packet_state: &Arc<PacketState>,
     ) -> Answers<LostFlows> {
         let mut shares = self.by_worker(flows, |flow| &flow.client);
-        self.ask_workers(
+        self.query_workers(
             |worker| std::mem::take(&mut shares[worker]),
             |share, answer| Order::Restore(share, since, packet_state.clone(), answer),
         )
@@ -121,7 +121,7 @@ impl Pipeline {
 
     /// Passes the flow cache events of another process to the workers that continue its flows. The
     /// workers apply them before they handle frames, and before the events of their own cache.
-    pub fn hear(&self, events: Vec<CacheEvent>) {
+    pub fn apply_handed_events(&self, events: Vec<CacheEvent>) {
         for (orders, share) in self.orders.iter().zip(self.by_worker(events, |event| &event.key)) {
             let _ = orders.send(Order::Hear(share));
         }
@@ -138,7 +138,7 @@ impl Pipeline {
         shares
     }
 
-    fn ask_workers<P, T>(
+    fn query_workers<P, T>(
         &self,
         mut part: impl FnMut(usize) -> P,
         order: impl Fn(P, Sender<T>) -> Order,
@@ -250,7 +250,7 @@ fn is_plain_segment(frame: &Buffer) -> bool {
 
 impl Worker {
     /// Carries out orders until the worker may handle frames. Breaks if the pipeline has ended.
-    pub(super) fn obey(&mut self, accounting: &mut Accounting) -> ControlFlow<()> {
+    pub(super) fn execute_orders(&mut self, accounting: &mut Accounting) -> ControlFlow<()> {
         let mut holds = false;
         while holds || self.backlog.awaits_flows || !self.orders.is_empty() {
             let order =
@@ -260,7 +260,7 @@ impl Worker {
                 Order::Hold(answer) => {
                     holds = true;
                     let since = (self.now)();
-                    self.hear(since);
+                    self.apply_pending_events(since);
                     let flows = self.forwarder.known_flows();
                     // Also release the slots of flows that have just ended: this process may end
                     // before the next opportunity.
@@ -290,7 +290,7 @@ impl Worker {
                     self.forwarder.flush_cache();
                 }
                 Order::ApplyEvents(answer) => {
-                    self.hear((self.now)());
+                    self.apply_pending_events((self.now)());
                     self.report(accounting);
                     let _ = answer.send(());
                 }
@@ -300,7 +300,7 @@ impl Worker {
     }
 
     /// Applies the pending events of the flow cache.
-    fn hear(&mut self, now: Timestamp) {
+    fn apply_pending_events(&mut self, now: Timestamp) {
         for event in self.events.take() {
             self.forwarder.on_cached(event, now);
         }
@@ -312,12 +312,12 @@ impl Worker {
         loop {
             select! {
                 recv(self.orders) -> order => return order.ok(),
-                recv(self.frames) -> batch => self.keep(batch.ok()?),
+                recv(self.frames) -> batch => self.queue(batch.ok()?),
             }
         }
     }
 
-    fn keep(&mut self, batch: Batch) {
+    fn queue(&mut self, batch: Batch) {
         let now = (self.now)();
         self.backlog.frames.push_back(WaitingBatch { since: now, batch });
         while let Some(oldest) = self.backlog.frames.front()

@@ -57,11 +57,11 @@ impl PacketTrace {
     /// Copies a frame before it is handled; `None` if no watcher asked for frames.
     pub(super) fn before(&self, frame: &[u8]) -> Option<Box<TracedFrames>> {
         let wanted = self.watchers.as_ref().is_some_and(TraceWatchers::want_frames);
-        wanted.then(|| Box::new(TracedFrames::came(frame)))
+        wanted.then(|| Box::new(TracedFrames::received(frame)))
     }
 
     /// Publishes a frame that was handled, with its outcome.
-    pub(super) fn tell(
+    pub(super) fn publish(
         &self,
         forwarder: &Forwarder,
         frame: &Frame<'_>,
@@ -74,23 +74,23 @@ impl PacketTrace {
         if waits {
             waits_for_next_hop(&mut event);
         }
-        watchers.tell(event);
+        watchers.publish(event);
     }
 
     /// Publishes frames that could not be sent, each with the interface by which it should have
     /// left.
-    pub(super) fn tell_not_sent(&self, frames: &[Parcel], reason: DropReason, now: Timestamp) {
+    pub(super) fn publish_not_sent(&self, frames: &[Parcel], reason: DropReason, now: Timestamp) {
         let Some(watchers) = &self.watchers else { return };
         for Parcel { interface, buffer } in frames {
-            watchers.tell(not_sent(buffer.frame(), *interface, reason, now));
+            watchers.publish(not_sent(buffer.frame(), *interface, reason, now));
         }
     }
 
     /// Publishes the end of a flow. `reason` is the label of the counter for an early end.
-    pub(super) fn tell_end(&self, flow: &FlowRecord, reason: Option<&'static str>) {
+    pub(super) fn publish_end(&self, flow: &FlowRecord, reason: Option<&'static str>) {
         let Some(watchers) = &self.watchers else { return };
         let after = flow.ended.since(flow.began);
-        watchers.tell(TraceEvent {
+        watchers.publish(TraceEvent {
             at: flow.ended,
             protocol: flow.client.transport(),
             client: Some(flow.client.source()),

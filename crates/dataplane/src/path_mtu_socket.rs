@@ -47,29 +47,29 @@ impl PathMtuSocket {
     ///
     /// # Errors
     /// If waiting on a socket fails.
-    pub async fn hear(&mut self) -> io::Result<Vec<TunnelMtuReport>> {
+    pub async fn receive(&mut self) -> io::Result<Vec<TunnelMtuReport>> {
         tokio::select! {
-            reports = self.v4.hear() => reports,
-            reports = self.v6.hear() => reports,
+            reports = self.v4.receive() => reports,
+            reports = self.v6.receive() => reports,
         }
     }
 }
 
 /// Packet socket for one address family.
 struct Listener {
-    heard: AsyncFd<OwnedFd>,
+    readiness: AsyncFd<OwnedFd>,
     receiver: Box<dyn DataLinkReceiver>,
 }
 
 impl Listener {
     fn open(filter: &[SockFilter], ether_type: u16) -> io::Result<Listener> {
         let socket = socket::open_packets(filter)?;
-        let heard = socket::readiness(socket.try_clone()?.into())?;
-        Ok(Listener { heard, receiver: socket::bind_packets(socket, ether_type, READ_LEN)? })
+        let readiness = socket::readiness(socket.try_clone()?.into())?;
+        Ok(Listener { readiness, receiver: socket::bind_packets(socket, ether_type, READ_LEN)? })
     }
 
-    async fn hear(&mut self) -> io::Result<Vec<TunnelMtuReport>> {
-        let mut ready = self.heard.readable().await?;
+    async fn receive(&mut self) -> io::Result<Vec<TunnelMtuReport>> {
+        let mut ready = self.readiness.readable().await?;
         let mut reports = Vec::new();
         for _ in 0..MAX_READ {
             let Ok(packet) = self.receiver.next() else {

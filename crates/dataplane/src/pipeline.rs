@@ -262,7 +262,7 @@ fn transmit(outgoing: &Receiver<Batch>, free_batches: &Sender<Batch>, losses: &T
             let Err(error) = sockets.send(*interface, buffer) else { continue };
             let reason = drop_reason(&error);
             losses.stats.dropped(losses.thread, reason, 1);
-            losses.trace.tell(|| not_sent(buffer.frame(), *interface, reason, (losses.now)()));
+            losses.trace.publish(|| not_sent(buffer.frame(), *interface, reason, (losses.now)()));
             // Such errors are rare: log each kind of error once.
             if reason == DropReason::TransmitFailed && told.insert(error.raw_os_error()) {
                 let len = buffer.frame().len();

@@ -23,7 +23,7 @@ const MAX_READ: usize = 4_096;
 
 /// Packet socket of a probe, which sends on one interface and receives on all interfaces.
 pub struct ProbeSocket {
-    heard: AsyncFd<OwnedFd>,
+    readiness: AsyncFd<OwnedFd>,
     sender: Box<dyn DataLinkSender>,
     receiver: Box<dyn DataLinkReceiver>,
 }
@@ -35,13 +35,13 @@ impl ProbeSocket {
     /// # Errors
     /// If a packet socket cannot be opened: this process may lack CAP_NET_RAW, or free descriptors.
     pub fn open(interface: u32, port: u16) -> io::Result<ProbeSocket> {
-        let hearing = socket::open_plain(&filter(port))?;
-        let heard = socket::readiness(hearing.try_clone()?.into())?;
+        let receiving = socket::open_plain(&filter(port))?;
+        let readiness = socket::readiness(receiving.try_clone()?.into())?;
         // The answer may arrive on another interface than the SYN leaves by.
-        let (_, receiver) = socket::bind(hearing, socket::ANY_INTERFACE, READ_LEN)?;
+        let (_, receiver) = socket::bind(receiving, socket::ANY_INTERFACE, READ_LEN)?;
         let sending = socket::open_plain(&NOTHING)?;
         let (sender, _) = socket::bind(sending, interface, READ_LEN)?;
-        Ok(ProbeSocket { heard, sender, receiver })
+        Ok(ProbeSocket { readiness, sender, receiver })
     }
 
     /// Sends a frame.
@@ -52,14 +52,14 @@ impl ProbeSocket {
         self.sender.send_to(frame, None).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
-    /// Receives frames and passes each to `judge`, until `judge` returns a value.
+    /// Receives frames and passes each to `parse`, until `parse` returns a value.
     ///
     /// # Errors
     /// If waiting on the socket fails.
-    pub async fn hear<T>(&mut self, mut judge: impl FnMut(&[u8]) -> Option<T>) -> io::Result<T> {
+    pub async fn receive<T>(&mut self, mut parse: impl FnMut(&[u8]) -> Option<T>) -> io::Result<T> {
         loop {
-            let mut ready = self.heard.readable().await?;
-            let mut frames = (0..MAX_READ).map_while(|_| Some(judge(self.receiver.next().ok()?)));
+            let mut ready = self.readiness.readable().await?;
+            let mut frames = (0..MAX_READ).map_while(|_| Some(parse(self.receiver.next().ok()?)));
             if let Some(found) = frames.find_map(|found| found) {
                 return Ok(found);
             }

@@ -130,7 +130,7 @@ fn bind_as(
 /// Sets the receive buffer of a socket to `bytes`, or to the maximum that this process may request.
 pub(super) fn set_receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
     set_socket_recv_buffer_size_force(socket, bytes).or_else(|_| {
-        say_limited();
+        warn_limited();
         socket.set_recv_buffer_size(bytes)
     })
 }
@@ -138,14 +138,14 @@ pub(super) fn set_receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()
 /// Sets the send buffer of a socket to `bytes`, or to the maximum that this process may request.
 pub(super) fn set_send_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
     set_socket_send_buffer_size_force(socket, bytes).or_else(|_| {
-        say_limited();
+        warn_limited();
         socket.set_send_buffer_size(bytes)
     })
 }
 
 /// Warns once that buffers are limited: CAP_NET_ADMIN in another user namespace than the host's
 /// does not lift the host's limits.
-fn say_limited() {
+fn warn_limited() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         warn!(

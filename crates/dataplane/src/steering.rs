@@ -107,7 +107,7 @@ impl LostFragments {
     }
 
     fn show(&self, frame: &Buffer, reason: DropReason, now: Timestamp) {
-        self.trace.tell(|| lost_frame(frame.frame(), self.interface, reason, now));
+        self.trace.publish(|| lost_frame(frame.frame(), self.interface, reason, now));
     }
 }
 

@@ -93,7 +93,7 @@ impl Worker {
                 _ => HEARING,
             };
             let has_orders = !self.orders.is_empty() || self.backlog.awaits_flows();
-            if has_orders && self.obey(&mut accounting).is_break() {
+            if has_orders && self.execute_orders(&mut accounting).is_break() {
                 break;
             }
             let Some(Batch { parcels, charge }) = self.next_batch(patience) else { break };
@@ -166,7 +166,7 @@ impl Worker {
         if self.trace.is_on() {
             let waits = matches!(verdict, Verdict::Drop(DropReason::NextHopUnresolved));
             let handled = HandledFrame { verdict, waits, plan, now };
-            self.trace.tell(&self.forwarder, &frame, handled, before);
+            self.trace.publish(&self.forwarder, &frame, handled, before);
         }
         self.send_server_resets(round);
         match verdict {
@@ -194,7 +194,7 @@ impl Worker {
                         let (plan, now) = (&round.packet_state.plan, round.now);
                         let verdict = Verdict::Drop(DropReason::NextHopUnresolved);
                         let lost = HandledFrame { verdict, waits: false, plan, now };
-                        trace.tell(forwarder, &buffer.as_frame(interface), lost, None);
+                        trace.publish(forwarder, &buffer.as_frame(interface), lost, None);
                     }
                     round.spare.push(Parcel { interface, buffer });
                 });
@@ -296,7 +296,7 @@ impl Worker {
         {
             self.stats.dropped(self.core, DropReason::TransmitQueueFull, lost.parcels.len() as u64);
             if self.trace.is_on() {
-                self.trace.tell_not_sent(&lost.parcels, DropReason::TransmitQueueFull, (self.now)());
+                self.trace.publish_not_sent(&lost.parcels, DropReason::TransmitQueueFull, (self.now)());
             }
             let _ = self.free_batches.try_send(lost);
         }
@@ -309,7 +309,7 @@ impl Worker {
     pub(super) fn release_slots(&mut self, accounting: &Accounting) {
         let events = self.forwarder.events();
         for record in events.records.drain(..) {
-            self.trace.tell_end(&record, accounting::reason(record.how));
+            self.trace.publish_end(&record, accounting::reason(record.how));
             if self.access_log.chooses_one() {
                 self.access_log.put(|| accounting.record(&record));
             }
@@ -325,13 +325,13 @@ impl Worker {
             events.handshakes.drain(..).for_each(|event| accounting.handshake(event, now));
         }
         if !events.unanswered.is_empty() || !events.path_mtu.is_empty() {
-            self.judge_unanswered(accounting);
+            self.check_unanswered(accounting);
         }
     }
 
     /// Checks for each unacknowledged large segment whether its server still answers. If it does,
     /// counts a suspected path MTU black hole.
-    fn judge_unanswered(&mut self, accounting: &Accounting) {
+    fn check_unanswered(&mut self, accounting: &Accounting) {
         for segment in std::mem::take(&mut self.forwarder.events().unanswered) {
             let answered = accounting.answered_since(&segment);
             let suspicion = answered.and_then(|at| self.forwarder.server_has_answered(&segment, at));
@@ -344,7 +344,7 @@ impl Worker {
     pub(super) fn report(&mut self, accounting: &Accounting) {
         self.release_slots(accounting);
         for wanted in self.forwarder.events().wanted.drain(..) {
-            ask(&self.wanted, wanted);
+            request_neighbour(&self.wanted, wanted);
         }
         for state in FlowState::ALL {
             let flows = self.forwarder.flows_in(state);
@@ -362,7 +362,7 @@ impl Worker {
 
 /// Requests the resolution of a neighbour. If the queue is full, the request is dropped; the next
 /// packet repeats it.
-fn ask(requests: &tokio::sync::mpsc::Sender<WantedNeighbour>, wanted: WantedNeighbour) {
+fn request_neighbour(requests: &tokio::sync::mpsc::Sender<WantedNeighbour>, wanted: WantedNeighbour) {
     if wanted.is_ours || requests.capacity() > WANTED_OURS {
         let _ = requests.try_send(wanted);
     }
@@ -425,8 +425,8 @@ mod tests {
             is_ours,
             is_repeated: false,
         };
-        (0..10_000).for_each(|n| ask(&requests, neighbour(n, false)));
-        ask(&requests, neighbour(10_000, true));
+        (0..10_000).for_each(|n| request_neighbour(&requests, neighbour(n, false)));
+        request_neighbour(&requests, neighbour(10_000, true));
         let waiting: Vec<WantedNeighbour> = std::iter::from_fn(|| asked.try_recv().ok()).collect();
         assert_eq!(waiting.len(), MAX_WANTED_NEIGHBOURS - WANTED_OURS + 1);
         assert!(waiting.last().unwrap().is_ours);

@@ -136,7 +136,7 @@ impl EtcdClient {
     ///
     /// # Errors
     /// The member does not answer, or this user may not write the status key.
-    pub async fn say(&mut self, node: &str, status: &str) -> Result<(), EtcdFault> {
+    pub async fn write_status(&mut self, node: &str, status: &str) -> Result<(), EtcdFault> {
         match self.put_status(node, status).await {
             Err(EtcdFault::Unreachable(why)) if self.lease.is_some() && is_lease_gone(&why) => {
                 self.lease = None;

@@ -99,7 +99,7 @@ impl RevisionFolder {
     ///
     /// # Errors
     /// This process does not have the permission.
-    pub fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
+    pub fn change_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
         give_below(&self.0, uid, gid)
     }
 

@@ -7,8 +7,8 @@ use crate::plan::Plan;
 use crate::{Direction, Forwarded, Forwarder, Frame, PacketRole, Verdict};
 use convey_model::{DropReason, Endpoint, FlowKey, Timestamp};
 use convey_trace::{
-    PacketKind, PacketStep, TraceEvent, TraceStep, TracedAnswer, TracedFrames, TracedPacket, TracedRole,
-    TracedTunnel, TracedWay,
+    PacketKind, PacketStep, TraceEvent, TraceStep, TracedAnswer, TracedFrames, TracedOutcome, TracedPacket,
+    TracedRole, TracedTunnel,
 };
 use convey_wire::{Envelope, Headers, Kind, parse};
 
@@ -33,11 +33,11 @@ impl Forwarder {
         (plan, now): (&Plan, Timestamp),
         mut frames: Option<Box<TracedFrames>>,
     ) -> Option<TraceEvent> {
-        let way = self.outcome(frame, verdict)?;
+        let outcome = self.outcome(frame, verdict)?;
         if let Some(frames) = &mut frames {
             match verdict {
-                Verdict::Transmit(_) => frames.set_went(frame.bytes),
-                Verdict::Reply(_) => frames.set_went(self.answer()),
+                Verdict::Transmit(_) => frames.set_sent(frame.bytes),
+                Verdict::Reply(_) => frames.set_sent(self.answer()),
                 Verdict::Drop(_) | Verdict::Pass => {}
             }
         }
@@ -47,10 +47,10 @@ impl Forwarder {
             (flow.frontend, flow.server) = (Some(forwarded.flow.frontend), Some(forwarded.flow.server));
         }
         let step = PacketStep {
-            came: headers.map(traced_packet),
+            received: headers.map(traced_packet),
             interface: frame.interface.unwrap_or_default(),
             frame_len: frame.bytes.len() as u32,
-            way,
+            outcome,
             state: flow.state,
             frames,
         };
@@ -66,15 +66,15 @@ impl Forwarder {
         })
     }
 
-    fn outcome(&self, frame: &Frame<'_>, verdict: Verdict) -> Option<TracedWay> {
+    fn outcome(&self, frame: &Frame<'_>, verdict: Verdict) -> Option<TracedOutcome> {
         Some(match verdict {
             Verdict::Transmit(forwarded) => traced_forwarded(frame, forwarded),
             Verdict::Reply(reason) => {
                 let is_error = parse(self.answer()).is_ok_and(|answer| answer.is_error());
                 let by = if is_error { TracedAnswer::IcmpError } else { TracedAnswer::Reset };
-                TracedWay::Answered { reason: reason.label(), by }
+                TracedOutcome::Answered { reason: reason.label(), by }
             }
-            Verdict::Drop(reason) => TracedWay::Dropped { reason: reason.label() },
+            Verdict::Drop(reason) => TracedOutcome::Dropped { reason: reason.label() },
             Verdict::Pass => return None,
         })
     }
@@ -100,21 +100,21 @@ impl Forwarder {
 /// Event of a frame that does not reach a worker, such as a fragment whose first fragment did not
 /// arrive.
 pub fn lost_frame(frame: &[u8], interface: u32, reason: DropReason, now: Timestamp) -> TraceEvent {
-    let way = TracedWay::Dropped { reason: reason.label() };
-    let event = outside_of_flows(frame, (interface, way), now);
-    let TraceStep::Packet(PacketStep { came: Some(came), .. }) = &event.step else { return event };
-    TraceEvent { client: Some(came.from), vip: Some(came.to), ..event.clone() }
+    let outcome = TracedOutcome::Dropped { reason: reason.label() };
+    let event = outside_of_flows(frame, (interface, outcome), now);
+    let TraceStep::Packet(PacketStep { received: Some(received), .. }) = &event.step else { return event };
+    TraceEvent { client: Some(received.from), vip: Some(received.to), ..event.clone() }
 }
 
 /// Event of a frame that could not be sent. Its flow is no longer known.
 pub fn not_sent(frame: &[u8], interface: u32, reason: DropReason, now: Timestamp) -> TraceEvent {
-    outside_of_flows(frame, (interface, TracedWay::NotSent { reason: reason.label() }), now)
+    outside_of_flows(frame, (interface, TracedOutcome::NotSent { reason: reason.label() }), now)
 }
 
-fn outside_of_flows(frame: &[u8], (interface, way): (u32, TracedWay), now: Timestamp) -> TraceEvent {
+fn outside_of_flows(frame: &[u8], (interface, outcome): (u32, TracedOutcome), now: Timestamp) -> TraceEvent {
     let headers = parse(frame).ok();
     let frame_len = frame.len() as u32;
-    let came = headers.as_ref().map(traced_packet);
+    let received = headers.as_ref().map(traced_packet);
     TraceEvent {
         at: now,
         protocol: headers.and_then(|headers| headers.key.transport()),
@@ -123,7 +123,14 @@ fn outside_of_flows(frame: &[u8], (interface, way): (u32, TracedWay), now: Times
         vip: None,
         frontend: None,
         server: None,
-        step: TraceStep::Packet(PacketStep { came, interface, frame_len, way, state: None, frames: None }),
+        step: TraceStep::Packet(PacketStep {
+            received,
+            interface,
+            frame_len,
+            outcome,
+            state: None,
+            frames: None,
+        }),
     }
 }
 
@@ -131,9 +138,9 @@ fn outside_of_flows(frame: &[u8], (interface, way): (u32, TracedWay), now: Times
 /// meanwhile.
 pub fn waits_for_next_hop(event: &mut TraceEvent) {
     if let TraceStep::Packet(packet) = &mut event.step
-        && packet.way == (TracedWay::Dropped { reason: DropReason::NextHopUnresolved.label() })
+        && packet.outcome == (TracedOutcome::Dropped { reason: DropReason::NextHopUnresolved.label() })
     {
-        packet.way = TracedWay::WaitsForNextHop;
+        packet.outcome = TracedOutcome::WaitsForNextHop;
     }
 }
 
@@ -153,13 +160,13 @@ fn traced_packet(headers: &Headers) -> TracedPacket {
     }
 }
 
-fn traced_forwarded(frame: &Frame<'_>, forwarded: Forwarded) -> TracedWay {
+fn traced_forwarded(frame: &Frame<'_>, forwarded: Forwarded) -> TracedOutcome {
     // The frame was parsed before, and only its addresses have changed.
     let (from, to) = parse(frame.bytes).map_or_else(
         |_| (SocketAddr::from(([0; 4], 0)), SocketAddr::from(([0; 4], 0))),
         |went| (went.key.source(), went.key.destination()),
     );
-    TracedWay::Forwarded {
+    TracedOutcome::Forwarded {
         from,
         to,
         interface: forwarded.interface,

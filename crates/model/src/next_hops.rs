@@ -128,7 +128,7 @@ impl NextHops {
             false => Arc::new(Routes::new(routes.clone(), rules.clone())),
         };
         let path_mtus = path_mtus.clone();
-        let narrow = narrow_ways(&routes, &path_mtus);
+        let narrow = narrow_paths(&routes, &path_mtus);
         let mut indices = self.indices.clone();
         let mut hops = vec![None; indices.len()];
         let links: HashMap<u32, &Interface> =
@@ -145,7 +145,7 @@ impl NextHops {
             let mtus = routes.mtus(link.index, neighbour.ip).chain(of_paths);
             for mtu in mtus.map(Some).chain([None]) {
                 let key = NextHopKey::new(link.index, neighbour.ip, mtu);
-                let Some(index) = indices.get_or_give(key, NextHops::MAX_COUNT) else { continue };
+                let Some(index) = indices.get_or_assign(key, NextHops::MAX_COUNT) else { continue };
                 hops.resize(indices.len(), None);
                 hops[index as usize] = Some(NextHop {
                     interface: link.index,
@@ -188,7 +188,7 @@ impl NextHops {
     /// Index of the next hop from `src` to `dst`: the first resolved next hop of the most specific
     /// route.
     pub fn lookup_from(&self, src: IpAddr, dst: IpAddr) -> Result<u32, Unreachable> {
-        let ways = self.ways(src, dst)?;
+        let ways = self.route_hops(src, dst)?;
         self.resolved(dst, ways)
     }
 
@@ -199,7 +199,7 @@ impl NextHops {
 
     /// Like [`NextHops::lookup_from`], but `dst` must be on a link, without a router in between.
     pub fn lookup_on_link_from(&self, src: IpAddr, dst: IpAddr) -> Result<u32, Unreachable> {
-        let ways = self.ways(src, dst)?;
+        let ways = self.route_hops(src, dst)?;
         if !ways.is_empty() && ways.iter().all(|hop| hop.gateway.is_some()) {
             return Err(Unreachable::NotOnLink);
         }
@@ -207,7 +207,7 @@ impl NextHops {
     }
 
     /// Next hops of the routes for packets from `src` to `dst`.
-    fn ways(&self, src: IpAddr, dst: IpAddr) -> Result<&[RouteHop], Unreachable> {
+    fn route_hops(&self, src: IpAddr, dst: IpAddr) -> Result<&[RouteHop], Unreachable> {
         let ways = self.routes.find(src, dst);
         if ways.iter().any(|hop| hop.is_encapsulated) {
             return Err(Unreachable::Encapsulated);
@@ -317,7 +317,7 @@ impl NextHops {
     }
 
     /// Neighbours towards `dst` by the routes of every table.
-    pub fn ways_to(&self, dst: IpAddr) -> impl Iterator<Item = NeighbourKey> {
+    pub fn neighbours_by_any_route(&self, dst: IpAddr) -> impl Iterator<Item = NeighbourKey> {
         let ways = self.routes.find_in_tables(any_of_family(dst), dst);
         ways.map(move |hop| hop.neighbour(dst))
     }
@@ -455,7 +455,7 @@ pub struct PathEnds<'a> {
 }
 
 /// Path MTUs of the servers behind each neighbour.
-fn narrow_ways(routes: &Routes, path_mtus: &BTreeMap<IpAddr, u32>) -> HashMap<NeighbourKey, BTreeSet<u32>> {
+fn narrow_paths(routes: &Routes, path_mtus: &BTreeMap<IpAddr, u32>) -> HashMap<NeighbourKey, BTreeSet<u32>> {
     let mut ways: HashMap<_, BTreeSet<u32>> = HashMap::new();
     for (&server, &path_mtu) in path_mtus {
         for hop in routes.find_in_tables(any_of_family(server), server) {

@@ -82,7 +82,7 @@ impl RoutingRule {
     }
 
     /// Whether the rule applies to no packet of convey.
-    pub(crate) fn is_for_others(&self) -> bool {
+    pub(crate) fn applies_to_others(&self) -> bool {
         !self.unknown.is_empty() || (!self.selects_ours() && !self.is_inverted)
     }
 
@@ -137,7 +137,7 @@ impl RuleSteps {
                 RuleAction::Goto(_) | RuleAction::Nothing => RuleEffect::Nothing,
             },
         };
-        let ours: Vec<&RoutingRule> = all.iter().copied().filter(|rule| !rule.is_for_others()).collect();
+        let ours: Vec<&RoutingRule> = all.iter().copied().filter(|rule| !rule.applies_to_others()).collect();
         let mut steps: Vec<RuleStep> = ours.iter().map(step).collect();
         for (at, rule) in ours.iter().enumerate() {
             let RuleAction::Goto(target) = rule.action else { continue };

@@ -14,7 +14,7 @@ pub struct ServerEndpoints {
     own: HashSet<Endpoint>,
     /// Port ranges of frontends, by protocol and server address, for servers that listen on the
     /// port that the client connected to.
-    asked: HashMap<(Protocol, IpAddr), HashSet<RangeInclusive<u16>>>,
+    client_ports: HashMap<(Protocol, IpAddr), HashSet<RangeInclusive<u16>>>,
 }
 
 impl ServerEndpoints {
@@ -40,7 +40,7 @@ impl ServerEndpoints {
                         endpoints.own.insert(endpoint(protocol, ip, own));
                     }
                     if own == 0 || keeps_port {
-                        endpoints.asked.entry((protocol, ip)).or_default().insert(port.clone());
+                        endpoints.client_ports.entry((protocol, ip)).or_default().insert(port.clone());
                     }
                 }
             }
@@ -53,21 +53,22 @@ impl ServerEndpoints {
         self.ips.contains(&ip)
     }
 
-    /// Whether a client that connects to the port `asked` sends from a server's listen address.
+    /// Whether a client that connects to the port `listen_port` sends from a server's listen
+    /// address.
     ///
     /// Some servers listen on the port that clients connected to. A datagram from such a server
     /// counts from any port of its frontends, because two such ports could answer each other. A SYN
-    /// counts only if its source port is `asked`: a handshake cannot loop, and the server may be a
-    /// client from any other port.
-    pub fn contain(&self, protocol: Protocol, client: SocketAddr, asked: u16) -> bool {
+    /// counts only if its source port is `listen_port`: a handshake cannot loop, and the server may
+    /// be a client from any other port.
+    pub fn contain(&self, protocol: Protocol, client: SocketAddr, listen_port: u16) -> bool {
         let (ip, port) = (client.ip(), client.port());
         if self.own.contains(&endpoint(protocol, ip, port)) {
             return true;
         }
-        let Some(ranges) = self.asked.get(&(protocol, ip)) else { return false };
+        let Some(ranges) = self.client_ports.get(&(protocol, ip)) else { return false };
         let listens = |port: u16| ranges.iter().any(|range| range.contains(&port));
         match protocol {
-            Protocol::Tcp => port == asked && listens(asked),
+            Protocol::Tcp => port == listen_port && listens(listen_port),
             Protocol::Udp => listens(port),
         }
     }
@@ -105,9 +106,9 @@ mod tests {
 
     #[test]
     fn server_that_keeps_client_ports_is_its_address_with_that_port() {
-        let asked =
+        let client_ports =
             [of(Mode::Dsr, DsrKind::L2, "10.0.0.1:5353"), of(Mode::Passthrough, DsrKind::L3, "10.0.0.1:0")];
-        for endpoints in asked {
+        for endpoints in client_ports {
             assert!(is_server(&endpoints, "10.0.0.1:53"));
             assert!(!is_server(&endpoints, "10.0.0.1:54"));
         }

@@ -134,11 +134,11 @@ impl Sources {
     }
 
     /// Returns a token of the client's source, for a connection that was not opened after all.
-    pub fn give_back(&self, client: IpAddr, limits: &Limits) {
+    pub fn refund_token(&self, client: IpAddr, limits: &Limits) {
         let Some(rate) = limits.rate_per_source else { return };
         let mut located = self.locate(client);
         if let Some(place) = located.find() {
-            located.entry(place).bucket.give_back(rate);
+            located.entry(place).bucket.refund_token(rate);
         }
     }
 
@@ -378,10 +378,10 @@ mod tests {
         let sources = Sources::new(&limits);
         let begin = || sources.begin(ip(1), &limits, Timestamp(SECOND));
         assert_eq!([begin(), begin(), begin()], [Ok(()), Ok(()), Err(Excess::Rate)]);
-        sources.give_back(ip(1), &limits);
+        sources.refund_token(ip(1), &limits);
         assert_eq!([begin(), begin()], [Ok(()), Err(Excess::Rate)]);
         // Returned tokens never exceed the burst.
-        (0..9).for_each(|_| sources.give_back(ip(1), &limits));
+        (0..9).for_each(|_| sources.refund_token(ip(1), &limits));
         assert_eq!([begin(), begin(), begin()], [Ok(()), Ok(()), Err(Excess::Rate)]);
     }
 

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | TCP, at accept | [`TcpSession::admit`] |
 //! | TCP, once a PROXY header has named the client | [`TcpSession::admit_named`] |
-//! | TCP, in the connection's task: PROXY header, share, slot, TLS handshake | [`TcpSession::let_in`] |
+//! | TCP, in the connection's task: PROXY header, share, slot, TLS handshake | [`TcpSession::complete_admission`] |
 //! | QUIC, at the first packet | [`QuicAcceptor::admit`], with [`TcpSession::admit_quic`] |
 //! | UDP, at the first datagram of a client | [`UdpCandidate::check`] |
 //! | UDP, after the session has been counted at its source | [`SessionSlot::take`] |
@@ -17,9 +17,9 @@
 //! datagrams must begin with a PROXY header, convey drops datagrams without a valid header
 //! (`DroppedProxyUntrusted` and `DroppedProxyHeader` in `udp::relay`).
 //!
-//! In mode proxy, two more checks follow [`TcpSession::let_in`]: the ClientHello, if the frontend
-//! has routes (`tls_hello`), and the arrival of the first bytes, if the configuration limits the
-//! wait for them (`FirstByteTimeout`).
+//! In mode proxy, two more checks follow [`TcpSession::complete_admission`]: the ClientHello, if
+//! the frontend has routes (`tls_hello`), and the arrival of the first bytes, if the configuration
+//! limits the wait for them (`FirstByteTimeout`).
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -88,14 +88,17 @@ impl TcpSession {
     ///
     /// # Errors
     /// Reason of the refusal; `None` if the client has closed in order.
-    pub(super) async fn let_in(&mut self, client: &mut Leg) -> Result<ReceivedHeader, Option<Counter>> {
+    pub(super) async fn complete_admission(
+        &mut self,
+        client: &mut Leg,
+    ) -> Result<ReceivedHeader, Option<Counter>> {
         let mode = self.frontend.config.mode;
         let ReceivedHeader { origin, early } = self.take_header(client).await?; // ProxyHeader..., then `admit_named`
         self.wait_for_share().await?; // ClientLimit
         self.wait_for_slot().await; // waits without a limit
         self.check_mode(mode)?; // ModeChanged
         self.check_still_admitted()?; // AccessDenied, Killed
-        let early = self.shake_hands(client, early).await?; // TlsHandshake...
+        let early = self.perform_handshake(client, early).await?; // TlsHandshake...
         Ok(ReceivedHeader { origin, early })
     }
 
@@ -130,7 +133,7 @@ impl TcpSession {
         if sockets.is_empty() {
             return None;
         }
-        let asked = [stream.local_addr().ok(), socket::asked_before_nat(stream)];
+        let asked = [stream.local_addr().ok(), socket::original_destination(stream)];
         let asked = asked.map(|addr| addr.map(own_sockets::plain));
         sockets.into_iter().find(|socket| asked.contains(&Some(socket.server))).map(|socket| socket.path)
     }
@@ -245,7 +248,7 @@ pub(super) struct UdpCandidate<'a> {
 }
 
 impl UdpCandidate<'_> {
-    /// Checks the first datagram of a client. `is_for_many` returns whether an address is a
+    /// Checks the first datagram of a client. `is_group_address` returns whether an address is a
     /// broadcast or multicast address.
     ///
     /// # Errors
@@ -253,10 +256,10 @@ impl UdpCandidate<'_> {
     pub(super) fn check(
         &mut self,
         context: &WorkerContext,
-        is_for_many: impl FnOnce(IpAddr) -> bool,
+        is_group_address: impl FnOnce(IpAddr) -> bool,
     ) -> Result<(), Counter> {
         check_access(self.frontend, self.key.client.ip())?; // RefusedAccess
-        if self.key.asked.is_some_and(is_for_many) {
+        if self.key.asked.is_some_and(is_group_address) {
             return Err(Counter::DroppedNotUnicast);
         }
         if self.key.peer().port() == 0 {

@@ -102,9 +102,9 @@ impl ClientStream {
     ) -> impl Future<Output = ()> + Send {
         // Admission is a boxed future, which is dropped after admission. So idle connections hold
         // no memory for it.
-        let let_in = Box::pin(ClientStream::let_in(session, leg));
+        let admitted = Box::pin(ClientStream::complete_admission(session, leg));
         async move {
-            if let Some(serving) = let_in.await.map(|(client, bytes)| server.serve(client, bytes)) {
+            if let Some(serving) = admitted.await.map(|(client, bytes)| server.serve(client, bytes)) {
                 serving.await;
             }
         }
@@ -112,14 +112,17 @@ impl ClientStream {
 
     /// Completes the admission of the client. If the client is refused, ends its connection and
     /// returns `None`.
-    async fn let_in(mut session: TcpSession, mut leg: Leg) -> Option<(ClientStream, ClientBytes)> {
+    async fn complete_admission(
+        mut session: TcpSession,
+        mut leg: Leg,
+    ) -> Option<(ClientStream, ClientBytes)> {
         let denied = session.entry.over();
-        let let_in = tokio::select! {
+        let admitted = tokio::select! {
             biased;
-            let_in = session.let_in(&mut leg) => let_in,
+            admitted = session.complete_admission(&mut leg) => admitted,
             end = denied => Err(reason_of(end)),
         };
-        match let_in {
+        match admitted {
             Ok(ReceivedHeader { origin, early }) => {
                 // From now on each request has its own log line.
                 session.record = None;

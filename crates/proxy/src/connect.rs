@@ -81,7 +81,7 @@ impl TcpSession {
         opening: &Opening<'_>,
     ) -> io::Result<(Leg, Option<OwnSocket>)> {
         let ports = &self.context.shared.local_ports;
-        permit.connect(server, opening, ports, |socket| self.remember(socket, server)).await
+        permit.connect(server, opening, ports, |socket| self.record_own_socket(socket, server)).await
     }
 }
 

@@ -31,11 +31,11 @@ impl Descriptors {
     /// Current upper bound of connections. Each connection needs two descriptors: one towards the
     /// client and one towards the server.
     pub fn connections(&self) -> u64 {
-        (self.left_beside(0) / 2).max(1)
+        (self.left_with(0) / 2).max(1)
     }
 
     /// Number of descriptors that are left if there are this many connections.
-    pub fn left_beside(&self, connections: u64) -> u64 {
+    pub fn left_with(&self, connections: u64) -> u64 {
         self.shared.saturating_sub(self.reserved.load(Ordering::Relaxed) + 2 * connections)
     }
 
@@ -74,8 +74,8 @@ mod tests {
         let first = descriptors.reserve(200);
         assert_eq!((descriptors.connections(), descriptors.pipes), (250, 50));
         let more = descriptors.reserve(100);
-        assert_eq!((descriptors.connections(), descriptors.left_beside(150)), (200, 100));
-        assert_eq!(descriptors.left_beside(300), 0);
+        assert_eq!((descriptors.connections(), descriptors.left_with(150)), (200, 100));
+        assert_eq!(descriptors.left_with(300), 0);
         drop(first);
         assert_eq!(descriptors.connections(), 300);
         drop(more);

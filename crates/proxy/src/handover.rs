@@ -55,7 +55,7 @@ impl Workers {
 
     /// Stops reading datagrams until [`Workers::release`]; meanwhile they wait in the sockets.
     /// Returns the UDP sessions.
-    pub fn hold(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
+    pub fn pause(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
         self.ask(|sessions| WorkerCommand::Hold { sessions })
     }
 

@@ -41,7 +41,7 @@ impl TcpSession {
     ///
     /// # Errors
     /// Reason of the end; `None` if the client closed in order before it sent a byte.
-    pub(super) async fn shake_hands(
+    pub(super) async fn perform_handshake(
         &mut self,
         client: &mut Leg,
         early: Vec<u8>,
@@ -71,12 +71,12 @@ impl TcpSession {
             client.close_in_order();
             return Err(Some(Counter::AcmeHandshake));
         }
-        self.has_shaken_hands(facts);
+        self.note_handshake(facts);
         Ok(Vec::new())
     }
 
     /// Counts and traces a completed handshake, and keeps its facts for the access log.
-    pub(super) fn has_shaken_hands(&mut self, facts: SessionFacts) {
+    pub(super) fn note_handshake(&mut self, facts: SessionFacts) {
         self.count(if facts.is_resumed { Counter::TlsResumed } else { Counter::TlsHandshakes }, 1);
         self.trace(None, ConnectionStep::Handshake { version: facts.version, is_resumed: facts.is_resumed });
         self.tls = Some(Arc::new(logged(facts)));

@@ -194,7 +194,7 @@ impl Acceptor {
             }
             Err(reason) => {
                 if session.is_dropped_for(reason) {
-                    socket::keep_reset_near(leg.tcp());
+                    socket::limit_reset_ttl(leg.tcp());
                 }
                 session.end(Some(reason));
                 session.log_refusal(Some(reason));

@@ -264,7 +264,7 @@ impl OneWay {
         for _ in 0..TURNS {
             if let Err(done) = ready!(self.poll_step(cx, from, to, other)) {
                 self.done = Some(done);
-                self.give_pipe_back();
+                self.return_pipe();
                 return Poll::Ready(done);
             }
         }
@@ -280,7 +280,7 @@ impl OneWay {
         to: &mut ByteStream,
         other: Option<Done>,
     ) -> Poll<Result<(), Done>> {
-        if let Err(error) = ready!(self.poll_write_held(cx, from, to)) {
+        if let Err(error) = ready!(self.poll_write_pipe(cx, from, to)) {
             return Poll::Ready(Err(Done::write_failed(&error)));
         }
         if self.at_end {
@@ -309,13 +309,13 @@ impl OneWay {
             }
             Poll::Ready(read) => Poll::Ready(read),
             Poll::Pending => {
-                self.give_pipe_back();
+                self.return_pipe();
                 Poll::Pending
             }
         }
     }
 
-    fn poll_write_held(
+    fn poll_write_pipe(
         &mut self,
         cx: &mut Context<'_>,
         from: &ByteStream,
@@ -387,7 +387,7 @@ impl OneWay {
         })
     }
 
-    /// Splices bytes from the source into the pipe. [`OneWay::poll_write_held`] empties the pipe.
+    /// Splices bytes from the source into the pipe. [`OneWay::poll_write_pipe`] empties the pipe.
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -429,7 +429,7 @@ impl OneWay {
         }
     }
 
-    fn give_pipe_back(&mut self) {
+    fn return_pipe(&mut self) {
         if self.pipe.as_ref().is_some_and(Pipe::is_empty)
             && let Some(pipe) = self.pipe.take()
         {

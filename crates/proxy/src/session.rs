@@ -152,7 +152,7 @@ impl TcpSession {
     }
 
     /// Records a socket towards a server in `OwnSockets`, to detect loops.
-    pub(super) fn remember(&self, socket: &Socket, server: SocketAddr) -> Option<OwnSocket> {
+    pub(super) fn record_own_socket(&self, socket: &Socket, server: SocketAddr) -> Option<OwnSocket> {
         let (own, frontend) = (&self.context.shared.own_sockets, self.frontend.live.id);
         own.note(socket, Endpoint::tcp(server), frontend, self.path.as_ref())
     }
@@ -161,7 +161,7 @@ impl TcpSession {
     /// closed in order.
     pub(super) fn refuse(&mut self, client: &Leg, reason: Option<Counter>) {
         if reason.is_some_and(|reason| self.is_dropped_for(reason)) {
-            socket::keep_reset_near(client.tcp());
+            socket::limit_reset_ttl(client.tcp());
         }
         self.end(reason);
     }

@@ -70,7 +70,7 @@ pub fn remedy(at: Endpoint, cause: &io::Error) -> String {
 
 /// Limits the TTL of a connection to one hop, so that the reset at its end does not reach the
 /// client.
-pub(super) fn keep_reset_near(stream: &TcpStream) {
+pub(super) fn limit_reset_ttl(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     // Each option is for one address family, so the call for the other family may fail.
     let _ = (socket.set_ttl_v4(1), socket.set_unicast_hops_v6(1));
@@ -135,7 +135,7 @@ pub(super) fn bound_for_datagrams(addr: SocketAddr, receive_buffer: usize) -> io
 
 /// Original destination of a client's connection, before NAT on this host changed it; `None`
 /// without NAT.
-pub(super) fn asked_before_nat(stream: &TcpStream) -> Option<SocketAddr> {
+pub(super) fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
     let socket = SockRef::from(stream);
     let asked = match stream.local_addr().ok()?.is_ipv4() {
         true => socket.original_dst_v4(),

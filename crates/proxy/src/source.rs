@@ -38,9 +38,9 @@ pub(super) fn count_open(frontend: &Frontend, client: IpAddr) -> Option<CountedS
 
 /// Returns the rate token of a connection that was counted but not established, so that it does not
 /// use up the rate of its source.
-pub(super) fn give_back(frontend: &Frontend, client: IpAddr) {
+pub(super) fn refund_rate(frontend: &Frontend, client: IpAddr) {
     if let Some(sources) = limited(frontend, client) {
-        sources.give_back(client, &frontend.config.limits);
+        sources.refund_token(client, &frontend.config.limits);
     }
 }
 

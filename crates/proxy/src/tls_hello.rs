@@ -108,7 +108,7 @@ impl TcpSession {
                 let PickContext { client: from, vip, .. } = self.downstream;
                 debug!("{from} -> {vip}: not a ClientHello: {why:?}");
                 if let NoHello::Malformed(fault) = why {
-                    tell(client, fault.alert()).await;
+                    send_alert(client, fault.alert()).await;
                 }
                 return Err(Some(Counter::HelloInvalid));
             }
@@ -121,7 +121,7 @@ impl TcpSession {
         };
         // The alert is plain text, so convey does not send it if it terminates TLS.
         if client.stream.facts().is_none() {
-            tell(client, alert).await;
+            send_alert(client, alert).await;
         }
         Err(Some(Counter::NoRoute))
     }
@@ -190,7 +190,7 @@ impl TcpSession {
 /// Sends an alert to a client, and closes the connection in order. Reads and discards the remaining
 /// bytes before the close, because unread bytes would cause a reset, and the client might lose the
 /// alert.
-async fn tell(client: &mut Leg, alert: HelloAlert) {
+async fn send_alert(client: &mut Leg, alert: HelloAlert) {
     if let Some(Ok(_)) = try_write(client.tcp(), &alert.record(), More::No) {
         client.close_in_order();
         let _ = timeout(LINGER, client.stream.discard_rest()).await;
@@ -209,13 +209,13 @@ async fn receive(stream: &TcpStream, early: &[u8]) -> Result<Option<ClientHello>
             HelloVerdict::Malformed(fault) => return Err(NoHello::Malformed(fault)),
         }
         let ready = stream.ready(Interest::READABLE).await.map_err(|_| NoHello::Reset)?;
-        verdict = look(stream, early, ready)?;
+        verdict = peek(stream, early, ready)?;
     }
 }
 
 /// Peeks at the bytes that have arrived, and parses them. If more bytes are needed, clears the
 /// readiness of the socket, so that it becomes readable again with the next bytes.
-fn look(stream: &TcpStream, early: &[u8], ready: Ready) -> Result<HelloVerdict, NoHello> {
+fn peek(stream: &TcpStream, early: &[u8], ready: Ready) -> Result<HelloVerdict, NoHello> {
     let mut buffer = [0; MAX_HELLO];
     let start = early.len().min(MAX_HELLO);
     buffer[..start].copy_from_slice(&early[..start]);

@@ -13,14 +13,14 @@ use convey_upstream::PickContext;
 
 /// Sends a step of a connection or session to the trace subscribers, if there are any.
 #[inline]
-pub(super) fn tell(
+pub(super) fn publish(
     context: &WorkerContext,
     downstream: &PickContext,
     frontend: &Frontend,
     server: Option<u32>,
     step: ConnectionStep,
 ) {
-    context.shared.trace.tell(|| TraceEvent {
+    context.shared.trace.publish(|| TraceEvent {
         at: context.shared.access_log.now(),
         protocol: Some(downstream.protocol),
         client: Some(downstream.client),
@@ -57,6 +57,6 @@ impl TcpSession {
     /// that the step concerns, if any.
     #[inline]
     pub(super) fn trace(&self, server: Option<u32>, step: ConnectionStep) {
-        tell(&self.context, &self.downstream, &self.frontend, server, step);
+        publish(&self.context, &self.downstream, &self.frontend, server, step);
     }
 }

@@ -75,7 +75,7 @@ impl Window {
             return;
         }
         match self.state {
-            WindowState::New => self.look(moved, from, to),
+            WindowState::New => self.adjust(moved, from, to),
             WindowState::Flowing | WindowState::Blocked { .. } => self.take_slot(moved, from, to),
             WindowState::Unlimited { .. } => {}
         }
@@ -100,7 +100,7 @@ impl Window {
         self.state = held.map_or(WindowState::Flowing, |held| WindowState::Blocked { _held: held });
     }
 
-    fn look(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
+    fn adjust(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
         if self.next == 0 {
             return self.begin(from);
         }

@@ -85,11 +85,11 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
                 listeners.close(places, patience).await;
                 let _ = done.send(());
             }
-            Some(WorkerCommand::Hold { sessions }) => drop(sessions.send(listeners.hold().await)),
+            Some(WorkerCommand::Hold { sessions }) => drop(sessions.send(listeners.pause().await)),
             Some(WorkerCommand::Release) => listeners.release(),
             Some(WorkerCommand::Offer { sockets }) => drop(sockets.send(listeners.sockets())),
             Some(WorkerCommand::Drain { left, done }) => break (left, done),
-            Some(other) => operators.obey(other),
+            Some(other) => operators.execute(other),
             None => return,
         }
     };
@@ -103,7 +103,7 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
         () = last_holder.is_gone() => drop(drained.send(())),
         () = async {
             while let Some(command) = commands.recv().await {
-                operators.obey(command);
+                operators.execute(command);
             }
         } => {}
     }
@@ -117,7 +117,7 @@ struct Operators {
 }
 
 impl Operators {
-    fn obey(self, command: WorkerCommand) {
+    fn execute(self, command: WorkerCommand) {
         match command {
             WorkerCommand::EndConnections { servers } => registry::end_servers(&servers),
             WorkerCommand::EndDenied { access } => registry::end_denied(&access),

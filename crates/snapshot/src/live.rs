@@ -53,9 +53,9 @@ pub struct ServerLive {
     /// Networks of clients that have recently repeated a SYN to the server (packet modes).
     pub repeating: NetworkSet,
     /// Whether clients' handshakes with the server have recently stalled (packet modes).
-    pub answers_nobody: AtomicBool,
+    pub handshakes_stalled: AtomicBool,
     /// TCP handshakes begun since the last completed one, updated every second (packet modes).
-    pub in_vain: AtomicU64,
+    pub unanswered_handshakes: AtomicU64,
     /// Slots of open connections; in mode http, of open requests.
     pub slots: Arc<Slots>,
     /// Response times that the `ewma` algorithm uses (mode http).
@@ -122,8 +122,8 @@ impl ServerLive {
             traffic: Traffic::new(cores),
             completing: NetworkSet::new(cores),
             repeating: NetworkSet::new(cores),
-            answers_nobody: AtomicBool::new(false),
-            in_vain: AtomicU64::new(0),
+            handshakes_stalled: AtomicBool::new(false),
+            unanswered_handshakes: AtomicU64::new(0),
             slots: Arc::default(),
             answers: AnswerTimes::default(),
             response_times: Histogram::new(&ANSWER_TIMES, cores),

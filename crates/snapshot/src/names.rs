@@ -37,7 +37,7 @@ pub struct NameLive {
 
 impl NameLive {
     /// Counts a lookup.
-    pub fn looked_up(&self, failed: bool) {
+    pub fn note_lookup(&self, failed: bool) {
         self.lookups.fetch_add(1, Ordering::Relaxed);
         self.failures.fetch_add(failed.into(), Ordering::Relaxed);
     }

@@ -43,8 +43,8 @@ impl RequestLimit {
 
     /// Returns the token of a request to the client's source, after another limit has refused the
     /// request.
-    pub fn give_back(&self, client: IpAddr) {
-        self.sources.give_back(client, &self.limits);
+    pub fn refund_token(&self, client: IpAddr) {
+        self.sources.refund_token(client, &self.limits);
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
         let others = Limits { ipv4_prefix: 24, ..of(2) };
         assert!(take(&RequestLimit::new(others, Some(first.clone()))), "these are other sources");
         assert_eq!(first.left(client, Timestamp(SECOND)), 0);
-        first.give_back(client);
+        first.refund_token(client);
         assert_eq!(first.left(client, Timestamp(SECOND)), 1);
         assert_eq!([take(&first), take(&first)], [true, false]);
     }

@@ -156,9 +156,9 @@ impl ByteStream {
     }
 
     /// Sends `close_notify` within TLS, if the kernel accepts it immediately.
-    pub(crate) fn say_end(&mut self) {
+    pub(crate) fn send_close_notify(&mut self) {
         if let Some(tls) = &mut self.tls {
-            tls.say_end(&self.tcp);
+            tls.send_close_notify(&self.tcp);
         }
     }
 }

@@ -27,7 +27,7 @@ impl Leg {
     /// Makes the drop close the connection in order, so that the peer still receives all written
     /// bytes.
     pub fn close_in_order(&mut self) {
-        self.stream.say_end();
+        self.stream.send_close_notify();
         self.in_order = true;
     }
 }

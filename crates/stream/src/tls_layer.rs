@@ -71,7 +71,7 @@ struct State {
     /// The peer has closed its direction.
     is_closed: bool,
     /// `close_notify` was sent to the peer.
-    has_said_end: bool,
+    has_sent_close_notify: bool,
     /// An end of TCP without `close_notify` is an error, because the data may be truncated (RFC
     /// 8446, section 6.1).
     is_strict: bool,
@@ -230,7 +230,7 @@ impl TlsLayer {
     }
 
     /// Sends `close_notify`, if the kernel accepts it immediately.
-    pub(super) fn say_end(&mut self, tcp: &TcpStream) {
+    pub(super) fn send_close_notify(&mut self, tcp: &TcpStream) {
         if self.state.is_open && self.outgoing.is_empty() {
             self.queue_end();
             let _ = try_write(tcp, &self.outgoing, More::No);
@@ -246,7 +246,7 @@ impl TlsLayer {
     }
 
     fn queue_end(&mut self) {
-        if self.state.is_open && !mem::replace(&mut self.state.has_said_end, true) {
+        if self.state.is_open && !mem::replace(&mut self.state.has_sent_close_notify, true) {
             OUTGOING.with_borrow_mut(|out| {
                 out.clear();
                 // An error is ignored: without keys the session cannot send an alert.

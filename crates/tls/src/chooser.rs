@@ -19,7 +19,7 @@ thread_local! {
 }
 
 /// Takes the server name of the ClientHello that this thread has just processed, in lower case.
-pub(crate) fn take_asked_name() -> Option<String> {
+pub(crate) fn take_server_name() -> Option<String> {
     ASKED.take()
 }
 

@@ -12,13 +12,13 @@ const WARNINGS: [i64; 3] = [30, 7, 1];
 pub struct ExpiryWatch {
     /// Last warning about each certificate, by its name and time of expiry: the number in
     /// `WARNINGS`; -1 after the expiry.
-    told: HashMap<(String, i64), i64>,
+    last_warnings: HashMap<(String, i64), i64>,
 }
 
 /// Warning that a certificate is about to expire, or has expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expiry {
-    /// Name of the certificate, as the caller passed it to `ExpiryWatch::look`.
+    /// Name of the certificate, as the caller passed it to `ExpiryWatch::due_warnings`.
     pub name: String,
     /// Number of whole days that are left; `None` if the certificate has expired.
     pub days_left: Option<i64>,
@@ -27,12 +27,12 @@ pub struct Expiry {
 impl ExpiryWatch {
     /// Checks all certificates, each with a name. Returns the warnings that are due now and were
     /// not returned before. `now` is in seconds since 1970.
-    pub fn look(&mut self, certificates: &[(String, Validity)], now: i64) -> Vec<Expiry> {
+    pub fn due_warnings(&mut self, certificates: &[(String, Validity)], now: i64) -> Vec<Expiry> {
         let mut told = HashMap::new();
         let mut new = Vec::new();
         for (name, validity) in certificates {
             let key = (name.clone(), validity.until);
-            let before = self.told.get(&key).or(told.get(&key)).copied();
+            let before = self.last_warnings.get(&key).or(told.get(&key)).copied();
             let Some(due) = due(validity.days_left(now)) else { continue };
             if before.is_none_or(|before| due < before) {
                 let days_left = (due >= 0).then(|| validity.days_left(now));
@@ -41,7 +41,7 @@ impl ExpiryWatch {
             told.insert(key, due);
         }
         // Forgets certificates that the caller no longer passes.
-        self.told = told;
+        self.last_warnings = told;
         new
     }
 }
@@ -63,7 +63,11 @@ mod tests {
         let mut watch = ExpiryWatch::default();
         let mut look = |until: i64, now: i64| {
             let all = [("site".to_owned(), Validity { from: 0, until: until * DAY })];
-            watch.look(&all, now * DAY + 1).into_iter().map(|expiry| expiry.days_left).collect::<Vec<_>>()
+            watch
+                .due_warnings(&all, now * DAY + 1)
+                .into_iter()
+                .map(|expiry| expiry.days_left)
+                .collect::<Vec<_>>()
         };
         assert_eq!(look(90, 0), []);
         assert_eq!(look(90, 59), []);
@@ -81,7 +85,7 @@ mod tests {
     #[test]
     fn certificates_are_told_apart_by_their_names() {
         let certificates = ["a", "b"].map(|name| (name.to_owned(), Validity { from: 0, until: 0 }));
-        let told = ExpiryWatch::default().look(&certificates, DAY);
+        let told = ExpiryWatch::default().due_warnings(&certificates, DAY);
         assert_eq!(told.iter().map(|expiry| &*expiry.name).collect::<Vec<_>>(), ["a", "b"]);
     }
 }

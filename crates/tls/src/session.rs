@@ -116,7 +116,7 @@ impl TlsSession {
         let received = match &mut self.side {
             Side::Server(connection) => {
                 let received = receive(connection, incoming, &mut taken, out, plaintext);
-                if let Some(name) = chooser::take_asked_name() {
+                if let Some(name) = chooser::take_server_name() {
                     self.server_name = Some(name.into());
                 }
                 received

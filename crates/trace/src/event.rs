@@ -113,14 +113,14 @@ pub enum ConnectionStep {
 #[derive(Debug, Clone)]
 pub struct PacketStep {
     /// Headers of the received packet; `None`: the packet cannot be parsed.
-    pub came: Option<TracedPacket>,
+    pub received: Option<TracedPacket>,
     /// Index of the receiving interface; for a packet that could not be sent, index of the sending
     /// interface.
     pub interface: u32,
     /// Length of the frame in bytes.
     pub frame_len: u32,
     /// Outcome of the packet.
-    pub way: TracedWay,
+    pub outcome: TracedOutcome,
     /// State of the flow, if the packet has one.
     pub state: Option<&'static str>,
     /// Bytes of the frame, if a trace asked for them.
@@ -170,7 +170,7 @@ pub struct TracedTunnel {
 
 /// Outcome of a traced packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TracedWay {
+pub enum TracedOutcome {
     /// convey rewrote the packet and forwards it.
     Forwarded {
         /// Source address and port after the rewrite.
@@ -236,10 +236,10 @@ pub enum TracedRole {
 /// First bytes of a frame as received and as sent.
 #[derive(Debug, Clone)]
 pub struct TracedFrames {
-    came: [u8; TracedFrames::MAX_SNAP],
-    came_len: u16,
-    went: [u8; TracedFrames::MAX_SNAP],
-    went_len: u16,
+    received: [u8; TracedFrames::MAX_SNAP],
+    received_len: u16,
+    sent: [u8; TracedFrames::MAX_SNAP],
+    sent_len: u16,
 }
 
 impl TracedFrames {
@@ -247,26 +247,26 @@ impl TracedFrames {
     pub const MAX_SNAP: usize = 256;
 
     /// Starts a record with a received frame; no frame has been sent yet.
-    pub fn came(frame: &[u8]) -> TracedFrames {
+    pub fn received(frame: &[u8]) -> TracedFrames {
         let empty = [0; TracedFrames::MAX_SNAP];
-        let mut frames = TracedFrames { came: empty, came_len: 0, went: empty, went_len: 0 };
-        frames.came_len = copy(&mut frames.came, frame);
+        let mut frames = TracedFrames { received: empty, received_len: 0, sent: empty, sent_len: 0 };
+        frames.received_len = copy(&mut frames.received, frame);
         frames
     }
 
     /// Records the frame that is sent on, or back to the sender.
-    pub fn set_went(&mut self, frame: &[u8]) {
-        self.went_len = copy(&mut self.went, frame);
+    pub fn set_sent(&mut self, frame: &[u8]) {
+        self.sent_len = copy(&mut self.sent, frame);
     }
 
     /// First bytes of the received frame.
     pub fn frame_in(&self) -> &[u8] {
-        &self.came[..self.came_len.into()]
+        &self.received[..self.received_len.into()]
     }
 
     /// First bytes of the sent frame; empty if none was sent.
     pub fn frame_out(&self) -> &[u8] {
-        &self.went[..self.went_len.into()]
+        &self.sent[..self.sent_len.into()]
     }
 }
 
@@ -281,11 +281,11 @@ impl TraceEvent {
     pub fn drop_reason(&self) -> Option<&'static str> {
         match &self.step {
             TraceStep::Connection(step) => step.drop_reason(),
-            TraceStep::Packet(packet) => match packet.way {
-                TracedWay::Answered { reason, .. }
-                | TracedWay::Dropped { reason }
-                | TracedWay::NotSent { reason } => Some(reason),
-                TracedWay::Forwarded { .. } | TracedWay::WaitsForNextHop => None,
+            TraceStep::Packet(packet) => match packet.outcome {
+                TracedOutcome::Answered { reason, .. }
+                | TracedOutcome::Dropped { reason }
+                | TracedOutcome::NotSent { reason } => Some(reason),
+                TracedOutcome::Forwarded { .. } | TracedOutcome::WaitsForNextHop => None,
             },
         }
     }

@@ -88,9 +88,9 @@ impl TraceHub {
 
     /// Sends an event to the traces whose filters show it. Calls `event` only if a trace runs.
     #[inline]
-    pub fn tell(&self, event: impl FnOnce() -> TraceEvent) {
+    pub fn publish(&self, event: impl FnOnce() -> TraceEvent) {
         if self.is_watched() {
-            self.watchers().tell(event());
+            self.watchers().publish(event());
         }
     }
 
@@ -183,7 +183,7 @@ impl TraceWatchers {
 
     /// Sends an event to the traces whose filters show it. A trace whose queue is full counts the
     /// event as lost.
-    pub fn tell(&self, event: TraceEvent) {
+    pub fn publish(&self, event: TraceEvent) {
         for tap in self.0.iter().filter(|tap| tap.filter.load().shows(&event)) {
             if tap.events.try_send(event.clone()).is_err() {
                 tap.lost.fetch_add(1, Ordering::Relaxed);
@@ -257,27 +257,27 @@ mod tests {
     #[test]
     fn events_are_built_only_for_watchers_and_filtered_for_each() {
         let hub = Arc::new(TraceHub::default());
-        hub.tell(|| panic!("nobody watches"));
+        hub.publish(|| panic!("nobody watches"));
         let all = hub.watch(TraceFilter::default(), false).unwrap();
         let one =
             hub.watch(TraceFilter { frontends: Some(vec![1]), ..TraceFilter::default() }, true).unwrap();
         assert!(hub.watchers().want_frames());
-        (0..3).for_each(|frontend| hub.tell(|| event(frontend)));
+        (0..3).for_each(|frontend| hub.publish(|| event(frontend)));
         assert_eq!((count(&all), count(&one)), (3, 1));
         let before = hub.version();
         one.set_filter(TraceFilter { frontends: Some(vec![1, 2]), ..TraceFilter::default() });
         assert_ne!(hub.version(), before);
-        (0..3).for_each(|frontend| hub.tell(|| event(frontend)));
+        (0..3).for_each(|frontend| hub.publish(|| event(frontend)));
         assert_eq!(count(&one), 2);
         drop((all, one));
-        hub.tell(|| panic!("nobody watches any more"));
+        hub.publish(|| panic!("nobody watches any more"));
     }
 
     #[test]
     fn idle_watcher_loses_events_and_has_them_counted() {
         let hub = Arc::new(TraceHub::default());
         let watch = hub.watch(TraceFilter::default(), false).unwrap();
-        (0..MAX_QUEUED + 10).for_each(|_| hub.tell(|| event(1)));
+        (0..MAX_QUEUED + 10).for_each(|_| hub.publish(|| event(1)));
         assert_eq!((watch.take_lost(), watch.take_lost(), count(&watch)), (10, 0, MAX_QUEUED));
     }
 

@@ -10,8 +10,8 @@ mod filter;
 mod hub;
 
 pub use event::{
-    ConnectionStep, PacketKind, PacketStep, TraceEvent, TraceStep, TracedAnswer, TracedFrames, TracedPacket,
-    TracedRole, TracedTunnel, TracedWay,
+    ConnectionStep, PacketKind, PacketStep, TraceEvent, TraceStep, TracedAnswer, TracedFrames, TracedOutcome,
+    TracedPacket, TracedRole, TracedTunnel,
 };
 pub use filter::{ClientPattern, DropPattern, TraceFilter};
 pub use hub::{MAX_WATCHERS, TraceEnd, TraceHub, TraceWatch, TraceWatchers};

@@ -89,9 +89,9 @@ impl Permit {
     /// avoids an atomic exchange. A plain load and store suffice, because only one task uses a
     /// permit.
     fn is_first_judgement(&self) -> bool {
-        let is_first = !self.is_judged.load(Ordering::Relaxed);
+        let is_first = !self.is_recorded.load(Ordering::Relaxed);
         if is_first {
-            self.is_judged.store(true, Ordering::Relaxed);
+            self.is_recorded.store(true, Ordering::Relaxed);
         }
         is_first
     }

@@ -29,7 +29,7 @@ pub struct Permit {
     pub(super) failure_epoch: u32,
     is_open: bool,
     /// Whether the first outcome has been recorded. Later outcomes are ignored.
-    pub(super) is_judged: AtomicBool,
+    pub(super) is_recorded: AtomicBool,
     /// Whether the `ewma` algorithm counts this client as waiting for an answer of the server.
     is_awaited: AtomicBool,
 }
@@ -52,7 +52,7 @@ impl Permit {
             began: Some(pick.began),
             failure_epoch,
             is_open: false,
-            is_judged: AtomicBool::new(false),
+            is_recorded: AtomicBool::new(false),
             is_awaited: AtomicBool::new(is_awaited),
         })
     }

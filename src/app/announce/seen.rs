@@ -16,7 +16,7 @@ impl SeenAddresses {
     ///
     /// # Errors
     /// The kernel does not answer.
-    pub(super) async fn ask(
+    pub(super) async fn read(
         netlink: &HostAddresses,
         config: Option<&AnnounceConfig>,
     ) -> Result<SeenAddresses, convey_dataplane::net::Error> {

@@ -34,7 +34,7 @@ impl RunningBalancer {
         let statistics = self.admin.statistics.socket().map(|handed| handed.socket);
         let sockets: Vec<BorrowedFd<'_>> =
             listening.values().flatten().chain(&statistics).map(AsFd::as_fd).collect();
-        match self.manager.keeps(&sockets) {
+        match self.manager.store_sockets(&sockets) {
             Ok(()) => {
                 info!("stopping: the service manager keeps {} sockets, new clients wait", sockets.len());
                 listening.into_keys().collect()
@@ -233,7 +233,7 @@ impl Ending<'_> {
                     let _ = answer.send(match what {
                         Asked::Upgrade => Err("this process is stopping".to_owned()),
                         Asked::Release => {
-                            self.admin.statistics.give_up().await;
+                            self.admin.statistics.close().await;
                             Ok("this process no longer serves statistics".to_owned())
                         }
                     });

@@ -71,7 +71,7 @@ impl RunningBalancer {
             snapshot,
             schedule: schedule(&parts, outcomes)?,
             discovery: server_sources::begin(),
-            names: NameRegistry::of(Resolver::new(limits::lookups_at_once(open_files))),
+            names: NameRegistry::of(Resolver::new(limits::max_lookups(open_files))),
             data_path,
             file,
             loaded: loaded.clone(),
@@ -175,7 +175,7 @@ async fn first_state(columns: usize, kernel: Option<&Kernel>) -> ControlState {
 fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> anyhow::Result<Schedule> {
     let snat_addresses = parts.config.passthrough.snat_addresses.clone();
     let prober = VipProber { snapshot: parts.snapshot.clone(), snat_addresses };
-    let schedule = Schedule::new(outcomes, limits::probes_at_once(parts.open_files));
+    let schedule = Schedule::new(outcomes, limits::max_probes(parts.open_files));
     Ok(schedule.with_paths(Arc::new(prober)).on(check_thread::start()?))
 }
 

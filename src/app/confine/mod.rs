@@ -105,7 +105,7 @@ impl Confined {
     }
 
     /// Logs the dropped and the kept privileges.
-    pub(super) fn tell(&self) {
+    pub(super) fn log_privileges(&self) {
         self.kept.iter().for_each(|line| warn!("{line}"));
         if !self.given_up.is_empty() {
             info!("privileges: {}", self.given_up.join(", "));

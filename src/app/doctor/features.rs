@@ -13,7 +13,7 @@ use super::super::host::Kernel;
 use super::super::{limits, offload, packet_plan, privileges, snat_ports};
 
 /// Examines local ports, SNAT ports and the kernel's support for the configured offload.
-pub(super) async fn look(config: &Config, kernel: &Kernel, running: Option<&Running>) -> Examination {
+pub(super) async fn examine(config: &Config, kernel: &Kernel, running: Option<&Running>) -> Examination {
     let mut seen = Examination::default();
     seen.findings.extend(of_snat_ports(config));
     seen.findings.extend(limits::few_local_ports(config).map(|said| features::local_ports(&said)));

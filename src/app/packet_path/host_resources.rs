@@ -1,4 +1,5 @@
-//! Resources of the host that keep other processes and the host's stack away from forwarded traffic.
+//! Resources of the host that keep other processes and the host's stack away from forwarded
+//! traffic.
 
 use std::net::IpAddr;
 
@@ -78,7 +79,7 @@ fn reserve_ports(
     snat_addresses: &[IpAddr],
 ) -> anyhow::Result<Option<ReservedPorts>> {
     if snat_addresses.is_empty() {
-        ReservedPorts::give_back_stale();
+        ReservedPorts::release_stale();
         return Ok(None);
     }
     Ok(Some(ReservedPorts::add(settings.snat_ports.clone())?))

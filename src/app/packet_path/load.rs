@@ -35,7 +35,7 @@ pub(super) fn watch_load(
     tasks.spawn(note_peaks(pipeline.frame_memory()));
     if let Some(offloader) = offloader {
         let (gate, events) = (offloader.syn_gate(), parts.event_log.clone());
-        tasks.spawn(flood::keep_away(stats.clone(), pipeline.overruns(), gate, events));
+        tasks.spawn(flood::limit_floods(stats.clone(), pipeline.overruns(), gate, events));
     }
 }
 

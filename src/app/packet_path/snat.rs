@@ -18,7 +18,7 @@ impl PacketPath {
     /// take the ports.
     pub(in crate::app) fn unreachable(&mut self, again: bool) -> UnreachableServers {
         if again && !self.unreachable.is_empty() {
-            self.snat.forget_withheld();
+            self.snat.retry_withheld();
             let snapshot = self.packet_state.load().snapshot().clone();
             self.take_snat_addresses(&snapshot);
         }

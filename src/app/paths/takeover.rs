@@ -46,7 +46,7 @@ impl Paths {
         let taken = self.proxy.as_mut().map(ProxyPath::taken).unwrap_or_default();
         let Some(awaited) = self.predecessor.take() else { return Some(Vec::new()) };
         let sessions = self.take_over_from(&awaited, taken, snapshot);
-        sessions.map_err(|error| self.not_let_go = Some(error)).ok()
+        sessions.map_err(|error| self.handover_error = Some(error)).ok()
     }
 
     fn take_over_from(
@@ -84,7 +84,7 @@ impl Paths {
     /// # Errors
     /// Reason why the handover failed. This process then serves no client.
     pub(in crate::app) fn has_taken_over(&mut self) -> anyhow::Result<()> {
-        self.not_let_go.take().map_or(Ok(()), Err)
+        self.handover_error.take().map_or(Ok(()), Err)
     }
 }
 

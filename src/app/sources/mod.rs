@@ -66,7 +66,7 @@ pub(super) trait ConfigSource {
     ///
     /// # Errors
     /// This process lacks the right: operator-facing message.
-    fn give_to(&self, _made: &[PathBuf], _owner: FileOwner) -> Result<(), String> {
+    fn change_owner(&self, _made: &[PathBuf], _owner: FileOwner) -> Result<(), String> {
         Ok(())
     }
 

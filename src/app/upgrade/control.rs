@@ -106,7 +106,7 @@ fn listen(statistics: SocketAddr, requests: mpsc::Sender<Request>) -> io::Result
             let Ok(place) = places.clone().try_acquire_owned() else { continue };
             let requests = requests.clone();
             tokio::spawn(async move {
-                if may_ask(&stream) {
+                if is_authorized(&stream) {
                     let _ = converse(stream, requests).await;
                 }
                 drop(place);
@@ -116,7 +116,7 @@ fn listen(statistics: SocketAddr, requests: mpsc::Sender<Request>) -> io::Result
     Ok(task.abort_handle())
 }
 
-fn may_ask(stream: &UnixStream) -> bool {
+fn is_authorized(stream: &UnixStream) -> bool {
     // The kernel cannot report a peer that has no id in this PID namespace.
     let Ok(peer) = stream.peer_cred() else { return false };
     let may = [0, geteuid().as_raw()].contains(&peer.uid());

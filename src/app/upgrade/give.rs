@@ -195,7 +195,7 @@ impl Successor {
     /// Hands over the state. Returns the sockets that the new process has taken, once it is ready
     /// to serve.
     pub(super) fn prepare(&mut self, offer: &Offer) -> Result<Taken, String> {
-        self.greet().and_then(|()| self.hand_over(offer)).map_err(|failure| self.why(failure))
+        self.greet().and_then(|()| self.hand_over(offer)).map_err(|failure| self.error_message(failure))
     }
 
     /// Permits the new process to serve, and to continue these sessions and flows. Returns once it
@@ -205,7 +205,7 @@ impl Successor {
         sessions: &[HandedSession],
         flows: Option<SentFlows>,
     ) -> Result<Option<Child>, String> {
-        self.hand_over_flows(sessions, flows).map_err(|failure| self.why(failure))?;
+        self.hand_over_flows(sessions, flows).map_err(|failure| self.error_message(failure))?;
         let Some(mut child) = self.child.take() else { return Ok(None) };
         if !self.is_detached {
             return Ok(Some(child));
@@ -359,7 +359,7 @@ impl Successor {
     }
 
     /// Converts a failure into an operator-facing error message.
-    fn why(&mut self, failure: HandoverFailure) -> String {
+    fn error_message(&mut self, failure: HandoverFailure) -> String {
         let program = self.program.display();
         let error = match failure {
             HandoverFailure::Refused(why) => return format!("{program} refuses: {why}"),

@@ -76,9 +76,9 @@ pub(super) struct Upgrades {
     manager: ServiceManager,
     events: Arc<EventLog>,
     announce: Arc<AnnounceState>,
-    /// Upgrade that is under way. `asked_by` receives its result, if a client waits for it.
+    /// Upgrade that is under way. `requester` receives its result, if a client waits for it.
     attempt: Option<Attempt>,
-    asked_by: Option<oneshot::Sender<Result<String, String>>>,
+    requester: Option<oneshot::Sender<Result<String, String>>>,
 }
 
 struct Attempt {
@@ -114,7 +114,7 @@ impl Upgrades {
         events: Arc<EventLog>,
         announce: Arc<AnnounceState>,
     ) -> Upgrades {
-        Upgrades { program, calls, manager, events, announce, attempt: None, asked_by: None }
+        Upgrades { program, calls, manager, events, announce, attempt: None, requester: None }
     }
 
     /// Begins an upgrade unless one is under way. `answer` receives the result.
@@ -146,11 +146,11 @@ impl Upgrades {
                     Ok(successful)
                 });
                 self.attempt = Some(Attempt { steps, channel, gate, absence });
-                self.asked_by = answer;
+                self.requester = answer;
                 return;
             }
         };
-        self.tell_of_none(&refusal);
+        self.report_failure(&refusal);
         if let Some(answer) = answer {
             let _ = answer.send(Err(refusal));
         }
@@ -182,13 +182,13 @@ impl Upgrades {
                 }
             }
         }
-        if let Some(asked_by) = self.asked_by.take() {
-            let _ = asked_by.send(Err("this process is stopping".to_owned()));
+        if let Some(requester) = self.requester.take() {
+            let _ = requester.send(Err("this process is stopping".to_owned()));
         }
         None
     }
 
-    fn tell_of_none(&self, why: &str) {
+    fn report_failure(&self, why: &str) {
         let line = format!("no upgrade: {why}");
         warn!("{line}");
         self.events.record(EventKind::Upgrade, EventLevel::Warn, clock::now(), &line);
@@ -212,12 +212,12 @@ impl Upgrades {
         let answer = match &ended {
             Ok(success) => Ok(format!("upgraded: process {} serves from now on", success.process)),
             Err(why) => {
-                self.tell_of_none(&format!("{why}; this process continues"));
+                self.report_failure(&format!("{why}; this process continues"));
                 Err(why.clone())
             }
         };
-        if let Some(asked_by) = self.asked_by.take() {
-            let _ = asked_by.send(answer);
+        if let Some(requester) = self.requester.take() {
+            let _ = requester.send(answer);
         }
         ended.ok()
     }
@@ -299,7 +299,7 @@ async fn try_once(
     let call: Call<Paths> = Box::new(move |task| {
         // The receiver is dropped if this process stops.
         if !hold.is_closed() {
-            let _ = hold.send(task.data_path.hold(task.snapshot.load_full()));
+            let _ = hold.send(task.data_path.pause(task.snapshot.load_full()));
         }
     });
     calls.send(call).await.map_err(|_| ends())?;
@@ -313,7 +313,7 @@ async fn try_once(
     let child = begun.await.map_err(|_| NO_THREAD)??;
     if has_flows {
         tokio::select! {
-            () = tell_events(calls, channel) => {}
+            () = send_events(calls, channel) => {}
             () = gate.stopping() => {}
         }
     }
@@ -322,7 +322,7 @@ async fn try_once(
 
 /// Sends the new process the flow cache events since the handover of the flows. The new process
 /// already serves, so a failure here loses no flow.
-async fn tell_events(calls: &Calls, channel: Arc<Channel>) {
+async fn send_events(calls: &Calls, channel: Arc<Channel>) {
     let (tell, told) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| _ = tell.send(task.data_path.cache_events()));
     if calls.send(call).await.is_err() {

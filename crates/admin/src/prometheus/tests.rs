@@ -37,7 +37,7 @@ fn busy(name: &str) -> Snapshot {
     pool.servers[0].live.traffic.add(0, Counter::PathMtuToServer, 2);
     handshakes.into_iter().for_each(|(counter, n)| pool.servers[0].live.traffic.add(0, counter, n));
     let live = Arc::new(NameLive::default());
-    live.looked_up(true);
+    live.note_lookup(true);
     let host = Name {
         host: "app.internal".into(),
         addresses: [IpAddr::from([10, 0, 0, 3]).into()].into(),

@@ -49,12 +49,12 @@ fn handshake_report(server: &ServerLive) -> HandshakeReport {
     // than begun ones.
     let completed = traffic.sum(Counter::HandshakesCompleted);
     let syn_repeated = traffic.sum(Counter::SynsRepeated);
-    let answers_nobody = server.answers_nobody.load(Ordering::Relaxed);
+    let answers_nobody = server.handshakes_stalled.load(Ordering::Relaxed);
     HandshakeReport {
         begun: traffic.sum(Counter::HandshakesBegun),
         completed,
         syn_repeated,
-        in_vain: server.in_vain.load(Ordering::Relaxed),
+        in_vain: server.unanswered_handshakes.load(Ordering::Relaxed),
         answers_nobody,
     }
 }

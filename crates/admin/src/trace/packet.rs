@@ -2,7 +2,9 @@
 
 use convey_api::{ArrivedPacket, OuterPacket, PacketLine, SentPacket};
 use convey_snapshot::Snapshot;
-use convey_trace::{PacketKind, PacketStep, TracedAnswer, TracedPacket, TracedRole, TracedTunnel, TracedWay};
+use convey_trace::{
+    PacketKind, PacketStep, TracedAnswer, TracedOutcome, TracedPacket, TracedRole, TracedTunnel,
+};
 use data_encoding::BASE64;
 
 /// Converts a packet and the verdict on it. `algorithm` is the name of the algorithm that chose the
@@ -17,7 +19,7 @@ pub(super) fn packet_line(
     let mut line = PacketLine {
         interface: name(packet.interface),
         frame_len: packet.frame_len,
-        came: packet.came.map(|came| came_line(&came)),
+        came: packet.received.map(|packet| arrived_packet(&packet)),
         verdict: "dropped".into(),
         reason: None,
         answer: None,
@@ -28,8 +30,8 @@ pub(super) fn packet_line(
         frame_in: packet.frames.as_ref().and_then(|frames| frame(frames.frame_in())),
         frame_out: packet.frames.as_ref().and_then(|frames| frame(frames.frame_out())),
     };
-    match packet.way {
-        TracedWay::Forwarded { from, to, interface, next_hop, role, is_cut, tunnel } => {
+    match packet.outcome {
+        TracedOutcome::Forwarded { from, to, interface, next_hop, role, is_cut, tunnel } => {
             line.verdict = "forwarded".into();
             line.role = Some(role_name(role).into());
             let is_new = matches!(role, TracedRole::First | TracedRole::Unrecorded);
@@ -39,7 +41,7 @@ pub(super) fn packet_line(
             line.out =
                 Some(SentPacket { interface: name(interface), from, to, next_hop, cut: is_cut, tunnel });
         }
-        TracedWay::Answered { reason, by } => {
+        TracedOutcome::Answered { reason, by } => {
             line.verdict = "answered".into();
             line.reason = Some(reason.into());
             let answer = match by {
@@ -48,9 +50,9 @@ pub(super) fn packet_line(
             };
             line.answer = Some(answer.into());
         }
-        TracedWay::Dropped { reason } => line.reason = Some(reason.into()),
-        TracedWay::WaitsForNextHop => line.verdict = "waits_for_next_hop".into(),
-        TracedWay::NotSent { reason } => {
+        TracedOutcome::Dropped { reason } => line.reason = Some(reason.into()),
+        TracedOutcome::WaitsForNextHop => line.verdict = "waits_for_next_hop".into(),
+        TracedOutcome::NotSent { reason } => {
             line.verdict = "not_sent".into();
             line.reason = Some(reason.into());
         }
@@ -62,8 +64,8 @@ fn outer_packet(TracedTunnel { kind, from, to }: TracedTunnel) -> OuterPacket {
     OuterPacket { kind: kind.into(), from, to }
 }
 
-fn came_line(came: &TracedPacket) -> ArrivedPacket {
-    let TracedPacket { from, to, flags, ttl, len, kind } = *came;
+fn arrived_packet(received: &TracedPacket) -> ArrivedPacket {
+    let TracedPacket { from, to, flags, ttl, len, kind } = *received;
     let kind = match kind {
         PacketKind::Whole => "whole",
         PacketKind::FirstFragment => "first_fragment",

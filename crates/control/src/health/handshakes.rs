@@ -41,7 +41,7 @@ pub(crate) struct HandshakeRow {
     seen: HandshakesSeen,
     others: HandshakesSeen,
     /// Number of handshakes begun since the last completed handshake.
-    in_vain: u64,
+    unanswered: u64,
     /// Whether the server was reported since the last completed handshake.
     is_told: bool,
 }
@@ -85,13 +85,13 @@ impl HandshakeRow {
             completed: now.completed.saturating_sub(before.completed),
             repeated: now.repeated.saturating_sub(before.repeated),
         };
-        self.in_vain = if counts.completed > 0 { 0 } else { self.in_vain + counts.begun };
+        self.unanswered = if counts.completed > 0 { 0 } else { self.unanswered + counts.begun };
         HandshakesSeen { counts, completing, repeating }
     }
 
     /// Number of handshakes that clients began since the last completed handshake.
-    pub(crate) fn in_vain(&self) -> u64 {
-        self.in_vain
+    pub(crate) fn unanswered(&self) -> u64 {
+        self.unanswered
     }
 
     /// Adds new handshakes of this server and of the other servers of its backend. Returns counts
@@ -176,7 +176,7 @@ mod tests {
         let mut row = HandshakeRow::default();
         let mut in_vain_after = |begun, completed| {
             row.advance(HandshakeCounts { begun, completed, repeated: 0 }, 0, 0);
-            row.in_vain()
+            row.unanswered()
         };
         assert_eq!(
             [in_vain_after(1_000, 1_000), in_vain_after(1_004, 1_000), in_vain_after(1_009, 1_000)],

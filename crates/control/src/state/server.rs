@@ -306,8 +306,8 @@ impl ServerEntry {
 
     /// Publishes the handshakes to the statistics.
     pub(super) fn publish_handshakes(&self) {
-        self.live.answers_nobody.store(self.handshakes.is_told(), Ordering::Relaxed);
-        self.live.in_vain.store(self.handshakes.in_vain(), Ordering::Relaxed);
+        self.live.handshakes_stalled.store(self.handshakes.is_told(), Ordering::Relaxed);
+        self.live.unanswered_handshakes.store(self.handshakes.unanswered(), Ordering::Relaxed);
     }
 
     /// Returns the numbers of connections to log that lose large packets: to the server, and to

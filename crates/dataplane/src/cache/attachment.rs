@@ -60,7 +60,7 @@ impl Attachment {
         interface: &Interface,
         handed: Option<XdpLink>,
     ) -> Result<Attachment, CacheError> {
-        tell(cache, interface)?;
+        write_mac(cache, interface)?;
         let name = interface.name.clone();
         let link = match handed {
             Some(link) => Ok(link),
@@ -72,7 +72,7 @@ impl Attachment {
                 Ok(Attachment { interface: interface.index, link })
             }
             Err(error) => {
-                let _ = cache.forget_interface(interface.index);
+                let _ = cache.remove_interface(interface.index);
                 Err(CacheError::Driver { interface: name, error })
             }
         }
@@ -99,7 +99,7 @@ impl Attachment {
     ) -> Result<(), CacheError> {
         match &mut self.link {
             Link::Xdp { mac, .. } if *mac != interface.mac => {
-                tell(cache, interface)?;
+                write_mac(cache, interface)?;
                 *mac = interface.mac;
             }
             _ => {}
@@ -108,7 +108,7 @@ impl Attachment {
     }
 
     /// Kind of the attachment as text, for logs.
-    pub(super) fn means(&self) -> &'static str {
+    pub(super) fn log_name(&self) -> &'static str {
         match self.link {
             Link::Tcx(_) => "tc (tcx)",
             Link::Filter(_) => "tc (a clsact filter)",
@@ -123,7 +123,7 @@ impl Attachment {
                 let _ = cache.tc().map(|program| program.detach(link));
             }
             Link::Xdp { link, .. } => {
-                let _ = cache.forget_interface(self.interface);
+                let _ = cache.remove_interface(self.interface);
                 drop(link);
             }
         }
@@ -131,6 +131,6 @@ impl Attachment {
 }
 
 /// Writes the MAC address of an interface, if it has one, to the XDP program's map.
-fn tell(cache: &mut KernelCache, interface: &Interface) -> Result<(), CacheError> {
+fn write_mac(cache: &mut KernelCache, interface: &Interface) -> Result<(), CacheError> {
     interface.mac.map_or(Ok(()), |mac| cache.set_interface(interface.index, mac))
 }

@@ -34,7 +34,7 @@ struct Id {
 impl CounterIds {
     /// Registers one more worker that is about to add entries for these owners, and returns their
     /// id. `None` if `max` ids are in use.
-    pub(super) fn hold(&self, owners: FlowOwners, max: u16) -> Option<u16> {
+    pub(super) fn register(&self, owners: FlowOwners, max: u16) -> Option<u16> {
         let mut shared = self.lock();
         let Ids { of_owners, ids, free } = &mut *shared;
         let number = match of_owners.get(&owners) {
@@ -99,27 +99,27 @@ mod tests {
     #[test]
     fn owners_beyond_the_most_get_no_id_and_those_before_keep_theirs() {
         let ids = CounterIds::default();
-        let hold = |server| ids.hold(owners(server), 3);
-        assert_eq!([1, 2, 3, 4].map(hold), [Some(0), Some(1), Some(2), None]);
-        assert_eq!([3, 4, 1].map(hold), [Some(2), None, Some(0)]);
+        let register = |server| ids.register(owners(server), 3);
+        assert_eq!([1, 2, 3, 4].map(register), [Some(0), Some(1), Some(2), None]);
+        assert_eq!([3, 4, 1].map(register), [Some(2), None, Some(0)]);
     }
 
     #[test]
     fn counter_id_is_reused_once_unheld_and_read_twice() {
         let ids = CounterIds::default();
-        let hold = |server| ids.hold(owners(server), 1);
-        assert_eq!([1, 1].map(hold), [Some(0); 2], "two workers");
+        let register = |server| ids.register(owners(server), 1);
+        assert_eq!([1, 1].map(register), [Some(0); 2], "two workers");
         ids.release(0);
         (0..5).for_each(|_| ids.recycle());
-        assert_eq!(hold(2), None, "the other worker holds it");
+        assert_eq!(register(2), None, "the other worker holds it");
         ids.release(0);
         ids.recycle();
-        assert_eq!((hold(2), hold(1)), (None, Some(0)), "its owners may have it back");
+        assert_eq!((register(2), register(1)), (None, Some(0)), "its owners may have it back");
         ids.recycle();
         ids.release(0);
         ids.recycle();
-        assert_eq!(hold(2), None);
+        assert_eq!(register(2), None);
         ids.recycle();
-        assert_eq!((hold(2), hold(1)), (Some(0), None));
+        assert_eq!((register(2), register(1)), (Some(0), None));
     }
 }

@@ -131,7 +131,7 @@ pub enum CacheError {
 impl CacheError {
     /// Whether an XDP link is no longer attached: the interface is gone, or another process has
     /// detached the link.
-    pub fn says_detached(&self) -> bool {
+    pub fn is_detached(&self) -> bool {
         matches!(self, CacheError::Driver { error, .. } if error.raw_os_error() == Some(libc::ENOLINK))
     }
 }
@@ -203,7 +203,7 @@ impl KernelCache {
     }
 
     /// Stops XDP forwarding of frames that arrive on this interface.
-    pub fn forget_interface(&mut self, index: u32) -> Result<(), CacheError> {
+    pub fn remove_interface(&mut self, index: u32) -> Result<(), CacheError> {
         let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
         Ok(interfaces.remove(&index)?)
     }

@@ -114,8 +114,8 @@ impl Offloader {
     }
 
     /// Name of the layer for logs; for tc, also the kind of attachment.
-    pub fn means(&self) -> &'static str {
-        self.attached.first().map_or(self.layer.name(), Attachment::means)
+    pub fn log_name(&self) -> &'static str {
+        self.attached.first().map_or(self.layer.name(), Attachment::log_name)
     }
 
     /// Updates the next hops.

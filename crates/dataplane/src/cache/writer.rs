@@ -71,9 +71,9 @@ pub(super) struct CacheWriter<M = FlowMap> {
     epoch: u64,
     counter_ids: CounterIds,
     /// Owners of flows that this worker has cached, with the number of their entries.
-    held: HashMap<FlowOwners, OwnerEntries>,
-    /// Owners in `held` whose last key is being removed. They are kept if another key is added
-    /// meanwhile.
+    owner_entries: HashMap<FlowOwners, OwnerEntries>,
+    /// Owners in `owner_entries` whose last key is being removed. They are kept if another key is
+    /// added meanwhile.
     idle: HashSet<FlowOwners>,
     changes: Changes,
     /// Keys whose outdated entries may still be in the map, because the kernel has refused a
@@ -108,18 +108,18 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         counter_ids: CounterIds,
         failures: Failures,
     ) -> CacheWriter<M> {
-        let (held, idle, changes, stale) =
+        let (owner_entries, idle, changes, stale) =
             (HashMap::new(), HashSet::new(), Changes::default(), HashSet::new());
-        CacheWriter { flows, sizes, epoch, counter_ids, held, idle, changes, stale, failures }
+        CacheWriter { flows, sizes, epoch, counter_ids, owner_entries, idle, changes, stale, failures }
     }
 
     /// Counts a key of these owners if it is new. Returns the owners' counter id; `None` if no id
     /// is free.
-    fn hold(&mut self, owners: FlowOwners, is_new: bool) -> Option<u16> {
-        let held = self.held.entry(owners).or_default();
+    fn register(&mut self, owners: FlowOwners, is_new: bool) -> Option<u16> {
+        let held = self.owner_entries.entry(owners).or_default();
         held.keys += u32::from(is_new);
         if held.counter_id.is_none() {
-            held.counter_id = self.counter_ids.hold(owners, self.sizes.counter_ids);
+            held.counter_id = self.counter_ids.register(owners, self.sizes.counter_ids);
         }
         held.counter_id
     }
@@ -131,8 +131,8 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
             return;
         }
         for owners in self.idle.drain() {
-            if self.held.get(&owners).is_some_and(|held| held.keys == 0)
-                && let Some(OwnerEntries { counter_id: Some(id), .. }) = self.held.remove(&owners)
+            if self.owner_entries.get(&owners).is_some_and(|held| held.keys == 0)
+                && let Some(OwnerEntries { counter_id: Some(id), .. }) = self.owner_entries.remove(&owners)
             {
                 self.counter_ids.release(id);
             }
@@ -170,7 +170,7 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
 
 impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
     fn put(&mut self, key: &FlowKey, route: &CachedRoute) {
-        let counter_id = self.hold(route.owners, route.is_new);
+        let counter_id = self.register(route.owners, route.is_new);
         let takes_new = self.stale.len() < MAX_STALE;
         if self.changes.entries.is_empty() || self.changes.keys.len() >= MAX_WAITING {
             self.flush();
@@ -201,7 +201,7 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
 
     fn remove(&mut self, key: &FlowKey, owners: FlowOwners) {
         self.remove_key(key);
-        let held = self.held.get_mut(&owners).filter(|held| held.keys > 0);
+        let held = self.owner_entries.get_mut(&owners).filter(|held| held.keys > 0);
         debug_assert!(held.is_some(), "{key:?} of {owners:?} was not put in");
         let Some(held) = held else { return };
         held.keys -= 1;

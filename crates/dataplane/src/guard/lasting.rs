@@ -80,7 +80,7 @@ impl LastingGuard {
 
     /// Creates a guard without frontends. `handle` is the handle of its future filters.
     pub fn new(handle: u32, terms: Terms) -> LastingGuard {
-        let lease = Lease { terms, held: Arc::default() };
+        let lease = Lease { terms, map: Arc::default() };
         LastingGuard { handle, made: None, lease, stacked_tags: StackedTags::default() }
     }
 
@@ -116,7 +116,7 @@ impl LastingGuard {
 
 impl LastingGuard {
     /// Removes the guard immediately, because another process guards the same frontends.
-    pub fn give_up(mut self) {
+    pub fn remove_now(mut self) {
         if let Some(mut made) = self.made.take() {
             made.detach_but(|_| false);
         }
@@ -246,7 +246,7 @@ impl Default for Terms {
 #[derive(Debug, Clone)]
 pub struct Lease {
     terms: Terms,
-    held: Arc<Mutex<Option<LeaseMap>>>,
+    map: Arc<Mutex<Option<LeaseMap>>>,
 }
 
 struct LeaseMap {
@@ -261,25 +261,25 @@ impl Lease {
     /// Renews the lease. Call this when convey begins to forward packets, and then every
     /// [`Lease::RENEW_EVERY`].
     pub fn renew(&self) {
-        self.hold(self.terms);
+        self.write_terms(self.terms);
     }
 
     fn begin(&self, map: Array<MapData, LeaseEntry>) {
-        *self.held() = Some(LeaseMap { map, renewed: false });
+        *self.lock_map() = Some(LeaseMap { map, renewed: false });
     }
 
     /// Shortens the lease at the end of this process: only existing connections stay guarded.
     /// Returns whether the lease was ever renewed.
     fn end(&self) -> bool {
-        let was_renewed = self.held().as_ref().is_some_and(|held| held.renewed);
+        let was_renewed = self.lock_map().as_ref().is_some_and(|held| held.renewed);
         if was_renewed {
-            self.hold(Terms { serves: Duration::ZERO, ..self.terms });
+            self.write_terms(Terms { serves: Duration::ZERO, ..self.terms });
         }
         was_renewed
     }
 
-    fn hold(&self, terms: Terms) {
-        let mut held = self.held();
+    fn write_terms(&self, terms: Terms) {
+        let mut held = self.lock_map();
         let Some(LeaseMap { map, renewed }) = held.as_mut() else { return };
         let now = kernel_time();
         let at = |later: Duration| (now + later).as_nanos() as u64;
@@ -289,8 +289,8 @@ impl Lease {
         *renewed = true;
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<LeaseMap>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_map(&self) -> MutexGuard<'_, Option<LeaseMap>> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -87,7 +87,7 @@ impl HostAddresses {
         let message = message(address.ip, address.interface, address.prefix_len);
         let done = self.0.order("remove an address", RouteNetlinkMessage::DelAddress(message), 0).await;
         match done {
-            Err(error) if error.says_not_available() => Ok(()),
+            Err(error) if error.is_not_available() => Ok(()),
             done => done,
         }
     }

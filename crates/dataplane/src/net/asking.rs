@@ -63,10 +63,10 @@ const RANKS: usize = 4;
 struct RecentQuery {
     /// Time at which the neighbour was last added.
     queued: Timestamp,
-    asked: Option<Timestamp>,
+    queried: Option<Timestamp>,
     /// Whether the neighbour waits in the rank of retransmitting clients. It may be added there
     /// only once, so that a client with many retransmissions does not displace others.
-    again: bool,
+    is_repeated_query: bool,
 }
 
 impl Asking {
@@ -78,21 +78,21 @@ impl Asking {
         }
         let seen = self.seen(wanted);
         let is_lately = |at: Timestamp| now.since(at) < PERIOD;
-        let is_enough = |seen: RecentQuery| match seen.asked {
-            Some(asked) => is_lately(asked) || is_lately(seen.queued),
-            None => is_lately(seen.queued) && (seen.again || !wanted.is_repeated),
+        let is_enough = |seen: RecentQuery| match seen.queried {
+            Some(queried) => is_lately(queried) || is_lately(seen.queued),
+            None => is_lately(seen.queued) && (seen.is_repeated_query || !wanted.is_repeated),
         };
         if seen.is_some_and(is_enough) {
             return;
         }
-        let asked = seen.and_then(|seen| seen.asked);
-        let rank = match asked {
+        let queried = seen.and_then(|seen| seen.queried);
+        let rank = match queried {
             _ if wanted.is_ours => UNLIMITED_RANK,
             Some(_) => IN_VAIN,
             None if wanted.is_repeated => AGAIN,
             None => NEW,
         };
-        self.remember(wanted, RecentQuery { queued: now, asked, again: wanted.is_repeated });
+        self.record(wanted, RecentQuery { queued: now, queried, is_repeated_query: wanted.is_repeated });
         let waiting = &mut self.waiting[rank];
         if waiting.len() >= MAX_WAITING {
             waiting.pop_front();
@@ -113,8 +113,8 @@ impl Asking {
             }
             // A neighbour may wait in two ranks, after a retransmitted SYN.
             let was_asked = |wanted: &WantedNeighbour| {
-                let asked = lately.get(&wanted.key()).and_then(|seen| seen.asked);
-                asked.is_some_and(|asked| !is_over(asked))
+                let queried = lately.get(&wanted.key()).and_then(|seen| seen.queried);
+                queried.is_some_and(|queried| !is_over(queried))
             };
             while waiting.back().is_some_and(|(_, wanted)| was_asked(wanted)) {
                 waiting.pop_back();
@@ -129,7 +129,7 @@ impl Asking {
             if rank != UNLIMITED_RANK {
                 self.left -= STEP;
             }
-            self.remember(wanted, RecentQuery { queued, asked: Some(now), again: false });
+            self.record(wanted, RecentQuery { queued, queried: Some(now), is_repeated_query: false });
             return Some(wanted);
         }
         None
@@ -141,7 +141,7 @@ impl Asking {
         (!is_idle).then_some(Duration::from_nanos(STEP))
     }
 
-    fn remember(&mut self, wanted: WantedNeighbour, seen: RecentQuery) {
+    fn record(&mut self, wanted: WantedNeighbour, seen: RecentQuery) {
         let key = wanted.key();
         if self.lately.len() < MAX_REMEMBERED || self.lately.contains_key(&key) {
             self.lately.insert(key, seen);
@@ -174,12 +174,12 @@ mod tests {
     fn a_neighbour_is_asked_for_once_a_second() {
         for is_ours in [true, false] {
             let mut asking = Asking::default();
-            let mut asked = |at| {
+            let mut queried = |at| {
                 asking.want(wanted(1, is_ours), Timestamp(at));
                 all(&mut asking, at).len()
             };
             let start = 10 * SECOND;
-            let at = [0, 1, SECOND - 1, SECOND, SECOND + 1, 2 * SECOND].map(|after| asked(start + after));
+            let at = [0, 1, SECOND - 1, SECOND, SECOND + 1, 2 * SECOND].map(|after| queried(start + after));
             assert_eq!(at, [1, 0, 0, 1, 0, 1], "{is_ours}");
             assert_eq!(asking.pause(), None);
         }
@@ -217,14 +217,14 @@ mod tests {
             forged.push(address);
             asking.want(wanted(address, false), now);
             // The server retransmits its answers to all clients.
-            if let Some(again) = forged.iter().rev().nth(1_000) {
-                asking.want(wanted(*again, false), now);
+            if let Some(is_repeated_query) = forged.iter().rev().nth(1_000) {
+                asking.want(wanted(*is_repeated_query, false), now);
             }
             if [0, 1_000, 3_000].map(|after| begins + after).contains(&ms) {
                 asking.want(WantedNeighbour { is_repeated: ms > begins, ..client }, now);
             }
-            while let Some(asked) = asking.next(now) {
-                if asked.ip == client.ip {
+            while let Some(queried) = asking.next(now) {
+                if queried.ip == client.ip {
                     return Some(ms - begins);
                 }
             }
@@ -245,8 +245,8 @@ mod tests {
     #[test]
     fn frequent_sender_does_not_displace_other_clients() {
         let (mut asking, now) = (Asking::default(), Timestamp(10 * SECOND));
-        let again = |n| WantedNeighbour { is_repeated: true, ..wanted(n, false) };
-        let clients = [again(1), again(2)];
+        let is_repeated_query = |n| WantedNeighbour { is_repeated: true, ..wanted(n, false) };
+        let clients = [is_repeated_query(1), is_repeated_query(2)];
         asking.want(clients[0], now);
         (0..1_000).for_each(|_| asking.want(clients[1], now));
         (10..1_000).for_each(|n| asking.want(wanted(n, false), now));
@@ -256,13 +256,13 @@ mod tests {
     #[test]
     fn neighbour_queries_are_limited_to_the_kernel_table_size() {
         let mut asking = Asking::default();
-        let mut asked = 0;
+        let mut queried = 0;
         for ms in 0..3_000 {
             let now = (10_000 + ms) * MS;
             (0..50).for_each(|n| asking.want(wanted(ms as u32 * 50 + n, false), Timestamp(now)));
-            asked += all(&mut asking, now).len();
+            queried += all(&mut asking, now).len();
         }
-        assert!((600..=700).contains(&asked), "{asked}");
+        assert!((600..=700).contains(&queried), "{queried}");
     }
 
     #[test]

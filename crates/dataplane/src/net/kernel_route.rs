@@ -68,7 +68,7 @@ impl Netlink {
         match self.lists.one("a route", question).await {
             Ok(Some(RouteNetlinkMessage::NewRoute(answer))) => Ok(kernel_route(&answer)),
             Ok(_) => Ok(None),
-            Err(error) if error.says_no_route() => Ok(None),
+            Err(error) if error.is_no_route() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -82,7 +82,7 @@ impl Netlink {
     /// Whether the kernel can route packets of the query's family.
     async fn answers(&self, question: RouteMessage) -> Result<bool, Error> {
         match self.lists.one("a route", RouteNetlinkMessage::GetRoute(question)).await {
-            Err(error) if error.says_unsupported() => Ok(false),
+            Err(error) if error.is_unsupported() => Ok(false),
             Err(error) if !error.is_refusal() => Err(error),
             _ => Ok(true),
         }

@@ -43,7 +43,7 @@ pub struct LinkQuery {
 ///
 /// # Errors
 /// If the interface has no MAC address, or this process lacks CAP_NET_RAW.
-pub fn who_has(interface: &Interface, queries: &[LinkQuery], all: bool) -> io::Result<LinkAnswers> {
+pub fn find_owners(interface: &Interface, queries: &[LinkQuery], all: bool) -> io::Result<LinkAnswers> {
     let mac = interface.mac.ok_or(io::ErrorKind::Unsupported)?;
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))?;
     socket.attach_filter(&ANSWERS.map(|(code, jt, jf, k)| SockFilter::new(code, jt, jf, k)))?;

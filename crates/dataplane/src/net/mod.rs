@@ -36,7 +36,7 @@ pub use driver::driver;
 pub use filters::BpfFilter;
 pub use kernel_route::{KernelRoute, KernelRouteKind, RouteQuery};
 pub use lineage::{end_inheritance, inherit_lineage, lineage};
-pub use link_probe::{LinkAnswers, LinkQuery, who_has};
+pub use link_probe::{LinkAnswers, LinkQuery, find_owners};
 pub use neighbours::KernelNeighbour;
 pub use netlink::Netlink;
 pub use owned_name::{NotOwned, OwnedName, OwnedNames, TAKEN};

@@ -24,7 +24,7 @@ struct Check {
     questions: u8,
     /// Whether the kernel has discarded its old state, so that its next answer belongs to our
     /// query.
-    has_begun: bool,
+    was_reset: bool,
     age: u8,
 }
 
@@ -89,7 +89,7 @@ impl MovedNeighbours {
     }
 
     /// Ends the check of a neighbour, if there is one.
-    pub(super) fn forget(&mut self, key: NeighbourKey) {
+    pub(super) fn cancel(&mut self, key: NeighbourKey) {
         self.0.remove(&key);
     }
 
@@ -115,21 +115,21 @@ impl MovedNeighbours {
             if !is_doubted || change.certainty == Certainty::Static || self.0.len() >= MAX_CHECKED {
                 return Step::Follow;
             }
-            self.0.insert(change.key(), Check { questions: 1, has_begun: false, age: 0 });
+            self.0.insert(change.key(), Check { questions: 1, was_reset: false, age: 0 });
             return Step::Ask;
         };
-        check.has_begun |= is_listed || change.now.is_none();
-        let is_answer = check.has_begun && change.certainty == Certainty::Confirmed;
+        check.was_reset |= is_listed || change.now.is_none();
+        let is_answer = check.was_reset && change.certainty == Certainty::Confirmed;
         match change.now {
             None => Step::Keep,
             Some(_) if is_same || is_answer || change.certainty == Certainty::Static => {
                 self.0.remove(&change.key());
                 Step::Follow
             }
-            Some(_) if !check.has_begun => Step::Keep,
+            Some(_) if !check.was_reset => Step::Keep,
             Some(_) if check.questions < MAX_QUESTIONS => {
                 check.questions += 1;
-                check.has_begun = false;
+                check.was_reset = false;
                 Step::Ask
             }
             Some(_) => Step::Keep,
@@ -157,12 +157,12 @@ mod tests {
     impl Lab {
         fn new() -> Lab {
             let mut lab = Lab { moved: MovedNeighbours::default(), table: NetworkTables::default() };
-            assert!(!lab.hears(change(Some(1), Certainty::Confirmed)));
+            assert!(!lab.apply(change(Some(1), Certainty::Confirmed)));
             lab
         }
 
         /// Applies a change; returns whether the kernel must query the link.
-        fn hears(&mut self, change: NeighbourChange) -> bool {
+        fn apply(&mut self, change: NeighbourChange) -> bool {
             self.moved.apply(&mut self.table, vec![change]) == [KEY]
         }
 
@@ -183,12 +183,12 @@ mod tests {
     fn forged_answer_changes_nothing_once_the_neighbour_answers_itself() {
         for forged in [Certainty::Confirmed, Certainty::Unconfirmed] {
             let mut lab = Lab::new();
-            assert!(lab.hears(change(Some(9), forged)));
-            assert!(!lab.hears(change(Some(9), forged)), "a notification from before the question");
+            assert!(lab.apply(change(Some(9), forged)));
+            assert!(!lab.apply(change(Some(9), forged)), "a notification from before the question");
             assert_eq!(lab.mac(), Some(1));
-            assert!(!lab.hears(change(None, Certainty::Unconfirmed)));
+            assert!(!lab.apply(change(None, Certainty::Unconfirmed)));
             assert_eq!(lab.mac(), Some(1), "while the kernel asks");
-            assert!(!lab.hears(change(Some(1), Certainty::Confirmed)));
+            assert!(!lab.apply(change(Some(1), Certainty::Confirmed)));
             assert_eq!(lab.mac(), Some(1));
             assert!(lab.moved.0.is_empty());
         }
@@ -197,9 +197,9 @@ mod tests {
     #[test]
     fn neighbour_that_has_moved_is_followed_once_it_answers() {
         let mut lab = Lab::new();
-        assert!(lab.hears(change(Some(2), Certainty::Unconfirmed)));
-        lab.hears(change(None, Certainty::Unconfirmed));
-        assert!(!lab.hears(change(Some(2), Certainty::Confirmed)));
+        assert!(lab.apply(change(Some(2), Certainty::Unconfirmed)));
+        lab.apply(change(None, Certainty::Unconfirmed));
+        assert!(!lab.apply(change(Some(2), Certainty::Confirmed)));
         assert_eq!(lab.mac(), Some(2));
         assert!(lab.moved.0.is_empty());
     }
@@ -209,8 +209,8 @@ mod tests {
         let mut lab = Lab::new();
         let mut asked = 0;
         for _ in 0..10 {
-            asked += u32::from(lab.hears(change(Some(9), Certainty::Unconfirmed)));
-            lab.hears(change(None, Certainty::Unconfirmed));
+            asked += u32::from(lab.apply(change(Some(9), Certainty::Unconfirmed)));
+            lab.apply(change(None, Certainty::Unconfirmed));
         }
         assert_eq!((asked, lab.mac()), (3, Some(1)));
     }
@@ -218,8 +218,8 @@ mod tests {
     #[test]
     fn neighbour_that_is_gone_is_kept_for_two_looks_at_most() {
         let mut lab = Lab::new();
-        lab.hears(change(Some(9), Certainty::Unconfirmed));
-        lab.hears(change(None, Certainty::Unconfirmed));
+        lab.apply(change(Some(9), Certainty::Unconfirmed));
+        lab.apply(change(None, Certainty::Unconfirmed));
         assert!(!lab.moved.age());
         assert!(!lab.reads(&[]));
         assert_eq!(lab.mac(), Some(1));
@@ -231,12 +231,12 @@ mod tests {
     #[test]
     fn static_entries_clients_and_new_neighbours_are_followed_at_once() {
         let mut lab = Lab::new();
-        assert!(!lab.hears(change(Some(2), Certainty::Static)));
+        assert!(!lab.apply(change(Some(2), Certainty::Static)));
         assert_eq!(lab.mac(), Some(2));
-        assert!(!lab.hears(NeighbourChange { is_managed: false, ..change(Some(3), Certainty::Unconfirmed) }));
+        assert!(!lab.apply(NeighbourChange { is_managed: false, ..change(Some(3), Certainty::Unconfirmed) }));
         assert_eq!(lab.mac(), Some(3));
-        assert!(!lab.hears(change(None, Certainty::Unconfirmed)));
-        assert!(!lab.hears(change(Some(4), Certainty::Confirmed)));
+        assert!(!lab.apply(change(None, Certainty::Unconfirmed)));
+        assert!(!lab.apply(change(Some(4), Certainty::Confirmed)));
         assert_eq!(lab.mac(), Some(4));
     }
 

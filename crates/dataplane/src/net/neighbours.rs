@@ -28,7 +28,7 @@ pub struct KernelNeighbour {
     /// Whether the entry is static (permanent).
     pub is_static: bool,
     /// Whether a convey process, this or another one, makes the kernel keep the entry fresh.
-    pub is_kept: bool,
+    pub is_kept_fresh: bool,
 }
 
 impl KernelNeighbour {
@@ -40,7 +40,7 @@ impl KernelNeighbour {
             ip: neighbour_address(message).filter(|_| is_ip)?,
             is_stale: message.header.state == NeighbourState::Stale,
             is_static: message.header.state == NeighbourState::Permanent,
-            is_kept: is_managed(message) && message.attributes.contains(&mark),
+            is_kept_fresh: is_managed(message) && message.attributes.contains(&mark),
         })
     }
 }
@@ -65,8 +65,8 @@ impl Netlink {
         if self.is_static(wanted.interface, wanted.ip).await? {
             return Ok(());
         }
-        match self.ask(wanted, wanted.is_ours).await {
-            Err(error) if wanted.is_ours && error.is_refusal() => self.ask(wanted, false).await,
+        match self.send_request(wanted, wanted.is_ours).await {
+            Err(error) if wanted.is_ours && error.is_refusal() => self.send_request(wanted, false).await,
             done => done,
         }
     }
@@ -86,17 +86,17 @@ impl Netlink {
     /// the entry was changed.
     pub async fn release(&self, interface: u32, ip: IpAddr) -> Result<bool, Error> {
         let entry = self.entry(interface, ip).await?;
-        if !entry.is_some_and(|entry| KernelNeighbour::new(&entry).is_some_and(|entry| entry.is_kept)) {
+        if !entry.is_some_and(|entry| KernelNeighbour::new(&entry).is_some_and(|entry| entry.is_kept_fresh)) {
             return Ok(false);
         }
         let mut known = neighbour(interface, ip);
         known.header.state = NeighbourState::Stale;
         let order = RouteNetlinkMessage::NewNeighbour(known);
-        match self.asks.order("release a neighbour", order, NLM_F_REPLACE).await {
+        match self.neighbour_requests.order("release a neighbour", order, NLM_F_REPLACE).await {
             // The kernel refuses if the neighbour's MAC address is unknown: delete the entry.
             Err(error) if error.is_refusal() => {
                 let order = RouteNetlinkMessage::DelNeighbour(neighbour(interface, ip));
-                self.asks.order("release a neighbour", order, 0).await?;
+                self.neighbour_requests.order("release a neighbour", order, 0).await?;
             }
             done => done?,
         }
@@ -105,20 +105,20 @@ impl Netlink {
 
     /// Makes the kernel discard a neighbour's MAC address and query the whole link. A static entry
     /// stays unchanged.
-    pub(super) async fn ask_anew(&self, interface: u32, ip: IpAddr) -> Result<(), Error> {
+    pub(super) async fn query_again(&self, interface: u32, ip: IpAddr) -> Result<(), Error> {
         if self.is_static(interface, ip).await? {
             return Ok(());
         }
         let mut unknown = neighbour(interface, ip);
         unknown.header.state = NeighbourState::Failed;
         let order = RouteNetlinkMessage::NewNeighbour(unknown);
-        self.asks.order("check a neighbour", order, NLM_F_REPLACE).await?;
-        self.ask(WantedNeighbour { interface, ip, is_ours: true, is_repeated: false }, true).await
+        self.neighbour_requests.order("check a neighbour", order, NLM_F_REPLACE).await?;
+        self.send_request(WantedNeighbour { interface, ip, is_ours: true, is_repeated: false }, true).await
     }
 
-    async fn ask(&self, wanted: WantedNeighbour, managed: bool) -> Result<(), Error> {
+    async fn send_request(&self, wanted: WantedNeighbour, managed: bool) -> Result<(), Error> {
         let order = RouteNetlinkMessage::NewNeighbour(question(wanted, managed));
-        self.asks.order("resolve a neighbour", order, NLM_F_CREATE | NLM_F_REPLACE).await
+        self.neighbour_requests.order("resolve a neighbour", order, NLM_F_CREATE | NLM_F_REPLACE).await
     }
 
     async fn is_static(&self, interface: u32, ip: IpAddr) -> Result<bool, Error> {
@@ -128,7 +128,7 @@ impl Netlink {
 
     async fn entry(&self, interface: u32, ip: IpAddr) -> Result<Option<NeighbourMessage>, Error> {
         let question = RouteNetlinkMessage::GetNeighbour(neighbour(interface, ip));
-        match self.asks.one("a neighbour", question).await {
+        match self.neighbour_requests.one("a neighbour", question).await {
             Ok(Some(RouteNetlinkMessage::NewNeighbour(entry))) => Ok(Some(entry)),
             Ok(_) => Ok(None),
             // The kernel refuses most likely because there is no such entry.

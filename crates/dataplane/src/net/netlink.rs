@@ -63,7 +63,7 @@ pub struct Netlink {
     /// Connection for lists, which may be long, and for other requests.
     pub(super) lists: Requests,
     /// Connection for requests about neighbours, so that these do not wait for lists.
-    pub(super) asks: Requests,
+    pub(super) neighbour_requests: Requests,
     moved: Mutex<MovedNeighbours>,
     notifications: Arc<Notifications>,
     _tasks: JoinSet<()>,
@@ -77,14 +77,14 @@ impl Netlink {
         let mut tasks = JoinSet::new();
         tasks.spawn(listen(subscription, notifications.clone()));
         raw_netlink::listen(&mut tasks, &notifications);
-        let (lists, asks) = (Requests::open()?, Requests::open()?);
-        Ok(Netlink { lists, asks, moved: Mutex::default(), notifications, _tasks: tasks })
+        let (lists, neighbour_requests) = (Requests::open()?, Requests::open()?);
+        Ok(Netlink { lists, neighbour_requests, moved: Mutex::default(), notifications, _tasks: tasks })
     }
 
     /// Waits for a change notification since the last call. Several changes are merged into one
     /// wakeup. Most notifications only report a timer of a neighbour.
     pub async fn changed(&self) {
-        self.notifications.told().await;
+        self.notifications.wait().await;
     }
 
     /// Updates a table; returns whether it has changed.
@@ -108,9 +108,9 @@ impl Netlink {
             }
         };
         for neighbour in unchecked {
-            if let Err(error) = self.ask_anew(neighbour.interface, neighbour.ip).await {
+            if let Err(error) = self.query_again(neighbour.interface, neighbour.ip).await {
                 warn!("cannot check the Ethernet address of {}: {error}", neighbour.ip);
-                self.moved(|moved| moved.forget(neighbour));
+                self.moved(|moved| moved.cancel(neighbour));
                 self.notifications.anything();
             }
         }
@@ -124,11 +124,11 @@ impl Netlink {
     /// Updates state for which the kernel sends no notifications (`net.ipv6.conf.X.mtu`, `tc
     /// qdisc`); returns whether any of it has changed. On error the table stays unchanged. A check
     /// of a moved neighbour expires at the second call.
-    pub async fn look_at_links(&self, table: &mut NetworkTables) -> Result<bool, Error> {
+    pub async fn refresh_links(&self, table: &mut NetworkTables) -> Result<bool, Error> {
         if self.moved(MovedNeighbours::age) {
             self.notifications.anything();
         }
-        Ok(table::look_at(table, &self.links().await?))
+        Ok(table::refresh(table, &self.links().await?))
     }
 
     /// Lists the interfaces, without addresses.
@@ -251,7 +251,7 @@ async fn listen(mut subscription: Subscription, notifications: Arc<Notifications
     loop {
         while let Some(message) = subscription.messages.next().await {
             let are_lost = matches!(message.payload, NetlinkPayload::Overrun(_));
-            notifications.hear(&message);
+            notifications.note(&message);
             if are_lost {
                 break;
             }

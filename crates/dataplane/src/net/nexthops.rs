@@ -39,7 +39,7 @@ impl Nexthops {
 
     /// Hops of the object with this id; empty if it drops packets. `None` if the object is unknown
     /// or has no usable hop.
-    pub(super) fn ways(&self, id: u32) -> Option<Vec<RouteHop>> {
+    pub(super) fn hops(&self, id: u32) -> Option<Vec<RouteHop>> {
         match self.0.get(&id)? {
             Nexthop::Way(hop) => Some(vec![*hop]),
             Nexthop::Blackhole => Some(Vec::new()),
@@ -110,9 +110,9 @@ mod tests {
         let nexthops = Nexthops::new(&LISTED.map(bytes));
         let hop = |interface, ip: [u8; 4]| RouteHop::by(interface, Some(ip.into()));
         let both = vec![hop(3, [10, 1, 0, 9]), hop(5, [10, 2, 0, 9])];
-        assert_eq!(nexthops.ways(7), Some(vec![both[0]]));
-        assert_eq!(nexthops.ways(9), Some(both));
-        assert_eq!(nexthops.ways(10), Some(Vec::new()));
-        assert_eq!(nexthops.ways(11), None);
+        assert_eq!(nexthops.hops(7), Some(vec![both[0]]));
+        assert_eq!(nexthops.hops(9), Some(both));
+        assert_eq!(nexthops.hops(10), Some(Vec::new()));
+        assert_eq!(nexthops.hops(11), None);
     }
 }

@@ -15,7 +15,7 @@ const MAX_EVENTS: usize = 4_096;
 /// Notifications since the last call of `take`.
 #[derive(Debug, Default)]
 pub(super) struct Notifications {
-    told: Notify,
+    changed: Notify,
     pending: Mutex<Pending>,
 }
 
@@ -36,13 +36,13 @@ impl Default for Pending {
 
 impl Notifications {
     /// Adds a notification. Any message that is not about a neighbour marks everything as changed.
-    pub(super) fn hear(&self, message: &NetlinkMessage<RouteNetlinkMessage>) {
+    pub(super) fn note(&self, message: &NetlinkMessage<RouteNetlinkMessage>) {
         let neighbour = match &message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => {
                 NeighbourChange::new(entry)
             }
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(entry)) => {
-                NeighbourChange::gone(entry)
+                NeighbourChange::deleted(entry)
             }
             _ => return self.anything(),
         };
@@ -54,18 +54,18 @@ impl Notifications {
             Pending::Neighbours(neighbours) if neighbours.len() < MAX_EVENTS => neighbours.push(neighbour),
             pending => *pending = Pending::Any,
         }
-        self.told.notify_one();
+        self.changed.notify_one();
     }
 
     /// Marks everything as changed.
     pub(super) fn anything(&self) {
         *self.pending() = Pending::Any;
-        self.told.notify_one();
+        self.changed.notify_one();
     }
 
     /// Waits until a notification has arrived since the last call.
-    pub(super) async fn told(&self) {
-        self.told.notified().await;
+    pub(super) async fn wait(&self) {
+        self.changed.notified().await;
     }
 
     /// Takes the changes since the last call.

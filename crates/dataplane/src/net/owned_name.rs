@@ -87,20 +87,20 @@ impl OwnedName {
         // Our names must be bound before the users are read: a process that starts later finds our
         // names.
         let capturing = capturing().unwrap_or_default();
-        let mut strangers = Strangers::default();
+        let mut foreign_owners = ForeignOwners::default();
         for socket in others.iter().filter(|socket| !ours.contains(&socket.name[1..])) {
             let Some(&which) = wanted.get(without_number(&socket.name[1..])) else { continue };
             if but.is_some_and(|lineage| lineage.has(lineage_of(&socket.name[1..]))) {
                 continue;
             }
             match socket.uid {
-                Some(uid) if is_stranger(uid) && !capturing.contains(&uid) => {
-                    strangers.add(uid, &names[which])
+                Some(uid) if is_foreign_user(uid) && !capturing.contains(&uid) => {
+                    foreign_owners.add(uid, &names[which])
                 }
                 _ => return Err(NotOwned { which, error: taken(), holder: Some(socket.inode) }),
             }
         }
-        strangers.tell();
+        foreign_owners.log_foreign_users();
         Ok(owned.into_iter().map(|(name, _)| name).collect())
     }
 
@@ -108,12 +108,12 @@ impl OwnedName {
     /// user's number. `None` if there is no such owner, or the kernel does not report users.
     ///
     /// Such an owner may be an impostor, so callers respect it only if that has no disadvantage.
-    pub fn strangers(name: impl Display) -> Option<u32> {
+    pub fn foreign_owner(name: impl Display) -> Option<u32> {
         let name = format!("convey {name}");
         let sockets = named(b"\0convey ").ok()?;
         let mut users =
             sockets.iter().filter(|socket| is_of(&socket.name[1..], &name)).filter_map(|socket| socket.uid);
-        users.find(|uid| is_stranger(*uid))
+        users.find(|uid| is_foreign_user(*uid))
     }
 
     /// Binds a name that several processes may share.
@@ -202,7 +202,7 @@ fn is_of(socket: &[u8], name: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b" #"))
 }
 
-fn is_stranger(uid: u32) -> bool {
+fn is_foreign_user(uid: u32) -> bool {
     uid != 0 && uid != geteuid().as_raw()
 }
 
@@ -215,15 +215,15 @@ pub const TAKEN: &str = "another process on this host does already";
 
 /// Users whose names do not count, because any user could bind names to keep convey from starting.
 #[derive(Default)]
-struct Strangers(Option<(u32, String, usize)>);
+struct ForeignOwners(Option<(u32, String, usize)>);
 
-impl Strangers {
+impl ForeignOwners {
     fn add(&mut self, uid: u32, name: &str) {
         let (_, _, count) = self.0.get_or_insert_with(|| (uid, name.to_owned(), 0));
         *count += 1;
     }
 
-    fn tell(&self) {
+    fn log_foreign_users(&self) {
         if let Some((uid, name, count)) = &self.0 {
             warn!(
                 "user {uid} has bound `@{name}`, which would mean that it forwards this traffic ({count} such sockets); convey ignores \

@@ -39,23 +39,23 @@ impl Error {
     }
 
     /// Whether the kernel does not support this kind of request.
-    pub(super) fn says_unsupported(&self) -> bool {
+    pub(super) fn is_unsupported(&self) -> bool {
         self.source.raw_os_error() == Some(libc::EOPNOTSUPP)
     }
 
     /// Whether the request failed because this process lacks a privilege.
-    pub fn says_not_permitted(&self) -> bool {
+    pub fn is_not_permitted(&self) -> bool {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
     /// Whether the request failed because the kernel has no route, or a route that rejects packets.
-    pub(super) fn says_no_route(&self) -> bool {
+    pub(super) fn is_no_route(&self) -> bool {
         let refusals = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL];
         self.source.raw_os_error().is_some_and(|error| refusals.contains(&error))
     }
 
     /// Whether the request failed because the kernel has no such address.
-    pub(super) fn says_not_available(&self) -> bool {
+    pub(super) fn is_not_available(&self) -> bool {
         self.source.kind() == io::ErrorKind::AddrNotAvailable
     }
 }

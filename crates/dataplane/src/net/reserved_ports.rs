@@ -97,7 +97,7 @@ impl ReservedPorts {
         let added = match PortRecords::open(directory) {
             Ok(records) => add_recorded(records, &wanted),
             Err(error) => {
-                say_unrecorded(directory, &error);
+                log_unrecorded(directory, &error);
                 add_unrecorded(&wanted)
             }
         };
@@ -117,7 +117,7 @@ impl ReservedPorts {
     /// # Errors
     /// If there are too few ports outside that range.
     pub fn choose(wanted: RangeInclusive<u16>) -> Result<SnatPorts, NotReserved> {
-        let error = match why_not_reserved(&PortRanges::from(wanted.clone())) {
+        let error = match check_reserved(&PortRanges::from(wanted.clone())) {
             Ok(()) => return Ok(SnatPorts { ports: wanted, instead_of: None }),
             Err(error) => error,
         };
@@ -146,7 +146,7 @@ impl ReservedPorts {
 
     /// Releases ports that killed processes added in this network namespace, and logs them. To be
     /// called by processes that need no ports.
-    pub fn give_back_stale() {
+    pub fn release_stale() {
         match ReservedPorts::clear_stale() {
             Ok(given_back) if given_back.is_empty() => {}
             Ok(given_back) => info!("released the reserved ports {given_back} of a killed convey"),
@@ -190,7 +190,7 @@ fn add_recorded(mut records: PortRecords, wanted: &PortRanges) -> io::Result<Add
     let record = match records.create(wanted, &divided.added) {
         Ok(record) => record,
         Err(error) => {
-            say_unrecorded(records.directory(), &error);
+            log_unrecorded(records.directory(), &error);
             return add_unrecorded(wanted);
         }
     };
@@ -200,13 +200,13 @@ fn add_recorded(mut records: PortRecords, wanted: &PortRanges) -> io::Result<Add
         // ports that other processes should have released.
         return if wanted.without(&now).is_empty() { add_unrecorded(wanted) } else { Err(error) };
     }
-    if let Err(error) = records.hand_on(&divided.handed) {
-        say_unrecorded(records.directory(), &error);
+    if let Err(error) = records.pass_on_ports(&divided.handed) {
+        log_unrecorded(records.directory(), &error);
     }
     Ok(Added::Recorded(record))
 }
 
-fn say_unrecorded(directory: &Path, error: &io::Error) {
+fn log_unrecorded(directory: &Path, error: &io::Error) {
     let directory = directory.display();
     warn!(
         "cannot record reserved ports in {directory}: {error}; if convey is killed, they may stay in {SYSCTL}"
@@ -221,11 +221,11 @@ fn add_unrecorded(wanted: &PortRanges) -> io::Result<Added> {
 }
 
 fn remove_recorded(mut records: PortRecords, own: &PortRecord) -> io::Result<()> {
-    records.give_up(own)?;
+    records.abandon(own)?;
     let now = read()?;
     let divided = divide(&now, &records.orphans(&now), &PortRanges::default(), &records.wanted());
     change(&now, &divided.list)?;
-    records.hand_on(&divided.handed)
+    records.pass_on_ports(&divided.handed)
 }
 
 fn clear_stale(directory: &Path) -> io::Result<PortRanges> {
@@ -243,12 +243,12 @@ fn clear_stale(directory: &Path) -> io::Result<PortRanges> {
     }
     let divided = divide(&now, &orphans, &PortRanges::default(), &records.wanted());
     change(&now, &divided.list)?;
-    records.hand_on(&divided.handed)?;
+    records.pass_on_ports(&divided.handed)?;
     Ok(now.without(&divided.list))
 }
 
 /// Returns an error if these ports must be reserved and cannot be.
-fn why_not_reserved(wanted: &PortRanges) -> Result<(), NotReserved> {
+fn check_reserved(wanted: &PortRanges) -> Result<(), NotReserved> {
     if wanted.without(&read().unwrap_or_default()).is_empty() {
         return Ok(());
     }

@@ -42,7 +42,8 @@ pub(super) fn route(message: &RouteMessage, nexthops: &Nexthops) -> Option<Route
             RouteAttribute::EncapType(kind) => is_encapsulated = *kind != RouteLwEnCapType::None,
             RouteAttribute::NhId(id) => nexthop = Some(*id),
             RouteAttribute::MultiPath(ways) => {
-                let usable = ways.iter().filter(|way| !way.flags.contains(RouteNextHopFlags::Dead));
+                let usable =
+                    ways.iter().filter(|route_hop| !route_hop.flags.contains(RouteNextHopFlags::Dead));
                 route.hops.extend(usable.map(|hop| RouteHop { mtu, source, ..method(hop) }));
             }
             _ => {}
@@ -60,7 +61,7 @@ pub(super) fn route(message: &RouteMessage, nexthops: &Nexthops) -> Option<Route
     if let (Some(id), None) = (nexthop, interface)
         && route.hops.is_empty()
     {
-        let hops = nexthops.ways(id);
+        let hops = nexthops.hops(id);
         route.hops.extend(hops.into_iter().flatten().map(|hop| RouteHop { mtu, source, ..hop }));
     }
     match header.kind {
@@ -72,16 +73,16 @@ pub(super) fn route(message: &RouteMessage, nexthops: &Nexthops) -> Option<Route
 }
 
 fn method(hop: &RouteNextHop) -> RouteHop {
-    let mut way = RouteHop::by(hop.interface_index, None);
+    let mut route_hop = RouteHop::by(hop.interface_index, None);
     for attribute in &hop.attributes {
         match attribute {
-            RouteAttribute::Gateway(ip) => way.gateway = address(ip),
-            RouteAttribute::Via(via) => way.gateway = router(via),
-            RouteAttribute::EncapType(kind) => way.is_encapsulated = *kind != RouteLwEnCapType::None,
+            RouteAttribute::Gateway(ip) => route_hop.gateway = address(ip),
+            RouteAttribute::Via(via) => route_hop.gateway = router(via),
+            RouteAttribute::EncapType(kind) => route_hop.is_encapsulated = *kind != RouteLwEnCapType::None,
             _ => {}
         }
     }
-    way
+    route_hop
 }
 
 /// Preferred source address of the route for packets of this host; `None` if the route has none.

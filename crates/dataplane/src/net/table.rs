@@ -41,7 +41,7 @@ pub(super) fn new(
 
 /// Updates state for which the kernel sends no notifications: MTUs, and whether frames are
 /// redirected to a veth peer. Returns whether any of it has changed.
-pub(super) fn look_at(table: &mut NetworkTables, links: &[LinkMessage]) -> bool {
+pub(super) fn refresh(table: &mut NetworkTables, links: &[LinkMessage]) -> bool {
     let mut is_changed = false;
     for link in links {
         let at = table.interfaces.binary_search_by_key(&link.header.index, |interface| interface.index);
@@ -223,7 +223,7 @@ impl NeighbourChange {
     }
 
     /// Change for an entry that was deleted.
-    pub(super) fn gone(message: &NeighbourMessage) -> Option<NeighbourChange> {
+    pub(super) fn deleted(message: &NeighbourMessage) -> Option<NeighbourChange> {
         NeighbourChange::new(message).map(|change| NeighbourChange { now: None, ..change })
     }
 }

@@ -41,7 +41,7 @@ struct RunningOrder {
 
 /// Findings for frontends without a certificate that clients accept, for expired certificates, and
 /// for failing ACME orders.
-pub(super) fn look<'a>(
+pub(super) fn examine<'a>(
     frontends: impl Iterator<Item = (&'a String, &'a RunningTls)>,
     acme: Option<&RunningAcme>,
     now: SystemTime,
@@ -99,7 +99,7 @@ mod tests {
             serde_json::from_str(r#"{"names": {"a.example": {"error": "no route"}, "b.example": {}}}"#)
                 .unwrap();
         let now = humantime::parse_rfc3339_weak("2026-01-01T00:00:00Z").unwrap();
-        let found = look(frontends.iter(), Some(&acme), now);
+        let found = examine(frontends.iter(), Some(&acme), now);
         let seen: Vec<&str> = found.iter().map(|one| one.seen.as_str()).collect();
         assert_eq!(
             seen,

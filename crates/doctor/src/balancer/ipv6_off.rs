@@ -26,7 +26,7 @@ pub(super) fn read() -> Option<BTreeMap<String, bool>> {
 /// Findings for interfaces without IPv6 that frontends or servers with IPv6 addresses need. VIPs
 /// and servers that are missing for that reason are added to `explained`. `passed` are the
 /// interfaces that the configuration uses.
-pub(super) fn look(
+pub(super) fn examine(
     host: &Host<'_>,
     disabled: Option<&BTreeMap<String, bool>>,
     passed: &BTreeSet<String>,

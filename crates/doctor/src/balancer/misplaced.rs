@@ -22,7 +22,7 @@ pub(super) struct ArpFacts<'a> {
 
 /// Findings for VIPs on the wrong interface. Addresses that convey announces are left out, because
 /// the file names their interface.
-pub(super) fn look(host: &Host<'_>, networks: &Networks, facts: &ArpFacts<'_>) -> Vec<Diagnosis> {
+pub(super) fn examine(host: &Host<'_>, networks: &Networks, facts: &ArpFacts<'_>) -> Vec<Diagnosis> {
     let all = vips(host);
     let announced: BTreeSet<IpAddr> = host.config.announced().into_iter().collect();
     let mut found = Vec::new();

@@ -1,8 +1,8 @@
 //! Checks of the host that convey runs on.
 //!
-//! The caller passes facts about the host in [`Host`]. [`look`] gathers the others: links, servers,
-//! rules, `/proc`. Functions without side effects judge these facts; each group of checks has a
-//! file.
+//! The caller passes facts about the host in [`Host`]. [`examine`] gathers the others: links,
+//! servers, rules, `/proc`. Functions without side effects judge these facts; each group of checks
+//! has a file.
 
 mod accept_queue;
 mod certificates;
@@ -108,18 +108,21 @@ pub struct Explained {
 
 /// Examines this host for faults that keep clients from being served. `check` runs health checks of
 /// servers. Returns the findings, and the servers and VIPs that they explain.
-pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>) -> (Examination, Explained) {
+pub fn examine(
+    host: &Host<'_>,
+    check: impl Fn(&[TargetServer]) -> Vec<CheckWords>,
+) -> (Examination, Explained) {
     let mut seen = Examination::default();
     let before = KernelFacts::read();
     let mut explained = Explained::default();
     let networks = links_down::networks();
     seen.findings.extend(links_down::down(host, &networks, &mut explained));
     let passed = interfaces(host);
-    seen.findings.extend(ipv6_off::look(host, ipv6_off::read().as_ref(), &passed, &mut explained));
-    seen.findings.extend(ways::look(host, &mut explained));
+    seen.findings.extend(ipv6_off::examine(host, ipv6_off::read().as_ref(), &passed, &mut explained));
+    seen.findings.extend(ways::examine(host, &mut explained));
     seen.findings.extend(host.route_differences.iter().map(|line| ways::differs(line)));
     seen.findings.extend(vip::missing(host, &explained.vips, is_local));
-    seen.findings.extend(own_address::look(host, &networks, &mut explained));
+    seen.findings.extend(own_address::examine(host, &networks, &mut explained));
     if host.config.frontends_where(Mode::has_snat).next().is_some() {
         let addresses = &host.config.passthrough.snat_addresses;
         seen.findings.extend(snat::missing(addresses, host.network, is_local));
@@ -128,7 +131,7 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
     seen.findings.extend(accept_queue::full(&host.queues));
     let own = host.running.as_ref().map(Running::xdp).unwrap_or_default();
     let facts = ArpFacts { arp_ignore: &before.arp_ignore, passed: &passed };
-    seen.findings.extend(misplaced::look(host, &networks, &facts));
+    seen.findings.extend(misplaced::examine(host, &networks, &facts));
     let foreign = programs::foreign(&host.programs, &passed, &own);
     let filters: Vec<_> = host.filters.iter().filter(|(interface, _)| passed.contains(interface)).collect();
     let taken =
@@ -142,12 +145,12 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
     seen.findings.extend(stale);
     explained.servers.extend(behind_stale);
 
-    let RulesSeen { findings, servers, unseen } = rules::look(host);
+    let RulesSeen { findings, servers, unseen } = rules::examine(host);
     seen.findings.extend(findings);
     seen.not_looked_at.extend(unseen);
     explained.servers.extend(servers);
 
-    let is_a_server_silent = probing::look(host, (&links, &explained.servers), check, &mut seen);
+    let is_a_server_silent = probing::examine(host, (&links, &explained.servers), check, &mut seen);
     seen.findings.extend(kernel::judge(host, (&before, &KernelFacts::read()), is_a_server_silent));
     seen.findings.extend(clock::wall_clock(host.now, &files(host)));
     seen.not_looked_at.extend(way_to_clients(host));

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use convey_dataplane::net::{LinkAnswers, LinkQuery, who_has};
+use convey_dataplane::net::{LinkAnswers, LinkQuery, find_owners};
 use convey_model::{Interface, NeighbourKey};
 
 use super::Host;
@@ -46,7 +46,7 @@ pub(super) fn ask(host: &Host<'_>) -> (Vec<LinkSeen>, Vec<String>) {
             Some((interface.clone(), asked.into_iter().collect()))
         })
         .collect();
-    let asked = super::connect::in_parallel(&links, |(interface, asked)| who_has(interface, asked, true));
+    let asked = super::connect::in_parallel(&links, |(interface, asked)| find_owners(interface, asked, true));
     let (mut seen, mut failed) = (Vec::new(), Vec::new());
     for ((interface, _), answers) in links.into_iter().zip(asked) {
         match answers {

@@ -15,7 +15,7 @@ const MAX_NAMED: usize = 4;
 
 /// Findings for families in which this host has VIPs but no other address. Servers that cannot
 /// answer for that reason are added to `explained`.
-pub(super) fn look(host: &Host<'_>, networks: &Networks, explained: &mut Explained) -> Vec<Diagnosis> {
+pub(super) fn examine(host: &Host<'_>, networks: &Networks, explained: &mut Explained) -> Vec<Diagnosis> {
     let vips = vips(host);
     let mut found = Vec::new();
     for is_ipv4 in [true, false] {

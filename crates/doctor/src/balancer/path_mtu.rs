@@ -25,7 +25,7 @@ pub(super) struct PathSize {
 const SMALL: u32 = 100;
 
 /// Pings these servers, with packets of up to the size that this host would send to each.
-pub(super) fn look(host: &Host<'_>, servers: &[IpAddr]) -> Vec<PathSize> {
+pub(super) fn examine(host: &Host<'_>, servers: &[IpAddr]) -> Vec<PathSize> {
     let wanted: Vec<(u16, IpAddr, u32)> = servers
         .iter()
         .enumerate()

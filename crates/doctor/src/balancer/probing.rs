@@ -29,7 +29,7 @@ const MAX_PORTS: usize = 256;
 
 /// Probes the servers, and adds findings to `seen`. A silent server that another finding has
 /// `explained` gets no finding. Returns whether any server gave no answer.
-pub(super) fn look(
+pub(super) fn examine(
     host: &Host<'_>,
     (links, explained): (&[LinkSeen], &BTreeSet<IpAddr>),
     check: impl Fn(&[TargetServer]) -> Vec<CheckWords>,
@@ -145,7 +145,7 @@ fn sizes(host: &Host<'_>, servers: &[TargetServer], explained: &BTreeSet<IpAddr>
     }
     let ips: BTreeSet<IpAddr> = servers.iter().map(|server| server.addr.ip()).collect();
     let ips: Vec<IpAddr> = ips.into_iter().filter(|ip| !explained.contains(ip)).collect();
-    path_mtu::look(host, &ips)
+    path_mtu::examine(host, &ips)
 }
 
 /// Other ports of a server that accept connections.

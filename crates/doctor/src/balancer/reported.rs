@@ -20,7 +20,7 @@ const FEW: u64 = 5;
 
 /// Findings for faults in the status of the running convey that no `known` finding explains.
 /// `first` is an earlier status.
-pub fn look(
+pub fn examine(
     (first, status): (&RunningStatus, &RunningStatus),
     known: &[Diagnosis],
     explained: &Explained,
@@ -273,7 +273,7 @@ mod tests {
 
     fn found(status: Value, known: &[Diagnosis]) -> Vec<(&'static str, String)> {
         let status: RunningStatus = serde_json::from_value(status).unwrap();
-        let found = look((&status, &status), known, &Explained::default());
+        let found = examine((&status, &status), known, &Explained::default());
         found.into_iter().map(|found| (found.check, found.seen)).collect()
     }
 
@@ -309,7 +309,7 @@ mod tests {
         let mut explained = Explained::default();
         explained.servers.insert("10.0.0.9".parse().unwrap());
         let status = RunningStatus { not_ready: vec!["frontend web: down".to_owned()], ..status };
-        assert_eq!(look((&status, &status), &[], &explained), []);
+        assert_eq!(examine((&status, &status), &[], &explained), []);
     }
 
     #[test]
@@ -336,7 +336,7 @@ mod tests {
         let mut idle = status(json!({}), &["frontend web: no server of backend a can be chosen"]);
         idle["overlays"] = json!([{ "backend": "a", "server": "s1", "weight": 0 }, { "backend": "b" }, {}]);
         let status: RunningStatus = serde_json::from_value(idle).unwrap();
-        let found = look((&status, &status), &[], &Explained::default());
+        let found = examine((&status, &status), &[], &Explained::default());
         assert_eq!(found[0].mend, ["convey reset a"]);
     }
 
@@ -376,7 +376,7 @@ mod tests {
         };
         let found = |first: &Value, last: &Value| {
             let [first, last] = [first, last].map(|one| serde_json::from_value(one.clone()).unwrap());
-            let found = look((&first, &last), &[], &Explained::default());
+            let found = examine((&first, &last), &[], &Explained::default());
             found.into_iter().map(|found| (found.check, found.severity)).collect::<Vec<_>>()
         };
         let alone = report(json!({ "s1": server(5, 10, 0) }));

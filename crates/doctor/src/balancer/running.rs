@@ -38,12 +38,12 @@ impl Running {
     pub(super) fn certificates(&self, now: SystemTime) -> Vec<Diagnosis> {
         let RunningStatus { frontends, acme, .. } = &self.status;
         let with_tls = frontends.iter().filter_map(|(name, one)| Some((name, one.tls.as_ref()?)));
-        certificates::look(with_tls, acme.as_ref(), now)
+        certificates::examine(with_tls, acme.as_ref(), now)
     }
 
     /// Findings for servers and backends that operators have taken out of rotation.
     pub(super) fn steered(&self) -> Vec<Diagnosis> {
-        steered::look(&self.status.used_backends().collect(), &self.status.overlays)
+        steered::examine(&self.status.used_backends().collect(), &self.status.overlays)
     }
 
     /// Listen addresses of frontends in proxied modes.

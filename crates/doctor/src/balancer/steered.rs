@@ -9,7 +9,7 @@ use crate::Diagnosis;
 
 /// Findings for backends and servers that operators have taken out of rotation, and for added
 /// servers that are down.
-pub(super) fn look(
+pub(super) fn examine(
     backends: &BTreeMap<&String, &RunningBackend>,
     overlays: &[RunningOverlay],
 ) -> Vec<Diagnosis> {
@@ -65,7 +65,7 @@ mod tests {
     fn found(backends: serde_json::Value, overlays: serde_json::Value) -> Vec<(&'static str, String)> {
         let backends: BTreeMap<String, RunningBackend> = serde_json::from_value(backends).unwrap();
         let overlays: Vec<RunningOverlay> = serde_json::from_value(overlays).unwrap();
-        let found = look(&backends.iter().collect(), &overlays);
+        let found = examine(&backends.iter().collect(), &overlays);
         found.into_iter().map(|found| (found.check, found.mend[0].clone())).collect()
     }
 

@@ -8,7 +8,7 @@ use crate::Diagnosis;
 
 /// Findings for servers of packet modes that are down because of routes, interfaces or IPsec
 /// policies, and for ignored policy rules.
-pub(super) fn look(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnosis> {
+pub(super) fn examine(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     let forwarded = host.config.backends_in(Mode::forwards_packets);
     if forwarded.is_empty() {

@@ -25,7 +25,7 @@ use setup::ServerSetup;
 ///
 /// # Errors
 /// Operator-facing message: the host cannot be examined.
-pub fn look(vip: IpAddr, port: Option<u16>) -> Result<Examination, String> {
+pub fn examine(vip: IpAddr, port: Option<u16>) -> Result<Examination, String> {
     let facts = gather::facts(vip)?;
     let unseen = way_out::unseen(&ServerSetup::of(vip, port, &facts), &facts);
     let not_looked_at = unseen.into_iter().collect();

@@ -83,7 +83,7 @@ fn rule(v6: bool) -> SourceRule {
     }
 }
 
-fn look(v6: bool, facts: &ServerFacts) -> Vec<Diagnosis> {
+fn examine(v6: bool, facts: &ServerFacts) -> Vec<Diagnosis> {
     judge(vip(v6), Some(PORT), facts)
 }
 
@@ -91,7 +91,7 @@ fn look(v6: bool, facts: &ServerFacts) -> Vec<Diagnosis> {
 fn found(l2: bool, v6: bool, change: impl Fn(&mut ServerFacts)) -> (&'static str, String) {
     let mut facts = healthy(l2, v6);
     change(&mut facts);
-    let found = look(v6, &facts);
+    let found = examine(v6, &facts);
     let [finding] = &found[..] else { panic!("not one: {found:#?}") };
     (finding.check, finding.mend.join("; "))
 }
@@ -99,7 +99,7 @@ fn found(l2: bool, v6: bool, change: impl Fn(&mut ServerFacts)) -> (&'static str
 #[test]
 fn a_healthy_server_has_no_finding() {
     for (l2, v6) in [(true, false), (true, true), (false, false), (false, true)] {
-        assert_eq!(look(v6, &healthy(l2, v6)), []);
+        assert_eq!(examine(v6, &healthy(l2, v6)), []);
         assert_eq!(judge(vip(v6), None, &healthy(l2, v6)), [], "without a port");
     }
 }
@@ -188,7 +188,7 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
             let mut facts = healthy(l2, v6);
             facts.gateway.iter_mut().for_each(|router| router.mac = None);
             facts.routers = routers;
-            let found = look(v6, &facts);
+            let found = examine(v6, &facts);
             assert!(found[0].mend == [""; 0] && found[0].why.contains(words), "{found:#?}");
         }
         let none = |facts: &mut ServerFacts| {
@@ -197,13 +197,13 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
         // Clients may be on the link, or behind another route.
         let mut facts = healthy(l2, v6);
         none(&mut facts);
-        assert_eq!(look(v6, &facts), []);
+        assert_eq!(examine(v6, &facts), []);
         let setup = super::ServerSetup::of(vip(v6), Some(PORT), &facts);
         assert_eq!(super::way_out::unseen(&setup, &facts).unwrap().check, "client-route");
         assert_eq!(super::way_out::unseen(&setup, &healthy(l2, v6)), None);
         // The VIP is on another network, and there is no route to it.
         facts.links[1].addresses[0].0 = if v6 { ip("fd78::11") } else { ip("10.78.0.11") };
-        let found_far = look(v6, &facts);
+        let found_far = examine(v6, &facts);
         assert!(found_far.iter().any(|one| one.check == "gateway" && one.mend == [""; 0]), "{found_far:#?}");
         let (check, _) = gateway(|router| router.longest = Some(1400));
         assert_eq!(check, "mtu");
@@ -222,7 +222,7 @@ fn a_gateway_whose_errors_the_firewall_drops_is_not_judged_by_them() {
         let mut facts = healthy(false, false);
         facts.gateway.iter_mut().for_each(|router| router.forwards = false);
         facts.rules.tables = read_save(&text, Tool::Iptables);
-        look(false, &facts).len()
+        examine(false, &facts).len()
     };
     assert_eq!(deaf("-A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT"), 0);
     assert_eq!(deaf("-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"), 1);
@@ -241,10 +241,10 @@ fn strict_reverse_paths_drop_clients_that_are_answered_by_another_interface() {
         assert_eq!(found(l2, false, crossed), expected);
         let mut facts = healthy(l2, false);
         facts.links[1].rp_filter = 1;
-        assert_eq!(look(false, &facts), [], "they leave by the interface by which they come");
+        assert_eq!(examine(false, &facts), [], "they leave by the interface by which they come");
         crossed(&mut facts);
         facts.links[1].rp_filter = 2;
-        assert_eq!(look(false, &facts), []);
+        assert_eq!(examine(false, &facts), []);
     }
 }
 
@@ -264,7 +264,7 @@ fn a_service_listens_where_packets_come() {
         );
         let mut facts = healthy(l2, v6);
         facts.sockets[0].address = Some(wanted);
-        assert_eq!(look(v6, &facts), []);
+        assert_eq!(examine(v6, &facts), []);
     }
     let datagrams = |facts: &mut ServerFacts| facts.sockets[0].protocol = "udp".to_owned();
     assert_eq!(found(true, false, datagrams).0, "service-address", "it may answer from another address");
@@ -329,7 +329,7 @@ fn firewall_that_admits_only_the_balancer_is_reported() {
             assert_eq!(found(l2, false, change), ("firewall-drops", expected));
             let mut facts = healthy(l2, false);
             change(&mut facts);
-            let found = look(false, &facts).remove(0);
+            let found = examine(false, &facts).remove(0);
             assert_eq!(found.severity, crate::Severity::Warning, "it may be meant");
             assert!(found.seen.contains("requests of clients in 10.77.0.0/24 to port 80"), "{}", found.seen);
         }
@@ -343,7 +343,7 @@ fn firewall_that_admits_only_the_balancer_is_reported() {
     for rules in [one, some] {
         let mut facts = healthy(false, false);
         facts.rules.tables = crate::ruleset::read_json(&of(&rules)).unwrap();
-        assert_eq!(look(false, &facts), []);
+        assert_eq!(examine(false, &facts), []);
     }
 }
 
@@ -358,22 +358,22 @@ fn behind_a_tunnel(v6: bool, device: &str) -> ServerFacts {
 #[test]
 fn a_server_behind_a_tunnel_takes_packets_out_and_lets_them_in() {
     for (v6, device) in [(false, "tunl0"), (false, "ip6tnl0"), (true, "sit0"), (true, "ip6tnl0")] {
-        assert_eq!(look(v6, &behind_a_tunnel(v6, device)), [], "{device}");
+        assert_eq!(examine(v6, &behind_a_tunnel(v6, device)), [], "{device}");
     }
-    let other = look(true, &behind_a_tunnel(true, "tunl0"));
+    let other = examine(true, &behind_a_tunnel(true, "tunl0"));
     assert_eq!((other.len(), other[0].check), (1, "tunnel-device"));
     assert_eq!(other[0].mend, ["VIP=fd77::100 KIND=ipip SERVER=fd77::11 tc/dsr-server-tunnel.sh up"]);
     assert!(other[0].seen.starts_with("neither sit0 nor ip6tnl0 is up"), "{other:?}");
 
     let mut partly = behind_a_tunnel(false, "sit0");
     partly.links.push(HostLink { name: "ip6tnl0".to_owned(), ..HostLink::default() });
-    let found = look(false, &partly);
+    let found = examine(false, &partly);
     assert_eq!((found[0].check, found.len()), ("tunnel-device", 1));
     assert!(found[0].seen.starts_with("tunl0 is not up"), "{found:?}");
 
     let mut strict = behind_a_tunnel(false, "tunl0");
     strict.links.last_mut().unwrap().rp_filter = 1;
-    let found = look(false, &strict);
+    let found = examine(false, &strict);
     assert_eq!((found.len(), found[0].check), (1, "rp-filter"));
     assert_eq!(found[0].mend[1], "sysctl -w net.ipv4.conf.tunl0.rp_filter=0");
 
@@ -382,7 +382,7 @@ fn a_server_behind_a_tunnel_takes_packets_out_and_lets_them_in() {
     let table = r#"{ "nftables": [{ "table": { "family": "inet", "name": "convey_dsr_tunnel" } }] }"#;
     without_vip.rules.tables = read_json(table).unwrap();
     without_vip.links[0].addresses = vec![(ip("127.0.0.1"), 8)];
-    let found = look(false, &without_vip);
+    let found = examine(false, &without_vip);
     assert_eq!((found[0].check, found.len()), ("vip-not-on-lo", 1));
     assert_eq!(
         found[0].mend,
@@ -393,5 +393,5 @@ fn a_server_behind_a_tunnel_takes_packets_out_and_lets_them_in() {
     let mut other = healthy(true, false);
     let addresses = vec![(ip("192.168.7.0"), 32)];
     other.links.push(HostLink { name: "tunl0".to_owned(), addresses, rp_filter: 1, ..HostLink::default() });
-    assert_eq!(look(false, &other), []);
+    assert_eq!(examine(false, &other), []);
 }

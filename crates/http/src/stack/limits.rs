@@ -46,7 +46,7 @@ fn is_within_rate(request: &HttpRequest) -> bool {
     }
     let is_within = of_frontend.is_none_or(|limit| limit.take(client, now));
     if let Some(limit) = of_route.filter(|_| !is_within) {
-        limit.give_back(client);
+        limit.refund_token(client);
     }
     is_within
 }

@@ -15,7 +15,7 @@ const MAX_GROUPS: usize = 65_536;
 pub struct FlowListing {
     query: FlowQuery,
     /// Selected flows. The flow that comes last in the list is the first to be removed.
-    kept: BinaryHeap<Reverse<SelectedFlow>>,
+    selected: BinaryHeap<Reverse<SelectedFlow>>,
     matching: u64,
     bytes: [Option<u64>; 2],
     groups: HashMap<GroupKey, FlowGroup>,
@@ -103,8 +103,8 @@ impl FlowListing {
     /// Starts an empty listing.
     pub fn new(query: FlowQuery) -> FlowListing {
         let query = FlowQuery { limit: query.limit.min(FlowQuery::MAX_LIMIT), ..query };
-        let (kept, groups) = (BinaryHeap::new(), HashMap::new());
-        FlowListing { query, kept, matching: 0, bytes: [None; 2], groups, ungrouped: 0 }
+        let (selected, groups) = (BinaryHeap::new(), HashMap::new());
+        FlowListing { query, selected, matching: 0, bytes: [None; 2], groups, ungrouped: 0 }
     }
 
     /// Offers a flow. Calls `activity` only if the filter may admit the flow by its other facts.
@@ -121,7 +121,7 @@ impl FlowListing {
         add(&mut self.bytes, bytes);
         match self.query.count_by {
             Some(grouping) => self.count(grouping, flow, bytes),
-            None => self.keep(flow, activity),
+            None => self.select(flow, activity),
         }
     }
 
@@ -133,15 +133,16 @@ impl FlowListing {
         for (key, group) in other.groups {
             self.add_to_group(key, group.flows, [group.bytes_rx, group.bytes_tx], || group.name);
         }
-        self.kept.extend(other.kept);
-        while self.kept.len() > self.query.limit {
-            self.kept.pop();
+        self.selected.extend(other.selected);
+        while self.selected.len() > self.query.limit {
+            self.selected.pop();
         }
     }
 
     /// Returns the answer, in the order of the query.
     pub fn answer(self) -> FlowAnswer {
-        let flows = self.kept.into_sorted_vec().into_iter().map(|Reverse(kept)| kept.flow).collect();
+        let flows =
+            self.selected.into_sorted_vec().into_iter().map(|Reverse(selected)| selected.flow).collect();
         let mut groups: Vec<FlowGroup> = self.groups.into_values().collect();
         groups.sort_unstable_by(|a, b| b.flows.cmp(&a.flows).then_with(|| a.name.cmp(&b.name)));
         let rest = groups.split_off(self.query.limit.min(groups.len()));
@@ -158,16 +159,16 @@ impl FlowListing {
         }
     }
 
-    fn keep(&mut self, flow: &FlowFacts<'_>, activity: FlowActivity) {
+    fn select(&mut self, flow: &FlowFacts<'_>, activity: FlowActivity) {
         let key = self.query.sort.key(&activity);
-        if self.kept.len() >= self.query.limit {
-            let last = self.kept.peek().map(|Reverse(last)| last.rank());
+        if self.selected.len() >= self.query.limit {
+            let last = self.selected.peek().map(|Reverse(last)| last.rank());
             if last.is_none_or(|last| last > (key, Reverse(flow.id))) {
                 return;
             }
-            self.kept.pop();
+            self.selected.pop();
         }
-        self.kept.push(Reverse(SelectedFlow { key, flow: ListedFlow::new(flow, activity) }));
+        self.selected.push(Reverse(SelectedFlow { key, flow: ListedFlow::new(flow, activity) }));
     }
 
     fn count(&mut self, grouping: FlowGrouping, flow: &FlowFacts<'_>, bytes: [Option<u64>; 2]) {

@@ -62,7 +62,7 @@ impl Indices {
 
     /// Index of a next hop. Assigns one if it has none; `None` if all indices below `most` are
     /// taken.
-    pub(super) fn get_or_give(&mut self, key: NextHopKey, most: usize) -> Option<u32> {
+    pub(super) fn get_or_assign(&mut self, key: NextHopKey, most: usize) -> Option<u32> {
         if let Some(index) = self.get(&key) {
             return Some(index);
         }

@@ -39,7 +39,7 @@ impl Bucket {
     }
 
     /// Returns a token to the bucket. `rate` is the rate at which the token was taken.
-    pub(super) fn give_back(&mut self, rate: NonZeroU32) {
+    pub(super) fn refund_token(&mut self, rate: NonZeroU32) {
         self.0 = Timestamp(self.0.0.saturating_sub(SECOND.div_ceil(rate.get().into())));
     }
 

@@ -181,14 +181,14 @@ impl World {
         World { all: Arc::default(), frontend: frontend(Some(most), None, &[]), open: Vec::new() }
     }
 
-    fn come(&mut self, client: u8) {
+    fn connect(&mut self, client: u8) {
         let client = [192, 0, 2, client].into();
         if let Some((counted, waiting)) = self.all.count_or_wait(client, &self.frontend, MANY) {
             self.open.push(Connection { client, counted, waiting, has_slot: false });
         }
         // A new connection that has to wait checks its turn once before it waits for calls.
-        self.look(self.open.len() - 1);
-        self.have_called_ones_look();
+        self.check_turn(self.open.len() - 1);
+        self.check_called_ones();
     }
 
     fn end(&mut self, which: usize) {
@@ -198,11 +198,11 @@ impl World {
         }
         drop((waiting, counted));
         self.all.call_next(&self.frontend, client);
-        self.have_called_ones_look();
+        self.check_called_ones();
     }
 
     /// Lets a waiting connection check whether it may continue.
-    fn look(&mut self, which: usize) {
+    fn check_turn(&mut self, which: usize) {
         let Connection { client, counted, waiting, .. } = &mut self.open[which];
         if let Some(place) = waiting
             && self.all.count_waiting(&self.frontend, *client, counted, place)
@@ -222,13 +222,13 @@ impl World {
     }
 
     /// Lets called connections check their turn, until no connection is called.
-    fn have_called_ones_look(&mut self) {
+    fn check_called_ones(&mut self) {
         self.take_slots();
         let is_called = |open: &Connection| {
             open.waiting.as_ref().is_some_and(|waiting| waiting.called().now_or_never().is_some())
         };
         while let Some(which) = self.open.iter().position(is_called) {
-            self.look(which);
+            self.check_turn(which);
         }
     }
 
@@ -253,7 +253,7 @@ proptest! {
         let mut world = World::new(most);
         for (kind, client, which) in steps {
             if kind > 0 || world.open.is_empty() {
-                world.come(client);
+                world.connect(client);
             } else {
                 world.end(which.index(world.open.len()));
             }

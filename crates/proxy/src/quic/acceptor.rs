@@ -247,12 +247,12 @@ async fn serve(
     let denied = session.entry.over();
     let shaken = tokio::select! {
         biased;
-        shaken = shake_hands(&session, connecting, place) => shaken,
+        shaken = perform_handshake(&session, connecting, place) => shaken,
         end = denied => Err(reason_of(end).unwrap_or(Counter::Cut)),
     };
     match shaken {
         Ok(client) => {
-            session.has_shaken_hands(facts_of(&client.connection));
+            session.note_handshake(facts_of(&client.connection));
             let local =
                 client.connection.local_ip().map(|ip| SocketAddr::new(ip, session.downstream.vip.port()));
             http.serve_quic(ClientStream::over_quic(session, local, paths), client).await;
@@ -263,7 +263,7 @@ async fn serve(
 
 /// Performs the handshake. If the frontend allows early data, returns as soon as the client's
 /// server name and protocol are known, with the rest of the handshake in `QuicClient::handshake`.
-async fn shake_hands(
+async fn perform_handshake(
     session: &TcpSession,
     mut connecting: Connecting,
     place: HandshakePlace,

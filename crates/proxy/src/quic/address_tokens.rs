@@ -49,18 +49,18 @@ struct Used {
     tokens: BTreeSet<(SystemTime, u128)>,
     /// Tokens that were issued until this time are refused, because the log has evicted some of
     /// them and cannot recognize their reuse.
-    forgotten_until: Option<SystemTime>,
+    refused_until: Option<SystemTime>,
 }
 
 impl TokenLog for UsedTokens {
     fn check_and_insert(&self, nonce: u128, issued: SystemTime, _: Duration) -> Result<(), TokenReuseError> {
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_forgotten = used.forgotten_until.is_some_and(|until| issued <= until);
+        let is_forgotten = used.refused_until.is_some_and(|until| issued <= until);
         if is_forgotten || !used.tokens.insert((issued, nonce)) {
             return Err(TokenReuseError);
         }
         if used.tokens.len() > MAX_USED {
-            used.forgotten_until = used.tokens.pop_first().map(|(issued, _)| issued);
+            used.refused_until = used.tokens.pop_first().map(|(issued, _)| issued);
         }
         Ok(())
     }

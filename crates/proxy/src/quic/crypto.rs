@@ -77,7 +77,7 @@ impl ServerConfig for QuicCrypto {
         let connection = ServerConnection::new(self.tls.clone(), Version::V1, ours)
             .expect("settings that have begun a session begin another");
         let client = self.client.clone();
-        Box::new(QuicSession { connection, initial: self.initial, next: None, is_told: false, client })
+        Box::new(QuicSession { connection, initial: self.initial, next: None, is_notified: false, client })
     }
 }
 
@@ -88,7 +88,7 @@ struct QuicSession {
     /// Secrets for the next update of the 1-RTT keys.
     next: Option<Secrets>,
     /// Whether the library has been notified that the ClientHello is complete.
-    is_told: bool,
+    is_notified: bool,
     client: Option<QuicClientState>,
 }
 
@@ -109,7 +109,7 @@ impl Session for QuicSession {
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
         let facts = || SessionFacts::of(&self.connection, self.connection.server_name());
-        self.is_told.then(|| Box::new(facts()) as Box<dyn Any>)
+        self.is_notified.then(|| Box::new(facts()) as Box<dyn Any>)
     }
 
     /// Not used: the client's certificate is part of the facts.
@@ -145,8 +145,8 @@ impl Session for QuicSession {
         let has_hello = self.connection.alpn_protocol().is_some()
             || self.connection.server_name().is_some()
             || !self.is_handshaking();
-        let is_news = has_hello && !self.is_told;
-        self.is_told |= has_hello;
+        let is_news = has_hello && !self.is_notified;
+        self.is_notified |= has_hello;
         Ok(is_news)
     }
 

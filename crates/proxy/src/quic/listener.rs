@@ -63,7 +63,7 @@ impl QuicListener {
     }
 
     /// Stops reading datagrams until [`QuicListener::release`]; meanwhile they wait in the socket.
-    pub(crate) fn hold(&self) {
+    pub(crate) fn pause(&self) {
         self.set_reading(SocketReading::Held);
     }
 

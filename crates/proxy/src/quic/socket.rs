@@ -113,7 +113,7 @@ impl QuicSocket {
     }
 
     /// Receives datagrams that the next process has returned to this process.
-    fn poll_given_back(
+    fn poll_returned(
         &self,
         cx: &mut Context<'_>,
         rooms: &mut [IoSliceMut<'_>],
@@ -163,7 +163,7 @@ impl AsyncUdpSocket for QuicSocket {
         let transmit = Transmit { destination, ecn, contents, segment_size, src_ip };
         let sent = socket.try_io(Interest::WRITABLE, || state.send(UdpSockRef::from(socket), &transmit));
         if sent.is_err() {
-            self.unproven.give_back(destination, fits);
+            self.unproven.refund(destination, fits);
         }
         sent
     }
@@ -182,7 +182,7 @@ impl AsyncUdpSocket for QuicSocket {
             self.count_unproven(rooms, &metas[..taken]);
             return Poll::Ready(Ok(taken));
         }
-        if let Poll::Ready(given) = self.poll_given_back(cx, rooms, metas) {
+        if let Poll::Ready(given) = self.poll_returned(cx, rooms, metas) {
             self.count_unproven(rooms, &metas[..given]);
             return Poll::Ready(Ok(given));
         }

@@ -197,7 +197,7 @@ impl UnprovenAddresses {
     }
 
     /// Returns reserved bytes to the budget, because they were not sent.
-    pub(super) fn give_back(&self, to: SocketAddr, bytes: usize) {
+    pub(super) fn refund(&self, to: SocketAddr, bytes: usize) {
         if !self.limited.may_contain(to) {
             return;
         }
@@ -403,7 +403,7 @@ mod tests {
         let _handshake = begin(&all, address(1));
         assert_eq!(all.reserve(address(1), Long, 5_000, Some(1_000)), 3_000);
         assert_eq!(all.reserve(address(1), Long, 1_000, None), 0);
-        all.give_back(address(1), 3_000);
+        all.refund(address(1), 3_000);
         assert_eq!(all.left(address(1), Long), 3_600);
     }
 

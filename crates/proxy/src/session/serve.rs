@@ -59,7 +59,7 @@ impl TcpSession {
     /// # Errors
     /// Reason of the end; `None` if the client has closed in order.
     async fn open(&mut self, client: &mut Leg) -> Result<(Vec<u8>, Connected), Option<Counter>> {
-        let ReceivedHeader { origin, mut early } = self.let_in(client).await?;
+        let ReceivedHeader { origin, mut early } = self.complete_admission(client).await?;
         self.choose_route(client, &early).await?;
         if early.is_empty() {
             early = self.wait_for_first_bytes(&mut client.stream).await?;

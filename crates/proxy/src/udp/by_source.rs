@@ -25,12 +25,12 @@ pub(super) fn count(
     let limits = frontend.config.limits;
     sources.begin(ip, &limits.without_connections(), now).map_err(source::reason)?;
     let Some(other) = sessions.evict_of_source(frontend.live.id, sources.source_of(ip), now) else {
-        sources.give_back(ip, &limits);
+        sources.refund_token(ip, &limits);
         return counted;
     };
     other.end(Some(Counter::Evicted));
     sources.begin_counted(ip, &limits.without_rate(), now).map_err(|excess| {
-        sources.give_back(ip, &limits);
+        sources.refund_token(ip, &limits);
         source::reason(excess)
     })
 }
@@ -57,7 +57,7 @@ pub(super) fn insert(
 /// Counts the open sessions of an address in the frontend's current table of sources, after a
 /// reload has replaced the table.
 pub(super) fn count_open(sessions: &mut SessionTable<UdpSession>, address: usize, frontend: &Frontend) {
-    sessions.count_anew(address, frontend.live.id, |key, session| {
+    sessions.recount(address, frontend.live.id, |key, session| {
         let is_counted = session.count_at_source(frontend);
         frontend.sources.as_ref().filter(|_| is_counted).map(|sources| sources.source_of(key.client.ip()))
     });

@@ -68,7 +68,7 @@ impl UdpListener {
 
     /// Stops reading datagrams until [`UdpListener::release`]; meanwhile they wait in the socket.
     /// Returns the sessions for another process, which has the same sockets.
-    pub(crate) fn hold(&self) -> oneshot::Receiver<Vec<HandedSession>> {
+    pub(crate) fn pause(&self) -> oneshot::Receiver<Vec<HandedSession>> {
         let (sessions, held) = oneshot::channel();
         let _ = self.orders.send(Order::Hold(sessions));
         held
@@ -136,7 +136,7 @@ impl ListenerTask {
         while !self.is_over() || !orders.is_empty() {
             tokio::select! {
                 Some(order) = orders.recv() => {
-                    self.obey(order);
+                    self.execute(order);
                     pulse.as_mut().reset(Instant::now());
                 }
                 ready = listening.clients_sent(), if self.reads() => match ready {
@@ -184,7 +184,7 @@ impl ListenerTask {
         self.listening.all_done() || until.is_some_and(|until| until <= Instant::now())
     }
 
-    fn obey(&mut self, order: Order) {
+    fn execute(&mut self, order: Order) {
         match order {
             Order::Drain(until) => self.until = Some(until),
             Order::Resume => self.until = None,
@@ -207,7 +207,7 @@ impl ListenerTask {
     /// Runs periodic work. Returns the time until the next run.
     fn on_pulse(&mut self) -> Duration {
         self.relay.count_overruns();
-        self.relay.tell_of_headers();
+        self.relay.log_refused_headers();
         let [shortest, longest] = PULSE;
         if !self.reads() {
             return longest; // what has come is not read, so nobody is known to be silent

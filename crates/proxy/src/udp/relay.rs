@@ -196,7 +196,7 @@ impl Relay {
     }
 
     /// Logs the datagrams that were refused since the previous call because of their PROXY header.
-    pub(super) fn tell_of_headers(&mut self) {
+    pub(super) fn log_refused_headers(&mut self) {
         let Some(frontend) = &self.frontend else { return };
         let told = self.refusals.take(frontend.live.id, &self.context.shared.lines);
         for (Refusal { peer, why, .. }, untold) in told.into_iter().flatten() {
@@ -339,7 +339,7 @@ impl Relay {
         self.dropped(reason, n);
         if let Some(frontend) = self.frontend.as_ref().filter(|_| self.context.shared.trace.is_watched()) {
             let downstream = self.downstream(SessionKey { client, via: None, asked: None }, moment.now);
-            traced::tell(&self.context, &downstream, frontend, None, traced::drops(reason));
+            traced::publish(&self.context, &downstream, frontend, None, traced::drops(reason));
         }
     }
 

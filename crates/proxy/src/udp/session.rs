@@ -78,7 +78,7 @@ impl UdpSession {
         socket: UdpSocket,
     ) -> Option<UdpSession> {
         let mut permit = Permit::at(&slot.frontend.pool, server, &downstream)?;
-        let _own = slot.remember(&socket, server);
+        let _own = slot.record_own_socket(&socket, server);
         permit.opened();
         slot.opened();
         let upstream = Upstream { socket, server, permit, _own };
@@ -296,7 +296,7 @@ fn connect(
         let server = permit.server().config.addr_for(downstream.vip.port());
         match socket::connect(server) {
             Ok(socket) => {
-                let _own = slot.remember(&socket, server);
+                let _own = slot.record_own_socket(&socket, server);
                 permit.opened();
                 return Ok(Upstream { socket, server, permit, _own });
             }

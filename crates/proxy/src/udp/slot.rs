@@ -52,7 +52,7 @@ impl SessionSlot {
     }
 
     /// Records a socket towards a server in `OwnSockets`, to detect loops.
-    pub(super) fn remember(&self, socket: &UdpSocket, server: SocketAddr) -> Option<OwnSocket> {
+    pub(super) fn record_own_socket(&self, socket: &UdpSocket, server: SocketAddr) -> Option<OwnSocket> {
         let (own, frontend) = (&self.context.shared.own_sockets, self.frontend.live.id);
         own.note(socket, Endpoint::udp(server), frontend, self.path.as_ref())
     }
@@ -65,7 +65,7 @@ impl SessionSlot {
 
     /// Sends a step of the session to the trace subscribers.
     pub(super) fn trace(&self, downstream: &PickContext, server: u32, step: ConnectionStep) {
-        traced::tell(&self.context, downstream, &self.frontend, Some(server), step);
+        traced::publish(&self.context, downstream, &self.frontend, Some(server), step);
     }
 
     /// Whether there are trace subscribers.

@@ -122,7 +122,7 @@ impl Datagrams<'_> {
 }
 
 /// Whether a destination address is a broadcast or multicast address.
-pub(super) fn is_for_many(asked: IpAddr) -> bool {
+pub(super) fn is_group_address(asked: IpAddr) -> bool {
     // Only the kernel knows all broadcast addresses. A connect to one fails without SO_BROADCAST.
     let is_refused = || -> io::Result<()> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
@@ -157,10 +157,10 @@ mod tests {
     #[test]
     fn addresses_of_many_hosts_are_told_from_those_of_one() {
         for many in ["127.255.255.255", "224.0.0.251", "ff02::1"] {
-            assert!(is_for_many(many.parse().unwrap()), "{many}");
+            assert!(is_group_address(many.parse().unwrap()), "{many}");
         }
         for one in ["127.0.0.1", "127.1.2.3", "::1", "fe80::1"] {
-            assert!(!is_for_many(one.parse().unwrap()), "{one}");
+            assert!(!is_group_address(one.parse().unwrap()), "{one}");
         }
     }
 

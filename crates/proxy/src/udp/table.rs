@@ -187,7 +187,7 @@ impl<T> SessionTable<T> {
 
     /// Counts the sessions of an address and a frontend again at their sources, after a reload.
     /// `count` counts one session and returns its source; `None` if the session is not counted.
-    pub(super) fn count_anew(
+    pub(super) fn recount(
         &mut self,
         address: usize,
         frontend: u32,

@@ -92,9 +92,9 @@ impl Listeners {
     }
 
     /// Stops reading datagrams until `Listeners::release`. Returns the UDP sessions.
-    pub(super) async fn hold(&self) -> Vec<HandedSession> {
-        self.quic.values().for_each(QuicListener::hold);
-        let held: Vec<_> = self.udp.values().map(udp::UdpListener::hold).collect();
+    pub(super) async fn pause(&self) -> Vec<HandedSession> {
+        self.quic.values().for_each(QuicListener::pause);
+        let held: Vec<_> = self.udp.values().map(udp::UdpListener::pause).collect();
         let mut sessions = Vec::new();
         for held in held {
             sessions.extend(held.await.unwrap_or_default());

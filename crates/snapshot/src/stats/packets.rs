@@ -194,7 +194,7 @@ impl PacketStats {
     }
 
     /// Removes the layer of an interface that is gone.
-    pub fn forget_layer(&self, interface: &str) {
+    pub fn remove_layer(&self, interface: &str) {
         self.layers.write().unwrap_or_else(PoisonError::into_inner).remove(interface);
     }
 

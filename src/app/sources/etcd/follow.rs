@@ -28,10 +28,10 @@ pub(super) struct Following {
     node: String,
     last: Option<TriedRevision>,
     /// Whether the newest revision has to wait for the end of an upgrade.
-    is_put_off: bool,
+    is_postponed: bool,
     pace: FollowPace,
     /// Last logged reason why this node's status cannot be written.
-    cannot_say: Option<String>,
+    status_error: Option<String>,
 }
 
 impl Following {
@@ -46,7 +46,7 @@ impl Following {
         let last = in_force.map(|revision| TriedRevision { revision, is_accepted: true });
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let pace = FollowPace::default();
-        let following = Following { source, with, node, last, is_put_off: false, pace, cannot_say: None };
+        let following = Following { source, with, node, last, is_postponed: false, pace, status_error: None };
         let begun = thread::Builder::new().name("etcd".to_owned()).spawn(move || match runtime() {
             Ok(runtime) => runtime.block_on(following.run()),
             Err(error) => error!("cannot follow etcd: {error:#}"),
@@ -64,7 +64,7 @@ impl Following {
                 fault = self.follow_any(&mut member) => fault,
                 () = state.end_comes() => return,
             };
-            let wait = self.lose(&fault);
+            let wait = self.note_disconnected(&fault);
             tokio::select! {
                 () = sleep(wait) => {}
                 () = state.end_comes() => return,
@@ -110,12 +110,12 @@ impl Following {
                 }
                 _ = looks.tick() => {
                     let now = client.mark().await?;
-                    let is_due = std::mem::take(&mut self.is_put_off);
+                    let is_due = std::mem::take(&mut self.is_postponed);
                     if std::mem::replace(&mut mark, now) != now || is_due {
                         self.read(client).await?;
                     }
                     if !client.keep().await? {
-                        self.say(client).await;
+                        self.write_status(client).await;
                     }
                 }
             }
@@ -123,8 +123,8 @@ impl Following {
     }
 
     /// Reports the lost connection. Returns the pause before the next attempt.
-    fn lose(&mut self, fault: &str) -> Duration {
-        self.with.state.lose(fault, clock::now());
+    fn note_disconnected(&mut self, fault: &str) -> Duration {
+        self.with.state.note_disconnected(fault, clock::now());
         let next = self.pace.on_fault(fault, clock::now(), fastrand::f64());
         if next.is_logged {
             warn!("{} cannot be followed, convey keeps its configuration: {fault}", self.source.address);
@@ -134,7 +134,7 @@ impl Following {
 
     /// Reads the newest revision. Applies it unless its files are already in force.
     async fn read(&mut self, client: &mut EtcdClient) -> Result<(), EtcdFault> {
-        self.is_put_off = false;
+        self.is_postponed = false;
         match client.read().await {
             Ok(revision) if self.last.as_ref().is_none_or(|last| last.allows(&revision)) => {
                 let tried = match self.try_out(&revision).await {
@@ -143,7 +143,7 @@ impl Following {
                     Err(NotInForce::Later) => {
                         let number = revision.number;
                         info!("revision {number} of {} waits for the end of an upgrade", self.source.address);
-                        self.is_put_off = true;
+                        self.is_postponed = true;
                         return Ok(());
                     }
                 };
@@ -163,7 +163,7 @@ impl Following {
             }
             Err(fault) => return Err(fault),
         }
-        self.say(client).await;
+        self.write_status(client).await;
         Ok(())
     }
 
@@ -228,7 +228,7 @@ impl Following {
 
     /// Writes the outcome of the newest revision to this node's status key. Logs each reason for a
     /// failed write once.
-    async fn say(&mut self, client: &mut EtcdClient) {
+    async fn write_status(&mut self, client: &mut EtcdClient) {
         let known = self.with.state.now();
         let refused = known.refused.as_ref();
         let status = json!({
@@ -239,15 +239,18 @@ impl Following {
             "problems": refused.map_or(&[][..], |refused| &refused.problems),
             "version": env!("CARGO_PKG_VERSION"),
         });
-        let said =
-            client.say(&self.node, &format!("{status:#}\n")).await.err().map(|fault| fault.to_string());
+        let said = client
+            .write_status(&self.node, &format!("{status:#}\n"))
+            .await
+            .err()
+            .map(|fault| fault.to_string());
         if let Some(fault) = &said
-            && self.cannot_say.is_none()
+            && self.status_error.is_none()
         {
             let key = self.source.address.status_key(&self.node);
             warn!("cannot write the status of this node to {key}: {fault}");
         }
-        self.cannot_say = said;
+        self.status_error = said;
     }
 }
 

@@ -141,8 +141,9 @@ impl ConfigSource for EtcdSource {
         Ok(Fetched { remarks: self.bring(file)?, made })
     }
 
-    fn give_to(&self, made: &[PathBuf], owner: FileOwner) -> Result<(), String> {
-        let given = state_folder::give(made, owner).and_then(|()| self.folder.give_to(owner.uid, owner.gid));
+    fn change_owner(&self, made: &[PathBuf], owner: FileOwner) -> Result<(), String> {
+        let given =
+            state_folder::give(made, owner).and_then(|()| self.folder.change_owner(owner.uid, owner.gid));
         given.map_err(|error| format!("{}: {error}", self.folder.path().display()))
     }
 

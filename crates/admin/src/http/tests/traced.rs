@@ -3,7 +3,7 @@
 use convey_model::{Mode, Protocol};
 use convey_trace::{
     ConnectionStep, PacketKind, PacketStep, TraceEnd, TraceEvent, TraceStep, TracedAnswer, TracedFrames,
-    TracedPacket, TracedRole, TracedTunnel, TracedWay,
+    TracedOutcome, TracedPacket, TracedRole, TracedTunnel,
 };
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -59,16 +59,16 @@ fn event(admin: &Admin, step: TraceStep) -> TraceEvent {
     }
 }
 
-fn packet(way: TracedWay) -> TraceStep {
+fn packet(outcome: TracedOutcome) -> TraceStep {
     let [from, to] = ["192.0.2.9:4711", "127.0.0.1:8080"].map(|addr| addr.parse().unwrap());
-    let came = TracedPacket { from, to, flags: 2, ttl: 64, len: 60, kind: PacketKind::Whole };
-    let mut frames = TracedFrames::came(&[1; 60]);
-    frames.set_went(&[2; 60]);
+    let received = TracedPacket { from, to, flags: 2, ttl: 64, len: 60, kind: PacketKind::Whole };
+    let mut frames = TracedFrames::received(&[1; 60]);
+    frames.set_sent(&[2; 60]);
     TraceStep::Packet(PacketStep {
-        came: Some(came),
+        received: Some(received),
         interface: 1,
         frame_len: 74,
-        way,
+        outcome,
         state: Some("syn_sent"),
         frames: Some(Box::new(frames)),
     })
@@ -94,7 +94,7 @@ fn steps() -> Vec<TraceStep> {
         ConnectionStep::Ended { reason: None, bytes: Some((1, 2)), after },
     ];
     let packets = [
-        TracedWay::Forwarded {
+        TracedOutcome::Forwarded {
             from,
             to,
             interface: 2,
@@ -103,9 +103,9 @@ fn steps() -> Vec<TraceStep> {
             is_cut: false,
             tunnel: Some(TracedTunnel { kind: "ipip", from: from.ip(), to: to.ip() }),
         },
-        TracedWay::Answered { reason: "no_flow", by: TracedAnswer::Reset },
-        TracedWay::Dropped { reason: "martian" },
-        TracedWay::WaitsForNextHop,
+        TracedOutcome::Answered { reason: "no_flow", by: TracedAnswer::Reset },
+        TracedOutcome::Dropped { reason: "martian" },
+        TracedOutcome::WaitsForNextHop,
     ];
     connection.map(TraceStep::Connection).into_iter().chain(packets.map(packet)).collect()
 }
@@ -118,7 +118,7 @@ async fn each_line_of_a_trace_is_as_the_description_says() {
     let lines = watch(&admin, "/v1/trace?count=18&frames=true");
     until_watched(&admin).await;
     assert_eq!(steps.len(), 18);
-    steps.into_iter().for_each(|step| admin.trace.tell(|| event(&admin, step)));
+    steps.into_iter().for_each(|step| admin.trace.publish(|| event(&admin, step)));
     let lines = lines.await.unwrap();
     let validator = validator(&json!({ "$ref": "#/components/schemas/TraceLine" }));
     for line in &lines {
@@ -140,7 +140,7 @@ async fn trace_counts_events_beyond_its_rate_and_ends_with_a_reason() {
     let lines = watch(&admin, "/v1/trace?rate=2");
     until_watched(&admin).await;
     for _ in 0..10 {
-        admin.trace.tell(|| event(&admin, TraceStep::Connection(ConnectionStep::Accepted)));
+        admin.trace.publish(|| event(&admin, TraceStep::Connection(ConnectionStep::Accepted)));
     }
     admin.trace.end(TraceEnd::Upgrade).await;
     let lines = lines.await.unwrap();
@@ -161,7 +161,7 @@ async fn trace_does_not_occupy_a_connection_slot() {
     for _ in 0..3 {
         assert_eq!(ask(addr, Method::GET, "/healthz").await.status(), StatusCode::OK);
     }
-    admin.trace.tell(|| event(&admin, TraceStep::Connection(ConnectionStep::Accepted)));
+    admin.trace.publish(|| event(&admin, TraceStep::Connection(ConnectionStep::Accepted)));
     assert_eq!(lines.await.unwrap().len(), 3);
 }
 
@@ -170,6 +170,6 @@ async fn trace_with_a_timeout_beyond_the_clock_has_none() {
     let admin = admin();
     let lines = watch(&admin, "/v1/trace?count=1&timeout=18446744073709551615s");
     until_watched(&admin).await;
-    admin.trace.tell(|| event(&admin, TraceStep::Connection(ConnectionStep::Accepted)));
+    admin.trace.publish(|| event(&admin, TraceStep::Connection(ConnectionStep::Accepted)));
     assert_eq!(lines.await.unwrap().len(), 3);
 }

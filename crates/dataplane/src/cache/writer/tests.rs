@@ -253,7 +253,7 @@ fn counter_id_is_held_until_its_last_key_is_removed() {
     // Tries to get an id as another worker.
     let is_free = || {
         (0..3).for_each(|_| ids.recycle());
-        let id = ids.hold(next.owners, 1);
+        let id = ids.register(next.owners, 1);
         id.inspect(|id| ids.release(*id));
         id.is_some()
     };

@@ -168,13 +168,13 @@ impl PortRecords {
             let record = PortRecord { path: entry.path(), file, wanted, added };
             if is_stale { self.stale.push(record) } else { self.live.push(record) }
         }
-        forget_oldest(self.forget_empty(others)?)
+        remove_oldest(self.remove_empty(others)?)
     }
 
     /// Removes records of other network namespaces that list no ports to release, because they are
     /// from another boot, or their process was killed before it added ports. Returns the other
     /// records.
-    fn forget_empty(&self, records: Vec<DirEntry>) -> io::Result<Vec<DirEntry>> {
+    fn remove_empty(&self, records: Vec<DirEntry>) -> io::Result<Vec<DirEntry>> {
         let mut left = Vec::new();
         for entry in records {
             let file = open(&entry.path(), false)?;
@@ -232,7 +232,7 @@ impl PortRecords {
 
     /// Treats this process's own record like the record of an ended process, because this process
     /// is about to end.
-    pub(super) fn give_up(&mut self, own: &PortRecord) -> io::Result<()> {
+    pub(super) fn abandon(&mut self, own: &PortRecord) -> io::Result<()> {
         let at = self.live.iter().position(|record| record.path == own.path);
         let at = at.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its record is gone"))?;
         self.ended = Some(self.live.swap_remove(at));
@@ -241,7 +241,7 @@ impl PortRecords {
 
     /// Removes the records of ended processes. Before, adds `handed`, one set for each running
     /// process, to the records of the running processes, which must then release these ports.
-    pub(super) fn hand_on(&mut self, handed: &[PortRanges]) -> io::Result<()> {
+    pub(super) fn pass_on_ports(&mut self, handed: &[PortRanges]) -> io::Result<()> {
         for (record, more) in self.live.iter_mut().zip(handed).filter(|(_, more)| !more.is_empty()) {
             record.added = record.added.with(more);
             record.replace(&self.boot)?;
@@ -300,7 +300,7 @@ fn parse(text: &str, boot: &str) -> Option<RecordedPorts> {
 
 /// Removes the least recently changed records of ended processes in other network namespaces, if
 /// there are more than `MAX_STALE`.
-fn forget_oldest(records: Vec<DirEntry>) -> io::Result<()> {
+fn remove_oldest(records: Vec<DirEntry>) -> io::Result<()> {
     if records.len() <= MAX_STALE {
         return Ok(());
     }

@@ -29,7 +29,7 @@ pub(super) struct RulesSeen {
 }
 
 /// Lists the rules of this host, and evaluates them for the packets of clients and servers.
-pub(super) fn look(host: &Host<'_>) -> RulesSeen {
+pub(super) fn examine(host: &Host<'_>) -> RulesSeen {
     let (rules, needs) = Ruleset::of_host();
     let unseen = needs.map(|needs| Unseen { check: "foreign-rule", needs });
     let translating = match masquerade::translates(host.config) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use convey_dataplane::net::{LinkQuery, who_has};
+use convey_dataplane::net::{LinkQuery, find_owners};
 use convey_model::{Interface, Prefix};
 
 use super::router::{Echo, checksum, ethernet_address};
@@ -34,7 +34,7 @@ const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 /// Ethernet address of the host on a link that answers for `ip`.
 pub(super) fn owner(ip: IpAddr, link: &HostLink) -> Option<String> {
     let from = own_address(link, ip).filter(|_| ip.is_ipv6());
-    let answers = who_has(&interface(link)?, &[LinkQuery { ip, from }], false).ok()?;
+    let answers = find_owners(&interface(link)?, &[LinkQuery { ip, from }], false).ok()?;
     answers.get(&ip)?.first().map(|mac| text(*mac))
 }
 
@@ -54,7 +54,7 @@ fn near_v4(link: &HostLink, known: &[IpAddr], far: Ipv4Addr, not: Option<&str>) 
     let IpAddr::V4(own) = own_address(link, far.into())? else { return None };
     let asked: Vec<_> =
         candidates(link, known).into_iter().map(|ip| LinkQuery { ip, from: Some(own.into()) }).collect();
-    let answers = who_has(&interface, &asked, false).ok()?;
+    let answers = find_owners(&interface, &asked, false).ok()?;
     let of_one = |(ip, macs): (&IpAddr, &BTreeSet<[u8; 6]>)| Some((*ip, *macs.first()?));
     let is_asked = |(_, mac): &(IpAddr, [u8; 6])| not != Some(text(*mac).as_str());
     let hosts: Vec<(IpAddr, [u8; 6])> = answers.iter().filter_map(of_one).filter(is_asked).collect();

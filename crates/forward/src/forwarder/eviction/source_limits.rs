@@ -87,7 +87,7 @@ pub(crate) fn refund_rate(frontend: &PlannedFrontend, PacketContext { headers, .
     if let Some(sources) =
         frontend.sources.as_ref().filter(|_| may_open_flow(headers) && !frontend.trusts(ip))
     {
-        sources.give_back(ip, &frontend.limits);
+        sources.refund_token(ip, &frontend.limits);
     }
 }
 

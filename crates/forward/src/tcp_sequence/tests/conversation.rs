@@ -102,15 +102,16 @@ struct Observer {
 }
 
 impl Observer {
-    fn apply_segment(&mut self, way: Direction, segment: Segment) {
-        if self.view == ClientSide && way == ToClient {
+    fn apply_segment(&mut self, direction: Direction, segment: Segment) {
+        if self.view == ClientSide && direction == ToClient {
             return;
         }
-        let accepted = self.numbers.apply_segment(&mut self.pending, (self.view, self.state), way, segment);
+        let accepted =
+            self.numbers.apply_segment(&mut self.pending, (self.view, self.state), direction, segment);
         if accepted.acks_other_fin {
-            self.state = self.state.next(self.view, way.opposite(), FIN_ACK);
+            self.state = self.state.next(self.view, direction.opposite(), FIN_ACK);
         }
-        self.state = self.state.next(self.view, way, accepted.flags);
+        self.state = self.state.next(self.view, direction, accepted.flags);
     }
 }
 

@@ -29,7 +29,7 @@ impl Relay {
             return Err(Counter::DroppedDraining);
         };
         let mut candidate = UdpCandidate { key, vip: self.vip, frontend: &frontend, snapshot, path: None };
-        candidate.check(&self.context, |asked| is_for_many(asked, &mut self.asked))?;
+        candidate.check(&self.context, |asked| is_group_address(asked, &mut self.asked))?;
         let mut source = by_source::count(sessions, &frontend, key, now)?;
         let downstream = self.downstream(key, now);
         let (generation, context) = (self.generation, self.context.clone());
@@ -52,7 +52,7 @@ impl Relay {
             source = source.or_else(|| source::count_open(&frontend, key.client.ip()));
             opened = open(&mut source);
         }
-        let session = opened.inspect_err(|_| source::give_back(&frontend, key.client.ip()))?;
+        let session = opened.inspect_err(|_| source::refund_rate(&frontend, key.client.ip()))?;
         let number = by_source::insert(sessions, self.address, (key, session), now);
         self.listen_to(sessions, number)?;
         Ok(number)
@@ -96,13 +96,13 @@ impl Relay {
 /// Whether an address is a broadcast or multicast address. convey drops such datagrams: the socket
 /// of each worker has received a copy, and answers cannot have this source address. `last` caches
 /// the last address that is neither.
-fn is_for_many(asked: IpAddr, last: &mut Option<IpAddr>) -> bool {
+fn is_group_address(asked: IpAddr, last: &mut Option<IpAddr>) -> bool {
     if *last == Some(asked) {
         return false;
     }
-    let is_for_many = socket::is_for_many(asked);
-    if !is_for_many {
+    let is_group_address = socket::is_group_address(asked);
+    if !is_group_address {
         *last = Some(asked);
     }
-    is_for_many
+    is_group_address
 }

@@ -30,7 +30,7 @@ fn a_record_is_live_while_it_is_held_and_told_of_once() {
     let mut records = looks.take(1_000).find(|records| records.wanted().is_empty()).expect("it is stale");
     assert_eq!(records.orphans(&ports("40-60")), ports("41-50"));
     assert_eq!(records.orphans(&ports("45-60")), ports(""), "another's, or not added yet");
-    records.hand_on(&[]).unwrap();
+    records.pass_on_ports(&[]).unwrap();
     drop(records);
     let records = PortRecords::open(&place).unwrap();
     assert_eq!((records.wanted(), records.orphans(&ports("41-50"))), (vec![], ports("")));
@@ -45,7 +45,7 @@ fn process_killed_while_it_hands_ports_on_loses_none() {
         let mut records = PortRecords::open(Path::new(&place)).unwrap();
         // From now on, the kernel kills this process when it writes to a file.
         setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
-        let _ = records.hand_on(&[ports("50-60")]);
+        let _ = records.pass_on_ports(&[ports("50-60")]);
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -62,12 +62,12 @@ fn process_killed_while_it_hands_ports_on_loses_none() {
     assert_eq!(killed.status().unwrap().signal(), Some(libc::SIGXFSZ));
     assert_eq!(added(), ["40-50"]);
 
-    PortRecords::open(&place).unwrap().hand_on(&[ports("50-60")]).unwrap();
+    PortRecords::open(&place).unwrap().pass_on_ports(&[ports("50-60")]).unwrap();
     assert_eq!(added(), ["40-60"]);
     let mut records = PortRecords::open(&place).unwrap();
-    records.give_up(&record).unwrap();
+    records.abandon(&record).unwrap();
     assert_eq!(records.orphans(&ports("1-99")), ports("40-60"));
-    records.hand_on(&[]).unwrap();
+    records.pass_on_ports(&[]).unwrap();
     drop(records);
     let left = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(left.collect::<Vec<_>>(), ["reserved-ports.lock"]);

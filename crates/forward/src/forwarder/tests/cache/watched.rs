@@ -1,7 +1,9 @@
 //! Traces: packets of watched flows pass the balancer, and the cache again later.
 
 use super::*;
-use convey_trace::{DropPattern, PacketStep, TraceFilter, TraceStep, TracedAnswer, TracedRole, TracedWay};
+use convey_trace::{
+    DropPattern, PacketStep, TraceFilter, TraceStep, TracedAnswer, TracedOutcome, TracedRole,
+};
 
 run_cases_with_cache! {
     a_watched_connection_leaves_the_cache_and_goes_back_once_nobody_watches,
@@ -117,21 +119,23 @@ fn an_event_tells_what_came_what_was_decided_and_what_went() {
     let (event, packet) = traced(&mut lab, &syn);
     assert_eq!((event.client, event.vip), (Some(client), Some(vip)));
     assert!(event.frontend.is_some() && event.server.is_some());
-    let came = packet.came.unwrap();
+    let came = packet.received.unwrap();
     assert_eq!((came.from, came.to, came.flags, packet.state), (client, vip, 2, Some("syn_sent")));
-    let TracedWay::Forwarded { from, to, role, is_cut, .. } = packet.way else { panic!("{packet:?}") };
+    let TracedOutcome::Forwarded { from, to, role, is_cut, .. } = packet.outcome else {
+        panic!("{packet:?}")
+    };
     assert_eq!((role, is_cut), (TracedRole::First, false));
     let flow = lab.forwarder.flow_of(&client_key(&lab, 1)).unwrap().server();
     assert_eq!((from, to), (flow.destination(), flow.source()));
 
     let strange = lab.client(2).seq(7).ack(8).bytes();
     let (event, packet) = traced(&mut lab, &strange);
-    assert_eq!(packet.way, TracedWay::Answered { reason: "no_flow", by: TracedAnswer::Reset });
+    assert_eq!(packet.outcome, TracedOutcome::Answered { reason: "no_flow", by: TracedAnswer::Reset });
     assert_eq!((event.client, event.server), (Some(client_key(&lab, 2).source()), None));
     assert!(event.frontend.is_some(), "it has asked for one");
 
     let (event, packet) = traced(&mut lab, &syn[..20]);
-    assert_eq!((packet.way, packet.came), (TracedWay::Dropped { reason: "truncated" }, None));
+    assert_eq!((packet.outcome, packet.received), (TracedOutcome::Dropped { reason: "truncated" }, None));
     assert_eq!((event.client, packet.frame_len), (None, 20));
 }
 

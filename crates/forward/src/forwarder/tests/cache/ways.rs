@@ -301,13 +301,13 @@ mod cases {
     }
 
     /// A connection whose server now answers on this interface, and a packet of that server.
-    fn answered_by(lab: &mut Lab, way: u32) -> Vec<u8> {
+    fn answered_by(lab: &mut Lab, interface: u32) -> Vec<u8> {
         lab.change(|world| world.servers_by_both = true);
         let syn = lab.connect(1);
         let packet = syn.reply().seq(501).ack(101).payload(b"hello").bytes();
         lab.wait(Duration::from_secs(1));
         for by_cache in [0, 1] {
-            assert!(matches!(lab.handle_from(way, &packet), Outcome::Sent(_)));
+            assert!(matches!(lab.handle_from(interface, &packet), Outcome::Sent(_)));
             assert_eq!(forwarded(lab, 1).1, Some(by_cache), "the first moves the entry");
         }
         packet
