@@ -36,6 +36,7 @@ mod http3;
 mod http_compat;
 mod http_faults;
 mod http_limits;
+mod http_pairs;
 mod http_reload;
 mod kubernetes;
 mod limits;
@@ -121,6 +122,7 @@ fn main() -> ExitCode {
         http_compat::tests(),
         http_faults::tests(),
         http_limits::tests(),
+        http_pairs::tests(),
         http_reload::tests(),
         kubernetes::tests(),
         limits::tests(),

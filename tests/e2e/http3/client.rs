@@ -9,7 +9,7 @@ use h3::client::{RequestStream, SendRequest};
 use h3::error::StreamError;
 use http::{HeaderMap, Request};
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, Connection, Endpoint, ZeroRttAccepted};
+use quinn::{ClientConfig, Connection, Endpoint, TransportConfig, ZeroRttAccepted};
 use rustls::pki_types::CertificateDer;
 
 /// Clients that share their sessions.
@@ -37,12 +37,19 @@ pub(crate) struct Answer {
 impl Clients {
     /// Clients that trust this authority.
     pub(crate) fn trusting(authority: &TestAuthority) -> Clients {
+        Clients::with_transport(authority, Arc::default())
+    }
+
+    /// Clients that trust this authority, with these windows and limits.
+    pub(crate) fn with_transport(authority: &TestAuthority, transport: Arc<TransportConfig>) -> Clients {
         let tls = TlsSettings::trusting(authority).offering(&["h3"]).client();
         let mut tls = rustls::ClientConfig::clone(&tls);
         tls.enable_early_data = true;
         let tls = QuicClientConfig::try_from(tls).unwrap();
         let mut endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        endpoint.set_default_client_config(ClientConfig::new(Arc::new(tls)));
+        let mut config = ClientConfig::new(Arc::new(tls));
+        config.transport_config(transport);
+        endpoint.set_default_client_config(config);
         Clients { endpoint }
     }
 
