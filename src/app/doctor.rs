@@ -210,7 +210,7 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
     let frontends: Vec<&FrontendConfig> =
         config.frontends.iter().filter(|frontend| frontend.uses(&backend.name)).collect();
     let takes_tcp = match backend.health_check.kind {
-        ProbeKind::Tcp | ProbeKind::Http(_) => true,
+        ProbeKind::Tcp | ProbeKind::Http(_) | ProbeKind::Grpc(_) => true,
         // doctor connects to a server without a health check unless it is in mode dsr: the service
         // of such a server may listen on the VIP only.
         ProbeKind::None => {

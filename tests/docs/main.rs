@@ -374,6 +374,8 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
         TABLES.replacen("backend = 'web'\n", &of_http, 1)
     } else if is_of_http {
         TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_HTTP}"), 1)
+    } else if table.ends_with("health_check]") && key == "service" {
+        TABLES.replacen("kind = 'https'", "kind = 'grpc'", 1)
     } else if table == "[backends.NAME.tls]" {
         TABLES.to_owned() + "\n[backends.web.tls]\nca = 'SITE.pem'\n"
     } else if table.ends_with("tls]") {

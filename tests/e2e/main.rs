@@ -29,6 +29,7 @@ mod file_rights;
 mod files;
 mod flows;
 mod forged;
+mod grpc_checks;
 mod health;
 mod http;
 mod http2;
@@ -115,6 +116,7 @@ fn main() -> ExitCode {
         files::tests(),
         flows::tests(),
         forged::tests(),
+        grpc_checks::tests(),
         health::tests(),
         http::tests(),
         http2::tests(),

@@ -297,6 +297,13 @@ pub(super) fn http_host(value: &DeValue<'_>) -> Result<String, String> {
         .ok_or_else(|| not_allowed(value, "a host, such as www.example.org or app.internal:8080"))
 }
 
+/// Parses the name of a gRPC service.
+pub(super) fn grpc_service(value: &DeValue<'_>) -> Result<String, String> {
+    let name = value.as_str().filter(|name| name.len() <= 255 && !name.chars().any(char::is_control));
+    name.map(str::to_owned)
+        .ok_or_else(|| not_allowed(value, "the name of a service, such as shop.Cart, of at most 255 bytes"))
+}
+
 /// Headers that users cannot set for a health check, because convey sets them: the headers of the
 /// connection, the length and the destination.
 const OWN_HEADERS: [&str; 7] =

@@ -123,7 +123,7 @@ impl BackendConfig {
         match (&self.outlier_detection, &self.health_check.kind) {
             (Some(outlier), _) => in_a_row >= outlier.consecutive_failures,
             (None, ProbeKind::None) => false,
-            (None, ProbeKind::Tcp | ProbeKind::Udp | ProbeKind::Http(_)) => {
+            (None, ProbeKind::Tcp | ProbeKind::Udp | ProbeKind::Http(_) | ProbeKind::Grpc(_)) => {
                 in_a_row >= self.health_check.fall
             }
         }

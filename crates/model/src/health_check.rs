@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use convey_http_core::HeadLimits;
 
-use crate::{BackendTls, HttpCheck, HttpVersion, ProbeVia, ProxyVersion};
+use crate::{BackendTls, GrpcCheck, HttpCheck, HttpVersion, ProbeVia, ProxyVersion};
 
 /// Health check of a backend's servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,8 @@ pub struct HealthCheck {
     /// the server's, nor to an HTTPS check, which has its own settings.
     pub tls: Option<CheckTls>,
     /// HTTP version and limits of an HTTP check, set where all frontends of the server are in mode
-    /// `http`. A check at a port other than the server's speaks HTTP/1.1.
+    /// `http`. An HTTP check at a port other than the server's speaks HTTP/1.1. A gRPC check
+    /// always speaks HTTP/2, and only the limits apply to it.
     pub requests: Option<CheckedRequests>,
 }
 
@@ -63,7 +64,7 @@ impl HealthCheck {
         // apart (RFC 4861, section 10).
         let (interval, timeout) = match kind {
             ProbeKind::Udp => (Duration::from_secs(4), Duration::from_millis(3500)),
-            ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http(_) => {
+            ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http(_) | ProbeKind::Grpc(_) => {
                 (Duration::from_secs(2), Duration::from_secs(1))
             }
         };
@@ -117,6 +118,9 @@ pub enum ProbeKind {
     /// `GET` over HTTP/1.1, or over HTTP/2 where requests use it, with or without TLS. The server
     /// is up if status and body are as expected.
     Http(HttpCheck),
+    /// Call of the gRPC health service over HTTP/2, within TLS if the backend uses TLS. The server
+    /// is up if it answers `SERVING`.
+    Grpc(GrpcCheck),
 }
 
 impl ProbeKind {
@@ -128,6 +132,7 @@ impl ProbeKind {
             ProbeKind::Udp => "udp",
             ProbeKind::Http(HttpCheck { tls: None, .. }) => "http",
             ProbeKind::Http(_) => "https",
+            ProbeKind::Grpc(_) => "grpc",
         }
     }
 }

@@ -19,6 +19,7 @@ mod flow;
 mod flow_list;
 mod flow_timeouts;
 mod frontend;
+mod grpc_check;
 mod health_check;
 mod http;
 mod http_check;
@@ -81,6 +82,7 @@ pub use flow_list::{
 };
 pub use flow_timeouts::FlowTimeouts;
 pub use frontend::FrontendConfig;
+pub use grpc_check::GrpcCheck;
 pub use health_check::{CheckTls, CheckedRequests, HealthCheck, ProbeKind};
 pub use http::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteCompression, RouteConfig};
 pub use http_check::{HttpCheck, TlsCheck};

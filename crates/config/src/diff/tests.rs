@@ -170,6 +170,22 @@ fn a_backend_tells_how_it_chooses_and_checks() {
 }
 
 #[test]
+fn diff_lists_settings_of_a_grpc_check_without_values_of_headers() {
+    let with =
+        |check: &str| format!("[backends.web]\nhealth_check = {{ {check} }}\n[backends.web.servers.five]");
+    let changes_to = |check: &str| changes(&[("[backends.web.servers.five]", &with(check))]);
+    assert_eq!(changes_to("kind = 'grpc'"), ["backend web: health check tcp -> grpc"]);
+    let more = "kind = 'grpc', service = 'shop.Cart', host = 'app.internal', headers = { X-Key = 's3cret' }";
+    assert_eq!(
+        changes_to(more),
+        ["backend web: health check tcp -> grpc of service shop.Cart, host app.internal, header X-Key"]
+    );
+    let before = BEFORE.replace("[backends.web.servers.five]", &with(more));
+    let diff = reload(&before, &before.replace("s3cret", "other"));
+    assert_eq!(diff.changes, ["backend web: health check headers: values changed"]);
+}
+
+#[test]
 fn diff_lists_slow_start_and_outlier_detection_settings() {
     let on = "[backends.web]\nslow_start = 10\n[backends.web.outlier_detection]\n[backends.web.servers.five]";
     let edit = ("[backends.web.servers.five]", on);

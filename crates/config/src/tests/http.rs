@@ -12,8 +12,8 @@ use super::modes::told;
 use super::{errors, warnings};
 use convey_http_core::{CompressionRules, ContentCoding, HeadLimits, HostPattern, PathPrefix};
 use convey_model::{
-    CheckedRequests, ErrorPages, HttpVersion, Mode, Redirect, RequestRate, RouteAction, RouteCompression,
-    RouteConfig,
+    CheckedRequests, ErrorPages, GrpcCheck, HttpVersion, Mode, ProbeKind, Redirect, RequestRate, RouteAction,
+    RouteCompression, RouteConfig,
 };
 
 /// Lines 1 to 4 of a file; further lines of the frontend may follow.

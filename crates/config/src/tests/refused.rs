@@ -47,7 +47,7 @@ idle = -1
             "config.toml:11:15: frontends.more.listen_addr: 10.0.0.1:80 is taken by frontends.api.listen_addr (line 7)",
             "config.toml:13:13: backends.web.algorithm: found \"roundrobin\"; allowed: round_robin, least_connections, power_of_two, ewma, ring, maglev; did you mean `round_robin`?",
             "config.toml:14:25: backends.web.health_check_interval: the same as health_check.interval, which is set too; keep one of them",
-            "config.toml:15:39: backends.web.health_check.kind: found \"icmp\"; allowed: tcp, http, https, udp, none",
+            "config.toml:15:39: backends.web.health_check.kind: found \"icmp\"; allowed: tcp, http, https, grpc, udp, none",
             "config.toml:17:10: backends.web.servers.a.weight: found 65536; allowed: an integer from 0 to 65535",
             "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; add it, or set health_check.port to use the port that each client connects to",
             "config.toml:19:11: backends.api: no servers; write [backends.NAME.servers.NAME] with addr",
@@ -235,6 +235,20 @@ fn a_health_check_must_make_sense() {
             format!("9:19: {check}.tls_skip_verify: is for kind = \"https\"; the kind is \"http\""),
         ),
         ("headers = {}", format!("8:11: {check}.headers: is for kind = \"http\"; the kind is \"tcp\"")),
+        (
+            "kind = \"grpc\"\npath = \"/\"",
+            format!("9:8: {check}.path: is for kind = \"http\"; the kind is \"grpc\""),
+        ),
+        (
+            "kind = \"http\"\nservice = \"shop.Cart\"",
+            format!("9:11: {check}.service: is for kind = \"grpc\"; the kind is \"http\""),
+        ),
+        (
+            "kind = \"grpc\"\nservice = \"a\\nb\"",
+            format!(
+                "9:11: {check}.service: found \"a\\nb\"; allowed: the name of a service, such as shop.Cart, of at most 255 bytes"
+            ),
+        ),
     ];
     for (lines, expected) in cases {
         let text = format!("[backends.web.health_check]\n{lines}");
@@ -452,7 +466,7 @@ fn a_check_via_the_vip_is_one_that_begins_a_connection() {
     for kind in ["udp", "none"] {
         let text = format!("{GOOD}[backends.web.health_check]\nkind = \"{kind}\"\nvia = \"vip\"");
         let expected = format!(
-            "config.toml:9:7: backends.web.health_check.via: \"vip\" is for kind = \"tcp\", \"http\" or \"https\"; the kind is \"{kind}\""
+            "config.toml:9:7: backends.web.health_check.via: \"vip\" is for kind = \"tcp\", \"http\", \"https\" or \"grpc\"; the kind is \"{kind}\""
         );
         assert_eq!(errors(&text), [expected]);
     }

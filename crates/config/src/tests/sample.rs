@@ -10,8 +10,11 @@ use convey_model::OutlierDetection;
 
 const SAMPLE: &str = include_str!("../../../../config.toml");
 
+/// Line of the sample for gRPC checks.
+const OF_GRPC: &str = "\nservice = \"shop.Cart\"";
+
 /// The annotated sample with every `#key = value` and `#[table]` uncommented. Its health check uses
-/// HTTPS, because some keys have an effect only with HTTPS.
+/// HTTPS, because some keys have an effect only with HTTPS. The key of gRPC stays a comment.
 fn sample_in_full() -> String {
     let in_force = |line: &str| match line.strip_prefix('#') {
         Some(rest) if rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '[') => format!("{rest}\n"),
@@ -19,7 +22,7 @@ fn sample_in_full() -> String {
     };
     let full: String = SAMPLE.lines().map(in_force).collect();
     assert!(full.contains("\nkind = \"tcp\""), "the default");
-    full.replace("\nkind = \"tcp\"", "\nkind = \"https\"")
+    full.replace("\nkind = \"tcp\"", "\nkind = \"https\"").replace(OF_GRPC, "\n#service = \"shop.Cart\"")
 }
 
 /// The uncommented sample, with the token and the certificates that it names. The files exist as
@@ -114,6 +117,7 @@ fn the_annotated_sample_shows_every_key() {
         text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
     }
     let errors = errors(&text);
+    let text = text.replace("\n#service = \"shop.Cart\"", OF_GRPC);
     assert_eq!(errors.len(), 38, "one for each table: {errors:#?}");
     for error in &errors {
         let (before, allowed) = error.split_once(": unknown key (allowed here: ").expect("a list of keys");

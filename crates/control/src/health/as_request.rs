@@ -2,21 +2,20 @@
 //! version as requests, and the same reader of responses. So a response that would give a client
 //! status 502 also fails the check.
 
-use bytes::{Bytes, BytesMut};
-use convey_http_core::{BodyPiece, Exchange, HeadLimits, HeadReader, Malformed, ServerFault};
+use bytes::BytesMut;
+use convey_http_core::{
+    BodyDecoder, Frame, HeadLimits, HeadReader, HttpMethod, MAX_INTERIM_RESPONSES, ResponseHead, ServerFault,
+};
 use convey_model::{BodyPattern, CheckedRequests, HttpCheck};
 use futures_util::FutureExt;
 use h2::RecvStream;
-use h2::client::Builder;
-use http::{Request, Response, StatusCode, Uri, Version, header};
+use http::header::HOST;
+use http::{Request, Uri, Version};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::http2::StreamCall;
 use super::probe::{ProbeError, request};
 use super::reading::{BodyBeginning, BodyVerdict, BoundedStream, MAX_HEAD, MAX_REST, ReadBudget};
-
-/// Size limit of a response head in the HTTP/2 library, in bytes. The library adds 32 bytes for
-/// each field.
-const MAX_FIELDS: u32 = 128 << 10;
 
 /// Size of a read buffer, in bytes.
 const READ: usize = 4096;
@@ -37,27 +36,28 @@ impl CheckRequest<'_> {
     ) -> Result<u16, ProbeError> {
         let budget = ReadBudget::new(MAX_HEAD);
         let mut stream = BoundedStream { stream, budget: budget.clone() };
-        let (head, mut exchange) = self.exchange()?;
-        let mut received = BytesMut::new();
-        stream.write_all(&head).await.map_err(ProbeError::Broken)?;
-        let status = loop {
-            let head = exchange.head_from_server(&mut received, &mut Vec::new());
-            if let Some(head) = head? {
-                break head.status();
+        stream.write_all(&self.http1_request()).await.map_err(ProbeError::Broken)?;
+        let limits = &self.requests.response_head;
+        let (mut received, mut reader) = (BytesMut::new(), ResponseReader::default());
+        let head = loop {
+            if let Some(head) = reader.next(&mut received, limits)? {
+                break head;
             }
             if budget.is_used_up() {
                 return Err(ProbeError::LongHead);
             }
             received.reserve(READ);
             if stream.read_buf(&mut received).await.map_err(ProbeError::Broken)? == 0 {
-                exchange.server_closed()?;
+                return Err(ServerFault::Closed.into());
             }
         };
+        let status = head.status();
         self.judge_status(status)?;
         let Some(pattern) = &self.check.expected_body else { return Ok(status) };
         budget.set(MAX_REST);
+        let mut body = BodyDecoder::of_response(head.framing(), *limits);
         let mut beginning = BodyBeginning::default();
-        while !beginning.is_cut() && !takes_body(&mut exchange, &mut received, &mut beginning)? {
+        while !take_body(&mut body, &mut received, &mut beginning)? {
             if budget.is_used_up() {
                 return Err(ProbeError::LongBody);
             }
@@ -68,7 +68,7 @@ impl CheckRequest<'_> {
                 None => stream.read_buf(&mut received).await,
             };
             if read.map_err(ProbeError::Broken)? == 0 {
-                exchange.server_closed()?;
+                body.connection_ended().ok_or(ServerFault::Closed)?;
                 break;
             }
         }
@@ -80,56 +80,37 @@ impl CheckRequest<'_> {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
     ) -> Result<u16, ProbeError> {
-        let budget = ReadBudget::new(MAX_HEAD + MAX_REST);
-        let stream = BoundedStream { stream, budget: budget.clone() };
-        let mut builder = Builder::new();
-        builder.enable_push(false).max_header_list_size(MAX_FIELDS);
-        let (send, connection) = builder.handshake::<_, Bytes>(stream).await?;
-        let answer = async {
-            let (response, _) = send.ready().await?.send_request(self.request(), true)?;
-            let response = response.await?;
-            self.judge_head(&response)?;
-            let status = response.status().as_u16();
+        let call = StreamCall {
+            request: self.request(),
+            body: None,
+            method: HttpMethod::Get,
+            limits: &self.requests.response_head,
+        };
+        let judged = async |head: ResponseHead, body| {
+            let status = head.status();
             self.judge_status(status)?;
             match &self.check.expected_body {
                 None => Ok(status),
-                Some(pattern) => {
-                    judge_body(status, pattern, &read_body(pattern, response.into_body()).await?)
-                }
+                Some(pattern) => judge_body(status, pattern, &read_body(pattern, body).await?),
             }
         };
-        tokio::pin!(answer, connection);
-        // Both futures run in this task, so that a timeout of the probe drops both.
-        let answer = tokio::select! {
-            answer = &mut answer => answer,
-            closed = &mut connection => match (answer.await, closed) {
-                (Err(ProbeError::Http2(_)), Err(why)) => Err(why.into()),
-                (answer, _) => answer,
-            },
-        };
-        answer.map_err(|error| match error {
-            ProbeError::Http2(_) if budget.is_used_up() => ProbeError::LongBody,
-            error => error,
-        })
+        call.send(stream, judged).await
     }
 
-    /// Bytes of the request over HTTP/1.1, and the parser for its response.
-    fn exchange(&self) -> Result<(BytesMut, Exchange), ProbeError> {
+    /// Bytes of the request over HTTP/1.1.
+    fn http1_request(&self) -> Vec<u8> {
         let request = request(self.host, self.check);
-        let mut head = BytesMut::from(format!("GET {} HTTP/1.1\r\n", self.check.path).as_bytes());
+        let mut head = format!("GET {} HTTP/1.1\r\n", self.check.path).into_bytes();
         for (name, value) in request.headers() {
             for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
                 head.extend_from_slice(part);
             }
         }
         head.extend_from_slice(b"\r\n");
-        let limits = HeadLimits { bytes: usize::MAX, fields: usize::MAX };
-        let read = HeadReader::default().request(&mut head.clone(), &limits).map_err(ProbeError::Own)?;
-        let mut exchange = Exchange::new(&read.ok_or(ProbeError::Own(Malformed::StartLine))?);
-        exchange.limit_response(self.requests.response_head);
-        Ok((head, exchange))
+        head
     }
 
+    /// Head of the request over HTTP/2.
     fn request(&self) -> Request<()> {
         let mut request = request(self.host, self.check).map(drop);
         *request.version_mut() = Version::HTTP_2;
@@ -137,30 +118,8 @@ impl CheckRequest<'_> {
         let uri = Uri::builder().scheme("http").authority(self.host);
         let uri = uri.path_and_query(target.path_and_query().map_or("/", |path| path.as_str())).build();
         *request.uri_mut() = uri.unwrap_or(target);
-        for name in ["host", "connection", "keep-alive", "proxy-connection"] {
-            request.headers_mut().remove(name);
-        }
+        request.headers_mut().remove(HOST);
         request
-    }
-
-    /// Validates the head of an HTTP/2 response like the response to a client's request: after
-    /// conversion to HTTP/1.1.
-    fn judge_head(&self, response: &Response<RecvStream>) -> Result<(), ProbeError> {
-        let (status, fields) = (response.status(), response.headers());
-        let mut head = BytesMut::from(format!("HTTP/1.1 {} \r\n", status.as_str()).as_bytes());
-        for (name, value) in fields {
-            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-                head.extend_from_slice(part);
-            }
-        }
-        let has_body = !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        if has_body && !fields.contains_key(header::CONTENT_LENGTH) {
-            head.extend_from_slice(b"transfer-encoding: chunked\r\n");
-        }
-        head.extend_from_slice(b"\r\n");
-        let (_, mut exchange) = self.exchange()?;
-        exchange.head_from_server(&mut head, &mut Vec::new())?;
-        Ok(())
     }
 
     fn judge_status(&self, status: u16) -> Result<(), ProbeError> {
@@ -171,27 +130,55 @@ impl CheckRequest<'_> {
     }
 }
 
-/// Consumes the received part of a body. Returns whether the body has ended.
-fn takes_body(
-    exchange: &mut Exchange,
+/// Reader of the final head of a response in HTTP/1.1. It skips interim responses.
+#[derive(Default)]
+struct ResponseReader {
+    head: HeadReader,
+    interim: u8,
+}
+
+impl ResponseReader {
+    /// Removes the final head from the front of `received`. `None`: more bytes have to be received.
+    fn next(
+        &mut self,
+        received: &mut BytesMut,
+        limits: &HeadLimits,
+    ) -> Result<Option<ResponseHead>, ServerFault> {
+        while let Some(head) =
+            self.head.response(received, HttpMethod::Get, limits).map_err(ServerFault::Malformed)?
+        {
+            if head.status() == 101 {
+                return Err(ServerFault::UnaskedUpgrade);
+            }
+            if !head.is_interim() {
+                return Ok(Some(head));
+            }
+            self.interim += 1;
+            if self.interim > MAX_INTERIM_RESPONSES {
+                return Err(ServerFault::TooManyInterim);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Consumes the received part of a body. Returns whether no more bytes are needed.
+fn take_body(
+    body: &mut BodyDecoder,
     received: &mut BytesMut,
     beginning: &mut BodyBeginning,
 ) -> Result<bool, ServerFault> {
+    let mut left = &received[..];
     while !beginning.is_cut() {
-        let len = match exchange.piece_from_server(received)? {
-            BodyPiece::Data(len) => {
-                beginning.add(&received[..len]);
-                len
-            }
-            BodyPiece::Framing(len) | BodyPiece::Trailers(len) => len,
-            BodyPiece::End(_) => return Ok(true),
-        };
-        if len == 0 {
-            break;
+        match body.next(&mut left).map_err(ServerFault::Malformed)? {
+            Some(Frame::Data(data)) => beginning.add(data),
+            Some(Frame::Trailers(_) | Frame::End) => {}
+            None => break,
         }
-        let _ = received.split_to(len);
     }
-    Ok(false)
+    let rest = left.len();
+    let _ = received.split_to(received.len() - rest);
+    Ok(body.has_ended() || beginning.is_cut())
 }
 
 /// Reads a body over HTTP/2 until more bytes cannot change the verdict.

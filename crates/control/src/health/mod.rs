@@ -5,7 +5,9 @@
 mod as_request;
 mod doubt;
 mod ejection;
+mod grpc;
 mod handshakes;
+mod http2;
 mod path;
 mod probe;
 mod reading;

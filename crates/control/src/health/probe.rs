@@ -8,7 +8,7 @@ use std::time::Duration;
 use http_body_util::Empty;
 use hyper::Request;
 use hyper::body::Bytes;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
 use thiserror::Error;
@@ -18,11 +18,14 @@ use tokio::time::timeout;
 
 use super::Finding;
 use super::as_request::CheckRequest;
+use super::grpc::{self, GrpcFault, printable};
 use super::path::PathFault;
 use super::reading::{BodyVerdict, BoundedStream, MAX_HEAD, MAX_REST, ReadBudget, judge_body};
 use super::tls::{self, TlsError};
-use convey_http_core::{Malformed, ServerFault};
-use convey_model::{BodyPattern, CheckTls, CheckedRequests, HealthCheck, HttpCheck, HttpVersion, ProbeKind};
+use convey_http_core::{HeadLimits, Malformed, ServerFault};
+use convey_model::{
+    BodyPattern, CheckTls, CheckedRequests, GrpcCheck, HealthCheck, HttpCheck, HttpVersion, ProbeKind,
+};
 use convey_proxy_protocol::local;
 use convey_snapshot::is_shortage;
 use convey_tls::SpokenWithin;
@@ -47,7 +50,7 @@ struct ProbePath {
     from: Option<IpAddr>,
 }
 
-/// Settings of the backend's requests that an HTTP check uses, too.
+/// Settings of the backend's requests that an HTTP or gRPC check uses, too.
 #[derive(Debug, Clone, Copy)]
 struct AsRequests<'a> {
     tls: Option<&'a CheckTls>,
@@ -65,8 +68,11 @@ pub(super) enum ProbeError {
     Udp(#[from] io::Error),
     #[error("HTTP failed: {0}")]
     Http(#[from] hyper::Error),
-    #[error("HTTP/2 failed: {0}")]
+    // The error may quote up to 16 KiB that the server sent.
+    #[error("HTTP/2 failed: {}", printable(&.0.to_string()))]
     Http2(#[from] h2::Error),
+    #[error("HTTP/2 failed: the server answers in HTTP/1.1")]
+    Http1Only,
     #[error("HTTP failed: {0}")]
     Broken(io::Error),
     #[error("invalid response, for which requests would get a 502: {}", .0.label())]
@@ -85,6 +91,10 @@ pub(super) enum ProbeError {
     LongHead,
     #[error("the body does not match in the first {} KiB of the response", MAX_REST >> 10)]
     LongBody,
+    #[error("the server sent more than {} KiB", (MAX_HEAD + MAX_REST) >> 10)]
+    LongResponse,
+    #[error(transparent)]
+    Grpc(#[from] GrpcFault),
 }
 
 impl From<ServerFault> for ProbeError {
@@ -113,11 +123,14 @@ impl ProbeError {
             ProbeError::Timeout(_)
             | ProbeError::Http(_)
             | ProbeError::Http2(_)
+            | ProbeError::Http1Only
             | ProbeError::Broken(_)
             | ProbeError::Refused(_)
             | ProbeError::Own(_)
             | ProbeError::LongHead
             | ProbeError::LongBody
+            | ProbeError::LongResponse
+            | ProbeError::Grpc(_)
             | ProbeError::Status { .. }
             | ProbeError::Body { .. } => false,
         }
@@ -153,6 +166,10 @@ pub(super) async fn probe(
                 let settings = AsRequests { tls: check.tls_at(addr), requests: check.requests_at(addr) };
                 http(path, header, http_check, settings).await
             }
+            ProbeKind::Grpc(grpc_check) => {
+                let settings = AsRequests { tls: check.tls_at(addr), requests: check.requests_at(addr) };
+                grpc(path, header, grpc_check, settings).await
+            }
         };
         answer.map(|reason| ProbeAnswer { finding: Finding::Answer, reason })
     };
@@ -161,7 +178,9 @@ pub(super) async fn probe(
             finding: Finding::Silence,
             reason: format!("datagram not refused within {:?}", check.timeout),
         }),
-        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http(_) => Err(ProbeError::Timeout(check.timeout)),
+        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http(_) | ProbeKind::Grpc(_) => {
+            Err(ProbeError::Timeout(check.timeout))
+        }
     };
     timeout(check.timeout, attempt).await.unwrap_or(silence)
 }
@@ -294,6 +313,21 @@ async fn http(
     Ok(format!("HTTPS status {}", ask(stream, target, check, requests, chose_http2).await?))
 }
 
+async fn grpc(
+    path: ProbePath,
+    header: &[u8],
+    check: &GrpcCheck,
+    AsRequests { tls, requests }: AsRequests<'_>,
+) -> Result<String, ProbeError> {
+    let address = path.target.to_string();
+    let host = check.host.as_deref().unwrap_or(&address);
+    let limits = requests.map_or(HeadLimits::OF_RESPONSES, |requests| requests.response_head);
+    let stream = connect(path, header).await?;
+    let Some(tls) = tls else { return grpc::call(stream, check, host, &limits).await };
+    let stream = tls::connect_as_backend(stream, path.target.ip(), tls, SpokenWithin::Http2).await?;
+    grpc::call(stream, check, host, &limits).await
+}
+
 /// Sends the check's request over a stream. Returns the status of the response if the check accepts
 /// the status and the body.
 async fn ask<S>(
@@ -365,16 +399,22 @@ impl ReadBudget {
 pub(super) fn request(host: &str, check: &HttpCheck) -> Request<Empty<Bytes>> {
     let mut request = Request::get(&check.path)
         .header(hyper::header::HOST, host)
-        .header(hyper::header::USER_AGENT, concat!("convey/", env!("CARGO_PKG_VERSION"), " health check"))
         .header(hyper::header::CONNECTION, "close")
         .body(Empty::<Bytes>::new())
         .expect("path and host were validated with the configuration");
-    for (name, value) in &check.headers {
+    put_headers(&check.headers, request.headers_mut());
+    request
+}
+
+/// Adds the `User-Agent` of health checks, and the configured headers, one of which may replace it.
+pub(super) fn put_headers(configured: &[(String, String)], headers: &mut HeaderMap) {
+    const NAME: &str = concat!("convey/", env!("CARGO_PKG_VERSION"), " health check");
+    headers.insert(USER_AGENT, HeaderValue::from_static(NAME));
+    for (name, value) in configured {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-            request.headers_mut().insert(name, value);
+            headers.insert(name, value);
         }
     }
-    request
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use futures_util::FutureExt;
@@ -22,25 +22,41 @@ const MAX_EARLY_MATCHES: usize = 256;
 
 /// Number of bytes of a response that may still be read.
 #[derive(Debug, Clone)]
-pub(super) struct ReadBudget(Arc<AtomicUsize>);
+pub(super) struct ReadBudget(Arc<Reading>);
+
+#[derive(Debug)]
+struct Reading {
+    left: AtomicUsize,
+    /// First byte of the response, or 1 for a zero byte; 0: none so far.
+    first: AtomicU8,
+}
 
 impl ReadBudget {
     pub(super) fn new(bytes: usize) -> ReadBudget {
-        ReadBudget(Arc::new(AtomicUsize::new(bytes)))
+        ReadBudget(Arc::new(Reading { left: AtomicUsize::new(bytes), first: AtomicU8::new(0) }))
     }
 
     /// Sets the number of bytes that may still be read.
     pub(super) fn set(&self, bytes: usize) {
-        self.0.store(bytes, Ordering::Relaxed);
+        self.0.left.store(bytes, Ordering::Relaxed);
     }
 
     /// Whether the budget is used up, because the response reached the limit.
     pub(super) fn is_used_up(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.0.left.load(Ordering::Relaxed) == 0
     }
 
-    fn take(&self, bytes: usize) {
-        self.set(self.0.load(Ordering::Relaxed).saturating_sub(bytes));
+    /// Whether the response begins like one of HTTP/1.1. In HTTP/2, this byte would begin a frame
+    /// that is too long.
+    pub(super) fn begins_as_http1(&self) -> bool {
+        self.0.first.load(Ordering::Relaxed) == b'H'
+    }
+
+    fn take(&self, read: &[u8]) {
+        if let (Some(first), 0) = (read.first(), self.0.first.load(Ordering::Relaxed)) {
+            self.0.first.store((*first).max(1), Ordering::Relaxed);
+        }
+        self.set(self.0.left.load(Ordering::Relaxed).saturating_sub(read.len()));
     }
 }
 
@@ -61,7 +77,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        self.budget.take(buffer.filled().len() - before);
+        self.budget.take(&buffer.filled()[before..]);
         Poll::Ready(Ok(()))
     }
 }

@@ -72,7 +72,7 @@ pub(super) fn examine(
     seen.findings.extend(closed_ports(some.iter().filter(is_open), &own));
     seen.findings.extend(mute(some.iter().filter(is_open), &check));
     let is_checked = |server: &&TargetServer| match server.check.kind {
-        ProbeKind::Http(_) => is_open(server),
+        ProbeKind::Http(_) | ProbeKind::Grpc(_) => is_open(server),
         ProbeKind::Udp => !explained.contains(&server.addr.ip()),
         ProbeKind::None | ProbeKind::Tcp => false,
     };

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::{ParsedBackend, ParsedServer, hash, quic, tls};
+use crate::file::value;
 use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
 use crate::tables::ParsedFrontend;
@@ -45,6 +46,7 @@ impl ParsedBackend {
         self.files.iter().for_each(|files| only_http(&files.place, used, report));
         ewma(self, used, report);
         shared_connections(self, report);
+        grpc_version(self, used, report);
         hash::check(self, used, report);
         tls::check(self, used, report);
     }
@@ -83,6 +85,22 @@ fn shared_connections(backend: &ParsedBackend, report: &Report<'_>) {
             "{name:?} lets clients share connections, but send_proxy ({line}) names one client at the start of each; keep one of them"
         );
         report.error(place, message);
+    }
+}
+
+/// Warns of gRPC checks of servers that get their requests over HTTP/1.1: such a check passes
+/// although no gRPC call of a client can succeed.
+fn grpc_version(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+    let check = &backend.health_check;
+    let is_grpc = matches!(check.default.kind, ProbeKind::Grpc(_)) && check.keys.port.is_none();
+    let version = value(&backend.keys.protocol).unwrap_or_default();
+    let gets_http1 = version == HttpVersion::H1
+        && backend.files.is_none()
+        && !used.is_empty()
+        && used.iter().all(|(_, mode)| mode.is_http());
+    if let Some(place) = check.kind_at.as_ref().filter(|_| is_grpc && gets_http1) {
+        let message = "gRPC needs HTTP/2, but requests go to the servers over HTTP/1.1; set protocol = \"h2\" on the backend";
+        report.warning(place, message);
     }
 }
 

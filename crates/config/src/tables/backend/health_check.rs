@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::probe;
 use crate::file::value;
 use crate::keys::{keys, unreported};
-use crate::problem::Report;
+use crate::problem::{Place, Report};
 use crate::reader::TomlTable;
 use crate::reference::TableDoc;
 use crate::values::{MILLISECOND, choice, integer, port, seconds};
@@ -25,6 +25,8 @@ pub(crate) struct ParsedHealthCheck {
     pub(crate) keys: HealthCheckKeys,
     /// Kind of the health check, and defaults for it.
     pub(crate) default: HealthCheck,
+    /// Place of `kind`.
+    pub(crate) kind_at: Option<Place>,
 }
 
 keys! {
@@ -39,6 +41,7 @@ keys! {
             ProbeKind::Http(http) => {
                 format!("{} check of {} for {}{http}", check.kind.name(), http.path, http.statuses())
             }
+            ProbeKind::Grpc(grpc) => format!("grpc check{grpc}"),
         },
         docs: probe::DOCS,
     };
@@ -124,7 +127,8 @@ impl ParsedHealthCheck {
         let old_interval =
             backend.old_name("health_check_interval", "health_check.interval", seconds(MILLISECOND));
         let mut table = backend.table("health_check");
-        let mut default = HealthCheck::new(probe::kind(&mut table, default_kind, report));
+        let (kind, kind_at) = probe::kind(&mut table, default_kind, report);
+        let mut default = HealthCheck::new(kind);
         let mut keys = HealthCheckKeys::read(&mut table);
         keys.interval = table.keep_one(old_interval, keys.interval, "health_check.interval");
         let interval = value(&keys.interval).unwrap_or(default.interval);
@@ -139,7 +143,7 @@ impl ParsedHealthCheck {
             probe::check_via(&via.place, &default.kind, report);
         }
         table.finish();
-        ParsedHealthCheck { keys, default }
+        ParsedHealthCheck { keys, default, kind_at }
     }
 
     /// Model of the health check. `send_proxy` is the version of PROXY headers that servers expect.
@@ -158,7 +162,7 @@ pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
 pub(super) fn describe(backend: &BackendConfig, modes: &[Mode]) -> String {
     match &backend.health_check.kind {
         ProbeKind::None => "; no health check".to_owned(),
-        ProbeKind::Tcp | ProbeKind::Udp | ProbeKind::Http(_) => {
+        ProbeKind::Tcp | ProbeKind::Udp | ProbeKind::Http(_) | ProbeKind::Grpc(_) => {
             format!("; {}", HealthCheckKeys::describe(&backend.health_check, modes))
         }
     }
@@ -194,13 +198,15 @@ fn headers(kind: &ProbeKind) -> &[(String, String)] {
     match kind {
         ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => &[],
         ProbeKind::Http(http) => &http.headers,
+        ProbeKind::Grpc(grpc) => &grpc.headers,
     }
 }
 
-/// Text such as `http / (200-399)`.
+/// Text such as `http / (200-399)` or `grpc of service shop.Cart`.
 fn probe_of(kind: &ProbeKind) -> String {
     match kind {
         ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => kind.name().to_owned(),
         ProbeKind::Http(http) => format!("{} {} ({}){http}", kind.name(), http.path, http.statuses()),
+        ProbeKind::Grpc(grpc) => format!("grpc{grpc}"),
     }
 }

@@ -1,4 +1,4 @@
-//! `kind` of a health check, and the keys of HTTP checks.
+//! `kind` of a health check, and the keys of HTTP and gRPC checks.
 
 use std::ops::RangeInclusive;
 
@@ -7,17 +7,19 @@ use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc};
 use crate::values::{
-    body_pattern, boolean, choice, header_name, header_value, http_host, http_path, status_range,
+    body_pattern, boolean, choice, grpc_service, header_name, header_value, http_host, http_path,
+    status_range,
 };
-use convey_model::{BodyPattern, HttpCheck, ProbeKind, TlsCheck};
+use convey_model::{BodyPattern, GrpcCheck, HttpCheck, ProbeKind, TlsCheck};
 
-/// `kind` and the keys for HTTP in the reference.
-pub(super) const DOCS: &[Docs] = &[Docs::Part(KIND_DOCS), Docs::Part(HttpKeys::DOCS)];
+/// `kind` and the keys for HTTP and gRPC in the reference.
+pub(super) const DOCS: &[Docs] =
+    &[Docs::Part(KIND_DOCS), Docs::Part(HttpKeys::DOCS), Docs::Part(GrpcKeys::DOCS)];
 
 /// `kind` in the reference.
 const KIND_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     name: "kind",
-    kind: r##"`"tcp"`, `"http"`, `"https"`, `"udp"` or `"none"`"##,
+    kind: r##"`"tcp"`, `"http"`, `"https"`, `"grpc"`, `"udp"` or `"none"`"##,
     default: r##"`"tcp"`; `"udp"` if only UDP frontends use the backend"##,
     sample: r##"#kind = "tcp""##,
     example: "'none'",
@@ -27,9 +29,9 @@ const KIND_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
 /// `headers` in the reference.
 const HEADER_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     name: "headers",
-    kind: r##"table of further headers, HTTP and HTTPS: `{ X-Check = "convey" }`. Headers of the connection are not allowed, such as `Expect` or `Upgrade`"##,
+    kind: r##"table of further headers, HTTP, HTTPS and gRPC: `{ X-Check = "convey" }`. Headers of the connection are not allowed, such as `Expect` or `Upgrade`"##,
     default: "none",
-    sample: r##"#headers = { X-Check = "convey" }       # example; http, https: further headers"##,
+    sample: r##"#headers = { X-Check = "convey" }       # example; http, https, grpc: further headers"##,
     example: "",
     ..KeyDoc::USUAL
 })];
@@ -62,9 +64,9 @@ keys! {
     key "host" => host: String {
         read: http_host,
         unset: "none",
-        kind: "HTTP, HTTPS: the `Host` of the request. HTTPS: the name that the certificate is for",
+        kind: "HTTP, HTTPS, gRPC: the `Host` of the request (`:authority` in HTTP/2). HTTPS: the name that the certificate is for",
         default: "the server's address",
-        sample: r##"#host = "app.internal"                  # example; http, https: the Host of the request; by default the server's address"##,
+        sample: r##"#host = "app.internal"                  # example; http, https, grpc: the Host of the request; default: the server's address"##,
         example: "'app.internal'",
     };
 
@@ -101,29 +103,57 @@ keys! {
     };
 }
 
-/// Reads `kind` and the keys for HTTP.
-pub(super) fn kind(table: &mut TomlTable<'_>, default: ProbeKind, report: &Report<'_>) -> ProbeKind {
+keys! {
+    /// The keys for gRPC alone.
+    struct GrpcKeys => GrpcCheck, from (http: ParsedHttp, default);
+
+    key "service" => service: String {
+        read: grpc_service,
+        kind: "gRPC: the name of the service that the check asks about, at most 255 bytes",
+        default: "the server as a whole",
+        sample: r##"#service = "shop.Cart"                  # example; grpc: the service to ask about; by default the server as a whole"##,
+        example: "'shop.Cart'",
+    };
+
+    // These keys are those of HTTP.
+    also host = http.keys.host.map(|host| host.value).or(default.host), headers = http.headers; {
+        changes: unreported,
+        docs: &[],
+    };
+}
+
+/// Reads `kind` and the keys for HTTP and gRPC. Returns the kind and its place, if the file has it.
+pub(super) fn kind(
+    table: &mut TomlTable<'_>,
+    default: ProbeKind,
+    report: &Report<'_>,
+) -> (ProbeKind, Option<Place>) {
     let found = table.optional("kind", choice(&KindName::ALL, KindName::text));
     let is_wrong = found.is_none() && table.has("kind");
-    let http = ParsedHttp::read(table, report);
-    let name = found.map_or(KindName::of(&default), |found| found.value);
+    let (http, grpc) = (ParsedHttp::read(table, report), GrpcKeys::read(table));
+    let name = found.as_ref().map_or(KindName::of(&default), |found| found.value);
     if !is_wrong {
-        http.misplaced(name.text(), report);
+        http.misplaced(name, report);
+        grpc.misplaced(name, report);
     }
-    match name {
+    let kind = match name {
         KindName::Tcp => ProbeKind::Tcp,
         KindName::Http => ProbeKind::Http(http.check(false)),
         KindName::Https => ProbeKind::Http(http.check(true)),
+        KindName::Grpc => ProbeKind::Grpc(grpc.model(http, GrpcCheck::default())),
         KindName::Udp => ProbeKind::Udp,
         KindName::None => ProbeKind::None,
-    }
+    };
+    (kind, found.map(|found| found.place))
 }
 
 /// Checks `via`: only a health check over TCP can go through the VIP.
 pub(super) fn check_via(place: &Place, kind: &ProbeKind, report: &Report<'_>) {
     if matches!(kind, ProbeKind::Udp | ProbeKind::None) {
-        let message =
-            format!("\"vip\" is for kind = \"tcp\", \"http\" or \"https\"; the kind is {:?}", kind.name());
+        let message = format!(
+            "\"vip\" is for kind = \"tcp\", \"http\", \"https\" or \"grpc\"; the kind is {:?}",
+            kind.name()
+        );
         report.error(place, message);
     }
 }
@@ -134,13 +164,14 @@ enum KindName {
     Tcp,
     Http,
     Https,
+    Grpc,
     Udp,
     None,
 }
 
 impl KindName {
-    const ALL: [KindName; 5] =
-        [KindName::Tcp, KindName::Http, KindName::Https, KindName::Udp, KindName::None];
+    const ALL: [KindName; 6] =
+        [KindName::Tcp, KindName::Http, KindName::Https, KindName::Grpc, KindName::Udp, KindName::None];
 
     fn of(kind: &ProbeKind) -> KindName {
         match kind {
@@ -149,6 +180,7 @@ impl KindName {
             ProbeKind::Udp => KindName::Udp,
             ProbeKind::Http(HttpCheck { tls: None, .. }) => KindName::Http,
             ProbeKind::Http(HttpCheck { tls: Some(_), .. }) => KindName::Https,
+            ProbeKind::Grpc(_) => KindName::Grpc,
         }
     }
 
@@ -157,6 +189,7 @@ impl KindName {
             KindName::Tcp => "tcp",
             KindName::Http => "http",
             KindName::Https => "https",
+            KindName::Grpc => "grpc",
             KindName::Udp => "udp",
             KindName::None => "none",
         }
@@ -191,23 +224,20 @@ impl ParsedHttp {
     }
 
     /// Reports keys that have no effect with this kind of health check.
-    fn misplaced(&self, kind: &str, report: &Report<'_>) {
-        let wrong = |place: &Place, right: &str| {
-            report.error(place, format!("is for kind = {right:?}; the kind is {kind:?}"));
+    fn misplaced(&self, kind: KindName, report: &Report<'_>) {
+        let HttpKeys { path, host, expected_status, expected_body } = &self.keys;
+        let responses = [place(path.as_ref()), place(expected_status.first()), place(expected_body.as_ref())];
+        let requests = [place(host.as_ref()), self.headers_at.as_ref()];
+        let (has_responses, has_requests) = match kind {
+            KindName::Http | KindName::Https => (true, true),
+            KindName::Grpc => (false, true),
+            KindName::Tcp | KindName::Udp | KindName::None => (false, false),
         };
-        if !matches!(kind, "http" | "https") {
-            let HttpKeys { path, host, expected_status, expected_body } = &self.keys;
-            let keys = [
-                place(path.as_ref()),
-                place(host.as_ref()),
-                place(expected_status.first()),
-                place(expected_body.as_ref()),
-                self.headers_at.as_ref(),
-            ];
-            keys.into_iter().flatten().for_each(|place| wrong(place, "http"));
-        }
-        if let Some(skip) = self.tls_skip_verify.as_ref().filter(|_| kind != "https") {
-            wrong(&skip.place, "https");
+        let wrong = responses.into_iter().flatten().filter(|_| !has_responses);
+        let wrong = wrong.chain(requests.into_iter().flatten().filter(|_| !has_requests));
+        wrong.for_each(|place| is_for(place, KindName::Http, kind, report));
+        if let Some(skip) = self.tls_skip_verify.as_ref().filter(|_| !matches!(kind, KindName::Https)) {
+            is_for(&skip.place, KindName::Https, kind, report);
         }
     }
 
@@ -216,4 +246,18 @@ impl ParsedHttp {
         let tls = is_tls.then_some(TlsCheck { skip_verify });
         self.keys.model((), HttpCheck { headers: self.headers, tls, ..HttpCheck::default() })
     }
+}
+
+impl GrpcKeys {
+    /// Reports keys that have no effect with this kind of health check.
+    fn misplaced(&self, kind: KindName, report: &Report<'_>) {
+        if let Some(place) = place(self.service.as_ref()).filter(|_| !matches!(kind, KindName::Grpc)) {
+            is_for(place, KindName::Grpc, kind, report);
+        }
+    }
+}
+
+/// Reports a key of a health check of another kind.
+fn is_for(place: &Place, right: KindName, kind: KindName, report: &Report<'_>) {
+    report.error(place, format!("is for kind = {:?}; the kind is {:?}", right.text(), kind.text()));
 }

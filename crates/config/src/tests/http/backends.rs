@@ -55,3 +55,41 @@ fn backend_sets_protocol_and_request_hash_in_mode_http() {
         ]
     );
 }
+
+#[test]
+fn grpc_check_has_a_service_an_authority_and_headers() {
+    let of = |lines: &str| {
+        let check = format!("[backends.site]\nprotocol = 'h2'\nhealth_check = {{ kind = 'grpc'{lines} }}\n");
+        config(&format!("{FRONTEND}{check}servers.a.addr = '10.0.0.9:80'\n"))
+    };
+    let (plain, full) =
+        (of(""), of(", service = 'shop.Cart', host = 'app.internal', headers = { X-Key = 's3cret' }"));
+    assert_eq!(plain.backends[0].health_check.kind, ProbeKind::Grpc(GrpcCheck::default()));
+    let expected = GrpcCheck {
+        service: "shop.Cart".to_owned(),
+        host: Some("app.internal".to_owned()),
+        headers: vec![("X-Key".to_owned(), "s3cret".to_owned())],
+    };
+    assert_eq!(full.backends[0].health_check.kind, ProbeKind::Grpc(expected));
+    let told = describe(&plain);
+    assert!(told.contains("; grpc check every 2s, timeout 1s, rise 2, fall 3;"), "{told}");
+    let told = describe(&full);
+    assert!(
+        told.contains("; grpc check of service shop.Cart, host app.internal, header X-Key every 2s"),
+        "{told}"
+    );
+}
+
+#[test]
+fn grpc_check_of_servers_with_http1_requests_is_a_warning() {
+    let of = |lines: &str| {
+        let text = format!("{FRONTEND}[backends.site]\n{lines}\nservers.a.addr = '10.0.0.9:80'\n");
+        told(&text.replace("10.0.0.1:80", "127.0.0.1:80"), Mode::Http).unwrap()
+    };
+    let expected = "config.toml:6:21: backends.site.health_check.kind: gRPC needs HTTP/2, but requests go to the servers over \
+                    HTTP/1.1; set protocol = \"h2\" on the backend";
+    assert_eq!(of("health_check.kind = 'grpc'"), [expected]);
+    for right in ["protocol = 'h2'", "protocol = 'auto'", "health_check.port = 9000"] {
+        assert_eq!(of(&format!("health_check.kind = 'grpc'\n{right}")), [""; 0], "{right}");
+    }
+}

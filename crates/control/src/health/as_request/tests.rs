@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{Response, header};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 

@@ -1,0 +1,97 @@
+//! One request over HTTP/2 on a connection of its own, for HTTP and gRPC checks.
+
+use bytes::Bytes;
+use convey_http_core::{HeadLimits, HttpMethod, ResponseHead, ServerFault, StreamResponse};
+use futures_util::FutureExt;
+use h2::RecvStream;
+use h2::client::Builder;
+use http::{HeaderMap, Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::probe::ProbeError;
+use super::reading::{BoundedStream, MAX_HEAD, MAX_REST, ReadBudget};
+
+/// Size limit of a response head in the HTTP/2 library, in bytes. The library adds 32 bytes for
+/// each field.
+const MAX_FIELDS: u32 = 128 << 10;
+
+/// Fields of one HTTP/1.1 connection, which are invalid in HTTP/2.
+const OF_CONNECTIONS: [&str; 3] = ["connection", "keep-alive", "proxy-connection"];
+
+/// Request to send, and the limits of its response.
+pub(super) struct StreamCall<'a> {
+    pub(super) request: Request<()>,
+    /// Body of the request; `None`: the request has no body.
+    pub(super) body: Option<Bytes>,
+    /// Method of the request.
+    pub(super) method: HttpMethod,
+    pub(super) limits: &'a HeadLimits,
+}
+
+impl StreamCall<'_> {
+    /// Sends the request over `stream`, and returns the outcome of `read`, which gets the validated
+    /// head of the response and its body. Then the connection ends.
+    pub(super) async fn send<S, F, T>(
+        self,
+        stream: S,
+        read: impl FnOnce(ResponseHead, RecvStream) -> F,
+    ) -> Result<T, ProbeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+        F: Future<Output = Result<T, ProbeError>>,
+    {
+        let budget = ReadBudget::new(MAX_HEAD + MAX_REST);
+        let stream = BoundedStream { stream, budget: budget.clone() };
+        let mut builder = Builder::new();
+        builder.enable_push(false).max_header_list_size(MAX_FIELDS);
+        let (send, connection) = builder.handshake::<_, Bytes>(stream).await?;
+        let StreamCall { mut request, body, method, limits } = self;
+        for name in OF_CONNECTIONS {
+            request.headers_mut().remove(name);
+        }
+        let answer = async {
+            let (response, mut upload) = send.ready().await?.send_request(request, body.is_none())?;
+            if let Some(body) = body {
+                upload.send_data(body, true)?;
+            }
+            let response = response.await?;
+            let head = head_of(&response, method, limits)?;
+            read(head, response.into_body()).await
+        };
+        tokio::pin!(answer, connection);
+        // Both futures run in this task, so that a timeout of the probe drops both.
+        let answer = tokio::select! {
+            answer = &mut answer => {
+                // Without a stream the connection ends in order: it sends GOAWAY, as far as that
+                // needs no wait.
+                let _ = connection.now_or_never();
+                answer
+            }
+            closed = &mut connection => match (answer.await, closed) {
+                (Err(ProbeError::Http2(_)), Err(why)) => Err(why.into()),
+                (answer, _) => answer,
+            },
+        };
+        answer.map_err(|error| match error {
+            ProbeError::Http2(_) if budget.is_used_up() => ProbeError::LongResponse,
+            ProbeError::Http2(_) if budget.begins_as_http1() => ProbeError::Http1Only,
+            error => error,
+        })
+    }
+}
+
+/// Validates the head of a response like the response to a client's request.
+fn head_of(
+    response: &Response<RecvStream>,
+    method: HttpMethod,
+    limits: &HeadLimits,
+) -> Result<ResponseHead, ServerFault> {
+    let has_body = !response.body().is_end_stream();
+    let start = StreamResponse { status: response.status().as_u16(), method, has_body };
+    ResponseHead::of_stream(&start, fields(response.headers()), limits).map_err(ServerFault::Malformed)
+}
+
+/// Names and values of these fields.
+pub(super) fn fields(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
+    fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
+}

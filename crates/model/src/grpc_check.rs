@@ -1,0 +1,31 @@
+//! Settings of a health check by gRPC. Pure.
+
+use std::fmt;
+
+/// gRPC health check: a call of `grpc.health.v1.Health/Check`. The server is up if it answers
+/// `SERVING`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GrpcCheck {
+    /// Name of the service that the check asks about; empty: the server as a whole.
+    pub service: String,
+    /// `:authority` of the call; `None`: the server's address.
+    pub host: Option<String>,
+    /// Metadata of the call, as headers by name.
+    pub headers: Vec<(String, String)>,
+}
+
+/// Formats the settings. Values of headers may be secret, so they are left out.
+impl fmt::Display for GrpcCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.service.is_empty() {
+            write!(f, " of service {}", self.service)?;
+        }
+        if let Some(host) = &self.host {
+            write!(f, ", host {host}")?;
+        }
+        for (name, _) in &self.headers {
+            write!(f, ", header {name}")?;
+        }
+        Ok(())
+    }
+}
