@@ -18,7 +18,7 @@ use convey_doctor::balancer::{
     self, AcceptQueue, CheckWords, Explained, FileLimits, Host, Running, RunningStatus, TakenPort,
     TargetServer, reported,
 };
-use convey_doctor::{Diagnosis, Examination, Unseen, as_json, as_text, dsr_path, server, statistics};
+use convey_doctor::{Diagnosis, Examination, SkippedCheck, as_json, as_text, dsr_path, server, statistics};
 use convey_model::{
     BackendConfig, DsrKind, Endpoint, FrontendConfig, HealthCheck, HttpCheck, HttpVersion, Listen, Mode,
     PathEnds, ProbeKind, Protocol,
@@ -140,7 +140,7 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     let mut features = runtime.block_on(features::examine(&config, &kernel, host.running.as_ref()));
     let (mut found, explained) = balancer::examine(&host, |servers| check_all(&runtime, servers));
     found.findings.append(&mut features.findings);
-    found.not_looked_at.append(&mut features.not_looked_at);
+    found.skipped.append(&mut features.skipped);
     let ways = dsr_path::check(host.config, &found.findings, &explained);
     found.findings.extend(ways);
     // If an interface is down, packet modes report that they find no interface. One finding is
@@ -157,7 +157,7 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
         found.findings.extend(reported);
     }
     found.findings.extend(expired.into_iter().map(expired_certificate));
-    found.not_looked_at.extend(unseen);
+    found.skipped.extend(unseen);
     found.file = Some(file.absolute());
     Ok((found, title))
 }
@@ -385,7 +385,7 @@ fn descriptors(process: u32) -> Option<FileLimits> {
 }
 
 /// Addresses on which this configuration cannot listen because another socket uses them.
-fn taken_ports(config: &Config, running: Option<&Running>) -> (Vec<TakenPort>, Option<Unseen>) {
+fn taken_ports(config: &Config, running: Option<&Running>) -> (Vec<TakenPort>, Option<SkippedCheck>) {
     let (mut taken, mut unseen) = (Vec::new(), None);
     let listens = running.map(Running::listens).unwrap_or_default();
     for frontend in config.frontends_where(Mode::is_proxied) {
@@ -399,7 +399,7 @@ fn taken_ports(config: &Config, running: Option<&Running>) -> (Vec<TakenPort>, O
             TakenPort { at, purpose, owner: port_owner::owner(at) }
         }));
         let needs = others.first().map(|error| format!("root: {error}"));
-        unseen = unseen.or(needs.map(|needs| Unseen { check: "port-taken", needs }));
+        unseen = unseen.or(needs.map(|needs| SkippedCheck { check: "port-taken", needs }));
     }
     let at = Endpoint::tcp(config.stats.listen);
     if TcpListener::bind(at.addr).is_err_and(|error| error.kind() == ErrorKind::AddrInUse) {

@@ -69,8 +69,8 @@ impl StaleAddress {
         );
         let why = "Routing daemons announce the address, and routers send clients to this host, where no process serves them. The next \
                    start takes the address over, or removes it; `convey clear --addresses` removes it, too.";
-        let mend = format!("ip addr del {ip}/{} dev {interface}", if ip.is_ipv4() { 32 } else { 128 });
-        Diagnosis::error("announced-stale", seen, why).mend(mend)
+        let fix = format!("ip addr del {ip}/{} dev {interface}", if ip.is_ipv4() { 32 } else { 128 });
+        Diagnosis::error("announced-stale", seen, why).fix(fix)
     }
 }
 

@@ -253,7 +253,7 @@ fn rates_latencies_and_the_last_hour_follow_from_what_convey_counts() {
         const history = new file.History();
         const status = (total, a, connects) => ({
             total_connections: total, frontends: { web: { requests: {
-                total, responses: { '5xx': (total - 100) * 1.5 }, answered: { no_server: total - 100, redirect: total },
+                total, responses: { '5xx': (total - 100) * 1.5 }, local_replies: { no_server: total - 100, redirect: total },
             } } }, backends: { app: {
                 total_connections: total, servers: { a: {
                     total_connections: a, response_seconds: { count: connects, buckets: { 0.001: connects } },

@@ -127,7 +127,7 @@ fn the_next_turn_is_foretold_and_asking_takes_none() {
     let client = SocketAddr::new(lab.ip(9), 4_242);
     for _ in 0..12 {
         let said = explained(lab.stats(), client);
-        assert_eq!(said["depends_on"], "moment", "{said:#}");
+        assert_eq!(said["depends_on"], "other_connections", "{said:#}");
         assert_eq!(said["server"], explained(lab.stats(), client)["server"]);
         assert_eq!(said["server"], ask(lab.vip(), "/").unwrap().1.as_str());
     }
@@ -227,7 +227,7 @@ fn explanation_names_the_file_and_line_of_the_deciding_network() {
     let access = |client: std::net::IpAddr| {
         let said = explained(lab.stats(), SocketAddr::new(client, 4_242));
         let steps = said["steps"].as_array().unwrap();
-        steps.iter().find(|step| step["about"] == "access").unwrap()["says"].as_str().unwrap().to_owned()
+        steps.iter().find(|step| step["subject"] == "access").unwrap()["message"].as_str().unwrap().to_owned()
     };
     let in_list = format!("{denied} is in {denied}/32 of frontends.web.access.deny");
     assert_eq!(access(denied), format!("{in_list}: line 3 of blocked.txt"));

@@ -106,7 +106,7 @@ fn server_has_as_long_for_its_answer_as_timeouts_response_says() {
     assert_eq!(client.get("a", "/").status, 200);
     let late = client.get("a", "/late");
     assert_eq!(late.status, 504, "{late:?}");
-    balancer.wait_for_stat("/frontends/web/requests/answered/server_timeout", 1);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/server_timeout", 1);
     is_over.store(true, Ordering::Relaxed);
 }
 

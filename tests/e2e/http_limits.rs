@@ -57,7 +57,7 @@ fn source_beyond_its_request_rate_gets_429_on_any_connection() {
     assert!((3..=4).contains(&refused), "{refused}");
     assert!((3..=4).contains(&statuses(6)), "another source has as much");
     assert_eq!(statuses(9), 0, "it is trusted");
-    let answered = balancer.stat("/frontends/web/requests/answered/rate_limit").as_u64().unwrap();
+    let answered = balancer.stat("/frontends/web/requests/local_replies/rate_limit").as_u64().unwrap();
     assert_eq!(answered + server.seen().len() as u64, 24);
     // The connection stays open, and the limits keep their counts across a reload.
     let mut client = client_from(lab.ip(5), &lab);
@@ -81,7 +81,7 @@ fn request_limit_of_a_route_applies_to_http2() {
     assert_eq!(refused("/free"), 0);
     let refused = refused("/login");
     assert!((1..=4).contains(&refused), "{refused}");
-    assert_eq!(balancer.stat("/frontends/web/requests/answered/rate_limit"), refused);
+    assert_eq!(balancer.stat("/frontends/web/requests/local_replies/rate_limit"), refused);
     let of_the_same_network = || client_from(lab.ip(7), &lab).get("a", "/login").status;
     assert!((0..4).any(|_| of_the_same_network() == 429));
 }
@@ -110,7 +110,7 @@ fn a_body_that_is_too_long_is_refused_whatever_its_framing() {
         }
     }
     assert!(server.seen().iter().all(|seen| seen.body.len() == 1_000));
-    assert_eq!(balancer.stat("/frontends/web/requests/answered/malformed"), 4);
+    assert_eq!(balancer.stat("/frontends/web/requests/local_replies/malformed"), 4);
 }
 
 /// More than all buffers on the way hold.
@@ -159,7 +159,7 @@ fn a_body_that_trickles_is_given_up() {
     drop(client);
     let sent = sending.join().unwrap();
     assert!((10..1_000).contains(&sent), "it had its time of grace, and no more: {sent} bytes");
-    assert_eq!(balancer.stat("/frontends/web/requests/answered/request_timeout"), 1);
+    assert_eq!(balancer.stat("/frontends/web/requests/local_replies/request_timeout"), 1);
     assert_eq!(balancer.stat("/backends/pool/servers/a/current_connections"), 0, "its slot is free");
 }
 
@@ -195,7 +195,7 @@ fn a_head_may_be_as_long_as_the_file_says() {
     assert_eq!(status_of(&lab, "/", &fields[..10]), "2 200");
     let long = format!("X: {}", "x".repeat(20_000));
     assert_eq!(status_of(&lab, "/", &["-H", &long]), "2 431");
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 4);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 4);
     let mut slow = Client::new(lab.vip());
     slow.0.write_all(b"GET").unwrap();
     assert_eq!(slow.read().status, 408);

@@ -57,7 +57,7 @@ fn forwarded_client_is_used_for_access_limits_hash_and_log() {
     let denied = get(&mut proxy, "X-Forwarded-For: 192.0.2.66:4711\r\n");
     assert_eq!(denied.status, 403);
     assert!(denied.body.contains("access denied"), "{denied:?}");
-    balancer.wait_for_stat("/frontends/web/requests/answered/access_denied", 1);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/access_denied", 1);
     let expected = format!("192.0.2.66:4711 by {} access_denied", proxy.0.local_addr().unwrap());
     let text = wait_for("the line of the denied client", || {
         Some(whole_lines(&path(&lab))).filter(|text| text.contains("access_denied"))

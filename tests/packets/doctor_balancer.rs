@@ -117,7 +117,7 @@ fn without_privileges_it_says_what_it_did_not_look_at(case: Case) {
     let (ran, json) = examine_as_nobody(&patient);
     assert_eq!((ran.code, &json["findings"]), (Some(0), &serde_json::json!([])), "{json:#}");
     let unseen: BTreeSet<&str> =
-        json["not_looked_at"].as_array().unwrap().iter().filter_map(|one| one["check"].as_str()).collect();
+        json["skipped"].as_array().unwrap().iter().filter_map(|one| one["check"].as_str()).collect();
     for check in ["vip-duplicate", "neighbour-stale", "path-mtu", "port-taken", "foreign-rule", "table-full"]
     {
         assert!(unseen.contains(check), "{check}: {json:#}");

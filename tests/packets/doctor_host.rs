@@ -79,7 +79,7 @@ fn a_policy_that_drops_is_mended_for_all_servers_at_once(case: Case) {
     nft("add rule inet fw input meta l4proto icmp accept");
     let finding = patient.is_mended("foreign-rule", Role::Balancer);
     // Answers of servers, and packets of clients.
-    assert_eq!(finding["mend"].as_array().unwrap().len(), 2, "{finding:#}");
+    assert_eq!(finding["fix"].as_array().unwrap().len(), 2, "{finding:#}");
     patient.is_well();
     patient.serves();
 }
@@ -116,7 +116,7 @@ fn a_convey_that_ran_out_of_descriptors_is_named(case: Case) {
     });
     // In some places, such as a container, root may not raise the limit. Without its clients,
     // convey needs no more.
-    let raise = finding["mend"].as_array_mut().unwrap().remove(0);
+    let raise = finding["fix"].as_array_mut().unwrap().remove(0);
     assert!(raise.as_str().unwrap().starts_with("prlimit --pid "), "{raise}");
     patient.carry_out(&finding, Role::Balancer);
     patient.is_well();
@@ -177,7 +177,7 @@ fn a_server_that_gives_no_answer_to_its_check_is_named(case: Case) {
     let finding = patient.has("server-reply");
     assert!(finding["on"].as_str().unwrap().starts_with("server pool/s1 ("), "{finding:#}");
     // No command mends a service.
-    assert_eq!(finding["mend"], serde_json::json!([]), "{finding:#}");
+    assert_eq!(finding["fix"], serde_json::json!([]), "{finding:#}");
     drop(wrong);
     let _server = patient.network.nginx(1);
     patient.is_well();
@@ -230,7 +230,7 @@ fn down_interface_is_reported_without_its_consequences(case: Case) {
         patient.convey = None;
         patient.ip(Role::Balancer, &format!("link set {INTERFACE} down"));
         let finding = patient.has("interface-down");
-        assert_eq!(finding["mend"], serde_json::json!([format!("ip link set dev {INTERFACE} up")]));
+        assert_eq!(finding["fix"], serde_json::json!([format!("ip link set dev {INTERFACE} up")]));
         // This removes IPv6 addresses, too, which only their owner can restore.
         if case.family == Family::V4 {
             patient.carry_out(&finding, Role::Balancer);

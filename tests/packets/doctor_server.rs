@@ -76,7 +76,7 @@ fn balancer_accepts_rules_that_leave_out_the_vip(case: Case) {
     let handshakes =
         |name: &str| clinic.network.stat(&format!("/backends/pool/servers/s1/handshakes/{name}")).as_u64();
     wait_for("the handshake to be counted", || {
-        (handshakes("completed") > Some(0) && handshakes("in_vain") == Some(0)).then_some(())
+        (handshakes("completed") > Some(0) && handshakes("consecutive_incomplete") == Some(0)).then_some(())
     });
     clinic.balancer_says(None);
     clinic.close();
@@ -132,7 +132,7 @@ fn doctor_names_a_vip_that_is_not_there_or_on_the_link(case: Case) {
     let findings = clinic.findings();
     assert_eq!(checks(&findings), ["vip-not-on-lo"], "{findings}");
     clinic.balancer_says(Some(FORWARD));
-    clinic.mend(&findings);
+    clinic.fix(&findings);
     clinic.is_healthy();
     clinic.close();
 }
@@ -144,7 +144,7 @@ fn doctor_names_arp_that_is_not_silenced(case: Case) {
         let findings = clinic.findings();
         assert_eq!(checks(&findings), ["arp-not-silenced"], "{findings}");
         clinic.balancer_says(setting.contains("arp_ignore").then_some(FORWARD));
-        clinic.mend(&findings);
+        clinic.fix(&findings);
         clinic.is_healthy();
     }
     clinic.close();
@@ -234,7 +234,7 @@ fn doctor_names_a_link_that_takes_only_short_packets(case: Case) {
     clinic.ip(Role::Switch, &["link", "set", "server1", "mtu", "1400"]);
     let findings = clinic.findings();
     assert_eq!(checks(&findings), ["mtu"], "{findings}");
-    clinic.mend(&findings);
+    clinic.fix(&findings);
     clinic.is_healthy();
     clinic.close();
 }
@@ -334,7 +334,7 @@ impl Clinic {
         self.balancer_says(leg);
         let findings = self.findings();
         assert_eq!(checks(&findings), [check], "{findings:#}");
-        self.mend(&findings);
+        self.fix(&findings);
         self.is_healthy();
         findings[0]["seen"].as_str().unwrap().to_owned()
     }
@@ -343,15 +343,15 @@ impl Clinic {
     fn await_failed_client(&self) {
         wait_for("a handshake in vain to be counted", || {
             self.network.inside(Role::Client(1), || is_answered(self.network.vip()));
-            let in_vain = self.network.stat("/backends/pool/servers/s1/handshakes/in_vain");
-            (in_vain.as_u64() > Some(0)).then_some(())
+            let incomplete = self.network.stat("/backends/pool/servers/s1/handshakes/consecutive_incomplete");
+            (incomplete.as_u64() > Some(0)).then_some(())
         });
     }
 
     /// Runs the commands.
-    fn mend(&self, findings: &Value) {
-        assert_ne!(findings[0]["mend"], serde_json::json!([]), "{findings:#}");
-        for command in findings[0]["mend"].as_array().unwrap() {
+    fn fix(&self, findings: &Value) {
+        assert_ne!(findings[0]["fix"], serde_json::json!([]), "{findings:#}");
+        for command in findings[0]["fix"].as_array().unwrap() {
             let command = command.as_str().unwrap();
             let mut shell = self.network.lab.command(SERVER, "sh");
             let ran = run(shell.current_dir(env!("CARGO_MANIFEST_DIR")).args(["-c", command]));

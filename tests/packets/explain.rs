@@ -30,9 +30,9 @@ pub(crate) fn explained(network: &Network, client: impl std::fmt::Display) -> Va
 }
 
 /// Text of a step.
-pub(crate) fn says<'a>(said: &'a Value, about: &str) -> &'a str {
+pub(crate) fn message<'a>(said: &'a Value, subject: &str) -> &'a str {
     let steps = said["steps"].as_array().unwrap();
-    steps.iter().find(|step| step["about"] == about).map_or("", |step| step["says"].as_str().unwrap())
+    steps.iter().find(|step| step["subject"] == subject).map_or("", |step| step["message"].as_str().unwrap())
 }
 
 fn three_hundred_connections_get_the_servers_that_are_explained(case: Case) {
@@ -72,12 +72,12 @@ fn three_hundred_connections_get_the_servers_that_are_explained(case: Case) {
     }
     let said = explained(network, SocketAddr::new(case.family.address(Role::Client(1)), 4_242));
     let own = case.family.address(Role::Balancer).to_string();
-    assert!(says(&said, "algorithm").starts_with(algorithm), "{said:#}");
-    assert!(says(&said, "next hop").contains(" on the link by "), "{said:#}");
+    assert!(message(&said, "algorithm").starts_with(algorithm), "{said:#}");
+    assert!(message(&said, "next hop").contains(" on the link by "), "{said:#}");
     match case.is_dsr() {
-        true => assert!(says(&said, "dsr").starts_with("l3: packets go to "), "{said:#}"),
+        true => assert!(message(&said, "dsr").starts_with("l3: packets go to "), "{said:#}"),
         false => {
-            assert!(says(&said, "snat").contains(&format!(" sees {own} with a free port of ")), "{said:#}")
+            assert!(message(&said, "snat").contains(&format!(" sees {own} with a free port of ")), "{said:#}")
         }
     }
     let by = if case.is_cached() {
@@ -85,7 +85,7 @@ fn three_hundred_connections_get_the_servers_that_are_explained(case: Case) {
     } else {
         "every packet goes through a worker: passthrough.offload"
     };
-    assert!(says(&said, "offload").contains(by), "{said:#}");
+    assert!(message(&said, "offload").contains(by), "{said:#}");
     let own = explained(network, SocketAddr::new(case.family.address(Role::Balancer), 4_242));
     assert_eq!(
         (own["verdict"].as_str(), own["reason"].as_str()),
@@ -145,16 +145,16 @@ fn explanation_predicts_the_server_of_a_flow_and_its_successor(case: Case) {
         assert_eq!(flow[of_flow], listed[of_list], "{said:#} {listed:#}");
     }
     let other = if server == "s1" { "s2" } else { "s1" };
-    assert!(says(&said, "flow").ends_with(&format!("it stays with pool/{server}")), "{said:#}");
-    assert!(says(&said, "new").contains(&format!("gets pool/{other}")), "{said:#}");
-    let about = if case.is_dsr() { "dsr" } else { "snat" };
+    assert!(message(&said, "flow").ends_with(&format!("it stays with pool/{server}")), "{said:#}");
+    assert!(message(&said, "new").contains(&format!("gets pool/{other}")), "{said:#}");
+    let subject = if case.is_dsr() { "dsr" } else { "snat" };
     let expected =
         flow["snat"].as_str().map_or("l3: packets go to ".to_owned(), |snat| format!(" sees {snat}"));
-    assert!(says(&said, about).contains(&expected), "{said:#}");
-    assert!(says(&said, "next hop").contains(" on the link by "), "{said:#}");
+    assert!(message(&said, subject).contains(&expected), "{said:#}");
+    assert!(message(&said, "next hop").contains(" on the link by "), "{said:#}");
     let by =
         if case.is_cached() { "the kernel (" } else { "a worker forwards its packets: passthrough.offload" };
-    assert!(says(&said, "offload").starts_with(by), "{said:#}");
+    assert!(message(&said, "offload").starts_with(by), "{said:#}");
     let all = explained(network, client.ip());
     let servers = json!([{ "server": format!("pool/{server}"), "flows": 1 }]);
     assert_eq!((&all["open_flows"]["open"], &all["open_flows"]["servers"]), (&json!(1), &servers), "{all:#}");
@@ -166,7 +166,7 @@ fn explanation_predicts_the_server_of_a_flow_and_its_successor(case: Case) {
         (said["flow"]["over"] == true).then_some(said)
     });
     assert_eq!((&over["flow"]["state"], &over["server"]), (&json!("closed"), &json!(server)), "{over:#}");
-    assert!(says(&over, "server").starts_with(&format!("pool/{server} again: ")), "{over:#}");
+    assert!(message(&over, "server").starts_with(&format!("pool/{server} again: ")), "{over:#}");
     assert_eq!(explained(network, client.ip())["open_flows"]["open"], 0);
     let mut again = network.inside(Role::Client(1), || connect_from(client, network.vip()).unwrap());
     ping(&mut again).unwrap();
@@ -174,7 +174,7 @@ fn explanation_predicts_the_server_of_a_flow_and_its_successor(case: Case) {
     assert_eq!((&now["server"], &now["snat_addr"]), (&json!(server), &flow["snat"]), "{now:#}");
     let free = explained(network, SocketAddr::new(client.ip(), 9));
     assert!(
-        free["flow"].is_null() && says(&free, "flow").ends_with("the answer is for a new one"),
+        free["flow"].is_null() && message(&free, "flow").ends_with("the answer is for a new one"),
         "{free:#}"
     );
 }

@@ -16,7 +16,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
-use crate::explain::{explained, says};
+use crate::explain::{explained, message};
 use crate::flood::{forge, nobody};
 use crate::network::Network;
 use crate::raw::Wire;
@@ -259,11 +259,11 @@ fn client_with_all_its_connections_leaves_snat_ports_for_others(case: Case) {
         "{greedy:#}"
     );
     assert!(
-        says(&greedy, "share").contains(" SNAT ports to the server, of those of its worker; "),
+        message(&greedy, "share").contains(" SNAT ports to the server, of those of its worker; "),
         "{greedy:#}"
     );
     assert_eq!((&other["verdict"], &other["server"]), (&"server".into(), &"s1".into()), "{other:#}");
-    assert!(says(&other, "share").contains(" hold 0 places in its worker's table; "), "{other:#}");
+    assert!(message(&other, "share").contains(" hold 0 places in its worker's table; "), "{other:#}");
     let others: Vec<_> = network.inside(Role::Client(2), || (0..OTHERS).map(|_| connect_soon()).collect());
     let served =
         others.into_iter().flatten().filter_map(|mut other| ping(&mut other).is_ok().then_some(other));

@@ -198,7 +198,7 @@ fn handshakes_are_counted_at_each_server(case: Case) {
         ["s1", "s2"].map(|server| of(server).as_u64().unwrap()).iter().sum()
     };
     wait_for("all handshakes to be told of", || (all("completed") == 40).then_some(()));
-    assert_eq!(all("begun"), 40);
+    assert_eq!(all("started"), 40);
 }
 
 /// Names of the servers that answer 30 clients.

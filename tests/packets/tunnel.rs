@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
-use crate::explain::{explained, says};
+use crate::explain::{explained, message};
 use crate::network::{Network, PORT};
 use crate::raw::Wire;
 use crate::trace::{self, Watcher};
@@ -70,10 +70,10 @@ pub(crate) fn reached_in(network: &mut Network, outer: Family, kind: &str, backe
     assert!(opened.taken_out() >= 20 * 4, "{} packets came out", opened.taken_out());
     let client = SocketAddr::new(case.family.address(Role::Client(1)), 4_242);
     let said = explained(network, client);
-    let (way, server) = (says(&said, "dsr"), far(outer).to_string());
+    let (way, server) = (message(&said, "dsr"), far(outer).to_string());
     assert!(way.starts_with(kind) && way.contains(&server), "{said:#}");
     let by = if case.is_cached() { "a worker forwards the first packet, the kernel" } else { "every packet" };
-    assert!(says(&said, "offload").starts_with(by), "{said:#}");
+    assert!(message(&said, "offload").starts_with(by), "{said:#}");
     // The end of the handshake, a request, acknowledgements, a FIN.
     has_forwarded(network, 20 * 3);
 }

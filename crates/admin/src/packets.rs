@@ -14,7 +14,7 @@ pub fn packet_report(stats: &PacketStats) -> PacketReport {
         drops: DropReason::ALL.map(|reason| (reason.label().into(), stats.drops(reason))).into(),
         evicted: Shortage::ALL.map(|shortage| (shortage.label().into(), stats.evicted(shortage))).into(),
         passed: stats.all_passed(),
-        unrecorded: stats.all_unrecorded(),
+        untracked: stats.all_untracked(),
         capture_errors: stats.all_capture_errors(),
         flows: flows.into(),
         cached_flows: stats.gauge(Gauge::CachedFlows),

@@ -130,17 +130,17 @@ pub struct PathMtuReport {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename = "Handshakes")]
 pub struct HandshakeReport {
-    /// Handshakes that clients have begun.
-    pub begun: u64,
+    /// Handshakes that clients have started.
+    pub started: u64,
     /// Handshakes that clients have completed.
     pub completed: u64,
     /// SYNs that were repeated before their handshake was complete.
     pub syn_repeated: u64,
-    /// Handshakes that clients have begun since the last completed one.
-    pub in_vain: u64,
+    /// Handshakes that clients have started since the last completed one.
+    pub consecutive_incomplete: u64,
     /// Whether the server has stopped answering clients: no handshake with it completes, and
     /// handshakes with others of its backend do.
-    pub answers_nobody: bool,
+    pub stalled: bool,
 }
 
 /// Health of a server.

@@ -37,7 +37,7 @@ pub struct Explanation {
     #[cfg_attr(test, schemars(with = "Option<String>"))]
     #[serde(deserialize_with = "nullable")]
     pub address: Option<SocketAddr>,
-    /// Condition of the answer, beside configuration and health.
+    /// Condition of the answer, besides configuration and health.
     #[serde(deserialize_with = "nullable")]
     pub depends_on: Option<Dependence>,
     /// Flow from the client's port at this frontend, if one exists. The flow decides, unless it is
@@ -76,8 +76,8 @@ pub enum ClientVerdict {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Dependence {
-    /// Time: other connections change the answer.
-    Moment,
+    /// Other connections that begin before change the answer.
+    OtherConnections,
     /// Client's port, which was not given.
     Port,
 }
@@ -138,11 +138,11 @@ pub struct FlowsOfServer {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExplainedStep {
     /// Subject of the step, in a word or two.
-    pub about: Label,
+    pub subject: Label,
     /// Whether the client's path ends at this step.
     pub ends: bool,
     /// Operator-facing text.
-    pub says: String,
+    pub message: String,
 }
 
 /// Server of the backend in an explanation.

@@ -17,7 +17,7 @@ pub struct RequestReport {
     pub responses: Counts,
     /// Local replies of convey, by reason. Frontends only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answered: Option<Counts>,
+    pub local_replies: Option<Counts>,
     /// Compressed responses. Frontends only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<CompressionReport>,
@@ -31,7 +31,7 @@ pub struct CompressionReport {
     /// Compressed responses, by their `Content-Encoding`.
     pub responses: Counts,
     /// Responses that were sent uncompressed because there was no memory for another encoder.
-    pub no_room: u64,
+    pub no_memory: u64,
     /// Bytes of bodies before compression.
     pub bytes_in: u64,
     /// Bytes of these bodies after compression.

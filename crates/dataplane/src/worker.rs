@@ -234,7 +234,7 @@ impl Worker {
                     let _ = self.failures.try_send(failures); // full: there is more of the same in it
                 }
             }
-            PacketRole::Unrecorded => self.stats.unrecorded(self.core, 1),
+            PacketRole::Untracked => self.stats.untracked(self.core, 1),
         }
     }
 

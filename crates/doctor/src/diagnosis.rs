@@ -21,12 +21,12 @@ pub struct Diagnosis {
     pub on: Option<String>,
     /// Commands that fix the fault, in order, to be run as root. If no command is known, `why`
     /// describes where to look.
-    pub mend: Vec<String>,
+    pub fix: Vec<String>,
 }
 
 /// A check that could not be made because a requirement is missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Unseen {
+pub struct SkippedCheck {
     /// Name of the check.
     pub check: &'static str,
     /// Missing requirement of the check.
@@ -42,14 +42,14 @@ pub struct Examination {
     /// Findings.
     pub findings: Vec<Diagnosis>,
     /// Checks that could not be made. They do not count as findings.
-    pub not_looked_at: Vec<Unseen>,
+    pub skipped: Vec<SkippedCheck>,
 }
 
 impl Diagnosis {
     /// Creates an error: a fault that keeps clients from being served. The caller may add commands.
     pub fn error(check: &'static str, seen: impl Into<String>, why: impl Into<String>) -> Diagnosis {
         let (severity, seen, why) = (Severity::Error, seen.into(), why.into());
-        Diagnosis { check, severity, seen, why, on: None, mend: Vec::new() }
+        Diagnosis { check, severity, seen, why, on: None, fix: Vec::new() }
     }
 
     /// Creates a warning: a fault that may keep clients from being served later. The caller may add
@@ -60,8 +60,8 @@ impl Diagnosis {
 
     /// Adds a command that fixes the fault.
     #[must_use]
-    pub fn mend(mut self, command: impl Into<String>) -> Diagnosis {
-        self.mend.push(command.into());
+    pub fn fix(mut self, command: impl Into<String>) -> Diagnosis {
+        self.fix.push(command.into());
         self
     }
 
@@ -92,12 +92,12 @@ pub enum Severity {
 /// Text with a paragraph for each finding, the most severe first, followed by the checks that could
 /// not be made. Lines are wrapped at `width`, except for commands.
 pub fn as_text(examination: &Examination, width: usize) -> String {
-    let Examination { findings, not_looked_at, .. } = examination;
-    let unseen = |unseen: &Unseen| {
+    let Examination { findings, skipped, .. } = examination;
+    let unseen = |unseen: &SkippedCheck| {
         let text = format!("skipped [{}]: needs {}", unseen.check, unseen.needs);
         wrapped(&text, ["", "  "], width)
     };
-    let unseen: String = not_looked_at.iter().map(unseen).collect();
+    let unseen: String = skipped.iter().map(unseen).collect();
     match (findings.is_empty(), unseen.is_empty()) {
         (true, true) => "nothing found: all checks passed\n".to_owned(),
         (true, false) => format!("nothing found\n{unseen}"),
@@ -126,18 +126,18 @@ fn sorted(findings: &[Diagnosis]) -> Vec<&Diagnosis> {
 }
 
 fn paragraph(finding: &Diagnosis, width: usize) -> String {
-    let Diagnosis { check, severity, seen, why, on, mend } = finding;
+    let Diagnosis { check, severity, seen, why, on, fix } = finding;
     let word = match severity {
         Severity::Warning => "warning",
         Severity::Error => "error",
     };
     // Without commands, it does not matter where they would run.
-    let place = on.as_ref().filter(|_| !mend.is_empty());
+    let place = on.as_ref().filter(|_| !fix.is_empty());
     let place = place.map(|host| format!("  on {host}:\n")).unwrap_or_default();
-    let mend: String = mend.iter().map(|command| format!("    {command}\n")).collect();
+    let fix: String = fix.iter().map(|command| format!("    {command}\n")).collect();
     let seen = wrapped(&format!("{word} [{check}]: {seen}"), ["", "    "], width);
     let why = wrapped(why, ["  "; 2], width);
-    format!("{seen}{why}{place}{mend}")
+    format!("{seen}{why}{place}{fix}")
 }
 
 /// Wraps a text into lines of at most `width` characters, unless a word is longer. `first` is the
@@ -178,12 +178,12 @@ mod tests {
 
     fn missing() -> Diagnosis {
         Diagnosis::error("vip-missing", "10.0.0.100 is on no interface", "Clients get no answer.")
-            .mend("ip addr add 10.0.0.100/32 dev eth0")
+            .fix("ip addr add 10.0.0.100/32 dev eth0")
     }
 
     #[test]
     fn errors_come_first_and_commands_are_indented() {
-        let narrow = Diagnosis::warning("mtu", "narrow", "Slow.").on("server a (10.0.0.11)").mend("reboot");
+        let narrow = Diagnosis::warning("mtu", "narrow", "Slow.").on("server a (10.0.0.11)").fix("reboot");
         let text = as_text(&vec![narrow, missing()].into(), 80);
         assert!(text.starts_with(
             "error [vip-missing]: 10.0.0.100 is on no interface\n  Clients get no answer.\n    ip addr add"
@@ -196,14 +196,14 @@ mod tests {
 
     #[test]
     fn skipped_checks_are_listed_and_are_not_findings() {
-        let unseen = Unseen { check: "vip-duplicate", needs: "root".to_owned() };
-        let mut examination = Examination { not_looked_at: vec![unseen], ..Examination::default() };
+        let unseen = SkippedCheck { check: "vip-duplicate", needs: "root".to_owned() };
+        let mut examination = Examination { skipped: vec![unseen], ..Examination::default() };
         assert_eq!(as_text(&examination, 80), "nothing found\nskipped [vip-duplicate]: needs root\n");
         examination.findings.push(missing());
         let json: serde_json::Value = serde_json::from_str(&as_json(&examination).unwrap()).unwrap();
         assert_eq!(json["findings"][0]["check"], "vip-missing");
         assert_eq!(json["findings"][0].get("on"), None);
-        assert_eq!(json["not_looked_at"][0]["needs"], "root");
+        assert_eq!(json["skipped"][0]["needs"], "root");
         assert!(as_text(&examination, 80).contains("eth0\n\nskipped [vip-duplicate]: needs root\n"));
     }
 
@@ -211,7 +211,7 @@ mod tests {
     fn text_is_wrapped_and_commands_are_not() {
         let finding =
             Diagnosis::error("mtu", "some are lost", "Long packets are lost. `ip route get` shows the way.")
-                .mend("ip route replace 10.0.0.11/32 dev eth0 mtu 1400");
+                .fix("ip route replace 10.0.0.11/32 dev eth0 mtu 1400");
         let expected = "error [mtu]: some\n    are lost\n  Long packets are\n  lost.\n  `ip route get`\n  shows the way.\n    \
                         ip route replace 10.0.0.11/32 dev eth0 mtu 1400\n";
         assert_eq!(as_text(&vec![finding].into(), 18), expected);

@@ -16,4 +16,4 @@ pub mod ruleset;
 pub mod server;
 pub mod statistics;
 
-pub use diagnosis::{Diagnosis, Examination, Severity, Unseen, as_json, as_text};
+pub use diagnosis::{Diagnosis, Examination, Severity, SkippedCheck, as_json, as_text};

@@ -116,14 +116,13 @@ fn diagnosis(config: &Config, rule: CollidingRule, mut servers: Vec<String>) -> 
         "These connections time out: convey takes the answers for answers to its own clients (drops no_flow). {remedy}; \
          docs/guides/packet-modes.md has a table that stays when Docker changes its rules."
     );
-    Diagnosis { mend: rule.mend, ..Diagnosis::warning("snat-masquerade", seen, why) }
+    Diagnosis { fix: rule.fix, ..Diagnosis::warning("snat-masquerade", seen, why) }
 }
 
 /// Formats a finding as one line for the log.
 pub fn line(found: &Diagnosis) -> String {
-    let mend =
-        found.mend.first().map(|command| format!(" Insert before it: `{command}`")).unwrap_or_default();
-    format!("{}. {}{mend}", found.seen, found.why)
+    let fix = found.fix.first().map(|command| format!(" Insert before it: `{command}`")).unwrap_or_default();
+    format!("{}. {}{fix}", found.seen, found.why)
 }
 
 /// Servers of passthrough, with the protocol of each frontend. Port 0 means any port.

@@ -17,10 +17,10 @@ use super::{ClientVerdict, End, ExplainSources, Steps};
 pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {
     let (config, slots) = (&place.frontend.config, &place.frontend.live.slots);
     let Some(most) = config.max_connections else { return };
-    let says = format!("frontend {} has {} of {most} connections", config.name, slots.open());
+    let message = format!("frontend {} has {} of {most} connections", config.name, slots.open());
     match slots.has_room(config.max_connections) {
-        true => steps.note("limit", says),
-        false => steps.end("limit", full(place), says + eviction_note(place)),
+        true => steps.note("limit", message),
+        false => steps.end("limit", full(place), message + eviction_note(place)),
     }
 }
 
@@ -29,8 +29,8 @@ pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {
 pub(super) fn check_loop(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (client, protocol) = (place.client_addr(), place.frontend.config.protocol);
     if sources.snapshot.server_endpoints.contain(protocol, client, place.vip.port()) {
-        let says = format!("{client} is where a server listens: its answers would loop");
-        steps.refuse("client", Counter::DroppedLoop.drop_label(), says);
+        let message = format!("{client} is where a server listens: its answers would loop");
+        steps.refuse("client", Counter::DroppedLoop.drop_label(), message);
     }
 }
 
@@ -58,8 +58,8 @@ pub(super) fn check_access(sources: ExplainSources<'_>, place: &AskedPlace, step
         steps.note("client", format!("{ip} is taken for the client that a PROXY header names"));
     }
     if place.frontend.config.is_http_proxy(ip) {
-        let says = format!("{ip} is in trusted_proxies: access lists apply to the client of each request");
-        return steps.note("access", says);
+        let message = format!("{ip} is in trusted_proxies: access lists apply to the client of each request");
+        return steps.note("access", message);
     }
     if access.is_open() {
         return steps.note("access", "no access list: all clients are allowed");
@@ -87,25 +87,25 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
         (None, Some(_)) => " at this frontend, which shares its max_connections among clients".to_owned(),
         (None, None) => " in this process, and may have its share of what is left".to_owned(),
     };
-    let says = format!("{who} has {} open connections{of}", quota.open);
-    let Some(shortage) = quota.shortage else { return steps.note("share", says) };
+    let message = format!("{who} has {} open connections{of}", quota.open);
+    let Some(shortage) = quota.shortage else { return steps.note("share", message) };
     let (is_tcp, limit) = (is_tcp(place), Counter::ClientLimit.label());
-    let (waits, reason, says) = match shortage {
+    let (waits, reason, message) = match shortage {
         ClientShortage::Descriptors => (
             is_tcp,
             Counter::DroppedNoResources.drop_label(),
             "this process has too few descriptors left for any client".to_owned(),
         ),
         ClientShortage::Process => {
-            (false, limit, format!("{says}: the client has used its share of this process"))
+            (false, limit, format!("{message}: the client has used its share of this process"))
         }
         ClientShortage::LocalPorts => {
-            (false, limit, format!("{says}: the client has used its share of the local ports"))
+            (false, limit, format!("{message}: the client has used its share of the local ports"))
         }
-        ClientShortage::Frontend => (is_tcp && config.max_connections_per_client.is_none(), limit, says),
+        ClientShortage::Frontend => (is_tcp && config.max_connections_per_client.is_none(), limit, message),
     };
     let verdict = if waits { ClientVerdict::Waits } else { ClientVerdict::Refused };
-    steps.end("share", End { verdict, reason }, says);
+    steps.end("share", End { verdict, reason }, message);
 }
 
 /// Checks the client's share of flows in passthrough mode.
@@ -121,14 +121,14 @@ pub(super) fn check_packet_share(sources: ExplainSources<'_>, place: &AskedPlace
     };
     let ClientShare { of, own, used, free, is_refused } = share;
     let who = source(client_of(ip));
-    let says = format!("open flows of {who} hold {own} {of}; {used} are taken in all, {free} are free");
+    let message = format!("open flows of {who} hold {own} {of}; {used} are taken in all, {free} are free");
     match is_refused {
         true => steps.refuse(
             "share",
             DropReason::ClientLimit.label(),
-            format!("{says}. A client may have eight times what is free"),
+            format!("{message}. A client may have eight times what is free"),
         ),
-        false => steps.note("share", says),
+        false => steps.note("share", message),
     }
 }
 
@@ -146,10 +146,10 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
     if let (Some(rate), Some(left)) = (limits.rate_per_source, counts.left_of_rate(ip, limits, sources.now)) {
         has.push(format!("{left} more may begin at once, at {rate} a second"));
     }
-    let says = format!("{}: {}", source(counts.source_of(ip)), has.join("; "));
+    let message = format!("{}: {}", source(counts.source_of(ip)), has.join("; "));
     match counts.may_begin(ip, limits, sources.now) {
-        Ok(()) => steps.note("source", says),
-        Err(excess) => steps.refuse("source", excess_counter(excess).label(), says),
+        Ok(()) => steps.note("source", message),
+        Err(excess) => steps.refuse("source", excess_counter(excess).label(), message),
     }
 }
 
@@ -157,16 +157,16 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
 pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (ip, limits) = (place.client.ip, place.asked.as_ref().map_or(&[][..], |asked| &asked.limits));
     if !limits.is_empty() && place.frontend.config.trusts(ip) {
-        let says = format!("{ip} is in {}: its number is not limited", trusting(place));
-        return steps.note("requests", says);
+        let message = format!("{ip} is in {}: its number is not limited", trusting(place));
+        return steps.note("requests", message);
     }
     for AskedLimit { of, limit } in limits {
         let Some(rate) = limit.rate() else { continue };
         let (left, who) = (limit.left(ip, sources.now), source(limit.source_of(ip)));
-        let says = format!("{who}: {left} more may be sent at once, at {rate} a second ({of})");
+        let message = format!("{who}: {left} more may be sent at once, at {rate} a second ({of})");
         match left {
-            0 => steps.refuse("requests", Counter::AnsweredRateLimit.answer_label(), says),
-            _ => steps.note("requests", says),
+            0 => steps.refuse("requests", Counter::AnsweredRateLimit.answer_label(), message),
+            _ => steps.note("requests", message),
         }
     }
 }

@@ -49,15 +49,16 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
         return Choice { pick: Pick::Server(index), depends_on: None, is_again: true };
     }
     if let Some(files) = &pool.config.files {
-        let says = format!("convey answers with a file of {}, or that there is none", files.root.display());
-        steps.end("files", End::FILES, says);
+        let message =
+            format!("convey answers with a file of {}, or that there is none", files.root.display());
+        steps.end("files", End::FILES, message);
         return Choice { pick: Pick::Nobody, depends_on: None, is_again: false };
     }
     let (pick, foreseen) = pool.foresee(place.client_addr(), place.vip);
     let depends_on = match pick {
         Pick::Busy | Pick::Nobody => None,
         Pick::Server(_) if pool.eligible() < 2 => None,
-        Pick::Server(_) if !pool.config.algorithm.hashes() => Some(Dependence::Moment),
+        Pick::Server(_) if !pool.config.algorithm.hashes() => Some(Dependence::OtherConnections),
         Pick::Server(_) => (place.goes_by_port() && place.client.port.is_none()).then_some(Dependence::Port),
     };
     let choice = Choice { pick, depends_on, is_again: false };
@@ -79,7 +80,7 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
             note_steps(pool, &foreseen, steps);
             let name = &pool.servers[index].config.name;
             let moment = match choice.depends_on {
-                Some(Dependence::Moment) => "; other connections that begin before change that",
+                Some(Dependence::OtherConnections) => "; other connections that begin before change that",
                 Some(Dependence::Port) | None => "",
             };
             steps.note("server", format!("{}/{name}{moment}", pool.config.name));
@@ -96,12 +97,12 @@ pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> 
     let config = &place.frontend.config;
     let none = Choice { pick: Pick::Nobody, depends_on: None, is_again: false };
     if let Some(asked) = &place.asked {
-        note_route(asked.end, &asked.says, steps);
+        note_route(asked.end, &asked.message, steps);
         return asked.end.map(|_| none);
     }
     if let Some(routes) = &place.frontend.sni {
-        let (says, end) = sni::of_all(routes);
-        note_route(end, &says, steps);
+        let (message, end) = sni::of_all(routes);
+        note_route(end, &message, steps);
         return end.map(|_| none);
     }
     let http = config.http.as_ref()?;
@@ -120,10 +121,10 @@ pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> 
     config.backend.is_none().then_some(none)
 }
 
-fn note_route(end: Option<End>, says: &str, steps: &mut Steps) {
+fn note_route(end: Option<End>, message: &str, steps: &mut Steps) {
     match end {
-        Some(end) => steps.end("route", end, says),
-        None => steps.note("route", says),
+        Some(end) => steps.end("route", end, message),
+        None => steps.note("route", message),
     }
 }
 
@@ -188,7 +189,7 @@ fn note_steps(pool: &Pool, foreseen: &Foreseen, steps: &mut Steps) {
     let open = |index: usize| pool.servers[index].live.slots.open();
     let full = |usable: bool| if usable { "" } else { ", which is full: convey tries another place" };
     for step in &foreseen.steps {
-        let says = match *step {
+        let message = match *step {
             Step::Point { place, point, server, usable } => {
                 format!(
                     "place {place:#018x} of the ring; the next point, {point:#018x}, is one of {}{}",
@@ -219,6 +220,6 @@ fn note_steps(pool: &Pool, foreseen: &Foreseen, steps: &mut Steps) {
             }
             Step::FirstUsable { server: None } => "all are full".to_owned(),
         };
-        steps.note("table", says);
+        steps.note("table", message);
     }
 }

@@ -176,7 +176,7 @@ pub(super) fn at_its_place(place: AskedPlace, flows: &ClientFlows) -> AskedPlace
 /// Notes the client's flows before an explanation of a new flow.
 pub(super) fn note(flows: &ClientFlows, place: &AskedPlace, steps: &mut Steps) {
     let client = place.client;
-    let says = match flows {
+    let message = match flows {
         ClientFlows::NotAsked => return,
         ClientFlows::One(None) => format!("{client} has none here: the answer is for a new one"),
         ClientFlows::One(Some(found)) if found.is_over() => {
@@ -187,7 +187,7 @@ pub(super) fn note(flows: &ClientFlows, place: &AskedPlace, steps: &mut Steps) {
         ClientFlows::All(answer) => format!("{client} has {}; they stay there", open(answer)),
         ClientFlows::Unknown(why) => format!("not known: {why}. The answer is for a new one"),
     };
-    steps.note("flow", says);
+    steps.note("flow", message);
 }
 
 /// Explains a client that already has a flow. `new` is the explanation for the client's next flow.
@@ -232,11 +232,11 @@ pub(super) fn explain(
 
 fn note_proxied(listed: &ListedFlow, steps: &mut Steps) {
     let Some((.., addr)) = &listed.server else { return };
-    let says = match listed.snat {
+    let message = match listed.snat {
         Some(from) => format!("{addr} sees {from}, an address of this host"),
         None => format!("to {addr}"),
     };
-    steps.note("way", says);
+    steps.note("way", message);
 }
 
 fn next(new: &Explanation) -> String {

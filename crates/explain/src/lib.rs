@@ -82,7 +82,7 @@ impl End {
     /// that is not open yet.
     fn depends_on(self, mode: Mode) -> Option<Dependence> {
         let may_evict = mode.forwards_packets() && self.reason == DropReason::MaxConnections.label();
-        may_evict.then_some(Dependence::Moment)
+        may_evict.then_some(Dependence::OtherConnections)
     }
 }
 
@@ -94,19 +94,19 @@ struct Steps {
 }
 
 impl Steps {
-    fn note(&mut self, about: &'static str, says: impl Into<String>) {
-        self.all.push(ExplainedStep { about: about.into(), ends: false, says: says.into() });
+    fn note(&mut self, subject: &'static str, message: impl Into<String>) {
+        self.all.push(ExplainedStep { subject: subject.into(), ends: false, message: message.into() });
     }
 
     /// Adds a step that ends the client's path, unless an earlier step has ended it.
-    fn end(&mut self, about: &'static str, end: End, says: impl Into<String>) {
+    fn end(&mut self, subject: &'static str, end: End, message: impl Into<String>) {
         let ends = self.end.is_none();
         self.end.get_or_insert(end);
-        self.all.push(ExplainedStep { about: about.into(), ends, says: says.into() });
+        self.all.push(ExplainedStep { subject: subject.into(), ends, message: message.into() });
     }
 
-    fn refuse(&mut self, about: &'static str, reason: &'static str, says: impl Into<String>) {
-        self.end(about, End { verdict: ClientVerdict::Refused, reason }, says);
+    fn refuse(&mut self, subject: &'static str, reason: &'static str, message: impl Into<String>) {
+        self.end(subject, End { verdict: ClientVerdict::Refused, reason }, message);
     }
 }
 

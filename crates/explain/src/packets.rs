@@ -83,11 +83,11 @@ impl PacketInquiry<'_> {
     pub(super) fn check_client(&self, steps: &mut Steps) {
         let (client, ip) = (self.place.client_addr(), self.place.client.ip);
         if let Err(reason) = self.inquiry.check_source(client) {
-            let says = match reason {
+            let message = match reason {
                 DropReason::VipLoop => format!("{ip} is an address of this host, so it cannot be a client"),
                 _ => format!("packets from {ip} are not forwarded: no router sends them on"),
             };
-            return steps.refuse("client", reason.label(), says);
+            return steps.refuse("client", reason.label(), message);
         }
         match self.inquiry.check_new(self.frontend, client, self.place.vip.port()) {
             // A refusal by the access lists is reported in their own step.
@@ -122,8 +122,8 @@ impl PacketInquiry<'_> {
         let server = match self.inquiry.server(self.frontend, client, picked(choice.pick)) {
             Ok(server) => server,
             Err(reason) => {
-                let says = "the client is this server itself: its answer would not leave it";
-                return steps.refuse("server", reason.label(), says);
+                let message = "the client is this server itself: its answer would not leave it";
+                return steps.refuse("server", reason.label(), message);
             }
         };
         self.note_way(server, over, steps);

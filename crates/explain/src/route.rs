@@ -22,7 +22,7 @@ pub struct AskedRequest {
 
 /// Route of a request, and its outcome.
 pub(super) struct AskedRoute {
-    pub(super) says: String,
+    pub(super) message: String,
     /// Outcome if the request ends at the route. `None` if a server of the backend gets it.
     pub(super) end: Option<End>,
     /// Limits on request rates per source that apply to the route.
@@ -105,7 +105,7 @@ impl AskedPlace {
         };
         let of = format!("a request for {host}{path}{by}");
         let route = http.route(scheme, head.host(), head.path());
-        let (says, pool, end) = match route {
+        let (message, pool, end) = match route {
             None => (format!("{of} has no route, and gets a 404"), None, Some(End::NO_ROUTE)),
             Some(route) => match &route.action {
                 HttpAction::Redirect(Redirect::Https) => (
@@ -120,7 +120,7 @@ impl AskedPlace {
             },
         };
         let limits = self.limits(route.filter(|_| end.is_none()).map(|route| &**route));
-        Ok(self.with_route(AskedRoute { says, end, limits }, pool))
+        Ok(self.with_route(AskedRoute { message, end, limits }, pool))
     }
 
     /// Sets the route to `asked`, and the backend to `pool` if there is one.

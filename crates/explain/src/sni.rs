@@ -29,9 +29,9 @@ pub(super) fn of_host(routes: &SniRoutes, host: &str) -> (AskedRoute, Option<Arc
         None => "has no route, and is refused".to_owned(),
     };
     let others = by_protocol(routes, name, route);
-    let says = format!("{asks} {takes}{others}");
+    let message = format!("{asks} {takes}{others}");
     let end = if route.is_none() { Some(End::NO_ROUTE) } else { None };
-    (AskedRoute { says, end, limits: Vec::new() }, route.map(|route| route.pool.clone()))
+    (AskedRoute { message, end, limits: Vec::new() }, route.map(|route| route.pool.clone()))
 }
 
 /// Describes all routes, for a question without a server name. Also returns the outcome for a

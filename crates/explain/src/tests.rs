@@ -199,7 +199,7 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
             // The data path may evict a connection that is not open yet in favour of the client.
             // The explanation mentions this.
             if said.reason.as_deref() == Some("max_connections") && forwarded_before > 0 {
-                assert_eq!(said.depends_on, Some(Dependence::Moment));
+                assert_eq!(said.depends_on, Some(Dependence::OtherConnections));
                 *reasons.entry("may give way").or_default() += 1;
                 continue;
             }
@@ -298,7 +298,7 @@ fn verdict_names_its_dependence_on_port_or_load() {
     let (verdict, depends_on, _) = ask(Algorithm::Maglev, "198.51.100.1:4242");
     assert_eq!((verdict, depends_on), (ClientVerdict::Server, None));
     let (verdict, depends_on, text) = ask(Algorithm::RoundRobin, "198.51.100.1");
-    assert_eq!((verdict, depends_on), (ClientVerdict::Server, Some(Dependence::Moment)));
+    assert_eq!((verdict, depends_on), (ClientVerdict::Server, Some(Dependence::OtherConnections)));
     assert!(text.contains("turn 1 of 2 is one of a") && text.contains(", as things are now\n"), "{text}");
 }
 

@@ -7,7 +7,7 @@ pub fn as_text(answer: &Explanation) -> String {
     let mut lines = format!("{}\n\n", headline(answer));
     for (number, step) in (1..).zip(&answer.steps) {
         let mark = if step.ends { "  <-- ends here" } else { "" };
-        lines += &format!("{number:>3}. {:<10} {}{mark}\n", step.about, step.says);
+        lines += &format!("{number:>3}. {:<10} {}{mark}\n", step.subject, step.message);
     }
     if answer.servers.is_empty() {
         return lines;

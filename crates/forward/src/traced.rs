@@ -176,7 +176,7 @@ fn traced_forwarded(frame: &Frame<'_>, forwarded: Forwarded) -> TracedOutcome {
             (PacketRole::Answer, Direction::ToClient) => TracedRole::Answer,
             (PacketRole::Later | PacketRole::Answer, _) => TracedRole::Later,
             (PacketRole::Refusal, _) => TracedRole::Refusal,
-            (PacketRole::Unrecorded, _) => TracedRole::Unrecorded,
+            (PacketRole::Untracked, _) => TracedRole::Untracked,
         },
         is_cut: forwarded.cut.is_some(),
         tunnel: forwarded.envelope.map(|Envelope { tunnel, hash }| TracedTunnel {

@@ -98,7 +98,7 @@ pub enum PacketRole {
     Refusal,
     /// The flow has no record (DSR): the table is full, or the packet is an ICMP error about an
     /// unknown flow. Later packets reach the same server by the same hash.
-    Unrecorded,
+    Untracked,
 }
 
 /// A flow that has ended.

@@ -230,7 +230,7 @@ pub enum TracedRole {
     /// Server's refusal of the connection or datagram.
     Refusal,
     /// Packet that is forwarded by its hash, without a flow record (DSR).
-    Unrecorded,
+    Untracked,
 }
 
 /// First bytes of a frame as received and as sent.

@@ -6,7 +6,7 @@ use convey_config::Config;
 use convey_dataplane::net::{BpfFilter, PortRanges};
 use convey_dataplane::{LastingGuard, Offloader, programs};
 use convey_doctor::balancer::{Running, features};
-use convey_doctor::{Diagnosis, Examination, Unseen};
+use convey_doctor::{Diagnosis, Examination, SkippedCheck};
 use convey_model::{Interface, Mode};
 
 use super::super::host::Kernel;
@@ -61,7 +61,7 @@ fn of_snat_ports(config: &Config) -> Option<Diagnosis> {
 fn of_start(config: &Config, interfaces: &[Interface], seen: &mut Examination) {
     if privileges::check().is_err() {
         let needs = "root (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON)".to_owned();
-        seen.not_looked_at.push(Unseen { check: "offload-missing", needs });
+        seen.skipped.push(SkippedCheck { check: "offload-missing", needs });
         return;
     }
     let settings = &config.passthrough;

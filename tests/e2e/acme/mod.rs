@@ -79,7 +79,7 @@ fn a_site_gets_its_certificate_by_http_and_serves_it_at_once() {
     wait_for_certificate(&balancer);
     assert!(fetch(&lab, &pebble).starts_with("a GET /x"));
     assert_eq!(pebble.orders(), 1);
-    assert!(balancer.stat("/frontends/plain/requests/answered/acme_challenge").as_u64().unwrap() >= 1);
+    assert!(balancer.stat("/frontends/plain/requests/local_replies/acme_challenge").as_u64().unwrap() >= 1);
     assert_eq!(balancer.stat("/acme/names/site.example/failures"), 0);
     assert!(balancer.stat("/acme/names/site.example/next_order").is_string());
     // Unknown tokens reach the routes.
@@ -217,7 +217,7 @@ fn nodes_that_share_a_folder_order_once_and_answer_for_each_other() {
     });
     assert_eq!(pebble.orders(), 1);
     // The authority has found all names at the second node; whichever has ordered.
-    assert!(nodes[1].stat("/frontends/plain/requests/answered/acme_challenge").as_u64().unwrap() >= 1);
+    assert!(nodes[1].stat("/frontends/plain/requests/local_replies/acme_challenge").as_u64().unwrap() >= 1);
     assert!(fetch(&lab, &pebble).starts_with("a GET /x") && fetch(&other, &pebble).starts_with("a GET /x"));
 }
 
@@ -299,7 +299,9 @@ fn first_order_arrives_at_an_announced_address_and_failed_orders_withdraw_it() {
         let config = config.replace(&lab.vip().to_string(), &format!("{VIP}:{}", lab.vip().port()));
         let balancer = BalancerProcess::start(&lab, &config);
         wait_for_certificate(&balancer);
-        assert!(balancer.stat("/frontends/plain/requests/answered/acme_challenge").as_u64().unwrap() >= 1);
+        assert!(
+            balancer.stat("/frontends/plain/requests/local_replies/acme_challenge").as_u64().unwrap() >= 1
+        );
         balancer.wait_for_stat(&format!("/announced/{VIP}/announced"), true);
         assert_eq!(balancer.page("/readyz").0, 200);
 

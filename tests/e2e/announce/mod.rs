@@ -198,8 +198,8 @@ fn announced_addresses_of_a_killed_process_are_taken_over() {
         };
         let file = kill();
         let found = run(binary().args(["doctor", "--json", "--config"]).arg(file)).stdout;
-        let mend = format!("ip addr del {VIP}/32 dev lo");
-        assert!(found.contains("\"announced-stale\"") && found.contains(&mend), "{found}");
+        let fix = format!("ip addr del {VIP}/32 dev lo");
+        assert!(found.contains("\"announced-stale\"") && found.contains(&fix), "{found}");
 
         // Without a server, convey withdraws the address.
         drop(server);

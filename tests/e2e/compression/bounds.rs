@@ -88,7 +88,7 @@ pub(super) fn beyond_the_memory_budget_answers_go_as_they_are() {
     assert_eq!(&event, b"8\r\ndata: x\n\r\n", "as it is");
     let of = |what: &str| balancer.stat(&format!("/frontends/web/requests/compression/{what}"));
     assert_eq!(of("responses/br"), compressed.len());
-    wait_for("the counter", || (of("no_room") == 1).then_some(()));
+    wait_for("the counter", || (of("no_memory") == 1).then_some(()));
     // Memory of the encoders is free when they end.
     drop(compressed);
     wait_for("room", || encoding().0);

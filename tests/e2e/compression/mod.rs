@@ -143,7 +143,7 @@ fn compressed_bytes_are_in_log_and_statistics() {
     assert!(sent[..3].iter().all(|bytes| *bytes < len / 4) && sent[3] > len, "{sent:?}");
     let of =
         |what: &str| balancer.stat(&format!("/frontends/web/requests/compression/{what}")).as_u64().unwrap();
-    assert_eq!(["responses/zstd", "responses/br", "responses/gzip", "no_room"].map(of), [1, 1, 1, 0]);
+    assert_eq!(["responses/zstd", "responses/br", "responses/gzip", "no_memory"].map(of), [1, 1, 1, 0]);
     assert_eq!(of("bytes_in"), 3 * len);
     assert!(of("bytes_out") < sent[..3].iter().sum(), "the heads are not compressed");
     let metrics = balancer.page("/metrics").1;

@@ -151,7 +151,7 @@ fn a_request_that_could_be_read_in_two_ways_reaches_no_server() {
     let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(17_000));
     assert_eq!(Client::new(lab.vip()).send(&long).status, 431);
     assert_eq!(server.seen(), []);
-    assert_eq!(balancer.stat("/frontends/web/requests/answered/malformed"), shapes.len() + 1);
+    assert_eq!(balancer.stat("/frontends/web/requests/local_replies/malformed"), shapes.len() + 1);
 }
 
 fn servers_die_one_after_the_other_and_no_request_fails() {
@@ -213,7 +213,11 @@ fn server_faults_get_a_local_reply_with_a_reason() {
         let response = client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
         assert_eq!(response.status, status, "{answer:?}: {}", response.head);
         assert!(response.head.contains("\r\nServer: convey\r\n"));
-        assert_eq!(balancer.stat(&format!("/frontends/web/requests/answered/{reason}")), 1, "{answer:?}");
+        assert_eq!(
+            balancer.stat(&format!("/frontends/web/requests/local_replies/{reason}")),
+            1,
+            "{answer:?}"
+        );
         // The client is not at fault: its connection stays open.
         assert_eq!(client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").status, status);
     }
@@ -221,7 +225,7 @@ fn server_faults_get_a_local_reply_with_a_reason() {
     let balancer =
         BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
     assert_eq!(ask(lab.vip(), "/").unwrap().0, 503, "nobody listens");
-    assert_eq!(balancer.stat("/frontends/web/requests/answered/connect_failed"), 1);
+    assert_eq!(balancer.stat("/frontends/web/requests/local_replies/connect_failed"), 1);
 }
 
 fn a_client_that_changes_the_protocol_talks_to_its_server() {

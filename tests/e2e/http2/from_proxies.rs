@@ -76,7 +76,7 @@ pub(super) fn many_malformed_requests_leave_others_of_a_proxy() {
     let (balancer, mut proxy) = connect_proxy(&lab, "");
     proxy.write_all(&frame(HEADERS, 4, 1, POST)).unwrap();
     proxy.write_all(&(1..=1_500).flat_map(|n| malformed(2 * n + 1)).collect::<Vec<u8>>()).unwrap();
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 1_500);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 1_500);
     proxy.write_all(&frame(DATA, 1, 1, b"abc")).unwrap();
     assert_eq!(read_until(&mut proxy, HEADERS, 1)[0], 0x88, "200");
 }
@@ -86,7 +86,7 @@ pub(super) fn malformed_requests_count_as_requests_of_their_connection() {
     let _server = TestHttpServer::named("a", lab.server(1));
     let (balancer, mut proxy) = connect_proxy(&lab, "http.max_requests = 10");
     proxy.write_all(&(0..10).flat_map(|n| malformed(2 * n + 1)).collect::<Vec<u8>>()).unwrap();
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 10);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 10);
     proxy.write_all(&frame(HEADERS, 5, 21, GET)).unwrap();
     let farewell = read_until(&mut proxy, GOAWAY, 0);
     assert_eq!(farewell[4..8], [0; 4], "in order");

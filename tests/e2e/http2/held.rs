@@ -214,7 +214,7 @@ pub(super) fn client_that_sends_its_upload_byte_by_byte_holds_no_server() {
         // A connection with an answer accepts no more bytes.
         let _ = (http1.write_all(b"x"), http2.write_all(&frame(0, 0, 1, b"x")));
         thread::sleep(Duration::from_millis(100));
-        (balancer.stat("/frontends/web/requests/answered/request_timeout") == 2).then_some(())
+        (balancer.stat("/frontends/web/requests/local_replies/request_timeout") == 2).then_some(())
     });
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
     let mut answer = [0; 12];
@@ -261,7 +261,7 @@ pub(super) fn slow_body_of_unknown_length_leaves_its_slot_to_a_waiting_request()
     let mut greedy = begin_post(&lab, &[]);
     balancer.wait_for_stat("/backends/pool/current_connections", 1);
     gets_a_slot(&lab, &balancer, &mut greedy, &frame(0, 0, 1, b"x"));
-    balancer.wait_for_stat("/frontends/web/requests/answered/request_timeout", 1);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/request_timeout", 1);
 }
 
 /// convey in front of server `a`, which trusts the proxy at address 99.
@@ -352,7 +352,7 @@ pub(super) fn streams_of_one_client_leave_an_http2_server_room_for_others() {
             assert_eq!(other.get("http://a.example/").await.status, 200);
         }
     });
-    balancer.wait_for_stat("/frontends/web/requests/answered/queue_timeout", 11);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/queue_timeout", 11);
 }
 
 /// Streams of all clients share a connection to the server.

@@ -64,7 +64,7 @@ pub(super) fn malformed_request_ends_its_stream_alone() {
     assert_eq!(end_of(&mut client, id + 2), Ok(0x88));
     // The library has reset the stream of the indexed line, because its table has another line
     // at that index.
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 7);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 7);
     let lines = wait_for("the lines of the refused requests", || {
         Some(whole_lines(&path(&lab))).filter(|text| text.matches("target").count() == 2)
     });
@@ -158,7 +158,7 @@ pub(super) fn body_of_another_length_than_announced_ends_its_stream() {
         let expected = if is_whole { Ok(0x88) } else { Err(PROTOCOL_ERROR.to_vec()) };
         assert_eq!(end_of(&mut client, id), expected, "{length} {body:?} {has_trailers}");
     }
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 6);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 6);
     let lines = wait_for("the lines of the requests", || {
         Some(whole_lines(&path(&lab))).filter(|text| text.lines().count() == 10)
     });

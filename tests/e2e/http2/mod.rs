@@ -295,7 +295,7 @@ fn request_that_waits_in_vain_for_a_stream_reaches_no_server() {
         end(calls).await;
     });
     assert_eq!(server.seen().len(), MOST);
-    balancer.wait_for_stat("/frontends/web/requests/answered/queue_timeout", 1);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/queue_timeout", 1);
 }
 
 /// The server accepts half as many requests on a connection as convey has at once, and refuses the

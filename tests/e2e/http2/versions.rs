@@ -76,6 +76,6 @@ pub(super) fn local_replies_work_in_both_http_versions() {
         let answer = client.get("http://a.example/a/../b").await;
         assert_eq!(answer.status, 400, "{answer:?}");
     });
-    balancer.wait_for_stat("/frontends/web/requests/answered/connect_failed", 1);
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 1);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/connect_failed", 1);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 1);
 }

@@ -42,7 +42,7 @@ fn body_of_another_length_than_declared_never_reaches_a_server_whole() {
     let seen = server.seen();
     assert!(seen.iter().all(|seen| seen.line.contains("/after") || seen.body.is_empty()), "{seen:?}");
     assert!(!seen.iter().any(|seen| seen.line == "GET / HTTP/1.1"), "{seen:?}");
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 4);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 4);
 }
 
 /// Head of a GET for `/` at the site, with these lines after it.
@@ -102,7 +102,7 @@ fn pseudo_header_fields_stand_once_and_first() {
         send.finish().unwrap();
         assert!(receive.read_to_end(1 << 20).await.unwrap().ends_with(b"a GET / 0"));
     });
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", lines.len() as u64 + 3);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", lines.len() as u64 + 3);
     assert!(server.seen().iter().all(|seen| !seen.line.contains("admin")));
 }
 
@@ -128,13 +128,13 @@ fn heads_that_the_library_refuses_are_counted_and_logged() {
                 "{line:x?}: {error}"
             );
         }
-        balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 3);
+        balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 3);
         // The head refers to the dynamic table, which is empty: the connection ends.
         let (mut send, _receive) = connection.open_bi().await.unwrap();
         send.write_all(&frame(1, b"\x02\0\x80")).await.unwrap();
         connection.closed().await;
     });
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 4);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 4);
     balancer.wait_for_stat("/frontends/web/requests/total", 4);
     assert!(server.seen().is_empty());
     let lines = wait_for("the log", || {
@@ -163,5 +163,5 @@ fn host_of_another_certificate_is_misdirected() {
             assert_eq!(client.ask(request, b"", None).await.status, status, "{host}");
         }
     });
-    balancer.wait_for_stat("/frontends/web/requests/answered/misdirected", 1);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/misdirected", 1);
 }

@@ -42,7 +42,7 @@ pub(super) fn a_server_of_http2_that_has_done_nothing_is_asked_anew() {
     assert_eq!(CONNECTIONS.load(Ordering::Relaxed), 2);
     // A client of HTTP/1.0 need not send `Host`.
     assert_eq!(Client::new(lab.vip()).send("GET / HTTP/1.0\r\n\r\n").status, 200);
-    assert_eq!(balancer.stat("/frontends/web/requests/answered/server_reset"), 0);
+    assert_eq!(balancer.stat("/frontends/web/requests/local_replies/server_reset"), 0);
 }
 
 /// Refuses all streams, after the first request.
@@ -131,7 +131,7 @@ pub(super) fn slow_upload_is_served_and_a_stalled_one_gets_408() {
         // The connection stays open.
         assert_eq!(client.get("http://a/next").await.body, "a GET /next 0");
     });
-    balancer.wait_for_stat("/frontends/web/requests/answered/request_timeout", 2);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/request_timeout", 2);
 }
 
 pub(super) fn first_byte_and_head_have_separate_timeouts() {

@@ -96,7 +96,7 @@ impl Failing {
     }
 
     fn answered(&self, reason: &str) -> u64 {
-        self.balancer.stat(&format!("/frontends/web/requests/answered/{reason}")).as_u64().unwrap()
+        self.balancer.stat(&format!("/frontends/web/requests/local_replies/{reason}")).as_u64().unwrap()
     }
 }
 
@@ -107,7 +107,7 @@ fn a_server_that_refuses_is_passed_over() {
     for version in [Version::Http1, Version::Http2] {
         assert_eq!(ask(lab.vip(), version, "POST"), Outcome::Status(503), "{version:?}");
     }
-    balancer.wait_for_stat("/frontends/web/requests/answered/connect_failed", 2);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/connect_failed", 2);
     balancer.wait_for_stat("/backends/pool/connect_failures", 4);
 }
 

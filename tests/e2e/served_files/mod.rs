@@ -185,7 +185,7 @@ fn a_site_is_served_with_its_types_and_validators() {
     assert_eq!(curl(&["--http2-prior-knowledge", &site.url("/docs/")]), "<h1>docs</h1>");
     let head = curl(&["-I", "--http2-prior-knowledge", &site.url("/digits")]);
     assert!(head.starts_with("HTTP/2 200") && head.contains("content-length: 10\r\n"), "{head}");
-    assert_eq!(balancer.stat("/frontends/web/requests/answered/file"), 12 + 3);
+    assert_eq!(balancer.stat("/frontends/web/requests/local_replies/file"), 12 + 3);
     assert_eq!(balancer.stat("/backends/pool/requests/total"), 12 + 5);
     assert_eq!(balancer.page("/readyz").0, 200);
 }
@@ -277,7 +277,7 @@ fn cache_control_rules_and_not_found_page_apply() {
         (site.get("/none", "Range: bytes=0-1\r\n").status, site.get("/404.html", "").status),
         (404, 200)
     );
-    assert_eq!(balancer.stat("/frontends/web/requests/answered/file_not_found"), 2);
+    assert_eq!(balancer.stat("/frontends/web/requests/local_replies/file_not_found"), 2);
 }
 
 fn a_directory_is_listed_where_the_operator_says_so() {
@@ -289,7 +289,7 @@ fn a_directory_is_listed_where_the_operator_says_so() {
     let balancer = site.start("");
     assert_eq!(site.get("/files/", "").status, 403);
     assert_eq!(site.get("/none/", "").status, 404);
-    balancer.wait_for_stat("/frontends/web/requests/answered/file_forbidden", 1);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/file_forbidden", 1);
     balancer.save(&site.setup("listing = true"));
     balancer.wait_for_log("listing false -> true");
     let page = site.get("/files/", "");

@@ -80,7 +80,7 @@ pub(super) fn files_are_only_read() {
     }
     let posted = site.client().send("POST /digits HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
     assert_eq!((posted.status, field(&posted, "Connection")), (405, Some("close")));
-    assert_eq!(balancer.stat("/frontends/web/requests/answered/file_method"), 5);
+    assert_eq!(balancer.stat("/frontends/web/requests/local_replies/file_method"), 5);
     // An unread body ends the connection, so that it is never mistaken for a request.
     let mut client = site.client();
     let got = client.send("GET /digits HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");

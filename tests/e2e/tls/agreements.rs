@@ -49,7 +49,7 @@ fn host_of_another_certificate_is_misdirected() {
         curl(&[&options[..], &["-w", "%{http_code} %{http_version}", "-H", &host, &url]].concat())
     };
     assert_eq!([status("other.example"), status("third.example")], ["421 2", "200 2"]);
-    balancer.wait_for_stat("/frontends/web/requests/answered/misdirected", 2);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/misdirected", 2);
     // A client without SNI may request any host.
     let by_address = format!("https://{vip}/");
     let said =
@@ -72,7 +72,7 @@ fn client_speaks_the_version_of_http_that_it_has_agreed_on() {
     assert!(refused.head.contains("Connection: close"), "{refused:?}");
     let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     assert_eq!(connect(&["http/1.1"]).send(preface).status, 505);
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 2);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 2);
     // Without an agreed protocol, the first bytes decide.
     assert_eq!(connect(&[]).get("site.example", "/").status, 200);
     assert_eq!(server.seen().len(), 1);

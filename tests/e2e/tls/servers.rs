@@ -67,7 +67,7 @@ fn servers_are_asked_within_tls_in_both_versions_of_http() {
     let mut client = Client::new(lab.vip());
     (0..5).for_each(|_| assert_eq!(client.get("a", "/tls").status, 200));
     assert_eq!(balancer.given_to("a"), before + 5, "requests");
-    assert_eq!(balancer.stat("/frontends/web/requests/answered/connect_failed"), 0);
+    assert_eq!(balancer.stat("/frontends/web/requests/local_replies/connect_failed"), 0);
 }
 
 fn bytes_of_any_protocol_go_to_servers_within_tls() {

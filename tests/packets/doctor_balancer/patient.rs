@@ -87,7 +87,7 @@ impl Patient {
         if self.convey.is_some() {
             // The balancer of a lab has no default route.
             let unseen: Vec<&Value> =
-                json["not_looked_at"].as_array().unwrap().iter().map(|one| &one["check"]).collect();
+                json["skipped"].as_array().unwrap().iter().map(|one| &one["check"]).collect();
             assert!(unseen.into_iter().all(|check| check == "client-route"), "{json:#}");
         }
     }
@@ -107,7 +107,7 @@ impl Patient {
 
     pub(crate) fn carry_out(&self, finding: &Value, on: Role) {
         assert_eq!(finding.get("on").is_some(), on != Role::Balancer, "{finding:#}");
-        let commands = finding["mend"].as_array().unwrap();
+        let commands = finding["fix"].as_array().unwrap();
         assert!(!commands.is_empty(), "{finding:#}");
         for command in commands {
             let command = command.as_str().unwrap();

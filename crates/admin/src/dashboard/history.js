@@ -153,8 +153,8 @@ function counts(status) {
   for (const frontend of Object.values(status.frontends)) {
     add(ENDED, frontend.ended);
     add("clients refused", frontend.refused);
-    const answered = Object.entries(frontend.requests?.answered ?? {});
-    add(REFUSED, Object.fromEntries(answered.filter(([reason]) => !SERVED.has(reason))));
+    const replies = Object.entries(frontend.requests?.local_replies ?? {});
+    add(REFUSED, Object.fromEntries(replies.filter(([reason]) => !SERVED.has(reason))));
     add("datagrams dropped", frontend.drops);
   }
   add("packets dropped", status.packets?.drops);

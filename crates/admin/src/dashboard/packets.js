@@ -41,7 +41,7 @@ export function showPackets({ packets }, history) {
     ["kernel's flow cache, packets/s", outcomes.join(", ") || "none"],
     ["SNAT ports in use", short(packets.snat_ports_in_use)],
     ["captured, for no frontend", short(packets.passed)],
-    ["forwarded without a flow record", short(packets.unrecorded)],
+    ["forwarded without a flow record", short(packets.untracked)],
     ["frames that could not be read", short(packets.capture_errors)],
     ["changes that the kernel refused", short(packets.cache_failures)],
   ];

@@ -66,7 +66,7 @@ function reasonOf(server, overlay) {
   }
   if (!server.up) return server.health.reason;
   if (server.ejected) return `${server.ejected.reason}; back in ${age(server.ejected.remaining_seconds * 1000)}`;
-  if (server.handshakes?.answers_nobody) return "answers no client: check its VIP, NAT, gateway and firewall";
+  if (server.handshakes?.stalled) return "answers no client: check its VIP, NAT, gateway and firewall";
   return "";
 }
 
@@ -80,7 +80,7 @@ function shareOf(backend, server, history) {
 function failures({ connect_failures, handshakes, requests }) {
   const errors = requests?.responses?.["5xx"] ?? 0;
   if (!handshakes) return errors > 0 ? `${short(connect_failures)}, ${short(errors)} 5xx` : short(connect_failures);
-  return `${short(handshakes.begun - handshakes.completed)} of ${short(handshakes.begun)}`;
+  return `${short(handshakes.started - handshakes.completed)} of ${short(handshakes.started)}`;
 }
 
 function weightOf({ weight, effective_weight }) {

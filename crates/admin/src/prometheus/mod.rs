@@ -289,9 +289,9 @@ fn packets(page: &mut MetricsPage, packets: &PacketReport) {
         |n| *n as f64,
     );
     page.counter(
-        "convey_packets_unrecorded_total",
+        "convey_packets_untracked_total",
         "Packets of clients that were forwarded without a flow record, because the table was full (DSR).",
-        &[(Vec::new(), packets.unrecorded)],
+        &[(Vec::new(), packets.untracked)],
         |n| *n as f64,
     );
     page.counter(

@@ -5,10 +5,12 @@ use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 /// Former names of metrics, with their current names. Both are exported for one release.
-const FORMER_NAMES: [(&str, &str); 4] = [
+const FORMER_NAMES: [(&str, &str); 6] = [
     ("convey_frontend_http_answered_total", "convey_frontend_http_local_replies_total"),
     ("convey_frontend_http_compression_no_room_total", "convey_frontend_http_compression_no_memory_total"),
+    ("convey_packets_unrecorded_total", "convey_packets_untracked_total"),
     ("convey_server_answers_nobody", "convey_server_handshakes_stalled"),
+    ("convey_server_handshakes_begun_total", "convey_server_handshakes_started_total"),
     ("convey_withdrawals_total", "convey_announce_withdrawals_total"),
 ];
 

@@ -30,14 +30,14 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         |n| *n as f64,
     );
     add_routes(page, report);
-    let answers = frontends.iter().flat_map(|(of, requests)| {
-        let answered = requests.answered.iter().flatten();
-        answered.map(|(reason, n)| (with(of, "reason", reason), *n))
+    let by_reason = frontends.iter().flat_map(|(of, requests)| {
+        let replies = requests.local_replies.iter().flatten();
+        replies.map(|(reason, n)| (with(of, "reason", reason), *n))
     });
     page.counter(
         "convey_frontend_http_local_replies_total",
         "Requests that convey answered itself, by reason (mode http).",
-        &answers.collect::<Vec<_>>(),
+        &by_reason.collect::<Vec<_>>(),
         |n| *n as f64,
     );
     add_compression(page, &frontends);
@@ -69,12 +69,12 @@ fn add_compression(page: &mut MetricsPage, frontends: &[(Labels, &RequestReport)
         &responses.collect::<Vec<_>>(),
         |n| *n as f64,
     );
-    let no_room: Vec<(Labels, u64)> =
-        reports.iter().map(|(of, report)| ((*of).clone(), report.no_room)).collect();
+    let no_memory: Vec<(Labels, u64)> =
+        reports.iter().map(|(of, report)| ((*of).clone(), report.no_memory)).collect();
     page.counter(
         "convey_frontend_http_compression_no_memory_total",
         "Responses sent uncompressed, because there was no memory for another encoder (mode http).",
-        &no_room,
+        &no_memory,
         |n| *n as f64,
     );
     let bytes = reports.iter().flat_map(|(of, report)| {

@@ -77,10 +77,10 @@ fn server_states(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
 
 fn handshakes(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
     page.counter(
-        "convey_server_handshakes_begun_total",
-        "TCP handshakes that clients have begun with the server (packet modes).",
+        "convey_server_handshakes_started_total",
+        "TCP handshakes that clients have started with the server (packet modes).",
         servers,
-        |s| s.handshakes.map(|handshakes| handshakes.begun as f64),
+        |s| s.handshakes.map(|handshakes| handshakes.started as f64),
     );
     page.counter(
         "convey_server_handshakes_completed_total",
@@ -98,7 +98,7 @@ fn handshakes(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
         "convey_server_handshakes_stalled",
         "Whether the server recently completed no handshake, while others of its backend did (packet modes).",
         servers,
-        |s| s.handshakes.map(|handshakes| f64::from(u8::from(handshakes.answers_nobody))),
+        |s| s.handshakes.map(|handshakes| f64::from(u8::from(handshakes.stalled))),
     );
     let ways = |(of_server, server): &(Labels, &ServerReport)| {
         let counts = server.path_mtu_suspicions?;

@@ -112,7 +112,7 @@ fn every_number_of_the_report_is_a_sample() {
         "convey_server_ejections_total{backend=\"web\",server=\"a\"} 0",
         "convey_server_sent_bytes_total{backend=\"web\",server=\"a\"} 4503599627370496",
         "convey_server_connect_failures_total{backend=\"web\",server=\"b\"} 5",
-        "convey_server_handshakes_begun_total{backend=\"web\",server=\"a\"} 7",
+        "convey_server_handshakes_started_total{backend=\"web\",server=\"a\"} 7",
         "convey_server_handshakes_completed_total{backend=\"web\",server=\"a\"} 4",
         "convey_server_syns_repeated_total{backend=\"web\",server=\"a\"} 9",
         "convey_server_path_mtu_suspicions_total{backend=\"web\",server=\"a\",direction=\"to_server\"} 2",

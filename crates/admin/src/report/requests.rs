@@ -6,10 +6,10 @@ use convey_snapshot::stats::{Counter, Traffic};
 /// Report on the requests of a frontend.
 pub(super) fn of_frontend(traffic: &Traffic) -> RequestReport {
     RequestReport {
-        answered: Some(sums(traffic, &Counter::ANSWERS)),
+        local_replies: Some(sums(traffic, &Counter::ANSWERS)),
         compression: Some(CompressionReport {
             responses: sums(traffic, &Counter::COMPRESSED),
-            no_room: traffic.sum(Counter::CompressionNoRoom),
+            no_memory: traffic.sum(Counter::CompressionNoRoom),
             bytes_in: traffic.sum(Counter::CompressionBytesIn),
             bytes_out: traffic.sum(Counter::CompressionBytesOut),
         }),
@@ -22,7 +22,7 @@ pub(super) fn of_servers(traffic: &Traffic) -> RequestReport {
     RequestReport {
         total: traffic.sum(Counter::Requests),
         responses: sums(traffic, &Counter::RESPONSES),
-        answered: None,
+        local_replies: None,
         compression: None,
     }
 }

@@ -46,16 +46,16 @@ pub(super) fn server_report(
 fn handshake_report(server: &ServerLive) -> HandshakeReport {
     let traffic = &server.traffic;
     // Read completed handshakes first, so that the report never shows more completed handshakes
-    // than begun ones.
+    // than started ones.
     let completed = traffic.sum(Counter::HandshakesCompleted);
     let syn_repeated = traffic.sum(Counter::SynsRepeated);
-    let answers_nobody = server.handshakes_stalled.load(Ordering::Relaxed);
+    let stalled = server.handshakes_stalled.load(Ordering::Relaxed);
     HandshakeReport {
-        begun: traffic.sum(Counter::HandshakesBegun),
+        started: traffic.sum(Counter::HandshakesBegun),
         completed,
         syn_repeated,
-        in_vain: server.unanswered_handshakes.load(Ordering::Relaxed),
-        answers_nobody,
+        consecutive_incomplete: server.unanswered_handshakes.load(Ordering::Relaxed),
+        stalled,
     }
 }
 

@@ -183,7 +183,9 @@ fn a_server_of_a_packet_mode_tells_how_handshakes_with_it_fare() {
     let handshakes = |backend: &str| stats["backends"][backend]["servers"]["a"].get("handshakes").cloned();
     assert_eq!(
         handshakes("app"),
-        Some(json!({ "begun": 7, "completed": 4, "syn_repeated": 9, "in_vain": 0, "answers_nobody": false }))
+        Some(
+            json!({ "started": 7, "completed": 4, "syn_repeated": 9, "consecutive_incomplete": 0, "stalled": false })
+        )
     );
     assert_eq!(handshakes("proxied"), None);
     traffic.add(0, Counter::PathMtuToServer, 3);

@@ -34,7 +34,7 @@ pub(super) fn packet_line(
         TracedOutcome::Forwarded { from, to, interface, next_hop, role, is_cut, tunnel } => {
             line.verdict = "forwarded".into();
             line.role = Some(role_name(role).into());
-            let is_new = matches!(role, TracedRole::First | TracedRole::Unrecorded);
+            let is_new = matches!(role, TracedRole::First | TracedRole::Untracked);
             line.algorithm = algorithm.filter(|_| is_new).map(Into::into);
             let next_hop = next_hop.map(|byte| format!("{byte:02x}")).join(":");
             let tunnel = tunnel.map(outer_packet);
@@ -87,7 +87,7 @@ fn role_name(role: TracedRole) -> &'static str {
         TracedRole::Later => "existing_flow",
         TracedRole::Answer => "servers_answer",
         TracedRole::Refusal => "servers_refusal",
-        TracedRole::Unrecorded => "by_hash",
+        TracedRole::Untracked => "by_hash",
     }
 }
 

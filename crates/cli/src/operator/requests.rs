@@ -29,14 +29,14 @@ pub(super) fn server_errors(requests: &RequestReport) -> u64 {
 
 /// Number of requests refused with status 4xx because of limits in the configuration.
 pub(super) fn limited(requests: &RequestReport) -> u64 {
-    let answered = |reason: &&str| requests.answered.as_ref()?.get(*reason);
-    LIMITED.iter().filter_map(answered).sum()
+    let count = |reason: &&str| requests.local_replies.as_ref()?.get(*reason);
+    LIMITED.iter().filter_map(count).sum()
 }
 
 /// Number of requests that convey itself refused, by reason.
 pub(super) fn refusals(requests: &RequestReport) -> impl Iterator<Item = (&Label, &u64)> {
-    let answered = requests.answered.iter().flatten();
-    answered.filter(|(reason, _)| !SERVED.contains(&&***reason))
+    let replies = requests.local_replies.iter().flatten();
+    replies.filter(|(reason, _)| !SERVED.contains(&&***reason))
 }
 
 #[cfg(test)]

@@ -174,15 +174,15 @@ mod tests {
     #[test]
     fn stalled_handshakes_are_counted_until_one_completes() {
         let mut row = HandshakeRow::default();
-        let mut in_vain_after = |begun, completed| {
+        let mut incomplete_after = |begun, completed| {
             row.advance(HandshakeCounts { begun, completed, repeated: 0 }, 0, 0);
             row.unanswered()
         };
         assert_eq!(
-            [in_vain_after(1_000, 1_000), in_vain_after(1_004, 1_000), in_vain_after(1_009, 1_000)],
+            [incomplete_after(1_000, 1_000), incomplete_after(1_004, 1_000), incomplete_after(1_009, 1_000)],
             [0, 4, 9]
         );
-        assert_eq!(in_vain_after(1_010, 1_001), 0);
+        assert_eq!(incomplete_after(1_010, 1_001), 0);
     }
 
     /// Second in which a server is reported, if the handshakes of all seconds are equal.

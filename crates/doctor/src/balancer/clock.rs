@@ -22,7 +22,7 @@ pub(super) fn wall_clock(now: SystemTime, files: &[(PathBuf, SystemTime)]) -> Op
     );
     let why = "The clock is slow, or was fast when the file was saved. With a wrong clock, convey rejects the certificates of health \
                checks, and times in logs are wrong.";
-    Some(Diagnosis::warning("clock", seen, why).mend("timedatectl set-ntp true"))
+    Some(Diagnosis::warning("clock", seen, why).fix("timedatectl set-ntp true"))
 }
 
 /// Findings for host names whose addresses in the running convey are outdated, according to name
@@ -45,7 +45,7 @@ pub(super) fn of_records(
         );
         let why = "convey caches a record for its time to live, at most 5 minutes. Until then clients get the old servers. A new process \
                    looks up all names again. A shorter time to live at the name server helps next time.";
-        Some(Diagnosis::warning("clock", seen, why).mend(upgrade))
+        Some(Diagnosis::warning("clock", seen, why).fix(upgrade))
     };
     running.iter().filter_map(is_old).collect()
 }

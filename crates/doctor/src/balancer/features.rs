@@ -16,20 +16,19 @@ pub fn snat_ports(
     (ports, reserved): (RangeInclusive<u16>, &PortRanges),
 ) -> Diagnosis {
     let all = reserved.with(&PortRanges::from(ports));
-    let mend = format!("sysctl -w net.ipv4.ip_local_reserved_ports={all}");
+    let fix = format!("sysctl -w net.ipv4.ip_local_reserved_ports={all}");
     let why = "convey would mistake a connection of this host with such a port for a client's, so it does not use these ports.";
     let found = match is_fatal {
         true => Diagnosis::error("snat-ports", said, why),
         false => Diagnosis::warning("snat-ports", said, why),
     };
-    found.mend(mend)
+    found.fix(fix)
 }
 
 /// Finding for too few local ports for connections to servers.
 pub fn local_ports(said: &str) -> Diagnosis {
     let why = "A connection to a server takes a port. Once they are used up, clients are refused (`ended.no_local_port`).";
-    Diagnosis::warning("local-ports", said, why)
-        .mend("sysctl -w net.ipv4.ip_local_port_range=\"10240 65535\"")
+    Diagnosis::warning("local-ports", said, why).fix("sysctl -w net.ipv4.ip_local_port_range=\"10240 65535\"")
 }
 
 /// Finding for interfaces on which workers of the running convey forward all packets although the
@@ -68,7 +67,7 @@ pub fn merging(interface: &str, features: &str) -> Option<Diagnosis> {
     }
     let seen = format!("{interface} merges packets that come in (large-receive-offload)");
     let why = "Packets merged by LRO cannot be split into the original packets, and are too large to forward. GRO does no harm.";
-    Some(Diagnosis::error("lro", seen, why).mend(format!("ethtool -K {interface} lro off")))
+    Some(Diagnosis::error("lro", seen, why).fix(format!("ethtool -K {interface} lro off")))
 }
 
 #[cfg(test)]
@@ -79,7 +78,7 @@ mod tests {
     fn ports_that_are_reserved_already_stay_so() {
         let reserved = "8080".parse().unwrap();
         let found = snat_ports("taken", true, (40_000..=40_999, &reserved));
-        assert_eq!(found.mend, ["sysctl -w net.ipv4.ip_local_reserved_ports=8080,40000-40999"]);
+        assert_eq!(found.fix, ["sysctl -w net.ipv4.ip_local_reserved_ports=8080,40000-40999"]);
     }
 
     #[test]
@@ -98,6 +97,6 @@ mod tests {
             |lro: &str| format!("Features for eth0:\nrx-checksumming: on\nlarge-receive-offload: {lro}\n");
         assert_eq!(merging("eth0", &text("off [fixed]")), None);
         assert_eq!(merging("eth0", ""), None);
-        assert_eq!(merging("eth0", &text("on")).unwrap().mend, ["ethtool -K eth0 lro off"]);
+        assert_eq!(merging("eth0", &text("on")).unwrap().fix, ["ethtool -K eth0 lro off"]);
     }
 }

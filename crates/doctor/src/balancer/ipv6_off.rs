@@ -75,11 +75,11 @@ fn diagnosis(off: &[&Interface], vips: &[IpAddr]) -> Diagnosis {
     let settings: Vec<String> =
         names.iter().map(|name| format!("net.ipv6.conf.{name}.disable_ipv6=0")).collect();
     let mut found =
-        Diagnosis::error("ipv6-disabled", seen, why).mend(format!("sysctl -w {}", settings.join(" ")));
+        Diagnosis::error("ipv6-disabled", seen, why).fix(format!("sysctl -w {}", settings.join(" ")));
     // With several interfaces, doctor cannot know which of them should have the VIP.
     if let [name] = names[..] {
         for vip in vips {
-            found = found.mend(format!("ip -6 addr add {vip}/128 dev {name} nodad preferred_lft 0"));
+            found = found.fix(format!("ip -6 addr add {vip}/128 dev {name} nodad preferred_lft 0"));
         }
     }
     found
@@ -95,10 +95,10 @@ mod tests {
         let vip = ["fd00::100".parse().unwrap()];
         let found = diagnosis(&[&eth(0)], &vip);
         let add = "ip -6 addr add fd00::100/128 dev eth0 nodad preferred_lft 0";
-        assert_eq!(found.mend, ["sysctl -w net.ipv6.conf.eth0.disable_ipv6=0", add]);
+        assert_eq!(found.fix, ["sysctl -w net.ipv6.conf.eth0.disable_ipv6=0", add]);
         let found = diagnosis(&[&eth(0), &eth(1)], &vip);
         assert_eq!(
-            found.mend,
+            found.fix,
             ["sysctl -w net.ipv6.conf.eth0.disable_ipv6=0 net.ipv6.conf.eth1.disable_ipv6=0"]
         );
     }

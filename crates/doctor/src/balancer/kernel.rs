@@ -101,7 +101,7 @@ fn reverse_path(before: &KernelFacts, after: &KernelFacts) -> Option<Diagnosis> 
                paths to this host, rp_filter has to be loose (2).";
     let settings: Vec<String> =
         names.iter().map(|name| format!("net.ipv4.conf.{name}.rp_filter=2")).collect();
-    Some(Diagnosis::error("rp-filter", seen, why).mend(format!("sysctl -w {}", settings.join(" "))))
+    Some(Diagnosis::error("rp-filter", seen, why).fix(format!("sysctl -w {}", settings.join(" "))))
 }
 
 /// Interface on which this host sends answers from a VIP to the address `to`.
@@ -139,7 +139,7 @@ fn second_leg(
                host, rp_filter has to be loose (2).";
     let settings: Vec<String> =
         found.keys().map(|name| format!("net.ipv4.conf.{name}.rp_filter=2")).collect();
-    Some(Diagnosis::warning("rp-filter", seen, why).mend(format!("sysctl -w {}", settings.join(" "))))
+    Some(Diagnosis::warning("rp-filter", seen, why).fix(format!("sysctl -w {}", settings.join(" "))))
 }
 
 /// Findings for VIPs whose interface answers no ARP request.
@@ -156,7 +156,7 @@ fn unanswered(host: &Host<'_>, facts: &KernelFacts) -> Vec<Diagnosis> {
         let all = "net.ipv4.conf.all.arp_ignore=0";
         Some(
             Diagnosis::error("arp-ignore", seen, why)
-                .mend(format!("sysctl -w {all} net.ipv4.conf.{name}.arp_ignore=0")),
+                .fix(format!("sysctl -w {all} net.ipv4.conf.{name}.arp_ignore=0")),
         )
     };
     vips(host).into_iter().filter_map(judge).collect()
@@ -168,8 +168,8 @@ fn conntrack(count: u64, max: u64) -> Option<Diagnosis> {
     }
     let seen = format!("conntrack tracks {count} connections of at most {max}");
     let why = "Once the table is full, the kernel drops packets of new connections (\"nf_conntrack: table full\" in its log).";
-    let mend = format!("sysctl -w net.netfilter.nf_conntrack_max={}", max.saturating_mul(4));
-    Some(Diagnosis::error("conntrack-full", seen, why).mend(mend))
+    let fix = format!("sysctl -w net.netfilter.nf_conntrack_max={}", max.saturating_mul(4));
+    Some(Diagnosis::error("conntrack-full", seen, why).fix(fix))
 }
 
 #[cfg(test)]
@@ -190,6 +190,6 @@ mod tests {
         assert_eq!(conntrack(94_999, 100_000), None);
         assert_eq!(conntrack(10, 0), None);
         let found = conntrack(95_000, 100_000).unwrap();
-        assert_eq!(found.mend, ["sysctl -w net.netfilter.nf_conntrack_max=400000"]);
+        assert_eq!(found.fix, ["sysctl -w net.netfilter.nf_conntrack_max=400000"]);
     }
 }

@@ -93,7 +93,7 @@ fn diagnosis(link: &Interface, vips: &BTreeSet<IpAddr>, servers: &BTreeSet<IpAdd
     let seen = format!("interface {name} is down, but needed for {uses}");
     let why = "No packets pass the interface. Its IPv6 addresses and the routes by routers there are gone, too: if doctor \
                finds them missing afterwards, set them as at boot.";
-    Diagnosis::error("interface-down", seen, why).mend(format!("ip link set dev {name} up"))
+    Diagnosis::error("interface-down", seen, why).fix(format!("ip link set dev {name} up"))
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
             found.seen,
             "interface eth1 is down, but needed for the VIP 10.0.0.100, and the way to 10.0.0.11, 10.0.0.12, 10.0.0.13, 10.0.0.14 and 2 more"
         );
-        assert_eq!(found.mend, ["ip link set dev eth1 up"]);
+        assert_eq!(found.fix, ["ip link set dev eth1 up"]);
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn diagnosis((vip, length): (IpAddr, u8), holder: &str, home: &str, is_reached: 
             "Clients and routers look for it on its network, where this host does not answer for it, or convey gets no packets.",
         ),
     };
-    found.mend(format!("ip {version}addr del {vip}/{length} dev {holder}")).mend(add)
+    found.fix(format!("ip {version}addr del {vip}/{length} dev {holder}")).fix(add)
 }
 
 #[cfg(test)]
@@ -114,11 +114,11 @@ mod tests {
         use crate::Severity;
         let found = diagnosis(("10.0.0.100".parse().unwrap(), 24), "eth1", "eth0", true);
         assert_eq!(found.severity, Severity::Warning);
-        assert_eq!(found.mend, ["ip addr del 10.0.0.100/24 dev eth1", "ip addr add 10.0.0.100/32 dev eth0"]);
+        assert_eq!(found.fix, ["ip addr del 10.0.0.100/24 dev eth1", "ip addr add 10.0.0.100/32 dev eth0"]);
         let found = diagnosis(("fd00::100".parse().unwrap(), 128), "eth1", "eth0", false);
         assert_eq!(found.severity, Severity::Error);
         assert_eq!(
-            found.mend,
+            found.fix,
             [
                 "ip -6 addr del fd00::100/128 dev eth1",
                 "ip -6 addr add fd00::100/128 dev eth0 nodad preferred_lft 0"

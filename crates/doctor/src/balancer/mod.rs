@@ -45,7 +45,7 @@ use self::kernel::KernelFacts;
 use self::misplaced::ArpFacts;
 use self::neighbours::LinkSeen;
 use self::rules::RulesSeen;
-use super::{Diagnosis, Examination, Unseen};
+use super::{Diagnosis, Examination, SkippedCheck};
 
 pub use self::accept_queue::AcceptQueue;
 pub use self::ports::TakenPort;
@@ -147,21 +147,21 @@ pub fn examine(
 
     let RulesSeen { findings, servers, unseen } = rules::examine(host);
     seen.findings.extend(findings);
-    seen.not_looked_at.extend(unseen);
+    seen.skipped.extend(unseen);
     explained.servers.extend(servers);
 
     let is_a_server_silent = probing::examine(host, (&links, &explained.servers), check, &mut seen);
     seen.findings.extend(kernel::judge(host, (&before, &KernelFacts::read()), is_a_server_silent));
     seen.findings.extend(clock::wall_clock(host.now, &files(host)));
-    seen.not_looked_at.extend(way_to_clients(host));
+    seen.skipped.extend(way_to_clients(host));
     match &host.running {
         Some(running) => {
             let needs = "root, or the user of convey".to_owned();
             let is_unseen = running.descriptors.is_none();
-            seen.not_looked_at.extend(is_unseen.then_some(Unseen { check: "descriptors", needs }));
+            seen.skipped.extend(is_unseen.then_some(SkippedCheck { check: "descriptors", needs }));
             seen.findings.extend(of_running(host, running));
         }
-        None => seen.not_looked_at.extend(["descriptors", "table-full"].map(|check| Unseen {
+        None => seen.skipped.extend(["descriptors", "table-full"].map(|check| SkippedCheck {
             check,
             needs: "a running convey that answers at its control socket".to_owned(),
         })),
@@ -171,7 +171,7 @@ pub fn examine(
 
 /// Without a default route, doctor cannot know whether answers reach clients. Mode dsr is left out,
 /// because its servers answer clients directly.
-fn way_to_clients(host: &Host<'_>) -> Option<Unseen> {
+fn way_to_clients(host: &Host<'_>) -> Option<SkippedCheck> {
     let frontends = host.config.frontends.iter().filter(|frontend| !frontend.mode.is_dsr());
     let mut vips = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
     let is_unknown = |vip: IpAddr| {
@@ -180,7 +180,7 @@ fn way_to_clients(host: &Host<'_>) -> Option<Unseen> {
     };
     let family = if vips.find(|vip| is_unknown(*vip))?.is_ipv4() { "IPv4" } else { "IPv6" };
     let needs = format!("a default route of {family}, if clients are on other networks than this host");
-    Some(Unseen { check: "client-route", needs })
+    Some(SkippedCheck { check: "client-route", needs })
 }
 
 /// Findings about the running convey: resources that are used up, outdated addresses, servers taken
@@ -244,14 +244,14 @@ fn may_send_raw() -> bool {
 
 fn look_at_links(host: &Host<'_>, explained: &mut Explained, seen: &mut Examination) -> Vec<LinkSeen> {
     if !may_send_raw() {
-        seen.not_looked_at.extend(
+        seen.skipped.extend(
             ["vip-duplicate", "neighbour-stale", "path-mtu"]
-                .map(|check| Unseen { check, needs: "root (CAP_NET_RAW)".to_owned() }),
+                .map(|check| SkippedCheck { check, needs: "root (CAP_NET_RAW)".to_owned() }),
         );
         return Vec::new();
     }
     let (links, failed) = neighbours::ask(host);
-    seen.not_looked_at.extend(failed.into_iter().map(|needs| Unseen { check: "vip-duplicate", needs }));
+    seen.skipped.extend(failed.into_iter().map(|needs| SkippedCheck { check: "vip-duplicate", needs }));
     for link in &links {
         for (vip, duplicate) in vip::owned_twice(host, &link.interface, &link.answers) {
             explained.vips.insert(vip);
@@ -281,6 +281,6 @@ impl Host<'_> {
         } else {
             format!("printf '\\n[passthrough]\\n{key} = {value}\\n' >> {file}")
         };
-        found.mend(change).mend(format!("convey upgrade --config {file}"))
+        found.fix(change).fix(format!("convey upgrade --config {file}"))
     }
 }

@@ -108,5 +108,5 @@ fn diagnosis(interface: &str, ip: IpAddr, known: [u8; 6], macs: &BTreeSet<[u8; 6
         answering.join(", ")
     );
     let why = "Its packets go to another host or to none: the entry was set by hand, or belongs to a machine that was replaced.";
-    Diagnosis::error("neighbour-stale", seen, why).mend(format!("ip neigh del {ip} dev {interface}"))
+    Diagnosis::error("neighbour-stale", seen, why).fix(format!("ip neigh del {ip} dev {interface}"))
 }

@@ -87,7 +87,7 @@ fn diagnosis(size: &PathSize, largest: u32, way: &str) -> Diagnosis {
     let PathSize { server, expected, is_told, .. } = size;
     let family = if server.is_ipv4() { "ip" } else { "ip -6" };
     let length = if server.is_ipv4() { 32 } else { 128 };
-    let mend = format!("{family} route replace {server}/{length} {way} mtu {largest}");
+    let fix = format!("{family} route replace {server}/{length} {way} mtu {largest}");
     let seen = format!(
         "the largest packet that reaches {server} is {largest} bytes long, and this host sends up to {expected}"
     );
@@ -97,12 +97,12 @@ fn diagnosis(size: &PathSize, largest: u32, way: &str) -> Diagnosis {
         let why = format!(
             "A router on the path reports this, but each connection loses its first large packets. {lasting}"
         );
-        return Diagnosis::warning("path-mtu", seen, why).mend(mend);
+        return Diagnosis::warning("path-mtu", seen, why).fix(fix);
     }
     let why = format!(
         "No ICMP error reports this: large packets are lost, and connections hang once they carry large packets. {lasting}"
     );
-    Diagnosis::error("path-mtu", seen, why).mend(mend)
+    Diagnosis::error("path-mtu", seen, why).fix(fix)
 }
 
 /// Route to a server, as `ip route` prints it.
@@ -138,7 +138,7 @@ mod tests {
             is_told,
         };
         let found = diagnosis(&size(false), 1400, "via 10.0.0.2 dev eth0");
-        assert_eq!(found.mend, ["ip route replace 10.0.0.11/32 via 10.0.0.2 dev eth0 mtu 1400"]);
+        assert_eq!(found.fix, ["ip route replace 10.0.0.11/32 via 10.0.0.2 dev eth0 mtu 1400"]);
         assert_eq!(found.severity, crate::Severity::Error);
         assert_eq!(diagnosis(&size(true), 1400, "dev eth0").severity, crate::Severity::Warning);
     }

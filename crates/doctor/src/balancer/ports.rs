@@ -35,7 +35,7 @@ fn diagnosis(TakenPort { at, purpose, owner }: &TakenPort) -> Diagnosis {
             let unit = format!(
                 "If it is a service (`systemctl status {id}` shows its unit), stop and disable that."
             );
-            Diagnosis::error("port-taken", seen, format!("{why} {unit}")).mend(format!("kill {id}"))
+            Diagnosis::error("port-taken", seen, format!("{why} {unit}")).fix(format!("kill {id}"))
         }
         None => {
             let look = format!(
@@ -63,14 +63,14 @@ mod tests {
         let found = taken(&ports);
         assert_eq!(found.len(), 3);
         assert!(
-            found[2].mend.is_empty() && found[2].why.contains("--socket"),
+            found[2].fix.is_empty() && found[2].why.contains("--socket"),
             "nobody is to end it: {found:?}"
         );
         assert_eq!(
             found[0].seen,
             "nginx (process 123) listens on 10.0.0.1:80 (TCP), which convey needs for frontend web"
         );
-        assert_eq!(found[0].mend, ["kill 123"]);
-        assert!(found[1].mend.is_empty() && found[1].why.contains("ss -lnp"), "{found:?}");
+        assert_eq!(found[0].fix, ["kill 123"]);
+        assert!(found[1].fix.is_empty() && found[1].why.contains("ss -lnp"), "{found:?}");
     }
 }

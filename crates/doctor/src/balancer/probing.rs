@@ -12,7 +12,7 @@ use super::overheard::Overheard;
 use super::path_mtu::{self, PathSize};
 use super::servers::{self, Hints, Reached, TargetServer};
 use super::{CheckWords, Host, connect, may_send_raw};
-use crate::{Diagnosis, Examination, Unseen};
+use crate::{Diagnosis, Examination, SkippedCheck};
 
 /// Maximum wait for a server. The kernel repeats a lost SYN, and takes up to three seconds to
 /// resolve a neighbour.
@@ -38,7 +38,7 @@ pub(super) fn examine(
     let some = &host.servers[..host.servers.len().min(MAX_SERVERS)];
     if some.len() < host.servers.len() {
         let needs = format!("fewer servers: the first {MAX_SERVERS} of {} were", host.servers.len());
-        seen.not_looked_at.push(Unseen { check: "servers", needs });
+        seen.skipped.push(SkippedCheck { check: "servers", needs });
     }
     let own: Vec<IpAddr> =
         host.tables.interfaces.iter().flat_map(|one| one.addresses.iter().copied()).collect();

@@ -28,7 +28,7 @@ pub(super) fn diagnosis(XdpProgram { interface, id, name, place }: &XdpProgram) 
         format!("{name} (XDP, id {id}) runs on {interface}, and does not belong to the running convey");
     let why = "It sees every packet before convey, and may drop it or send it elsewhere; convey cannot use XDP there. If the command \
                says that the interface is busy, a process holds the program by a link: `bpftool link show` names it.";
-    Diagnosis::warning("xdp-foreign", seen, why).mend(format!("ip link set dev {interface} {place} off"))
+    Diagnosis::warning("xdp-foreign", seen, why).fix(format!("ip link set dev {interface} {place} off"))
 }
 
 /// Finding for a BPF filter of other software on the ingress of an interface.
@@ -40,8 +40,8 @@ pub(super) fn filter(interface: &str, filter: &BpfFilter) -> Diagnosis {
     );
     let why = "It sees packets before this host does, and may drop them or send them elsewhere. If it belongs to a program that \
                you know (Cilium, a monitor), leave it there.";
-    let mend = format!("tc filter del dev {interface} ingress pref {priority} handle {handle:#x} bpf");
-    Diagnosis::warning("tc-foreign", seen, why).mend(mend)
+    let fix = format!("tc filter del dev {interface} ingress pref {priority} handle {handle:#x} bpf");
+    Diagnosis::warning("tc-foreign", seen, why).fix(fix)
 }
 
 #[cfg(test)]
@@ -61,7 +61,7 @@ mod tests {
         let found = foreign(&programs, &names(&["eth0", "eth1"]), &names(&["eth1"]));
         assert_eq!(found.len(), 1);
         let found = [diagnosis(found[0])];
-        assert_eq!(found[0].mend, ["ip link set dev eth0 xdpgeneric off"]);
+        assert_eq!(found[0].fix, ["ip link set dev eth0 xdpgeneric off"]);
         assert!(found[0].seen.starts_with("the program drop_all (XDP, id 7) runs on eth0"), "{found:?}");
     }
 }

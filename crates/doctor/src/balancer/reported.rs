@@ -47,7 +47,7 @@ fn of_config(status: &RunningStatus) -> Vec<Diagnosis> {
         let errors = listed(status.config.errors.iter(), MAX_NAMED);
         let seen = format!("the last reload was refused: {errors}");
         let why = "convey runs with the configuration from before. Once `convey check` passes, the command loads the file.";
-        found.push(Diagnosis::warning("reload-refused", seen, why).mend("convey reload"));
+        found.push(Diagnosis::warning("reload-refused", seen, why).fix("convey reload"));
     }
     let Some(etcd) = &status.etcd else { return found };
     if let Some(refused) = etcd.refused_revision {
@@ -114,7 +114,7 @@ fn of_servers(
     let down = list(&|server| (!server.up).then(|| server.health.reason.clone()));
     let ejected = list(&|server| server.ejected.as_ref().map(|of| of.reason.clone()).filter(|_| server.up));
     let stalled =
-        list(&|server| server.handshakes.filter(|of| server.up && of.answers_nobody).map(|_| String::new()));
+        list(&|server| server.handshakes.filter(|of| server.up && of.stalled).map(|_| String::new()));
     let down = down.map(|servers| {
         let why = "convey sends no clients to them. doctor itself found no fault on the path to them: a server that has just come back \
                    is up after `health_check.rise` checks in a row. Otherwise check its service, and `health_check`.";
@@ -226,9 +226,9 @@ fn not_ready(
 fn with_resets(mut found: Diagnosis, status: &RunningStatus) -> Diagnosis {
     let changed: BTreeSet<&String> = status.overlays.iter().filter_map(|one| one.backend.as_ref()).collect();
     for backend in changed.into_iter().filter(|backend| mentions(&found, backend)).collect::<Vec<_>>() {
-        found = found.mend(format!("convey reset {backend}"));
+        found = found.fix(format!("convey reset {backend}"));
     }
-    if !found.mend.is_empty() {
+    if !found.fix.is_empty() {
         found.why += " Operators have changed servers there: the command takes their changes back.";
     }
     found
@@ -337,7 +337,7 @@ mod tests {
         idle["overlays"] = json!([{ "backend": "a", "server": "s1", "weight": 0 }, { "backend": "b" }, {}]);
         let status: RunningStatus = serde_json::from_value(idle).unwrap();
         let found = examine((&status, &status), &[], &Explained::default());
-        assert_eq!(found[0].mend, ["convey reset a"]);
+        assert_eq!(found[0].fix, ["convey reset a"]);
     }
 
     #[test]
@@ -355,7 +355,7 @@ mod tests {
     fn ejected_and_stalled_servers_are_found() {
         let (mut ejected, mut stalled) = (server(true), server(true));
         ejected["ejected"] = json!({ "reason": "5 connects failed" });
-        stalled["handshakes"] = json!({ "answers_nobody": true });
+        stalled["handshakes"] = json!({ "stalled": true });
         let both = status(json!({ "s1": ejected, "s2": stalled }), &[]);
         assert_eq!(checks(&both, &[]), ["server-ejected", "handshakes-stalled"]);
     }

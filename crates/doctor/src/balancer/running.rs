@@ -106,10 +106,10 @@ fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
     };
     let more =
         if hard_limit >= most.saturating_mul(2) { hard_limit } else { most.saturating_mul(4).max(65_536) };
-    let found = found.mend(format!("prlimit --pid {process} --nofile={more}:{more}"));
+    let found = found.fix(format!("prlimit --pid {process} --nofile={more}:{more}"));
     // A process divides its descriptors at its start, so a new limit takes effect only with an
     // upgrade.
-    Some(if pauses == 0 { found } else { found.mend(upgrade) })
+    Some(if pauses == 0 { found } else { found.fix(upgrade) })
 }
 
 fn is_full(used: u64, most: u64) -> bool {
@@ -176,10 +176,10 @@ mod tests {
     fn descriptors_are_told_of_before_they_are_gone() {
         assert_eq!(has(Some(7), 0, [899, 1_000]), None);
         let found = has(Some(7), 0, [900, 1_000]).unwrap();
-        assert_eq!(found.mend, ["prlimit --pid 7 --nofile=65536:65536"]);
+        assert_eq!(found.fix, ["prlimit --pid 7 --nofile=65536:65536"]);
         let raised = has(Some(7), 0, [900, 5_000]).unwrap();
-        assert_eq!(raised.mend, ["prlimit --pid 7 --nofile=5000:5000"]);
-        assert!(has(None, 0, [1_000, 1_000]).unwrap().mend.is_empty());
+        assert_eq!(raised.fix, ["prlimit --pid 7 --nofile=5000:5000"]);
+        assert!(has(None, 0, [1_000, 1_000]).unwrap().fix.is_empty());
     }
 
     #[test]
@@ -188,11 +188,11 @@ mod tests {
         let found = has(Some(7), 12, [630, 1_000]).unwrap();
         assert!(found.seen.starts_with("convey has paused accepting 12 times"), "{}", found.seen);
         assert_eq!(found.severity, Severity::Error);
-        assert_eq!(found.mend, ["prlimit --pid 7 --nofile=65536:65536", "convey upgrade"]);
+        assert_eq!(found.fix, ["prlimit --pid 7 --nofile=65536:65536", "convey upgrade"]);
         assert_eq!(has(Some(7), 1, [20, 1_000]).unwrap().severity, Severity::Warning, "a peak that is over");
         let status = serde_json::from_str(r#"{ "frontends": { "web": { "accept_backoffs": 3 } } }"#).unwrap();
         let unseen = descriptors_of(Running { status, ..Running::default() }).unwrap();
-        assert!(unseen.mend.is_empty(), "as another user its process is not seen");
+        assert!(unseen.fix.is_empty(), "as another user its process is not seen");
     }
 
     #[test]

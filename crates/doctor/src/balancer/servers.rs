@@ -137,7 +137,7 @@ fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
         right.set_port(port);
         let pattern = at.to_string().replace('.', "\\.").replace('[', "\\[").replace(']', "\\]");
         return Diagnosis::error("server-refused", format!("{seen}, but accepts them at port {port}"), why)
-            .mend(format!("sed -i 's/\"{pattern}\"/\"{right}\"/' {file}"));
+            .fix(format!("sed -i 's/\"{pattern}\"/\"{right}\"/' {file}"));
     }
     let of_vip = if server.keeps_vip {
         " It has to listen on the server's own address, too: health checks come there."
@@ -162,7 +162,7 @@ fn rejected(server: &TargetServer, by: IpAddr, how: &str) -> Diagnosis {
         elsewhere(port)
     );
     let place = if by == server.addr.ip() { server.told() } else { by.to_string() };
-    Diagnosis::error("server-rejected", seen, why).on(place).mend(accept(server.addr.ip(), port))
+    Diagnosis::error("server-rejected", seen, why).on(place).fix(accept(server.addr.ip(), port))
 }
 
 fn silent(server: &TargetServer, hints: &Hints) -> Diagnosis {
@@ -175,7 +175,7 @@ fn silent(server: &TargetServer, hints: &Hints) -> Diagnosis {
         );
         return Diagnosis::error("server-silent", seen, why)
             .on(server.told())
-            .mend(accept(server.addr.ip(), port));
+            .fix(accept(server.addr.ip(), port));
     }
     let why = "The host answers nothing, not even pings: it is off, a router on the way has no route, or a firewall drops all.";
     let look = format!("`traceroute -n {}` shows how far packets get.", server.addr.ip());
@@ -246,7 +246,7 @@ mod tests {
 
     fn judged(reached: &Reached, hints: &Hints) -> (&'static str, Vec<String>) {
         let found = judge(&server(), reached, hints).unwrap();
-        (found.check, found.mend)
+        (found.check, found.fix)
     }
 
     #[test]
@@ -281,8 +281,8 @@ mod tests {
     #[test]
     fn single_open_port_is_suggested_for_a_refusing_server() {
         let mut hints = Hints { open_ports: vec![8080], file: Some("a.toml".to_owned()), is_there: true };
-        let (_, mend) = judged(&Reached::Refused, &hints);
-        assert_eq!(mend, [r#"sed -i 's/"10\.0\.0\.11:80"/"10.0.0.11:8080"/' a.toml"#]);
+        let (_, fix) = judged(&Reached::Refused, &hints);
+        assert_eq!(fix, [r#"sed -i 's/"10\.0\.0\.11:80"/"10.0.0.11:8080"/' a.toml"#]);
         hints.open_ports.push(443);
         assert!(judged(&Reached::Refused, &hints).1.is_empty(), "nobody knows which of two it is");
     }

@@ -123,7 +123,7 @@ pub(super) struct RunningHealth {
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RunningHandshakes {
-    pub(super) answers_nobody: bool,
+    pub(super) stalled: bool,
 }
 
 /// Runtime change by an operator.

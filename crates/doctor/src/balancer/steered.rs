@@ -29,14 +29,14 @@ pub(super) fn examine(
 fn all_out(backend: &str, servers: usize) -> Diagnosis {
     let seen = format!("an operator has taken out all servers of backend {backend} ({servers})");
     Diagnosis::error("backend-taken-out", seen, "Its clients get no server.")
-        .mend(format!("convey backend ready {backend}"))
-        .mend(format!("convey reset {backend}"))
+        .fix(format!("convey backend ready {backend}"))
+        .fix(format!("convey reset {backend}"))
 }
 
 fn one_out(backend: &str, server: &str, state: &str) -> Diagnosis {
     let seen = format!("server {backend}/{server} is in state {state}, set by an operator");
     Diagnosis::warning("server-taken-out", seen, "It gets no new connections, and the others get its share.")
-        .mend(format!("convey server ready {backend}/{server}"))
+        .fix(format!("convey server ready {backend}/{server}"))
 }
 
 /// Finding for a server that an operator has added, and that is down. The server is not in the
@@ -52,7 +52,7 @@ fn added(backends: &BTreeMap<&String, &RunningBackend>, said: &RunningOverlay) -
     let why = "It gets no connections. If its address is wrong, remove it and add it again.";
     Some(
         Diagnosis::error("added-server-down", seen, why)
-            .mend(format!("convey server remove {backend}/{name}")),
+            .fix(format!("convey server remove {backend}/{name}")),
     )
 }
 
@@ -66,7 +66,7 @@ mod tests {
         let backends: BTreeMap<String, RunningBackend> = serde_json::from_value(backends).unwrap();
         let overlays: Vec<RunningOverlay> = serde_json::from_value(overlays).unwrap();
         let found = examine(&backends.iter().collect(), &overlays);
-        found.into_iter().map(|found| (found.check, found.mend[0].clone())).collect()
+        found.into_iter().map(|found| (found.check, found.fix[0].clone())).collect()
     }
 
     #[test]

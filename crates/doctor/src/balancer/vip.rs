@@ -40,7 +40,7 @@ fn absent(host: &Host<'_>, vip: IpAddr) -> Diagnosis {
                this is normal.";
     let found = Diagnosis::error("vip-missing", seen, why);
     let Some(name) = link_of(host, vip).map(|interface| &interface.name) else { return found };
-    found.mend(match vip {
+    found.fix(match vip {
         IpAddr::V4(_) => format!("ip addr add {vip}/32 dev {name}"),
         // A deprecated address is not used as the source of this host's own connections.
         IpAddr::V6(_) => format!("ip -6 addr add {vip}/128 dev {name} nodad preferred_lft 0"),
@@ -83,10 +83,10 @@ fn duplicate(host: &Host<'_>, interface: &Interface, vip: IpAddr, mac: [u8; 6]) 
         let why = "Clients on the link send to the host that answered last. A server of dsr = \"l2\" has the VIP, and must not answer for it.";
         return Diagnosis::error("vip-duplicate", seen, why)
             .on(place)
-            .mend("sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2");
+            .fix("sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2");
     }
     let why = "Clients on the link send to the host that answered last, and the other host resets their connections.";
-    Diagnosis::error("vip-duplicate", seen, why).on(place).mend(format!(
+    Diagnosis::error("vip-duplicate", seen, why).on(place).fix(format!(
         "ip -o addr show to {vip} | while read -r _ dev _ addr _; do ip addr del \"$addr\" dev \"$dev\"; done"
     ))
 }

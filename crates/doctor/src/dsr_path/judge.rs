@@ -53,8 +53,8 @@ pub(super) struct ClientHandshakes {
     pub(super) completed: u64,
     /// Handshakes completed while doctor ran.
     pub(super) completed_meanwhile: u64,
-    /// Handshakes that clients have begun since the last completed handshake.
-    pub(super) in_vain: u64,
+    /// Handshakes that clients have started since the last completed handshake.
+    pub(super) consecutive_incomplete: u64,
 }
 
 impl ClientHandshakes {
@@ -65,7 +65,7 @@ impl ClientHandshakes {
 
     /// Whether the last handshake of a client succeeded.
     fn was_last_served(self) -> bool {
-        self.completed > 0 && self.in_vain == 0
+        self.completed > 0 && self.consecutive_incomplete == 0
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn diagnosis(
     clients: ClientHandshakes,
 ) -> Option<Diagnosis> {
     let (own, vip) = (target.server, target.vip);
-    let in_vain = clients.in_vain;
+    let consecutive_incomplete = clients.consecutive_incomplete;
     let found = |leg, seen: String, why: &str| Some(finding(target, leg, &seen, why));
     match seen {
         SeenOnPath::NotTried => None,
@@ -96,13 +96,13 @@ pub(super) fn diagnosis(
         // Rules of the server may exclude the VIP, which is the source address of doctor's probe.
         SeenOnPath::Answer(VipAnswer::WrongSource { .. }) if clients.was_last_served() => None,
         SeenOnPath::Answer(VipAnswer::Accepted) => {
-            if in_vain < FEW {
+            if consecutive_incomplete < FEW {
                 return None;
             }
             found(
                 PathLeg::Return,
                 format!(
-                    "accepts a connection of this host by {vip}, and clients completed none of the last {in_vain} that they began"
+                    "accepts a connection of this host by {vip}, and clients completed none of the last {consecutive_incomplete} that they began"
                 ),
                 "Its answers to this host need no router. Those to clients are lost: by its gateway, or by a filter on their way.",
             )
@@ -178,7 +178,7 @@ fn finding(target: &PathTarget, leg: PathLeg, seen: &str, why: &str) -> Diagnosi
         seen: format!("server {name} ({server}), leg {leg}: {seen}"),
         why: why.to_owned(),
         on: Some(format!("server {name} ({})", server.ip())),
-        mend: vec![format!("convey doctor --server {vip}")],
+        fix: vec![format!("convey doctor --server {vip}")],
     }
 }
 
@@ -232,19 +232,19 @@ mod tests {
                 assert!(found.seen.starts_with("server pool/s1 (10.77.0.11:80), leg "), "{}", found.seen);
                 assert!(found.seen.contains(text), "{}", found.seen);
                 assert_eq!(found.on.as_deref(), Some("server pool/s1 (10.77.0.11)"));
-                assert_eq!(found.mend[0], "convey doctor --server 10.77.0.100:80");
+                assert_eq!(found.fix[0], "convey doctor --server 10.77.0.100:80");
             }
         }
     }
 
     #[test]
     fn a_server_that_accepts_is_fine_unless_clients_complete_nothing_of_late() {
-        let told = |in_vain| {
+        let told = |consecutive_incomplete| {
             let accepted = SeenOnPath::Answer(VipAnswer::Accepted);
-            let clients = ClientHandshakes { in_vain, ..ClientHandshakes::default() };
+            let clients = ClientHandshakes { consecutive_incomplete, ..ClientHandshakes::default() };
             diagnosis(&target(DsrKind::L3), accepted, clients).map(|found| found.check)
         };
-        let clients = ClientHandshakes { in_vain: 9, ..ClientHandshakes::default() };
+        let clients = ClientHandshakes { consecutive_incomplete: 9, ..ClientHandshakes::default() };
         assert_eq!(diagnosis(&target(DsrKind::L2), SeenOnPath::NotTried, clients), None);
         assert_eq!([told(0), told(4)], [None; 2]);
         assert_eq!([told(5), told(100)], [Some("dsr-return-leg"); 2]);
@@ -253,10 +253,11 @@ mod tests {
     fn server_is_not_broken_while_clients_complete_handshakes() {
         let from = target(DsrKind::L3).server;
         let wrong = SeenOnPath::Answer(VipAnswer::WrongSource { from });
-        let severity = |seen: &SeenOnPath, [completed, completed_meanwhile, in_vain]: [u64; 3]| {
-            let clients = ClientHandshakes { completed, completed_meanwhile, in_vain };
-            diagnosis(&target(DsrKind::L3), seen.clone(), clients).map(|found| found.severity)
-        };
+        let severity =
+            |seen: &SeenOnPath, [completed, completed_meanwhile, consecutive_incomplete]: [u64; 3]| {
+                let clients = ClientHandshakes { completed, completed_meanwhile, consecutive_incomplete };
+                diagnosis(&target(DsrKind::L3), seen.clone(), clients).map(|found| found.severity)
+            };
         for seen in [&wrong, &SeenOnPath::Silence(None), &SeenOnPath::Answer(VipAnswer::Accepted)] {
             assert_eq!(severity(seen, [9, 1, 5]), None);
             assert_eq!(severity(seen, [9, 0, 5]), Some(Severity::Error));

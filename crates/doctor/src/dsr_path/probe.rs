@@ -200,7 +200,7 @@ impl RunningStatistics {
         ClientHandshakes {
             completed,
             completed_meanwhile: completed.saturating_sub(earlier),
-            in_vain: self.count(target, "in_vain"),
+            consecutive_incomplete: self.count(target, "consecutive_incomplete"),
         }
     }
 

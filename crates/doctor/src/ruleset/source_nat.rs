@@ -44,7 +44,7 @@ pub struct CollidingRule {
     pub rule: u64,
     /// Commands that insert a rule with other ports before this rule. Empty if the rule has
     /// conditions that doctor cannot interpret, or if no ports are left.
-    pub mend: Vec<String>,
+    pub fix: Vec<String>,
 }
 
 impl CollidingRule {
@@ -178,19 +178,19 @@ impl<'a> Search<'a, '_> {
             return;
         }
         let Table { tool, family, name, .. } = self.table;
-        let mend = self.own.others().and_then(|ports| self.mend(chain, rule, source.address, &ports));
+        let fix = self.own.others().and_then(|ports| self.fix(chain, rule, source.address, &ports));
         self.found.push(CollidingRule {
             tool: *tool,
             family: family.clone(),
             table: name.clone(),
             chain: chain.name.clone(),
             rule: rule.number,
-            mend: mend.unwrap_or_default(),
+            fix: fix.unwrap_or_default(),
         });
     }
 
     /// Commands that insert a copy of the rule, with other ports, before the rule.
-    fn mend(
+    fn fix(
         &self,
         chain: &Chain,
         rule: &Rule,
@@ -346,7 +346,7 @@ mod tests {
 
     fn found(tables: Vec<Table>) -> Vec<(u64, Vec<String>)> {
         let found = Ruleset { tables }.colliding(&to_server(), &own());
-        found.into_iter().map(|rule| (rule.rule, rule.mend)).collect()
+        found.into_iter().map(|rule| (rule.rule, rule.fix)).collect()
     }
 
     fn saved(rules: &str) -> Vec<(u64, Vec<String>)> {
@@ -376,12 +376,12 @@ mod tests {
     #[test]
     fn masquerading_of_docker_is_found_and_its_remedy_is_taken() {
         let rules = found(read_save(DOCKER, Tool::Iptables));
-        let mend = |protocol| {
+        let fix = |protocol| {
             format!(
                 "iptables -t nat -I POSTROUTING 1 -p {protocol} -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE --to-ports 1024-33767"
             )
         };
-        assert_eq!(rules, [(1, vec![mend("tcp"), mend("udp")])]);
+        assert_eq!(rules, [(1, vec![fix("tcp"), fix("udp")])]);
         let before =
             "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -p tcp -j MASQUERADE --to-ports 1024-33767\n";
         let mended = DOCKER.replacen("-A POSTROUTING", &format!("{before}-A POSTROUTING"), 1);
@@ -393,9 +393,9 @@ mod tests {
     #[test]
     fn masquerading_of_nft_is_found_and_its_remedy_is_taken() {
         let masquerade = format!(r#"{FROM_CONTAINERS}, {{"masquerade": null}}"#);
-        let mend = "nft insert rule ip hbnat post handle 4 ip saddr 172.30.0.0/24 oifname \"eth0\" \
+        let fix = "nft insert rule ip hbnat post handle 4 ip saddr 172.30.0.0/24 oifname \"eth0\" \
                     meta l4proto { tcp, udp } masquerade to :1024-33767";
-        assert_eq!(found(listed(&[&masquerade])), [(4, vec![mend.to_owned()])]);
+        assert_eq!(found(listed(&[&masquerade])), [(4, vec![fix.to_owned()])]);
         let protocols = r#"{"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": {"set": ["tcp", "udp"]}}}"#;
         let remedy = format!(
             r#"{FROM_CONTAINERS}, {protocols}, {{"masquerade": {{"port": {{"range": [1024, 33767]}}}}}}"#

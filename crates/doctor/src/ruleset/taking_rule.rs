@@ -57,7 +57,7 @@ impl TakingRule {
     /// Commands that insert rules for such packets before this rule. There is one command for all
     /// addresses with the same protocol and port. Without a port, the new rule matches only the
     /// protocol.
-    pub(crate) fn mend(&self, packets: &[&JudgedPacket]) -> Vec<String> {
+    pub(crate) fn fix(&self, packets: &[&JudgedPacket]) -> Vec<String> {
         let mut all: Vec<(SparedPackets, Vec<IpAddr>)> = Vec::new();
         for packet in packets {
             let (spared, ip) = SparedPackets::of(packet);

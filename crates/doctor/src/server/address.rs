@@ -21,7 +21,7 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
 fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let vip = setup.vip;
     let links: Vec<&HostLink> = facts.links_with(vip).collect();
-    let error = |check, seen, why: &str, mend| vec![finding(check, Severity::Error, seen, why, mend)];
+    let error = |check, seen, why: &str, fix| vec![finding(check, Severity::Error, seen, why, fix)];
     let up = script::with_vip(setup, facts);
     if links.is_empty() {
         return error(
@@ -105,6 +105,6 @@ fn silence(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
         seen: format!("{vip} is on lo, and {name} has arp_ignore = {ignore} and arp_announce = {announce}"),
         why: why.to_owned(),
         on: None,
-        mend: vec![script::with_vip(setup, facts)],
+        fix: vec![script::with_vip(setup, facts)],
     }]
 }

@@ -71,6 +71,6 @@ fn diagnosis(fate: Fate, packet: &JudgedPacket, whose: &str) -> Option<Diagnosis
     let seen = format!("{} {whose}", taken.told());
     // The commands match any address, because health checks arrive at the host's own address.
     let (source, destination) = (PacketEnd::Unknown, PacketEnd::Unknown);
-    let mend = taken.mend(&[&JudgedPacket { source, destination, ..packet.clone() }]);
-    Some(Diagnosis { mend, ..Diagnosis::error(check, seen, why) })
+    let fix = taken.fix(&[&JudgedPacket { source, destination, ..packet.clone() }]);
+    Some(Diagnosis { fix, ..Diagnosis::error(check, seen, why) })
 }

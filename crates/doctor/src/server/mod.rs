@@ -28,8 +28,8 @@ use setup::ServerSetup;
 pub fn examine(vip: IpAddr, port: Option<u16>) -> Result<Examination, String> {
     let facts = gather::facts(vip)?;
     let unseen = way_out::unseen(&ServerSetup::of(vip, port, &facts), &facts);
-    let not_looked_at = unseen.into_iter().collect();
-    Ok(Examination { not_looked_at, ..judge(vip, port, &facts).into() })
+    let skipped = unseen.into_iter().collect();
+    Ok(Examination { skipped, ..judge(vip, port, &facts).into() })
 }
 
 /// Findings that follow from the facts about the host.
@@ -47,8 +47,8 @@ fn judge(vip: IpAddr, port: Option<u16>, facts: &ServerFacts) -> Vec<Diagnosis> 
 }
 
 /// Finding with commands to be run on this host.
-fn finding(check: &'static str, severity: Severity, seen: String, why: &str, mend: Vec<String>) -> Diagnosis {
-    Diagnosis { check, severity, seen, why: why.to_owned(), on: None, mend }
+fn finding(check: &'static str, severity: Severity, seen: String, why: &str, fix: Vec<String>) -> Diagnosis {
+    Diagnosis { check, severity, seen, why: why.to_owned(), on: None, fix }
 }
 
 #[cfg(test)]

@@ -47,8 +47,8 @@ fn rewriting(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
             "answers get the source {} where they leave by {}, and they leave by {leaves_by}",
             setup.vip, variables.interface
         );
-        let mend = vec![variables.down(facts), variables.by(leaves_by).up(facts)];
-        return Some(error("nat-wrong-interface", seen, mend));
+        let fix = vec![variables.down(facts), variables.by(leaves_by).up(facts)];
+        return Some(error("nat-wrong-interface", seen, fix));
     };
     if let Some(foreign) = rule.server.filter(|server| facts.links_with(*server).next().is_none()) {
         let seen = format!(
@@ -80,8 +80,8 @@ fn port(
         "answers from port {ports} ({protocols}) get the source {}, and those from port {port} ({protocol}) do not",
         setup.vip
     );
-    let mend = variables.and_port(port).and_protocol(protocol).up(facts);
-    Some(error("nat-wrong-port", seen, vec![mend]))
+    let fix = variables.and_port(port).and_protocol(protocol).up(facts);
+    Some(error("nat-wrong-port", seen, vec![fix]))
 }
 
 /// Whether an answer to a client leaves with the VIP as its source.
@@ -119,6 +119,6 @@ pub(super) fn answer(
     }
 }
 
-fn error(check: &'static str, seen: String, mend: Vec<String>) -> Diagnosis {
-    Diagnosis { check, severity: Severity::Error, seen, why: WHY.to_owned(), on: None, mend }
+fn error(check: &'static str, seen: String, fix: Vec<String>) -> Diagnosis {
+    Diagnosis { check, severity: Severity::Error, seen, why: WHY.to_owned(), on: None, fix }
 }

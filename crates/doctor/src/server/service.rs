@@ -37,7 +37,7 @@ fn listening(setup: &ServerSetup, facts: &ServerFacts, port: u16) -> Option<Diag
     if there.iter().any(|socket| socket.hears(wanted)) {
         return udp(setup, &there, port);
     }
-    let (seen, mend) = match there.first() {
+    let (seen, fix) = match there.first() {
         Some(socket) => (
             format!(
                 "{} listens on {} only, and packets come for {}",
@@ -58,7 +58,7 @@ fn listening(setup: &ServerSetup, facts: &ServerFacts, port: u16) -> Option<Diag
         seen,
         why: why.to_owned(),
         on: None,
-        mend: vec![mend],
+        fix: vec![fix],
     })
 }
 
@@ -77,7 +77,7 @@ fn udp(setup: &ServerSetup, there: &[&ServerSocket], port: u16) -> Option<Diagno
         seen: format!("{} receives datagrams on {}, and not on the VIP itself", socket.process, socket.at()),
         why: "It may answer from the server's own address, and clients ignore that.".to_owned(),
         on: None,
-        mend: vec![format!("# let {} receive on {} too", name(&socket.process), at(setup.vip, port))],
+        fix: vec![format!("# let {} receive on {} too", name(&socket.process), at(setup.vip, port))],
     })
 }
 

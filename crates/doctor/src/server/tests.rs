@@ -93,7 +93,7 @@ fn found(l2: bool, v6: bool, change: impl Fn(&mut ServerFacts)) -> (&'static str
     change(&mut facts);
     let found = examine(v6, &facts);
     let [finding] = &found[..] else { panic!("not one: {found:#?}") };
-    (finding.check, finding.mend.join("; "))
+    (finding.check, finding.fix.join("; "))
 }
 
 #[test]
@@ -178,9 +178,9 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
                 facts.routers = vec![router];
             })
         };
-        let mend = format!("ip route replace default via {router} dev eth0");
-        assert_eq!(gateway(|router| router.mac = None), ("gateway", mend.clone()));
-        assert_eq!(gateway(|router| router.forwards = false), ("gateway", mend.clone()));
+        let fix = format!("ip route replace default via {router} dev eth0");
+        assert_eq!(gateway(|router| router.mac = None), ("gateway", fix.clone()));
+        assert_eq!(gateway(|router| router.forwards = false), ("gateway", fix.clone()));
         // With several candidates, or none, only the operator can choose the right router.
         for (routers, words) in
             [(vec![], "None was found on eth0."), (vec![router, of_lab(v6, 253)], "Routers on eth0: ")]
@@ -189,7 +189,7 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
             facts.gateway.iter_mut().for_each(|router| router.mac = None);
             facts.routers = routers;
             let found = examine(v6, &facts);
-            assert!(found[0].mend == [""; 0] && found[0].why.contains(words), "{found:#?}");
+            assert!(found[0].fix == [""; 0] && found[0].why.contains(words), "{found:#?}");
         }
         let none = |facts: &mut ServerFacts| {
             (facts.way_out, facts.gateway, facts.has_routers) = (None, None, false);
@@ -204,7 +204,7 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
         // The VIP is on another network, and there is no route to it.
         facts.links[1].addresses[0].0 = if v6 { ip("fd78::11") } else { ip("10.78.0.11") };
         let found_far = examine(v6, &facts);
-        assert!(found_far.iter().any(|one| one.check == "gateway" && one.mend == [""; 0]), "{found_far:#?}");
+        assert!(found_far.iter().any(|one| one.check == "gateway" && one.fix == [""; 0]), "{found_far:#?}");
         let (check, _) = gateway(|router| router.longest = Some(1400));
         assert_eq!(check, "mtu");
     }
@@ -256,10 +256,10 @@ fn a_service_listens_where_packets_come() {
             let (check, _) = found(l2, v6, |facts| facts.sockets[0].address = Some(elsewhere));
             assert_eq!(check, "service-address");
         }
-        let (check, mend) = found(l2, v6, |facts| facts.sockets[0].port = 8080);
+        let (check, fix) = found(l2, v6, |facts| facts.sockets[0].port = 8080);
         let at = std::net::SocketAddr::new(wanted, PORT);
         assert_eq!(
-            (check, mend),
+            (check, fix),
             ("service-address", format!("# start the service on {at}, or on every address"))
         );
         let mut facts = healthy(l2, v6);
@@ -272,7 +272,7 @@ fn a_service_listens_where_packets_come() {
 
 #[test]
 fn a_firewall_lets_requests_in_and_answers_out() {
-    for (rule, check, mend) in [
+    for (rule, check, fix) in [
         (
             "-A INPUT -p tcp -m tcp --dport 80 -j DROP",
             "firewall-drops",
@@ -292,7 +292,7 @@ fn a_firewall_lets_requests_in_and_answers_out() {
         for l2 in [true, false] {
             let text = format!("*filter\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n{rule}\nCOMMIT\n");
             let blocked = |facts: &mut ServerFacts| facts.rules.tables = read_save(&text, Tool::Iptables);
-            assert_eq!(found(l2, false, blocked), (check, mend.to_owned()));
+            assert_eq!(found(l2, false, blocked), (check, fix.to_owned()));
         }
     }
 }
@@ -362,7 +362,7 @@ fn a_server_behind_a_tunnel_takes_packets_out_and_lets_them_in() {
     }
     let other = examine(true, &behind_a_tunnel(true, "tunl0"));
     assert_eq!((other.len(), other[0].check), (1, "tunnel-device"));
-    assert_eq!(other[0].mend, ["VIP=fd77::100 KIND=ipip SERVER=fd77::11 tc/dsr-server-tunnel.sh up"]);
+    assert_eq!(other[0].fix, ["VIP=fd77::100 KIND=ipip SERVER=fd77::11 tc/dsr-server-tunnel.sh up"]);
     assert!(other[0].seen.starts_with("neither sit0 nor ip6tnl0 is up"), "{other:?}");
 
     let mut partly = behind_a_tunnel(false, "sit0");
@@ -375,7 +375,7 @@ fn a_server_behind_a_tunnel_takes_packets_out_and_lets_them_in() {
     strict.links.last_mut().unwrap().rp_filter = 1;
     let found = examine(false, &strict);
     assert_eq!((found.len(), found[0].check), (1, "rp-filter"));
-    assert_eq!(found[0].mend[1], "sysctl -w net.ipv4.conf.tunl0.rp_filter=0");
+    assert_eq!(found[0].fix[1], "sysctl -w net.ipv4.conf.tunl0.rp_filter=0");
 
     let mut without_vip = behind_a_tunnel(false, "tunl0");
     without_vip.gue_port = Some(7_000);
@@ -385,7 +385,7 @@ fn a_server_behind_a_tunnel_takes_packets_out_and_lets_them_in() {
     let found = examine(false, &without_vip);
     assert_eq!((found[0].check, found.len()), ("vip-not-on-lo", 1));
     assert_eq!(
-        found[0].mend,
+        found[0].fix,
         ["VIP=10.77.0.100 KIND=gue SERVER=10.77.0.11 PORT=7000 MSS=clamp tc/dsr-server-tunnel.sh up"]
     );
 

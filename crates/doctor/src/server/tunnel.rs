@@ -16,7 +16,7 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     let wanted = devices(setup.vip);
     let there: Vec<&HostLink> =
         facts.links.iter().filter(|link| wanted.contains(&link.name.as_str())).collect();
-    let error = |check, seen, why, mend| vec![finding(check, Severity::Error, seen, why, mend)];
+    let error = |check, seen, why, fix| vec![finding(check, Severity::Error, seen, why, fix)];
     if there.is_empty() {
         return error(
             "tunnel-device",

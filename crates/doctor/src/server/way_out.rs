@@ -6,7 +6,7 @@ use super::facts::{STRICT, ServerFacts, WayOut};
 use super::finding;
 use super::setup::ServerSetup;
 use crate::ruleset::{Fate, HOOKS_IN, JudgedPacket};
-use crate::{Diagnosis, Severity, Unseen};
+use crate::{Diagnosis, Severity, SkippedCheck};
 
 /// Maximum number of routers named in a finding.
 const MAX_NAMED: usize = 8;
@@ -37,12 +37,12 @@ fn may_reach_clients(setup: &ServerSetup, facts: &ServerFacts) -> bool {
 }
 
 /// The check of the route to clients, which needs a default route; `None` if the check was made.
-pub(super) fn unseen(setup: &ServerSetup, facts: &ServerFacts) -> Option<Unseen> {
+pub(super) fn unseen(setup: &ServerSetup, facts: &ServerFacts) -> Option<SkippedCheck> {
     let family = if setup.vip.is_ipv4() { "IPv4" } else { "IPv6" };
     let needs =
         format!("a default route of {family}, if clients are where no other route of this host leads");
     let is_unknown = facts.way_out.is_none() && may_reach_clients(setup, facts);
-    is_unknown.then_some(Unseen { check: "client-route", needs })
+    is_unknown.then_some(SkippedCheck { check: "client-route", needs })
 }
 
 /// Finding for the gateway of answers.
@@ -50,8 +50,8 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
     let (router, seen) = (way.router?, facts.gateway.as_ref()?);
     let interface = &way.interface;
     let found = |severity, seen, why: &str| {
-        let (which, mend) = right_router(interface, &facts.routers);
-        Some(finding("gateway", severity, seen, &format!("{why} {which}"), mend))
+        let (which, fix) = right_router(interface, &facts.routers);
+        Some(finding("gateway", severity, seen, &format!("{why} {which}"), fix))
     };
     let Some(mac) = &seen.mac else {
         return found(
@@ -90,8 +90,8 @@ fn right_router(interface: &str, routers: &[IpAddr]) -> (String, Vec<String>) {
     let command = "ip route replace default via";
     let found = match routers {
         [only] => {
-            let mend = format!("{command} {only} dev {interface}");
-            return (format!("{only} on {interface} is a router."), vec![mend]);
+            let fix = format!("{command} {only} dev {interface}");
+            return (format!("{only} on {interface} is a router."), vec![fix]);
         }
         [] => format!("None was found on {interface}."),
         several => format!("Routers on {interface}: {}.", convey_config::listed(several.iter(), MAX_NAMED)),

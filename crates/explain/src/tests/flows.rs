@@ -45,8 +45,8 @@ fn found(
     Some(PacketFlow { listed, info, next_hop: plan.network.get(info.to_server).copied() })
 }
 
-fn says<'a>(said: &'a Explanation, about: &str) -> &'a str {
-    said.steps.iter().find(|step| step.about == about).map_or("", |step| &step.says)
+fn message<'a>(said: &'a Explanation, subject: &str) -> &'a str {
+    said.steps.iter().find(|step| step.subject == subject).map_or("", |step| &step.message)
 }
 
 /// Handles a packet. Returns the verdict, and the source address that the receiver sees.
@@ -92,7 +92,7 @@ fn explanation_predicts_outcome_of_open_and_new_flows() {
             // The data path may evict a connection that is not open yet in favour of the client.
             // The explanation mentions this.
             if said.reason.as_deref() == Some("max_connections") {
-                assert_eq!(said.depends_on, Some(Dependence::Moment));
+                assert_eq!(said.depends_on, Some(Dependence::OtherConnections));
                 continue;
             }
             match handled {
@@ -105,11 +105,11 @@ fn explanation_predicts_outcome_of_open_and_new_flows() {
                     );
                     let is_same = snat == Some(seen);
                     assert!(ends || snat.is_none() || is_same);
-                    let is_said_same = says(&said, "snat").ends_with("as in the flow that is over");
+                    let is_said_same = message(&said, "snat").ends_with("as in the flow that is over");
                     let is_same_server = forwarded.flow.server == before;
                     assert!(!ends || snat.is_none() || is_said_same == is_same_server, "{said:#?}");
                     assert!(!is_said_same || is_same, "{seen} {said:#?}");
-                    let is_again = says(&said, "server").contains(" again: ");
+                    let is_again = message(&said, "server").contains(" again: ");
                     *told
                         .entry(match (ends, is_again) {
                             (false, _) => "goes on",

@@ -60,8 +60,8 @@ fn routed(config: FrontendConfig, url: Option<&str>) -> (Option<String>, String)
     let request: Option<AskedRequest> = url.map(|url| url.parse().unwrap());
     let sources = ExplainSources { request: request.as_ref(), ..of(&snapshot) };
     let said = ask(sources, "198.51.100.7:4242".parse().unwrap());
-    let step = said.steps.iter().find(|step| step.about == "route").unwrap();
-    (said.reason.map(Into::into), step.says.to_string())
+    let step = said.steps.iter().find(|step| step.subject == "route").unwrap();
+    (said.reason.map(Into::into), step.message.to_string())
 }
 
 #[test]
@@ -79,13 +79,13 @@ fn redirect_to_https_is_skipped_for_requests_by_https() {
 #[test]
 fn default_redirect_to_https_is_no_route_at_frontend_with_tls() {
     let with_tls = || with_tls(redirecting(true));
-    let (reason, says) = routed(with_tls(), Some("https://a/"));
+    let (reason, message) = routed(with_tls(), Some("https://a/"));
     assert_eq!(reason.as_deref(), Some("no_route"));
-    assert_eq!(says, "a request for a/ by https has no route, and gets a 404");
-    let (reason, says) = routed(with_tls(), None);
+    assert_eq!(message, "a request for a/ by https has no route, and gets a 404");
+    let (reason, message) = routed(with_tls(), None);
     assert_eq!(reason.as_deref(), Some("no_route"));
-    assert!(says.ends_with("one without a route gets a 404"), "{says}");
-    let (reason, says) = routed(redirecting(true), None);
+    assert!(message.ends_with("one without a route gets a 404"), "{message}");
+    let (reason, message) = routed(redirecting(true), None);
     assert_eq!(reason.as_deref(), Some("redirect"));
-    assert!(says.ends_with("one without a route gets a redirect to https"), "{says}");
+    assert!(message.ends_with("one without a route gets a redirect to https"), "{message}");
 }

@@ -78,7 +78,7 @@ impl Forwarder {
             return Err(Stop::Silent(DropReason::AccessDenied));
         }
         if headers.is_error() {
-            return self.forward_unrecorded_error(frontend, frame, packet);
+            return self.forward_untracked_error(frontend, frame, packet);
         }
         self.check_begin(frontend, frame, packet)?;
         let target = self.find_target(frontend, frame, packet)?;
@@ -86,7 +86,7 @@ impl Forwarder {
             FlowStart::Recorded(id) => {
                 self.forward((id, Direction::ToServer), PacketRole::First, frame, packet)
             }
-            FlowStart::Unrecorded(cut) => Ok(forward_unrecorded(frame, headers, target, cut)),
+            FlowStart::Untracked(cut) => Ok(forward_untracked(frame, headers, target, cut)),
         }
     }
 
@@ -102,7 +102,7 @@ impl Forwarder {
         let fitting = fit(frame, headers, Path::to(hop, !frontend.is_dsr()).within(envelope.as_ref()));
         if matches!(headers.kind, Kind::LaterFragment { .. }) {
             // The first packet has gone to this server; its flow was forgotten or never recorded.
-            return fitting.map(FlowStart::Unrecorded);
+            return fitting.map(FlowStart::Untracked);
         }
         // A connection that is under way was accepted before, so the connection limits do not
         // apply.
@@ -120,7 +120,7 @@ impl Forwarder {
                 Stop::Refused(DropReason::TableFull | DropReason::TableShareFull)
                     if is_repeatable(frontend) =>
                 {
-                    Ok(FlowStart::Unrecorded(cut))
+                    Ok(FlowStart::Untracked(cut))
                 }
                 stop => Err(stop),
             }
@@ -225,7 +225,7 @@ impl Forwarder {
     /// Forwards an ICMP error about a packet that a server has sent to its client directly, and
     /// whose flow has no record. The error goes to the server that the client's packets hash to,
     /// and begins no flow.
-    fn forward_unrecorded_error(
+    fn forward_untracked_error(
         &mut self,
         frontend: &PlannedFrontend,
         frame: &mut Frame<'_>,
@@ -238,7 +238,7 @@ impl Forwarder {
             self.tracker.find_next_hop(dsr_recipient(server, frontend, &headers.key, plan), plan)?;
         let target = ChosenServer::new(frontend, server, next_hop, packet)?;
         fit_error(headers, Path::to(target.hop, false).within(target.envelope.as_ref()))?;
-        Ok(forward_unrecorded(frame, headers, target, None))
+        Ok(forward_untracked(frame, headers, target, None))
     }
 
     /// Verdict on a packet without a flow and without a frontend. A packet to a SNAT port belongs
@@ -348,7 +348,7 @@ fn dsr_recipient(
 enum FlowStart {
     Recorded(FlowId),
     /// The packet is forwarded without a record.
-    Unrecorded(Option<Cut>),
+    Untracked(Option<Cut>),
 }
 
 /// Whether every packet of a flow reaches the same server without a record of the flow.
@@ -359,7 +359,7 @@ fn is_repeatable(frontend: &PlannedFrontend) -> bool {
 /// Forwards a packet to the server that it hashes to, without a record: later packets of the flow
 /// hash to the same server. This is better than refusing clients while forged packets fill the
 /// table.
-fn forward_unrecorded(
+fn forward_untracked(
     frame: &mut Frame<'_>,
     headers: &Headers,
     target: ChosenServer<'_>,
@@ -374,7 +374,7 @@ fn forward_unrecorded(
     let rewrite = Rewrite { src: key.src, src_port: key.src_port, dst: to.addr, dst_port: to.port, next_hop };
     wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
     let flow = FlowOwners { server: server.id, frontend: frontend.id };
-    let (interface, direction, role) = (hop.interface, Direction::ToServer, PacketRole::Unrecorded);
+    let (interface, direction, role) = (hop.interface, Direction::ToServer, PacketRole::Untracked);
     Verdict::Transmit(Forwarded { interface, direction, flow, role, cut, envelope })
 }
 

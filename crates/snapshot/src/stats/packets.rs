@@ -64,7 +64,7 @@ struct ThreadCounts {
     /// Drops that another thread reports for this thread.
     reported_drops: Drops,
     passed: AtomicU64,
-    unrecorded: AtomicU64,
+    untracked: AtomicU64,
     capture_errors: AtomicU64,
     begun: AtomicU64,
     finished: AtomicU64,
@@ -116,8 +116,8 @@ impl PacketStats {
     }
 
     /// Counts packets that a thread forwarded without a flow because the table was full.
-    pub fn unrecorded(&self, thread: usize, n: u64) {
-        add(&self.threads[thread].unrecorded, n);
+    pub fn untracked(&self, thread: usize, n: u64) {
+        add(&self.threads[thread].untracked, n);
     }
 
     /// Counts frames that a capture thread could not read.
@@ -246,8 +246,8 @@ impl PacketStats {
     }
 
     /// Number of packets forwarded without a flow because the table was full, over all threads.
-    pub fn all_unrecorded(&self) -> u64 {
-        self.sum(|thread| &thread.unrecorded)
+    pub fn all_untracked(&self) -> u64 {
+        self.sum(|thread| &thread.untracked)
     }
 
     /// Value of a gauge, summed over all threads.

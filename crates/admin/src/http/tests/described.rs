@@ -204,8 +204,9 @@ async fn a_frontend_in_mode_http_is_as_the_description_says() {
     assert!(status["backends"]["api"]["connect_seconds"].is_object(), "it is proxied");
     let path = "/v1/explain?client=127.0.0.9&frontend=web";
     let (_, answer) = exchange(&admin, &Method::GET, path, None).await;
-    let says = "routes match the host and path of each request; one without a route gets a redirect to https";
-    assert!(answer["steps"].as_array().unwrap().iter().any(|step| step["says"] == says), "{answer:#}");
+    let message =
+        "routes match the host and path of each request; one without a route gets a redirect to https";
+    assert!(answer["steps"].as_array().unwrap().iter().any(|step| step["message"] == message), "{answer:#}");
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ pub(super) fn of_backend(
 
 /// Number of failed connects; in packet modes, of handshakes that clients did not complete.
 fn failures(server: &ServerReport) -> u64 {
-    let incomplete = |handshakes: &HandshakeReport| handshakes.begun.saturating_sub(handshakes.completed);
+    let incomplete = |handshakes: &HandshakeReport| handshakes.started.saturating_sub(handshakes.completed);
     server.handshakes.as_ref().map_or(server.connect_failures, incomplete)
 }
 
@@ -72,12 +72,12 @@ const TELLING_HANDSHAKES: u64 = 5;
 /// Returns a remark about a server that answers no client now, or completed fewer than half of its
 /// handshakes; `None` for any other server.
 fn of_handshakes(handshakes: &HandshakeReport) -> Option<String> {
-    let &HandshakeReport { begun, completed, syn_repeated, answers_nobody, .. } = handshakes;
-    if answers_nobody {
+    let &HandshakeReport { started, completed, syn_repeated, stalled, .. } = handshakes;
+    if stalled {
         return Some("answers no client; check its VIP, NAT, gateway and firewall".to_owned());
     }
-    (begun >= TELLING_HANDSHAKES && completed.saturating_mul(2) < begun).then(|| {
-        format!("{completed} of {begun} handshakes completed, {syn_repeated} SYNs repeated since the start")
+    (started >= TELLING_HANDSHAKES && completed.saturating_mul(2) < started).then(|| {
+        format!("{completed} of {started} handshakes completed, {syn_repeated} SYNs repeated since the start")
     })
 }
 

@@ -35,7 +35,7 @@ fn with_routes() -> StatsReport {
                 "mode": "http", "protocol": "tcp", "listen_addr": ["10.0.0.9:80"], "routes": routes,
                 "requests": {
                     "total": 320, "responses": { "2xx": 270, "4xx": 7, "5xx": 43 },
-                    "answered": { "no_server": 13, "rate_limit": 7, "redirect": 5, "malformed": 0 },
+                    "local_replies": { "no_server": 13, "rate_limit": 7, "redirect": 5, "malformed": 0 },
                 },
             },
             "smtp": { "mode": "proxy", "protocol": "tcp", "backend": "mail", "ended": { "no_server": 2 } },
@@ -67,8 +67,10 @@ fn status_reports_nothing_dropped_only_without_failed_requests() {
         let report = json!({ "frontends": { "web": { "mode": "http", "requests": requests } } });
         screen(status(report), &[], SystemTime::UNIX_EPOCH)
     };
-    assert!(of(json!({ "responses": { "2xx": 9 }, "answered": { "file": 3 } })).contains("nothing dropped"));
-    for requests in [json!({ "responses": { "5xx": 1 } }), json!({ "answered": { "rate_limit": 1 } })] {
+    assert!(
+        of(json!({ "responses": { "2xx": 9 }, "local_replies": { "file": 3 } })).contains("nothing dropped")
+    );
+    for requests in [json!({ "responses": { "5xx": 1 } }), json!({ "local_replies": { "rate_limit": 1 } })] {
         assert!(!of(requests).contains("nothing dropped"));
     }
 }
@@ -114,7 +116,7 @@ fn status_screen_lists_down_servers_with_reasons_and_runtime_overrides() {
             "eligible": up && state == "ready", "connect_failures": 2, "total_connections": 12,
             "health": { "up": up, "reason": "connect failed: refused", "since": "2026-01-01T00:00:00Z" },
             "path_mtu_suspicions": { "to_server": u64::from(name == "1"), "to_client": 0 },
-            "handshakes": { "begun": 40, "completed": completed, "syn_repeated": 70 },
+            "handshakes": { "started": 40, "completed": completed, "syn_repeated": 70 },
         })
     };
     let report = json!({
@@ -167,7 +169,7 @@ fn a_backend_with_files_says_where_these_are() {
 
 #[test]
 fn server_that_currently_answers_no_client_is_named() {
-    let server = json!({ "handshakes": { "begun": 9_000, "completed": 8_990, "answers_nobody": true } });
+    let server = json!({ "handshakes": { "started": 9_000, "completed": 8_990, "stalled": true } });
     let report = json!({ "backends": { "app": { "servers": { "a": server, "b": {} } } } });
     let screen = screen(status(report), &[], SystemTime::UNIX_EPOCH);
     assert!(screen.contains("\n  a: answers no client; check its VIP,"), "{screen}");

@@ -65,8 +65,8 @@ columns! {
     Response50 = 12, "resp50", "RESP50", "half of the responses began (frontends: ended) within this";
     /// 99 of 100 responses took at most this long (mode http).
     Response99 = 6, "resp99", "RESP99", "99 of 100 responses began (frontends: ended) within this";
-    /// Handshakes begun a second (packet modes).
-    Begun = 14, "syn", "SYN/S", "handshakes begun a second";
+    /// Handshakes started a second (packet modes).
+    Started = 14, "syn", "SYN/S", "handshakes started a second";
     /// Handshakes completed a second (packet modes).
     Completed = 11, "done", "DONE/S", "handshakes completed a second";
     /// Responses with a status of 5xx a second (mode http).
@@ -115,7 +115,7 @@ impl TopColumn {
         for column in by_rank.into_iter().filter(|column| *column != Name) {
             let has_values = match column {
                 Connect50 | Connect99 | Session50 | Session99 => rates.has_times,
-                Begun | Completed => rates.has_handshakes,
+                Started | Completed => rates.has_handshakes,
                 Requests | ServerErrors | Response50 | Response99 => rates.has_requests,
                 _ => true,
             };

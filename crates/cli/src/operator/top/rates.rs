@@ -223,7 +223,7 @@ fn backend(
     let (old, new) = of;
     let mut values = traffic(&old.traffic, &new.traffic, interval);
     let sum = |column| servers.iter().filter_map(|server| server.values.get(column)).reduce(|a, b| a + b);
-    for column in [TopColumn::Errors, TopColumn::Begun, TopColumn::Completed] {
+    for column in [TopColumn::Errors, TopColumn::Started, TopColumn::Completed] {
         values.set(column, sum(column));
     }
     if sum(TopColumn::Errors).is_none() {
@@ -255,7 +255,7 @@ fn server(name: &str, old: &ServerReport, new: &ServerReport, interval: Interval
     let (mut failed_before, mut failed) = (old.connect_failures, new.connect_failures);
     if let Some(new) = &new.handshakes {
         let old = old.handshakes.unwrap_or_default();
-        values.set(TopColumn::Begun, interval.rate(old.begun, new.begun));
+        values.set(TopColumn::Started, interval.rate(old.started, new.started));
         values.set(TopColumn::Completed, interval.rate(old.completed, new.completed));
         failed_before += old.syn_repeated;
         failed += new.syn_repeated;

@@ -26,7 +26,7 @@ fn status(n: u64) -> Value {
         })
     };
     let mut dsr = server(true, n * 10);
-    dsr["handshakes"] = json!({ "begun": n * 40, "completed": n * 4, "syn_repeated": n * 10 });
+    dsr["handshakes"] = json!({ "started": n * 40, "completed": n * 4, "syn_repeated": n * 10 });
     dsr["state"] = json!("drain");
     json!({
         "version": "1.2.3", "started": "2026-01-01T00:00:00.000Z", "uptime_seconds": 3_725 + n, "news": "of another version",
@@ -115,7 +115,7 @@ fn the_difference_of_two_answers_is_what_happens_a_second() {
     let most = of("app", TopColumn::Connect99).unwrap();
     assert!((0.0019..0.002).contains(&most), "{most}");
     assert_eq!(of("app", TopColumn::Session99), None, "no session has ended");
-    assert_eq!((of("n1", TopColumn::Begun), of("n1", TopColumn::Completed)), (Some(80.0), Some(8.0)));
+    assert_eq!((of("n1", TopColumn::Started), of("n1", TopColumn::Completed)), (Some(80.0), Some(8.0)));
     assert_eq!(of("n1", TopColumn::Errors), Some(2.0 * 10.0 + 20.0), "failures and repeated SYNs");
     assert_eq!(of("web", TopColumn::Errors), Some(8.0));
     // In packet modes, the drops include the refusals, which count only once.
@@ -150,7 +150,7 @@ fn http_status(n: u64) -> Value {
         "frontends": {
             "web": {
                 "mode": "http", "backend": "app", "routes": routes,
-                "requests": { "total": n * 60, "responses": { "4xx": n * 3, "5xx": n * 24 }, "answered": answered },
+                "requests": { "total": n * 60, "responses": { "4xx": n * 3, "5xx": n * 24 }, "local_replies": answered },
             },
             "plain": { "mode": "http", "routes": [{ "redirect": "https" }], "requests": { "total": n } },
         },

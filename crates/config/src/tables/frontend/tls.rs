@@ -165,7 +165,7 @@ const CERTIFICATE_DOCS: &[Docs] = &[
     Docs::Key(KeyDoc {
         name: "acme",
         kind: "boolean: whether the frontend uses the certificates of `[acme]`",
-        default: "`true` if the frontend names no certificate",
+        default: "if the frontend names no certificate",
         sample: "#acme = true                            # example; also use the certificates of [acme]. Default if no certificate is named",
         example: "true",
         ..KeyDoc::USUAL

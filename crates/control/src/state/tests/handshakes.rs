@@ -73,11 +73,11 @@ fn without_outlier_detection_it_is_named_once_and_stays() {
     );
     assert!(state.take_update().is_none());
     let a = &snapshot.pools[0].servers[0].live;
-    let handshakes_stalled = || a.handshakes_stalled.load(Ordering::Relaxed);
-    assert!(handshakes_stalled(), "as long as it completes none");
+    let is_stalled = || a.handshakes_stalled.load(Ordering::Relaxed);
+    assert!(is_stalled(), "as long as it completes none");
     a.traffic.add(0, Counter::HandshakesCompleted, 1);
     state.look_at_handshakes("pool", at(101));
-    assert!(!handshakes_stalled());
+    assert!(!is_stalled());
 }
 
 #[test]

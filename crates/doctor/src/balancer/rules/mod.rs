@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use self::packet::{Packet, Purpose};
 use super::Host;
 use crate::ruleset::{Fate, Ruleset, TakingRule};
-use crate::{Diagnosis, Unseen, masquerade};
+use crate::{Diagnosis, SkippedCheck, masquerade};
 
 /// Maximum number of kinds of packets named in a finding about a rule. The commands cover all
 /// kinds.
@@ -25,13 +25,13 @@ pub(super) struct RulesSeen {
     /// Servers whose packets the rules drop, reject or redirect.
     pub(super) servers: BTreeSet<IpAddr>,
     /// Skipped check of the rules; `None` if all rules were listed.
-    pub(super) unseen: Option<Unseen>,
+    pub(super) unseen: Option<SkippedCheck>,
 }
 
 /// Lists the rules of this host, and evaluates them for the packets of clients and servers.
 pub(super) fn examine(host: &Host<'_>) -> RulesSeen {
     let (rules, needs) = Ruleset::of_host();
-    let unseen = needs.map(|needs| Unseen { check: "foreign-rule", needs });
+    let unseen = needs.map(|needs| SkippedCheck { check: "foreign-rule", needs });
     let translating = match masquerade::translates(host.config) {
         true => masquerade::judge(&rules, host.config, &host.config.passthrough.snat_addresses, host.network),
         false => Vec::new(),
@@ -69,8 +69,8 @@ fn diagnosis(taken: &TakingRule, packets: &[&Packet]) -> Diagnosis {
     let seen = format!("{} {}{more}", taken.told(), told.join("; "));
     let why = "The kernel does this before convey receives the packets, or after convey has sent them. If the rule \
                comes from a file (/etc/nftables.conf) or another program, change it there, too.";
-    let mend = taken.mend(&packets.iter().map(|packet| &packet.judged).collect::<Vec<_>>());
-    Diagnosis { mend, ..Diagnosis::error("foreign-rule", seen, why) }
+    let fix = taken.fix(&packets.iter().map(|packet| &packet.judged).collect::<Vec<_>>());
+    Diagnosis { fix, ..Diagnosis::error("foreign-rule", seen, why) }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ fn client() -> Packet {
 /// First command of the finding; `None` if there is no finding.
 fn mended(tables: Vec<crate::ruleset::Table>) -> Option<String> {
     let mut found = judge(Ruleset { tables }, &[client()]).findings;
-    found.pop().map(|mut finding| finding.mend.remove(0))
+    found.pop().map(|mut finding| finding.fix.remove(0))
 }
 
 /// First command of the finding about a table whose chain `input` has this policy and these rules;
@@ -148,9 +148,9 @@ fn a_chain_of_devices_sees_their_packets_alone() {
                 "hook": "ingress", "prio": 0, "policy": "drop", "dev": dev } }] });
         mended(read_json(&text.to_string()).unwrap())
     };
-    let mend = "nft insert rule netdev fw c ip daddr 10.0.0.100 tcp dport 80 accept";
-    assert_eq!(on(json!("eth0")).as_deref(), Some(mend));
-    assert_eq!(on(json!(["eth1", "eth0"])).as_deref(), Some(mend));
+    let fix = "nft insert rule netdev fw c ip daddr 10.0.0.100 tcp dport 80 accept";
+    assert_eq!(on(json!("eth0")).as_deref(), Some(fix));
+    assert_eq!(on(json!(["eth1", "eth0"])).as_deref(), Some(fix));
     assert_eq!(on(json!("eth1")), None);
 }
 
@@ -161,10 +161,10 @@ fn iptables_rule_is_reported_only_if_it_applies_to_all_clients() {
         mended(read_save(&text, Tool::Iptables))
     };
     let rule = "-A INPUT -d 10.0.0.100/32 -p tcp -m tcp --dport 80 -j DROP";
-    let mend = "iptables -t filter -I INPUT 1 -d 10.0.0.100 -p tcp --dport 80 -j ACCEPT";
-    assert_eq!(followed(&[rule]).as_deref(), Some(mend));
+    let fix = "iptables -t filter -I INPUT 1 -d 10.0.0.100 -p tcp --dport 80 -j ACCEPT";
+    assert_eq!(followed(&[rule]).as_deref(), Some(fix));
     let redirect = "-A INPUT -p tcp -m tcp --dport 80 -j REDIRECT --to-ports 8080";
-    assert_eq!(followed(&[redirect]).as_deref(), Some(mend));
+    assert_eq!(followed(&[redirect]).as_deref(), Some(fix));
     for other in [
         "-A INPUT -s 198.51.100.7/32 -p tcp -m tcp --dport 80 -j DROP",
         "-A INPUT -p tcp -m tcp --dport 81:90 -j DROP",

@@ -192,7 +192,7 @@ fn adopted_dsr_connections_are_evicted_last_and_hash_again(family: Family) {
     assert!(kept(&mut lab, 51..71), "half-open ones have made room before");
     (2_000..12_000).for_each(|n| drop(forge(&mut lab, n)));
     assert!(kept(&mut lab, 1..51), "whose beginning was seen stay");
-    assert_eq!((lab.forwarder.flows().open(), lab.unrecorded), (100, 0));
+    assert_eq!((lab.forwarder.flows().open(), lab.untracked), (100, 0));
     for (n, route) in (1..).zip(seen.iter().chain(&met).chain(&half_open)) {
         assert_eq!(&lab.send(lab.client(n).seq(9).ack(9)).route(), route);
     }

@@ -183,5 +183,5 @@ fn fragments_of_an_unrecorded_flow_follow_their_first(family: Family) {
     let sent = arrive(&mut lab, &segment.fragments(3, 1_200), LAN);
     let [seen] = &Seen::reassemble(&sent)[..] else { panic!("one segment") };
     assert_eq!((seen.from.to_string(), seen.payload.len()), (family.client_addr(2), 3_000));
-    assert_eq!((lab.opened, lab.unrecorded), (1, 3));
+    assert_eq!((lab.opened, lab.untracked), (1, 3));
 }

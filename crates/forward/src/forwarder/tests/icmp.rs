@@ -121,7 +121,7 @@ fn in_dsr_a_server_is_told_though_its_flow_is_not_recorded(family: Family) {
                 );
                 restarted.change(|world| world.algorithm = Algorithm::Ring);
             }
-            assert_eq!((restarted.opened, restarted.unrecorded), (0, 49), "an error begins nothing");
+            assert_eq!((restarted.opened, restarted.untracked), (0, 49), "an error begins nothing");
             assert_eq!((restarted.forwarder.flows().len(), restarted.frontend_slots()), (0, 0));
         }
     }

@@ -90,7 +90,7 @@ fn a_full_table_forwards_as_it_is_too(family: Family) {
         let packet = lab.client(n).syn();
         assert_eq!(lab.send(packet.clone()), unlimited.send(packet));
     }
-    assert_eq!((lab.opened, lab.unrecorded), (1, 18));
+    assert_eq!((lab.opened, lab.untracked), (1, 18));
 }
 
 fn errors_about_what_a_server_answered_reach_it_as_they_are(family: Family) {

@@ -39,7 +39,7 @@ pub(super) struct Lab {
     /// Number of begun flows, according to verdicts.
     pub(super) opened: usize,
     /// Number of packets forwarded without a record of their flow.
-    pub(super) unrecorded: usize,
+    pub(super) untracked: usize,
     /// Numbers of forwarded datagrams of servers, and of refusals by servers.
     pub(super) server_messages: [usize; 2],
     /// Resets that servers got for evicted handshakes.
@@ -167,7 +167,7 @@ impl Lab {
             kernel,
             is_deaf: false,
             opened: 0,
-            unrecorded: 0,
+            untracked: 0,
             server_messages: [0; 2],
             envelope: None,
             server_resets: Vec::new(),
@@ -305,7 +305,7 @@ impl Lab {
             }
         };
         self.opened += usize::from(forwarded.role == PacketRole::First);
-        self.unrecorded += usize::from(forwarded.role == PacketRole::Unrecorded);
+        self.untracked += usize::from(forwarded.role == PacketRole::Untracked);
         for (n, role) in [PacketRole::Answer, PacketRole::Refusal].into_iter().enumerate() {
             self.server_messages[n] += usize::from(forwarded.role == role);
         }

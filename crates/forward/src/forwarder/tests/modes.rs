@@ -125,12 +125,12 @@ fn whatever_is_forged_in_dsr_passthrough_has_its_share_of_the_table(family: Fami
             assert_eq!(lab.send(syn.reply().seq(501).ack(101)).to.to_string(), family.client_addr(n));
         }
         lab.wait(Duration::from_secs(1));
-        let (before, new) = (lab.unrecorded, lab.client(500).to(dsr).syn());
+        let (before, new) = (lab.untracked, lab.client(500).to(dsr).syn());
         match algorithm {
             Algorithm::Maglev => {
                 let syn = lab.send(new);
                 assert_eq!(lab.send(lab.client(500).to(dsr).seq(1).ack(1)).route(), syn.route());
-                assert_eq!(lab.unrecorded, before + 2, "the hash finds its server without a record");
+                assert_eq!(lab.untracked, before + 2, "the hash finds its server without a record");
             }
             _ => assert_eq!(lab.answer(new).1, DropReason::TableShareFull),
         }

@@ -220,7 +220,7 @@ impl Scenario {
             }),
         };
         let Some(frame) = frame else { return Ok(()) };
-        let unrecorded = self.lab.unrecorded;
+        let untracked = self.lab.untracked;
         match self.lab.handle_frame(&mut error_about(&frame, error, router), None) {
             Outcome::Sent(told) => {
                 let (icmp_error, about) = (told.icmp_error(), told.about());
@@ -235,7 +235,7 @@ impl Scenario {
                 if to_client {
                     prop_assert!(is_nat && answers.to_string() == vip);
                     prop_assert!(self.owners.values().any(|owner| *owner == asked.to_string()));
-                } else if self.lab.unrecorded > unrecorded {
+                } else if self.lab.untracked > untracked {
                     prop_assert!(!is_nat, "only where the hash says who has answered, or would now");
                 } else {
                     prop_assert!(

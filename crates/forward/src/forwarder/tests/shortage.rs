@@ -230,7 +230,7 @@ fn full_dsr_table_still_forwards_by_hash(family: Family) {
     for n in 11..50 {
         assert_eq!(whole(&mut lab, n), whole(&mut unlimited, n));
     }
-    assert_eq!((lab.opened, lab.unrecorded, lab.forwarder.flows().open()), (10, 2 * 39, 10));
+    assert_eq!((lab.opened, lab.untracked, lab.forwarder.flows().open()), (10, 2 * 39, 10));
     assert_eq!(lab.frontend_slots(), 10, "only a record can give a place back");
 }
 
@@ -240,7 +240,7 @@ fn full_dsr_table_refuses_without_a_hashing_algorithm(family: Family) {
     lab.send(lab.client(1).syn());
     lab.send(lab.client(1).seq(1).ack(1).payload(b"x"));
     assert_eq!(lab.answer(lab.client(2).syn()).1, DropReason::TableFull);
-    assert_eq!(lab.unrecorded, 0);
+    assert_eq!(lab.untracked, 0);
 }
 
 fn in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection(family: Family) {
@@ -254,7 +254,7 @@ fn in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection(fam
     }
     let flows = lab.forwarder.flows();
     assert_eq!((flows.count(FlowState::Established), flows.count(FlowState::Adopted)), (50, 50));
-    assert_eq!((lab.opened, lab.unrecorded, lab.ended()), (10_050, 0, 9_950));
+    assert_eq!((lab.opened, lab.untracked, lab.ended()), (10_050, 0, 9_950));
 }
 
 #[test]

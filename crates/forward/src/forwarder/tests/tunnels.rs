@@ -163,7 +163,7 @@ fn a_full_table_forwards_through_it(family: Family) {
         assert_eq!(lab.send(packet.clone()), unlimited.send(packet));
         assert_eq!(lab.envelope, unlimited.envelope);
     }
-    assert_eq!(lab.unrecorded, 18);
+    assert_eq!(lab.untracked, 18);
 }
 
 fn restored_flow_takes_the_route_of_its_tunnels_source(family: Family) {

@@ -234,7 +234,7 @@ fn in_dsr_streams_make_room_too_and_find_their_server_again(family: Family) {
         assert_eq!(&lab.send(client_datagram(&lab, n)).route(), seen);
         assert_eq!(&lab.send(client_datagram(&lab, n)).route(), seen);
     }
-    assert_eq!((lab.forwarder.flows().len(), lab.unrecorded), (10, 0));
+    assert_eq!((lab.forwarder.flows().len(), lab.untracked), (10, 0));
     assert_eq!((lab.opened, lab.ended()), (200, 190));
 }
 
