@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     let log = Log::start(cli.options.log_level);
     let ran = app::run(&cli, bootstrapped, &log);
     let code = ran.unwrap_or_else(|failure| {
-        failure.lines(&cli.options).iter().for_each(|line| log.say(line));
+        failure.lines(&cli.options).iter().for_each(|line| log.log_exit_reason(line));
         ExitCode::FAILURE
     });
     log.flush();

@@ -109,7 +109,7 @@ fn run_after(
 /// Requests a reload when the file has changed. If a reload is already pending, this request is
 /// dropped: the pending reload reads the newest file.
 fn watch(first: FirstLook, file: &ConfigFile, reload: mpsc::Sender<()>) -> io::Result<Watch> {
-    convey_config::watch::watch(first, file.lists.clone(), file.brought_into.clone(), move || {
+    convey_config::watch::watch(first, file.lists.clone(), file.local_copy.clone(), move || {
         let _ = reload.try_send(());
     })
 }

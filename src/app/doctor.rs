@@ -209,7 +209,7 @@ fn servers(config: &Config) -> Vec<TargetServer> {
 fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterator<Item = TargetServer> + 'a {
     let frontends: Vec<&FrontendConfig> =
         config.frontends.iter().filter(|frontend| frontend.uses(&backend.name)).collect();
-    let takes_tcp = match backend.health_check.kind {
+    let uses_tcp = match backend.health_check.kind {
         ProbeKind::Tcp | ProbeKind::Http(_) | ProbeKind::Grpc(_) => true,
         // doctor connects to a server without a health check unless it is in mode dsr: the service
         // of such a server may listen on the VIP only.
@@ -218,7 +218,7 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
         }
         ProbeKind::Udp => false,
     };
-    let keeps_vip = match backend.dsr {
+    let has_vip = match backend.dsr {
         DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => frontends.iter().any(|frontend| frontend.mode.is_dsr()),
         DsrKind::L3 => false,
     };
@@ -234,9 +234,9 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
         name: format!("{}/{}", backend.name, server.name),
         addr: server.addr_for(first_port.unwrap_or_default()),
         check: backend.check_of(server),
-        takes_tcp,
-        keeps_vip,
-        more_ports: if takes_tcp && server.keeps_port() { sample(&listens) } else { Vec::new() },
+        uses_tcp,
+        has_vip,
+        more_ports: if uses_tcp && server.keeps_port() { sample(&listens) } else { Vec::new() },
         request: request.clone().map(|request| HealthCheck { tls: backend.check_of(server).tls, ..request }),
     })
 }

@@ -66,7 +66,7 @@ async fn dry(
     loaded.warnings.iter().for_each(|warning| print_error(format!("warning: {warning}")));
     let (config, _) = snat_ports::choose(&loaded.config).context("no SNAT ports")?;
     let mut state = ControlState::new(1);
-    state.know_own_addresses(own_addresses().unwrap_or_default(), clock::now());
+    state.replace_own_addresses(own_addresses().unwrap_or_default(), clock::now());
     look_up(&config, &mut state).await;
     if let Some(kernel) = &kernel {
         state.set_network(kernel.network.clone());
@@ -100,7 +100,7 @@ async fn look_up(config: &Config, state: &mut ControlState) {
         config.hosts().into_iter().map(|host| resolver.look_up(host.to_owned(), &config.dns.name_servers));
     for lookup in join_all(lookups).await {
         let lookup = if config.dns.allow_local { lookup } else { lookup.without_local() };
-        state.know_name(lookup, clock::now());
+        state.set_name(lookup, clock::now());
     }
 }
 

@@ -127,7 +127,7 @@ async fn show(
                 }
             }
             Some(Input::Answer(Ok(sample))) => state.take(*sample),
-            Some(Input::Answer(Err(why))) => state.lose(&why),
+            Some(Input::Answer(Err(why))) => state.note_failure(&why),
             Some(Input::Resized) => {}
             Some(Input::Gone(error)) => return Err(error).context("the terminal is gone"),
             None => return Err(anyhow!("the terminal is gone")),

@@ -79,7 +79,7 @@ impl AccessLog {
     }
 
     /// Counts `lines` that could not be written.
-    pub fn lose(&self, lines: u64) {
+    pub fn note_lost(&self, lines: u64) {
         self.lost.fetch_add(lines, Ordering::Relaxed);
     }
 

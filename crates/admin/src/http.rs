@@ -24,7 +24,7 @@ use super::progress::AnswerProgress;
 
 /// Answers requests until dropped. Each connection serves one request. The number of connections
 /// and their lifetime are bounded, so that slow clients cannot keep others out. Long answers
-/// (`AnswerProgress::takes_long`) are exempt, because their handlers bound them.
+/// (`AnswerProgress::mark_long`) are exempt, because their handlers bound them.
 pub async fn serve(listener: impl AdminListener, routes: Router) {
     serve_within(LIMITS, &listener, routes, &mut JoinSet::new()).await;
 }
@@ -85,7 +85,7 @@ struct Open {
 impl Open {
     /// Time from which a new client may replace this connection.
     fn evictable_from(&self) -> Instant {
-        self.since + if self.progress.has_asked() { TIME_TO_READ } else { TIME_TO_ASK }
+        self.since + if self.progress.has_arrived() { TIME_TO_READ } else { TIME_TO_ASK }
     }
 }
 
@@ -148,7 +148,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Client, 
     let Client { routes, who, progress } = client;
     let routes = TowerToHyperService::new(routes.layer(Extension(who)).layer(Extension(progress.clone())));
     let service = service_fn(|request: Request<Incoming>| {
-        progress.asks();
+        progress.mark_arrived();
         routes.call(request)
     });
     let mut http = http1::Builder::new();

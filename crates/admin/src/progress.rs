@@ -17,25 +17,25 @@ pub(super) struct AnswerProgress(Arc<Progress>);
 
 #[derive(Debug, Default)]
 struct Progress {
-    has_asked: AtomicBool,
+    has_arrived: AtomicBool,
     is_long: AtomicBool,
     ended: Notify,
 }
 
 impl AnswerProgress {
     /// Marks that the request has arrived.
-    pub(super) fn asks(&self) {
-        self.0.has_asked.store(true, Ordering::Relaxed);
+    pub(super) fn mark_arrived(&self) {
+        self.0.has_arrived.store(true, Ordering::Relaxed);
     }
 
     /// Whether the request has arrived.
-    pub(super) fn has_asked(&self) -> bool {
-        self.0.has_asked.load(Ordering::Relaxed)
+    pub(super) fn has_arrived(&self) -> bool {
+        self.0.has_arrived.load(Ordering::Relaxed)
     }
 
     /// Marks the answer as long until the returned guard is dropped. Until then, the connection
     /// stays open and does not count toward the limit on connections.
-    pub(super) fn takes_long(&self) -> LongAnswer {
+    pub(super) fn mark_long(&self) -> LongAnswer {
         self.0.is_long.store(true, Ordering::Relaxed);
         LongAnswer(self.0.clone())
     }
@@ -82,7 +82,7 @@ mod tests {
     async fn an_answer_that_takes_long_outlasts_the_time_of_others() {
         let progress = AnswerProgress::default();
         progress.is_over(Duration::ZERO).await;
-        let long = progress.takes_long();
+        let long = progress.mark_long();
         let waits = progress.clone();
         let is_over = tokio::spawn(async move { waits.is_over(Duration::ZERO).await });
         for _ in 0..20 {

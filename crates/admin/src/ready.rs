@@ -271,12 +271,12 @@ fn obstacle_of(pool: &Pool) -> Option<String> {
             }
             None => format!("backend {backend} has no server: no name has an address"),
         },
-        _ => format!("no server of backend {backend} can be chosen ({})", why_none(&pool.servers)),
+        _ => format!("no server of backend {backend} can be chosen ({})", unusable_reasons(&pool.servers)),
     })
 }
 
 /// Reasons why servers cannot be chosen, each with the number of servers.
-fn why_none(servers: &[Arc<Server>]) -> String {
+fn unusable_reasons(servers: &[Arc<Server>]) -> String {
     let why = |server: &Arc<Server>| match server.admin {
         AdminState::Maint => "in maintenance",
         AdminState::Drain => "drained",

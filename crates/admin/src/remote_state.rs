@@ -76,7 +76,7 @@ impl RemoteState {
     }
 
     /// Waits for [`RemoteState::end`]. Returns immediately if it was already called.
-    pub async fn end_comes(&self) {
+    pub async fn wait_for_end(&self) {
         self.ends.notified().await;
     }
 

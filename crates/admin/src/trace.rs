@@ -73,7 +73,7 @@ fn of_connection(step: &ConnectionStep, algorithm: Option<&'static str>) -> Trac
         }
         ConnectionStep::Chosen { attempt } => TracedAction::Chosen { algorithm: algorithm(), attempt },
         ConnectionStep::ConnectFailed { errno, fault } => TracedAction::ConnectFailed {
-            error: fault.map_or_else(|| words(errno), |fault| format!("TLS: {fault}")),
+            error: fault.map_or_else(|| error_text(errno), |fault| format!("TLS: {fault}")),
         },
         ConnectionStep::Connected { after } => TracedAction::Connected { after_ms: millis(after) },
         ConnectionStep::Begun => TracedAction::Begun { algorithm: algorithm() },
@@ -88,7 +88,7 @@ fn of_connection(step: &ConnectionStep, algorithm: Option<&'static str>) -> Trac
     }
 }
 
-fn words(errno: Option<i32>) -> String {
+fn error_text(errno: Option<i32>) -> String {
     match errno {
         Some(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
         None => ErrorKind::Other.to_string(),

@@ -30,7 +30,7 @@ fn interval(text: &str) -> Result<NonZeroU64, String> {
 }
 
 fn column() -> impl TypedValueParser<Value = TopColumn> {
-    let by_word = |word: String| TopColumn::ALL.into_iter().find(|column| column.word() == word);
-    PossibleValuesParser::new(TopColumn::ALL.map(TopColumn::word))
+    let by_word = |word: String| TopColumn::ALL.into_iter().find(|column| column.name() == word);
+    PossibleValuesParser::new(TopColumn::ALL.map(TopColumn::name))
         .try_map(move |word| by_word(word).ok_or("no such column"))
 }

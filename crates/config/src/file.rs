@@ -130,7 +130,7 @@ impl ParsedFile {
         let mut frontends: Vec<_> = self.frontends.iter().map(|f| f.model(mode_of(f))).collect();
         let acme = self.acme.as_ref().map(|acme| acme.model(&frontends));
         if let Some(acme) = &acme {
-            frontends.iter_mut().for_each(|frontend| keep_wanted(acme, frontend));
+            frontends.iter_mut().for_each(|frontend| retain_configured(acme, frontend));
         }
         let packets = frontends.iter().filter(|frontend| frontend.mode.forwards_packets());
         let gets_packets: HashSet<&str> = packets.flat_map(|frontend| frontend.backends()).collect();
@@ -157,7 +157,7 @@ impl ParsedFile {
 
 /// Drops ACME certificates of a frontend for names that are no longer configured, and sorts the
 /// others in the order of the configured names.
-fn keep_wanted(acme: &AcmeConfig, frontend: &mut model::FrontendConfig) {
+fn retain_configured(acme: &AcmeConfig, frontend: &mut model::FrontendConfig) {
     let Some(tls) = frontend.tls.as_mut().filter(|tls| tls.acme) else { return };
     let folder = acme.folder.join(AcmeConfig::CERTIFICATES);
     let wanted = |pair: &CertificatePair| match pair.chain_path.parent() == Some(&folder) {

@@ -191,7 +191,7 @@ impl Ways {
             let mut steps =
                 of_server.iter().filter(|step| self.in_question[step.from] && self.in_question[step.to]);
             let steps: Vec<Step> = steps.by_ref().copied().collect();
-            match steps.iter().find_map(|step| self.way_back(*step)) {
+            match steps.iter().find_map(|step| self.path_back(*step)) {
                 Some(way) => found.push((of_server[0].server, way)),
                 None => steps.into_iter().for_each(|step| self.from[step.from].push(step)),
             }
@@ -201,7 +201,7 @@ impl Ways {
 
     /// Edges of a path that begins with `first` and ends at its start; `None` if there is no such
     /// path.
-    fn way_back(&mut self, first: Step) -> Option<Vec<Step>> {
+    fn path_back(&mut self, first: Step) -> Option<Vec<Step>> {
         self.searches += 1;
         let mut next = vec![first];
         while let Some(step) = next.pop() {

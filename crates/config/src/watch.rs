@@ -54,7 +54,7 @@ impl FirstLook {
 /// every 2 s and other local file systems every 30 s, for changes that inotify does not report.
 ///
 /// The watch compares the content of the file, of the included files, and of the `lists`. A file
-/// that stays missing or empty counts as one change. Changes in the folder `brought_into` are
+/// that stays missing or empty counts as one change. Changes in the folder `local_copy` are
 /// ignored, because the code that saves files there requests the reload.
 ///
 /// # Errors
@@ -62,7 +62,7 @@ impl FirstLook {
 pub fn watch(
     first: FirstLook,
     lists: NamedFiles,
-    brought_into: Option<PathBuf>,
+    local_copy: Option<PathBuf>,
     on_change: impl Fn() + Send + 'static,
 ) -> io::Result<Watch> {
     let shared = Arc::new(WatchShared::new());
@@ -72,7 +72,7 @@ pub fn watch(
         // The code that loads certificates also raises this right. This thread only compares their
         // content.
         let _rights = RaisedRights::raise();
-        WatchThread::new(in_thread, first.0, lists, brought_into).run(on_change);
+        WatchThread::new(in_thread, first.0, lists, local_copy).run(on_change);
     })?;
     Ok(Watch(shared))
 }

@@ -21,13 +21,13 @@ pub struct ConfigFile {
     /// Files that the configuration names.
     pub lists: NamedFiles,
     /// Local folder of a configuration that comes from another place, such as etcd.
-    pub brought_into: Option<PathBuf>,
+    pub local_copy: Option<PathBuf>,
 }
 
 impl ConfigFile {
     /// Configuration file whose frontends are in proxy mode by default.
     pub fn new(path: PathBuf) -> ConfigFile {
-        ConfigFile { path, list: None, mode: None, lists: NamedFiles::default(), brought_into: None }
+        ConfigFile { path, list: None, mode: None, lists: NamedFiles::default(), local_copy: None }
     }
 
     /// Copy of this value without the files that a load has found.
@@ -60,7 +60,7 @@ impl ConfigFile {
     /// Replaces paths in problems: local copies by the files at the origin of the configuration,
     /// which operators edit.
     fn with_source_paths(&self, loaded: Result<Loaded, LoadError>) -> Result<Loaded, LoadError> {
-        let Some(folder) = self.path.parent().filter(|_| self.brought_into.is_some()) else { return loaded };
+        let Some(folder) = self.path.parent().filter(|_| self.local_copy.is_some()) else { return loaded };
         let folder = format!("{}/", folder.display());
         let rename = |problems: &mut Vec<Problem>| {
             for problem in problems {

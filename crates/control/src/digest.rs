@@ -25,7 +25,7 @@ pub struct Digest {
 #[derive(Debug)]
 struct PendingSummary {
     /// Time of the last log line.
-    told: Timestamp,
+    last_logged: Timestamp,
     summary: Option<ChangeSummary>,
 }
 
@@ -45,7 +45,7 @@ impl Digest {
     pub(super) fn take(&mut self, change: HealthChange, now: Timestamp) -> Option<HealthChange> {
         let Some(name) = named(&change.server) else { return Some(change) };
         let Some(pending) = self.servers.get_mut(&name) else {
-            self.servers.insert(name, PendingSummary { told: now, summary: None });
+            self.servers.insert(name, PendingSummary { last_logged: now, summary: None });
             return Some(change);
         };
         let (lost, won) = pending.summary.as_ref().map_or((0, 0), |summary| (summary.lost, summary.won));
@@ -61,24 +61,24 @@ impl Digest {
 
     /// Time at which [`Digest::on_time`] should be called next; `None`: nothing is pending.
     pub(super) fn due(&self) -> Option<Timestamp> {
-        let servers = self.servers.values().map(|pending| pending.told.after(LINE_PAUSE));
+        let servers = self.servers.values().map(|pending| pending.last_logged.after(LINE_PAUSE));
         servers.chain(self.left_out.due()).min()
     }
 
     /// Returns the summaries of servers' health that are due now.
     pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<ChangeSummary> {
-        let mut told = Vec::new();
+        let mut last_logged = Vec::new();
         self.servers.retain(|_, pending| {
-            if pending.told.after(LINE_PAUSE) > now {
+            if pending.last_logged.after(LINE_PAUSE) > now {
                 return true;
             }
-            pending.told = now;
+            pending.last_logged = now;
             let summary = pending.summary.take();
             let is_quiet = summary.is_none();
-            told.extend(summary);
+            last_logged.extend(summary);
             !is_quiet
         });
-        told
+        last_logged
     }
 }
 
@@ -132,17 +132,17 @@ mod tests {
         assert_eq!(digest.take(change("app/10.0.0.4", HealthTransition::StillDown), Timestamp(9)), None);
         assert_eq!(digest.due(), Some(Timestamp(SECOND)));
         assert_eq!(digest.on_time(Timestamp(SECOND - 1)), []);
-        let told: Vec<String> =
+        let last_logged: Vec<String> =
             digest.on_time(Timestamp(SECOND)).iter().map(ChangeSummary::to_string).collect();
         let line = "servers of pool/app: 200 more went down, 1 came up (1 of 9 can be chosen); the last, pool/app/10.0.0.5 (10.0.0.3:80): refused";
-        assert_eq!(told, [line]);
+        assert_eq!(last_logged, [line]);
         assert_eq!(
             digest.take(change("app/10.0.0.4", HealthTransition::Up), Timestamp(SECOND)),
             None,
             "not within a second of it"
         );
-        let told = digest.on_time(Timestamp(2 * SECOND));
-        assert_eq!(told[0].single(), Some(&change("app/10.0.0.4", HealthTransition::Up)));
+        let last_logged = digest.on_time(Timestamp(2 * SECOND));
+        assert_eq!(last_logged[0].single(), Some(&change("app/10.0.0.4", HealthTransition::Up)));
         assert_eq!(digest.on_time(Timestamp(3 * SECOND)), []);
         assert_eq!(digest.due(), None, "it is quiet, and forgotten");
     }

@@ -32,7 +32,7 @@ pub(crate) struct DiscoveryChange {
     /// Whether backends must be rebuilt. A changed zone or port of a server also counts.
     pub is_of_servers: bool,
     /// Whether to log the change. A new message about the same fault is not logged.
-    pub is_told: bool,
+    pub is_logged: bool,
     /// Number of servers that the source has now.
     pub servers: usize,
     /// Whether the source began to fail or recovered.
@@ -100,7 +100,7 @@ impl Discoveries {
         for KnownSource { source, servers, settings, fault } in known {
             let (servers, failures) = (Some(servers), u64::from(fault.is_some()));
             let state = DiscoveryState { servers, settings, fault, failures, ..DiscoveryState::default() };
-            self.learn(&source, state.with_usable(true), now);
+            self.apply_first(&source, state.with_usable(true), now);
         }
     }
 
@@ -113,7 +113,7 @@ impl Discoveries {
     }
 
     /// Whether the source has reported servers or a fault.
-    pub(super) fn knows(&self, source: &DiscoverySource) -> bool {
+    pub(super) fn is_known(&self, source: &DiscoverySource) -> bool {
         self.0.get(source).is_some_and(|entry| entry.servers.is_some() || entry.fault.is_some())
     }
 
@@ -130,7 +130,7 @@ impl Discoveries {
     }
 
     /// Applies the first report of a source that the next configuration uses.
-    pub(super) fn learn(
+    pub(super) fn apply_first(
         &mut self,
         source: &DiscoverySource,
         state: DiscoveryState,
@@ -182,7 +182,7 @@ impl Discoveries {
             resumed: among(&in_drain(&after, false), &drained_before),
             is_of_servers: before != after || is_of_settings,
             settings: is_of_settings.then_some(settings),
-            is_told: is_other || !new_notes.is_empty(),
+            is_logged: is_other || !new_notes.is_empty(),
             servers: after.len(),
             fault: change,
             notes: new_notes,
@@ -338,13 +338,13 @@ mod tests {
     #[test]
     fn failing_source_keeps_its_servers_and_is_logged_once() {
         let mut all = begin();
-        assert!(!all.knows(&source()));
+        assert!(!all.is_known(&source()));
         all.on_state(&source(), says([1]), Timestamp(1));
         let change = all.on_state(&source(), fails("refused"), Timestamp(2)).unwrap();
         assert_eq!((change.fault, change.servers), (SourceFault::Began("refused".into()), 1));
         assert!(all.on_state(&source(), fails("refused"), Timestamp(3)).is_none());
         let change = all.on_state(&source(), fails("timed out"), Timestamp(4)).unwrap();
-        assert_eq!((change.fault, change.is_told), (SourceFault::Same, false));
+        assert_eq!((change.fault, change.is_logged), (SourceFault::Same, false));
         assert!(!all.all()[0].is_connected());
         let change = all.on_state(&source(), says([1]), Timestamp(5)).unwrap();
         assert_eq!((change.is_of_servers, change.fault), (false, SourceFault::Ended));
@@ -355,7 +355,7 @@ mod tests {
     fn source_is_connected_after_its_first_answer_even_if_empty() {
         let mut all = begin();
         all.on_state(&source(), fails("refused"), Timestamp(1));
-        assert!(all.knows(&source()) && all.all()[0].servers.is_none());
+        assert!(all.is_known(&source()) && all.all()[0].servers.is_none());
         assert!(all.on_state(&source(), says([]), Timestamp(2)).is_some());
         assert!(all.all()[0].is_connected());
     }
@@ -376,7 +376,7 @@ mod tests {
         let mut all = begin();
         all.want(&BTreeSet::new(), Timestamp(1));
         assert!(all.on_state(&source(), says([1]), Timestamp(2)).is_none());
-        all.learn(&source(), says([1]), Timestamp(3));
+        all.apply_first(&source(), says([1]), Timestamp(3));
         assert_eq!(all.found(&source()).servers, [server(1)]);
     }
 }

@@ -24,7 +24,7 @@ impl DrainDeadlines {
         let until = now.after(after.timeouts.drain);
         drain_removed(&mut self.listen, listen(before), listen(after), until);
         drain_removed(&mut self.servers, servers(before), servers(after), until);
-        self.forget_those_due(now);
+        self.remove_due(now);
         self.list_places();
     }
 
@@ -38,7 +38,7 @@ impl DrainDeadlines {
     pub(super) fn expire(&mut self, now: Timestamp) -> bool {
         let is_due = self.due().is_some_and(|due| due <= now);
         if is_due {
-            self.forget_those_due(now);
+            self.remove_due(now);
             self.list_places();
         }
         is_due
@@ -49,7 +49,7 @@ impl DrainDeadlines {
         self.places.clone()
     }
 
-    fn forget_those_due(&mut self, now: Timestamp) {
+    fn remove_due(&mut self, now: Timestamp) {
         self.listen.retain(|_, until| *until > now);
         self.servers.retain(|_, until| *until > now);
     }

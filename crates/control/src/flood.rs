@@ -178,7 +178,7 @@ mod tests {
     impl Site {
         /// Simulates `seconds` with `clients` and `forged` SYNs per second. `trip` is the clients'
         /// round-trip time in observations. Returns the events, each with its second.
-        fn goes_on(
+        fn simulate(
             &mut self,
             seconds: u64,
             clients: u64,
@@ -220,9 +220,9 @@ mod tests {
     fn completed_handshakes_are_no_flood_at_any_rate() {
         for (clients, trip) in [(1_000, 0), (30_000, 0), (30_000, 1), (1_000_000, 1), (200_000, 3)] {
             let mut site = Site::default();
-            assert_eq!(site.goes_on(10, clients, trip, 0), [], "{clients} a second, {trip} looks away");
-            assert_eq!(site.goes_on(10, 0, trip, 0), [], "they stop");
-            assert_eq!(site.goes_on(10, clients, trip, 1_000), [], "with a few that do not");
+            assert_eq!(site.simulate(10, clients, trip, 0), [], "{clients} a second, {trip} looks away");
+            assert_eq!(site.simulate(10, 0, trip, 0), [], "they stop");
+            assert_eq!(site.simulate(10, clients, trip, 1_000), [], "with a few that do not");
         }
     }
 
@@ -230,11 +230,11 @@ mod tests {
     fn flood_begins_and_ends_within_seconds_at_any_load() {
         for (clients, forged) in [(0, 6_000), (0, 1_000_000), (5_000, 6_000), (30_000, 100_000)] {
             let mut site = Site::default();
-            site.goes_on(5, clients, 1, 0);
-            let told = site.goes_on(20, clients, 1, forged);
+            site.simulate(5, clients, 1, 0);
+            let told = site.simulate(20, clients, 1, forged);
             let [(1, FloodEvent::Begins { rate })] = told[..] else { panic!("{forged} a second: {told:?}") };
             assert!(rate.abs_diff(forged) < 10, "{rate}");
-            let told = site.goes_on(20, clients, 1, 0);
+            let told = site.simulate(20, clients, 1, 0);
             let [(4 | 5, FloodEvent::Ends { lasted, most, refused })] = told[..] else {
                 panic!("after {forged} a second: {told:?}")
             };
@@ -248,9 +248,9 @@ mod tests {
     fn flood_that_overruns_the_receive_buffer_is_noticed_within_a_second() {
         for (clients, forged) in [(0, 6_000), (5_000, 100_000), (30_000, 100_000)] {
             let mut site = Site::default();
-            site.goes_on(5, clients, 1, 0);
+            site.simulate(5, clients, 1, 0);
             site.is_overrun = true;
-            let told = site.goes_on(1, clients, 1, forged);
+            let told = site.simulate(1, clients, 1, forged);
             assert!(matches!(told[..], [(0, FloodEvent::Begins { .. })]), "{forged} a second: {told:?}");
         }
     }
@@ -259,20 +259,20 @@ mod tests {
     fn clients_that_overrun_the_receive_buffer_are_no_flood() {
         for trip in [0, 1] {
             let mut site = Site { is_overrun: true, ..Site::default() };
-            assert_eq!(site.goes_on(10, 30_000, trip, 0), [], "{trip} looks away");
+            assert_eq!(site.simulate(10, 30_000, trip, 0), [], "{trip} looks away");
         }
     }
 
     #[test]
     fn low_syn_rate_is_a_flood_if_the_table_is_small() {
         let mut site = Site { room_for: Some(400), ..Site::default() };
-        site.goes_on(5, 100, 1, 0);
-        let told = site.goes_on(20, 100, 1, 2_000);
+        site.simulate(5, 100, 1, 0);
+        let told = site.simulate(20, 100, 1, 2_000);
         assert!(matches!(told[..], [(1, FloodEvent::Begins { .. })]), "{told:?}");
-        let told = site.goes_on(20, 100, 1, 0);
+        let told = site.simulate(20, 100, 1, 0);
         assert!(matches!(told[..], [(4 | 5, FloodEvent::Ends { .. })]), "{told:?}");
         let mut site = Site { room_for: Some(40_000), ..Site::default() };
-        assert_eq!(site.goes_on(60, 100, 1, 2_000), [], "they get on by the room there is");
+        assert_eq!(site.simulate(60, 100, 1, 2_000), [], "they get on by the room there is");
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
     fn a_flood_in_waves_is_one_flood() {
         let mut site = Site::default();
         let told: Vec<_> =
-            (0..20).flat_map(|n| site.goes_on(2, 1_000, 1, if n % 2 == 0 { 20_000 } else { 0 })).collect();
+            (0..20).flat_map(|n| site.simulate(2, 1_000, 1, if n % 2 == 0 { 20_000 } else { 0 })).collect();
         assert_eq!(told.len(), 1, "{told:?}");
     }
 

@@ -14,7 +14,7 @@ pub(super) struct LeftOutDigest(BTreeMap<(String, String), PendingLine>);
 #[derive(Debug, Default)]
 struct PendingLine {
     /// Time of the last log line; `None` before the first.
-    told: Option<Timestamp>,
+    last_logged: Option<Timestamp>,
     /// Last address left out since the last log line; `count` is the number of such addresses.
     last: Option<LeftOut>,
     count: usize,
@@ -33,7 +33,7 @@ impl LeftOutDigest {
             pending.last = Some(left_out.clone());
             pending.count += 1;
         }
-        self.tell(now, |pending| pending.told.is_none())
+        self.due_lines(now, |pending| pending.last_logged.is_none())
     }
 
     /// Time at which [`LeftOutDigest::on_time`] should be called next; `None`: nothing is pending.
@@ -45,13 +45,13 @@ impl LeftOutDigest {
     pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<String> {
         let is_due = |pending: &PendingLine| pending.due().is_some_and(|due| due <= now);
         self.0.retain(|_, pending| pending.count > 0 || !is_due(pending));
-        self.tell(now, is_due)
+        self.due_lines(now, is_due)
     }
 
-    fn tell(&mut self, now: Timestamp, is_due: impl Fn(&PendingLine) -> bool) -> Vec<String> {
+    fn due_lines(&mut self, now: Timestamp, is_due: impl Fn(&PendingLine) -> bool) -> Vec<String> {
         let due = self.0.values_mut().filter(|pending| is_due(pending));
         let lines = due.filter_map(|pending| {
-            pending.told = Some(now);
+            pending.last_logged = Some(now);
             let count = std::mem::take(&mut pending.count);
             pending.last.take().map(|last| last.line(count))
         });
@@ -62,7 +62,7 @@ impl LeftOutDigest {
 impl PendingLine {
     /// Time at which the next line may be logged; `None` before the first line.
     fn due(&self) -> Option<Timestamp> {
-        self.told.map(|told| told.after(LINE_PAUSE))
+        self.last_logged.map(|told| told.after(LINE_PAUSE))
     }
 }
 

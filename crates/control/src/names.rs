@@ -116,7 +116,7 @@ impl Names {
     }
 
     /// Whether the name is known.
-    pub(super) fn knows(&self, host: &str) -> bool {
+    pub(super) fn is_known(&self, host: &str) -> bool {
         self.0.contains_key(host)
     }
 
@@ -126,7 +126,7 @@ impl Names {
     }
 
     /// Applies the first lookup of a name that the next configuration uses.
-    pub(super) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+    pub(super) fn apply_first(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.0.entry(lookup.host.clone()).or_insert_with(|| NameEntry::new(now));
         self.on_lookup(lookup, now)
     }
@@ -208,8 +208,8 @@ impl NameEntry {
         let all = self.v4.len() + self.v6.len();
         let was_cut = std::mem::replace(&mut self.is_cut, all > MAX_ADDRESSES);
         let v6_at_least = self.v6.len().min(MAX_ADDRESSES / 2);
-        keep(&mut self.v4, MAX_ADDRESSES - v6_at_least, before);
-        keep(&mut self.v6, MAX_ADDRESSES - self.v4.len(), before);
+        truncate(&mut self.v4, MAX_ADDRESSES - v6_at_least, before);
+        truncate(&mut self.v6, MAX_ADDRESSES - self.v4.len(), before);
         (self.is_cut && !was_cut)
             .then(|| format!("it has {all} addresses; convey uses {MAX_ADDRESSES} of them"))
     }
@@ -235,7 +235,7 @@ impl NameEntry {
 }
 
 /// Keeps at most `most` addresses. Addresses of `before` are kept first.
-fn keep(addresses: &mut BTreeSet<ServerAddr>, most: usize, before: &BTreeSet<ServerAddr>) {
+fn truncate(addresses: &mut BTreeSet<ServerAddr>, most: usize, before: &BTreeSet<ServerAddr>) {
     if addresses.len() > most {
         let (known, new): (BTreeSet<ServerAddr>, BTreeSet<ServerAddr>) =
             std::mem::take(addresses).into_iter().partition(|ip| before.contains(ip));
@@ -386,7 +386,7 @@ mod tests {
         scenario.names.want(&BTreeSet::new(), scenario.now);
         let late = lookup(records(&["10.0.0.3"], 1), records(&[], 1));
         assert_eq!(scenario.names.on_lookup(late, scenario.now), None);
-        assert!(!scenario.names.knows(HOST));
+        assert!(!scenario.names.is_known(HOST));
     }
 
     fn many(v4: std::ops::Range<u32>, v6: u128) -> Lookup {

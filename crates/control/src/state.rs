@@ -64,7 +64,7 @@ pub struct ControlState {
     refused: RefusedServers,
     draining: DrainDeadlines,
     server_endpoints: Arc<ServerEndpoints>,
-    lives: LiveFactory,
+    live_stats: LiveFactory,
     totals: Arc<Traffic>,
     is_stopping: bool,
     /// Endpoints of frontends whose flows continue without this process; empty before the end.
@@ -96,19 +96,19 @@ pub(crate) struct HealthChange {
 impl ControlState {
     /// State before the first configuration. Counters are for `cores` cores.
     pub fn new(cores: usize) -> Self {
-        let lives = LiveFactory::new(cores);
+        let live_stats = LiveFactory::new(cores);
         ControlState {
             config: None,
             membership: Membership::default(),
             servers: ServerTable::default(),
-            pools: PoolTable::new(lives.empty_pool()),
+            pools: PoolTable::new(live_stats.empty_pool()),
             frontends: FrontendTable::default(),
             operators: OperatorChanges::default(),
             refused: RefusedServers::default(),
             draining: DrainDeadlines::default(),
             server_endpoints: Arc::default(),
-            totals: lives.totals(),
-            lives,
+            totals: live_stats.totals(),
+            live_stats,
             is_stopping: false,
             outlasting: BTreeSet::new(),
             generation: 0,
@@ -156,18 +156,18 @@ impl ControlState {
     }
 
     /// Sets the servers of a source that the next configuration uses.
-    pub fn know_source(&mut self, source: &DiscoverySource, state: DiscoveryState, now: Timestamp) {
-        self.learn_of_source(source, state, now);
+    pub fn set_source(&mut self, source: &DiscoverySource, state: DiscoveryState, now: Timestamp) {
+        self.apply_first_report(source, state, now);
     }
 
     /// Applies the first report of a source that the next configuration uses.
-    pub(crate) fn learn_of_source(
+    pub(crate) fn apply_first_report(
         &mut self,
         source: &DiscoverySource,
         state: DiscoveryState,
         now: Timestamp,
     ) -> Option<DiscoveryChange> {
-        self.membership.learn_source(source, state, now)
+        self.membership.apply_first_report(source, state, now)
     }
 
     /// Applies a report of a source. New servers are added and missing servers removed, as after a
@@ -189,18 +189,18 @@ impl ControlState {
     }
 
     /// Sets the addresses of a host name that the next configuration uses.
-    pub fn know_name(&mut self, lookup: Lookup, now: Timestamp) {
-        self.learn(lookup, now);
+    pub fn set_name(&mut self, lookup: Lookup, now: Timestamp) {
+        self.apply_first(lookup, now);
     }
 
     /// Sets the addresses of this host.
-    pub fn know_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) {
+    pub fn replace_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) {
         self.set_own_addresses(addresses, now);
     }
 
     /// Applies the first lookup of a host name that the next configuration uses.
-    pub(crate) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
-        self.membership.learn_name(lookup, now)
+    pub(crate) fn apply_first(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        self.membership.apply_first_lookup(lookup, now)
     }
 
     /// Applies a lookup. Servers at new addresses are added and servers at missing addresses

@@ -103,8 +103,8 @@ impl<D: DataPath> Task<D> {
                 return Err(why);
             }
         };
-        self.learn_sources(&config);
-        self.look_at_own_addresses();
+        self.apply_first_results(&config);
+        self.refresh_own_addresses();
         let left_out_before = self.state.left_out().clone();
         let snapshot = self.state.configure(config, (self.now)());
         self.log_left_out(&left_out_before);
@@ -156,12 +156,12 @@ impl<D: DataPath> Task<D> {
                 () = self.names.changed() => self.on_lookups(),
                 () = self.discovery.changed() => self.on_discoveries(),
                 _ = own_addresses.tick() => {
-                    self.look_at_own_addresses();
+                    self.refresh_own_addresses();
                     self.refuse_unreachable(true);
                 }
                 _ = step.tick() => {
                     let backends = round.step(|| self.state.backends_with_handshakes());
-                    backends.iter().for_each(|backend| self.look_at_backend(backend));
+                    backends.iter().for_each(|backend| self.check_backend(backend));
                 }
                 Some(call) = events.calls.recv() => self.on_call(call, reading),
             }
@@ -236,10 +236,10 @@ impl<D: DataPath> Task<D> {
 
     /// Checks whether clients complete handshakes with the backend's servers, and whether large
     /// packets arrive (packet modes). Workers count both.
-    fn look_at_backend(&mut self, backend: &str) {
+    fn check_backend(&mut self, backend: &str) {
         let now = (self.now)();
-        let handshakes = self.state.look_at_handshakes(backend, now);
-        for line in handshakes.into_iter().chain(self.state.look_at_path_mtu(backend, now)) {
+        let handshakes = self.state.check_handshakes(backend, now);
+        for line in handshakes.into_iter().chain(self.state.check_path_mtu(backend, now)) {
             self.log_event(EventKind::Health, Warn, &line);
         }
     }

@@ -2,8 +2,8 @@
 //! those of containers or of networks behind this host.
 //!
 //! If such a connection goes to a server of passthrough, convey's guard drops the answers, because
-//! they look like answers to convey's clients. [`of_host`] lists the rules of the host, `judge` is
-//! pure.
+//! they look like answers to convey's clients. [`of_host`] lists the rules of the host, `diagnose`
+//! is pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -38,7 +38,7 @@ pub fn of_host(config: &Config, snat_addresses: &[IpAddr], network: &NextHops) -
         return Vec::new();
     }
     let rules = rules.recv_timeout(LISTING_TIMEOUT);
-    rules.map(|rules| judge(&rules, config, snat_addresses, network)).unwrap_or_default()
+    rules.map(|rules| diagnose(&rules, config, snat_addresses, network)).unwrap_or_default()
 }
 
 /// Whether this host may apply source NAT to connections from other hosts to servers.
@@ -52,7 +52,7 @@ pub(super) fn translates(config: &Config) -> bool {
 }
 
 /// Findings for rules that may give a connection to a server one of convey's SNAT ports.
-pub(super) fn judge(
+pub(super) fn diagnose(
     rules: &Ruleset,
     config: &Config,
     snat_addresses: &[IpAddr],
@@ -163,7 +163,7 @@ mod tests {
         let network = NextHops::new(&links, routes, &[]);
         let text = format!("*nat\n:POSTROUTING ACCEPT [0:0]\n{rules}COMMIT\n");
         let rules = Ruleset { tables: read_save(&text, Tool::Iptables) };
-        judge(&rules, &config, &config.passthrough.snat_addresses, &network)
+        diagnose(&rules, &config, &config.passthrough.snat_addresses, &network)
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) struct Choice {
     pub(super) pick: Pick,
     depends_on: Option<Dependence>,
     /// Whether the client gets its previous server, without a choice by the pool.
-    pub(super) is_again: bool,
+    pub(super) is_previous: bool,
 }
 
 impl Choice {
@@ -46,22 +46,24 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
         let (backend, name) = (&pool.config.name, &pool.servers[index].config.name);
         let why = "the last connection from this port was reset, and its next one goes there";
         steps.note("server", format!("{backend}/{name} again: {why}"));
-        return Choice { pick: Pick::Server(index), depends_on: None, is_again: true };
+        return Choice { pick: Pick::Server(index), depends_on: None, is_previous: true };
     }
     if let Some(files) = &pool.config.files {
         let message =
             format!("convey answers with a file of {}, or that there is none", files.root.display());
         steps.end("files", End::FILES, message);
-        return Choice { pick: Pick::Nobody, depends_on: None, is_again: false };
+        return Choice { pick: Pick::Nobody, depends_on: None, is_previous: false };
     }
     let (pick, foreseen) = pool.foresee(place.client_addr(), place.vip);
     let depends_on = match pick {
         Pick::Busy | Pick::Nobody => None,
         Pick::Server(_) if pool.eligible() < 2 => None,
         Pick::Server(_) if !pool.config.algorithm.hashes() => Some(Dependence::OtherConnections),
-        Pick::Server(_) => (place.goes_by_port() && place.client.port.is_none()).then_some(Dependence::Port),
+        Pick::Server(_) => {
+            (place.depends_on_port() && place.client.port.is_none()).then_some(Dependence::Port)
+        }
     };
-    let choice = Choice { pick, depends_on, is_again: false };
+    let choice = Choice { pick, depends_on, is_previous: false };
     steps.note("algorithm", algorithm(place));
     match choice.pick {
         Pick::Nobody => steps.refuse("server", Counter::NoServer.label(), "no server can be chosen"),
@@ -95,7 +97,7 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
 /// Returns `None` if the pool then chooses a server. Otherwise returns a choice without a server.
 pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> {
     let config = &place.frontend.config;
-    let none = Choice { pick: Pick::Nobody, depends_on: None, is_again: false };
+    let none = Choice { pick: Pick::Nobody, depends_on: None, is_previous: false };
     if let Some(asked) = &place.asked {
         note_route(asked.end, &asked.message, steps);
         return asked.end.map(|_| none);
@@ -129,7 +131,7 @@ fn note_route(end: Option<End>, message: &str, steps: &mut Steps) {
 }
 
 /// Notes how a proxy connects to the chosen server.
-pub(super) fn note_way(place: &AskedPlace, server: Option<usize>, steps: &mut Steps) {
+pub(super) fn note_path(place: &AskedPlace, server: Option<usize>, steps: &mut Steps) {
     let Some(server) = server.map(|index| &place.frontend.pool.servers[index]) else { return };
     let at = server.config.addr_for(place.vip.port());
     let header = match place.frontend.pool.config.send_proxy {
@@ -159,7 +161,7 @@ fn algorithm(place: &AskedPlace) -> String {
             "client address and port, VIP and port, of packets whose connection id names no server,"
         }
     };
-    if place.goes_by_port() && place.client.port.is_none() {
+    if place.depends_on_port() && place.client.port.is_none() {
         return format!("{name}: it hashes {what} (hash = \"{}\")", config.hash.name());
     }
     let hash = place.frontend.pool.hash(place.client_addr(), place.vip);

@@ -134,7 +134,7 @@ impl ClientFlows {
     }
 
     /// The client's flow, in the format of the explanation.
-    pub(super) fn told(&self) -> Option<ExplainedFlow> {
+    pub(super) fn to_explained(&self) -> Option<ExplainedFlow> {
         let found = self.one()?;
         let listed = found.listed();
         Some(ExplainedFlow {

@@ -173,7 +173,7 @@ fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> 
             None => choice.depends_on(),
             Some(end) => end.depends_on(config.mode),
         },
-        flow: sources.flows.told(),
+        flow: sources.flows.to_explained(),
         open_flows: sources.flows.counted(),
         steps: steps.all,
         // If the route itself answers the request, no server gets it.
@@ -207,7 +207,7 @@ fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) 
     }
     admission::check_requests(sources, place, steps);
     let choice = choice::explain(place, None, steps);
-    choice::note_way(place, choice.server(), steps);
+    choice::note_path(place, choice.server(), steps);
     choice
 }
 

@@ -126,7 +126,7 @@ impl PacketInquiry<'_> {
                 return steps.refuse("server", reason.label(), message);
             }
         };
-        self.note_way(server, over, steps);
+        self.note_path(server, over, steps);
         let source = self.source(server, over);
         let hop = match self.inquiry.next_hop(self.frontend, server, source) {
             Ok(hop) => hop,
@@ -152,7 +152,7 @@ impl PacketInquiry<'_> {
     }
 
     /// Notes how convey rewrites the addresses of packets.
-    fn note_way(&self, server: &PlannedServer, over: Option<&FlowInfo>, steps: &mut Steps) {
+    fn note_path(&self, server: &PlannedServer, over: Option<&FlowInfo>, steps: &mut Steps) {
         let at = server.addr_for(self.place.vip.port());
         let vip = self.place.vip;
         let config = &self.place.frontend.config;

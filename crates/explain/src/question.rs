@@ -60,8 +60,8 @@ impl AskedPlace {
     }
 
     /// Whether the choice of a server depends on the client's port.
-    pub(super) fn goes_by_port(&self) -> bool {
-        goes_by_tuple(&self.frontend)
+    pub(super) fn depends_on_port(&self) -> bool {
+        depends_on_tuple(&self.frontend)
     }
 }
 
@@ -101,7 +101,7 @@ pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Resu
     };
     let fitting: Vec<SocketAddr> = places.into_iter().filter(is_ours).collect();
     let keeps_port = frontend.pool.servers.iter().any(|server| server.config.keeps_port());
-    let matters = goes_by_tuple(&frontend) || keeps_port;
+    let matters = depends_on_tuple(&frontend) || keeps_port;
     let name = &frontend.config.name;
     match fitting[..] {
         [] => Err(Unanswerable::Unclear(format!(
@@ -117,7 +117,7 @@ pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Resu
     }
 }
 
-fn goes_by_tuple(frontend: &Frontend) -> bool {
+fn depends_on_tuple(frontend: &Frontend) -> bool {
     let config = &frontend.pool.config;
     let is_by_tuple = match config.hash {
         HashOn::Tuple | HashOn::QuicCid => true,

@@ -79,7 +79,7 @@ fn why(sources: ExplainSources<'_>, pool: &Pool, choice: &Choice, index: usize, 
         (None, false, _) if is_full => format!("full: {} connections", live.slots.open()),
         (None, false, Some(Dependence::Port)) => "can be chosen".to_owned(),
         (None, false, Some(Dependence::OtherConnections)) => "can be chosen, not now".to_owned(),
-        (None, false, None) if choice.is_again => "the client goes back to another".to_owned(),
+        (None, false, None) if choice.is_previous => "the client goes back to another".to_owned(),
         (None, false, None) => "the hash leads to another".to_owned(),
     }
 }

@@ -36,7 +36,7 @@ struct Inner {
     log: Arc<AccessLog>,
     commands: Mutex<Option<Sender<WriterCommand>>>,
     /// Number of pending commands that replace or close the sink.
-    leaves: Arc<AtomicU32>,
+    pending_changes: Arc<AtomicU32>,
 }
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl AccessWriter {
     /// Creates a writer that is turned off. `now` is the clock for the times in records.
     pub fn new(now: fn() -> Timestamp) -> AccessWriter {
         let log = Arc::new(AccessLog::new(now));
-        AccessWriter(Arc::new(Inner { log, commands: Mutex::default(), leaves: Arc::default() }))
+        AccessWriter(Arc::new(Inner { log, commands: Mutex::default(), pending_changes: Arc::default() }))
     }
 
     /// Sending end of the queue, for the data path.
@@ -67,17 +67,17 @@ impl AccessWriter {
     /// # Errors
     /// The writer thread cannot be started. No lines are written then.
     pub fn turn_on(&self, format: Format, sink: Option<LogSink>, one_in: u32) -> io::Result<()> {
-        let Inner { log, commands, leaves } = &*self.0;
+        let Inner { log, commands, pending_changes } = &*self.0;
         let mut commands = commands.lock().unwrap_or_else(PoisonError::into_inner);
         if commands.is_none() {
             let (sender, receiver) = mpsc::channel();
-            let (log, records, leaves) = (log.clone(), log.records(), leaves.clone());
-            let writer = Writer { log, records, leaves, out: None, failing: Failing::default() };
+            let (log, records, pending_changes) = (log.clone(), log.records(), pending_changes.clone());
+            let writer = Writer { log, records, pending_changes, out: None, failing: Failing::default() };
             thread::Builder::new().name("access-log".to_owned()).spawn(move || writer.run(&receiver))?;
             *commands = Some(sender);
         }
         if let Some(commands) = &*commands {
-            leaves.fetch_add(u32::from(sink.is_some()), Ordering::Relaxed);
+            pending_changes.fetch_add(u32::from(sink.is_some()), Ordering::Relaxed);
             let _ = commands.send(WriterCommand::Follow(Some((format, sink))));
         }
         log.keep_one_in(one_in);
@@ -89,7 +89,7 @@ impl AccessWriter {
         self.0.log.keep_one_in(0);
         let commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(commands) = &*commands {
-            self.0.leaves.fetch_add(1, Ordering::Relaxed);
+            self.0.pending_changes.fetch_add(1, Ordering::Relaxed);
             let _ = commands.send(WriterCommand::Follow(None));
         }
     }
@@ -122,7 +122,7 @@ impl AccessWriter {
 struct Writer {
     log: Arc<AccessLog>,
     records: Records,
-    leaves: Arc<AtomicU32>,
+    pending_changes: Arc<AtomicU32>,
     /// Format and sink. `None` while the log is off.
     out: Option<(Format, LogSink)>,
     failing: Failing,
@@ -134,7 +134,7 @@ struct Failing {
     /// Number of lost lines since the last success.
     lost: u64,
     log_limit: LogLimit<Timestamp>,
-    is_told: bool,
+    is_reported: bool,
     /// Whether the writer stopped writing to a reader that stalled.
     is_stalled: bool,
 }
@@ -142,34 +142,34 @@ struct Failing {
 impl Default for Failing {
     fn default() -> Failing {
         let log_limit = LogLimit::once_in(LOG_PERIOD);
-        Failing { lost: 0, log_limit, is_told: false, is_stalled: false }
+        Failing { lost: 0, log_limit, is_reported: false, is_stalled: false }
     }
 }
 
 impl Writer {
     fn run(mut self, commands: &Receiver<WriterCommand>) {
         loop {
-            let is_all = self.write_what_waits();
+            let is_all = self.write_queued();
             let command = match self.out {
                 None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(_) => commands.recv_timeout(if is_all { WRITE_EVERY } else { Duration::ZERO }),
             };
             match command {
-                Ok(command) => self.obey(command),
+                Ok(command) => self.execute(command),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    fn obey(&mut self, command: WriterCommand) {
+    fn execute(&mut self, command: WriterCommand) {
         match command {
             WriterCommand::Follow(wanted) => {
                 // Write earlier lines to the earlier sink first.
-                self.write_what_waits();
+                self.write_queued();
                 let before = self.out.take();
                 if wanted.as_ref().is_none_or(|(_, sink)| sink.is_some()) {
-                    self.leaves.fetch_sub(1, Ordering::Relaxed);
+                    self.pending_changes.fetch_sub(1, Ordering::Relaxed);
                     self.failing = Failing::default();
                 }
                 self.out = wanted.and_then(|(format, sink)| {
@@ -188,14 +188,14 @@ impl Writer {
                 }
             }
             WriterCommand::Flush(done) => {
-                self.write_what_waits();
+                self.write_queued();
                 let _ = done.send(());
             }
         }
     }
 
     /// Writes queued records. Returns whether the queue is empty.
-    fn write_what_waits(&mut self) -> bool {
+    fn write_queued(&mut self) -> bool {
         let mut lines = String::new();
         let (now, wall) = (self.log.now(), wall_clock());
         for _ in 0..MAX_AT_ONCE {
@@ -216,16 +216,16 @@ impl Writer {
 
     fn write(&mut self, lines: &mut String) {
         let Some((_, sink)) = self.out.as_mut().filter(|_| !lines.is_empty()) else { return lines.clear() };
-        let leaves = || self.leaves.load(Ordering::Relaxed) > 0;
-        if self.failing.is_stalled && leaves() {
-            self.log.lose(lines.lines().count() as u64);
+        let pending_changes = || self.pending_changes.load(Ordering::Relaxed) > 0;
+        if self.failing.is_stalled && pending_changes() {
+            self.log.note_lost(lines.lines().count() as u64);
             return lines.clear();
         }
-        match sink.write(lines.as_bytes(), leaves) {
+        match sink.write(lines.as_bytes(), pending_changes) {
             Ok(()) => self.failing.is_over(),
             Err(lost) => {
-                self.log.lose(lost.lines);
-                self.failing.tell(&lost, self.log.now());
+                self.log.note_lost(lost.lines);
+                self.failing.report_lost(&lost, self.log.now());
             }
         }
         lines.clear();
@@ -233,18 +233,18 @@ impl Writer {
 }
 
 impl Failing {
-    fn tell(&mut self, Lost { lines, error }: &Lost, now: Timestamp) {
+    fn report_lost(&mut self, Lost { lines, error }: &Lost, now: Timestamp) {
         self.lost += lines;
         self.is_stalled = error.kind() == ErrorKind::TimedOut;
         if self.log_limit.admit(now).is_some() {
-            self.is_told = true;
+            self.is_reported = true;
             log::error!("cannot write the access log: {error}; lines are lost, {} so far", self.lost);
         }
     }
 
     fn is_over(&mut self) {
         self.is_stalled = false;
-        if std::mem::take(&mut self.is_told) {
+        if std::mem::take(&mut self.is_reported) {
             log::info!(
                 "the access log can be written again; {} lines were lost",
                 std::mem::take(&mut self.lost)

@@ -34,7 +34,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 
 use self::filter::{LogFilter, Variable};
-use self::line::Look;
+use self::line::LineFormat;
 use self::queue::LineQueue;
 
 /// Maximum wait for the reader of the log when the program ends.
@@ -81,7 +81,7 @@ struct WantedLog {
 struct LogStyle {
     level: LogLevel,
     filter: LogFilter,
-    look: Look,
+    format: LineFormat,
 }
 
 impl Log {
@@ -109,7 +109,7 @@ impl Log {
             wanted: Mutex::default(),
         };
         let log = Log(Arc::new(shared));
-        log.tell_of_panics();
+        log.log_panics();
         // An error means that another logger is already set, which only happens in tests.
         let _ = log::set_boxed_logger(Box::new(log.clone()));
         log::set_max_level(most);
@@ -155,14 +155,14 @@ impl Log {
 
     /// Writes the reason why the program ends, on a line of its own. If the log goes elsewhere,
     /// writes it to standard error too.
-    pub fn say(&self, line: impl fmt::Display) {
-        let words = self.0.style.load().look.last_words(&line, now());
+    pub fn log_exit_reason(&self, line: impl fmt::Display) {
+        let words = self.0.style.load().format.exit_line(&line, now());
         match &self.0.queue {
             Some(queue) => queue.put_last(words.as_bytes()),
             None => to_stderr(&words),
         }
         if self.0.is_elsewhere.load(Ordering::Relaxed) {
-            say_at_once(&format!("{line}\n"));
+            write_stderr(&format!("{line}\n"));
         }
     }
 
@@ -175,11 +175,11 @@ impl Log {
 
     /// Installs a hook that logs panics. A panic of a connection ends only its task and is counted.
     /// Any other panic ends the program, because all connections need its thread.
-    fn tell_of_panics(&self) {
+    fn log_panics(&self) {
         if self.0.queue.is_some() {
             let log = self.clone();
             panic::set_hook(Box::new(move |panic| {
-                log.say(words_of(panic).trim_end());
+                log.log_exit_reason(panic_message(panic).trim_end());
                 if Contained::is_polled() {
                     Contained::count_panic();
                     log::error!("a connection has panicked and ends; all others continue");
@@ -202,7 +202,7 @@ impl log::Log for Log {
         if !style.filter.allows(record.metadata()) {
             return;
         }
-        let line = style.look.line(record, now());
+        let line = style.format.line(record, now());
         match &self.0.queue {
             Some(queue) => queue.put(line.as_bytes()),
             None => to_stderr(&line),
@@ -217,13 +217,13 @@ impl LogStyle {
         let WantedLog { file: wanted, said } = wanted;
         let level = said.or(level).or(variable.level).unwrap_or(wanted.level);
         let is_stderr = wanted.output == LogOutput::Stderr;
-        let look = Look {
+        let format = LineFormat {
             format: wanted.format,
             is_for_journal: wanted.output == LogOutput::Journal || is_stderr && is_journal(stderr()),
             has_colours: is_stderr && has_colours(),
             clear: if is_stderr && stderr().is_terminal() { "\r\x1b[K" } else { "" },
         };
-        LogStyle { level, filter: LogFilter::new(level, variable), look }
+        LogStyle { level, filter: LogFilter::new(level, variable), format }
     }
 }
 
@@ -250,7 +250,7 @@ fn to_stderr(words: &str) {
 }
 
 /// Writes to standard error, but not if that would block.
-fn say_at_once(words: &str) {
+fn write_stderr(words: &str) {
     let stderr = stderr();
     let at_once = Timespec::default();
     if poll(&mut [PollFd::new(&stderr.as_fd(), PollFlags::OUT)], Some(&at_once)).is_ok_and(|ready| ready > 0)
@@ -260,7 +260,7 @@ fn say_at_once(words: &str) {
 }
 
 /// Message of a panic, in the format of Rust's default hook.
-fn words_of(panic: &PanicHookInfo<'_>) -> String {
+fn panic_message(panic: &PanicHookInfo<'_>) -> String {
     let thread = thread::current();
     let thread = thread.name().unwrap_or("<unnamed>");
     let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Look {
+pub(super) struct LineFormat {
     pub(super) format: LogFormat,
     /// Whether lines go to the journal, which stores time and level in separate fields.
     pub(super) is_for_journal: bool,
@@ -30,7 +30,7 @@ struct Json<'a> {
     message: String,
 }
 
-impl Look {
+impl LineFormat {
     /// Formats a record as a line that ends with a newline.
     pub(super) fn line(&self, record: &Record<'_>, time: SystemTime) -> String {
         let (level, text) = (record.level(), record.args());
@@ -46,7 +46,7 @@ impl Look {
     }
 
     /// Formats the reason why the program ends. In text format, it has no time and level.
-    pub(super) fn last_words(&self, text: &dyn fmt::Display, time: SystemTime) -> String {
+    pub(super) fn exit_line(&self, text: &dyn fmt::Display, time: SystemTime) -> String {
         match self.format {
             LogFormat::Json => self.json(Level::Error, None, text.to_string(), time),
             LogFormat::Text if self.is_for_journal => with_prefix(Level::Error, &text.to_string()),
@@ -99,19 +99,19 @@ mod tests {
 
     #[test]
     fn a_line_has_time_level_and_text_in_each_format() {
-        let text = Look::default();
-        let journal = Look { is_for_journal: true, ..text };
-        let json = Look { format: LogFormat::Json, ..text };
-        let line = |look: Look| {
+        let text = LineFormat::default();
+        let journal = LineFormat { is_for_journal: true, ..text };
+        let json = LineFormat { format: LogFormat::Json, ..text };
+        let line = |format: LineFormat| {
             let mut record = Record::builder();
             record.level(Level::Warn).target("convey::app");
-            look.line(&record.args(format_args!("a \"b\" {}", 7)).build(), SystemTime::UNIX_EPOCH)
+            format.line(&record.args(format_args!("a \"b\" {}", 7)).build(), SystemTime::UNIX_EPOCH)
         };
         assert_eq!(line(text), "1970-01-01T00:00:00.000Z WARN  a \"b\" 7\n");
         assert_eq!(line(journal), "<4>a \"b\" 7\n");
         let panic = "\nthread 'worker' panicked at a.rs:1:1:\nno room\n";
         assert_eq!(
-            journal.last_words(&panic, SystemTime::UNIX_EPOCH),
+            journal.exit_line(&panic, SystemTime::UNIX_EPOCH),
             "<3>thread 'worker' panicked at a.rs:1:1:\n<3>no room\n"
         );
         assert_eq!(
@@ -119,15 +119,15 @@ mod tests {
             "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"warn\",\"target\":\"convey::app\",\
              \"message\":\"a \\\"b\\\" 7\"}\n"
         );
-        assert!(line(Look { is_for_journal: true, ..json }).starts_with("<4>{"));
-        assert!(line(Look { has_colours: true, ..text }).contains(" \x1b[33mWARN \x1b[0m a"));
+        assert!(line(LineFormat { is_for_journal: true, ..json }).starts_with("<4>{"));
+        assert!(line(LineFormat { has_colours: true, ..text }).contains(" \x1b[33mWARN \x1b[0m a"));
     }
 
     #[test]
     fn why_the_program_ends_is_one_line_of_json_too() {
         let (words, time) = ("it\npanicked", SystemTime::UNIX_EPOCH);
-        assert_eq!(Look::default().last_words(&words, time), "it\npanicked\n");
-        let json = Look { format: LogFormat::Json, ..Look::default() }.last_words(&words, time);
+        assert_eq!(LineFormat::default().exit_line(&words, time), "it\npanicked\n");
+        let json = LineFormat { format: LogFormat::Json, ..LineFormat::default() }.exit_line(&words, time);
         assert!(json.contains("\"level\":\"error\",\"message\":\"it\\npanicked\"}\n"), "{json}");
     }
 }

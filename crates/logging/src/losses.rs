@@ -12,7 +12,7 @@ pub(super) struct Losses {
     lines: u64,
     why: String,
     /// Whether the log contains a notice about the losses. This notice may be lost as well.
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// Text of a notice, by its destination.
@@ -29,7 +29,7 @@ impl Losses {
         let Err(Lost { lines, error }) = written else { return self.after_success() };
         let is_first = self.lines == 0;
         // If the notice itself was lost, it does not count as a lost line.
-        self.lines += lines.saturating_sub(take(&mut self.is_told).into());
+        self.lines += lines.saturating_sub(take(&mut self.is_reported).into());
         self.why = error.to_string();
         is_first.then(|| {
             LossNotice::OnStderr(format!(
@@ -39,11 +39,11 @@ impl Losses {
     }
 
     fn after_success(&mut self) -> Option<LossNotice> {
-        if take(&mut self.is_told) || self.lines == 0 {
+        if take(&mut self.is_reported) || self.lines == 0 {
             *self = Losses::default();
             return None;
         }
-        self.is_told = true;
+        self.is_reported = true;
         Some(LossNotice::InLog(format!(
             "{} lines of the log are lost, it could not be written: {}",
             self.lines, self.why

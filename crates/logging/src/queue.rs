@@ -7,8 +7,8 @@ use std::time::Duration;
 use std::{io, thread};
 
 use super::losses::{LossNotice, Losses};
-use super::say_at_once;
 use super::sink::LogSink;
+use super::write_stderr;
 
 /// Maximum size of all queued lines, in bytes. It has room for some thousand lines, as many as the
 /// loss of all servers of a large pool causes.
@@ -130,7 +130,7 @@ impl LineQueue {
                 let written = sink.write(&lines, || is_left || self.is_left());
                 DROPPED.fetch_add(written.as_ref().map_or_else(|lost| lost.lines, |()| 0), Ordering::Relaxed);
                 match losses.after(&written, &sink) {
-                    Some(LossNotice::OnStderr(words)) => say_at_once(&words),
+                    Some(LossNotice::OnStderr(words)) => write_stderr(&words),
                     Some(LossNotice::InLog(words)) => log::error!("{words}"),
                     None => {}
                 }

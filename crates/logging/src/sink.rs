@@ -128,7 +128,7 @@ impl LogSink {
         match self {
             LogSink::Stream(out) => out.write(lines, PIECE, gives_up),
             LogSink::File { lines: out, .. } => out.write(lines, usize::MAX, gives_up),
-            LogSink::Journal { socket, path } => tell_journal(socket, path, lines),
+            LogSink::Journal { socket, path } => send_to_journal(socket, path, lines),
         }
     }
 }
@@ -224,17 +224,17 @@ fn try_to_open(path: &Path) -> io::Result<()> {
 }
 
 /// Sends each line to the journal. A line may begin with a level, such as `<6>`.
-fn tell_journal(socket: &UnixDatagram, path: &Path, lines: &[u8]) -> Result<(), Lost> {
+fn send_to_journal(socket: &UnixDatagram, path: &Path, lines: &[u8]) -> Result<(), Lost> {
     let mut lost: Option<Lost> = None;
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
-        if let Err(error) = tell_journal_of(socket, path, line) {
+        if let Err(error) = send_line_to_journal(socket, path, line) {
             lost = Some(Lost { lines: lost.map_or(1, |lost| lost.lines + 1), error });
         }
     }
     lost.map_or(Ok(()), Err)
 }
 
-fn tell_journal_of(socket: &UnixDatagram, path: &Path, line: &[u8]) -> io::Result<()> {
+fn send_line_to_journal(socket: &UnixDatagram, path: &Path, line: &[u8]) -> io::Result<()> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let (priority, text) = match line {
         [b'<', level @ b'0'..=b'7', b'>', text @ ..] => (*level as char, text),

@@ -134,7 +134,7 @@ fn clusters(config: &Config) -> Vec<PathBuf> {
 
 fn writable(file: &ConfigFile, config: &Config) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = WRITABLE.iter().map(PathBuf::from).collect();
-    paths.extend(file.brought_into.clone());
+    paths.extend(file.local_copy.clone());
     paths.extend(config.acme.iter().map(|acme| acme.folder.clone()));
     for output in config.access_log.output.iter().chain([&config.log.output]) {
         if let LogOutput::File(path) = output {

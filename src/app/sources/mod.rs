@@ -43,7 +43,7 @@ pub(super) fn to_check(options: &Options, folder: &Path) -> Box<dyn ConfigSource
 /// that file, and convey watches it. A remote source fetches its files into a folder, and requests
 /// reloads itself.
 pub(super) trait ConfigSource {
-    /// File to load. For a remote source, `brought_into` is set, and the file is in the folder of
+    /// File to load. For a remote source, `local_copy` is set, and the file is in the folder of
     /// the source.
     fn file(&self) -> ConfigFile;
 
@@ -71,7 +71,7 @@ pub(super) trait ConfigSource {
     }
 
     /// Requests a reload whenever the source has changed, in a separate thread, until
-    /// [`RemoteState::end_comes`]. When it is called, the loaded configuration is in force.
+    /// [`RemoteState::wait_for_end`]. When it is called, the loaded configuration is in force.
     fn follow(self: Box<Self>, _with: FollowedWith) {}
 }
 

@@ -55,12 +55,12 @@ pub(super) async fn kill(
     let killed = killed.ok_or_else(|| {
         Failure::Refused(RequestRefusal::Unknown(format!("there is no flow {name}: it has ended")))
     })?;
-    tell(&answers, &killed, &who);
+    log_ended(&answers, &killed, &who);
     Ok(line(&KilledFlow { killed: flow_report(killed) }))
 }
 
 /// Logs the ended flow and records an event.
-fn tell(answers: &ApiContext, killed: &ListedFlow, who: &Requester) {
+fn log_ended(answers: &ApiContext, killed: &ListedFlow, who: &Requester) {
     let ListedFlow { client, listen, frontend, .. } = killed;
     let server = killed.server.as_ref().map_or_else(
         || "without a server".to_owned(),

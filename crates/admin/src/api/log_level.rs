@@ -10,7 +10,7 @@ use convey_control::{Done, Requested};
 
 use super::super::Requester;
 use super::super::overlays::of_log_level;
-use super::{ApiContext, Failure, RequestBody, ask, in_body, line, may_change};
+use super::{ApiContext, Failure, RequestBody, in_body, line, may_change, send_request};
 
 pub(super) async fn show(State(answers): State<Arc<ApiContext>>) -> Response {
     let source = &answers.source;
@@ -38,7 +38,7 @@ pub(super) async fn reset(
 }
 
 async fn change(answers: &ApiContext, who: Requester, what: Requested) -> Result<Response, Failure> {
-    let done = ask(answers, who, what).await?;
+    let done = send_request(answers, who, what).await?;
     let changed = matches!(done, Done::Set { has_changed: true });
     Ok(line(&ChangeReport { changed, warnings: Vec::new() }))
 }

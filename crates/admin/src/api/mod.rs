@@ -176,7 +176,7 @@ fn unknown<'a>(kind: &str, name: &str, there: impl Iterator<Item = &'a String>) 
 
 /// Sends a request to the control task and waits for its answer. Stops waiting if the connection
 /// ends.
-async fn ask(answers: &ApiContext, who: Requester, what: Requested) -> Result<Done, Failure> {
+async fn send_request(answers: &ApiContext, who: Requester, what: Requested) -> Result<Done, Failure> {
     may_change(answers, &who)?;
     let (answer, outcome) = oneshot::channel();
     let request = OperatorRequest { what, by: who.name, answer };

@@ -19,7 +19,7 @@ use convey_model::{AddedServer, AdminState, OverlayValue, ServerSettings, Target
 use super::super::Requester;
 use super::super::overlays::{of_log_level, overlay_report};
 use super::super::ready::{self, LostReadiness};
-use super::{ApiContext, Failure, RequestBody, ask, in_body, in_path, line, may_change};
+use super::{ApiContext, Failure, RequestBody, in_body, in_path, line, may_change, send_request};
 
 pub(super) async fn steer_backend(
     State(answers): State<Arc<ApiContext>>,
@@ -55,7 +55,9 @@ pub(super) async fn add_server(
     let weight = weight.unwrap_or(default.weight);
     let settings = ServerSettings { weight, backup, max_connections: max_connections.map(NonZeroU32::get) };
     let what = Requested::Add(Target { backend, server: Some(server) }, AddedServer { addr, settings });
-    let Done::Added { is_new, warnings } = ask(&answers, who, what).await? else { return Err(Failure::Gone) };
+    let Done::Added { is_new, warnings } = send_request(&answers, who, what).await? else {
+        return Err(Failure::Gone);
+    };
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, line(&AdditionReport { new: is_new, warnings })).into_response())
 }
@@ -71,8 +73,8 @@ pub(super) async fn remove_server(
     let target = Target { backend, server: Some(server) };
     may_change(&answers, &who)?;
     may_withdraw(&answers, &target, force)?;
-    let warnings = left_without(&answers, &target);
-    ask(&answers, who, Requested::Remove(target)).await?;
+    let warnings = unserved_warning(&answers, &target);
+    send_request(&answers, who, Requested::Remove(target)).await?;
     Ok(line(&ChangeReport { changed: true, warnings }))
 }
 
@@ -92,18 +94,18 @@ async fn steer(
     let mut warnings = Vec::new();
     if matches!(state, Some(AdminState::Drain | AdminState::Maint)) || weight == Some(0) {
         may_withdraw(answers, &target, force)?;
-        warnings = left_without(answers, &target);
+        warnings = unserved_warning(answers, &target);
     }
     let mut changed = false;
     for value in values.into_iter().flatten() {
-        let done = ask(answers, who.clone(), Requested::Set(target.clone(), value)).await?;
+        let done = send_request(answers, who.clone(), Requested::Set(target.clone(), value)).await?;
         changed |= matches!(done, Done::Set { has_changed: true });
     }
     Ok(line(&ChangeReport { changed, warnings }))
 }
 
 /// Warning if no server of the target's backend would be left.
-fn left_without(answers: &ApiContext, target: &Target) -> Vec<String> {
+fn unserved_warning(answers: &ApiContext, target: &Target) -> Vec<String> {
     let snapshot = answers.source.snapshot.load();
     let backend = ready::backend_left_without(&snapshot, target);
     let warning = |backend| format!("backend {backend} has no server left: its clients are refused");
@@ -146,7 +148,7 @@ pub(super) async fn reset(
             return Err(Failure::Bad("server: name the backend, too".to_owned()));
         }
     };
-    let Done::Reset(gone, log_level) = ask(&answers, who, Requested::Reset(target)).await? else {
+    let Done::Reset(gone, log_level) = send_request(&answers, who, Requested::Reset(target)).await? else {
         return Err(Failure::Gone);
     };
     let started = answers.source.started;
@@ -159,7 +161,7 @@ pub(super) async fn reload(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
 ) -> Result<Response, Failure> {
-    let Done::Reloaded(diff) = ask(&answers, who, Requested::Reload).await? else {
+    let Done::Reloaded(diff) = send_request(&answers, who, Requested::Reload).await? else {
         return Err(Failure::Gone);
     };
     let load = answers.source.loads.now();

@@ -55,7 +55,7 @@ pub(super) async fn trace(
         }
         Failure::Busy(format!("{MAX_WATCHERS} traces are running, which is the limit; end one first"))
     })?;
-    let _long = progress.map(|Extension(progress)| progress.takes_long());
+    let _long = progress.map(|Extension(progress)| progress.mark_long());
     let (lines, mut written) = mpsc::channel::<Bytes>(1);
     let show = Show::new(watch, wanted, source, _long);
     tokio::spawn(show.run(lines));
@@ -75,8 +75,8 @@ struct Show {
     /// Number of events that the rate limit allows now.
     allowance: f64,
     allowed_at: Instant,
-    left_out: u64,
-    told_at: Instant,
+    omitted: u64,
+    last_notice: Instant,
     _long: Option<LongAnswer>,
 }
 
@@ -96,8 +96,8 @@ impl Show {
             shown: 0,
             allowance: f64::from(wanted.rate),
             allowed_at: now,
-            left_out: 0,
-            told_at: now,
+            omitted: 0,
+            last_notice: now,
             wanted,
             source,
             _long: long,
@@ -138,7 +138,7 @@ impl Show {
                 break;
             }
             if self.allowance < 1.0 {
-                self.left_out += 1;
+                self.omitted += 1;
                 continue;
             }
             self.allowance -= 1.0;
@@ -148,7 +148,7 @@ impl Show {
         if self.is_done() {
             why = why.or(Some("count"));
         }
-        self.tell_left_out(text, why.is_some());
+        self.write_omitted(text, why.is_some());
         if let Some(why) = why {
             *text += &line(&TraceRemark::TraceEnded { why: why.into() });
         }
@@ -182,15 +182,15 @@ impl Show {
         self.wanted.count.is_some_and(|count| self.shown >= count)
     }
 
-    fn tell_left_out(&mut self, text: &mut String, is_last: bool) {
+    fn write_omitted(&mut self, text: &mut String, is_last: bool) {
         let now = Instant::now();
-        if !is_last && now.duration_since(self.told_at) < TELL_LEFT_OUT_EVERY {
+        if !is_last && now.duration_since(self.last_notice) < TELL_LEFT_OUT_EVERY {
             return;
         }
         let unread = self.watch.take_lost() as u64;
-        if unread + self.left_out > 0 {
-            *text += &line(&TraceRemark::LeftOut { rate: std::mem::take(&mut self.left_out), unread });
-            self.told_at = now;
+        if unread + self.omitted > 0 {
+            *text += &line(&TraceRemark::LeftOut { rate: std::mem::take(&mut self.omitted), unread });
+            self.last_notice = now;
         }
     }
 }

@@ -26,7 +26,7 @@ fn reasons_for_unusable_servers_are_listed_with_their_counts() {
             Arc::new(Server { config, admin, health, live })
         })
         .collect();
-    assert_eq!(why_none(&servers), "1 of 4 are down, 2 of 4 are drained, 1 of 4 are in maintenance");
+    assert_eq!(unusable_reasons(&servers), "1 of 4 are down, 2 of 4 are drained, 1 of 4 are in maintenance");
 }
 
 fn certificates_without_orders() -> CertificateView {

@@ -55,7 +55,7 @@ impl Client {
         for path in places {
             match UnixStream::connect(path).await {
                 Ok(_) => return Ok(Client { path: path.clone() }),
-                Err(error) => failed.push(why_not(path, &error)),
+                Err(error) => failed.push(connect_error(path, &error)),
             }
         }
         let why = if failed.is_empty() { "--socket is empty".to_owned() } else { failed.join("; ") };
@@ -73,7 +73,7 @@ impl Client {
     /// # Errors
     /// The request failed, or the response is invalid.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Refused> {
-        read(&self.ask(Method::GET, path, None).await?)
+        read(&self.request(Method::GET, path, None).await?)
     }
 
     /// Requests `path`, and returns the text of a successful response.
@@ -81,7 +81,7 @@ impl Client {
     /// # Errors
     /// The request failed.
     pub async fn answer(&self, path: &str) -> Result<String, Refused> {
-        Ok(String::from_utf8_lossy(&self.ask(Method::GET, path, None).await?).into_owned())
+        Ok(String::from_utf8_lossy(&self.request(Method::GET, path, None).await?).into_owned())
     }
 
     /// Sends a change, and parses the response.
@@ -94,7 +94,7 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<T, Refused> {
-        read(&self.ask(method, path, body).await?)
+        read(&self.request(method, path, body).await?)
     }
 
     /// Requests `path`, and returns the status and text of the response, successful or not.
@@ -106,7 +106,7 @@ impl Client {
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, Refused> {
+    async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, Refused> {
         let (status, body) = self.exchange(method, path, body).await?;
         if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
     }
@@ -222,7 +222,7 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
     })
 }
 
-fn why_not(path: &Path, error: &io::Error) -> String {
+fn connect_error(path: &Path, error: &io::Error) -> String {
     let hint = match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "is convey running?",
         io::ErrorKind::PermissionDenied => "only root, convey's user and its group have access",

@@ -119,13 +119,13 @@ pub async fn carry_out(client: &Client, change: &Change) -> Result<String, Refus
         }
         Wanted::Reload => {
             let reloaded: ReloadReport = client.change(Method::POST, "/v1/reload", None).await?;
-            Ok(in_words(reloaded))
+            Ok(changes_text(reloaded))
         }
     }
 }
 
 /// Text about the changes of a reload, and about parts of the file that are not in force.
-fn in_words(ReloadReport { changes, needs_restart, refused_certificates }: ReloadReport) -> String {
+fn changes_text(ReloadReport { changes, needs_restart, refused_certificates }: ReloadReport) -> String {
     let needs_restart = needs_restart.iter().map(|change| format!("{change} needs restart"));
     let changed: String =
         changes.into_iter().chain(needs_restart).map(|line| format!("reload: {line}\n")).collect();

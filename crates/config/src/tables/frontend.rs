@@ -83,7 +83,7 @@ keys! {
 
     also name = default.name; {
         changes: unreported,
-        describe: |frontend, _| format!("-> {}", default_way(frontend)),
+        describe: |frontend, _| format!("-> {}", default_target(frontend)),
         docs: &[],
     };
 
@@ -376,7 +376,7 @@ fn listen_changes(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
 
 /// Text about the target of requests in mode http, or of connections in other modes, that match no
 /// route.
-fn default_way(frontend: &FrontendConfig) -> String {
+fn default_target(frontend: &FrontendConfig) -> String {
     let of_http = frontend.http.as_ref().and_then(|http| http.default_action(frontend.backend.as_deref()));
     match (of_http, &frontend.backend) {
         (Some(action), _) => action.to_string(),

@@ -64,7 +64,7 @@ fn invalid_access_list_is_reported_by_line_and_still_watched() {
     let Err(LoadError::Invalid(problems)) = load_with_lists(&path, &mut lists, None) else {
         panic!("it is wrong")
     };
-    let told: String = problems.iter().map(|problem| format!("{problem}\n")).collect();
+    let diagnostics: String = problems.iter().map(|problem| format!("{problem}\n")).collect();
     for part in [
         "bad.txt:2:1: frontends.web.access.deny: the line is not a network; allowed: a network (the bits after its length zero), ",
         "bad.txt:3:1: frontends.web.access.deny: the line is not a network; allowed: a network (the bits after its length zero), \
@@ -74,7 +74,7 @@ fn invalid_access_list_is_reported_by_line_and_still_watched() {
         "write an IPv4 network in IPv4 notation, found \"::ffff:10.0.0.0/104\"",
         "frontends.web.access: allow has no network, so convey would refuse every client",
     ] {
-        assert!(told.contains(part), "no {part:?} in\n{told}");
+        assert!(diagnostics.contains(part), "no {part:?} in\n{diagnostics}");
     }
     let known: Vec<bool> = lists.named.iter().map(|list| list.content.is_some()).collect();
     assert_eq!(known, [true, true, false]);

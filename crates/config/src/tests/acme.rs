@@ -96,13 +96,13 @@ fn acme_errors_are_reported_with_their_place() {
         ("challenge = 'http-01'", SITE, "and without tls that clients reach"),
         ("", &SITE.replace(":443", ":8443"), "set challenge if another host"),
     ] {
-        let told = loaded(folder.path(), lines, frontends).unwrap_err();
-        assert!(told.contains(expected), "{lines}: {told}");
+        let diagnostics = loaded(folder.path(), lines, frontends).unwrap_err();
+        assert!(diagnostics.contains(expected), "{lines}: {diagnostics}");
     }
     let unused = loaded(folder.path(), "domains = 'a.example'", PLAIN).unwrap();
     assert!(unused.warnings[0].to_string().contains("no frontend uses these certificates"));
     let without = format!("{SERVED}{}", SITE.replace("tls = {}", "tls = { acme = true }"));
     fs::write(folder.path().join("c.toml"), without).unwrap();
-    let told = load(&folder.path().join("c.toml")).unwrap_err().to_string();
-    assert!(told.contains("frontends.site.tls.acme: needs [acme]"), "{told}");
+    let diagnostics = load(&folder.path().join("c.toml")).unwrap_err().to_string();
+    assert!(diagnostics.contains("frontends.site.tls.acme: needs [acme]"), "{diagnostics}");
 }

@@ -8,7 +8,7 @@ mod routes;
 
 use super::super::files::ReadFiles;
 use super::super::{Config, HostNetwork, describe, load_with_lists, parse, validate_mode};
-use super::modes::told;
+use super::modes::diagnostics;
 use super::{errors, warnings};
 use convey_http_core::{CompressionRules, ContentCoding, HeadLimits, HostPattern, PathPrefix};
 use convey_model::{
@@ -179,7 +179,7 @@ fn a_reload_says_what_changes_of_requests() {
         assert!(FULL.contains(from), "{from}");
         reload(FULL, &FULL.replacen(from, to, 1))
     };
-    for (from, to, told) in [
+    for (from, to, diagnostics) in [
         ("backend = \"api\"", "backend = \"site\"", "route api.localhost/v1 backend api -> backend site"),
         ("rewrite_path = \"/\"", "", "route api.localhost/v1 rewrite_path / -> none"),
         ("internal.example:8080", "b", "route api.localhost/v1 rewrite_host internal.example:8080 -> b"),
@@ -206,7 +206,7 @@ fn a_reload_says_what_changes_of_requests() {
             "backend site -> none, redirect none -> https",
         ),
     ] {
-        assert_eq!(edited(from, to), [format!("frontend web: {told}")], "{from}");
+        assert_eq!(edited(from, to), [format!("frontend web: {diagnostics}")], "{from}");
     }
     let proxy = format!("{FRONTEND}{BACKENDS}").replace("mode = 'http'\n", "");
     let http = format!("{FRONTEND}{BACKENDS}")

@@ -19,8 +19,8 @@ fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
 
 fn loaded(directory: &Path) -> Result<Loaded, Vec<String>> {
     let prefix = format!("{}/", directory.display());
-    let told = load(&directory.join("config.toml"));
-    told.map_err(|error| error.to_string().replace(&prefix, "").lines().map(str::to_owned).collect())
+    let diagnostics = load(&directory.join("config.toml"));
+    diagnostics.map_err(|error| error.to_string().replace(&prefix, "").lines().map(str::to_owned).collect())
 }
 
 const FRONTEND: &str = "include = ['conf.d/*.toml', 'more.toml']\n\
@@ -80,13 +80,16 @@ fn a_file_that_is_named_and_not_there_is_told() {
 #[test]
 fn a_pattern_that_is_wrong_is_told() {
     let directory = directory(&[("config.toml", &FRONTEND.replace("more.toml", "**/x', 'a[', '"))]);
-    let told = loaded(directory.path()).expect_err("wrong");
+    let diagnostics = loaded(directory.path()).expect_err("wrong");
     assert!(
-        told[0].starts_with("config.toml:1:29: include: found \"**/x\"; `**` is not supported"),
-        "{told:?}"
+        diagnostics[0].starts_with("config.toml:1:29: include: found \"**/x\"; `**` is not supported"),
+        "{diagnostics:?}"
     );
-    assert!(told[1].starts_with("config.toml:1:37: include: found \"a[\"; "), "{told:?}");
-    assert!(told[2].starts_with("config.toml:1:43: include: found \"\"; allowed: a file"), "{told:?}");
+    assert!(diagnostics[1].starts_with("config.toml:1:37: include: found \"a[\"; "), "{diagnostics:?}");
+    assert!(
+        diagnostics[2].starts_with("config.toml:1:43: include: found \"\"; allowed: a file"),
+        "{diagnostics:?}"
+    );
 }
 
 #[test]

@@ -63,8 +63,11 @@ fn packet_modes_have_servers_with_addresses() {
     let own = std::collections::BTreeSet::from(["10.0.0.1".parse().unwrap()]);
     let network = crate::HostNetwork { interfaces: &[], own: &own, hop_to: &|_| None, refusal: &|_| None };
     let problems = crate::validate_mode(&loaded, &network).unwrap_err();
-    let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    assert!(told.iter().any(|line| line.contains("Services are for proxy and http mode")), "{told:?}");
+    let diagnostics: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert!(
+        diagnostics.iter().any(|line| line.contains("Services are for proxy and http mode")),
+        "{diagnostics:?}"
+    );
 }
 
 #[test]

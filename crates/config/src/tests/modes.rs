@@ -20,12 +20,12 @@ fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
 /// Errors or warnings of a file on a host with 10.0.0.0/24 on eth0, 10.1.0.0/24 on eth1, and no
 /// default route. 10.2.0.0/16 is behind a router; 2001:db8:0::/48 is on eth0, 2001:db8:1::/48 on
 /// eth1.
-pub(super) fn told(text: &str, mode: Mode) -> Result<Vec<String>, Vec<String>> {
-    told_of(&parse("config.toml", text).expect("right in itself").with_default_mode(mode))
+pub(super) fn diagnostics(text: &str, mode: Mode) -> Result<Vec<String>, Vec<String>> {
+    diagnostics_of(&parse("config.toml", text).expect("right in itself").with_default_mode(mode))
 }
 
-/// Errors or warnings of a loaded file on the host of `told`.
-pub(super) fn told_of(loaded: &Loaded) -> Result<Vec<String>, Vec<String>> {
+/// Errors or warnings of a loaded file on the host of `diagnostics`.
+pub(super) fn diagnostics_of(loaded: &Loaded) -> Result<Vec<String>, Vec<String>> {
     let interfaces = [
         interface(1, "lo", &["127.0.0.1", "::1"]),
         interface(2, "eth0", &["10.0.0.1", "fe80::1", "2001:db8::1"]),
@@ -64,14 +64,14 @@ fn good6() -> String {
 /// The only error of [`GOOD`] after a replacement, in this mode.
 fn error_with(mode: Mode, from: &str, to: &str) -> String {
     assert!(GOOD.contains(from));
-    let mut all = told(&GOOD.replace(from, to), mode).expect_err("the host cannot run it");
+    let mut all = diagnostics(&GOOD.replace(from, to), mode).expect_err("the host cannot run it");
     assert_eq!(all.len(), 1, "{all:?}");
     all.remove(0)
 }
 
 /// Errors or warnings of [`GOOD`] with lines added at the end, in this mode.
 fn after(mode: Mode, lines: &str) -> Result<Vec<String>, Vec<String>> {
-    told(&format!("{GOOD}{lines}"), mode)
+    diagnostics(&format!("{GOOD}{lines}"), mode)
 }
 
 #[test]
@@ -119,8 +119,8 @@ fn check_without_host_refuses_everything_that_the_file_alone_decides() {
 #[test]
 fn a_file_that_suits_the_host_runs_in_every_mode() {
     for mode in Mode::ALL {
-        assert_eq!(told(GOOD, mode), Ok(vec![]));
-        assert_eq!(told(&good6(), mode), Ok(vec![]));
+        assert_eq!(diagnostics(GOOD, mode), Ok(vec![]));
+        assert_eq!(diagnostics(&good6(), mode), Ok(vec![]));
     }
 }
 
@@ -194,36 +194,39 @@ fn a_frontend_that_runs_keeps_its_mode_until_a_restart() {
 #[test]
 fn frontends_in_several_modes_are_each_held_against_their_own() {
     assert_eq!(
-        told(&mixed(), Mode::Proxy),
+        diagnostics(&mixed(), Mode::Proxy),
         Ok(vec![]),
         "a wildcard beside an address is right in proxy mode"
     );
     assert_eq!(
-        told(&mixed().replace("\"proxy\"", "\"passthrough\""), Mode::Proxy).expect_err("a wildcard"),
+        diagnostics(&mixed().replace("\"proxy\"", "\"passthrough\""), Mode::Proxy).expect_err("a wildcard"),
         [
             "config.toml:3:15: frontends.web.listen_addr: passthrough mode needs a concrete address, 0.0.0.0 is \
           a wildcard; this host has: 10.0.0.1 (eth0), 10.1.0.1 (eth1)"
         ]
     );
     let port = mixed().replace("10.0.0.2:80", "10.0.0.2:8080");
-    assert_eq!(told(&port, Mode::Proxy).expect_err("dsr").len(), 1);
-    assert_eq!(told(&port.replace("\"dsr\"", "\"passthrough\""), Mode::Proxy), Ok(vec![]));
+    assert_eq!(diagnostics(&port, Mode::Proxy).expect_err("dsr").len(), 1);
+    assert_eq!(diagnostics(&port.replace("\"dsr\"", "\"passthrough\""), Mode::Proxy), Ok(vec![]));
     let own = mixed().replace("10.0.0.2:80", "10.1.0.1:80");
-    assert!(told(&own, Mode::Proxy).expect_err("own")[0].contains("in dsr mode servers are other machines"));
+    assert!(
+        diagnostics(&own, Mode::Proxy).expect_err("own")[0]
+            .contains("in dsr mode servers are other machines")
+    );
 }
 
 #[test]
 fn udp_is_right_in_every_mode_but_http() {
     let udp = GOOD.replace("backend = ", "protocol = \"udp\"\nbackend = ");
     for mode in Mode::ALL.into_iter().filter(|mode| !mode.is_http()) {
-        assert_eq!(told(&udp, mode), Ok(vec![]));
+        assert_eq!(diagnostics(&udp, mode), Ok(vec![]));
     }
 }
 
 #[test]
 fn a_time_limit_of_the_other_protocol_has_no_effect() {
     let limits = "[timeouts]\nidle = 2\nudp_idle = 3\n";
-    let odd = |text: &str| told(&format!("{text}{limits}"), Mode::Proxy).expect("odd at most");
+    let odd = |text: &str| diagnostics(&format!("{text}{limits}"), Mode::Proxy).expect("odd at most");
     let udp = GOOD.replace("backend = ", "protocol = \"udp\"\nbackend = ");
     let why = |protocol| format!("has no effect: no frontend in proxy mode has protocol = {protocol:?}");
     assert_eq!(odd(GOOD), [format!("config.toml:9:12: timeouts.udp_idle: {}", why("udp"))]);
@@ -237,13 +240,13 @@ fn timeouts_without_effect_in_a_mode_are_warned_about() {
     let own = GOOD.replace("backend = ", "timeouts = { idle = 2, udp_idle = 3 }\nbackend = ");
     let place = "config.toml:4:";
     assert_eq!(
-        told(&own, Mode::Proxy),
+        diagnostics(&own, Mode::Proxy),
         Ok(vec![format!(
             "{place}35: frontends.web.timeouts.udp_idle: has no effect with protocol = \"tcp\""
         )])
     );
     assert_eq!(
-        told(&own, Mode::Passthrough),
+        diagnostics(&own, Mode::Passthrough),
         Ok(vec![
             format!("{place}21: frontends.web.timeouts.idle: has no effect in passthrough mode"),
             format!("{place}35: frontends.web.timeouts.udp_idle: has no effect in passthrough mode"),
@@ -278,7 +281,7 @@ fn unused_hash_is_warned_about_if_the_algorithm_does_not_hash() {
 fn proxy_only_timeouts_are_warned_about_in_packet_modes() {
     let text = format!("{GOOD}[timeouts]\nconnect = 1\nidle = 2\ndrain = 3\n");
     for mode in PACKETS {
-        let warnings = told(&text, mode).expect("it runs");
+        let warnings = diagnostics(&text, mode).expect("it runs");
         let effect = "has no effect: no frontend is in proxy mode";
         assert_eq!(
             warnings,
@@ -288,7 +291,7 @@ fn proxy_only_timeouts_are_warned_about_in_packet_modes() {
             ]
         );
     }
-    assert_eq!(told(&text, Mode::Proxy), Ok(vec![]));
+    assert_eq!(diagnostics(&text, Mode::Proxy), Ok(vec![]));
 }
 
 #[test]
@@ -303,29 +306,30 @@ fn a_server_known_by_name_is_for_proxy_mode_only() {
             )
         );
     }
-    assert_eq!(told(&GOOD.replace("10.0.0.2:80", "app.internal:80"), Mode::Proxy), Ok(vec![]));
+    assert_eq!(diagnostics(&GOOD.replace("10.0.0.2:80", "app.internal:80"), Mode::Proxy), Ok(vec![]));
 }
 
 #[test]
 fn announced_address_in_a_packet_mode_needs_a_capture_interface() {
     for mode in PACKETS {
         let file = |more: &str| GOOD.replace("10.0.0.1:80", "10.5.0.1:80") + more;
-        let warns =
-            |told: &[String]| told.iter().any(|line| line.contains("is on no interface of this host"));
-        assert!(warns(&told(&file(""), mode).unwrap()));
-        assert!(!warns(&told(&file("[announce]\n"), mode).unwrap()));
-        let elsewhere = told(&file("[announce]\ninterface = 'vips'\n"), mode).unwrap_err();
+        let warns = |diagnostics: &[String]| {
+            diagnostics.iter().any(|line| line.contains("is on no interface of this host"))
+        };
+        assert!(warns(&diagnostics(&file(""), mode).unwrap()));
+        assert!(!warns(&diagnostics(&file("[announce]\n"), mode).unwrap()));
+        let elsewhere = diagnostics(&file("[announce]\ninterface = 'vips'\n"), mode).unwrap_err();
         assert!(elsewhere[0].contains("announce.interface: needs passthrough.interfaces"), "{elsewhere:?}");
         let named = "[announce]\ninterface = 'vips'\n[passthrough]\ninterfaces = 'eth0'\n";
-        let named = told(&file(named), mode).unwrap();
+        let named = diagnostics(&file(named), mode).unwrap();
         assert!(warns(&named), "nobody puts the address on an interface that is not there: {named:?}");
     }
-    let nowhere = told(&(GOOD.to_owned() + "[announce]\ninterface = 'vips'\n"), Mode::Proxy).unwrap();
+    let nowhere = diagnostics(&(GOOD.to_owned() + "[announce]\ninterface = 'vips'\n"), Mode::Proxy).unwrap();
     assert!(
         nowhere.len() == 1 && nowhere[0].contains("announce.interface: no interface \"vips\""),
         "{nowhere:?}"
     );
-    assert_eq!(told(&(GOOD.to_owned() + "[announce]\ninterface = 'eth1'\n"), Mode::Proxy), Ok(vec![]));
+    assert_eq!(diagnostics(&(GOOD.to_owned() + "[announce]\ninterface = 'eth1'\n"), Mode::Proxy), Ok(vec![]));
 }
 
 #[test]
@@ -340,5 +344,5 @@ fn left_out_frontend_of_a_draining_process_lends_no_mode() {
     let text = format!("{}{proxied}{backend}", frontend("new", "10.0.0.1:80", "dsr"));
     let (loaded, _) = parse("config.toml", &text).unwrap().reload_draining(&running);
     assert_eq!(loaded.config.frontends.len(), 1);
-    assert_eq!(told_of(&loaded), Ok(vec![]));
+    assert_eq!(diagnostics_of(&loaded), Ok(vec![]));
 }

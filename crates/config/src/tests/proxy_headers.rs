@@ -1,7 +1,7 @@
 //! Keys of the PROXY protocol.
 
 use super::super::{describe, parse};
-use super::modes::told;
+use super::modes::diagnostics;
 use super::{GOOD, errors, warnings};
 use convey_model::{Mode, ProxyVersion};
 
@@ -88,11 +88,11 @@ fn packet_modes_refuse_them_and_say_why() {
             "frontend \"web\" is in {name} mode, in which convey forwards packets and changes none of their bytes; PROXY headers \
              need mode = \"proxy\""
         );
-        let of = |text: &str| told(text, mode).unwrap_err();
+        let of = |text: &str| diagnostics(text, mode).unwrap_err();
         let accepts = with(ACCEPT, "");
         assert_eq!(of(&accepts), [format!("config.toml:5:16: frontends.web.accept_proxy: {why}")]);
         let sends = with("", "send_proxy = \"v2\"");
         assert_eq!(of(&sends), [format!("config.toml:9:14: backends.web.send_proxy: {why}")]);
     }
-    assert!(told(&with(ACCEPT, "send_proxy = \"v2\""), Mode::Proxy).is_ok());
+    assert!(diagnostics(&with(ACCEPT, "send_proxy = \"v2\""), Mode::Proxy).is_ok());
 }

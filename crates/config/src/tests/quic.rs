@@ -108,22 +108,22 @@ fn unusable_quic_server_ids_are_refused() {
 #[test]
 fn quic_settings_without_effect_are_warned_about() {
     let text = with(IDS, "");
-    let told = |text: &str| warnings(text).into_iter().next().unwrap_or_default();
-    assert_eq!(told(&text), "");
+    let diagnostics = |text: &str| warnings(text).into_iter().next().unwrap_or_default();
+    assert_eq!(diagnostics(&text), "");
     assert_eq!(
-        told(&text.replace("hash = \"quic_cid\"", "hash = \"tuple\"")),
+        diagnostics(&text.replace("hash = \"quic_cid\"", "hash = \"tuple\"")),
         "config.toml:11:18: backends.web.servers.a.quic_server_id: has no effect without hash = \"quic_cid\""
     );
     assert_eq!(
-        told(&with([IDS[0], ""], "")),
+        diagnostics(&with([IDS[0], ""], "")),
         "config.toml:7:8: backends.web.hash: clients that change their address lose their connections to servers without quic_server_id: \"b\""
     );
     assert_eq!(
-        told(&text.replace("protocol = \"udp\"\n", "")),
+        diagnostics(&text.replace("protocol = \"udp\"\n", "")),
         "config.toml:6:8: backends.web.hash: has no effect: no UDP frontend uses this backend"
     );
     assert_eq!(
-        told(&text.replace("maglev", "round_robin")),
+        diagnostics(&text.replace("maglev", "round_robin")),
         "",
         "new clients go in turns, others by their ids"
     );

@@ -416,22 +416,25 @@ fn a_file_that_is_not_utf_8_says_where() {
 #[test]
 fn a_month_is_never_meant_for_minutes() {
     for text in ["1M", "2h 5M"] {
-        let told = error_after(&format!("[timeouts]\nidle = '{text}'\n"));
-        assert!(told.contains("where M would be a month; write \"m\" for minutes"), "{told}");
+        let diagnostics = error_after(&format!("[timeouts]\nidle = '{text}'\n"));
+        assert!(diagnostics.contains("where M would be a month; write \"m\" for minutes"), "{diagnostics}");
     }
     assert!(error_after("[timeouts]\nidle = '5 Mm'\n").contains("or a time such as"));
 }
 
 #[test]
 fn a_check_has_each_header_once_and_none_of_the_connection() {
-    let told = |headers: &str| {
+    let diagnostics = |headers: &str| {
         error_after(&format!("[backends.web.health_check]\nkind = 'http'\nheaders = {{ {headers} }}\n"))
     };
     for own in ["Expect", "TE", "Upgrade", "content-length"] {
-        let told = told(&format!("{own} = 'a'"));
-        assert!(told.contains("is a header of the connection, which convey sets itself"), "{told}");
+        let diagnostics = diagnostics(&format!("{own} = 'a'"));
+        assert!(
+            diagnostics.contains("is a header of the connection, which convey sets itself"),
+            "{diagnostics}"
+        );
     }
-    assert!(told("X-a = '1', x-A = '2'").contains("keep one of them"));
+    assert!(diagnostics("X-a = '1', x-A = '2'").contains("keep one of them"));
 }
 
 #[test]

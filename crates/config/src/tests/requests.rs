@@ -21,20 +21,20 @@ fn paths_and_underscores_are_normalized_unless_the_file_says_otherwise() {
                   [[frontends.web.routes]]\npath = '/a%2Fb'\nbackend = 'api'";
     assert_eq!(of_frontend(routes).len(), 1, "{:?}", of_frontend(routes));
     assert!(parse("c", &format!("{FRONTEND}normalize = false\n{routes}\n{BACKENDS}")).is_ok());
-    let told = describe(&config(&format!("{FRONTEND}normalize = false\n{BACKENDS}")));
-    assert!(told.contains("paths are matched as sent"), "{told}");
+    let diagnostics = describe(&config(&format!("{FRONTEND}normalize = false\n{BACKENDS}")));
+    assert!(diagnostics.contains("paths are matched as sent"), "{diagnostics}");
 }
 
 #[test]
 fn time_of_an_answer_is_for_mode_http() {
-    let told = warnings(&format!("{FRONTEND}timeouts.response = 5\n{BACKENDS}"));
-    assert!(!told.iter().any(|line| line.contains("timeouts")), "{told:?}");
+    let diagnostics = warnings(&format!("{FRONTEND}timeouts.response = 5\n{BACKENDS}"));
+    assert!(!diagnostics.iter().any(|line| line.contains("timeouts")), "{diagnostics:?}");
     let text =
         format!("{FRONTEND}timeouts.response = 5\n{BACKENDS}").replace("mode = 'http'", "mode = 'proxy'");
-    let told = modes::told(&text, Mode::Proxy).unwrap();
+    let diagnostics = modes::diagnostics(&text, Mode::Proxy).unwrap();
     assert!(
-        told.iter().any(|line| line.contains("timeouts.response: has no effect in proxy mode")),
-        "{told:?}"
+        diagnostics.iter().any(|line| line.contains("timeouts.response: has no effect in proxy mode")),
+        "{diagnostics:?}"
     );
 }
 
@@ -48,7 +48,7 @@ fn https_redirect_leaves_trusted_https_requests_to_the_backend() {
 
 #[test]
 fn value_of_a_header_that_looks_like_a_variable_is_named() {
-    let told = |value: &str| {
+    let diagnostics = |value: &str| {
         let text = format!(
             "{FRONTEND}headers.request = {{ set = {{ X-A = '{value}' }} }}\nroutes = [{{ path = '/a', backend = 'api' }}]\n{BACKENDS}"
         );
@@ -60,9 +60,9 @@ fn value_of_a_header_that_looks_like_a_variable_is_named() {
         let expected = format!(
             "config.toml:5:35: frontends.web.headers.request.set.X-A: `{variable}` is sent literally: values of headers have no variables"
         );
-        assert_eq!(told(value), [expected]);
+        assert_eq!(diagnostics(value), [expected]);
     }
     for value in ["{}", "{\"a\":1}", "100%", "$5 {A}", "default-src *"] {
-        assert_eq!(told(value), [""; 0], "{value}");
+        assert_eq!(diagnostics(value), [""; 0], "{value}");
     }
 }

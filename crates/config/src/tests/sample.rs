@@ -61,11 +61,14 @@ fn the_annotated_sample_is_right_once_its_two_addresses_are() {
         let before = SAMPLE.lines().position(|line| line.starts_with(addr)).expect("there");
         format!("config.toml:{}:8: backends.web.servers.", before + 1)
     };
-    let told = warnings(SAMPLE);
-    assert_eq!(told.len(), 2, "{told:?}");
-    for ((addr, told), name) in lines.into_iter().zip(&told).zip(["a", "b"]) {
-        assert!(told.starts_with(&(place(addr) + name + ".addr: 192.0.2.1")), "{told}");
-        assert!(told.ends_with("is a documentation address: replace it with your server's"), "{told}");
+    let diagnostics = warnings(SAMPLE);
+    assert_eq!(diagnostics.len(), 2, "{diagnostics:?}");
+    for ((addr, diagnostics), name) in lines.into_iter().zip(&diagnostics).zip(["a", "b"]) {
+        assert!(diagnostics.starts_with(&(place(addr) + name + ".addr: 192.0.2.1")), "{diagnostics}");
+        assert!(
+            diagnostics.ends_with("is a documentation address: replace it with your server's"),
+            "{diagnostics}"
+        );
     }
     assert_eq!(warnings(&SAMPLE.replace("\"192.0.2.1", "\"10.0.0.1")), [""; 0]);
 }

@@ -180,8 +180,8 @@ fn tls_is_for_modes_that_end_connections() {
     };
     let refused = |frontend: &str, more: &str| {
         let loaded = loaded(folder.path(), frontend, &format!("{tls}\n{more}")).unwrap();
-        let told = super::modes::told_of(&loaded).unwrap_or_else(|errors| errors);
-        told.into_iter().filter(|line| line.contains("tls")).collect::<Vec<_>>()
+        let diagnostics = super::modes::diagnostics_of(&loaded).unwrap_or_else(|errors| errors);
+        diagnostics.into_iter().filter(|line| line.contains("tls")).collect::<Vec<_>>()
     };
     assert_eq!(refused("mode = 'http'", ""), [""; 0]);
     assert_eq!(refused("mode = 'proxy'", "alpn = 'xmpp-client'"), [""; 0]);
@@ -249,8 +249,9 @@ fn http3_is_for_mode_http_and_early_data_goes_with_it() {
             "http3: HTTP/3 needs a TLS 1.3 suite in cipher_suites",
         ),
     ] {
-        let told = load(frontend, tls).map(|loaded| super::modes::told_of(&loaded).unwrap_err().join("\n"));
-        let error = told.unwrap_or_else(|error| error);
+        let diagnostics =
+            load(frontend, tls).map(|loaded| super::modes::diagnostics_of(&loaded).unwrap_err().join("\n"));
+        let error = diagnostics.unwrap_or_else(|error| error);
         assert!(error.contains(expected), "{expected} in {error}");
     }
     load("mode = 'http'", "early_data = false").unwrap();

@@ -146,7 +146,7 @@ impl WatchedFolders {
     }
 
     /// Ends the watches of a directory and of all directories below it.
-    pub(super) fn forget(&mut self, path: &Path) {
+    pub(super) fn unwatch_tree(&mut self, path: &Path) {
         let below: Vec<PathBuf> =
             self.watched.keys().filter(|folder| folder.starts_with(path)).cloned().collect();
         for folder in below {
@@ -232,7 +232,7 @@ mod tests {
     use notify::event::Flag;
 
     use super::*;
-    use crate::watch::schedule::LookKind;
+    use crate::watch::schedule::CheckKind;
 
     #[test]
     fn overflow_of_the_queue_has_every_file_polled() {
@@ -241,11 +241,11 @@ mod tests {
             state.schedule.add(7, now);
             state.schedule.set_places(7, [], &[], Duration::from_secs(86_400));
             state.schedule.due(now);
-            state.schedule.looked(7, false, now);
+            state.schedule.schedule_next(7, false, now);
         });
         handle(&shared, Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan)));
         let turn = shared.wait().unwrap();
-        assert_eq!(turn.looks, [(7, LookKind::Poll)]);
+        assert_eq!(turn.checks, [(7, CheckKind::Poll)]);
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(super) enum FileChange {
 
 /// How to check a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LookKind {
+pub(super) enum CheckKind {
     /// Compare metadata before reading, because a save may be in progress.
     Poll,
     /// Read the file: an event has reported it as complete.
@@ -56,7 +56,7 @@ pub(super) enum LookKind {
 
 /// Schedule of the next check of each watched file.
 #[derive(Debug, Default)]
-pub(super) struct LookSchedule {
+pub(super) struct CheckSchedule {
     files: BTreeMap<FileId, FilePlan>,
     /// Watched files that an event about each path concerns.
     paths: HashMap<PathBuf, BTreeSet<FileId>>,
@@ -67,10 +67,10 @@ pub(super) struct LookSchedule {
     writes: BTreeMap<PathBuf, OpenWrite>,
     /// Paths that appeared in the current burst of events, and that a writer may open.
     created: BTreeSet<PathBuf>,
-    /// Paths that were removed or renamed since the last call of `take_gone`.
-    gone: BTreeSet<PathBuf>,
+    /// Paths that were removed or renamed since the last call of `take_removed`.
+    removed: BTreeSet<PathBuf>,
     burst: Option<Burst>,
-    wants_reload: bool,
+    reload_is_pending: bool,
 }
 
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl OpenWrite {
     }
 }
 
-impl LookSchedule {
+impl CheckSchedule {
     /// Adds a file. Its first check is due immediately.
     pub(super) fn add(&mut self, id: FileId, now: Duration) {
         let (paths, folders) = Default::default();
@@ -125,9 +125,9 @@ impl LookSchedule {
 
     /// Removes a file from the schedule.
     pub(super) fn remove(&mut self, id: FileId) {
-        self.forget_places(id);
+        self.remove_places(id);
         self.files.remove(&id);
-        self.forget_unwatched_writes();
+        self.remove_unwatched_writes();
     }
 
     /// Sets the paths whose events concern a file, and its polling interval. In `listed`
@@ -139,7 +139,7 @@ impl LookSchedule {
         listed: &[(PathBuf, Pattern)],
         poll_every: Duration,
     ) {
-        self.forget_places(id);
+        self.remove_places(id);
         let Some(plan) = self.files.get_mut(&id) else { return };
         plan.poll_every = poll_every;
         plan.paths = paths.into_iter().collect();
@@ -150,11 +150,11 @@ impl LookSchedule {
         for (folder, pattern) in listed {
             self.listed.entry(folder.clone()).or_default().push((pattern.clone(), id));
         }
-        self.forget_unwatched_writes();
+        self.remove_unwatched_writes();
     }
 
     /// Forgets open writes of files that are no longer watched, so that nothing waits for them.
-    fn forget_unwatched_writes(&mut self) {
+    fn remove_unwatched_writes(&mut self) {
         let (mut writes, mut created) = (std::mem::take(&mut self.writes), std::mem::take(&mut self.created));
         writes.retain(|path, _| !self.ids(path).is_empty());
         created.retain(|path| !self.ids(path).is_empty());
@@ -176,7 +176,7 @@ impl LookSchedule {
         }
     }
 
-    fn forget_places(&mut self, id: FileId) {
+    fn remove_places(&mut self, id: FileId) {
         let Some(plan) = self.files.get_mut(&id) else { return };
         for path in std::mem::take(&mut plan.paths) {
             if let Some(ids) = self.paths.get_mut(&path) {
@@ -230,7 +230,7 @@ impl LookSchedule {
             }
         }
         if change == FileChange::Gone && self.paths.contains_key(path) {
-            self.gone.insert(path.to_owned());
+            self.removed.insert(path.to_owned());
         }
         self.report(ids, now);
     }
@@ -291,7 +291,8 @@ impl LookSchedule {
         }
     }
 
-    /// Next time at which [`LookSchedule::due`] may return something; `None` if nothing is planned.
+    /// Next time at which [`CheckSchedule::due`] may return something; `None` if nothing is
+    /// planned.
     pub(super) fn wake_at(&self) -> Option<Duration> {
         let writes = self.writes.values().map(OpenWrite::due).min();
         if self.is_held() {
@@ -307,7 +308,7 @@ impl LookSchedule {
     }
 
     /// Returns the files to check now, and how.
-    pub(super) fn due(&mut self, now: Duration) -> Vec<(FileId, LookKind)> {
+    pub(super) fn due(&mut self, now: Duration) -> Vec<(FileId, CheckKind)> {
         self.expire_writes(now);
         if self.is_held() {
             return Vec::new();
@@ -321,9 +322,9 @@ impl LookSchedule {
         for (id, plan) in &mut self.files {
             if plan.is_reported && is_settled {
                 plan.is_reported = false;
-                due.push((*id, LookKind::Whole));
+                due.push((*id, CheckKind::Whole));
             } else if !plan.is_reported && plan.next_poll <= now {
-                due.push((*id, LookKind::Poll));
+                due.push((*id, CheckKind::Poll));
             } else {
                 continue;
             }
@@ -354,13 +355,13 @@ impl LookSchedule {
     }
 
     /// Returns the paths that were removed or renamed since the last call.
-    pub(super) fn take_gone(&mut self) -> BTreeSet<PathBuf> {
-        std::mem::take(&mut self.gone)
+    pub(super) fn take_removed(&mut self) -> BTreeSet<PathBuf> {
+        std::mem::take(&mut self.removed)
     }
 
     /// Schedules the next poll of a file after a check. `is_active`: the file has changed lately or
     /// is missing, so it is polled soon.
-    pub(super) fn looked(&mut self, id: FileId, is_active: bool, now: Duration) {
+    pub(super) fn schedule_next(&mut self, id: FileId, is_active: bool, now: Duration) {
         if let Some(plan) = self.files.get_mut(&id) {
             let every = plan.poll_every;
             // All files are polled at the same times, so that the thread wakes up once for all of
@@ -373,18 +374,18 @@ impl LookSchedule {
 
     /// Requests a reload.
     pub(super) fn want_reload(&mut self) {
-        self.wants_reload = true;
+        self.reload_is_pending = true;
     }
 
     /// Whether a reload is due. It waits for the end of writes and of a burst of events.
     pub(super) fn is_reload_due(&self) -> bool {
-        self.wants_reload && !self.is_held() && self.burst.is_none()
+        self.reload_is_pending && !self.is_held() && self.burst.is_none()
     }
 
     /// Returns `true` once for each reload that is due.
     pub(super) fn take_reload(&mut self) -> bool {
         let is_due = self.is_reload_due();
-        self.wants_reload &= !is_due;
+        self.reload_is_pending &= !is_due;
         is_due
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::schedule::{FileId, LookKind, LookSchedule};
+use super::schedule::{CheckKind, CheckSchedule, FileId};
 
 /// State of a watch, and the condition that wakes its thread.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct WatchShared {
 
 #[derive(Debug, Default)]
 pub(super) struct WatchState {
-    pub(super) schedule: LookSchedule,
+    pub(super) schedule: CheckSchedule,
     /// Whether the list of files that the configuration names has changed.
     pub(super) has_new_names: bool,
     pub(super) is_stopped: bool,
@@ -26,7 +26,7 @@ pub(super) struct WatchState {
 #[derive(Debug)]
 pub(super) struct WatchTurn {
     pub(super) has_new_names: bool,
-    pub(super) looks: Vec<(FileId, LookKind)>,
+    pub(super) checks: Vec<(FileId, CheckKind)>,
 }
 
 impl WatchShared {
@@ -58,10 +58,10 @@ impl WatchShared {
         let mut state = self.lock();
         while !state.is_stopped {
             let now = self.start.elapsed();
-            let looks = state.schedule.due(now);
+            let checks = state.schedule.due(now);
             let has_new_names = std::mem::take(&mut state.has_new_names);
-            if has_new_names || !looks.is_empty() || state.schedule.is_reload_due() {
-                return Some(WatchTurn { has_new_names, looks });
+            if has_new_names || !checks.is_empty() || state.schedule.is_reload_due() {
+                return Some(WatchTurn { has_new_names, checks });
             }
             state = match state.schedule.wake_at() {
                 Some(at) => {
@@ -92,7 +92,7 @@ mod tests {
             state.schedule.want_reload();
         });
         let turn = shared.wait().unwrap();
-        assert!(turn.looks.is_empty() && !turn.has_new_names, "{turn:?}");
+        assert!(turn.checks.is_empty() && !turn.has_new_names, "{turn:?}");
         assert!(shared.with(|state, _| state.schedule.take_reload()));
     }
 }

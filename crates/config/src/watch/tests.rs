@@ -16,7 +16,7 @@ use crate::files::ReadFile;
 /// A configuration in a directory of its own, and the notifications about its changes.
 struct Scenario {
     directory: TempDir,
-    told: Receiver<Option<String>>,
+    notifications: Receiver<Option<String>>,
     _watch: Watch,
 }
 
@@ -35,14 +35,14 @@ impl Scenario {
         let directory = tempfile::tempdir().expect("a temporary directory");
         fs::create_dir(directory.path().join("etc")).expect("writable");
         prepare(directory.path());
-        let (tell, told) = channel();
+        let (tell, notifications) = channel();
         let path = directory.path().join(CONFIG);
         let read = path.clone();
         let first = FirstLook::new(&path).expect("a directory");
         let watch = watch(first, NamedFiles::default(), None, move || {
             let _ = tell.send(fs::read_to_string(&read).ok());
         });
-        Scenario { directory, told, _watch: watch.expect("the directory can be watched") }
+        Scenario { directory, notifications, _watch: watch.expect("the directory can be watched") }
     }
 
     fn with_file() -> Scenario {
@@ -63,20 +63,20 @@ impl Scenario {
 
     /// Waits for the next notification, and checks that the content at its time is `text`; `None`
     /// means no file.
-    fn is_told_of(&self, text: Option<&str>) {
-        let found = self.told.recv_timeout(PATIENCE).expect("told");
+    fn assert_notified_of(&self, text: Option<&str>) {
+        let found = self.notifications.recv_timeout(PATIENCE).expect("told");
         assert_eq!(found.as_deref(), text);
     }
 
     /// Checks that no notification arrives in this time.
-    fn is_told_nothing_for(&self, time: Duration) {
-        assert_eq!(self.told.recv_timeout(time), Err(RecvTimeoutError::Timeout));
+    fn assert_silent_for(&self, time: Duration) {
+        assert_eq!(self.notifications.recv_timeout(time), Err(RecvTimeoutError::Timeout));
     }
 
     /// Saves `text`, and checks that the next notification is about it.
-    fn next_told_is(&self, text: &str) {
+    fn save_and_assert_notified(&self, text: &str) {
         self.write(CONFIG, text);
-        self.is_told_of(Some(text));
+        self.assert_notified_of(Some(text));
     }
 }
 
@@ -84,8 +84,8 @@ impl Scenario {
 fn a_file_written_in_place_is_noticed() {
     let scenario = Scenario::with_file();
     scenario.write(CONFIG, "two");
-    scenario.is_told_of(Some("two"));
-    scenario.next_told_is("three");
+    scenario.assert_notified_of(Some("two"));
+    scenario.save_and_assert_notified("three");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_file_replaced_by_a_rename_is_noticed_every_time() {
     for text in ["two", "three"] {
         scenario.write("etc/.config.toml.swp", text);
         scenario.rename("etc/.config.toml.swp", CONFIG);
-        scenario.is_told_of(Some(text));
+        scenario.assert_notified_of(Some(text));
     }
 }
 
@@ -102,18 +102,18 @@ fn a_file_replaced_by_a_rename_is_noticed_every_time() {
 fn an_editor_that_moves_the_old_file_away_first_reloads_once() {
     let scenario = Scenario::with_file();
     scenario.rename(CONFIG, "etc/config.toml~");
-    scenario.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
+    scenario.assert_silent_for(LOOK_EVERY + LOOK_EVERY / 2);
     scenario.write(CONFIG, "two");
-    scenario.is_told_of(Some("two"));
-    scenario.next_told_is("three");
+    scenario.assert_notified_of(Some("two"));
+    scenario.save_and_assert_notified("three");
 }
 
 #[test]
 fn a_program_that_truncates_before_it_writes_reloads_once() {
     let scenario = Scenario::with_file();
     scenario.write(CONFIG, "");
-    scenario.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
-    scenario.next_told_is("two");
+    scenario.assert_silent_for(LOOK_EVERY + LOOK_EVERY / 2);
+    scenario.save_and_assert_notified("two");
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn kubernetes_volume_swap_is_noticed_every_time() {
         scenario.write(&format!("etc/{version}/config.toml"), version);
         symlink(version, scenario.at("etc/..tmp")).expect("writable");
         scenario.rename("etc/..tmp", "etc/..data");
-        scenario.is_told_of(Some(version));
+        scenario.assert_notified_of(Some(version));
     }
     scenario.write("etc/v3/config.toml", "four");
-    scenario.is_told_of(Some("four"));
+    scenario.assert_notified_of(Some("four"));
 }
 
 #[test]
@@ -146,12 +146,12 @@ fn a_link_into_another_directory_is_followed() {
         symlink("../current/c.toml", root.join(CONFIG)).expect("writable");
     });
     scenario.write("releases/1/c.toml", "edited");
-    scenario.is_told_of(Some("edited"));
+    scenario.assert_notified_of(Some("edited"));
     symlink("releases/2", scenario.at("next")).expect("writable");
     scenario.rename("next", "current");
-    scenario.is_told_of(Some("2"));
+    scenario.assert_notified_of(Some("2"));
     scenario.write("releases/2/c.toml", "edited too");
-    scenario.is_told_of(Some("edited too"));
+    scenario.assert_notified_of(Some("edited too"));
 }
 
 #[test]
@@ -159,11 +159,11 @@ fn writes_without_changed_content_are_not_reported() {
     let scenario = Scenario::with_file();
     scenario.write("etc/other.toml", "unrelated");
     scenario.write(CONFIG, "one");
-    scenario.is_told_nothing_for(LONG_ENOUGH);
+    scenario.assert_silent_for(LONG_ENOUGH);
     let file = fs::File::options().append(true).open(scenario.at(CONFIG)).expect("there");
     file.set_modified(std::time::UNIX_EPOCH).expect("writable");
-    scenario.is_told_nothing_for(LONG_ENOUGH);
-    scenario.next_told_is("two");
+    scenario.assert_silent_for(LONG_ENOUGH);
+    scenario.save_and_assert_notified("two");
 }
 
 #[test]
@@ -174,11 +174,11 @@ fn a_slow_save_is_told_once_it_is_over() {
     let mut file = fs::File::create(&path).expect("writable");
     for part in ["a", "slow", "save"] {
         file.write_all(part.as_bytes()).expect("writable");
-        assert!(!watched.look(), "it has just changed");
+        assert!(!watched.poll(), "it has just changed");
     }
-    assert!(watched.look());
+    assert!(watched.poll());
     assert_eq!(watched.known, [(path, Some(b"aslowsave".to_vec()))]);
-    assert!(!watched.look() && !watched.look(), "once");
+    assert!(!watched.poll() && !watched.poll(), "once");
 }
 
 #[test]
@@ -187,12 +187,12 @@ fn a_save_that_changes_no_metadata_is_told() {
     let path = directory.path().join("config.toml");
     fs::write(&path, "one").expect("writable");
     let mut watched = WatchedFile::unseen(&path);
-    assert!(!watched.look() && watched.look());
+    assert!(!watched.poll() && watched.poll());
     fs::write(&path, "two").expect("writable");
     // Simulates a file system whose times have a resolution of one second: the metadata do not show
     // the change.
     watched.stamps = watched.stamps_now();
-    assert!(watched.look());
+    assert!(watched.poll());
     assert_eq!(watched.known, [(path, Some(b"two".to_vec()))]);
 }
 
@@ -201,11 +201,11 @@ fn a_file_that_changes_at_each_look_is_read_all_the_same() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("config.toml");
     let mut watched = WatchedFile::unseen(&path);
-    let told = (1..=20).filter(|n| {
+    let notifications = (1..=20).filter(|n| {
         fs::write(&path, "x".repeat(*n)).expect("writable");
-        watched.look()
+        watched.poll()
     });
-    assert_eq!(told.collect::<Vec<_>>(), [5, 10, 15, 20]);
+    assert_eq!(notifications.collect::<Vec<_>>(), [5, 10, 15, 20]);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn access_list_changed_between_load_and_watch_is_noticed() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [config, list] = ["config.toml", "list.txt"].map(|name| directory.path().join(name));
     fs::write(&config, "same").expect("writable");
-    let (lists, (tell, told)) = (NamedFiles::default(), channel());
+    let (lists, (tell, notifications)) = (NamedFiles::default(), channel());
     let first = FirstLook::new(&config).expect("a directory");
     let _watch = watch(first, lists.clone(), None, move || _ = tell.send(())).expect("it can be watched");
     fs::write(&list, "newer").expect("writable");
@@ -223,13 +223,13 @@ fn access_list_changed_between_load_and_watch_is_noticed() {
         is_access_list: false,
         is_secret: false,
     }]);
-    told.recv_timeout(PATIENCE).expect("told of what came between");
+    notifications.recv_timeout(PATIENCE).expect("told of what came between");
     fs::write(&list, "newest").expect("writable");
-    told.recv_timeout(PATIENCE).expect("told of a save");
+    notifications.recv_timeout(PATIENCE).expect("told of a save");
     lists.set(vec![]);
     std::thread::sleep(LOOK_EVERY + LOOK_EVERY / 2);
     fs::write(&list, "nobody's").expect("writable");
-    assert_eq!(told.recv_timeout(LONG_ENOUGH), Err(RecvTimeoutError::Timeout));
+    assert_eq!(notifications.recv_timeout(LONG_ENOUGH), Err(RecvTimeoutError::Timeout));
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_file_that_is_brought_is_not_watched() {
     let folder = config.parent().expect("a folder").to_owned();
     fs::create_dir(&folder).expect("writable");
     fs::write(&config, "one").expect("writable");
-    let (lists, (tell, told)) = (NamedFiles::default(), channel());
+    let (lists, (tell, notifications)) = (NamedFiles::default(), channel());
     let first = FirstLook::new(&config).expect("a directory");
     let read = [&list, &brought].map(|path| ReadFile {
         path: path.clone(),
@@ -253,9 +253,9 @@ fn a_file_that_is_brought_is_not_watched() {
     let _watch = watch(first, lists, Some(folder), move || _ = tell.send(())).expect("it can be watched");
     fs::write(&config, "two").expect("writable");
     fs::write(&brought, "new").expect("writable");
-    assert_eq!(told.recv_timeout(LONG_ENOUGH), Err(RecvTimeoutError::Timeout));
+    assert_eq!(notifications.recv_timeout(LONG_ENOUGH), Err(RecvTimeoutError::Timeout));
     fs::write(&list, "new").expect("writable");
-    told.recv_timeout(PATIENCE).expect("told of a file elsewhere");
+    notifications.recv_timeout(PATIENCE).expect("told of a file elsewhere");
 }
 
 #[test]
@@ -283,20 +283,20 @@ fn emptied_access_list_is_reported_with_its_former_size() {
 fn missing_file_and_its_return_are_reported_once() {
     let scenario = Scenario::with_file();
     fs::remove_file(scenario.at(CONFIG)).expect("there");
-    scenario.is_told_of(None);
+    scenario.assert_notified_of(None);
     scenario.write("etc/other.toml", "unrelated");
-    scenario.is_told_nothing_for(LONG_ENOUGH);
-    scenario.next_told_is("one");
+    scenario.assert_silent_for(LONG_ENOUGH);
+    scenario.save_and_assert_notified("one");
 }
 
 #[test]
 fn a_directory_that_is_replaced_is_found_again() {
     let scenario = Scenario::with_file();
     fs::remove_dir_all(scenario.at("etc")).expect("there");
-    scenario.is_told_of(None);
+    scenario.assert_notified_of(None);
     fs::create_dir(scenario.at("etc")).expect("writable");
-    scenario.next_told_is("two");
-    scenario.next_told_is("three");
+    scenario.save_and_assert_notified("two");
+    scenario.save_and_assert_notified("three");
 }
 
 #[test]
@@ -309,16 +309,16 @@ fn included_files_are_watched_when_added_changed_or_removed() {
     });
     for (path, text) in [("a", "two"), ("b", "new"), ("b", "newer")] {
         scenario.write(&format!("etc/conf.d/{path}.toml"), text);
-        scenario.is_told_of(Some(MAIN));
+        scenario.assert_notified_of(Some(MAIN));
     }
     scenario.write("etc/conf.d/.a.toml.swp", "an editor's");
-    scenario.is_told_nothing_for(LONG_ENOUGH);
+    scenario.assert_silent_for(LONG_ENOUGH);
     fs::remove_file(scenario.at("etc/conf.d/b.toml")).expect("there");
-    scenario.is_told_of(Some(MAIN));
+    scenario.assert_notified_of(Some(MAIN));
     fs::create_dir(scenario.at("etc/other")).expect("writable");
-    scenario.next_told_is("include = 'other/*'");
+    scenario.save_and_assert_notified("include = 'other/*'");
     scenario.write("etc/other/c", "three");
-    scenario.is_told_of(Some("include = 'other/*'"));
+    scenario.assert_notified_of(Some("include = 'other/*'"));
 }
 
 #[test]
@@ -328,44 +328,44 @@ fn an_included_file_that_is_truncated_before_it_is_written_reloads_once() {
         fs::write(root.join(CONFIG), "include = 'a.toml'").expect("writable");
     });
     scenario.write("etc/a.toml", "");
-    scenario.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
+    scenario.assert_silent_for(LOOK_EVERY + LOOK_EVERY / 2);
     scenario.write("etc/a.toml", "two");
-    scenario.is_told_of(Some("include = 'a.toml'"));
-    scenario.is_told_nothing_for(LONG_ENOUGH);
+    scenario.assert_notified_of(Some("include = 'a.toml'"));
+    scenario.assert_silent_for(LONG_ENOUGH);
 }
 
 #[test]
 fn dropped_watch_ends_its_thread() {
-    let Scenario { directory, told, _watch: watch } = Scenario::with_file();
+    let Scenario { directory, notifications, _watch: watch } = Scenario::with_file();
     drop(watch);
     fs::write(directory.path().join(CONFIG), "two").expect("writable");
-    assert!(told.recv().is_err(), "the thread is gone, and what it would tell with");
+    assert!(notifications.recv().is_err(), "the thread is gone, and what it would tell with");
 }
 
 #[test]
 fn file_written_in_pieces_is_told_when_it_is_closed() {
     let scenario = Scenario::with_file();
-    scenario.next_told_is("watched");
+    scenario.save_and_assert_notified("watched");
     let mut file = fs::File::create(scenario.at(CONFIG)).expect("writable");
     for part in ["a", " slow", " save"] {
         file.write_all(part.as_bytes()).expect("writable");
-        scenario.is_told_nothing_for(3 * LOOK_EVERY);
+        scenario.assert_silent_for(3 * LOOK_EVERY);
     }
     drop(file);
-    scenario.is_told_of(Some("a slow save"));
-    scenario.next_told_is("three");
+    scenario.assert_notified_of(Some("a slow save"));
+    scenario.save_and_assert_notified("three");
 }
 
 #[test]
 fn file_that_its_writer_keeps_open_is_told_once_it_is_quiet() {
     let scenario = Scenario::with_file();
-    scenario.next_told_is("watched");
+    scenario.save_and_assert_notified("watched");
     let mut file = fs::File::create(scenario.at(CONFIG)).expect("writable");
     file.write_all(b"two").expect("writable");
-    scenario.is_told_nothing_for(LONG_ENOUGH);
-    scenario.is_told_of(Some("two"));
+    scenario.assert_silent_for(LONG_ENOUGH);
+    scenario.assert_notified_of(Some("two"));
     drop(file);
-    scenario.next_told_is("three");
+    scenario.save_and_assert_notified("three");
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn hard_link_in_place_of_the_file_is_told() {
     scenario.write("etc/other", "two");
     fs::remove_file(scenario.at(CONFIG)).expect("there");
     fs::hard_link(scenario.at("etc/other"), scenario.at(CONFIG)).expect("writable");
-    scenario.is_told_of(Some("two"));
+    scenario.assert_notified_of(Some("two"));
 }
 
 #[test]
@@ -389,13 +389,13 @@ fn included_links_into_another_directory_are_followed() {
         fs::write(root.join(CONFIG), MAIN).expect("writable");
     });
     scenario.write("available/v1/a", "two");
-    scenario.is_told_of(Some(MAIN));
+    scenario.assert_notified_of(Some(MAIN));
     scenario.rename("available/v1", "available/old");
     fs::create_dir(scenario.at("available/v1")).expect("writable");
     scenario.write("available/v1/a", "three");
-    scenario.is_told_of(Some(MAIN));
+    scenario.assert_notified_of(Some(MAIN));
     scenario.write("available/v1/a", "four");
-    scenario.is_told_of(Some(MAIN));
+    scenario.assert_notified_of(Some(MAIN));
 }
 
 #[test]
@@ -404,17 +404,17 @@ fn new_file_in_a_named_folder_is_told() {
     let [config, folder] = ["config.toml", "certificates"].map(|name| directory.path().join(name));
     fs::write(&config, "same").expect("writable");
     fs::create_dir(&folder).expect("writable");
-    let (lists, (tell, told)) = (NamedFiles::default(), channel());
+    let (lists, (tell, notifications)) = (NamedFiles::default(), channel());
     let content = Some(Vec::new());
     lists.set(vec![ReadFile { path: folder.clone(), content, is_access_list: false, is_secret: true }]);
     let first = FirstLook::new(&config).expect("a directory");
     let _watch = watch(first, lists, None, move || _ = tell.send(())).expect("it can be watched");
     for name in ["a.pem", "b.pem"] {
         fs::write(folder.join(name), name).expect("writable");
-        told.recv_timeout(PATIENCE).expect("told of a new name");
+        notifications.recv_timeout(PATIENCE).expect("told of a new name");
     }
     fs::remove_file(folder.join("a.pem")).expect("there");
-    told.recv_timeout(PATIENCE).expect("told of a name that is gone");
+    notifications.recv_timeout(PATIENCE).expect("told of a name that is gone");
 }
 
 #[test]
@@ -426,7 +426,7 @@ fn half_read_file_is_told_though_its_content_is_known() {
         fs::write(path, "whole").expect("writable");
     }
     fs::write(&config, "include = 'included.toml'").expect("writable");
-    let (lists, (tell, told)) = (NamedFiles::default(), channel());
+    let (lists, (tell, notifications)) = (NamedFiles::default(), channel());
     let is_loaded_as = |text: &str| {
         let (path, content) = (list.clone(), Some(text.into()));
         lists.set(vec![ReadFile { path, content, is_access_list: true, is_secret: false }]);
@@ -435,16 +435,20 @@ fn half_read_file_is_told_though_its_content_is_known() {
     let first = FirstLook::new(&config).expect("a directory");
     let _watch = watch(first, lists.clone(), None, move || _ = tell.send(())).expect("it can be watched");
     fs::write(&list, "more").expect("writable");
-    told.recv_timeout(PATIENCE).expect("told of a save");
+    notifications.recv_timeout(PATIENCE).expect("told of a save");
     is_loaded_as("mo");
-    told.recv_timeout(PATIENCE).expect("told of the other half");
+    notifications.recv_timeout(PATIENCE).expect("told of the other half");
     is_loaded_as("more");
     for path in [&config, &included] {
         lists.set_texts(vec![(path.clone(), b"in".to_vec())]);
-        told.recv_timeout(PATIENCE).expect("told of the other half");
+        notifications.recv_timeout(PATIENCE).expect("told of the other half");
         lists.set_texts(vec![(path.clone(), fs::read(path).expect("there"))]);
     }
-    assert_eq!(told.recv_timeout(LONG_ENOUGH), Err(RecvTimeoutError::Timeout), "all is as it was loaded");
+    assert_eq!(
+        notifications.recv_timeout(LONG_ENOUGH),
+        Err(RecvTimeoutError::Timeout),
+        "all is as it was loaded"
+    );
 }
 
 #[test]
@@ -454,14 +458,14 @@ fn idle_file_that_was_loaded_otherwise_is_read_again() {
     fs::write(&path, "whole").expect("writable");
     let mut watched = WatchedFile::named(&path, Some(b"whole".to_vec()));
     for _ in 0..20 {
-        assert!(!watched.look());
+        assert!(!watched.poll());
     }
     let loaded = |text: &str| BTreeMap::from([(path.clone(), text.into())]);
-    assert!(!watched.set_loaded(&loaded("whole")) && !watched.look());
+    assert!(!watched.set_loaded(&loaded("whole")) && !watched.poll());
     for text in ["wh", ""] {
         assert!(watched.set_loaded(&loaded(text)));
-        assert!(watched.look(), "it differs from {text:?}");
-        assert!(!watched.look(), "once");
+        assert!(watched.poll(), "it differs from {text:?}");
+        assert!(!watched.poll(), "once");
     }
 }
 

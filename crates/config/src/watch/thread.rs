@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::folders::WatchedFolders;
 use super::places::FilePlaces;
-use super::schedule::{FileId, LOOK_EVERY, LookKind};
+use super::schedule::{CheckKind, FileId, LOOK_EVERY};
 use super::shared::{WatchShared, WatchTurn};
 use super::watched_file::WatchedFile;
 use super::{LoadedFiles, NamedFiles};
@@ -16,7 +16,7 @@ use super::{LoadedFiles, NamedFiles};
 pub(super) struct WatchThread {
     shared: Arc<WatchShared>,
     named: NamedFiles,
-    brought_into: Option<PathBuf>,
+    local_copy: Option<PathBuf>,
     files: BTreeMap<FileId, WatchedFile>,
     places: BTreeMap<FileId, FilePlaces>,
     folders: WatchedFolders,
@@ -38,14 +38,14 @@ impl WatchThread {
         shared: Arc<WatchShared>,
         first: WatchedFile,
         named: NamedFiles,
-        brought_into: Option<PathBuf>,
+        local_copy: Option<PathBuf>,
     ) -> WatchThread {
         let folders = WatchedFolders::new(&shared);
         let (files, places, lacking) = Default::default();
         let (retry_at, next_id) = (RETRY_EVERY, MAIN + 1);
         #[rustfmt::skip]
-        let mut thread = WatchThread { shared, named, brought_into, files, places, folders, lacking, retry_at, next_id };
-        if thread.brought_into.is_none() {
+        let mut thread = WatchThread { shared, named, local_copy, files, places, folders, lacking, retry_at, next_id };
+        if thread.local_copy.is_none() {
             thread.add(MAIN, first);
         }
         thread.follow();
@@ -63,24 +63,24 @@ impl WatchThread {
 
     /// Does the work of one wake-up; returns whether to reload.
     fn take_turn(&mut self, turn: WatchTurn) -> bool {
-        let gone = self.shared.with(|state, _| state.schedule.take_gone());
-        gone.iter().for_each(|path| self.folders.forget(path));
+        let gone = self.shared.with(|state, _| state.schedule.take_removed());
+        gone.iter().for_each(|path| self.folders.unwatch_tree(path));
         let mut has_new_places = turn.has_new_names;
         if turn.has_new_names {
             self.follow();
         }
         let mut has_changed = false;
-        for (id, kind) in turn.looks {
+        for (id, kind) in turn.checks {
             let Some(file) = self.files.get_mut(&id) else { continue };
             let is_new = file.stamps.is_empty();
-            has_changed |= file.look_as(kind);
+            has_changed |= file.check_as(kind);
             let (is_active, has_just_changed) = (file.is_active(), file.has_just_changed());
-            self.shared.with(|state, now| state.schedule.looked(id, is_active, now));
-            let is_unreported = kind == LookKind::Poll && has_just_changed && !is_new;
+            self.shared.with(|state, now| state.schedule.schedule_next(id, is_active, now));
+            let is_unreported = kind == CheckKind::Poll && has_just_changed && !is_new;
             if is_unreported && let Some(places) = self.places.get(&id) {
                 self.folders.renew(&places.folders);
             }
-            if is_unreported || kind == LookKind::Whole {
+            if is_unreported || kind == CheckKind::Whole {
                 self.find_places(id);
                 has_new_places = true;
             }
@@ -134,7 +134,7 @@ impl WatchThread {
             }
         }
         for path in named.difference(&known) {
-            if self.brought_into.as_ref().is_some_and(|folder| path.starts_with(folder)) {
+            if self.local_copy.as_ref().is_some_and(|folder| path.starts_with(folder)) {
                 continue;
             }
             let id = self.next_id;

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::places::FilePlaces;
-use super::schedule::LookKind;
+use super::schedule::CheckKind;
 use crate::{files, include};
 
 /// Number of checks that read a file after a change of its metadata. They take longer than two
@@ -28,7 +28,7 @@ pub(super) struct WatchedFile {
     patterns: Vec<String>,
     pub(super) stamps: Stamps,
     /// Number of checks since the metadata changed last.
-    looks: u32,
+    checks: u32,
     /// Number of consecutive checks that each found changed metadata.
     restless: u32,
     /// Content that was reported or loaded last.
@@ -65,7 +65,7 @@ impl WatchedFile {
 
     pub(super) fn unseen(path: &Path) -> WatchedFile {
         let (patterns, stamps, known) = Default::default();
-        WatchedFile { path: path.to_owned(), includes: true, patterns, stamps, looks: 0, restless: 0, known }
+        WatchedFile { path: path.to_owned(), includes: true, patterns, stamps, checks: 0, restless: 0, known }
     }
 
     /// Sets the loaded contents as known. Returns whether one of them was different. If so, the
@@ -77,7 +77,7 @@ impl WatchedFile {
             let content = Some(content).filter(|content| !content.is_empty());
             if known.as_ref() != content {
                 *known = content.cloned();
-                (self.looks, differs) = (0, true);
+                (self.checks, differs) = (0, true);
             }
         }
         differs
@@ -85,46 +85,46 @@ impl WatchedFile {
 
     /// Polls the file: reads it if its metadata changed lately and are stable. Returns whether
     /// there is new content.
-    pub(super) fn look(&mut self) -> bool {
+    pub(super) fn poll(&mut self) -> bool {
         let stamps = self.stamps_now();
         if stamps != self.stamps {
-            (self.stamps, self.looks, self.restless) = (stamps, 0, self.restless + 1);
+            (self.stamps, self.checks, self.restless) = (stamps, 0, self.restless + 1);
             if self.restless < MAX_RESTLESS_LOOKS {
                 return false;
             }
         }
         self.restless = 0;
-        self.looks = self.looks.saturating_add(1);
-        self.looks <= READING_LOOKS && self.read()
+        self.checks = self.checks.saturating_add(1);
+        self.checks <= READING_LOOKS && self.read()
     }
 
     /// Reads the file after an event that reports it as complete. Returns whether there is new
     /// content.
-    pub(super) fn look_at_whole(&mut self) -> bool {
+    pub(super) fn read_complete(&mut self) -> bool {
         let stamps = self.stamps_now();
         self.restless = 0;
         if stamps != self.stamps {
-            (self.stamps, self.looks) = (stamps, 0);
+            (self.stamps, self.checks) = (stamps, 0);
         }
         self.read()
     }
 
     /// Checks the file in the way that `kind` requires. Returns whether there is new content.
-    pub(super) fn look_as(&mut self, kind: LookKind) -> bool {
+    pub(super) fn check_as(&mut self, kind: CheckKind) -> bool {
         match kind {
-            LookKind::Poll => self.look(),
-            LookKind::Whole => self.look_at_whole(),
+            CheckKind::Poll => self.poll(),
+            CheckKind::Whole => self.read_complete(),
         }
     }
 
     /// Whether the file has changed lately, so that it is polled again soon.
     pub(super) fn is_active(&self) -> bool {
-        self.looks <= READING_LOOKS
+        self.checks <= READING_LOOKS
     }
 
     /// Whether the last check found changed metadata.
     pub(super) fn has_just_changed(&self) -> bool {
-        self.looks == 0
+        self.checks == 0
     }
 
     /// Paths and directories to watch for changes of the file.
@@ -145,7 +145,7 @@ impl WatchedFile {
             self.known.retain(|(file, _)| file == main || stamps.iter().any(|(other, _)| other == file));
         }
         let content = self.content_now();
-        let is_new = content != self.known && (!self.lacks(&content) || self.looks == ABSENT_LOOKS);
+        let is_new = content != self.known && (!self.lacks(&content) || self.checks == ABSENT_LOOKS);
         if is_new {
             self.known = content;
         }

@@ -52,7 +52,7 @@ impl CheckRequest<'_> {
             }
         };
         let status = head.status();
-        self.judge_status(status)?;
+        self.check_status(status)?;
         let Some(pattern) = &self.check.expected_body else { return Ok(status) };
         budget.set(MAX_REST);
         let mut body = BodyDecoder::of_response(head.framing(), *limits);
@@ -72,7 +72,7 @@ impl CheckRequest<'_> {
                 break;
             }
         }
-        judge_body(status, pattern, &beginning)
+        check_body(status, pattern, &beginning)
     }
 
     /// Sends the request over HTTP/2, and returns the status of the response.
@@ -88,10 +88,10 @@ impl CheckRequest<'_> {
         };
         let judged = async |head: ResponseHead, body| {
             let status = head.status();
-            self.judge_status(status)?;
+            self.check_status(status)?;
             match &self.check.expected_body {
                 None => Ok(status),
-                Some(pattern) => judge_body(status, pattern, &read_body(pattern, body).await?),
+                Some(pattern) => check_body(status, pattern, &read_body(pattern, body).await?),
             }
         };
         call.send(stream, judged).await
@@ -122,7 +122,7 @@ impl CheckRequest<'_> {
         request
     }
 
-    fn judge_status(&self, status: u16) -> Result<(), ProbeError> {
+    fn check_status(&self, status: u16) -> Result<(), ProbeError> {
         match self.check.expects(status) {
             true => Ok(()),
             false => Err(ProbeError::Status { found: status, expected: self.check.statuses() }),
@@ -197,7 +197,7 @@ async fn read_body(pattern: &BodyPattern, mut body: RecvStream) -> Result<BodyBe
     Ok(beginning)
 }
 
-fn judge_body(status: u16, pattern: &BodyPattern, beginning: &BodyBeginning) -> Result<u16, ProbeError> {
+fn check_body(status: u16, pattern: &BodyPattern, beginning: &BodyBeginning) -> Result<u16, ProbeError> {
     match beginning.verdict(pattern) {
         BodyVerdict::Matches => Ok(status),
         BodyVerdict::Differs { is_cut } => {

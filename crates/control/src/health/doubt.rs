@@ -39,7 +39,7 @@ pub(crate) struct Confirmation {
 /// Failures that wait for a confirming probe, and the time of the last one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Doubt {
-    asked: Option<Timestamp>,
+    probed_at: Option<Timestamp>,
     failures: Option<ConnectFailures>,
 }
 
@@ -50,10 +50,10 @@ impl Doubt {
     pub(crate) fn raise(&mut self, failures: &ConnectFailures, timeout: Duration, now: Timestamp) -> bool {
         let is_being_probed = self.failures.is_some();
         let pause = if is_being_probed { CONFIRM_EVERY.max(timeout) } else { CONFIRM_EVERY };
-        if self.asked.is_some_and(|asked| now.since(asked) < pause) {
+        if self.probed_at.is_some_and(|probed_at| now.since(probed_at) < pause) {
             return false;
         }
-        (self.asked, self.failures) = (Some(now), Some(failures.clone()));
+        (self.probed_at, self.failures) = (Some(now), Some(failures.clone()));
         true
     }
 

@@ -43,7 +43,7 @@ pub(crate) struct HandshakeRow {
     /// Number of handshakes begun since the last completed handshake.
     unanswered: u64,
     /// Whether the server was reported since the last completed handshake.
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// Counts of a server that completes no handshake.
@@ -101,7 +101,7 @@ impl HandshakeRow {
     ///
     /// A flood of forged SYNs does not meet these conditions: attackers do not repeat SYNs like
     /// clients do, a flood hits all servers, and its handshakes are completed at no server.
-    pub(crate) fn judge(
+    pub(crate) fn evaluate(
         &mut self,
         own: HandshakesSeen,
         others: HandshakesSeen,
@@ -110,8 +110,8 @@ impl HandshakeRow {
     ) -> Option<SilentServer> {
         let since = *self.since.get_or_insert(now);
         if own.counts.completed > 0 {
-            self.begin_anew(now);
-            self.is_told = false;
+            self.restart(now);
+            self.is_reported = false;
             return None;
         }
         self.seen = self.seen.and(own);
@@ -127,31 +127,31 @@ impl HandshakeRow {
             && theirs.completed.saturating_mul(2) >= theirs.begun;
         if !is_silent {
             if age >= MAX_AGE {
-                self.begin_anew(now);
+                self.restart(now);
             }
             return None;
         }
         let silent = SilentServer { begun: mine.begun, repeated: mine.repeated };
-        let is_news = !std::mem::replace(&mut self.is_told, true);
-        self.begin_anew(now);
+        let is_news = !std::mem::replace(&mut self.is_reported, true);
+        self.restart(now);
         is_news.then_some(silent)
     }
 
     /// Whether the server was reported, and has completed no handshake since the report.
-    pub(crate) fn is_told(&self) -> bool {
-        self.is_told
+    pub(crate) fn is_reported(&self) -> bool {
+        self.is_reported
     }
 
     /// Clears the counts, so that earlier handshakes no longer count against the server.
-    pub(crate) fn begin_anew(&mut self, now: Timestamp) {
+    pub(crate) fn restart(&mut self, now: Timestamp) {
         (self.since, self.seen, self.others) =
             (Some(now), HandshakesSeen::default(), HandshakesSeen::default());
     }
 
     /// Clears the counts of a server that returns to service. The server may be reported again.
     pub(crate) fn forgive(&mut self, now: Timestamp) {
-        self.begin_anew(now);
-        self.is_told = false;
+        self.restart(now);
+        self.is_reported = false;
     }
 }
 
@@ -188,7 +188,7 @@ mod tests {
     /// Second in which a server is reported, if the handshakes of all seconds are equal.
     fn told(own: HandshakesSeen, others: HandshakesSeen) -> Option<u64> {
         let mut row = HandshakeRow::default();
-        (0..600).find(|&now| row.judge(own, others, LEAST, at(now)).is_some())
+        (0..600).find(|&now| row.evaluate(own, others, LEAST, at(now)).is_some())
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
         let busy = second(9, 9, 0, 0b1111);
         let told = (0..60).find(|now| {
             let own = if now % 5 == 0 { second(1, 0, 2, 1 << (now / 5)) } else { HandshakesSeen::default() };
-            row.judge(own, busy, LEAST, at(*now)).is_some()
+            row.evaluate(own, busy, LEAST, at(*now)).is_some()
         });
         assert_eq!(told, Some(20));
     }
@@ -240,10 +240,11 @@ mod tests {
     fn stalled_server_is_logged_once_until_it_answers_again() {
         let (mut row, mut told) = (HandshakeRow::default(), 0);
         let (silent, well, others) = (second(2, 0, 3, 0b111), second(2, 2, 0, 0b111), second(9, 9, 0, 0b111));
-        (0..100).for_each(|now| told += usize::from(row.judge(silent, others, LEAST, at(now)).is_some()));
+        (0..100).for_each(|now| told += usize::from(row.evaluate(silent, others, LEAST, at(now)).is_some()));
         assert_eq!(told, 1);
-        assert_eq!(row.judge(well, others, LEAST, at(100)), None);
-        (101..110).for_each(|now| told += usize::from(row.judge(silent, others, LEAST, at(now)).is_some()));
+        assert_eq!(row.evaluate(well, others, LEAST, at(100)), None);
+        (101..110)
+            .for_each(|now| told += usize::from(row.evaluate(silent, others, LEAST, at(now)).is_some()));
         assert_eq!(told, 2);
     }
 

@@ -20,7 +20,7 @@ use super::Finding;
 use super::as_request::CheckRequest;
 use super::grpc::{self, GrpcFault, printable};
 use super::path::PathFault;
-use super::reading::{BodyVerdict, BoundedStream, MAX_HEAD, MAX_REST, ReadBudget, judge_body};
+use super::reading::{BodyVerdict, BoundedStream, MAX_HEAD, MAX_REST, ReadBudget, check_body};
 use super::tls::{self, TlsError};
 use convey_http_core::{HeadLimits, Malformed, ServerFault};
 use convey_model::{
@@ -299,7 +299,7 @@ async fn http(
     let (ip, stream) = (target.ip(), connect(path, header).await?);
     let stream = match (check.tls, of_backend) {
         (None, None) => {
-            let found = ask(stream, target, check, requests, false).await?;
+            let found = exchange_request(stream, target, check, requests, false).await?;
             return Ok(format!("HTTP status {found}"));
         }
         (Some(tls), _) => {
@@ -310,7 +310,7 @@ async fn http(
         }
     };
     let chose_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    Ok(format!("HTTPS status {}", ask(stream, target, check, requests, chose_http2).await?))
+    Ok(format!("HTTPS status {}", exchange_request(stream, target, check, requests, chose_http2).await?))
 }
 
 async fn grpc(
@@ -330,7 +330,7 @@ async fn grpc(
 
 /// Sends the check's request over a stream. Returns the status of the response if the check accepts
 /// the status and the body.
-async fn ask<S>(
+async fn exchange_request<S>(
     stream: S,
     target: SocketAddr,
     check: &HttpCheck,
@@ -342,7 +342,7 @@ where
 {
     let address = target.to_string();
     let host = check.host.as_deref().unwrap_or(&address);
-    let Some(requests) = requests else { return ask_leniently(stream, host, check).await };
+    let Some(requests) = requests else { return exchange_leniently(stream, host, check).await };
     let request = CheckRequest { check, host, requests };
     match requests.version {
         HttpVersion::H2 => request.by_http2(stream).await,
@@ -351,9 +351,9 @@ where
     }
 }
 
-/// Like `ask`, for servers whose clients read the responses themselves. Those clients accept more
-/// responses than the reader of mode `http` does.
-async fn ask_leniently<S>(stream: S, host: &str, check: &HttpCheck) -> Result<u16, ProbeError>
+/// Like `exchange_request`, for servers whose clients read the responses themselves. Those clients
+/// accept more responses than the reader of mode `http` does.
+async fn exchange_leniently<S>(stream: S, host: &str, check: &HttpCheck) -> Result<u16, ProbeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -371,7 +371,7 @@ where
             return Err(ProbeError::Status { found: status, expected: check.statuses() });
         }
         if let Some(pattern) = &check.expected_body {
-            let verdict = judge_body(pattern, response.into_body()).await;
+            let verdict = check_body(pattern, response.into_body()).await;
             let verdict = verdict.map_err(|error| budget.blame(ProbeError::LongBody, error))?;
             if let BodyVerdict::Differs { is_cut } = verdict {
                 return Err(ProbeError::Body { status, expected: pattern.clone(), is_cut });

@@ -108,7 +108,7 @@ pub(super) enum BodyVerdict {
 }
 
 /// Reads a body until more bytes cannot change the verdict.
-pub(super) async fn judge_body(
+pub(super) async fn check_body(
     pattern: &BodyPattern,
     mut body: Incoming,
 ) -> Result<BodyVerdict, hyper::Error> {

@@ -66,7 +66,7 @@ pub struct Schedule {
 struct ProbeBudget {
     probes: Semaphore,
     most: usize,
-    is_told: AtomicBool,
+    is_reported: AtomicBool,
     /// Limiter of the log line about probes that this host could not send.
     shortages: Mutex<LogLimit<Instant>>,
 }
@@ -76,7 +76,7 @@ impl ProbeBudget {
         Arc::new(ProbeBudget {
             probes: Semaphore::new(most),
             most,
-            is_told: AtomicBool::new(false),
+            is_reported: AtomicBool::new(false),
             shortages: Mutex::new(LogLimit::once_in(SHORTAGE_LOG_PERIOD)),
         })
     }
@@ -98,7 +98,7 @@ impl ProbeBudget {
         let asked = Instant::now();
         let most = u32::try_from(self.most).unwrap_or(u32::MAX);
         let turn = self.probes.acquire_many(probes.min(most)).await.ok();
-        if asked.elapsed() > check.interval && !self.is_told.swap(true, Ordering::Relaxed) {
+        if asked.elapsed() > check.interval && !self.is_reported.swap(true, Ordering::Relaxed) {
             let most = self.most;
             warn!(
                 "health checks are late: only {most} run at once (limit of open files), and many servers do not answer"

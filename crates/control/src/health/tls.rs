@@ -43,7 +43,7 @@ pub(super) async fn connect(
         true => UNVERIFIED.clone().map_err(TlsError::Setup)?,
         false => verified().await?,
     };
-    shake_hands(stream, name, connector.config(within)).await
+    perform_handshake(stream, name, connector.config(within)).await
 }
 
 /// Performs a TLS handshake with the TLS settings of the backend.
@@ -55,10 +55,10 @@ pub(super) async fn connect_as_backend(
 ) -> Result<TlsStream<TcpStream>, TlsError> {
     let name = server_name(check.name.as_deref(), ip).map_err(TlsError::Name)?;
     let connector = connector_of(&check.tls).map_err(TlsError::Setup)?;
-    shake_hands(stream, name, connector.config(within)).await
+    perform_handshake(stream, name, connector.config(within)).await
 }
 
-async fn shake_hands(
+async fn perform_handshake(
     stream: TcpStream,
     name: ServerName<'static>,
     config: Arc<ClientConfig>,

@@ -25,7 +25,7 @@ impl DnsGrace {
     }
 
     /// Adds removed servers. Beyond [`MAX_SERVERS`], drops the servers that were removed first.
-    pub(super) fn keep(&mut self, gone: HashMap<ServerKey, ServerEntry>, now: Timestamp) {
+    pub(super) fn add_removed(&mut self, gone: HashMap<ServerKey, ServerEntry>, now: Timestamp) {
         let until = now.after(GRACE);
         self.0.extend(gone.into_iter().map(|(server, entry)| (server, (until, entry))));
         let surplus = self.0.len().saturating_sub(MAX_SERVERS);
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_server_is_remembered_for_a_while_and_once() {
         let (mut grace, end) = (DnsGrace::default(), Timestamp(0).after(GRACE));
-        grace.keep([1, 2].map(|n| (server(n), entry(n))).into(), Timestamp(0));
+        grace.add_removed([1, 2].map(|n| (server(n), entry(n))).into(), Timestamp(0));
         grace.expire(Timestamp(end.0 - 1));
         assert_eq!(grace.take(&server(1)).unwrap().live().id, 1);
         assert!(grace.take(&server(1)).is_none(), "it has come back");
@@ -74,7 +74,7 @@ mod tests {
     fn dns_grace_evicts_the_servers_that_left_first() {
         let mut grace = DnsGrace::default();
         for n in 0..=MAX_SERVERS as u16 {
-            grace.keep([(server(n), entry(n))].into(), Timestamp(n.into()));
+            grace.add_removed([(server(n), entry(n))].into(), Timestamp(n.into()));
         }
         assert_eq!(grace.0.len(), MAX_SERVERS);
         assert!(grace.take(&server(0)).is_none() && grace.take(&server(1)).is_some());

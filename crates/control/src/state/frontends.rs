@@ -16,7 +16,7 @@ use convey_tls::AcmeChallenges;
 #[derive(Default)]
 pub(super) struct FrontendTable {
     /// Counters of frontends that connections or snapshots still use.
-    lives: WeakCache<String, FrontendLive>,
+    live_stats: WeakCache<String, FrontendLive>,
     acceptors: Acceptors,
     limits: SourceLimits,
     /// Frontends of the last snapshot; `None` after a change of the configuration or of servers.
@@ -54,7 +54,7 @@ impl FrontendTable {
         config: &Config,
         pools: &PoolTable,
         all_pools: &[Arc<Pool>],
-        lives: &mut LiveFactory,
+        live_stats: &mut LiveFactory,
     ) -> BuiltFrontends {
         let before = self.built.take();
         if before.is_none() {
@@ -64,7 +64,8 @@ impl FrontendTable {
         for (place, frontend) in config.frontends.iter().enumerate() {
             let kept = before.as_ref().and_then(|before| before.frontends.get(place));
             let kept = kept.filter(|kept| is_of_newest(kept, pools)).cloned();
-            frontends.push(kept.unwrap_or_else(|| Arc::new(self.frontend(frontend, config, pools, lives))));
+            frontends
+                .push(kept.unwrap_or_else(|| Arc::new(self.frontend(frontend, config, pools, live_stats))));
         }
         let places = match before {
             Some(before) => before.places,
@@ -78,9 +79,9 @@ impl FrontendTable {
         frontend: &FrontendConfig,
         config: &Config,
         pools: &PoolTable,
-        lives: &mut LiveFactory,
+        live_stats: &mut LiveFactory,
     ) -> Frontend {
-        let live = self.lives.get(&frontend.name, || lives.frontend(&frontend.name));
+        let live = self.live_stats.get(&frontend.name, || live_stats.frontend(&frontend.name));
         let pool = |backend: &str| pools.of_frontend(Some(backend));
         let limit = |route: Option<&str>| self.limits.of_requests(&frontend.name, route);
         let http = frontend.http.as_ref();

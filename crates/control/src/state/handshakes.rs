@@ -22,7 +22,7 @@ impl ControlState {
     /// Judges the handshakes of each server of a backend. If a server completes none and the
     /// backend has outlier detection, ejects the server; otherwise returns an operator-facing
     /// message. Call it about once a second.
-    pub(crate) fn look_at_handshakes(&mut self, name: &str, now: Timestamp) -> Vec<String> {
+    pub(crate) fn check_handshakes(&mut self, name: &str, now: Timestamp) -> Vec<String> {
         let Some(backend) = self.pools.config(name) else { return Vec::new() };
         let seen: Vec<(ServerKey, HandshakesSeen)> = backend
             .servers
@@ -37,7 +37,7 @@ impl ControlState {
         let mut told = Vec::new();
         for ((server, own), others) in seen.iter().zip(others(&seen)) {
             let Some(entry) = self.servers.get_mut(server) else { continue };
-            if let Some(silent) = entry.judge_handshakes(*own, others, least, now) {
+            if let Some(silent) = entry.evaluate_handshakes(*own, others, least, now) {
                 told.extend(self.is_silent(server, &backend, silent, now));
             }
             if let Some(entry) = self.servers.get(server) {

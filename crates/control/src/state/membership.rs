@@ -48,19 +48,19 @@ impl Membership {
 
     /// Host names of this configuration that are not known yet.
     pub(super) fn unknown_names(&self, config: &Config) -> BTreeSet<String> {
-        let unknown = config.hosts().into_iter().filter(|host| !self.names.knows(host));
+        let unknown = config.hosts().into_iter().filter(|host| !self.names.is_known(host));
         unknown.map(str::to_owned).collect()
     }
 
     /// Sources of this configuration that have not reported servers or a fault yet.
     pub(super) fn unknown_sources(&self, config: &Config) -> BTreeSet<DiscoverySource> {
-        let unknown = config.sources().into_iter().filter(|source| !self.discoveries.knows(source));
+        let unknown = config.sources().into_iter().filter(|source| !self.discoveries.is_known(source));
         unknown.cloned().collect()
     }
 
     /// Applies the first lookup of a host name that the next configuration uses.
-    pub(super) fn learn_name(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
-        self.names.learn(lookup, now)
+    pub(super) fn apply_first_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        self.names.apply_first(lookup, now)
     }
 
     /// Applies a lookup. Returns the changes; `None` if nothing changed.
@@ -69,13 +69,13 @@ impl Membership {
     }
 
     /// Applies the first report of a source that the next configuration uses.
-    pub(super) fn learn_source(
+    pub(super) fn apply_first_report(
         &mut self,
         source: &DiscoverySource,
         state: DiscoveryState,
         now: Timestamp,
     ) -> Option<DiscoveryChange> {
-        self.discoveries.learn(source, state, now)
+        self.discoveries.apply_first(source, state, now)
     }
 
     /// Applies a report of a source. Returns the changes, and whether they change the next

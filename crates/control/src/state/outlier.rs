@@ -66,7 +66,7 @@ impl ControlState {
         if let Some(outlier) = &backend.outlier_detection {
             return self.eject(&failures, &backend, outlier, now);
         }
-        let why = why(&failures, "connects");
+        let why = failure_reason(&failures, "connects");
         if let Some(change) = entry.on_confirmed_failures(&why, now) {
             self.changed(server, change, why, now);
         }
@@ -77,7 +77,7 @@ impl ControlState {
         for server in self.servers.take_timed() {
             let Some(entry) = self.servers.get_mut(&server) else { continue };
             if entry.end_ejection(now) {
-                self.begin_anew(&server, now);
+                self.restart(&server, now);
                 self.note_change(&server, HealthTransition::Returned, String::new());
             } else if let Some(backend) = self.pools.config(&server.backend)
                 && entry.warm_up(backend.time_to_warm_up(), now)
@@ -90,10 +90,10 @@ impl ControlState {
 
     /// Resets the failures of a server that went out of service or returned. A server that returns
     /// begins its slow start, if one is configured.
-    pub(super) fn begin_anew(&mut self, server: &ServerKey, now: Timestamp) {
+    pub(super) fn restart(&mut self, server: &ServerKey, now: Timestamp) {
         let Some(backend) = self.pools.config(&server.backend) else { return };
         if let Some(entry) = self.servers.get_mut(server) {
-            entry.begin_anew(backend.time_to_warm_up(), now);
+            entry.restart(backend.time_to_warm_up(), now);
         }
         self.servers.time(server);
     }
@@ -105,13 +105,13 @@ impl ControlState {
         outlier: &OutlierDetection,
         now: Timestamp,
     ) {
-        let (server, why) = (&failures.server, why(failures, "connections"));
+        let (server, why) = (&failures.server, failure_reason(failures, "connections"));
         if !self.may_be_ejected(server, backend, outlier) {
             return;
         }
         let Some(entry) = self.servers.get_mut(server) else { return };
         let time = entry.eject(outlier, &why, now);
-        self.begin_anew(server, now);
+        self.restart(server, now);
         self.note_change(server, HealthTransition::Ejected(time), why);
     }
 
@@ -153,6 +153,6 @@ fn check_of_doubt(backend: &BackendConfig, protocol: Protocol, addr: SocketAddr)
 }
 
 /// Operator-facing reason for an ejection or a server that goes down: the failures of clients.
-fn why(ConnectFailures { in_a_row, error, .. }: &ConnectFailures, what: &str) -> String {
+fn failure_reason(ConnectFailures { in_a_row, error, .. }: &ConnectFailures, what: &str) -> String {
     format!("{in_a_row} {what} in a row failed: {error}")
 }

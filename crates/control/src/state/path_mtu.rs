@@ -38,7 +38,7 @@ impl ControlState {
 
     /// Returns operator-facing messages about servers of a backend whose large packets are lost, on
     /// the way to the server or to clients. Call it about once a second.
-    pub(crate) fn look_at_path_mtu(&mut self, name: &str, now: Timestamp) -> Vec<String> {
+    pub(crate) fn check_path_mtu(&mut self, name: &str, now: Timestamp) -> Vec<String> {
         let Some(backend) = self.pools.config(name) else { return Vec::new() };
         let look = |server| {
             let key = key(&backend, server);

@@ -13,7 +13,7 @@ use convey_snapshot::{Pool, PoolLive};
 pub(super) struct PoolTable {
     pools: HashMap<String, PoolEntry>,
     /// Counters of backends that connections or snapshots still use.
-    lives: WeakCache<String, PoolLive>,
+    live_stats: WeakCache<String, PoolLive>,
     /// Round-robin positions from the previous process that are not in use yet, by backend.
     handed_over: HashMap<String, usize>,
     /// Pool of frontends without a backend.
@@ -27,7 +27,12 @@ struct PoolEntry {
 
 impl PoolTable {
     pub(super) fn new(empty: Arc<Pool>) -> PoolTable {
-        PoolTable { pools: HashMap::new(), lives: WeakCache::default(), handed_over: HashMap::new(), empty }
+        PoolTable {
+            pools: HashMap::new(),
+            live_stats: WeakCache::default(),
+            handed_over: HashMap::new(),
+            empty,
+        }
     }
 
     pub(super) fn get(&self, backend: &str) -> Option<&Arc<Pool>> {
@@ -85,14 +90,14 @@ impl PoolTable {
     pub(super) fn configure(
         &mut self,
         backends: &[BackendConfig],
-        lives: &LiveFactory,
+        live_stats: &LiveFactory,
         build: impl Fn(&Arc<BackendConfig>, &Arc<PoolLive>, Option<&Pool>) -> Arc<Pool>,
     ) {
         let mut old = std::mem::take(&mut self.pools);
         for backend in backends {
             let name = &backend.name;
             let turn = self.handed_over.remove(name).unwrap_or_default();
-            let live = self.lives.get(name, || lives.pool(name).at_turn(turn));
+            let live = self.live_stats.get(name, || live_stats.pool(name).at_turn(turn));
             let before = old.remove(name).map(|entry| entry.pool);
             let pool = build(&Arc::new(backend.clone()), &live, before.as_deref());
             self.pools.insert(name.clone(), PoolEntry { pool, is_stale: false });

@@ -260,7 +260,7 @@ impl ServerEntry {
     }
 
     /// Resets the consecutive failures, and begins the slow start if the server takes connections.
-    pub(super) fn begin_anew(&mut self, slow_start: Duration, now: Timestamp) {
+    pub(super) fn restart(&mut self, slow_start: Duration, now: Timestamp) {
         self.live.begin_row();
         self.warmup = if self.takes_connections() { Warmup::begin(slow_start, now) } else { None };
     }
@@ -285,7 +285,7 @@ impl ServerEntry {
 
     /// Judges the server by its own handshakes and those of the other servers. Returns counts if it
     /// answers no client. A server that takes no connections is not judged.
-    pub(super) fn judge_handshakes(
+    pub(super) fn evaluate_handshakes(
         &mut self,
         own: HandshakesSeen,
         others: HandshakesSeen,
@@ -293,7 +293,7 @@ impl ServerEntry {
         now: Timestamp,
     ) -> Option<SilentServer> {
         if self.takes_connections() {
-            return self.handshakes.judge(own, others, least, now);
+            return self.handshakes.evaluate(own, others, least, now);
         }
         self.forgive_handshakes(now);
         None
@@ -306,7 +306,7 @@ impl ServerEntry {
 
     /// Publishes the handshakes to the statistics.
     pub(super) fn publish_handshakes(&self) {
-        self.live.handshakes_stalled.store(self.handshakes.is_told(), Ordering::Relaxed);
+        self.live.handshakes_stalled.store(self.handshakes.is_reported(), Ordering::Relaxed);
         self.live.unanswered_handshakes.store(self.handshakes.unanswered(), Ordering::Relaxed);
     }
 

@@ -18,7 +18,7 @@ use convey_snapshot::ServerLive;
 pub(super) struct ServerTable {
     entries: HashMap<ServerKey, ServerEntry>,
     /// Counters of servers that connections or snapshots still use.
-    lives: WeakCache<ServerKey, ServerLive>,
+    live_stats: WeakCache<ServerKey, ServerLive>,
     /// Servers with an ejection or a slow start, which have a due time.
     timed: BTreeSet<ServerKey>,
     dns_grace: DnsGrace,
@@ -55,7 +55,7 @@ impl ServerTable {
     pub(super) fn configure(
         &mut self,
         backends: &[BackendConfig],
-        lives: &mut LiveFactory,
+        live_stats: &mut LiveFactory,
         now: Timestamp,
     ) -> HashMap<ServerKey, ServerEntry> {
         self.dns_grace.expire(now);
@@ -65,8 +65,8 @@ impl ServerTable {
             for server in &backend.servers {
                 let key = key(backend, server);
                 let check = backend.check_of(server);
-                let live = self.lives.get(&key, || {
-                    let new = lives.server(&server.name);
+                let live = self.live_stats.get(&key, || {
+                    let new = live_stats.server(&server.name);
                     match renamed.slots(&key) {
                         Some(slots) => new.with_slots(slots),
                         None => new,
@@ -90,7 +90,7 @@ impl ServerTable {
 
     /// Keeps servers for a while whose record was missing from a DNS answer.
     pub(super) fn keep_for_dns(&mut self, gone: HashMap<ServerKey, ServerEntry>, now: Timestamp) {
-        self.dns_grace.keep(gone, now);
+        self.dns_grace.add_removed(gone, now);
     }
 
     /// Time at which the next ejection ends or the next slow start advances; `None`: neither is

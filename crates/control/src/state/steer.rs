@@ -92,7 +92,7 @@ impl ControlState {
             if let Some(entry) = self.servers.get_mut(&server) {
                 entry.reset(now);
             }
-            self.begin_anew(&server, now);
+            self.restart(&server, now);
         }
         self.is_stale = true;
         self.resolve_again(now);

@@ -52,12 +52,13 @@ impl ControlState {
         let mut backends = self.membership.resolve(config);
         self.frontends.discard_built();
         self.operators.apply_weights(&mut backends);
-        let gone = self.servers.configure(&backends, &mut self.lives, now);
+        let gone = self.servers.configure(&backends, &mut self.live_stats, now);
         let changes = self.refused.review(config, backends.iter(), &self.servers, now);
         changes.into_iter().for_each(|(server, change, reason)| self.push_change(server, change, reason));
         let (servers, membership) = (&self.servers, &self.membership);
         let view = ServerView { servers, membership, operators: &self.operators, refused: &self.refused };
-        self.pools.configure(&backends, &self.lives, |config, live, before| view.pool(config, live, before));
+        self.pools
+            .configure(&backends, &self.live_stats, |config, live, before| view.pool(config, live, before));
         let served = config.frontends.iter().flat_map(|frontend| {
             let pools = frontend.backends().filter_map(|backend| self.pools.get(backend));
             pools.map(move |pool| (frontend, &*pool.config))
@@ -92,7 +93,7 @@ impl ControlState {
         reason: String,
         now: Timestamp,
     ) {
-        self.begin_anew(server, now);
+        self.restart(server, now);
         self.note_change(server, change, reason);
     }
 
@@ -117,12 +118,12 @@ impl ControlState {
         let (network, outlasting) = (self.refused.network().clone(), self.outlasting.clone());
         let Some(config) = &self.config else {
             self.frontends.discard_built();
-            let empty = self.lives.empty_snapshot();
+            let empty = self.live_stats.empty_snapshot();
             return Arc::new(Snapshot { generation, network, totals, outlasting, ..empty });
         };
         let backends = config.backends.iter().filter_map(|backend| self.pools.get(&backend.name));
         let pools: Vec<Arc<Pool>> = backends.cloned().collect();
-        let built = self.frontends.build(config, &self.pools, &pools, &mut self.lives);
+        let built = self.frontends.build(config, &self.pools, &pools, &mut self.live_stats);
         Arc::new(Snapshot {
             generation,
             places: built.places,

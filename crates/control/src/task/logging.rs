@@ -30,7 +30,7 @@ impl<D> Task<D> {
     }
 
     pub(super) fn log_source_change(&self, change: &DiscoveryChange) {
-        if change.is_told {
+        if change.is_logged {
             self.log_line(EventKind::Name, &of_source(change));
         }
     }

@@ -41,16 +41,16 @@ impl<D> Task<D> {
     }
 
     /// Applies the lookups and reports that the next configuration needs.
-    pub(super) fn learn_sources(&mut self, config: &Config) {
+    pub(super) fn apply_first_results(&mut self, config: &Config) {
         let now = (self.now)();
         for (_, lookup) in self.names.take() {
-            if let Some(change) = self.state.learn(lookup, now) {
+            if let Some(change) = self.state.apply_first(lookup, now) {
                 self.log_name_change(&change);
             }
         }
         for (source, said) in self.discovery.take() {
             let said = said.with_usable(config.dns.allow_local);
-            if let Some(change) = self.state.learn_of_source(&source, said, now) {
+            if let Some(change) = self.state.apply_first_report(&source, said, now) {
                 self.log_source_change(&change);
             }
         }
@@ -81,7 +81,7 @@ impl<D> Task<D> {
     }
 
     /// Reads the addresses of this host again. On error, the last addresses stay.
-    pub(super) fn look_at_own_addresses(&mut self) {
+    pub(super) fn refresh_own_addresses(&mut self) {
         let Ok(addresses) = own_addresses() else { return };
         let left_out_before = self.state.left_out().clone();
         if self.state.set_own_addresses(addresses, (self.now)()) {

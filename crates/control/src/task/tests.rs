@@ -224,7 +224,7 @@ fn problems_of_a_transferred_file_show_its_original_name() {
     let path = folder.path().join("current/config.toml");
     std::fs::create_dir(path.parent().unwrap()).unwrap();
     std::fs::write(&path, "[frontends.web]\nlisten_adr = \"1\"\n").unwrap();
-    let file = ConfigFile { brought_into: Some(folder.path().to_owned()), ..ConfigFile::new(path.clone()) };
+    let file = ConfigFile { local_copy: Some(folder.path().to_owned()), ..ConfigFile::new(path.clone()) };
     let problem = |file: ConfigFile| file.load().unwrap_err().to_string();
     assert!(problem(file.clone()).starts_with("config.toml:"), "{}", problem(file));
     assert!(problem(ConfigFile::new(path)).starts_with('/'));

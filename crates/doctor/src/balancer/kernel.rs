@@ -66,7 +66,7 @@ fn counter(text: &str, name: &str) -> Option<u64> {
 
 /// Findings for settings that keep packets from arriving. The facts were read before and after
 /// doctor probed the servers.
-pub(super) fn judge(
+pub(super) fn diagnose(
     host: &Host<'_>,
     (before, after): (&KernelFacts, &KernelFacts),
     is_a_server_silent: bool,
@@ -75,7 +75,7 @@ pub(super) fn judge(
     let matters = is_a_server_silent || host.config.frontends_where(Mode::is_proxied).next().is_some();
     let dropped = reverse_path(before, after).filter(|_| matters);
     if dropped.is_none() {
-        found.extend(second_leg(host, after, leaves_by));
+        found.extend(second_leg(host, after, egress_interface));
     }
     found.extend(dropped);
     found.extend(unanswered(host, after));
@@ -105,7 +105,7 @@ fn reverse_path(before: &KernelFacts, after: &KernelFacts) -> Option<Diagnosis> 
 }
 
 /// Interface on which this host sends answers from a VIP to the address `to`.
-fn leaves_by(vip: IpAddr, to: IpAddr) -> Option<String> {
+fn egress_interface(vip: IpAddr, to: IpAddr) -> Option<String> {
     let found = iproute::ip(&["route", "get", &to.to_string(), "from", &vip.to_string()]).ok()?;
     Some(found.first()?["dev"].as_str()?.to_owned())
 }
@@ -115,7 +115,7 @@ fn leaves_by(vip: IpAddr, to: IpAddr) -> Option<String> {
 fn second_leg(
     host: &Host<'_>,
     facts: &KernelFacts,
-    leaves_by: impl Fn(IpAddr, IpAddr) -> Option<String>,
+    egress_interface: impl Fn(IpAddr, IpAddr) -> Option<String>,
 ) -> Option<Diagnosis> {
     let far = super::FAR.into_iter().find(IpAddr::is_ipv4)?;
     let mut found: BTreeMap<&str, (IpAddr, String)> = BTreeMap::new();
@@ -126,7 +126,7 @@ fn second_leg(
             if !is_strict || link.loopback || link.mac.is_none() || found.contains_key(&*link.name) {
                 continue;
             }
-            if let Some(exit) = leaves_by(vip, far).filter(|exit| *exit != link.name) {
+            if let Some(exit) = egress_interface(vip, far).filter(|exit| *exit != link.name) {
                 found.insert(&link.name, (vip, exit));
             }
         }

@@ -140,7 +140,7 @@ pub fn examine(
     seen.findings.extend(foreign.into_iter().map(programs::diagnosis));
     seen.findings.extend(filters.into_iter().map(|(interface, filter)| programs::filter(interface, filter)));
 
-    let links = look_at_links(host, &mut explained, &mut seen);
+    let links = check_links(host, &mut explained, &mut seen);
     let (stale, behind_stale) = neighbours::stale(host, &links);
     seen.findings.extend(stale);
     explained.servers.extend(behind_stale);
@@ -151,9 +151,9 @@ pub fn examine(
     explained.servers.extend(servers);
 
     let is_a_server_silent = probing::examine(host, (&links, &explained.servers), check, &mut seen);
-    seen.findings.extend(kernel::judge(host, (&before, &KernelFacts::read()), is_a_server_silent));
+    seen.findings.extend(kernel::diagnose(host, (&before, &KernelFacts::read()), is_a_server_silent));
     seen.findings.extend(clock::wall_clock(host.now, &files(host)));
-    seen.skipped.extend(way_to_clients(host));
+    seen.skipped.extend(unchecked_reply_route(host));
     match &host.running {
         Some(running) => {
             let needs = "root, or the user of convey".to_owned();
@@ -171,7 +171,7 @@ pub fn examine(
 
 /// Without a default route, doctor cannot know whether answers reach clients. Mode dsr is left out,
 /// because its servers answer clients directly.
-fn way_to_clients(host: &Host<'_>) -> Option<SkippedCheck> {
+fn unchecked_reply_route(host: &Host<'_>) -> Option<SkippedCheck> {
     let frontends = host.config.frontends.iter().filter(|frontend| !frontend.mode.is_dsr());
     let mut vips = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
     let is_unknown = |vip: IpAddr| {
@@ -242,7 +242,7 @@ fn may_send_raw() -> bool {
     capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::NET_RAW))
 }
 
-fn look_at_links(host: &Host<'_>, explained: &mut Explained, seen: &mut Examination) -> Vec<LinkSeen> {
+fn check_links(host: &Host<'_>, explained: &mut Explained, seen: &mut Examination) -> Vec<LinkSeen> {
     if !may_send_raw() {
         seen.skipped.extend(
             ["vip-duplicate", "neighbour-stale", "path-mtu"]
@@ -250,7 +250,7 @@ fn look_at_links(host: &Host<'_>, explained: &mut Explained, seen: &mut Examinat
         );
         return Vec::new();
     }
-    let (links, failed) = neighbours::ask(host);
+    let (links, failed) = neighbours::query_links(host);
     seen.skipped.extend(failed.into_iter().map(|needs| SkippedCheck { check: "vip-duplicate", needs }));
     for link in &links {
         for (vip, duplicate) in vip::owned_twice(host, &link.interface, &link.answers) {

@@ -21,17 +21,18 @@ pub(super) struct LinkSeen {
 
 /// Asks on each link for this host's VIPs and for the next hops to servers. Returns the answers,
 /// and an error for each link that could not be asked.
-pub(super) fn ask(host: &Host<'_>) -> (Vec<LinkSeen>, Vec<String>) {
+pub(super) fn query_links(host: &Host<'_>) -> (Vec<LinkSeen>, Vec<String>) {
     let mut questions: BTreeMap<u32, BTreeSet<LinkQuery>> = BTreeMap::new();
     let vips = vips(host);
     for vip in &vips {
-        if let Some(interface) = holder(&host.tables.interfaces, *vip).filter(|found| can_ask(found)) {
+        if let Some(interface) = holder(&host.tables.interfaces, *vip).filter(|found| can_query(found)) {
             let from = if vip.is_ipv4() { None } else { own_address(interface, *vip, &vips) };
             questions.entry(interface.index).or_default().insert(LinkQuery { ip: *vip, from });
         }
     }
     for NeighbourKey { interface, ip } in next_hops(host).into_keys() {
-        if let Some(found) = host.tables.interfaces.iter().find(|one| one.index == interface && can_ask(one))
+        if let Some(found) =
+            host.tables.interfaces.iter().find(|one| one.index == interface && can_query(one))
         {
             questions
                 .entry(interface)
@@ -57,7 +58,7 @@ pub(super) fn ask(host: &Host<'_>) -> (Vec<LinkSeen>, Vec<String>) {
     (seen, failed)
 }
 
-fn can_ask(interface: &Interface) -> bool {
+fn can_query(interface: &Interface) -> bool {
     interface.up && interface.mac.is_some() && !interface.loopback
 }
 

@@ -32,7 +32,7 @@ pub(super) fn examine(host: &Host<'_>, networks: &Networks, explained: &mut Expl
             continue;
         }
         let with_vip: BTreeSet<IpAddr> =
-            of_family().filter(|server| server.keeps_vip).map(|server| server.addr.ip()).collect();
+            of_family().filter(|server| server.has_vip).map(|server| server.addr.ip()).collect();
         let is_whole = |(ip, length): &(IpAddr, u8)| *length == if ip.is_ipv4() { 32 } else { 128 };
         // A VIP may be the only address of this host in its network; then this is no fault.
         if with_vip.is_empty() && !held.iter().all(is_whole) {

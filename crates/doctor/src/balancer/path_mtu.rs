@@ -18,7 +18,7 @@ pub(super) struct PathSize {
     /// Size in bytes of the largest packet that arrives; `None` if no ping is answered.
     pub(super) largest: Option<u32>,
     /// Whether a router on the path, or this host, has reported that a packet is too large.
-    pub(super) is_told: bool,
+    pub(super) is_reported: bool,
 }
 
 /// Size in bytes of a small packet, which every path carries.
@@ -32,10 +32,10 @@ pub(super) fn examine(host: &Host<'_>, servers: &[IpAddr]) -> Vec<PathSize> {
         .filter_map(|(n, server)| Some((n as u16, *server, expected(host, *server)?)))
         .collect();
     in_parallel(&wanted, |(n, server, expected)| {
-        let mut seen = PathSize { server: *server, expected: *expected, largest: None, is_told: false };
+        let mut seen = PathSize { server: *server, expected: *expected, largest: None, is_reported: false };
         let id = (std::process::id() as u16).wrapping_add(*n);
         if let Ok(mut pinger) = Pinger::new(*server, id) {
-            (seen.largest, seen.is_told) = search(*expected, |size| pinger.ping(size));
+            (seen.largest, seen.is_reported) = search(*expected, |size| pinger.ping(size));
         }
         seen
     })
@@ -53,10 +53,10 @@ fn expected(host: &Host<'_>, server: IpAddr) -> Option<u32> {
 /// Searches for the largest size, up to `most`, that is answered. Also returns whether an error
 /// reported that a packet is too large.
 fn search(most: u32, mut ping: impl FnMut(u32) -> Pinged) -> (Option<u32>, bool) {
-    let mut is_told = false;
+    let mut is_reported = false;
     let mut fits = |size: u32| {
         let pinged = ping(size);
-        is_told |= pinged == Pinged::TooLarge;
+        is_reported |= pinged == Pinged::TooLarge;
         pinged == Pinged::Answered
     };
     let largest = if fits(most) {
@@ -71,20 +71,20 @@ fn search(most: u32, mut ping: impl FnMut(u32) -> Pinged) -> (Option<u32>, bool)
         }
         Some(low)
     };
-    (largest, is_told)
+    (largest, is_reported)
 }
 
 /// Findings for servers that do not receive large packets.
-pub(super) fn judge(host: &Host<'_>, sizes: &[PathSize]) -> Vec<Diagnosis> {
+pub(super) fn diagnose(host: &Host<'_>, sizes: &[PathSize]) -> Vec<Diagnosis> {
     let narrow = |size: &PathSize| {
         let largest = size.largest.filter(|largest| *largest < size.expected)?;
-        Some(diagnosis(size, largest, &way(host, size.server)?))
+        Some(diagnosis(size, largest, &route_to(host, size.server)?))
     };
     sizes.iter().filter_map(narrow).collect()
 }
 
 fn diagnosis(size: &PathSize, largest: u32, way: &str) -> Diagnosis {
-    let PathSize { server, expected, is_told, .. } = size;
+    let PathSize { server, expected, is_reported, .. } = size;
     let family = if server.is_ipv4() { "ip" } else { "ip -6" };
     let length = if server.is_ipv4() { 32 } else { 128 };
     let fix = format!("{family} route replace {server}/{length} {way} mtu {largest}");
@@ -93,7 +93,7 @@ fn diagnosis(size: &PathSize, largest: u32, way: &str) -> Diagnosis {
     );
     let lasting =
         "The command sets this MTU on this host; fix the hop itself, or set the MTU on the servers, too.";
-    if *is_told {
+    if *is_reported {
         let why = format!(
             "A router on the path reports this, but each connection loses its first large packets. {lasting}"
         );
@@ -106,7 +106,7 @@ fn diagnosis(size: &PathSize, largest: u32, way: &str) -> Diagnosis {
 }
 
 /// Route to a server, as `ip route` prints it.
-fn way(host: &Host<'_>, server: IpAddr) -> Option<String> {
+fn route_to(host: &Host<'_>, server: IpAddr) -> Option<String> {
     let hop = host.network.hop_to(server)?;
     let interface = host.tables.interfaces.iter().find(|interface| interface.index == hop.interface)?;
     let via = hop.gateway.map(|gateway| format!("via {gateway} ")).unwrap_or_default();
@@ -131,11 +131,11 @@ mod tests {
 
     #[test]
     fn a_hop_that_says_nothing_is_worse_than_one_that_does() {
-        let size = |is_told| PathSize {
+        let size = |is_reported| PathSize {
             server: "10.0.0.11".parse().unwrap(),
             expected: 1500,
             largest: Some(1400),
-            is_told,
+            is_reported,
         };
         let found = diagnosis(&size(false), 1400, "via 10.0.0.2 dev eth0");
         assert_eq!(found.fix, ["ip route replace 10.0.0.11/32 via 10.0.0.2 dev eth0 mtu 1400"]);

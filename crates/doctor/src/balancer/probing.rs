@@ -49,7 +49,7 @@ pub(super) fn examine(
         let sizes = sizes(host, some, explained);
         (reached.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), sizes)
     });
-    seen.findings.extend(path_mtu::judge(host, &sizes));
+    seen.findings.extend(path_mtu::diagnose(host, &sizes));
     let is_there = |ip: IpAddr| {
         let on_link = links.iter().any(|link| link.answers.get(&ip).is_some_and(|macs| !macs.is_empty()));
         on_link || sizes.iter().any(|size| size.server == ip && size.largest.is_some())
@@ -66,7 +66,7 @@ pub(super) fn examine(
             if *reached == Reached::Refused { open_ports(server, some, &own) } else { Vec::new() };
         let file = named_in(host, server.probed()).then(|| host.file.display().to_string());
         let hints = Hints { is_there: is_there(server.addr.ip()), open_ports, file };
-        seen.findings.extend(servers::judge(server, reached, &hints));
+        seen.findings.extend(servers::diagnose(server, reached, &hints));
     }
     let is_open = |server: &&TargetServer| reached.get(&server.name) == Some(&Reached::Opened);
     seen.findings.extend(closed_ports(some.iter().filter(is_open), &own));
@@ -124,7 +124,7 @@ fn named_in(host: &Host<'_>, address: SocketAddr) -> bool {
 
 /// Outcomes of connections to servers that accept TCP, by server name.
 fn reach(servers: &[TargetServer], own: &[IpAddr], overheard: &Overheard) -> BTreeMap<String, Reached> {
-    let tcp: Vec<&TargetServer> = servers.iter().filter(|server| server.takes_tcp).collect();
+    let tcp: Vec<&TargetServer> = servers.iter().filter(|server| server.uses_tcp).collect();
     let targets: Vec<SocketAddr> = tcp.iter().map(|server| server.probed()).collect();
     let mut reached = connect::all(&targets, PATIENCE, own);
     let rejections = overheard.rejections();

@@ -17,9 +17,9 @@ pub struct TargetServer {
     /// Health check of the server.
     pub check: HealthCheck,
     /// Whether convey opens TCP connections to the server.
-    pub takes_tcp: bool,
+    pub uses_tcp: bool,
     /// Whether the server itself has the VIP (`dsr = "l2"`, or a tunnel).
-    pub keeps_vip: bool,
+    pub has_vip: bool,
     /// Further ports of the server, from frontends with port ranges. If there are many, only a
     /// sample.
     pub more_ports: Vec<u16>,
@@ -35,7 +35,7 @@ impl TargetServer {
     }
 
     /// Description for messages, such as `server web/app1 (10.0.0.11)`.
-    pub fn told(&self) -> String {
+    pub fn description(&self) -> String {
         format!("server {} ({})", self.name, self.addr.ip())
     }
 }
@@ -79,7 +79,7 @@ pub(super) struct Hints {
 }
 
 /// Finding for a server that does not work; `None` if it works.
-pub(super) fn judge(server: &TargetServer, reached: &Reached, hints: &Hints) -> Option<Diagnosis> {
+pub(super) fn diagnose(server: &TargetServer, reached: &Reached, hints: &Hints) -> Option<Diagnosis> {
     match reached {
         Reached::Opened | Reached::NotTried(_) => None,
         Reached::Ended { is_reset } => Some(ended(server, *is_reset)),
@@ -93,18 +93,19 @@ pub(super) fn judge(server: &TargetServer, reached: &Reached, hints: &Hints) -> 
 fn ended(server: &TargetServer, is_reset: bool) -> Diagnosis {
     let does = if is_reset { "resets" } else { "closes" };
     let port = server.probed().port();
-    let seen = format!("{} accepts connections to port {port}, and {does} them at once", server.told());
+    let seen =
+        format!("{} accepts connections to port {port}, and {does} them at once", server.description());
     let why = "The service serves no clients, or not this host: a program that fails, a limit of connections, or a list of allowed addresses. \
                Look at the log of the service.";
-    Diagnosis::error("server-ends", seen, why).on(server.told())
+    Diagnosis::error("server-ends", seen, why).on(server.description())
 }
 
 /// Finding for a server of mode http that accepts connections but answers no request.
 pub(super) fn mute(server: &TargetServer, words: &str) -> Diagnosis {
-    let seen = format!("{} accepts connections, and answers no HTTP request: {words}", server.told());
+    let seen = format!("{} accepts connections, and answers no HTTP request: {words}", server.description());
     let why = "Clients of mode http get an error. Look at the log of the service. A health check with `kind = \"http\"` takes such a \
                server out of rotation.";
-    Diagnosis::error("server-mute", seen, why).on(server.told())
+    Diagnosis::error("server-mute", seen, why).on(server.description())
 }
 
 /// Finding for a server that refuses connections to some ports of a range. `tried` is the number of
@@ -115,19 +116,19 @@ pub(super) fn closed_ports(server: &TargetServer, refused: &[u16], tried: usize)
     }
     let seen = format!(
         "{} refuses connections to {} of {tried} ports that were tried of its frontends: {}",
-        server.told(),
+        server.description(),
         refused.len(),
         listed(refused.iter(), 4)
     );
     let why = "Nothing listens there, and clients of these ports are refused. Ports that a service opens on demand, as FTP does, look the \
                same. On the server, `ss -ltn` shows what listens where.";
     let found = if refused.len() == tried { Diagnosis::error } else { Diagnosis::warning };
-    Some(found("range-refused", seen, why.to_owned()).on(server.told()))
+    Some(found("range-refused", seen, why.to_owned()).on(server.description()))
 }
 
 fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
     let at = server.probed();
-    let seen = format!("{} refuses connections to port {}", server.told(), at.port());
+    let seen = format!("{} refuses connections to port {}", server.description(), at.port());
     let why = "Nothing listens at that address and port: the service does not run, listens on another address, or has another port.";
     if let [port] = hints.open_ports[..]
         && server.check.port.is_none()
@@ -139,7 +140,7 @@ fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
         return Diagnosis::error("server-refused", format!("{seen}, but accepts them at port {port}"), why)
             .fix(format!("sed -i 's/\"{pattern}\"/\"{right}\"/' {file}"));
     }
-    let of_vip = if server.keeps_vip {
+    let of_vip = if server.has_vip {
         " It has to listen on the server's own address, too: health checks come there."
     } else {
         ""
@@ -148,47 +149,49 @@ fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
         "On the server, `ss -ltnp` shows what listens where; `sport = :{}` should be there.",
         at.port()
     );
-    Diagnosis::error("server-refused", seen, format!("{why}{of_vip} {look}")).on(server.told())
+    Diagnosis::error("server-refused", seen, format!("{why}{of_vip} {look}")).on(server.description())
 }
 
 fn rejected(server: &TargetServer, by: IpAddr, how: &str) -> Diagnosis {
     let port = server.probed().port();
     let whose =
         if by == server.addr.ip() { "its own firewall".to_owned() } else { format!("{by} on the path") };
-    let seen =
-        format!("connections to port {port} of {} are rejected: ICMP \"{how}\" from {by}", server.told());
+    let seen = format!(
+        "connections to port {port} of {} are rejected: ICMP \"{how}\" from {by}",
+        server.description()
+    );
     let why = format!(
         "The rejection comes from {whose}: a host without the service would answer with a TCP reset. {}",
         elsewhere(port)
     );
-    let place = if by == server.addr.ip() { server.told() } else { by.to_string() };
+    let place = if by == server.addr.ip() { server.description() } else { by.to_string() };
     Diagnosis::error("server-rejected", seen, why).on(place).fix(accept(server.addr.ip(), port))
 }
 
 fn silent(server: &TargetServer, hints: &Hints) -> Diagnosis {
     let port = server.probed().port();
-    let seen = format!("{} does not answer at port {port}", server.told());
+    let seen = format!("{} does not answer at port {port}", server.description());
     if hints.is_there {
         let why = format!(
             "The host is there, so a firewall drops the packets, on the server or on the way, or its answers take another way. {}",
             elsewhere(port)
         );
         return Diagnosis::error("server-silent", seen, why)
-            .on(server.told())
+            .on(server.description())
             .fix(accept(server.addr.ip(), port));
     }
     let why = "The host answers nothing, not even pings: it is off, a router on the way has no route, or a firewall drops all.";
     let look = format!("`traceroute -n {}` shows how far packets get.", server.addr.ip());
-    Diagnosis::error("server-silent", seen, format!("{why} {look}")).on(server.told())
+    Diagnosis::error("server-silent", seen, format!("{why} {look}")).on(server.description())
 }
 
 fn unreachable(server: &TargetServer, why: &str) -> Diagnosis {
-    let seen = format!("{} cannot be reached: {why}", server.told());
+    let seen = format!("{} cannot be reached: {why}", server.description());
     let ip = server.addr.ip();
     let look = format!(
         "It is off, on another link, or has another address. `ip route get {ip}` and `ip neigh show {ip}` show the way."
     );
-    Diagnosis::error("server-unreachable", seen, look).on(server.told())
+    Diagnosis::error("server-unreachable", seen, look).on(server.description())
 }
 
 /// Command that inserts a rule to accept connections before the existing rules.
@@ -205,10 +208,10 @@ fn elsewhere(port: u16) -> String {
 
 /// Finding for a server that accepts connections but fails its HTTP or UDP health check.
 pub(super) fn wrong_reply(server: &TargetServer, words: &str) -> Diagnosis {
-    let seen = format!("the health check of {} fails: {words}", server.told());
+    let seen = format!("the health check of {} fails: {words}", server.description());
     let why = "The host can be reached, and the service does not answer as `health_check` expects. Look at the service's log, or \
                change `health_check`.";
-    Diagnosis::error("server-reply", seen, why).on(server.told())
+    Diagnosis::error("server-reply", seen, why).on(server.description())
 }
 
 /// Ports to try if the server's port refuses connections: ports of other servers, and common ports.
@@ -237,15 +240,15 @@ mod tests {
             name: "web/a".to_owned(),
             addr: "10.0.0.11:80".parse().unwrap(),
             check: HealthCheck::new(ProbeKind::Tcp),
-            takes_tcp: true,
-            keeps_vip: false,
+            uses_tcp: true,
+            has_vip: false,
             more_ports: Vec::new(),
             request: None,
         }
     }
 
     fn judged(reached: &Reached, hints: &Hints) -> (&'static str, Vec<String>) {
-        let found = judge(&server(), reached, hints).unwrap();
+        let found = diagnose(&server(), reached, hints).unwrap();
         (found.check, found.fix)
     }
 
@@ -265,8 +268,8 @@ mod tests {
         ] {
             assert_eq!(judged(&reached, hints), expected);
         }
-        assert_eq!(judge(&server(), &Reached::Opened, &there), None);
-        assert_eq!(judge(&server(), &Reached::NotTried("no descriptor".to_owned()), &there), None);
+        assert_eq!(diagnose(&server(), &Reached::Opened, &there), None);
+        assert_eq!(diagnose(&server(), &Reached::NotTried("no descriptor".to_owned()), &there), None);
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn duplicate(host: &Host<'_>, interface: &Interface, vip: IpAddr, mac: [u8; 6]) 
     let seen =
         format!("{text}{whose} answers for the VIP {vip} on {}, and so does this host", interface.name);
     let place = ip.map_or_else(|| format!("the host with {text}"), |ip| format!("{ip} ({text})"));
-    let of_server = ip.is_some_and(|ip| host.servers.iter().any(|s| s.addr.ip() == ip && s.keeps_vip));
+    let of_server = ip.is_some_and(|ip| host.servers.iter().any(|s| s.addr.ip() == ip && s.has_vip));
     if of_server && vip.is_ipv4() {
         let why = "Clients on the link send to the host that answered last. A server of dsr = \"l2\" has the VIP, and must not answer for it.";
         return Diagnosis::error("vip-duplicate", seen, why)

@@ -45,10 +45,12 @@ pub fn check(config: &Config, known: &[Diagnosis], explained: &Explained) -> Vec
         return Vec::new();
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let Ok(ways) = runtime.and_then(|runtime| runtime.block_on(ways(&targets))) else { return Vec::new() };
+    let Ok(ways) = runtime.and_then(|runtime| runtime.block_on(paths_to_servers(&targets))) else {
+        return Vec::new();
+    };
     let seen: Vec<_> = ways.chunks(AT_ONCE).flat_map(probe::all).collect();
     let tried: Vec<_> = ways.iter().map(|way| &way.target).zip(seen).collect();
-    let judge = |clients: &dyn Fn(&PathTarget) -> ClientHandshakes| -> Vec<Diagnosis> {
+    let diagnose = |clients: &dyn Fn(&PathTarget) -> ClientHandshakes| -> Vec<Diagnosis> {
         let found =
             tried.iter().map(|(target, seen)| judge::diagnosis(target, seen.clone(), clients(target)));
         found.flatten().collect()
@@ -58,12 +60,12 @@ pub fn check(config: &Config, known: &[Diagnosis], explained: &Explained) -> Vec
         probe::running(config.stats.listen)
     };
     let now = probe::running(config.stats.listen);
-    let found = judge(&|target| ClientHandshakes { completed: 0, ..now.clients(&now, target) });
+    let found = diagnose(&|target| ClientHandshakes { completed: 0, ..now.clients(&now, target) });
     if found.is_empty() {
         return found;
     }
     let (before, after) = (count(), count());
-    judge(&|target| after.clients(&before, target))
+    diagnose(&|target| after.clients(&before, target))
 }
 
 /// A server, and the path of packets to it.
@@ -112,7 +114,7 @@ fn targets(config: &Config) -> Vec<PathTarget> {
 }
 
 /// Paths to the targets whose VIP is on this host.
-async fn ways(targets: &[PathTarget]) -> std::io::Result<Vec<PathToServer>> {
+async fn paths_to_servers(targets: &[PathTarget]) -> std::io::Result<Vec<PathToServer>> {
     let netlink = Netlink::open()?;
     let mut table = netlink.table().await.map_err(std::io::Error::other)?;
     let mut looks = 0;
@@ -121,7 +123,10 @@ async fn ways(targets: &[PathTarget]) -> std::io::Result<Vec<PathToServer>> {
         let missing: Vec<(IpAddr, u32)> =
             targets.iter().filter_map(|target| unresolved(target, &network)).collect();
         if missing.is_empty() || looks == LOOKS {
-            return Ok(targets.iter().filter_map(|target| way(target, &network, &table)).collect());
+            return Ok(targets
+                .iter()
+                .filter_map(|target| path_to_server(target, &network, &table))
+                .collect());
         }
         for (ip, interface) in missing.into_iter().filter(|_| looks == 0) {
             let wanted = WantedNeighbour { interface, ip, is_ours: false, is_repeated: false };
@@ -148,7 +153,7 @@ fn unresolved(target: &PathTarget, network: &NextHops) -> Option<(IpAddr, u32)> 
     }
 }
 
-fn way(target: &PathTarget, network: &NextHops, table: &NetworkTables) -> Option<PathToServer> {
+fn path_to_server(target: &PathTarget, network: &NextHops, table: &NetworkTables) -> Option<PathToServer> {
     let vip = target.vip.ip();
     if !table.interfaces.iter().any(|interface| interface.addresses.contains(&vip)) {
         return None;

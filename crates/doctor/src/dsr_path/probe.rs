@@ -37,7 +37,7 @@ struct Probing<'a> {
 }
 
 /// Index of a probe, with its outcome.
-type Heard = (usize, SeenOnPath);
+type ReceivedAnswer = (usize, SeenOnPath);
 
 /// Runs all probes in parallel; returns their outcomes in order.
 pub(super) fn all(ways: &[PathToServer]) -> Vec<SeenOnPath> {
@@ -80,12 +80,12 @@ fn begin(at: usize, way: &PathToServer) -> Option<Probing<'_>> {
 }
 
 /// Sends the probes of one interface, and repeats those that get no answer. Returns the outcomes.
-fn listen(interface: u32, probing: Vec<&Probing>) -> Vec<Heard> {
+fn listen(interface: u32, probing: Vec<&Probing>) -> Vec<ReceivedAnswer> {
     let Some((mut sender, receiver)) = open(interface) else { return Vec::new() };
     let (over, (tell, told)) = (AtomicBool::new(false), channel());
-    let mut heard: Vec<Heard> = Vec::new();
+    let mut heard: Vec<ReceivedAnswer> = Vec::new();
     thread::scope(|scope| {
-        scope.spawn(|| hear(receiver, &probing, &tell, &over));
+        scope.spawn(|| receive(receiver, &probing, &tell, &over));
         let mut frame = Vec::new();
         for _ in 0..TRIES {
             let is_open = |one: &&&Probing| !heard.iter().any(|(at, _)| *at == one.at);
@@ -122,7 +122,7 @@ fn listen(interface: u32, probing: Vec<&Probing>) -> Vec<Heard> {
 
 /// Adds an outcome. `HasVip` overrides other outcomes, because a server that answers ARP for the
 /// VIP may also accept connections.
-fn add(heard: &mut Vec<Heard>, at: usize, seen: SeenOnPath) {
+fn add(heard: &mut Vec<ReceivedAnswer>, at: usize, seen: SeenOnPath) {
     match heard.iter_mut().find(|(of, _)| *of == at) {
         Some(known) if seen == SeenOnPath::HasVip => known.1 = seen,
         Some(_) => {}
@@ -131,10 +131,10 @@ fn add(heard: &mut Vec<Heard>, at: usize, seen: SeenOnPath) {
 }
 
 /// Receives answers, and sends their outcomes to the channel until `over` is set.
-fn hear(
+fn receive(
     mut frames: Box<dyn DataLinkReceiver>,
     probing: &[&Probing],
-    tell: &Sender<Heard>,
+    tell: &Sender<ReceivedAnswer>,
     over: &AtomicBool,
 ) {
     while !over.load(Ordering::Relaxed) {

@@ -67,10 +67,11 @@ impl CollidingRule {
 }
 
 impl OwnPorts {
-    fn meets(&self, source: &NewSource) -> bool {
+    fn matches_condition(&self, source: &NewSource) -> bool {
         let is_ours = source.address.is_none_or(|address| self.addresses.contains(&address));
-        let meets = |(first, last): (u16, u16)| first <= *self.ports.end() && *self.ports.start() <= last;
-        is_ours && source.ports.is_none_or(meets)
+        let matches_condition =
+            |(first, last): (u16, u16)| first <= *self.ports.end() && *self.ports.start() <= last;
+        is_ours && source.ports.is_none_or(matches_condition)
     }
 
     /// Ports for other connections: the larger of the ranges below and above convey's SNAT ports;
@@ -132,7 +133,7 @@ impl<'a> Search<'a, '_> {
                 let is_certain = open.is_empty();
                 match action {
                     Action::SourceNat(source) => {
-                        self.meet(chain, rule, source, &open);
+                        self.apply_rule(chain, rule, source, &open);
                         if is_certain {
                             return End::Translated;
                         }
@@ -157,7 +158,7 @@ impl<'a> Search<'a, '_> {
     fn open(&self, rule: &'a Rule) -> Option<Vec<&'a Condition>> {
         let mut open = Vec::new();
         for condition in &rule.conditions {
-            match self.packet.meets(condition, self.table) {
+            match self.packet.matches_condition(condition, self.table) {
                 Some(true) => {}
                 Some(false) => return None,
                 None => open.push(condition),
@@ -166,8 +167,8 @@ impl<'a> Search<'a, '_> {
         Some(open)
     }
 
-    fn meet(&mut self, chain: &Chain, rule: &'a Rule, source: &NewSource, open: &[&'a Condition]) {
-        if !self.own.meets(source) {
+    fn apply_rule(&mut self, chain: &Chain, rule: &'a Rule, source: &NewSource, open: &[&'a Condition]) {
+        if !self.own.matches_condition(source) {
             if !open.contains(&&Condition::Unknown) {
                 self.safe.push(open.to_vec());
             }
@@ -231,7 +232,7 @@ impl<'a> Search<'a, '_> {
             let packet = JudgedPacket { protocol, ..self.packet.clone() };
             let mut conditions =
                 rule.conditions.iter().filter(|condition| condition.is_of(Subject::Protocol));
-            conditions.all(|condition| packet.meets(condition, self.table) == Some(true))
+            conditions.all(|condition| packet.matches_condition(condition, self.table) == Some(true))
         };
         let command = |protocol: &'static str| {
             let program = tool.program();

@@ -35,7 +35,7 @@ pub struct TakingRule {
 
 impl TakingRule {
     /// Description for messages: `rule 5 of chain INPUT (iptables, table filter) drops`.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         let TakingRule { how, tool, family, table, chain, rule } = self;
         let by = match rule {
             Some(number) if *tool == Tool::Nft => format!("the rule with handle {number}"),

@@ -197,13 +197,13 @@ impl Walk<'_> {
     }
 
     fn condition(&self, condition: &Condition) -> Option<bool> {
-        self.packet.meets(condition, self.table)
+        self.packet.matches_condition(condition, self.table)
     }
 }
 
 impl JudgedPacket {
     /// Whether a condition of a rule in `table` holds; `None` if doctor cannot decide.
-    pub(super) fn meets(&self, condition: &Condition, table: &Table) -> Option<bool> {
+    pub(super) fn matches_condition(&self, condition: &Condition, table: &Table) -> Option<bool> {
         let Condition::Is { subject, values, negated } = condition else { return None };
         let values = table.values(values)?;
         let mut any = Some(false);

@@ -85,7 +85,7 @@ fn silence(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let is_loud = |link: &HostLink| link.arp_ignore == 0 || link.arp_announce < 2;
     let has_v4 = |link: &HostLink| link.addresses.iter().any(|(ip, _)| ip.is_ipv4());
     // ARP requests for the VIP arrive on the interface whose network contains the VIP.
-    let asked: Vec<&HostLink> = match facts.way_in(vip, None) {
+    let asked: Vec<&HostLink> = match facts.ingress_link(vip, None) {
         Some(link) => vec![link],
         None => facts.links.iter().filter(|link| !link.is_loopback && has_v4(link)).collect(),
     };

@@ -11,7 +11,7 @@ pub(super) struct ServerFacts {
     /// Known neighbours on the link, with their Ethernet addresses.
     pub(super) neighbours: Vec<(IpAddr, String)>,
     /// Route of answers to distant clients; `None` if there is no route.
-    pub(super) way_out: Option<WayOut>,
+    pub(super) reply_route: Option<ReplyRoute>,
     /// Whether this host has routes through routers, at least to some networks.
     pub(super) has_routers: bool,
     pub(super) gateway: Option<RouterFacts>,
@@ -47,7 +47,7 @@ pub(super) struct HostLink {
 
 /// Route of outgoing packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct WayOut {
+pub(super) struct ReplyRoute {
     pub(super) interface: String,
     pub(super) router: Option<IpAddr>,
     /// Source address that this host uses on the route.
@@ -80,7 +80,7 @@ pub(super) struct ServerSocket {
 
 impl HostLink {
     /// Whether this device decapsulates packets from all senders, and is used for nothing else.
-    pub(super) fn takes_packets_out(&self) -> bool {
+    pub(super) fn decapsulates(&self) -> bool {
         TUNNEL_DEVICES.contains(&self.name.as_str())
             && !self.addresses.iter().any(|(ip, _)| !is_link_local(*ip))
     }
@@ -98,13 +98,13 @@ impl ServerFacts {
     }
 
     /// Whether this host decapsulates packets from tunnels.
-    pub(super) fn takes_packets_out(&self) -> bool {
-        self.links.iter().any(HostLink::takes_packets_out)
+    pub(super) fn decapsulates(&self) -> bool {
+        self.links.iter().any(HostLink::decapsulates)
     }
 
     /// Interface that receives packets from the balancer: its network contains the VIP, or it has
     /// the server's address.
-    pub(super) fn way_in(&self, vip: IpAddr, server: Option<IpAddr>) -> Option<&HostLink> {
+    pub(super) fn ingress_link(&self, vip: IpAddr, server: Option<IpAddr>) -> Option<&HostLink> {
         let real = || self.links.iter().filter(|link| !link.is_loopback);
         let has = |link: &&HostLink| {
             link.addresses.iter().any(|(ip, len)| within(vip, *ip, *len) && !is_single(*ip, *len))
@@ -115,19 +115,19 @@ impl ServerFacts {
     }
 
     /// Interface that answers leave by; `None` if it is unknown.
-    pub(super) fn leaves_by(&self, vip: IpAddr) -> Option<&str> {
-        let way = self.way_out.as_ref().map(|way| way.interface.as_str());
-        way.or_else(|| self.way_in(vip, None).map(|link| link.name.as_str()))
+    pub(super) fn egress_interface(&self, vip: IpAddr) -> Option<&str> {
+        let way = self.reply_route.as_ref().map(|way| way.interface.as_str());
+        way.or_else(|| self.ingress_link(vip, None).map(|link| link.name.as_str()))
     }
 
     /// Address of this host to which a balancer would send packets.
     pub(super) fn own_address(&self, vip: IpAddr) -> Option<IpAddr> {
-        let by_route = self.way_out.as_ref().and_then(|way| way.source).filter(|ip| *ip != vip);
+        let by_route = self.reply_route.as_ref().and_then(|way| way.source).filter(|ip| *ip != vip);
         let of_family = |link: &HostLink| {
             let mut ips = link.addresses.iter().map(|(ip, _)| *ip);
             ips.find(|ip| ip.is_ipv4() == vip.is_ipv4() && *ip != vip && !is_link_local(*ip))
         };
-        by_route.or_else(|| self.way_in(vip, None).and_then(of_family))
+        by_route.or_else(|| self.ingress_link(vip, None).and_then(of_family))
     }
 
     /// All rules that rewrite the source of answers.

@@ -23,7 +23,7 @@ fn service(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &'stat
         protocol,
         destination: setup.server.into(),
         destination_port: Some(port),
-        in_interface: facts.way_in(setup.vip, setup.server).map(|link| link.name.clone()),
+        in_interface: facts.ingress_link(setup.vip, setup.server).map(|link| link.name.clone()),
         state: "new",
         ..JudgedPacket::default()
     };
@@ -68,7 +68,7 @@ fn diagnosis(fate: Fate, packet: &JudgedPacket, whose: &str) -> Option<Diagnosis
         // The redirection may be intended, for example to a container of the service.
         TakenHow::Redirects => return None,
     };
-    let seen = format!("{} {whose}", taken.told());
+    let seen = format!("{} {whose}", taken.description());
     // The commands match any address, because health checks arrive at the host's own address.
     let (source, destination) = (PacketEnd::Unknown, PacketEnd::Unknown);
     let fix = taken.fix(&[&JudgedPacket { source, destination, ..packet.clone() }]);

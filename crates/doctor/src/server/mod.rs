@@ -8,11 +8,11 @@ mod firewall;
 mod gather;
 mod nat;
 mod near_clients;
+mod reply_route;
 mod script;
 mod service;
 mod setup;
 mod tunnel;
-mod way_out;
 
 use std::net::IpAddr;
 
@@ -27,19 +27,19 @@ use setup::ServerSetup;
 /// Operator-facing message: the host cannot be examined.
 pub fn examine(vip: IpAddr, port: Option<u16>) -> Result<Examination, String> {
     let facts = gather::facts(vip)?;
-    let unseen = way_out::unseen(&ServerSetup::of(vip, port, &facts), &facts);
+    let unseen = reply_route::unseen(&ServerSetup::of(vip, port, &facts), &facts);
     let skipped = unseen.into_iter().collect();
-    Ok(Examination { skipped, ..judge(vip, port, &facts).into() })
+    Ok(Examination { skipped, ..diagnose(vip, port, &facts).into() })
 }
 
 /// Findings that follow from the facts about the host.
-fn judge(vip: IpAddr, port: Option<u16>, facts: &ServerFacts) -> Vec<Diagnosis> {
+fn diagnose(vip: IpAddr, port: Option<u16>, facts: &ServerFacts) -> Vec<Diagnosis> {
     let setup = ServerSetup::of(vip, port, facts);
     [
         address::check(&setup, facts),
         tunnel::check(&setup, facts),
         nat::check(&setup, facts),
-        way_out::check(&setup, facts),
+        reply_route::check(&setup, facts),
         service::check(&setup, facts),
         firewall::check(&setup, facts),
     ]

@@ -39,15 +39,15 @@ fn rewriting(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
         let seen = format!("answers get the source {}, and not {}", first.vip, setup.vip);
         return Some(error("nat-wrong-vip", seen, vec![of_table(first).for_vip(setup.vip).up(facts)]));
     }
-    let leaves_by = facts.leaves_by(setup.vip)?;
-    let fits = |rule: &&&&SourceRule| rule.interface.as_deref().is_none_or(|name| name == leaves_by);
+    let egress_interface = facts.egress_interface(setup.vip)?;
+    let fits = |rule: &&&&SourceRule| rule.interface.as_deref().is_none_or(|name| name == egress_interface);
     let Some(rule) = of_vip.iter().find(fits) else {
         let variables = of_table(of_vip[0]);
         let seen = format!(
-            "answers get the source {} where they leave by {}, and they leave by {leaves_by}",
+            "answers get the source {} where they leave by {}, and they leave by {egress_interface}",
             setup.vip, variables.interface
         );
-        let fix = vec![variables.down(facts), variables.by(leaves_by).up(facts)];
+        let fix = vec![variables.down(facts), variables.by(egress_interface).up(facts)];
         return Some(error("nat-wrong-interface", seen, fix));
     };
     if let Some(foreign) = rule.server.filter(|server| facts.links_with(*server).next().is_none()) {
@@ -89,7 +89,7 @@ fn is_rewritten(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &
     let by_tc = |rule: &SourceRule| {
         rule.table == TC_TABLE
             && rule.vip == setup.vip
-            && rule.interface.as_deref() == facts.leaves_by(setup.vip)
+            && rule.interface.as_deref() == facts.egress_interface(setup.vip)
             && rule.ports.contains(&port.to_string())
             && rule.protocols.iter().any(|of| of == protocol)
     };
@@ -113,7 +113,7 @@ pub(super) fn answer(
         protocol,
         source: setup.server.into(),
         source_port: Some(port),
-        out_interface: facts.leaves_by(setup.vip).map(str::to_owned),
+        out_interface: facts.egress_interface(setup.vip).map(str::to_owned),
         state: "established",
         ..JudgedPacket::default()
     }

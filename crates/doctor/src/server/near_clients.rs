@@ -21,14 +21,14 @@ pub(super) struct NearClients {
 impl NearClients {
     /// Finds two possible clients; `None` if the network is unknown or has no free addresses.
     pub(super) fn of(setup: &ServerSetup, facts: &ServerFacts) -> Option<NearClients> {
-        let link = facts.way_in(setup.vip, setup.server)?;
+        let link = facts.ingress_link(setup.vip, setup.server)?;
         let is_network =
             |(ip, len): &&(IpAddr, u8)| ip.is_ipv4() == setup.vip.is_ipv4() && !is_single(*ip, *len);
         let (own, len) = *link.addresses.iter().find(is_network)?;
         let hosts = host_mask(own, len);
         let network = Prefix::of(own, len);
         let base = bits(network.first());
-        let router = facts.way_out.as_ref().and_then(|way| way.router);
+        let router = facts.reply_route.as_ref().and_then(|way| way.router);
         let is_known = |ip: IpAddr| {
             ip == setup.vip
                 || Some(ip) == router

@@ -33,7 +33,7 @@ impl ScriptVariables {
             servers: setup.server.into_iter().collect(),
             balancers: facts.balancers(setup.vip),
             protocols: Vec::new(),
-            interface: facts.leaves_by(setup.vip).unwrap_or("eth0").to_owned(),
+            interface: facts.egress_interface(setup.vip).unwrap_or("eth0").to_owned(),
         }
     }
 

@@ -34,7 +34,7 @@ fn listening(setup: &ServerSetup, facts: &ServerFacts, port: u16) -> Option<Diag
             "Packets come for this server's own address (dsr = \"l3\"), and find no service: clients are refused."
         }
     };
-    if there.iter().any(|socket| socket.hears(wanted)) {
+    if there.iter().any(|socket| socket.receives(wanted)) {
         return udp(setup, &there, port);
     }
     let (seen, fix) = match there.first() {
@@ -65,7 +65,7 @@ fn listening(setup: &ServerSetup, facts: &ServerFacts, port: u16) -> Option<Diag
 /// Finding for a UDP socket that is bound to all addresses. Its answers may have another source
 /// than the VIP.
 fn udp(setup: &ServerSetup, there: &[&ServerSocket], port: u16) -> Option<Diagnosis> {
-    let is_udp = |socket: &&&ServerSocket| socket.protocol == "udp" && socket.hears(setup.vip);
+    let is_udp = |socket: &&&ServerSocket| socket.protocol == "udp" && socket.receives(setup.vip);
     let on_vip = there.iter().filter(is_udp).any(|socket| socket.address == Some(setup.vip));
     let socket = match setup.dsr {
         DsrKind::L3 => None,
@@ -108,7 +108,7 @@ fn at(ip: IpAddr, port: u16) -> String {
 
 impl ServerSocket {
     /// Whether the socket receives packets sent to this address.
-    pub(super) fn hears(&self, ip: IpAddr) -> bool {
+    pub(super) fn receives(&self, ip: IpAddr) -> bool {
         match self.address {
             None => true,
             Some(own) if own.is_unspecified() => own.is_ipv4() == ip.is_ipv4(),

@@ -27,8 +27,8 @@ impl ServerSetup {
             facts.links.iter().any(|link| !link.is_loopback && link.arp_ignore > 0 && link.arp_announce > 1);
         let has_vip = facts.links_with(vip).next().is_some();
         let dsr = match (has_vip, rules.is_empty()) {
-            (_, true) if facts.takes_packets_out() && facts.gue_port.is_some() => DsrKind::Gue,
-            (_, true) if facts.takes_packets_out() => DsrKind::Ipip,
+            (_, true) if facts.decapsulates() && facts.gue_port.is_some() => DsrKind::Gue,
+            (_, true) if facts.decapsulates() => DsrKind::Ipip,
             (true, _) => DsrKind::L2,
             (false, false) => DsrKind::L3,
             (false, true) if is_listened_on || is_silenced => DsrKind::L2,

@@ -1,5 +1,5 @@
-use super::facts::{HostLink, RouterFacts, ServerFacts, ServerSocket, WayOut};
-use super::judge;
+use super::diagnose;
+use super::facts::{HostLink, ReplyRoute, RouterFacts, ServerFacts, ServerSocket};
 use crate::Diagnosis;
 use crate::ruleset::{Ruleset, SourceRule, Tool, read_json, read_save};
 use std::net::IpAddr;
@@ -50,7 +50,7 @@ fn healthy(l2: bool, v6: bool) -> ServerFacts {
             (of_lab(v6, 1), "02:00:0a:4d:00:01".to_owned()),
             (of_lab(v6, 201), "02:00:0a:4d:00:c9".to_owned()),
         ],
-        way_out: Some(WayOut {
+        reply_route: Some(ReplyRoute {
             interface: "eth0".to_owned(),
             router: Some(of_lab(v6, 253)),
             source: Some(of_lab(v6, 11)),
@@ -84,7 +84,7 @@ fn rule(v6: bool) -> SourceRule {
 }
 
 fn examine(v6: bool, facts: &ServerFacts) -> Vec<Diagnosis> {
-    judge(vip(v6), Some(PORT), facts)
+    diagnose(vip(v6), Some(PORT), facts)
 }
 
 /// Name and commands of the only finding after one change to a healthy server.
@@ -100,7 +100,7 @@ fn found(l2: bool, v6: bool, change: impl Fn(&mut ServerFacts)) -> (&'static str
 fn a_healthy_server_has_no_finding() {
     for (l2, v6) in [(true, false), (true, true), (false, false), (false, true)] {
         assert_eq!(examine(v6, &healthy(l2, v6)), []);
-        assert_eq!(judge(vip(v6), None, &healthy(l2, v6)), [], "without a port");
+        assert_eq!(diagnose(vip(v6), None, &healthy(l2, v6)), [], "without a port");
     }
 }
 
@@ -192,15 +192,15 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
             assert!(found[0].fix == [""; 0] && found[0].why.contains(words), "{found:#?}");
         }
         let none = |facts: &mut ServerFacts| {
-            (facts.way_out, facts.gateway, facts.has_routers) = (None, None, false);
+            (facts.reply_route, facts.gateway, facts.has_routers) = (None, None, false);
         };
         // Clients may be on the link, or behind another route.
         let mut facts = healthy(l2, v6);
         none(&mut facts);
         assert_eq!(examine(v6, &facts), []);
         let setup = super::ServerSetup::of(vip(v6), Some(PORT), &facts);
-        assert_eq!(super::way_out::unseen(&setup, &facts).unwrap().check, "client-route");
-        assert_eq!(super::way_out::unseen(&setup, &healthy(l2, v6)), None);
+        assert_eq!(super::reply_route::unseen(&setup, &facts).unwrap().check, "client-route");
+        assert_eq!(super::reply_route::unseen(&setup, &healthy(l2, v6)), None);
         // The VIP is on another network, and there is no route to it.
         facts.links[1].addresses[0].0 = if v6 { ip("fd78::11") } else { ip("10.78.0.11") };
         let found_far = examine(v6, &facts);
@@ -233,7 +233,7 @@ fn a_gateway_whose_errors_the_firewall_drops_is_not_judged_by_them() {
 fn strict_reverse_paths_drop_clients_that_are_answered_by_another_interface() {
     let crossed = |facts: &mut ServerFacts| {
         facts.links[1].rp_filter = 1;
-        facts.way_out.iter_mut().for_each(|way| way.interface = "eth1".to_owned());
+        facts.reply_route.iter_mut().for_each(|way| way.interface = "eth1".to_owned());
         facts.tc.iter_mut().for_each(|rule| rule.interface = Some("eth1".to_owned()));
     };
     for l2 in [true, false] {

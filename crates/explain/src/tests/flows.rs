@@ -109,9 +109,9 @@ fn explanation_predicts_outcome_of_open_and_new_flows() {
                     let is_same_server = forwarded.flow.server == before;
                     assert!(!ends || snat.is_none() || is_said_same == is_same_server, "{said:#?}");
                     assert!(!is_said_same || is_same, "{seen} {said:#?}");
-                    let is_again = message(&said, "server").contains(" again: ");
+                    let is_previous = message(&said, "server").contains(" again: ");
                     *told
-                        .entry(match (ends, is_again) {
+                        .entry(match (ends, is_previous) {
                             (false, _) => "goes on",
                             (true, true) => "again",
                             (true, false) => "anew",

@@ -62,12 +62,12 @@ impl Following {
         loop {
             let fault = tokio::select! {
                 fault = self.follow_any(&mut member) => fault,
-                () = state.end_comes() => return,
+                () = state.wait_for_end() => return,
             };
             let wait = self.note_disconnected(&fault);
             tokio::select! {
                 () = sleep(wait) => {}
-                () = state.end_comes() => return,
+                () = state.wait_for_end() => return,
             }
         }
     }

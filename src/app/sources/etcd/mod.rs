@@ -126,8 +126,8 @@ impl EtcdSource {
 
 impl ConfigSource for EtcdSource {
     fn file(&self) -> ConfigFile {
-        let brought_into = Some(self.folder.path().to_owned());
-        ConfigFile { brought_into, ..ConfigFile::new(self.folder.main_file()) }
+        let local_copy = Some(self.folder.path().to_owned());
+        ConfigFile { local_copy, ..ConfigFile::new(self.folder.main_file()) }
     }
 
     fn address(&self) -> Option<String> {

@@ -81,7 +81,7 @@ columns! {
 
 impl TopColumn {
     /// Name of the column for `--sort`.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         self.texts().word
     }
 

@@ -103,7 +103,7 @@ impl TopState {
     }
 
     /// Records that there was no response, and the reason.
-    pub fn lose(&mut self, why: &str) {
+    pub fn note_failure(&mut self, why: &str) {
         self.lost = Some(printable(why));
     }
 

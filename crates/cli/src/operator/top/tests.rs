@@ -232,7 +232,7 @@ fn counters_that_begin_anew_are_no_rates_of_billions_nor_nothing() {
 fn events_are_replaced_after_a_restart_and_lost_contact_is_shown() {
     let mut state = state();
     assert_eq!(state.events(9).len(), 2);
-    state.lose("/run/convey/control.sock: refused\u{1b}[2J");
+    state.note_failure("/run/convey/control.sock: refused\u{1b}[2J");
     let lines = screen(&mut state, 80, 24);
     assert_eq!(lines[2], "NO RESPONSE since 00:00:03 UTC, retrying: /run/convey/control.sock: refused?[2J");
     assert!(lines.iter().any(|line| line.starts_with("  a ")), "what was known stays: {lines:#?}");

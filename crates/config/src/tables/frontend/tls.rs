@@ -241,7 +241,7 @@ impl ParsedTls {
             return None;
         }
         let place = table.place.clone();
-        let acme = takes_of_acme(&mut table, acme, report);
+        let acme = implied_acme(&mut table, acme, report);
         let mut pairs = pairs(&mut table, report);
         pairs.extend(acme.into_iter().flat_map(|acme| of_acme(acme, &place, report)));
         let has_alpn = table.has("alpn");
@@ -284,7 +284,7 @@ fn cipher_suite(value: &DeValue<'_>) -> Result<String, String> {
 
 /// Returns `[acme]` if the frontend uses the certificates that convey orders: it sets `acme`, or it
 /// names no certificates.
-fn takes_of_acme<'a>(
+fn implied_acme<'a>(
     table: &mut TomlTable<'_>,
     acme: Option<&'a ParsedAcme>,
     report: &Report<'_>,

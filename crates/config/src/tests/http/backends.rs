@@ -32,17 +32,17 @@ fn backend_sets_protocol_and_request_hash_in_mode_http() {
     let proxied = of("protocol = 'auto'\nalgorithm = 'ring'\nhash = 'header:X-User'");
     let proxied = proxied.replace("mode = 'http'\n", "").replace("10.0.0.1:80", "127.0.0.1:80");
     assert_eq!(
-        told(&proxied, Mode::Proxy).unwrap_err(),
+        diagnostics(&proxied, Mode::Proxy).unwrap_err(),
         [
             "config.toml:5:12: backends.site.protocol: is for mode http; frontend \"web\" is in proxy mode",
             "config.toml:7:8: backends.site.hash: found \"header:X-User\", which only mode http sees; frontend \"web\" is in \
              proxy mode: allowed are source, tuple, quic_cid",
         ]
     );
-    let told_of =
-        |lines: &str| told(&of(lines).replace("10.0.0.1:80", "127.0.0.1:80"), Mode::Http).unwrap_err();
+    let diagnostics_of =
+        |lines: &str| diagnostics(&of(lines).replace("10.0.0.1:80", "127.0.0.1:80"), Mode::Http).unwrap_err();
     assert_eq!(
-        told_of("protocol = 'h2'\nsend_proxy = 'v1'"),
+        diagnostics_of("protocol = 'h2'\nsend_proxy = 'v1'"),
         [
             "config.toml:6:12: backends.site.protocol: \"h2\" lets clients share connections, but send_proxy (line 7) names \
              one client at the start of each; keep one of them",
@@ -71,12 +71,12 @@ fn grpc_check_has_a_service_an_authority_and_headers() {
         headers: vec![("X-Key".to_owned(), "s3cret".to_owned())],
     };
     assert_eq!(full.backends[0].health_check.kind, ProbeKind::Grpc(expected));
-    let told = describe(&plain);
-    assert!(told.contains("; grpc check every 2s, timeout 1s, rise 2, fall 3;"), "{told}");
-    let told = describe(&full);
+    let text = describe(&plain);
+    assert!(text.contains("; grpc check every 2s, timeout 1s, rise 2, fall 3;"), "{text}");
+    let text = describe(&full);
     assert!(
-        told.contains("; grpc check of service shop.Cart, host app.internal, header X-Key every 2s"),
-        "{told}"
+        text.contains("; grpc check of service shop.Cart, host app.internal, header X-Key every 2s"),
+        "{text}"
     );
 }
 
@@ -84,7 +84,7 @@ fn grpc_check_has_a_service_an_authority_and_headers() {
 fn grpc_check_of_servers_with_http1_requests_is_a_warning() {
     let of = |lines: &str| {
         let text = format!("{FRONTEND}[backends.site]\n{lines}\nservers.a.addr = '10.0.0.9:80'\n");
-        told(&text.replace("10.0.0.1:80", "127.0.0.1:80"), Mode::Http).unwrap()
+        diagnostics(&text.replace("10.0.0.1:80", "127.0.0.1:80"), Mode::Http).unwrap()
     };
     let expected = "config.toml:6:21: backends.site.health_check.kind: gRPC needs HTTP/2, but requests go to the servers over \
                     HTTP/1.1; set protocol = \"h2\" on the backend";

@@ -50,7 +50,7 @@ fn a_backend_has_servers_or_serves_files() {
     }
     let proxied = of("files = '/a'").replace("mode = 'http'\n", "").replace("10.0.0.1:80", "127.0.0.1:80");
     assert_eq!(
-        told(&proxied, Mode::Proxy).unwrap_err(),
+        diagnostics(&proxied, Mode::Proxy).unwrap_err(),
         ["config.toml:5:9: backends.site.files: is for mode http; frontend \"web\" is in proxy mode"]
     );
 }
@@ -61,16 +61,16 @@ fn unreadable_files_root_is_reported_at_load() {
     let at = |name: &str| directory.path().join(name);
     std::fs::create_dir(at("www")).unwrap();
     std::fs::write(at("file"), "").unwrap();
-    let told_of = |root: &str| {
+    let diagnostics_of = |root: &str| {
         std::fs::write(at("config.toml"), format!("{FRONTEND}[backends.site]\nfiles = '{root}'\n")).unwrap();
         load_with_lists(&at("config.toml"), &mut ReadFiles::default(), None)
             .map(|loaded| loaded.config)
             .map_err(|error| error.to_string())
     };
-    assert_eq!(told_of("www").unwrap().backends[0].files.as_ref().unwrap().root, at("www"));
+    assert_eq!(diagnostics_of("www").unwrap().backends[0].files.as_ref().unwrap().root, at("www"));
     for (root, why) in [("none", "No such file or directory"), ("file", "Not a directory")] {
-        let told = told_of(root).unwrap_err();
+        let diagnostics = diagnostics_of(root).unwrap_err();
         let expected = format!(":6:9: backends.site.files: cannot serve {}: {why}", at(root).display());
-        assert!(told.contains(&expected), "{told}");
+        assert!(diagnostics.contains(&expected), "{diagnostics}");
     }
 }

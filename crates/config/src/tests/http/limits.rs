@@ -32,9 +32,9 @@ fn request_rates_are_set_for_frontend_and_route() {
 fn a_limit_of_requests_without_effect_is_named() {
     let lines = "routes = [{ redirect = 'https', path = '/a', requests_per_source = 5 }]\n\
         limits = { request_burst = 5, ipv6_prefix = 48 }\n";
-    let told = warnings(&format!("{FRONTEND}{lines}{BACKENDS}"));
+    let diagnostics = warnings(&format!("{FRONTEND}{lines}{BACKENDS}"));
     assert_eq!(
-        told,
+        diagnostics,
         [
             "config.toml:5:68: frontends.web.routes.requests_per_source: has no effect with redirect",
             "config.toml:6:28: frontends.web.limits.request_burst: has no effect without requests_per_source",
@@ -80,7 +80,10 @@ fn a_frontend_limits_what_a_request_and_its_connection_may_take() {
         ("max_body_size = 0", "an integer from 1 to 9223372036854775807"),
         ("max_streams = 1001", "an integer from 1 to 1000"),
     ] {
-        let told = errors(&limited(key));
-        assert!(told.len() == 1 && told[0].ends_with(&format!("allowed: {allowed}")), "{told:?}");
+        let diagnostics = errors(&limited(key));
+        assert!(
+            diagnostics.len() == 1 && diagnostics[0].ends_with(&format!("allowed: {allowed}")),
+            "{diagnostics:?}"
+        );
     }
 }

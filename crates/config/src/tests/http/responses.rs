@@ -31,7 +31,7 @@ fn error_pages_are_read_with_the_file_that_names_them() {
         )]
     );
     write("200 = '503.html', 502 = 'long.txt', 503 = 'gone.html'");
-    let told = load_with_lists(&at("config.toml"), &mut lists, None).unwrap_err().to_string();
+    let diagnostics = load_with_lists(&at("config.toml"), &mut lists, None).unwrap_err().to_string();
     for expected in [
         "5:17: frontends.web.error_pages.200: convey sends no response with status \"200\"; allowed: 400, 403,"
             .to_owned(),
@@ -44,7 +44,7 @@ fn error_pages_are_read_with_the_file_that_names_them() {
             at("gone.html").display()
         ),
     ] {
-        assert!(told.contains(&expected), "{expected}\n{told}");
+        assert!(diagnostics.contains(&expected), "{expected}\n{diagnostics}");
     }
 }
 
@@ -125,7 +125,7 @@ fn route_inherits_compression_unless_it_sets_its_own() {
         assert_eq!(compression, expected, "{frontend} / {route}");
     }
     let redirect = "[[frontends.web.routes]]\npath = '/a'\nredirect = 'https'\ncompression = true";
-    let told = warnings(&format!("{FRONTEND}{redirect}\n{BACKENDS}"));
+    let diagnostics = warnings(&format!("{FRONTEND}{redirect}\n{BACKENDS}"));
     let expected = "config.toml:8:15: frontends.web.routes.compression: has no effect with redirect";
-    assert_eq!(told[0], expected, "{told:?}");
+    assert_eq!(diagnostics[0], expected, "{diagnostics:?}");
 }

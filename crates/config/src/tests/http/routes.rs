@@ -6,7 +6,7 @@ use super::*;
 fn a_wrong_route_is_told_with_its_place() {
     const AT: &str = "config.toml:5:";
     let route = |keys: &str| of_frontend(&format!("routes = [{{ {keys} }}]"));
-    for (keys, told) in [
+    for (keys, diagnostics) in [
         (
             "host = 'a b', backend = 'api'",
             "20: frontends.web.routes.host: expected a host name, an address, or a glob like \"*.example.com\", found \"a b\"",
@@ -64,7 +64,7 @@ fn a_wrong_route_is_told_with_its_place() {
             "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: alpn, backend, compression, headers, host, path, redirect, request_burst, requests_per_source, rewrite_host, rewrite_path, sni)",
         ),
     ] {
-        assert_eq!(route(keys), [format!("{AT}{told}")], "{keys}");
+        assert_eq!(route(keys), [format!("{AT}{diagnostics}")], "{keys}");
     }
     let array = "found a table; allowed: an array of tables, each of them [[frontends.web.routes]]";
     assert_eq!(
@@ -91,10 +91,10 @@ fn a_route_that_no_request_could_take_is_refused() {
         ["config.toml:9:1: frontends.web.routes: is unreachable: line 5 has the same host and path"]
     );
     let all = "[[frontends.web.routes]]\nbackend = 'api'\n";
-    let told = "is unreachable: the route in line 5 takes every request";
-    assert_eq!(of_frontend(all), [format!("config.toml:4:11: frontends.web.backend: {told}")]);
+    let diagnostics = "is unreachable: the route in line 5 takes every request";
+    assert_eq!(of_frontend(all), [format!("config.toml:4:11: frontends.web.backend: {diagnostics}")]);
     let redirect = FRONTEND.replace("backend = 'site'", "redirect = 'https'") + all + BACKENDS;
-    assert_eq!(errors(&redirect), [format!("config.toml:4:12: frontends.web.redirect: {told}")]);
+    assert_eq!(errors(&redirect), [format!("config.toml:4:12: frontends.web.redirect: {diagnostics}")]);
     let alone = FRONTEND.replace("backend = 'site'\n", "") + all + BACKENDS;
     assert_eq!(config(&alone).frontends[0].backend, None);
 }
@@ -102,7 +102,7 @@ fn a_route_that_no_request_could_take_is_refused() {
 #[test]
 fn a_header_is_checked_and_its_value_is_not_told() {
     let headers = |rules: &str| of_frontend(&format!("headers = {{ {rules} }}"));
-    for (rules, told) in [
+    for (rules, diagnostics) in [
         (
             "request = { set = { 'X A' = 'b' } }",
             "33: frontends.web.headers.request.set.\"X A\": a header's name has letters, digits and hyphens, found \"X A\"",
@@ -132,7 +132,7 @@ fn a_header_is_checked_and_its_value_is_not_told() {
             "25: frontends.web.headers.request.sets: unknown key; did you mean `set`? (allowed here: add, keep_underscores, remove, set)",
         ),
     ] {
-        assert_eq!(headers(rules), [format!("config.toml:5:{told}")], "{rules}");
+        assert_eq!(headers(rules), [format!("config.toml:5:{diagnostics}")], "{rules}");
     }
 }
 

@@ -21,7 +21,7 @@ fn packet_modes_need_a_concrete_address_and_the_error_lists_them() {
         }
     }
     for vip in ["0.0.0.0", "127.0.0.1"] {
-        assert_eq!(told(&GOOD.replace("10.0.0.1", vip), Mode::Proxy), Ok(vec![]));
+        assert_eq!(diagnostics(&GOOD.replace("10.0.0.1", vip), Mode::Proxy), Ok(vec![]));
     }
 }
 
@@ -30,7 +30,7 @@ fn a_vip_of_ipv6_can_be_reached_from_everywhere() {
     for mode in PACKETS {
         for (vip, kind) in [("::", "a wildcard"), ("::1", "a loopback address"), ("fe80::1", "link-local")] {
             assert_eq!(
-                told(&good6().replace("[2001:db8::1]", &format!("[{vip}]")), mode).expect_err(vip),
+                diagnostics(&good6().replace("[2001:db8::1]", &format!("[{vip}]")), mode).expect_err(vip),
                 [format!(
                     "config.toml:3:15: frontends.web.listen_addr: {} mode needs a concrete address, {vip} is {kind}; \
                      this host has: 2001:db8::1 (eth0)",
@@ -54,13 +54,17 @@ fn dsr_frontend_and_servers_need_the_same_address_family() {
         format!("config.toml:6:8: backends.web.servers.a.addr: 2001:db8::2 is IPv6, 10.0.0.1 is IPv4; {one}")
     );
     let proxied = GOOD.replace("10.0.0.2:80", "[2001:db8::2]:80");
-    assert_eq!(told(&proxied, Mode::Proxy), Ok(vec![]), "the proxy speaks one to clients and one to servers");
+    assert_eq!(
+        diagnostics(&proxied, Mode::Proxy),
+        Ok(vec![]),
+        "the proxy speaks one to clients and one to servers"
+    );
 }
 
 #[test]
 fn a_link_local_server_has_no_route() {
     assert_eq!(
-        told(&good6().replace("[2001:db8::2]", "[fe80::9]"), Mode::Dsr).expect_err("link-local"),
+        diagnostics(&good6().replace("[2001:db8::2]", "[fe80::9]"), Mode::Dsr).expect_err("link-local"),
         [
             "config.toml:6:8: backends.web.servers.a.addr: fe80::9 is link-local; in dsr mode servers have addresses \
           with a route"
@@ -71,17 +75,17 @@ fn a_link_local_server_has_no_route() {
 #[test]
 fn servers_of_l2_dsr_are_on_the_link() {
     let l2 = |text: &str| format!("{text}[backends.web]\ndsr = \"l2\"");
-    assert_eq!(told(&l2(GOOD), Mode::Dsr), Ok(vec![]));
+    assert_eq!(diagnostics(&l2(GOOD), Mode::Dsr), Ok(vec![]));
     let far = GOOD.replace("10.0.0.2", "10.2.0.2");
-    assert_eq!(told(&far, Mode::Dsr), Ok(vec![]));
+    assert_eq!(diagnostics(&far, Mode::Dsr), Ok(vec![]));
     assert_eq!(
-        told(&l2(&far), Mode::Dsr).expect_err("behind a router"),
+        diagnostics(&l2(&far), Mode::Dsr).expect_err("behind a router"),
         ["config.toml:6:8: backends.web.servers.a.addr: 10.2.0.2 is behind the router 10.0.0.254; \
           dsr = \"l2\" needs servers on the link, \"l3\" does not"]
     );
     for mode in [Mode::Proxy, Mode::Passthrough] {
         assert_eq!(
-            told(&l2(&far), mode),
+            diagnostics(&l2(&far), mode),
             Ok(vec![
                 "config.toml:8:7: backends.web.dsr: has no effect: no frontend in dsr mode uses this backend"
                     .into()
@@ -95,7 +99,7 @@ fn a_vip_on_no_interface_comes_with_the_line_that_mends_it() {
     for (vip, device) in [("10.0.0.77", "eth0"), ("10.1.0.77", "eth1"), ("203.0.113.7", "eth0")] {
         for mode in PACKETS {
             assert_eq!(
-                told(&GOOD.replace("10.0.0.1", vip), mode),
+                diagnostics(&GOOD.replace("10.0.0.1", vip), mode),
                 Ok(vec![format!(
                     "config.toml:3:15: frontends.web.listen_addr: {vip} is on no interface of this host, so packets \
                      to it arrive only if they are routed here; to add it: ip addr add {vip}/32 dev {device}"
@@ -108,7 +112,7 @@ fn a_vip_on_no_interface_comes_with_the_line_that_mends_it() {
 #[test]
 fn a_vip_of_ipv6_is_added_without_waiting_whether_another_has_it() {
     assert_eq!(
-        told(&good6().replace("2001:db8::1", "2001:db8:1::77"), Mode::Dsr),
+        diagnostics(&good6().replace("2001:db8::1", "2001:db8:1::77"), Mode::Dsr),
         Ok(vec![
             "config.toml:3:15: frontends.web.listen_addr: 2001:db8:1::77 is on no interface of this host, so packets \
              to it arrive only if they are routed here; to add it: ip -6 addr add 2001:db8:1::77/128 dev eth1 nodad \
@@ -133,7 +137,7 @@ fn servers_of_packet_modes_are_other_machines() {
         );
         let more = "[frontends.x]\nlisten_addr = \"10.0.0.77:81\"\nbackend = \"web\"\n";
         let text = format!("{}{more}", GOOD.replace("10.0.0.2", "10.0.0.77"));
-        let errors = told(&text, mode).expect_err("a frontend is no server");
+        let errors = diagnostics(&text, mode).expect_err("a frontend is no server");
         assert!(errors.contains(&format!("{place}: 10.0.0.77 is where frontend \"x\" listens{reason}")));
     }
 }
@@ -147,7 +151,7 @@ fn vip_on_an_interface_without_ethernet_is_refused() {
              modes need a VIP on an Ethernet interface (mode proxy does not)"
         );
     }
-    assert_eq!(told(&GOOD.replace("10.0.0.1", "10.55.0.1"), Mode::Proxy), Ok(vec![]));
+    assert_eq!(diagnostics(&GOOD.replace("10.0.0.1", "10.55.0.1"), Mode::Proxy), Ok(vec![]));
 }
 
 #[test]
@@ -155,15 +159,15 @@ fn server_that_packets_must_not_go_to_is_odd() {
     let far =
         format!("{}[passthrough]\nsnat_addresses = \"10.0.0.1\"", GOOD.replace("10.0.0.2", "10.55.0.2"));
     let odd = "config.toml:6:8: backends.web.servers.a.addr: 10.55.0.2 counts as down until this changes: packets leave by wg0";
-    assert_eq!(told(&far, Mode::Passthrough), Ok(vec![odd.to_owned()]));
+    assert_eq!(diagnostics(&far, Mode::Passthrough), Ok(vec![odd.to_owned()]));
 }
 
 #[test]
 fn a_server_that_no_route_leads_to_is_odd() {
     let far = GOOD.replace("10.0.0.2", "192.0.2.9");
     let odd = "config.toml:6:8: backends.web.servers.a.addr: no route leads to 192.0.2.9";
-    assert_eq!(told(&far, Mode::Passthrough), Ok(vec![odd.to_owned()]));
-    assert_eq!(told(&far, Mode::Proxy), Ok(vec![]));
+    assert_eq!(diagnostics(&far, Mode::Passthrough), Ok(vec![odd.to_owned()]));
+    assert_eq!(diagnostics(&far, Mode::Proxy), Ok(vec![]));
     let unused = "[backends.old.servers.a]\naddr = \"192.0.2.9:80\"";
     assert_eq!(after(Mode::Dsr, unused), Ok(vec![]), "nobody sends anything there");
 }
@@ -188,16 +192,16 @@ fn servers_see_an_address_of_their_own_family() {
         ["config.toml:8:18: passthrough.snat_addresses: no address is IPv4, but frontend \"web\" needs one"]
     );
     assert_eq!(after(Mode::Dsr, named), Ok(vec![]));
-    assert_eq!(told(&format!("{}{named}", good6()), Mode::Passthrough), Ok(vec![]));
+    assert_eq!(diagnostics(&format!("{}{named}", good6()), Mode::Passthrough), Ok(vec![]));
     let without = good6().replace("2001:db8::2", "2001:db8:1::2");
     assert_eq!(
-        told(&without, Mode::Passthrough).expect_err("eth1 has none"),
+        diagnostics(&without, Mode::Passthrough).expect_err("eth1 has none"),
         [
             "config.toml:3:15: frontends.web.listen_addr: servers need an IPv6 address to answer to, and eth1, which leads \
           to them, has none; set passthrough.snat_addresses"
         ]
     );
-    assert_eq!(told(&format!("{without}{named}"), Mode::Passthrough), Ok(vec![]));
+    assert_eq!(diagnostics(&format!("{without}{named}"), Mode::Passthrough), Ok(vec![]));
 }
 
 #[test]
@@ -220,15 +224,15 @@ fn interfaces_must_be_there_and_carry_packets() {
 #[test]
 fn a_check_via_the_vip_needs_connections_in_dsr_mode() {
     let via = |text: &str| format!("{text}[backends.web.health_check]\nvia = \"vip\"");
-    assert_eq!(told(&via(GOOD), Mode::Dsr), Ok(vec![]));
+    assert_eq!(diagnostics(&via(GOOD), Mode::Dsr), Ok(vec![]));
     let expected = "config.toml:8:7: backends.web.health_check.via: \"vip\" checks the path of clients' connections in dsr mode; no TCP \
                     frontend in dsr mode uses this backend";
     for mode in [Mode::Proxy, Mode::Passthrough] {
-        assert_eq!(told(&via(GOOD), mode), Err(vec![expected.to_owned()]));
+        assert_eq!(diagnostics(&via(GOOD), mode), Err(vec![expected.to_owned()]));
     }
     let udp = GOOD.replace("backend = ", "protocol = \"udp\"\nbackend = ");
     assert!(
-        told(&format!("{}\nkind = \"tcp\"", via(&udp)), Mode::Dsr).unwrap_err()[0]
+        diagnostics(&format!("{}\nkind = \"tcp\"", via(&udp)), Mode::Dsr).unwrap_err()[0]
             .contains("no TCP frontend")
     );
 }
@@ -236,8 +240,11 @@ fn a_check_via_the_vip_needs_connections_in_dsr_mode() {
 #[test]
 fn outlier_detection_says_where_it_sees_nothing() {
     let outlier = |text: &str| format!("{text}[backends.web.outlier_detection]");
-    assert_eq!(told(&outlier(GOOD), Mode::Dsr), Ok(vec![]));
+    assert_eq!(diagnostics(&outlier(GOOD), Mode::Dsr), Ok(vec![]));
     let udp = GOOD.replace("backend = ", "protocol = \"udp\"\nbackend = ");
-    let told = told(&outlier(&udp), Mode::Dsr).unwrap();
-    assert!(told.len() == 1 && told[0].contains("has no effect with UDP in dsr mode"), "{told:?}");
+    let diagnostics = diagnostics(&outlier(&udp), Mode::Dsr).unwrap();
+    assert!(
+        diagnostics.len() == 1 && diagnostics[0].contains("has no effect with UDP in dsr mode"),
+        "{diagnostics:?}"
+    );
 }

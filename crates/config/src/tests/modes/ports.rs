@@ -10,12 +10,12 @@ fn a_server_without_a_port_suits_every_mode_and_every_range() {
     let kept = GOOD.replace("10.0.0.2:80", "10.0.0.2") + "[backends.web.health_check]\nport = 80\n";
     let range = kept.replace("10.0.0.1:80", "10.0.0.1:21000-21010");
     for mode in Mode::ALL {
-        assert_eq!(told(&kept, mode), Ok(vec![]));
-        assert_eq!(told(&range, mode), Ok(vec![]));
+        assert_eq!(diagnostics(&kept, mode), Ok(vec![]));
+        assert_eq!(diagnostics(&range, mode), Ok(vec![]));
     }
     let place = "config.toml:6:8: backends.web.servers.a.addr";
     assert_eq!(
-        told(&range.replace("\"10.0.0.2\"", "\"10.0.0.2:21000\""), Mode::Dsr),
+        diagnostics(&range.replace("\"10.0.0.2\"", "\"10.0.0.2:21000\""), Mode::Dsr),
         Err(vec![format!(
             "{place}: port 21000 differs from the port of frontend \"web\", 21000-21010; in dsr mode both must be equal. {KEPT}"
         )])
@@ -37,11 +37,12 @@ fn ports_are_bounded_by_what_they_cost() {
         ("10.0.0.1:10000-42767", [false, true, true, false]),
         ("10.0.0.1:1-32769", [false; 4]),
     ] {
-        let is_refused = |mode| told(&with(listen), mode).is_err_and(|errors| errors[0].starts_with(place));
+        let is_refused =
+            |mode| diagnostics(&with(listen), mode).is_err_and(|errors| errors[0].starts_with(place));
         assert_eq!(Mode::ALL.map(is_refused), is_right.map(|right| !right), "{listen}");
     }
     assert_eq!(
-        told(&with("10.0.0.1:1-32769"), Mode::Dsr),
+        diagnostics(&with("10.0.0.1:1-32769"), Mode::Dsr),
         Err(vec![format!(
             "{place}: with 10.0.0.1:1-32769 the frontends in packet modes have 32769 ports; the limit is 32768"
         )])
@@ -63,13 +64,13 @@ fn dsr_cannot_change_the_port() {
             "{place}: port 80 differs from the port of frontend \"web\", 81 and 82; in dsr mode both must be equal. {KEPT}"
         )
     );
-    assert_eq!(told(&GOOD.replace("10.0.0.2:80", "10.0.0.2:8080"), Mode::Passthrough), Ok(vec![]));
+    assert_eq!(diagnostics(&GOOD.replace("10.0.0.2:80", "10.0.0.2:8080"), Mode::Passthrough), Ok(vec![]));
 }
 
 #[test]
 fn frontend_port_is_no_snat_port_and_others_must_remain() {
     let text = GOOD.replace("10.0.0.1:80", "10.0.0.1:50051");
-    assert_eq!(told(&text, Mode::Passthrough), Ok(vec![]), "gRPC's");
+    assert_eq!(diagnostics(&text, Mode::Passthrough), Ok(vec![]), "gRPC's");
     let error = |ports: &str| {
         format!(
             "config.toml:3:15: frontends.web.listen_addr: port 50051 of a frontend cannot be a SNAT port of 10.0.0.1 ({ports}), \
@@ -88,10 +89,13 @@ fn frontend_port_is_no_snat_port_and_others_must_remain() {
         ),
     ] {
         let text = format!("{text}[passthrough]\n{settings}");
-        assert_eq!(told(&text, Mode::Passthrough), expected, "{settings}");
+        assert_eq!(diagnostics(&text, Mode::Passthrough), expected, "{settings}");
     }
     let dsr = text.replace("10.0.0.2:80", "10.0.0.2:50051");
-    assert_eq!(told(&format!("{dsr}[passthrough]\nsnat_ports = \"50051-50051\""), Mode::Dsr), Ok(vec![]));
+    assert_eq!(
+        diagnostics(&format!("{dsr}[passthrough]\nsnat_ports = \"50051-50051\""), Mode::Dsr),
+        Ok(vec![])
+    );
 }
 
 #[test]

@@ -11,10 +11,10 @@ fn tunneled_servers_may_be_routed_and_of_the_other_family() {
     for kind in ["ipip", "gue"] {
         let text = with(&format!("dsr = \"{kind}\""));
         for server in ["10.2.0.2:80", "[2001:db8:1::2]:80"] {
-            assert_eq!(told(&text.replace("10.0.0.2:80", server), Mode::Dsr), Ok(vec![]), "{server}");
+            assert_eq!(diagnostics(&text.replace("10.0.0.2:80", server), Mode::Dsr), Ok(vec![]), "{server}");
         }
     }
-    let other = told(&GOOD.replace("10.0.0.2:80", "[2001:db8:1::2]:80"), Mode::Dsr);
+    let other = diagnostics(&GOOD.replace("10.0.0.2:80", "[2001:db8:1::2]:80"), Mode::Dsr);
     assert!(other.is_err_and(|lines| lines[0].contains("are of one family")));
 }
 
@@ -22,7 +22,7 @@ fn tunneled_servers_may_be_routed_and_of_the_other_family() {
 fn other_modes_have_no_tunnels() {
     for mode in [Mode::Proxy, Mode::Passthrough] {
         assert_eq!(
-            told(&with("dsr = \"gue\""), mode),
+            diagnostics(&with("dsr = \"gue\""), mode),
             Err(vec![format!(
                 "config.toml:8:7: backends.web.dsr: \"gue\" is a tunnel, and those are for mode dsr; frontend \"web\" uses this \
                  backend in {} mode: write a backend for each",
@@ -41,14 +41,14 @@ fn keys_of_tunnels_go_with_one_and_with_its_family() {
             "8:17: backends.web.tunnel_source: has no effect without dsr = \"ipip\" or \"gue\"",
         ),
     ] {
-        assert_eq!(told(&with(lines), Mode::Dsr), Ok(vec![format!("config.toml:{said}")]));
+        assert_eq!(diagnostics(&with(lines), Mode::Dsr), Ok(vec![format!("config.toml:{said}")]));
     }
     assert_eq!(
-        told(&with("dsr = \"gue\"\ngue_port = 7\ntunnel_source = \"10.0.9.0/24\""), Mode::Dsr),
+        diagnostics(&with("dsr = \"gue\"\ngue_port = 7\ntunnel_source = \"10.0.9.0/24\""), Mode::Dsr),
         Ok(vec![])
     );
     assert_eq!(
-        told(&with("dsr = \"ipip\"\ntunnel_source = \"fd00::/64\""), Mode::Dsr),
+        diagnostics(&with("dsr = \"ipip\"\ntunnel_source = \"fd00::/64\""), Mode::Dsr),
         Err(vec![
             "config.toml:9:17: backends.web.tunnel_source: fd00::/64 is IPv6, and server 10.0.0.2 is IPv4: outer packets have \
              addresses of one family"
@@ -65,7 +65,7 @@ fn outer_packets_come_from_somewhere() {
         ("224.0.0.0/4", "a multicast address"),
         ("255.255.255.255", "an unusable address"),
     ] {
-        let said = told(&with(&format!("dsr = \"ipip\"\ntunnel_source = \"{source}\"")), Mode::Dsr);
+        let said = diagnostics(&with(&format!("dsr = \"ipip\"\ntunnel_source = \"{source}\"")), Mode::Dsr);
         assert!(said.is_err_and(|lines| lines[0].contains(what)), "{source}");
     }
 }
@@ -75,8 +75,8 @@ fn host_with_only_vips_of_a_family_has_no_tunnel_source() {
     let text = with("dsr = \"ipip\"")
         .replace("10.0.0.1:80", "[2001:db8::1]:80")
         .replace("10.0.0.2:80", "[2001:db8:1::2]:80");
-    let said = told(&text, Mode::Dsr).unwrap();
+    let said = diagnostics(&text, Mode::Dsr).unwrap();
     assert!(said.iter().any(|line| line.contains("no packet can reach 2001:db8:1::2")), "{said:?}");
     let named = text.replace("dsr = \"ipip\"", "dsr = \"ipip\"\ntunnel_source = \"2001:db8:9::/64\"");
-    assert_eq!(told(&named, Mode::Dsr), Ok(vec![]));
+    assert_eq!(diagnostics(&named, Mode::Dsr), Ok(vec![]));
 }

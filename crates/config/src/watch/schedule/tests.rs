@@ -11,7 +11,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 /// A schedule of two unchanged files, and its clock.
 struct Clock {
-    schedule: LookSchedule,
+    schedule: CheckSchedule,
     now: Duration,
 }
 
@@ -21,13 +21,13 @@ fn ms(time: u64) -> Duration {
 
 impl Clock {
     fn at_rest() -> Clock {
-        let mut clock = Clock { schedule: LookSchedule::default(), now: ms(0) };
+        let mut clock = Clock { schedule: CheckSchedule::default(), now: ms(0) };
         let included = [(PathBuf::from("/conf.d"), Pattern::new("*.toml").unwrap())];
         for (id, path, listed) in [(MAIN, "/main", &included[..]), (LIST, "/list", &[])] {
             clock.schedule.add(id, clock.now);
             clock.schedule.set_places(id, [PathBuf::from(path)], listed, DAY);
         }
-        assert_eq!(clock.next_looks(), None);
+        assert_eq!(clock.next_checks(), None);
         clock.now = ms(10_000);
         clock
     }
@@ -44,21 +44,21 @@ impl Clock {
     }
 
     /// Files that are checked within this time.
-    fn looks_for(&mut self, time: Duration) -> Vec<FileId> {
-        let (end, mut looks) = (self.now + time, Vec::new());
+    fn checks_within(&mut self, time: Duration) -> Vec<FileId> {
+        let (end, mut checks) = (self.now + time, Vec::new());
         while let Some(at) = self.schedule.wake_at().filter(|at| *at <= end) {
             self.now = at;
             for (id, _) in self.schedule.due(at) {
-                self.schedule.looked(id, false, at);
-                looks.push(id);
+                self.schedule.schedule_next(id, false, at);
+                checks.push(id);
             }
         }
         self.now = end;
-        looks
+        checks
     }
 
     /// Time until the next checks of complete files, and these files; `None` if only polls are due.
-    fn next_looks(&mut self) -> Option<(Duration, Vec<FileId>)> {
+    fn next_checks(&mut self) -> Option<(Duration, Vec<FileId>)> {
         let start = self.now;
         loop {
             let at = self.schedule.wake_at().unwrap();
@@ -66,13 +66,13 @@ impl Clock {
                 return None;
             }
             self.now = at;
-            let looks = self.schedule.due(self.now);
+            let checks = self.schedule.due(self.now);
             assert!(self.schedule.wake_at() > Some(self.now), "the thread would not sleep");
-            for (id, _) in &looks {
-                self.schedule.looked(*id, false, self.now);
+            for (id, _) in &checks {
+                self.schedule.schedule_next(*id, false, self.now);
             }
             let whole: Vec<FileId> =
-                looks.iter().filter(|(_, kind)| *kind == LookKind::Whole).map(|(id, _)| *id).collect();
+                checks.iter().filter(|(_, kind)| *kind == CheckKind::Whole).map(|(id, _)| *id).collect();
             if !whole.is_empty() {
                 return Some((self.now - start, whole));
             }
@@ -84,8 +84,8 @@ impl Clock {
 fn closed_file_is_read_after_the_time_to_settle() {
     for change in [Whole, Created, Gone, Attributes] {
         let mut clock = Clock::at_rest();
-        assert_eq!(clock.event("/list", change).next_looks(), Some((SETTLE, vec![LIST])), "{change:?}");
-        assert_eq!(clock.next_looks(), None, "once");
+        assert_eq!(clock.event("/list", change).next_checks(), Some((SETTLE, vec![LIST])), "{change:?}");
+        assert_eq!(clock.next_checks(), None, "once");
     }
 }
 
@@ -94,7 +94,7 @@ fn file_written_in_pieces_is_read_once_it_is_closed() {
     let mut clock = Clock::at_rest();
     clock.event("/main", Modified).pass(100).event("/main", Modified).pass(2_900);
     clock.event("/main", Modified).pass(2_900).event("/main", Whole);
-    assert_eq!(clock.next_looks(), Some((SETTLE, vec![MAIN])));
+    assert_eq!(clock.next_checks(), Some((SETTLE, vec![MAIN])));
 }
 
 #[test]
@@ -102,8 +102,8 @@ fn new_file_that_its_writer_opened_is_read_once_it_is_closed() {
     let mut clock = Clock::at_rest();
     clock.event("/conf.d/a.toml", Created).event("/conf.d/a.toml", Opened).pass(1_000);
     clock.event("/conf.d/a.toml", Attributes).pass(1_000).event("/conf.d/a.toml", Whole);
-    assert_eq!(clock.next_looks(), Some((SETTLE, vec![MAIN])));
-    assert_eq!(clock.event("/conf.d/a.toml", Opened).next_looks(), None, "a reader");
+    assert_eq!(clock.next_checks(), Some((SETTLE, vec![MAIN])));
+    assert_eq!(clock.event("/conf.d/a.toml", Opened).next_checks(), None, "a reader");
 }
 
 #[test]
@@ -113,26 +113,26 @@ fn names_that_no_pattern_matches_wake_nobody() {
         clock.event(path, Modified).event(path, Whole);
         assert!(!clock.schedule.concerns(Path::new(path), Whole));
     }
-    assert_eq!(clock.next_looks(), None);
+    assert_eq!(clock.next_checks(), None);
 }
 
 #[test]
 fn save_of_one_file_waits_for_the_writer_of_another() {
     let mut clock = Clock::at_rest();
     clock.event("/main", Modified).event("/list", Whole).pass(500).event("/main", Whole);
-    assert_eq!(clock.next_looks(), Some((SETTLE, vec![MAIN, LIST])));
+    assert_eq!(clock.next_checks(), Some((SETTLE, vec![MAIN, LIST])));
 }
 
 #[test]
 fn reload_waits_for_a_writer_that_comes_while_files_are_read() {
     let mut clock = Clock::at_rest();
-    clock.event("/list", Whole).next_looks();
+    clock.event("/list", Whole).next_checks();
     clock.schedule.want_reload();
     clock.event("/main", Modified);
     assert!(!clock.schedule.take_reload());
     clock.event("/main", Whole);
     assert!(!clock.schedule.take_reload(), "the burst is not over");
-    clock.next_looks();
+    clock.next_checks();
     assert!(clock.schedule.take_reload());
     assert!(!clock.schedule.take_reload(), "once");
 }
@@ -141,10 +141,10 @@ fn reload_waits_for_a_writer_that_comes_while_files_are_read() {
 fn file_that_is_never_closed_is_read_once_its_writer_is_quiet() {
     let mut clock = Clock::at_rest();
     clock.event("/main", Modified).pass(1_000).event("/main", Modified);
-    assert_eq!(clock.next_looks(), Some((QUIET_WRITER, vec![MAIN])));
-    assert_eq!(clock.next_looks(), None, "once");
+    assert_eq!(clock.next_checks(), Some((QUIET_WRITER, vec![MAIN])));
+    assert_eq!(clock.next_checks(), None, "once");
     clock.event("/main", Modified);
-    assert_eq!(clock.next_looks(), Some((QUIET_WRITER, vec![MAIN])), "again");
+    assert_eq!(clock.next_checks(), Some((QUIET_WRITER, vec![MAIN])), "again");
 }
 
 #[test]
@@ -153,13 +153,13 @@ fn endless_writer_holds_up_no_other_file_for_ever() {
     for _ in 0..29 {
         clock.event("/main", Modified).pass(1_000);
     }
-    assert_eq!(clock.event("/main", Modified).next_looks(), Some((ms(1_000), vec![MAIN])));
+    assert_eq!(clock.event("/main", Modified).next_checks(), Some((ms(1_000), vec![MAIN])));
     clock.event("/main", Modified).event("/list", Whole);
-    assert_eq!(clock.next_looks(), Some((SETTLE, vec![LIST])));
-    assert_eq!(clock.next_looks(), Some((ENDLESS_WRITER_READ_EVERY - SETTLE, vec![MAIN])));
+    assert_eq!(clock.next_checks(), Some((SETTLE, vec![LIST])));
+    assert_eq!(clock.next_checks(), Some((ENDLESS_WRITER_READ_EVERY - SETTLE, vec![MAIN])));
     clock.event("/main", Modified);
-    assert_eq!(clock.next_looks(), Some((ENDLESS_WRITER_READ_EVERY, vec![MAIN])), "the last part");
-    assert_eq!(clock.next_looks(), None, "it is quiet");
+    assert_eq!(clock.next_checks(), Some((ENDLESS_WRITER_READ_EVERY, vec![MAIN])), "the last part");
+    assert_eq!(clock.next_checks(), None, "it is quiet");
 }
 
 #[test]
@@ -168,11 +168,11 @@ fn endless_writer_with_pauses_holds_up_no_other_file() {
         let mut clock = Clock::at_rest();
         let end = clock.now + MAX_WRITE;
         while clock.now < end {
-            clock.event("/main", Modified).looks_for(pause);
+            clock.event("/main", Modified).checks_within(pause);
         }
         for _ in 0..100 {
-            let looks = clock.event("/main", Modified).event("/list", Whole).looks_for(pause);
-            assert!(looks.contains(&LIST), "pauses of {pause:?}");
+            let checks = clock.event("/main", Modified).event("/list", Whole).checks_within(pause);
+            assert!(checks.contains(&LIST), "pauses of {pause:?}");
         }
     }
 }
@@ -186,8 +186,8 @@ fn thousand_events_make_one_look() {
         clock.event(&path, Whole);
         clock.now += Duration::from_micros(200);
     }
-    assert_eq!(clock.next_looks(), Some((SETTLE - Duration::from_micros(200), vec![MAIN])));
-    assert_eq!(clock.next_looks(), None);
+    assert_eq!(clock.next_checks(), Some((SETTLE - Duration::from_micros(200), vec![MAIN])));
+    assert_eq!(clock.next_checks(), None);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn endless_burst_is_read_once_a_second() {
         clock.event("/list", Whole);
         clock.now += ms(40);
     }
-    assert_eq!(clock.schedule.due(clock.now), [(LIST, LookKind::Whole)]);
+    assert_eq!(clock.schedule.due(clock.now), [(LIST, CheckKind::Whole)]);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn event_before_the_thread_wakes_up_does_not_delay_an_endless_burst() {
         clock.now += ms(40);
     }
     clock.event("/list", Whole);
-    assert_eq!(clock.schedule.due(clock.now), [(LIST, LookKind::Whole)]);
+    assert_eq!(clock.schedule.due(clock.now), [(LIST, CheckKind::Whole)]);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn burst_that_has_waited_for_a_writer_begins_anew() {
     let mut clock = Clock::at_rest();
     clock.event("/main", Modified).event("/list", Whole).pass(2_000).event("/main", Whole).pass(40);
     clock.event("/list", Whole).pass(40).event("/list", Whole);
-    assert_eq!(clock.next_looks(), Some((SETTLE, vec![MAIN, LIST])));
+    assert_eq!(clock.next_checks(), Some((SETTLE, vec![MAIN, LIST])));
 }
 
 #[test]
@@ -226,8 +226,8 @@ fn lost_events_have_every_file_polled() {
     clock.event("/list", Whole);
     clock.schedule.lost_events(clock.now);
     assert_eq!(clock.schedule.due(clock.now + SETTLE), [], "a writer may be at work");
-    let looks = clock.schedule.due(clock.now + LOOK_EVERY);
-    assert_eq!(looks, [(MAIN, LookKind::Poll), (LIST, LookKind::Poll)]);
+    let checks = clock.schedule.due(clock.now + LOOK_EVERY);
+    assert_eq!(checks, [(MAIN, CheckKind::Poll), (LIST, CheckKind::Poll)]);
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn open_writers_are_bounded() {
     for n in 0..2 * MAX_OPEN_WRITES {
         clock.event(&format!("/conf.d/{n}.toml"), Whole);
     }
-    assert_eq!(clock.next_looks(), Some((SETTLE, vec![MAIN])));
+    assert_eq!(clock.next_checks(), Some((SETTLE, vec![MAIN])));
 }
 
 #[test]
@@ -285,10 +285,10 @@ fn idle_files_are_polled_at_the_same_time() {
     let mut clock = Clock::at_rest();
     for id in [MAIN, LIST] {
         clock.schedule.poll_every(id, ms(30_000));
-        clock.schedule.looked(id, false, ms(61_000 + id));
+        clock.schedule.schedule_next(id, false, ms(61_000 + id));
     }
     assert_eq!(clock.schedule.wake_at(), Some(ms(90_000)));
-    clock.schedule.looked(LIST, true, ms(61_000));
+    clock.schedule.schedule_next(LIST, true, ms(61_000));
     assert_eq!(clock.schedule.wake_at(), Some(ms(61_200)), "an active file is polled soon");
 }
 
@@ -307,7 +307,7 @@ proptest! {
                 clock.now = clock.now.max(at);
                 for (id, _) in clock.schedule.due(clock.now) {
                     looked_at.insert(id, clock.now);
-                    clock.schedule.looked(id, false, clock.now);
+                    clock.schedule.schedule_next(id, false, clock.now);
                 }
                 assert!(clock.schedule.wake_at() > Some(clock.now));
             }

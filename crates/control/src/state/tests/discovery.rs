@@ -18,7 +18,7 @@ fn discovered(servers: Vec<ServerConfig>) -> Config {
 
 /// Report with pods, given by the last number of their address. A negative number means a draining
 /// pod.
-fn says(pods: &[i16]) -> DiscoveryState {
+fn pods(pods: &[i16]) -> DiscoveryState {
     let server = |pod: &i16| DiscoveredServer {
         name: format!("web-{}", pod.abs()),
         addr: ([10, 1, 0, pod.unsigned_abs() as u8], 80).into(),
@@ -32,7 +32,7 @@ fn fails() -> DiscoveryState {
     DiscoveryState { fault: Some("refused".into()), ..DiscoveryState::default() }
 }
 
-fn hear(state: &mut ControlState, said: DiscoveryState) -> Arc<Snapshot> {
+fn report(state: &mut ControlState, said: DiscoveryState) -> Arc<Snapshot> {
     state.on_discovery(&source(), said, Timestamp(9)).expect("something has changed");
     state.take_update().expect("it is published").0
 }
@@ -42,7 +42,7 @@ fn servers_discovered_before_the_configuration_serve_from_the_start() {
     let mut state = ControlState::new(1);
     let config = discovered(vec![server("a", "10.0.0.2:80")]);
     assert_eq!(state.unknown_sources(&config), BTreeSet::from([source()]));
-    state.know_source(&source(), says(&[1, 2]), Timestamp(0));
+    state.set_source(&source(), pods(&[1, 2]), Timestamp(0));
     assert!(state.unknown_sources(&config).is_empty());
     let snapshot = state.configure(config, Timestamp(0));
     assert_eq!(chosen(&snapshot), ["a", "web-1", "web-2"]);
@@ -54,16 +54,16 @@ fn discovered_server_drains_and_goes_without_effect_on_others() {
     let mut state = ControlState::new(1);
     let before = state.configure(discovered(vec![]), Timestamp(0));
     assert_eq!(chosen(&before), [""; 0]);
-    let before = hear(&mut state, says(&[1, 2]));
+    let before = report(&mut state, pods(&[1, 2]));
     let stays = before.pools[0].servers[1].clone();
     assert!(stays.live.slots.try_take(None));
     let key = ServerKey { backend: "pool".into(), server: "web-2".into(), addr: stays.config.addr };
     state.on_probe(&key, false, "refused".into(), Timestamp(1));
 
-    let drains = hear(&mut state, says(&[-1, 2, 3]));
+    let drains = report(&mut state, pods(&[-1, 2, 3]));
     assert_eq!(chosen(&drains), ["web-3"]);
     assert_eq!(drains.pools[0].servers[0].admin, AdminState::Drain);
-    let after = hear(&mut state, says(&[2, 3]));
+    let after = report(&mut state, pods(&[2, 3]));
     let same = &after.pools[0].servers[0];
     assert!(Arc::ptr_eq(&same.live, &stays.live) && same.live.slots.open() == 1);
     assert_eq!(same.health.reason, "refused");
@@ -73,8 +73,8 @@ fn discovered_server_drains_and_goes_without_effect_on_others() {
 fn a_server_that_drains_no_longer_gets_new_connections() {
     let mut state = ControlState::new(1);
     state.configure(discovered(vec![]), Timestamp(0));
-    assert_eq!(chosen(&hear(&mut state, says(&[-1, 2]))), ["web-2"]);
-    assert_eq!(chosen(&hear(&mut state, says(&[1, 2]))), ["web-1", "web-2"]);
+    assert_eq!(chosen(&report(&mut state, pods(&[-1, 2]))), ["web-2"]);
+    assert_eq!(chosen(&report(&mut state, pods(&[1, 2]))), ["web-1", "web-2"]);
 }
 
 #[test]
@@ -84,21 +84,21 @@ fn a_server_that_moves_to_another_zone_becomes_a_backup() {
     config.backends[0].discovery.as_mut().unwrap().zone = Some("z1".into());
     state.configure(config, Timestamp(0));
     let in_zones = |zones: [&str; 2]| {
-        let mut said = says(&[1, 2]);
+        let mut said = pods(&[1, 2]);
         for (server, zone) in said.servers.iter_mut().flatten().zip(zones) {
             server.zone = Some(zone.into());
         }
         said
     };
-    assert_eq!(chosen(&hear(&mut state, in_zones(["z1", "z1"]))), ["web-1", "web-2"]);
-    assert_eq!(chosen(&hear(&mut state, in_zones(["z1", "z2"]))), ["web-1"]);
+    assert_eq!(chosen(&report(&mut state, in_zones(["z1", "z1"]))), ["web-1", "web-2"]);
+    assert_eq!(chosen(&report(&mut state, in_zones(["z1", "z2"]))), ["web-1"]);
 }
 
 #[test]
 fn stricter_state_of_operator_and_source_applies() {
     let mut state = ControlState::new(1);
     state.configure(discovered(vec![]), Timestamp(0));
-    hear(&mut state, says(&[1, -2]));
+    report(&mut state, pods(&[1, -2]));
     for (pod, said, expected) in [
         ("web-1", AdminState::Drain, AdminState::Drain),
         ("web-2", AdminState::Ready, AdminState::Drain),
@@ -118,13 +118,13 @@ fn stricter_state_of_operator_and_source_applies() {
 fn while_a_source_cannot_be_asked_its_servers_stay() {
     let mut state = ControlState::new(1);
     state.configure(discovered(vec![]), Timestamp(0));
-    hear(&mut state, says(&[1]));
-    let snapshot = hear(&mut state, fails());
+    report(&mut state, pods(&[1]));
+    let snapshot = report(&mut state, fails());
     assert_eq!(chosen(&snapshot), ["web-1"]);
     assert!(!snapshot.discoveries[0].is_connected());
     let snapshot = state.configure(config(vec![server("a", "10.0.0.2:80")]), Timestamp(11));
     assert_eq!((chosen(&snapshot), snapshot.discoveries.len()), (vec!["a".to_owned()], 0));
-    assert!(state.on_discovery(&source(), says(&[2]), Timestamp(12)).is_none(), "nobody wants it any more");
+    assert!(state.on_discovery(&source(), pods(&[2]), Timestamp(12)).is_none(), "nobody wants it any more");
 }
 
 impl ControlState {

@@ -34,7 +34,7 @@ fn pass(state: &mut ControlState, snapshot: &Snapshot, seconds: std::ops::Range<
             b.live.completing.note(0, client);
         }
         for backend in state.backends_with_handshakes() {
-            lines.extend(state.look_at_handshakes(&backend, at(second)));
+            lines.extend(state.check_handshakes(&backend, at(second)));
         }
     }
     lines
@@ -76,7 +76,7 @@ fn without_outlier_detection_it_is_named_once_and_stays() {
     let is_stalled = || a.handshakes_stalled.load(Ordering::Relaxed);
     assert!(is_stalled(), "as long as it completes none");
     a.traffic.add(0, Counter::HandshakesCompleted, 1);
-    state.look_at_handshakes("pool", at(101));
+    state.check_handshakes("pool", at(101));
     assert!(!is_stalled());
 }
 

@@ -76,7 +76,7 @@ fn a_lookup_before_the_configuration_gives_it_its_servers_from_the_start() {
     let mut state = ControlState::new(1);
     let config = named(vec![]);
     assert_eq!(state.unknown_names(&config), BTreeSet::from([HOST.to_owned()]));
-    state.learn(found(&["10.0.0.3"]), Timestamp(0));
+    state.apply_first(found(&["10.0.0.3"]), Timestamp(0));
     assert_eq!(chosen(&state.configure(config.clone(), Timestamp(0))), ["app/10.0.0.3"]);
     assert!(state.unknown_names(&config).is_empty());
 }

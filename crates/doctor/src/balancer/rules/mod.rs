@@ -33,16 +33,18 @@ pub(super) fn examine(host: &Host<'_>) -> RulesSeen {
     let (rules, needs) = Ruleset::of_host();
     let unseen = needs.map(|needs| SkippedCheck { check: "foreign-rule", needs });
     let translating = match masquerade::translates(host.config) {
-        true => masquerade::judge(&rules, host.config, &host.config.passthrough.snat_addresses, host.network),
+        true => {
+            masquerade::diagnose(&rules, host.config, &host.config.passthrough.snat_addresses, host.network)
+        }
         false => Vec::new(),
     };
-    let mut seen = RulesSeen { unseen, ..judge(rules, &packet::of(host)) };
+    let mut seen = RulesSeen { unseen, ..diagnose(rules, &packet::of(host)) };
     seen.findings.extend(translating);
     seen
 }
 
 /// Builds a finding for each rule. Its commands let all packets pass that the rule would take.
-fn judge(mut rules: Ruleset, packets: &[Packet]) -> RulesSeen {
+fn diagnose(mut rules: Ruleset, packets: &[Packet]) -> RulesSeen {
     // Tables of convey's own guard and scripts.
     rules.tables.retain(|table| !table.name.starts_with("convey"));
     let (mut seen, mut all) = (RulesSeen::default(), Vec::<(TakingRule, Vec<&Packet>)>::new());
@@ -61,12 +63,12 @@ fn judge(mut rules: Ruleset, packets: &[Packet]) -> RulesSeen {
 }
 
 fn diagnosis(taken: &TakingRule, packets: &[&Packet]) -> Diagnosis {
-    let mut told: Vec<String> = packets.iter().map(|packet| packet.told()).collect();
+    let mut told: Vec<String> = packets.iter().map(|packet| packet.description()).collect();
     told.dedup();
     let more = told.len().saturating_sub(MAX_TOLD);
     told.truncate(MAX_TOLD);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    let seen = format!("{} {}{more}", taken.told(), told.join("; "));
+    let seen = format!("{} {}{more}", taken.description(), told.join("; "));
     let why = "The kernel does this before convey receives the packets, or after convey has sent them. If the rule \
                comes from a file (/etc/nftables.conf) or another program, change it there, too.";
     let fix = taken.fix(&packets.iter().map(|packet| &packet.judged).collect::<Vec<_>>());

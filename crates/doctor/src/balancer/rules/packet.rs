@@ -33,7 +33,7 @@ const SENT: &[&str] = &["egress"];
 
 impl Packet {
     /// Description of the packet for a message.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let JudgedPacket { protocol, source_port, destination_port, .. } = self.judged;
         let protocol = protocol.to_uppercase();
         let port = |port: Option<u16>| port.map(|port| format!(" port {port}")).unwrap_or_default();
@@ -63,13 +63,13 @@ pub(super) fn of(host: &Host<'_>) -> Vec<Packet> {
             packets.extend(of_client(host, listen.first(), frontend.protocol));
         }
     }
-    for server in host.servers.iter().filter(|server| server.takes_tcp) {
+    for server in host.servers.iter().filter(|server| server.uses_tcp) {
         packets.extend(of_server(host, server.probed()));
     }
     for frontend in host.config.frontends_where(Mode::forwards_packets) {
         let is_its = |name: &str| name.split('/').next().is_some_and(|backend| frontend.uses(backend));
         let servers = host.servers.iter().filter(|server| is_its(&server.name));
-        for server in servers.filter(|server| !server.keeps_vip) {
+        for server in servers.filter(|server| !server.has_vip) {
             let mut packet = Packet { hooks: SENT, ..to_server(host, server.addr) };
             packet.judged.protocol = frontend.protocol.name();
             packets.push(packet);

@@ -17,7 +17,7 @@ fn client() -> Packet {
 
 /// First command of the finding; `None` if there is no finding.
 fn mended(tables: Vec<crate::ruleset::Table>) -> Option<String> {
-    let mut found = judge(Ruleset { tables }, &[client()]).findings;
+    let mut found = diagnose(Ruleset { tables }, &[client()]).findings;
     found.pop().map(|mut finding| finding.fix.remove(0))
 }
 

@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use serde_json::Value as Json;
 
 use crate::iproute::{addresses, ip, output};
-use crate::server::facts::{HostLink, ServerSocket, WayOut};
+use crate::server::facts::{HostLink, ReplyRoute, ServerSocket};
 
 pub(super) fn links() -> Result<Vec<HostLink>, String> {
     Ok(ip(&["addr", "show", "up"])?.iter().map(link).collect())
 }
 
 /// Route to an address; `None` if there is no route.
-pub(super) fn way(to: IpAddr, from: Option<IpAddr>) -> Result<Option<WayOut>, String> {
+pub(super) fn route_to(to: IpAddr, from: Option<IpAddr>) -> Result<Option<ReplyRoute>, String> {
     let (to, from) = (to.to_string(), from.map(|ip| ip.to_string()));
     let mut arguments = vec!["route", "get", &to];
     arguments.extend(from.iter().flat_map(|from| ["from", from.as_str()]));
@@ -25,7 +25,7 @@ pub(super) fn way(to: IpAddr, from: Option<IpAddr>) -> Result<Option<WayOut>, St
         let interface = route["dev"].as_str().filter(|_| is_unicast)?.to_owned();
         // The gateway may be of the other family; then it is in `via`.
         let via = || route["via"]["host"].as_str().and_then(|text| text.parse().ok());
-        Some(WayOut { interface, router: address("gateway").or_else(via), source: address("prefsrc") })
+        Some(ReplyRoute { interface, router: address("gateway").or_else(via), source: address("prefsrc") })
     };
     Ok(routes.first().and_then(way).filter(|way| way.interface != "lo"))
 }

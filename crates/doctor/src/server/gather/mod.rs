@@ -7,7 +7,7 @@ mod tc;
 
 use std::net::IpAddr;
 
-use super::facts::{RouterFacts, ServerFacts, WayOut};
+use super::facts::{ReplyRoute, RouterFacts, ServerFacts};
 use crate::ruleset::Ruleset;
 pub(super) use tc::TC_TABLE;
 
@@ -26,7 +26,7 @@ pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
     let links = host::links()?;
     let has_vip = links.iter().any(|link| link.addresses.iter().any(|(ip, _)| *ip == vip));
     let mut facts = ServerFacts {
-        way_out: way_out(vip, has_vip)?,
+        reply_route: reply_route(vip, has_vip)?,
         has_routers: host::has_routers(vip)?,
         sockets: host::sockets()?,
         rules: Ruleset::of_host().0,
@@ -37,7 +37,7 @@ pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
         ..ServerFacts::default()
     };
     facts.vip_owner = vip_owner(vip, has_vip, &facts)?;
-    facts.gateway = facts.way_out.as_ref().and_then(|way| gateway(way, far(vip), &facts));
+    facts.gateway = facts.reply_route.as_ref().and_then(|way| gateway(way, far(vip), &facts));
     facts.routers = routers(vip, &facts)?;
     // Read last, because the probes above have filled the neighbour table.
     facts.neighbours = host::neighbours()?;
@@ -45,19 +45,19 @@ pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
 }
 
 /// Route of answers, with the source address of this host; `None` if there is no route.
-fn way_out(vip: IpAddr, has_vip: bool) -> Result<Option<WayOut>, String> {
-    let Some(way) = host::way(far(vip), None)? else { return Ok(None) };
+fn reply_route(vip: IpAddr, has_vip: bool) -> Result<Option<ReplyRoute>, String> {
+    let Some(way) = host::route_to(far(vip), None)? else { return Ok(None) };
     // Policy rules may use another route for answers with the VIP as their source.
-    let of_vip = if has_vip { host::way(far(vip), Some(vip))? } else { None };
-    Ok(Some(of_vip.map_or(way.clone(), |of_vip| WayOut { source: way.source, ..of_vip })))
+    let of_vip = if has_vip { host::route_to(far(vip), Some(vip))? } else { None };
+    Ok(Some(of_vip.map_or(way.clone(), |of_vip| ReplyRoute { source: way.source, ..of_vip })))
 }
 
 /// Ethernet address of the other host on the link that has the VIP; `None` if no host answers.
 fn vip_owner(vip: IpAddr, has_vip: bool, facts: &ServerFacts) -> Result<Option<String>, String> {
     if has_vip {
-        return Ok(facts.way_in(vip, None).and_then(|link| near_routers::owner(vip, link)));
+        return Ok(facts.ingress_link(vip, None).and_then(|link| near_routers::owner(vip, link)));
     }
-    let way = host::way(vip, None)?.filter(|way| way.router.is_none());
+    let way = host::route_to(vip, None)?.filter(|way| way.router.is_none());
     Ok(way.and_then(|way| router::ethernet_address(vip, &way.interface)))
 }
 
@@ -68,7 +68,7 @@ fn routers(vip: IpAddr, facts: &ServerFacts) -> Result<Vec<IpAddr>, String> {
     if facts.gateway.as_ref().is_none_or(does) {
         return Ok(Vec::new());
     }
-    let interface = facts.way_out.as_ref().map(|way| &way.interface);
+    let interface = facts.reply_route.as_ref().map(|way| &way.interface);
     let Some(link) = facts.links.iter().find(|link| Some(&link.name) == interface) else {
         return Ok(Vec::new());
     };
@@ -76,7 +76,7 @@ fn routers(vip: IpAddr, facts: &ServerFacts) -> Result<Vec<IpAddr>, String> {
     Ok(near_routers::near(link, &known, far(vip), facts.vip_owner.as_deref()))
 }
 
-fn gateway(way: &WayOut, far: IpAddr, facts: &ServerFacts) -> Option<RouterFacts> {
+fn gateway(way: &ReplyRoute, far: IpAddr, facts: &ServerFacts) -> Option<RouterFacts> {
     let router = way.router?;
     let mac = router::ethernet_address(router, &way.interface);
     if mac.is_none() {

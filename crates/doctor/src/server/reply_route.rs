@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::facts::{STRICT, ServerFacts, WayOut};
+use super::facts::{ReplyRoute, STRICT, ServerFacts};
 use super::finding;
 use super::setup::ServerSetup;
 use crate::ruleset::{Fate, HOOKS_IN, JudgedPacket};
@@ -14,7 +14,7 @@ const MAX_NAMED: usize = 8;
 /// Findings about the routes and the gateway of answers.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let mut found: Vec<Diagnosis> = reverse_path(setup, facts).into_iter().collect();
-    match &facts.way_out {
+    match &facts.reply_route {
         None if may_reach_clients(setup, facts) => {}
         None => found.push(finding(
             "gateway",
@@ -33,7 +33,7 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
 
 /// Whether clients may be reachable without a default route: on the link, or by another route.
 fn may_reach_clients(setup: &ServerSetup, facts: &ServerFacts) -> bool {
-    facts.has_routers || facts.way_in(setup.vip, None).is_some()
+    facts.has_routers || facts.ingress_link(setup.vip, None).is_some()
 }
 
 /// The check of the route to clients, which needs a default route; `None` if the check was made.
@@ -41,12 +41,12 @@ pub(super) fn unseen(setup: &ServerSetup, facts: &ServerFacts) -> Option<Skipped
     let family = if setup.vip.is_ipv4() { "IPv4" } else { "IPv6" };
     let needs =
         format!("a default route of {family}, if clients are where no other route of this host leads");
-    let is_unknown = facts.way_out.is_none() && may_reach_clients(setup, facts);
+    let is_unknown = facts.reply_route.is_none() && may_reach_clients(setup, facts);
     is_unknown.then_some(SkippedCheck { check: "client-route", needs })
 }
 
 /// Finding for the gateway of answers.
-fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
+fn router(setup: &ServerSetup, way: &ReplyRoute, facts: &ServerFacts) -> Option<Diagnosis> {
     let (router, seen) = (way.router?, facts.gateway.as_ref()?);
     let interface = &way.interface;
     let found = |severity, seen, why: &str| {
@@ -71,7 +71,7 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
     // If this host has the VIP on a link, the router sends the error to the VIP, and the balancer
     // may receive it.
     let has_vip_on_link = facts.links_with(setup.vip).any(|link| !link.is_loopback);
-    let is_silent = !seen.forwards && !has_vip_on_link && hears_errors(setup, interface, facts);
+    let is_silent = !seen.forwards && !has_vip_on_link && admits_icmp_errors(setup, interface, facts);
     if !is_silent {
         return None;
     }
@@ -105,7 +105,7 @@ fn right_router(interface: &str, routers: &[IpAddr]) -> (String, Vec<String>) {
 }
 
 /// Whether the host's own packet filter admits ICMP errors.
-fn hears_errors(setup: &ServerSetup, interface: &str, facts: &ServerFacts) -> bool {
+fn admits_icmp_errors(setup: &ServerSetup, interface: &str, facts: &ServerFacts) -> bool {
     let is_v6 = setup.vip.is_ipv6();
     let error = JudgedPacket {
         is_v6,
@@ -118,7 +118,7 @@ fn hears_errors(setup: &ServerSetup, interface: &str, facts: &ServerFacts) -> bo
 }
 
 /// Finding for a gateway that answers short packets but no long ones.
-fn longest(way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
+fn longest(way: &ReplyRoute, facts: &ServerFacts) -> Option<Diagnosis> {
     let longest = facts.gateway.as_ref()?.longest?;
     let link = facts.links.iter().find(|link| link.name == way.interface)?;
     let (name, mtu, router) = (&link.name, link.mtu, way.router?);
@@ -138,9 +138,9 @@ fn longest(way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
 /// Finding for a strict `rp_filter` on an interface whose answers leave by another one. IPv6 has no
 /// such setting.
 fn reverse_path(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
-    let way_out = facts.way_out.as_ref().filter(|_| setup.vip.is_ipv4())?;
-    let link = facts.way_in(setup.vip, setup.server)?;
-    let (name, out) = (&link.name, &way_out.interface);
+    let reply_route = facts.reply_route.as_ref().filter(|_| setup.vip.is_ipv4())?;
+    let link = facts.ingress_link(setup.vip, setup.server)?;
+    let (name, out) = (&link.name, &reply_route.interface);
     (link.rp_filter == STRICT && name != out).then(|| {
         finding(
             "rp-filter",
