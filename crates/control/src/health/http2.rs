@@ -1,5 +1,7 @@
 //! One request over HTTP/2 on a connection of its own, for HTTP and gRPC checks.
 
+use std::io;
+
 use bytes::Bytes;
 use convey_http_core::{HeadLimits, HttpMethod, ResponseHead, ServerFault, StreamResponse};
 use futures_util::FutureExt;
@@ -58,6 +60,9 @@ impl StreamCall<'_> {
             let head = head_of(&response, method, limits)?;
             read(head, response.into_body()).await
         };
+        // Once the connection has ended, this drops it. Only then does the library end the streams of
+        // a connection whose writes fail.
+        let connection = async { connection.await };
         tokio::pin!(answer, connection);
         // Both futures run in this task, so that a timeout of the probe drops both.
         let answer = tokio::select! {
@@ -75,9 +80,16 @@ impl StreamCall<'_> {
         answer.map_err(|error| match error {
             ProbeError::Http2(_) if budget.is_used_up() => ProbeError::LongResponse,
             ProbeError::Http2(_) if budget.begins_as_http1() => ProbeError::Http1Only,
+            ProbeError::Http2(why) if is_close(&why) => ProbeError::Http2Closed,
             error => error,
         })
     }
+}
+
+/// Whether the library reports the end of the connection.
+fn is_close(error: &h2::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, UnexpectedEof};
+    error.get_io().is_some_and(|error| matches!(error.kind(), BrokenPipe | UnexpectedEof))
 }
 
 /// Validates the head of a response like the response to a client's request.
@@ -94,4 +106,60 @@ fn head_of(
 /// Names and values of these fields.
 pub(super) fn fields(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::ReadBuf;
+
+    use super::*;
+
+    /// Stream from which nothing arrives, and whose writes fail after the first one.
+    struct Broken {
+        has_written: bool,
+    }
+
+    impl AsyncRead for Broken {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Broken {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(match std::mem::replace(&mut self.has_written, true) {
+                false => Ok(bytes.len()),
+                true => Err(io::ErrorKind::BrokenPipe.into()),
+            })
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn failed_write_ends_the_call() {
+        for _ in 0..20 {
+            let call = StreamCall {
+                request: Request::get("http://a.example/").body(()).unwrap(),
+                body: None,
+                method: HttpMethod::Get,
+                limits: &HeadLimits::OF_RESPONSES,
+            };
+            let outcome = call.send(Broken { has_written: false }, async |head, _| Ok(head.status())).await;
+            assert!(matches!(outcome, Err(ProbeError::Http2Closed)), "{outcome:?}");
+        }
+    }
 }

@@ -73,6 +73,8 @@ pub(super) enum ProbeError {
     Http2(#[from] h2::Error),
     #[error("HTTP/2 failed: the server answers in HTTP/1.1")]
     Http1Only,
+    #[error("HTTP/2 failed: the server closed the connection")]
+    Http2Closed,
     #[error("HTTP failed: {0}")]
     Broken(io::Error),
     #[error("invalid response, for which requests would get a 502: {}", .0.label())]
@@ -124,6 +126,7 @@ impl ProbeError {
             | ProbeError::Http(_)
             | ProbeError::Http2(_)
             | ProbeError::Http1Only
+            | ProbeError::Http2Closed
             | ProbeError::Broken(_)
             | ProbeError::Refused(_)
             | ProbeError::Own(_)

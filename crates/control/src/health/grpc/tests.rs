@@ -205,6 +205,22 @@ async fn call_has_service_and_metadata_and_its_connection_ends_in_order() {
 }
 
 #[tokio::test]
+async fn server_that_closes_its_connections_fails_at_once() {
+    for has_read in [false, true].repeat(50) {
+        let (addr, task) = listen(move |mut stream| async move {
+            if has_read {
+                let _ = stream.read(&mut [0; 1024]).await;
+            }
+        })
+        .await;
+        let found = outcome_of(addr, &check(GrpcCheck::default())).await.unwrap_err();
+        let expected = ["HTTP/2 failed: the server closed the connection", "HTTP/2 failed: connection reset"];
+        assert!(expected.contains(&&*found), "{found}");
+        task.abort();
+    }
+}
+
+#[tokio::test]
 async fn server_of_another_protocol_fails_with_its_name_or_with_the_error() {
     // An empty SETTINGS frame, and then PING frames.
     const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
