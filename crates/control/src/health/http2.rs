@@ -60,9 +60,7 @@ impl StreamCall<'_> {
             let head = head_of(&response, method, limits)?;
             read(head, response.into_body()).await
         };
-        // Once the connection has ended, this drops it. Only then does the library end the streams of
-        // a connection whose writes fail.
-        let connection = async { connection.await };
+        let connection = run(connection);
         tokio::pin!(answer, connection);
         // Both futures run in this task, so that a timeout of the probe drops both.
         let answer = tokio::select! {
@@ -84,6 +82,12 @@ impl StreamCall<'_> {
             error => error,
         })
     }
+}
+
+/// Runs a connection to its end, and drops it. Only then does the library end the streams of a
+/// connection whose writes have failed.
+async fn run<C: Future>(connection: C) -> C::Output {
+    connection.await
 }
 
 /// Whether the library reports the end of the connection.
