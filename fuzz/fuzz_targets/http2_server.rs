@@ -3,16 +3,15 @@
 
 #![no_main]
 
-use bytes::BytesMut;
 use convey_http::{ServedResponse, response_from_http2};
-use convey_http_core::{BodyFraming, BodyProgress, BodyReader, HeadLimits, HeadReader, HttpMethod};
+use convey_http_core::BodyFraming;
 use libfuzzer_sys::fuzz_target;
 
-const REQUESTS: [(HttpMethod, &[u8]); 4] = [
-    (HttpMethod::Get, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
-    (HttpMethod::Head, b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"),
-    (HttpMethod::Post, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"),
-    (HttpMethod::Get, b"GET / HTTP/1.0\r\n\r\n"),
+const REQUESTS: [&[u8]; 4] = [
+    b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
+    b"GET / HTTP/1.0\r\n\r\n",
 ];
 
 /// Maximum number of input bytes for a frame.
@@ -23,39 +22,25 @@ const MAX_FRAME: usize = 255;
 // unmodified.
 fuzz_target!(|bytes: &[u8]| {
     let Some((&how, bytes)) = bytes.split_first() else { return };
-    let (method, request) = REQUESTS[usize::from(how & 3)];
+    let request = REQUESTS[usize::from(how & 3)];
     let server = frames(bytes);
     let at_once = response_from_http2(request, &server, usize::MAX, 16 << 10);
-    check(method, &at_once);
+    check(&at_once);
     let cut = response_from_http2(request, &server, usize::from(how >> 2 & 7) + 1, usize::from(how >> 5) + 1);
-    check(method, &cut);
+    check(&cut);
     if at_once.is_whole && cut.is_whole {
-        assert_eq!(at_once.bytes, cut.bytes);
+        assert_eq!(at_once, cut);
     }
 });
 
-fn check(method: HttpMethod, response: &ServedResponse) {
-    let mut left = BytesMut::from(&response.bytes[..]);
-    let head = loop {
-        match HeadReader::default().response(&mut left, method, &HeadLimits::OF_RESPONSES) {
-            Ok(Some(head)) if head.is_interim() => {}
-            Ok(Some(head)) => break head,
-            Ok(None) => return assert!(!response.is_whole, "a response without a head"),
-            // The client gets 502, and nothing of this.
-            Err(_) => return,
+fn check(response: &ServedResponse) {
+    match response.head {
+        None => assert!(!response.is_whole && response.body.is_empty(), "a response without a head"),
+        Some((_, BodyFraming::Empty)) => assert!(response.body.is_empty()),
+        Some((_, BodyFraming::Length(len))) if response.is_whole => {
+            assert_eq!(len, response.body.len() as u64);
         }
-    };
-    let progress = match head.framing() {
-        BodyFraming::Empty => Ok(BodyProgress::Ends(0)),
-        framing => BodyReader::of_response(framing).advance(&left),
-    };
-    match progress {
-        Ok(BodyProgress::Ends(len)) => assert_eq!(len, left.len(), "bytes behind the response"),
-        Ok(BodyProgress::All) => {
-            assert!(!response.is_whole || head.framing() == BodyFraming::UntilClose, "the body is short");
-        }
-        // Trailers may be longer than convey passes on.
-        Err(_) => assert_eq!(head.framing(), BodyFraming::Chunked),
+        Some(_) => {}
     }
 }
 

@@ -102,13 +102,13 @@ fn changes(how: u8, fields: &FieldRules) -> RequestChanges<'_> {
 /// Passes the body on in pieces of `size` bytes. Returns whether it ended.
 fn forward(head: &RequestHead, mut received: &[u8], size: usize, written: &mut Vec<u8>) -> bool {
     let mut exchange = Exchange::new(head);
-    while !exchange.is_request_whole() && !received.is_empty() {
+    while !exchange.state().is_request_whole() && !received.is_empty() {
         let piece = &received[..size.min(received.len())];
         let Ok(len) = exchange.from_client(piece) else { return false };
         written.extend_from_slice(&piece[..len]);
         received = &received[len..];
     }
-    exchange.is_request_whole()
+    exchange.state().is_request_whole()
 }
 
 /// Parses the written bytes as convey parses bytes of clients. `is_whole`: they have to be one

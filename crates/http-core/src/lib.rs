@@ -38,7 +38,7 @@ pub use body::{
     MAX_TRAILERS, Trailers,
 };
 pub use compression::{CompressionOffer, CompressionOutcome, CompressionRules, MediaPattern};
-pub use exchange::{Exchange, ExchangeEnd, MAX_INTERIM_RESPONSES, ServerFault};
+pub use exchange::{Exchange, ExchangeEnd, ExchangeState, HeadVerdict, MAX_INTERIM_RESPONSES, ServerFault};
 pub use forward::{
     ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, OutgoingRequest,
     OutgoingResponse, RequestChanges, client_of_chain, rewritten_path,

@@ -1,8 +1,7 @@
 //! Compression of a response's body on its way to the client: an encoder within the thread's memory
-//! budget, and its output in chunks.
+//! budget.
 
 use std::cell::Cell;
-use std::io::Write;
 
 use convey_compression::{Encoder, EncoderFault};
 use convey_http_core::{CompressionOffer, CompressionOutcome, ContentCoding, OutgoingResponse};
@@ -101,10 +100,10 @@ impl<'a> Compression<'a> {
         self.compressor.is_some()
     }
 
-    /// Compresses some of the body, and appends the encoder's output to `out` as a chunk.
+    /// Compresses some of the body, and appends the encoder's output to `out`.
     pub(crate) fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         self.tally.bytes.0 += bytes.len() as u64;
-        self.chunk(out, |encoder, out| encoder.write(bytes, out))
+        self.encode(out, |encoder, out| encoder.write(bytes, out))
     }
 
     /// Appends all output that the client needs to decode the bytes so far. Returns whether there
@@ -114,17 +113,16 @@ impl<'a> Compression<'a> {
             return Ok(false);
         }
         let before = out.len();
-        self.chunk(out, Encoder::flush)?;
+        self.encode(out, Encoder::flush)?;
         Ok(out.len() > before)
     }
 
-    /// Appends the last output of the encoder, and the line of the last chunk. The caller appends
-    /// trailers and the empty line. Call this once; it frees the encoder's memory.
+    /// Appends the last output of the encoder, and frees its memory. Does nothing without an
+    /// encoder.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         if self.is_on() {
-            self.chunk(out, Encoder::finish)?;
+            self.encode(out, Encoder::finish)?;
             self.compressor = None;
-            out.extend_from_slice(b"0\r\n");
         }
         Ok(())
     }
@@ -144,23 +142,16 @@ impl<'a> Compression<'a> {
         (tally != CompressionTally::default()).then_some(tally)
     }
 
-    /// Appends the encoder's output as a chunk.
-    fn chunk(
+    /// Appends the encoder's output.
+    fn encode(
         &mut self,
         out: &mut Vec<u8>,
         encode: impl FnOnce(&mut Encoder, &mut Vec<u8>) -> Result<(), EncoderFault>,
     ) -> Result<(), EncoderFault> {
         let Some(compressor) = &mut self.compressor else { return Err(EncoderFault) };
-        let begin = out.len();
+        let before = out.len();
         encode(&mut compressor.encoder, out)?;
-        let end = out.len();
-        if end > begin {
-            self.tally.bytes.1 += (end - begin) as u64;
-            let _ = write!(out, "{:x}\r\n", end - begin);
-            let len = out.len() - end;
-            out[begin..].rotate_right(len);
-            out.extend_from_slice(b"\r\n");
-        }
+        self.tally.bytes.1 += (out.len() - before) as u64;
         Ok(())
     }
 }
@@ -219,8 +210,7 @@ fn counter_of(coding: ContentCoding) -> Counter {
 mod tests {
     use bytes::BytesMut;
     use convey_http_core::{
-        BodyFraming, BodyPiece, BodyReader, CompressionRules, FieldRules, HeadLimits, HeadReader,
-        RequestHead, ResponseBuilder,
+        BodyFraming, CompressionRules, FieldRules, HeadLimits, HeadReader, RequestHead, ResponseBuilder,
     };
 
     use super::*;
@@ -240,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_goes_in_chunks_and_its_memory_with_its_end() {
+    fn memory_of_an_encoder_is_freed_with_the_end_of_its_body() {
         let (rules, request) = (CompressionRules::default(), request("gzip"));
         let mut compression = Compression::new(Some(CompressionOffer::new(&rules, &request, false)));
         let mut out = Vec::new();
@@ -252,24 +242,13 @@ mod tests {
         assert_eq!(compression.flush(&mut out), Ok(false), "the client has it all");
         compression.finish(&mut out).unwrap();
         compression.finish(&mut out).unwrap();
-        out.extend_from_slice(b"\r\n");
         assert!(!compression.is_on() && IN_USE.get() == 0);
-        let (mut reader, mut at, mut data) = (BodyReader::new(BodyFraming::Chunked), 0, 0);
-        while at < out.len() {
-            at += match reader.next(&out[at..]).unwrap() {
-                BodyPiece::Data(len) => {
-                    data += len;
-                    len
-                }
-                BodyPiece::Framing(len) | BodyPiece::Trailers(len) | BodyPiece::End(len) => len,
-            };
-        }
         let mut counted = Vec::new();
         compression.take_tally().unwrap().count(|counter, n| counted.push((counter, n)));
         let expected = [
             (Counter::CompressedGzip, 1),
             (Counter::CompressionBytesIn, 7),
-            (Counter::CompressionBytesOut, data as u64),
+            (Counter::CompressionBytesOut, out.len() as u64),
         ];
         assert_eq!((&counted[..], compression.take_tally()), (&expected[..], None));
     }

@@ -3,21 +3,21 @@
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 mod broken;
+mod drive;
 mod head;
 mod held;
 mod stall;
+mod transfer;
 mod unread;
 
-use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use convey_http_core::{Exchange, ExchangeEnd};
-use convey_model::{HttpLimits, HttpVersion, Timeouts};
-use convey_proxy::{ClientStream, HeldResource, RegisteredRequest, ServerStream};
+use convey_http_core::ExchangeEnd;
+use convey_model::{HttpVersion, Timeouts};
+use convey_proxy::{ClientStream, HeldResource, ServerStream};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
 use convey_tls::SpokenWithin;
@@ -25,22 +25,20 @@ use convey_upstream::{Attempts, Permit, PickContext, ServerAnswer, Unavailable};
 use log::debug;
 use tokio::time::Instant;
 
-use crate::compress::Compression;
-use crate::ends::{ClientEnd, End, ServerEnd};
+use crate::ends::{ClientEnd, ServerEnd};
 use crate::http2::{FoundStream, OpeningConnection};
 use crate::idle::ServerPlace;
 use crate::local_reply::{LocalReply, LocalReplyReason};
-use crate::pace::BodyPace;
 use crate::record::RequestRecord;
 use crate::request::HttpRequest;
 use crate::time_limit::TimeLimit;
-use crate::transfer::{Ends, Outgoing, Transfer, TransferEnd};
+use crate::transfer::TransferEnd;
 use crate::{budgets, files, http2, idle};
 use broken::timed_out;
 use head::missing;
 pub(crate) use held::ClientHasShare;
 pub(crate) use stall::StallLimit;
-use unread::UnreadCheck;
+use transfer::Transferred;
 
 /// Maximum idle time of a connection for a request that must not be repeated. The server may just
 /// have closed a connection that was idle for longer.
@@ -77,21 +75,6 @@ pub(crate) enum RequestEnd {
     /// The client has left, or has received only a part of the response. Its connection ends for
     /// this reason.
     Broken(Counter),
-}
-
-/// Outcome of a transfer.
-struct Transferred {
-    /// End of the transfer; `None`: too few bytes moved for too long.
-    end: Option<TransferEnd>,
-    exchange: Exchange,
-    status: Option<u16>,
-    /// Whether the server has accepted all received bytes of the request, and sent nothing after
-    /// its response.
-    is_clean: bool,
-    /// Time at which the transfer began.
-    sent: Instant,
-    /// Bytes of a whole response that the client has not accepted yet.
-    rest: Outgoing,
 }
 
 /// Reason why a request has no connection to its server.
@@ -291,7 +274,7 @@ impl Forwarding<'_, '_> {
             self.client.goes_to(&permit, server);
         }
         permit.count(Counter::Requests, 1);
-        let Transferred { end, exchange, status, is_clean, sent, rest } =
+        let Transferred { end, state, status, is_clean, sent, rest } =
             self.transfer(&permit, &mut server, held.as_ref()).await;
         if let Some(status) = status {
             permit.count(Counter::of_status(status), 1);
@@ -299,20 +282,20 @@ impl Forwarding<'_, '_> {
             self.record.has_status(status);
         }
         let Some(end) = end else {
-            let awaits_server = exchange.is_request_whole() || !is_clean;
+            let awaits_server = state.is_request_whole() || !is_clean;
             if status.is_none() && awaits_server {
                 if let ServerEnd::Stream(stream) = &server {
                     stream.retire_connection();
                 }
                 permit.answered_with(answer_now(self.client, None, sent), self.client.failures());
             }
-            return Attempt::Over(timed_out(&exchange, awaits_server));
+            return Attempt::Over(timed_out(&state, awaits_server));
         };
         if let (TransferEnd::ServerRefused, ServerEnd::Stream(stream)) = (end, &server) {
             stream.was_refused();
         }
         if end == TransferEnd::Whole {
-            let ExchangeEnd { client_stays, server_stays } = exchange.end();
+            let ExchangeEnd { client_stays, server_stays } = state.end();
             if let ServerEnd::Socket(mut server) = server {
                 if server_stays && is_clean && permit.send_proxy().is_none() {
                     idle::put(self.place(&permit), server);
@@ -321,16 +304,16 @@ impl Forwarding<'_, '_> {
                 }
             }
             // The server becomes free for other requests, even if the client reads the rest slowly.
-            permit.count(Counter::BytesTx, rest.left() as u64);
+            permit.count(Counter::BytesTx, rest.as_ref().map_or(0, |rest| rest.len() as u64));
             drop((permit, held));
-            if rest.left() > 0
+            if let Some(rest) = rest
                 && let Err(reason) = Box::pin(self.write_rest(rest)).await
             {
                 return Attempt::Over(RequestEnd::Broken(reason));
             }
             return Attempt::Over(RequestEnd::Answered {
-                client_stays: client_stays && !exchange.has_changed(),
-                is_silent: exchange.is_request_whole()
+                client_stays: client_stays && !state.has_changed(),
+                is_silent: state.is_request_whole()
                     && self.received.is_empty()
                     && !self.request.head().keeps_alive(),
             });
@@ -339,80 +322,7 @@ impl Forwarding<'_, '_> {
             let ServerAnswer { took, now, .. } = answer_now(self.client, None, sent);
             permit.failed_after(took, now);
         }
-        self.broken(end, &exchange, (&permit, is_kept), attempts)
-    }
-
-    /// Returns the exchange of this request, within these limits.
-    fn exchange(&self, limits: &HttpLimits) -> Exchange {
-        let mut exchange = Exchange::new(self.request.head());
-        exchange.limit_response(limits.response_head);
-        if self.is_last {
-            exchange.is_last();
-        }
-        if let Some(most) = limits.body {
-            exchange.limit_body(most);
-        }
-        exchange
-    }
-
-    /// Moves the request and its response, until the transfer ends or too few bytes move for too
-    /// long.
-    async fn transfer(
-        &mut self,
-        permit: &Permit,
-        server: &mut ServerEnd,
-        held: Option<&HeldResource>,
-    ) -> Transferred {
-        let limits = self.request.frontend().config.http_limits();
-        let (exchange, mut pace) = (self.exchange(&limits), BodyPace::new(limits.body_rate));
-        let head = self.begin(permit, server);
-        let compression = Compression::of(self.client, self.request, self.route);
-        let mut transfer = Transfer::new(exchange, head, self.received, &self.route.response, compression);
-        if let ServerEnd::Stream(_) = server {
-            transfer.keep_body();
-        }
-        transfer.hold_response(self.end.is_stream().then(|| self.request.client().ip()));
-        let (mut stall, mut unread) =
-            (StallLimit::new(&self.timeouts, self.request.head()), UnreadCheck::default());
-        self.time_limit.renew(stall.bound());
-        let (sent, mut is_told) = (Instant::now(), false);
-        let (client, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
-        let client_end = &mut *self.end;
-        let (is_counted, watch) = (client_end.is_stream(), client.register_request(permit));
-        let wanted = || permit.is_wanted().then(|| held.map_or(1, HeldResource::count_of_connection));
-        let end = poll_fn(|cx| {
-            let polled = transfer.poll(cx, Ends { client: client_end, server });
-            if transfer.status.is_some() && !is_told {
-                is_told = true;
-                permit.answered_with(answer_now(client, transfer.status, sent), client.failures());
-            }
-            let (rx, tx) = std::mem::take(&mut transfer.moved);
-            let body = std::mem::take(&mut transfer.body);
-            if stall.begins_anew(&stall.progress(&transfer, (rx.max(body), tx))) {
-                time_limit.renew(stall.bound());
-            }
-            if (rx, tx, body) != (0, 0, 0) {
-                if !is_counted {
-                    client.count_bytes(rx, tx);
-                }
-                record.count(body, tx);
-                permit.count(Counter::BytesRx, body);
-                permit.count(Counter::BytesTx, tx);
-            }
-            transfer.compression.count(client, record);
-            let is_awaited = transfer.awaits_client && transfer.status.is_none();
-            match polled {
-                Poll::Ready(end) => Poll::Ready(Some(end)),
-                Poll::Pending if is_down(&watch, cx) => Poll::Ready(Some(TransferEnd::ServerDown)),
-                Poll::Pending if pace.is_too_slow(body, is_awaited, Instant::now) => Poll::Ready(None),
-                Poll::Pending => match unread.poll(cx, &transfer, &Ends { client: client_end, server }) {
-                    Poll::Ready(end) => Poll::Ready(Some(end)),
-                    Poll::Pending => stall.poll_over(cx, time_limit, client, wanted).map(|()| stall.end()),
-                },
-            }
-        })
-        .await;
-        transferred(transfer, end, sent, client_end, record)
+        self.broken(end, &state, (&permit, is_kept), attempts)
     }
 
     fn may_go_twice(&self) -> bool {
@@ -422,35 +332,6 @@ impl Forwarding<'_, '_> {
     fn place(&self, permit: &Permit) -> ServerPlace {
         (permit.server().live.id, self.client.address_of(permit), permit.tls_id())
     }
-}
-
-/// Returns the outcome of a transfer that is over.
-fn transferred(
-    mut transfer: Transfer<'_>,
-    end: Option<TransferEnd>,
-    sent: Instant,
-    client: &impl End,
-    record: &mut RequestRecord,
-) -> Transferred {
-    let is_clean = transfer.is_with_server() && !transfer.has_surplus;
-    let is_torn = transfer.is_torn(client);
-    let did_nothing = matches!(end, Some(TransferEnd::ServerRefused | TransferEnd::ServerBusy));
-    let body_back = if did_nothing { transfer.take_body_back() } else { None };
-    let rest = transfer.take_rest();
-    let Transfer { mut exchange, status, .. } = transfer;
-    if is_torn {
-        exchange.has_passed_part();
-    }
-    if let Some(len) = body_back {
-        exchange.has_body_back();
-        record.took_back(len);
-    }
-    Transferred { end, exchange, status, is_clean, sent, rest }
-}
-
-/// Whether the watched server has gone down.
-fn is_down(watch: &Option<RegisteredRequest>, cx: &mut Context<'_>) -> bool {
-    watch.as_ref().is_some_and(|watch| watch.poll_down(cx).is_ready())
 }
 
 /// HTTP versions that convey offers a server in the TLS handshake.

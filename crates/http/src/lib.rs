@@ -10,8 +10,9 @@
 //!   its own.
 //! - `connection` reads one request after the other, and decides when a connection ends.
 //! - `forward` chooses the server of a request, connects to it, and retries where that is safe.
-//! - `transfer` moves one request and its response, as `convey_http_core::Exchange` decides.
-//! - `ends` has the endpoints of a transfer: sockets, or streams.
+//! - `transfer` moves one request and its response between two connections of HTTP/1, as
+//!   `convey_http_core::Exchange` decides. `frames` does so if a stream is on one of the sides.
+//! - `ends` has the two ends of a request: sockets, or streams.
 //! - `http2` and `http3` serve connections with streams, and `streams` serves the request of each
 //!   stream.
 //! - `field_coding` decodes the numbers and strings of HPACK and QPACK.
@@ -29,10 +30,12 @@ mod buffer;
 mod bulk;
 mod compress;
 mod connection;
+mod data_queue;
 mod ends;
 mod field_coding;
 mod files;
 mod forward;
+mod frames;
 mod held_responses;
 mod http2;
 mod http3;
@@ -50,7 +53,7 @@ mod transfer;
 pub use connection::HttpServer;
 pub use files::{MIN_DISK_THREADS, start_disk_threads};
 #[cfg(feature = "test-util")]
-pub use http2::{ServedResponse, request_from_http2, response_from_http2};
+pub use http2::{ServedField, ServedResponse, request_from_http2, response_from_http2};
 #[cfg(feature = "test-util")]
 pub use http3::{FilteredStream, filter_http3};
 pub use local_reply::{LocalReply, LocalReplyReason};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use convey_http_core::{
     BodyFraming, ClientConnection, FieldFault, FieldRules, Malformed, OutgoingResponse, ResponseBuilder,
-    ServerFault, reason_phrase,
+    ResponseHead, ServerFault, reason_phrase,
 };
 use convey_model::ErrorPage;
 use convey_snapshot::stats::Counter;
@@ -114,16 +114,23 @@ impl LocalReply {
         self.reason
     }
 
-    /// Writes the reply for a client, with the operator's changes to responses.
+    /// Writes the reply for a client of HTTP/1, with the operator's changes to responses.
     pub(crate) fn write(&self, to: AnswerTo<'_>, out: &mut Vec<u8>) {
-        let usual;
-        let (content_type, body) = match (&self.body, to.page) {
-            (Some(body), _) => (TEXT, &body[..]),
-            (None, Some(page)) => (page.content_type(), &page.body[..]),
-            (None, None) => {
-                usual = self.usual_body();
-                (TEXT, &usual[..])
-            }
+        let reply = self.with_page(to.fields, to.page);
+        let connection = if to.closes { ClientConnection::Closes } else { ClientConnection::Stays };
+        OutgoingResponse::new(&reply.head, &reply.fields).write(connection, out);
+        if to.has_body {
+            out.extend_from_slice(&reply.body);
+        }
+    }
+
+    /// Returns the reply as a response, with the operator's changes to responses and the operator's
+    /// page. A body that the reply has is preferred to the page.
+    pub(crate) fn with_page(&self, fields: &FieldRules, page: Option<&ErrorPage>) -> BuiltReply {
+        let (content_type, body) = match (&self.body, page) {
+            (Some(body), _) => (TEXT, body.clone()),
+            (None, Some(page)) => (page.content_type(), Bytes::copy_from_slice(&page.body)),
+            (None, None) => (TEXT, self.usual_body()),
         };
         let mut head = ResponseBuilder::new(self.status);
         head.field("Server", "convey")
@@ -131,11 +138,7 @@ impl LocalReply {
             .field("Content-Length", itoa::Buffer::new().format(body.len()))
             .field("Cache-Control", "no-store");
         let head = head.build(BodyFraming::Length(body.len() as u64));
-        let connection = if to.closes { ClientConnection::Closes } else { ClientConnection::Stays };
-        OutgoingResponse::new(&head, &self.fields.then(to.fields)).write(connection, out);
-        if to.has_body {
-            out.extend_from_slice(body);
-        }
+        BuiltReply { head, fields: self.fields.then(fields), body }
     }
 
     /// Default body of a reply, such as `503 Service Unavailable: no server is up`.
@@ -148,6 +151,15 @@ impl LocalReply {
         };
         body.into()
     }
+}
+
+/// A local reply as a response.
+#[derive(Debug)]
+pub(crate) struct BuiltReply {
+    pub(crate) head: ResponseHead,
+    /// Changes of the head's fields.
+    pub(crate) fields: FieldRules,
+    pub(crate) body: Bytes,
 }
 
 /// Context of a local reply.

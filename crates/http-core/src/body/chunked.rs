@@ -11,9 +11,6 @@ pub const MAX_CHUNK_EXTENSION: u32 = 4 * 1024;
 /// Default byte limit for the trailers of a body, such as a response.
 pub const MAX_TRAILERS: usize = HeadLimits::OF_RESPONSES.bytes;
 
-/// Limits of the trailers of a request.
-const OF_REQUESTS: HeadLimits = HeadLimits { bytes: 8 * 1024, fields: 100 };
-
 /// Maximum number of hexadecimal digits in a chunk size: 64 bits have 16 digits.
 const MAX_DIGITS: u8 = 16;
 
@@ -139,7 +136,7 @@ impl ChunkReader {
 
     /// Sets the limits for the trailers of a request.
     pub(super) fn limit_request_trailers(&mut self) {
-        self.limit_trailers(OF_REQUESTS);
+        self.limit_trailers(HeadLimits::OF_REQUEST_TRAILERS);
     }
 
     /// Accepts two deviations of servers: blanks after a chunk size, and a `Content-Length` in the

@@ -50,6 +50,11 @@ impl BodyDecoder {
         self.reader.limit(most);
     }
 
+    /// Number of next bytes that certainly belong to the body; 0: the next byte has to be parsed.
+    pub fn opaque(&self) -> u64 {
+        if self.has_ended { 0 } else { self.reader.opaque() }
+    }
+
     /// Whether the last frame has been returned, or there is no body.
     pub fn has_ended(&self) -> bool {
         self.has_ended
@@ -123,6 +128,17 @@ impl BodyEncoder {
         }
     }
 
+    /// Makes data that was appended to `out` from index `begin` on a chunk, if the body is chunked.
+    pub fn enclose(self, out: &mut Vec<u8>, begin: usize) {
+        let end = out.len();
+        if self.is_chunked && end > begin {
+            let _ = write!(out, "{:x}\r\n", end - begin);
+            let len = out.len() - end;
+            out[begin..].rotate_right(len);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
     /// Appends the end of the body to `out`. Trailers are written only if the body is chunked.
     pub fn end(self, trailers: Option<&Trailers>, out: &mut Vec<u8>) {
         if self.is_chunked {
@@ -188,6 +204,17 @@ mod tests {
                 prop_assert_eq!(&rest[..], b"next");
             }
         }
+    }
+
+    #[test]
+    fn enclosed_data_is_a_chunk() {
+        let (mut out, mut enclosed) = (b"head".to_vec(), b"headdata".to_vec());
+        let encoder = BodyEncoder::new(BodyFraming::Chunked);
+        encoder.data(b"data", &mut out);
+        encoder.enclose(&mut enclosed, 4);
+        assert_eq!(out, enclosed);
+        encoder.enclose(&mut out, enclosed.len());
+        assert_eq!(out, enclosed, "no data is no chunk");
     }
 
     #[test]

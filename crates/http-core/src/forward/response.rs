@@ -58,6 +58,12 @@ impl<'a> OutgoingResponse<'a> {
         fields.map(|field| (field.name, passed_on(&field))).chain(rules.added())
     }
 
+    /// Number of bytes of the status line and of the fields in HTTP/1.1, for statistics.
+    pub fn head_len(&self) -> usize {
+        let fields = self.fields().map(|(name, value)| name.len() + value.len() + 4);
+        b"HTTP/1.1 200 \r\n\r\n".len() + self.head.reason().len() + fields.sum::<usize>()
+    }
+
     pub(crate) fn set_compression(&mut self, change: CompressionChange) {
         self.compression = change;
     }
@@ -69,10 +75,14 @@ impl<'a> OutgoingResponse<'a> {
         out.push(b' ');
         out.extend_from_slice(self.head.reason());
         out.extend_from_slice(b"\r\n");
-        let mut has_length = false;
+        let (mut has_length, is_chunked) = (false, self.framing() == BodyFraming::Chunked);
         for (name, value) in self.fields() {
-            has_length |= name.eq_ignore_ascii_case(b"content-length");
-            write_field(name, &value, out);
+            let is_length = name.eq_ignore_ascii_case(b"content-length");
+            has_length |= is_length;
+            // The response of a stream may have a length and trailers; chunks replace the length.
+            if !(is_length && is_chunked) {
+                write_field(name, &value, out);
+            }
         }
         match self.framing() {
             BodyFraming::Chunked if connection != ClientConnection::ClosesWithoutChunks => {

@@ -33,6 +33,9 @@ impl HeadLimits {
     /// Default limits of a response's head, and of its trailers: 65,535 bytes and 256 fields.
     pub const OF_RESPONSES: HeadLimits = HeadLimits { bytes: 65_535, fields: 256 };
 
+    /// Limits of the trailers of a request: 8 KiB and 100 fields.
+    pub const OF_REQUEST_TRAILERS: HeadLimits = HeadLimits { bytes: 8 * 1024, fields: 100 };
+
     pub(super) fn max_bytes(&self) -> usize {
         self.bytes.min(MAX_BYTES)
     }
@@ -51,11 +54,6 @@ pub struct HeadReader {
 }
 
 impl HeadReader {
-    /// Whether the reader has seen no byte of a head.
-    pub(crate) fn is_new(&self) -> bool {
-        self.scanned == 0
-    }
-
     /// Removes a request's head from the front of `received` and parses it. `None`: the head is
     /// incomplete. Empty lines before the head are skipped (RFC 9112, section 2.2).
     ///

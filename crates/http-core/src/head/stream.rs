@@ -54,7 +54,7 @@ impl ResponseHead {
         if !(100..1000).contains(&status) || status == 101 {
             return Err(Malformed::StartLine);
         }
-        let (mut head, mut length) = (HeadBuilder::new(limits), None);
+        let (mut head, mut length, mut announces_trailers) = (HeadBuilder::new(limits), None, false);
         let reason = head.append(reason_phrase(status).as_bytes());
         head.lengthen(b"HTTP/1.1 200 \r\n".len());
         for (name, value) in fields {
@@ -64,18 +64,26 @@ impl ResponseHead {
             if name == b"content-length" && length.replace(content_length(value)?).is_some() {
                 return Err(Malformed::ContentLength);
             }
+            announces_trailers |= name == b"trailer" || name == b"content-type" && is_grpc(value);
             head.add(name, value)?;
         }
         let (head, fields) = head.finish()?;
         let has_none = response.method == HttpMethod::Head || status < 200 || matches!(status, 204 | 304);
         let framing = match length {
             _ if has_none => BodyFraming::Empty,
+            // In HTTP/1.1, a body with a `Content-Length` has no trailers.
+            Some(_) if response.has_body && announces_trailers => BodyFraming::Chunked,
             Some(length) => BodyFraming::Length(length),
             None if response.has_body => BodyFraming::Chunked,
             None => BodyFraming::Length(0),
         };
         Ok(ResponseHead::generated(head, fields, (status, reason), framing))
     }
+}
+
+/// Whether a content type is gRPC's, whose responses end with trailers.
+fn is_grpc(content_type: &[u8]) -> bool {
+    content_type.get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"))
 }
 
 /// Fields of one HTTP/1.1 connection, which are forbidden on streams (RFC 9113, section 8.2.2).
@@ -286,9 +294,14 @@ mod tests {
     fn response_of_a_stream_has_a_phrase_and_the_framing_of_its_body() {
         use BodyFraming::{Chunked, Empty, Length};
         let (length, none): (&[TextField<'_>], &[TextField<'_>]) = (&[("content-length", "5")], &[]);
+        let trailers: &[TextField<'_>] = &[("content-length", "5"), ("trailer", "x")];
+        let grpc: &[TextField<'_>] = &[("content-length", "5"), ("content-type", "application/grpc+proto")];
         for (status, has_body, method, fields, expected) in [
             (200, true, HttpMethod::Get, length, Length(5)),
             (200, true, HttpMethod::Get, none, Chunked),
+            (200, true, HttpMethod::Get, trailers, Chunked),
+            (200, true, HttpMethod::Get, grpc, Chunked),
+            (200, false, HttpMethod::Get, grpc, Length(5)),
             (200, false, HttpMethod::Get, none, Length(0)),
             (200, false, HttpMethod::Head, length, Empty),
             (204, true, HttpMethod::Get, none, Empty),

@@ -21,11 +21,13 @@ mod store;
 pub use disk::{MIN_DISK_THREADS, start_disk_threads};
 pub(crate) use store::sweep;
 
+use std::io;
 use std::sync::Arc;
 
 use convey_files::FileName;
 use convey_http_core::{
-    AcceptedEncodings, ClientConnection, HttpMethod, OutgoingResponse, RequestHead, rewritten_path,
+    AcceptedEncodings, BodyEncoder, BodyFraming, ClientConnection, HttpMethod, OutgoingResponse, RequestHead,
+    rewritten_path,
 };
 use convey_model::FilesConfig;
 use convey_snapshot::Pool;
@@ -36,7 +38,7 @@ use self::reply::{Reply, ReplyTo};
 use self::send::Sending;
 use self::store::FileUser;
 use crate::compress::Compression;
-use crate::ends::End;
+use crate::ends::ClientEnd;
 use crate::forward::{ClientHasShare, Forwarding, RequestEnd, StallLimit};
 use crate::local_reply::{LocalReply, LocalReplyReason};
 
@@ -134,6 +136,22 @@ fn redirect(path: &[u8], query: &[u8]) -> LocalReply {
     answer
 }
 
+impl ClientEnd<'_> {
+    /// Sends the head of a response on a stream. For a connection of HTTP/1, returns the head's
+    /// bytes, which are sent together with the body.
+    fn send_head(&mut self, response: &OutgoingResponse<'_>, reply: &Reply) -> io::Result<Vec<u8>> {
+        let mut written = Vec::new();
+        match self {
+            ClientEnd::Stream(stream) => stream.send_head(response, reply.pieces.is_empty())?,
+            ClientEnd::Socket(_) => {
+                written.reserve(512);
+                response.write(reply.connection, &mut written);
+            }
+        }
+        Ok(written)
+    }
+}
+
 impl Forwarding<'_, '_> {
     /// Sends the response with a file or page. If a condition or a range of the request fails,
     /// returns the local reply instead.
@@ -149,25 +167,18 @@ impl Forwarding<'_, '_> {
         let mut compression = Compression::of(self.client, self.request, self.route);
         let mut response = OutgoingResponse::new(&reply.head, &self.route.response);
         compression.decide(&mut response);
-        let mut written = Vec::with_capacity(512);
-        response.write(reply.connection, &mut written);
+        let Ok(written) = self.end.send_head(&response, &reply) else {
+            return RequestEnd::Broken(Counter::ClientReset);
+        };
         let status = response.status();
         let core = self.client.core();
-        match status {
-            404 => {
-                self.record.answered(404, LocalReplyReason::FileNotFound);
-                self.client.count(Counter::AnsweredFileNotFound, 1);
-            }
-            status => {
-                self.record.has_file(status);
-                self.client.count(Counter::AnsweredFile, 1);
-            }
-        }
-        self.client.count(Counter::of_status(status), 1);
+        self.count_status(status);
         pool.live.traffic.add(core, Counter::of_status(status), 1);
         let is_counted = self.end.is_stream();
         let (client, record) = (self.client, &mut *self.record);
         let sending = Sending {
+            encoder: BodyEncoder::new(if is_counted { BodyFraming::UntilClose } else { response.framing() }),
+            has_ended: reply.pieces.is_empty(),
             end: self.end,
             time_limit: self.time_limit,
             client,
@@ -194,6 +205,20 @@ impl Forwarding<'_, '_> {
             },
             Err(reason) => RequestEnd::Broken(reason),
         }
+    }
+
+    fn count_status(&mut self, status: u16) {
+        match status {
+            404 => {
+                self.record.answered(404, LocalReplyReason::FileNotFound);
+                self.client.count(Counter::AnsweredFileNotFound, 1);
+            }
+            status => {
+                self.record.has_file(status);
+                self.client.count(Counter::AnsweredFile, 1);
+            }
+        }
+        self.client.count(Counter::of_status(status), 1);
     }
 }
 

@@ -5,10 +5,11 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use convey_files::beneath::{self, DiskWait};
-use convey_http_core::BodyFraming;
+use convey_http_core::BodyEncoder;
 use convey_proxy::ClientStream;
 use convey_snapshot::stats::Counter;
 use convey_stream::More;
@@ -23,8 +24,10 @@ use super::disk::aside;
 use super::reply::{Reply, ReplyPiece};
 use super::store::{FileContent, LoadedFile};
 use crate::buffer;
-use crate::ends::{ClientEnd, End};
+use crate::data_queue::FRAME;
+use crate::ends::ClientEnd;
 use crate::forward::StallLimit;
+use crate::streams::IncomingStream;
 use crate::time_limit::TimeLimit;
 
 /// Maximum number of bytes of a large file that are sent in one turn.
@@ -40,6 +43,10 @@ pub(super) const AHEAD: u64 = 1024 * 1024;
 /// A response on its way to the client.
 pub(super) struct Sending<'a, 'b> {
     pub(super) end: &'a mut ClientEnd<'b>,
+    /// Framing of the body. Streams frame it themselves.
+    pub(super) encoder: BodyEncoder,
+    /// Whether the end of a stream was sent.
+    pub(super) has_ended: bool,
     pub(super) time_limit: &'a mut TimeLimit,
     pub(super) client: &'a ClientStream,
     /// Upper bound for the time in which the client reads too little.
@@ -59,7 +66,6 @@ impl Sending<'_, '_> {
         reply: Reply,
         file: Option<&LoadedFile>,
     ) -> Result<(), Counter> {
-        let is_chunked = reply.head.framing() == BodyFraming::Chunked;
         self.time_limit.renew(self.stall.bound());
         let content = file.map(|file| &file.content);
         let (mut pieces, mut before) = (reply.pieces.into_iter().peekable(), &written[..]);
@@ -80,13 +86,25 @@ impl Sending<'_, '_> {
                 }
                 (ReplyPiece::Page(page), _) => {
                     self.write(before, &[], More::Data).await?;
-                    return self.send_page(page.clone(), is_chunked).await;
+                    return self.send_page(page.clone()).await;
                 }
                 (ReplyPiece::OfFile(_), None) => return Err(Counter::FileChanged),
             }
             before = &[];
         }
-        self.write(before, &[], More::No).await
+        self.write(before, &[], More::No).await?;
+        self.end()
+    }
+
+    /// Ends a stream whose last data was not sent as its end.
+    pub(super) fn end(&mut self) -> Result<(), Counter> {
+        match &mut *self.end {
+            ClientEnd::Stream(stream) if !self.has_ended => {
+                self.has_ended = true;
+                stream.send_data(Bytes::new(), true).map_err(|_| Counter::ClientReset)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Notes that the client has accepted bytes.
@@ -101,18 +119,18 @@ impl Sending<'_, '_> {
     }
 
     /// Sends the page of a directory. Each part is made once the client has room for it.
-    async fn send_page(&mut self, mut page: PageInParts, is_chunked: bool) -> Result<(), Counter> {
+    async fn send_page(&mut self, mut page: PageInParts) -> Result<(), Counter> {
         while !page.is_complete() {
             self.room(PART as u64).await?;
-            let Some(mut part) = page.next().await? else { break };
-            if is_chunked {
-                let end = if page.is_complete() { "\r\n0\r\n\r\n" } else { "\r\n" };
-                part = format!("{:x}\r\n{part}{end}", part.len());
+            let (Some(part), mut out) = (page.next().await?, Vec::new()) else { break };
+            self.encoder.data(part.as_bytes(), &mut out);
+            if page.is_complete() {
+                self.encoder.end(None, &mut out);
             }
             let more = if page.is_complete() { More::No } else { More::Data };
-            self.write(part.as_bytes(), &[], more).await?;
+            self.write(&out, &[], more).await?;
         }
-        Ok(())
+        self.end()
     }
 
     /// Writes both slices, one after the other.
@@ -127,6 +145,7 @@ impl Sending<'_, '_> {
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
                     Poll::Ready(Ok(n)) => {
                         sent += n;
+                        self.has_ended |= sent == all && more == More::No;
                         self.has_taken(n as u64);
                     }
                 }
@@ -212,10 +231,26 @@ impl Sending<'_, '_> {
     }
 }
 
+/// Sends bytes on a stream, as far as its client has room. Returns their number.
+fn poll_send(
+    stream: &mut dyn IncomingStream,
+    cx: &mut Context<'_>,
+    bytes: &[u8],
+    is_end: bool,
+) -> Poll<io::Result<usize>> {
+    let room = ready!(stream.poll_room(cx, bytes.len().min(FRAME)))?;
+    stream.send_data(Bytes::copy_from_slice(&bytes[..room]), is_end && room == bytes.len())?;
+    Poll::Ready(Ok(room))
+}
+
 /// Writes bytes for which the client has room. Returns the number of accepted bytes. Bytes that a
 /// TLS session has encrypted count as accepted, even if the session still buffers them.
 fn give(end: &mut ClientEnd<'_>, cx: &mut Context<'_>, bytes: &[u8]) -> Result<usize, Counter> {
-    match end.poll_write(cx, bytes, More::No) {
+    let written = match end {
+        ClientEnd::Socket(socket) => socket.poll_write(cx, bytes, More::No),
+        ClientEnd::Stream(stream) => poll_send(&mut **stream, cx, bytes, false),
+    };
+    match written {
         Poll::Ready(Ok(sent)) => Ok(sent),
         Poll::Ready(Err(_)) => Err(Counter::ClientReset),
         Poll::Pending if end.is_writing() => Ok(bytes.len()),
@@ -235,9 +270,17 @@ fn poll_write_both(
         ClientEnd::Socket(socket) if more == More::No && !first.is_empty() && !second.is_empty() => {
             socket.poll_write_vectored(cx, &[IoSlice::new(first), IoSlice::new(second)])
         }
-        end if first.is_empty() => end.poll_write(cx, second, more),
-        end if second.is_empty() => end.poll_write(cx, first, more),
-        end => end.poll_write(cx, first, More::Data),
+        end => {
+            let (bytes, more) = match (first.is_empty(), second.is_empty()) {
+                (true, _) => (second, more),
+                (false, true) => (first, more),
+                (false, false) => (first, More::Data),
+            };
+            match end {
+                ClientEnd::Socket(socket) => socket.poll_write(cx, bytes, more),
+                ClientEnd::Stream(stream) => poll_send(&mut **stream, cx, bytes, more == More::No),
+            }
+        }
     }
 }
 

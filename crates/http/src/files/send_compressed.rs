@@ -52,9 +52,12 @@ impl Sending<'_, '_> {
                 (ReplyPiece::OfFile(_), None) => return Err(Counter::FileChanged),
             }
         }
+        let begin = out.len();
         compression.finish(&mut out).map_err(failed)?;
-        out.extend_from_slice(b"\r\n");
-        self.write(&out, &[], More::No).await
+        self.encoder.enclose(&mut out, begin);
+        self.encoder.end(None, &mut out);
+        self.write(&out, &[], More::No).await?;
+        self.end()
     }
 
     /// Compresses bytes in memory.
@@ -65,7 +68,9 @@ impl Sending<'_, '_> {
         out: &mut Vec<u8>,
     ) -> Result<(), Counter> {
         for piece in bytes.chunks(PIECE) {
+            let begin = out.len();
             compression.write(piece, out).map_err(failed)?;
+            self.encoder.enclose(out, begin);
             self.write_some(out).await?;
         }
         Ok(())
@@ -88,6 +93,7 @@ impl Sending<'_, '_> {
                 }
             }
             let most = usize::try_from(in_memory_to - at).unwrap_or(PIECE).min(PIECE);
+            let begin = out.len();
             at += buffer::with(|buffer| {
                 // The part is in the page cache, or was a moment ago.
                 match beneath::read_at(file, &mut buffer[..most], at, DiskWait::Allowed) {
@@ -96,6 +102,7 @@ impl Sending<'_, '_> {
                     Ok(read) => compression.write(&buffer[..read], out).map(|()| read as u64).map_err(failed),
                 }
             })?;
+            self.encoder.enclose(out, begin);
             self.write_some(out).await?;
         }
         Ok(())

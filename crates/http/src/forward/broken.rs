@@ -1,6 +1,6 @@
 //! Attempts that end before the client has the whole response.
 
-use convey_http_core::{Exchange, ServerFault};
+use convey_http_core::{ExchangeState, ServerFault};
 use convey_snapshot::stats::Counter;
 use convey_upstream::{Attempts, Permit};
 
@@ -14,7 +14,7 @@ impl Forwarding<'_, '_> {
     pub(super) fn broken(
         &self,
         end: TransferEnd,
-        exchange: &Exchange,
+        state: &ExchangeState,
         (permit, is_kept): (&Permit, bool),
         attempts: &mut Attempts,
     ) -> Attempt {
@@ -22,7 +22,7 @@ impl Forwarding<'_, '_> {
             TransferEnd::ClientGone => return Attempt::Over(RequestEnd::Broken(Counter::ClientReset)),
             TransferEnd::ClientTooSlow => return Attempt::Over(RequestEnd::Broken(Counter::ClientTooSlow)),
             TransferEnd::ClientFault(fault) => {
-                return Attempt::Over(match exchange.has_answered() {
+                return Attempt::Over(match state.has_answered() {
                     true => RequestEnd::Broken(Counter::ClientReset),
                     false => unanswered(LocalReplyReason::Malformed(fault)),
                 });
@@ -30,15 +30,15 @@ impl Forwarding<'_, '_> {
             TransferEnd::CompressionFailed => {
                 return Attempt::Over(RequestEnd::Broken(Counter::CompressionFailed));
             }
-            TransferEnd::ServerFault(ServerFault::Closed) if exchange.has_sent_nothing_back() => {
+            TransferEnd::ServerFault(ServerFault::Closed) if state.is_server_silent() => {
                 LocalReplyReason::ServerReset
             }
             TransferEnd::ServerFault(fault) => LocalReplyReason::ServerFault(fault),
-            TransferEnd::ServerRefused if exchange.may_be_sent_elsewhere() && attempts.was_refused() => {
+            TransferEnd::ServerRefused if state.may_be_sent_elsewhere() && attempts.was_refused() => {
                 // This is not a failure: the server closes its connection gracefully.
                 return Attempt::Again(LocalReplyReason::ServerReset);
             }
-            TransferEnd::ServerBusy if exchange.may_be_sent_elsewhere() && !attempts.are_over() => {
+            TransferEnd::ServerBusy if state.may_be_sent_elsewhere() && !attempts.are_over() => {
                 attempts.repeat();
                 return Attempt::Again(LocalReplyReason::ServerReset);
             }
@@ -48,7 +48,7 @@ impl Forwarding<'_, '_> {
             | TransferEnd::ServerDown
             | TransferEnd::Whole => LocalReplyReason::ServerReset,
         };
-        if exchange.has_answered() {
+        if state.has_answered() {
             let is_down = end == TransferEnd::ServerDown;
             let reason = if is_down { Counter::ServerGone } else { Counter::ServerReset };
             return Attempt::Over(RequestEnd::Broken(reason));
@@ -67,7 +67,7 @@ impl Forwarding<'_, '_> {
             permit.reset(self.client.failures());
             attempts.pass_over(permit);
         }
-        if is_broken_off && exchange.may_be_repeated() && !attempts.are_over() {
+        if is_broken_off && state.may_be_repeated() && !attempts.are_over() {
             return if was_closed { Attempt::Again(reason) } else { Attempt::AgainWithin(reason) };
         }
         Attempt::Over(unanswered(reason))
@@ -76,8 +76,8 @@ impl Forwarding<'_, '_> {
 
 /// Returns the end of a request in which too few bytes moved for too long. `awaits_server`: the
 /// server has the whole request, or does not accept its received part.
-pub(super) fn timed_out(exchange: &Exchange, awaits_server: bool) -> RequestEnd {
-    match (exchange.has_answered(), awaits_server) {
+pub(super) fn timed_out(state: &ExchangeState, awaits_server: bool) -> RequestEnd {
+    match (state.has_answered(), awaits_server) {
         (true, _) => RequestEnd::Broken(Counter::IdleTimeout),
         (false, true) => unanswered(LocalReplyReason::ServerTimeout),
         (false, false) => unanswered(LocalReplyReason::RequestTimeout),

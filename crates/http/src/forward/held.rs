@@ -7,12 +7,11 @@ use convey_http_core::BodyFraming;
 use convey_model::client_of;
 use convey_proxy::HeldResource;
 use convey_snapshot::stats::Counter;
-use convey_stream::More;
 
 use super::{Forwarding, StallLimit};
-use crate::ends::End;
+use crate::ends::ClientEnd;
+use crate::frames::{FrameClient, WaitingFrames};
 use crate::http2::{StreamClient, Upload};
-use crate::transfer::Outgoing;
 
 /// Error: the client's streams already use their share of servers and files.
 pub(crate) struct ClientHasShare;
@@ -49,22 +48,23 @@ impl Forwarding<'_, '_> {
         StreamClient { sharing: has_share.then_some(client), upload }
     }
 
-    /// Writes the rest of a response to the client's stream, unless the client reads nothing for
-    /// too long.
-    pub(super) async fn write_rest(&mut self, mut rest: Outgoing) -> Result<(), Counter> {
+    /// Sends the rest of a response to the client's stream, unless the client reads nothing for too
+    /// long.
+    pub(super) async fn write_rest(&mut self, mut rest: WaitingFrames) -> Result<(), Counter> {
         let (time_limit, record, idle) = (&mut *self.time_limit, &mut *self.record, self.timeouts.idle);
-        let (client, end, mut stall) = (self.client, &mut *self.end, StallLimit::of_reader(idle));
+        let (client, mut stall) = (self.client, StallLimit::of_reader(idle));
+        let ClientEnd::Stream(stream) = &mut *self.end else { return Ok(()) };
+        let mut end = FrameClient::Stream(&mut **stream);
         poll_fn(|cx| {
-            let before = rest.left();
-            let flushed = rest.poll_flush(cx, end, More::No);
-            let taken = (before - rest.left()) as u64;
+            let mut taken = 0;
+            let sent = rest.poll_send(cx, &mut end, &mut taken);
             if taken > 0 {
                 record.count(0, taken);
                 stall.has_taken(taken);
                 time_limit.renew(idle);
             }
-            match flushed {
-                Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| Counter::ClientReset)),
+            match sent {
+                Poll::Ready(sent) => Poll::Ready(sent.map_err(|_| Counter::ClientReset)),
                 Poll::Pending if end.poll_reset(cx).is_ready() => Poll::Ready(Err(Counter::ClientReset)),
                 Poll::Pending => {
                     stall.poll_over(cx, time_limit, client, || None).map(|()| Err(Counter::IdleTimeout))

@@ -8,7 +8,7 @@ use convey_model::Timeouts;
 use convey_proxy::{ClientStream, ConnectionBytes};
 
 use crate::time_limit::TimeLimit;
-use crate::transfer::{Transfer, TransferEnd};
+use crate::transfer::{RunningTransfer, TransferEnd};
 
 /// Period in which the connection of a client has to move enough bytes while the client holds a
 /// server; `timeouts.idle` may lower it.
@@ -113,17 +113,18 @@ impl StallLimit {
     /// that have moved since the last call.
     pub(super) fn progress(
         &self,
-        transfer: &Transfer<'_>,
+        transfer: &impl RunningTransfer,
         (from_client, to_client): (u64, u64),
     ) -> TransferProgress {
         let waiting = transfer.waiting_for_client();
-        let side = match transfer.status {
-            None if transfer.awaits_client => AwaitedSide::Sender,
+        let meter = transfer.meter();
+        let side = match meter.status {
+            None if meter.awaits_client => AwaitedSide::Sender,
             // The transfer has used up its turn, and more bytes are available. The side stays the
             // same, so that small pieces do not renew the bound.
-            None if transfer.has_more => self.side,
+            None if meter.has_more => self.side,
             None => AwaitedSide::Server,
-            Some(_) if waiting > 0 && !transfer.exchange.has_changed() => AwaitedSide::Reader,
+            Some(_) if waiting > 0 && !transfer.state().has_changed() => AwaitedSide::Reader,
             Some(_) => AwaitedSide::Both,
         };
         TransferProgress { side, from_client, to_client, waiting }

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::ends::{ClientEnd, ServerEnd};
-use crate::transfer::{Ends, Transfer, TransferEnd};
+use crate::transfer::{RunningTransfer, TransferEnd};
 
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -23,14 +22,13 @@ impl UnreadCheck {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        transfer: &Transfer<'_>,
-        ends: &Ends<'_, ClientEnd<'_>, ServerEnd>,
+        transfer: &impl RunningTransfer,
     ) -> Poll<TransferEnd> {
-        while transfer.has_unread_socket(ends) {
+        while transfer.has_unread_socket() {
             let timer = self.0.get_or_insert_with(|| Box::pin(sleep(PERIOD)));
             ready!(timer.as_mut().poll(cx));
             timer.as_mut().reset(Instant::now() + PERIOD);
-            if let Some(end) = transfer.unread_end(ends) {
+            if let Some(end) = transfer.unread_end() {
                 return Poll::Ready(end);
             }
         }

@@ -1,7 +1,7 @@
 //! HTTP/2 (RFC 9113), over TLS, or over cleartext connections that begin with its preface.
 //!
-//! [`streams`](crate::streams) presents a stream of a client as a connection of HTTP/1.1.
-//! [`OutgoingStream`] does so for a stream to a server.
+//! [`streams`](crate::streams) serves the stream of a client. [`OutgoingStream`] is a stream to a
+//! server.
 
 mod client;
 mod field_block;
@@ -26,9 +26,9 @@ use std::time::Duration;
 use convey_http_core::{HeadLimits, Malformed, RequestHead};
 
 pub(crate) use client::{has_preface, serve};
-pub(crate) use outgoing::OutgoingStream;
+pub(crate) use outgoing::{OutgoingStream, StreamError};
 #[cfg(feature = "test-util")]
-pub use testing::{ServedResponse, response_from_http2};
+pub use testing::{ServedField, ServedResponse, response_from_http2};
 
 pub(crate) use servers::{FoundStream, OpeningConnection, StreamClient, connect, sweep, take};
 pub(crate) use uploads::Upload;

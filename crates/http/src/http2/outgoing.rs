@@ -5,25 +5,25 @@ use std::mem;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use convey_http_core::{BodyFraming, HttpMethod, OutgoingRequest};
+use convey_http_core::{
+    BodyFraming, Frame, HeadLimits, HttpMethod, Malformed, OutgoingRequest, ResponseHead, ServerFault,
+    Trailers,
+};
 use h2::SendStream;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::HeaderMap;
 
 use super::kept::{OpenUpload, StreamPlace};
 use super::receive::{ReceivedHead, ReceivedStream};
 use super::stream::broken;
-use crate::streams::body::{BodyIn, BodyOut, DataSink, DataSource, StreamFault};
+use crate::streams::body::{DataSink, DataSource, StreamFault};
 use crate::streams::heads;
 
-/// Stream to an HTTP/2 server for one request, with the interface of an HTTP/1.1 connection.
+/// Stream to an HTTP/2 server for one request.
 pub(crate) struct OutgoingStream {
     place: StreamPlace,
     /// Body of the request; `None`: the request has not begun.
-    request: Option<BodyOut<UploadSink>>,
+    request: Option<UploadSink>,
     response: Answer,
-    /// Head of the response in HTTP/1.1. The bytes from index `read` on are unread.
-    head: Vec<u8>,
-    read: usize,
 }
 
 /// State of the response.
@@ -33,14 +33,37 @@ enum Answer {
     Awaited {
         stream: ReceivedStream,
         method: HttpMethod,
-        is_http11: bool,
     },
-    /// The head announces an empty body. The caller reads the head once the body has ended.
-    Ending(ReceivedStream),
-    Body(BodyIn<ReceivedStream>),
+    /// The head announces an empty body. The caller gets the head once the body has ended.
+    Ending {
+        stream: ReceivedStream,
+        head: Box<ResponseHead>,
+    },
+    Body(ReceivedStream),
     Over,
     /// The stream could not begin.
     Refused,
+}
+
+/// Fault of a server's stream.
+#[derive(Debug)]
+pub(crate) enum StreamError {
+    /// The server, or its connection, has ended the stream.
+    Broken(io::Error),
+    /// The response is invalid.
+    Invalid(ServerFault),
+}
+
+impl From<io::Error> for StreamError {
+    fn from(error: io::Error) -> StreamError {
+        StreamError::Broken(error)
+    }
+}
+
+impl From<Malformed> for StreamError {
+    fn from(malformed: Malformed) -> StreamError {
+        StreamError::Invalid(ServerFault::Malformed(malformed))
+    }
 }
 
 /// Body of a request, which counts in the send window of its connection.
@@ -79,85 +102,104 @@ impl DataSink for UploadSink {
 impl OutgoingStream {
     /// Creates a stream whose request has not been sent.
     pub(super) fn new(place: StreamPlace) -> OutgoingStream {
-        OutgoingStream { place, request: None, response: Answer::Unasked, head: Vec::new(), read: 0 }
+        OutgoingStream { place, request: None, response: Answer::Unasked }
     }
 
-    /// Sends the head of the request. `poll_read` returns the error if this fails.
+    /// Sends the head of the request. `poll_head` returns the error if this fails.
     pub(crate) fn begin(&mut self, request: &OutgoingRequest<'_>) {
         if self.ask(request).is_err() {
             self.response = Answer::Refused;
         }
     }
 
-    /// Accepts some bytes of the request's body.
-    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.request {
-            Some(body) => body.poll_write(cx, bytes),
-            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-        }
+    /// Waits until the server accepts data of the request. Returns how many bytes of `most`, at
+    /// least 1.
+    pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+        let room = self.sink()?.poll_room(cx, most);
+        room.map_ok(|room| room.min(most))
     }
 
-    /// Reads some of the response in HTTP/1.1. Returns the number of bytes; 0: the response is
-    /// over.
-    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    /// Sends data of the request, at most as much as [`OutgoingStream::poll_room`] returned.
+    /// `is_last` if neither data nor trailers follow.
+    pub(crate) fn send_data(&mut self, data: Bytes, is_last: bool) -> io::Result<()> {
+        self.sink()?.send(data, is_last)
+    }
+
+    /// Sends the trailers of the request, which end it.
+    pub(crate) fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()> {
+        self.sink()?.send_trailers(heads::trailers_to(trailers)?)
+    }
+
+    /// Receives the next head of the response: interim responses, and then the final one.
+    pub(crate) fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        limits: &HeadLimits,
+    ) -> Poll<Result<ResponseHead, StreamError>> {
         loop {
-            if self.read < self.head.len() {
-                let left = &self.head[self.read..];
-                let len = left.len().min(buffer.len());
-                buffer[..len].copy_from_slice(&left[..len]);
-                self.read += len;
-                return Poll::Ready(Ok(len));
-            }
             match &mut self.response {
-                Answer::Unasked => return Poll::Pending,
-                Answer::Over => return Poll::Ready(Ok(0)),
-                Answer::Refused => return Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into())),
-                Answer::Body(body) => return body.poll_read(cx, buffer),
-                Answer::Ending(stream) => {
+                Answer::Unasked | Answer::Body(_) | Answer::Over => return Poll::Pending,
+                Answer::Refused => {
+                    return Poll::Ready(Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()));
+                }
+                Answer::Ending { stream, .. } => {
                     // The library refuses data of a body that is announced as empty.
-                    if let Some(data) = ready!(stream.poll_data(cx)) {
+                    if let Some(data) = ready!(stream.poll_data(cx, usize::MAX)) {
                         data?;
                         continue;
                     }
-                    (self.response, self.read) = (Answer::Over, 0);
+                    if let Answer::Ending { head, .. } = mem::replace(&mut self.response, Answer::Over) {
+                        return Poll::Ready(Ok(*head));
+                    }
                 }
-                Answer::Awaited { stream, method, is_http11 } => {
-                    let head = ready!(stream.poll_head(cx))?;
-                    (self.head, self.read) = (Vec::with_capacity(512), 0);
-                    let (mut response, is_over) = match head {
+                Answer::Awaited { stream, method } => {
+                    let (response, is_over) = match ready!(stream.poll_head(cx))? {
                         ReceivedHead::Last { response, is_over } => (response, is_over),
                         ReceivedHead::Interim(interim) => {
-                            heads::write_response(&interim, "", &mut self.head);
-                            continue;
+                            return Poll::Ready(Ok(heads::response_from(&interim, *method, true, limits)?));
                         }
                     };
-                    let framing = framing(&response, is_over, *method, *is_http11);
-                    if framing == Framing::Chunked {
-                        response.headers_mut().remove(header::CONTENT_LENGTH);
+                    let head = heads::response_from(&response, *method, !is_over, limits)?;
+                    if self.takes_head(&head, is_over) {
+                        return Poll::Ready(Ok(head));
                     }
-                    heads::write_response(&response, framing.line(), &mut self.head);
-                    let has_ended = is_over || !heads::says_no_body(response.headers());
-                    self.response = match mem::replace(&mut self.response, Answer::Over) {
-                        Answer::Awaited { stream, .. } if framing == Framing::Length && !has_ended => {
-                            self.read = self.head.len();
-                            Answer::Ending(stream)
-                        }
-                        Answer::Awaited { stream, .. } if framing.has_body() => {
-                            Answer::Body(BodyIn::new(stream, framing.of_body()))
-                        }
-                        _ => Answer::Over,
-                    };
                 }
             }
+        }
+    }
+
+    /// Receives the next frame of the response's body, with about `most` bytes of data. After the
+    /// last one, returns [`Frame::End`] again.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+        most: usize,
+        limits: &HeadLimits,
+    ) -> Poll<Result<Frame<Bytes>, StreamError>> {
+        let Answer::Body(stream) = &mut self.response else { return Poll::Ready(Ok(Frame::End)) };
+        while let Some(data) = ready!(stream.poll_data(cx, most)) {
+            let data = data?;
+            if !data.is_empty() {
+                return Poll::Ready(Ok(Frame::Data(data)));
+            }
+        }
+        let last = heads::last_frame(ready!(stream.poll_trailers(cx))?.as_ref(), limits)?;
+        self.response = Answer::Over;
+        Poll::Ready(Ok(last))
+    }
+
+    /// Notes that `len` bytes of the response have left the stream, so that the server may send as
+    /// many again.
+    pub(crate) fn release(&mut self, len: usize) {
+        if let Answer::Body(stream) = &mut self.response {
+            // An error means that the stream is over.
+            let _ = stream.release(len);
         }
     }
 
     /// Waits until the server resets the stream.
     pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        match &mut self.request {
-            Some(body) => body.stream().poll_reset(cx),
-            None => Poll::Pending,
-        }
+        self.request.as_mut().map_or(Poll::Pending, |body| body.poll_reset(cx))
     }
 
     /// Stops new streams on the same connection, because the server has sent nothing for too long.
@@ -175,12 +217,31 @@ impl OutgoingStream {
         let is_over = head.framing().is_empty();
         let request = heads::request_to(head)?;
         let (response, stream) = self.place.send().send_request(request, is_over).map_err(broken)?;
-        let (method, is_http11) = (head.method(), head.is_http11());
-        let stream_in = ReceivedStream::of_response(response, self.place.state().receive_queue().clone());
-        self.response = Answer::Awaited { stream: stream_in, method, is_http11 };
-        let sink = UploadSink { stream, upload: self.place.take_upload() };
-        self.request = Some(BodyOut::new(sink, head.framing(), is_over));
+        let queue = self.place.state().receive_queue().clone();
+        let stream_in = ReceivedStream::of_response(response, queue);
+        self.response = Answer::Awaited { stream: stream_in, method: head.method() };
+        self.request = Some(UploadSink { stream, upload: self.place.take_upload() });
         Ok(())
+    }
+
+    /// Notes the final head. Returns whether the caller may get it immediately.
+    fn takes_head(&mut self, head: &ResponseHead, is_over: bool) -> bool {
+        let Answer::Awaited { stream, .. } = mem::replace(&mut self.response, Answer::Over) else {
+            return true;
+        };
+        match head.framing() {
+            BodyFraming::Length(0) if !is_over => {
+                self.response = Answer::Ending { stream, head: Box::new(head.clone()) };
+                return false;
+            }
+            framing if framing.is_empty() => {}
+            _ => self.response = Answer::Body(stream),
+        }
+        true
+    }
+
+    fn sink(&mut self) -> io::Result<&mut UploadSink> {
+        self.request.as_mut().ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
 }
 
@@ -190,62 +251,7 @@ impl Drop for OutgoingStream {
         if let Some(body) = &mut self.request
             && !matches!(self.response, Answer::Over)
         {
-            body.stream().reset(StreamFault::Cancelled);
-        }
-    }
-}
-
-/// Framing of a response in HTTP/1.1.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Framing {
-    /// The response has no body, regardless of its fields.
-    None,
-    /// The response could have a body, but has none.
-    NoBody,
-    /// The response has a content length.
-    Length,
-    Chunked,
-    UntilClose,
-}
-
-/// Returns the HTTP/1.1 framing of a response. `is_over`: nothing follows the head.
-fn framing(response: &Response<()>, is_over: bool, method: HttpMethod, is_http11: bool) -> Framing {
-    let status = response.status();
-    let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    let has_length = response.headers().contains_key(header::CONTENT_LENGTH);
-    match is_over {
-        _ if has_none || method == HttpMethod::Head => Framing::None,
-        // In HTTP/1.1, a body with a `Content-Length` has no trailers.
-        false if has_length && is_http11 && announces_trailers(response.headers()) => Framing::Chunked,
-        _ if has_length => Framing::Length,
-        true => Framing::NoBody,
-        false if is_http11 => Framing::Chunked,
-        false => Framing::UntilClose,
-    }
-}
-
-/// Whether trailers will follow: the head has `Trailer`, or the response is a gRPC response.
-fn announces_trailers(fields: &HeaderMap) -> bool {
-    let kind = fields.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    let is_grpc = kind.get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"));
-    is_grpc || fields.contains_key(header::TRAILER)
-}
-
-impl Framing {
-    fn has_body(self) -> bool {
-        !matches!(self, Framing::None | Framing::NoBody)
-    }
-
-    /// Framing of the body. The library checks the content length, so it is not checked here.
-    fn of_body(self) -> BodyFraming {
-        if self == Framing::Chunked { BodyFraming::Chunked } else { BodyFraming::UntilClose }
-    }
-
-    fn line(self) -> &'static str {
-        match self {
-            Framing::None | Framing::Length | Framing::UntilClose => "",
-            Framing::NoBody => "Content-Length: 0\r\n",
-            Framing::Chunked => "Transfer-Encoding: chunked\r\n",
+            body.reset(StreamFault::Cancelled);
         }
     }
 }

@@ -11,23 +11,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use h2::RecvStream;
 use h2::client::ResponseFuture;
 use http::{HeaderMap, Response};
 
 use super::stream::broken;
+use crate::data_queue::DataQueue;
 use crate::streams::body::DataSource;
 
 /// The library's own limit for buffered frames: none, because a [`ReceiveQueue`] bounds them. The
 /// library never stops counting the frames of reset streams, so any limit would end a long-lived
 /// connection.
 pub(super) const DATA_FRAME_BUDGET: usize = usize::MAX;
-
-/// Minimum length in bytes of data that waits without a copy. Shorter data is copied, because it
-/// would hold the memory of all bytes that were read with it.
-const LONG: usize = 8 * 1024;
 
 /// Maximum number of interim responses that wait for their reader. Further ones are dropped.
 const MAX_INTERIM: usize = 4;
@@ -101,7 +98,8 @@ struct StreamReceiver {
 #[derive(Default)]
 struct Received {
     heads: VecDeque<ReceivedHead>,
-    data: UnreadData,
+    /// Bounded by the stream's window.
+    data: DataQueue,
     library: LibraryStream,
 }
 
@@ -163,13 +161,15 @@ impl ReceivedStream {
 }
 
 impl DataSource for ReceivedStream {
-    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        self.poll(cx, |received, cx| match (received.data.take(), &mut received.library) {
-            (Some(data), _) => Poll::Ready(Some(Ok(data))),
-            (None, LibraryStream::Body(body)) => {
-                body.poll_data(cx).map(|data| data.map(|data| data.map_err(broken)))
+    fn poll_data(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Option<io::Result<Bytes>>> {
+        self.poll(cx, |received, cx| {
+            if let (true, LibraryStream::Body(body)) = (received.data.is_empty(), &mut received.library) {
+                match ready!(body.poll_data(cx)) {
+                    Some(Ok(data)) if data.len() > most => received.data.put(data),
+                    data => return Poll::Ready(data.map(|data| data.map_err(broken))),
+                }
             }
-            (None, _) => Poll::Pending,
+            received.data.take(most).map_or(Poll::Pending, |data| Poll::Ready(Some(Ok(data))))
         })
     }
 
@@ -180,7 +180,7 @@ impl DataSource for ReceivedStream {
         })
     }
 
-    fn has_gone_on(&mut self, len: usize) -> io::Result<()> {
+    fn release(&mut self, len: usize) -> io::Result<()> {
         match &mut lock(&self.0.received).library {
             LibraryStream::Body(body) => body.flow_control().release_capacity(len).map_err(broken),
             _ => Ok(()),
@@ -249,33 +249,6 @@ impl LibraryStream {
         let (response, is_over) = (Response::from_parts(head, ()), body.is_end_stream());
         *self = LibraryStream::Body(body);
         Poll::Ready(Ok(ReceivedHead::Last { response, is_over }))
-    }
-}
-
-/// Unread data of a stream, bounded by the stream's window.
-#[derive(Default)]
-struct UnreadData {
-    /// Parts before `last`.
-    parts: VecDeque<Bytes>,
-    /// Copies of short data.
-    last: BytesMut,
-}
-
-impl UnreadData {
-    fn put(&mut self, data: Bytes) {
-        if data.len() < LONG {
-            return self.last.extend_from_slice(&data);
-        }
-        if !self.last.is_empty() {
-            self.parts.push_back(mem::take(&mut self.last).freeze());
-        }
-        self.parts.push_back(data);
-    }
-
-    /// Removes the first part, and returns it; `None`: there is no data.
-    fn take(&mut self) -> Option<Bytes> {
-        let last = || Some(mem::take(&mut self.last).freeze()).filter(|last| !last.is_empty());
-        self.parts.pop_front().or_else(last)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
 use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, StreamFault};
-use crate::streams::{self, StreamAsConnection, StreamOfClient, heads};
+use crate::streams::{self, ClientRequest, StreamOfClient, heads};
 
 /// Serves a client's stream. Returns whether the client has reset it early.
 pub(super) async fn serve<S: DecideRequest>(
@@ -43,7 +43,7 @@ pub(super) async fn serve<S: DecideRequest>(
     }
     let head = heads::request_from(&parts, !body.is_end_stream(), &limits.head).map(Arc::new);
     let body = ReceivedStream::of_body(body, queue);
-    let mut stream = StreamAsConnection::new(head.as_deref().ok(), body, respond);
+    let mut stream = ClientRequest::new(head.as_deref().ok(), body, respond);
     streams::serve(client, stack, head, &mut stream, record).await
 }
 

@@ -3,11 +3,12 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Bytes, BytesMut};
 use convey_http_core::{
-    ClientIdentity, FieldRules, ForwardedFields, HeadLimits, HeadReader, OutgoingRequest, RequestChanges,
+    BodyFraming, ClientIdentity, FieldRules, ForwardedFields, Frame, HeadLimits, HeadReader, OutgoingRequest,
+    RequestChanges,
 };
 use h2::client::Builder;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,23 +22,30 @@ use super::servers::StreamShare;
 /// Maximum number of polls of one stream. A server that sends a few kilobytes needs far fewer.
 const MAX_TURNS: usize = 10_000;
 
+/// Name and value of a field.
+pub type ServedField = (Vec<u8>, Vec<u8>);
+
 /// Response of a server, as a request receives it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct ServedResponse {
-    /// The bytes that arrived, in HTTP/1.1.
-    pub bytes: Vec<u8>,
+    /// Status and framing of the final head, if it has arrived.
+    pub head: Option<(u16, BodyFraming)>,
+    /// Fields of the head, and then the trailers.
+    pub fields: Vec<ServedField>,
+    /// Data that has arrived.
+    pub body: Vec<u8>,
     /// Whether the response is complete.
     pub is_whole: bool,
 }
 
 /// Sends a request over HTTP/2 to a server that sends these bytes and closes the connection. Reads
-/// the response with buffers of `read` bytes; the connection delivers `arrive` bytes at a time.
+/// the response in parts of about `read` bytes; the connection delivers `arrive` bytes at a time.
 ///
 /// # Panics
 /// The stream neither ends nor fails.
 pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: usize) -> ServedResponse {
     let cx = &mut Context::from_waker(Waker::noop());
-    let mut response = ServedResponse { bytes: Vec::new(), is_whole: false };
+    let mut response = ServedResponse::default();
     let io = ServerBytes { left: server, arrive };
     let mut handshake = std::pin::pin!(Builder::new().enable_push(false).handshake::<_, Bytes>(io));
     let Poll::Ready(Ok((send, mut connection))) = handshake.as_mut().poll(cx) else { return response };
@@ -57,25 +65,56 @@ pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: u
         fields: &FieldRules::default(),
     };
     stream.begin(&OutgoingRequest::new(&head, &changes));
-    if !request.is_empty()
-        && !matches!(stream.poll_write(cx, &request), Poll::Ready(Ok(len)) if len == request.len())
-    {
-        return response;
+    if !request.is_empty() {
+        match stream.poll_room(cx, request.len()) {
+            Poll::Ready(Ok(room)) if room == request.len() => {}
+            _ => return response,
+        }
+        if stream.send_data(request.freeze(), true).is_err() {
+            return response;
+        }
     }
-    let (mut buffer, mut is_over) = (vec![0; read], false);
+    let mut is_over = false;
     for _ in 0..MAX_TURNS {
-        match stream.poll_read(cx, &mut buffer) {
-            Poll::Ready(Ok(0)) => {
-                response.is_whole = true;
+        match response.poll(&mut stream, cx, read) {
+            Poll::Ready(is_whole) => {
+                response.is_whole = is_whole;
                 return response;
             }
-            Poll::Ready(Ok(len)) => response.bytes.extend_from_slice(&buffer[..len]),
-            Poll::Ready(Err(_)) => return response,
             Poll::Pending if is_over => panic!("the connection is over and its stream waits"),
             Poll::Pending => is_over = queue.poll(|| Pin::new(&mut connection).poll(cx)).is_ready(),
         }
     }
     panic!("the response has no end");
+}
+
+impl ServedResponse {
+    /// Receives the response. Returns whether it is complete.
+    fn poll(&mut self, stream: &mut OutgoingStream, cx: &mut Context<'_>, read: usize) -> Poll<bool> {
+        let limits = &HeadLimits::OF_RESPONSES;
+        while self.head.is_none() {
+            let Ok(head) = ready!(stream.poll_head(cx, limits)) else { return Poll::Ready(false) };
+            if !head.is_interim() {
+                self.head = Some((head.status(), head.framing()));
+                self.fields.extend(head.fields().map(|field| (field.name.to_vec(), field.value.to_vec())));
+            }
+        }
+        if self.head.is_some_and(|(_, framing)| framing.is_empty()) {
+            return Poll::Ready(true);
+        }
+        loop {
+            match ready!(stream.poll_frame(cx, read, limits)) {
+                Err(_) => return Poll::Ready(false),
+                Ok(Frame::Data(data)) => self.body.extend_from_slice(&data),
+                Ok(Frame::End) => return Poll::Ready(true),
+                Ok(Frame::Trailers(trailers)) => {
+                    let fields = trailers.fields().map(|(name, value)| (name.to_vec(), value.to_vec()));
+                    self.fields.extend(fields);
+                    return Poll::Ready(true);
+                }
+            }
+        }
+    }
 }
 
 /// Connection to a server that sends these bytes, and reads nothing.

@@ -24,7 +24,7 @@ use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
 use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, DataSource, StreamFault};
-use crate::streams::{self, StreamAsConnection, StreamOfClient, heads};
+use crate::streams::{self, ClientRequest, IncomingStream, StreamOfClient, heads};
 
 /// Header that warns the server of a possible replay: the request came as early data (RFC 8470,
 /// section 5.1).
@@ -85,12 +85,12 @@ pub(super) async fn serve<S: DecideRequest>(
         None => heads::request_from(&request.into_parts().0, has_body, &limits.head).map(Arc::new),
     };
     let sending = SendingHead { stream: Some(respond), stopped: Some(notes.stopped) };
-    let mut stream = StreamAsConnection::new(head.as_deref().ok(), source, sending);
+    let mut stream = ClientRequest::new(head.as_deref().ok(), source, sending);
     match streams::serve(client, stack, head, &mut stream, record).await {
         true => StreamOutcome::Reset,
         false => {
             // The connection may be closed once the client has everything, and not before.
-            let _ = timeout(LINGER, poll_fn(|cx| streams::IncomingStream::poll_reset(&mut stream, cx))).await;
+            let _ = timeout(LINGER, poll_fn(|cx| stream.poll_reset(cx))).await;
             StreamOutcome::Served
         }
     }
@@ -179,7 +179,7 @@ impl ClientData {
 }
 
 impl DataSource for ClientData {
-    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+    fn poll_data(&mut self, cx: &mut Context<'_>, _: usize) -> Poll<Option<io::Result<Bytes>>> {
         match self.first.take() {
             Some(first) => Poll::Ready(first),
             None => self.poll_library(cx),
@@ -195,7 +195,7 @@ impl DataSource for ClientData {
     }
 
     /// Does nothing: the QUIC library extends the client's flow control when data is read.
-    fn has_gone_on(&mut self, _: usize) -> io::Result<()> {
+    fn release(&mut self, _: usize) -> io::Result<()> {
         Ok(())
     }
 }

@@ -1,17 +1,15 @@
-//! A client's stream of HTTP/2 or HTTP/3, used like a connection of HTTP/1.1.
+//! A client's stream of HTTP/2 or HTTP/3, which carries one request and its response.
 
 use std::io;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use bytes::BytesMut;
-use convey_http_core::{BodyFraming, HeadReader, HttpMethod, RequestHead};
+use bytes::Bytes;
+use convey_http_core::{BodyFraming, Frame, OutgoingResponse, RequestHead, Trailers};
 use http::Response;
 
-use super::body::{BodyIn, BodyOut, DataSink, DataSource, StreamFault};
+use super::body::{DataSink, DataSource, StreamFault};
 use super::heads;
-
-/// Maximum number of response bytes that are read together with the head.
-const FIRST: usize = 8 * 1024;
+use super::request_body::RequestBody;
 
 /// Sender of response heads on a client's stream of HTTP/2 or HTTP/3.
 pub(crate) trait StreamOfClient: Send + Sync {
@@ -33,137 +31,133 @@ pub(crate) trait StreamOfClient: Send + Sync {
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
 }
 
-/// A client's stream with the interface of an HTTP/1.1 connection whose request head was read.
+/// A client's stream whose request head was read.
 pub(crate) trait IncomingStream: Send + Sync {
-    /// Reads bytes of the request's body. After its end, waits until the client resets the
-    /// stream.
-    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
+    /// Receives the next frame of the request's body. After the last one, returns [`Frame::End`]
+    /// again.
+    ///
+    /// # Errors
+    /// The client has reset the stream, or the body is malformed (`BodyFault`).
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>>;
 
-    /// Reads remaining bytes of the request's body; returns 0 at its end.
-    fn poll_rest(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
+    /// Notes that `len` received bytes have left convey, so that the client may send as many again.
+    fn release(&mut self, len: usize) -> io::Result<()>;
 
-    /// Waits until the client resets the stream.
-    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
+    /// Keeps the frames that are received from now on, for a retry, as long as they have few bytes.
+    fn keep_body(&mut self);
 
-    /// Waits until the stream can accept response bytes without delay. Returns how many, from 1 to
-    /// `most`.
+    /// Keeps no frames any more.
+    fn forget_body(&mut self);
+
+    /// Makes [`IncomingStream::poll_frame`] return the kept frames again. Returns the number of
+    /// their bytes; `None`: a frame was not kept.
+    fn take_body_back(&mut self) -> Option<u64>;
+
+    /// Sends an interim response.
+    fn send_interim(&mut self, response: &OutgoingResponse<'_>) -> io::Result<()>;
+
+    /// Sends the head of the response. `is_over` if neither data nor trailers follow.
+    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<()>;
+
+    /// Waits until the client accepts data of the response. Returns how many bytes of `most`, at
+    /// least 1.
     fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>>;
 
-    /// Writes bytes of the response. Returns how many were accepted.
-    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+    /// Sends data of the response, at most as much as [`IncomingStream::poll_room`] returned.
+    /// `is_last` if neither data nor trailers follow.
+    fn send_data(&mut self, data: Bytes, is_last: bool) -> io::Result<()>;
+
+    /// Sends the trailers of the response, which end it.
+    fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()>;
 
     /// Finishes the complete response, and waits until it is sent.
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Resets the stream, because the response stays incomplete.
     fn reset(&mut self, fault: StreamFault);
+
+    /// Waits until the client resets the stream.
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
 }
 
-/// [`IncomingStream`] over a stream of HTTP/2 or HTTP/3.
-pub(crate) struct StreamAsConnection<P: StreamOfClient> {
-    method: HttpMethod,
-    /// Unread rest of the request; `None` if it was read to its end.
-    body: Option<BodyIn<P::Source>>,
+/// [`IncomingStream`] over the streams of a library.
+pub(crate) struct ClientRequest<P: StreamOfClient> {
+    body: RequestBody<P::Source>,
     respond: P,
-    response: ResponseState<P::Sink>,
+    /// Sink of the response's body, once its head was sent.
+    sink: Option<P::Sink>,
 }
 
-/// Progress of the response.
-enum ResponseState<S> {
-    Head {
-        reader: HeadReader,
-        received: BytesMut,
-    },
-    /// The head was sent; the body follows, or is complete.
-    Body(BodyOut<S>),
-}
-
-impl<P: StreamOfClient> StreamAsConnection<P> {
-    /// Creates the connection of a request with this head; `None` if the head could not be read.
-    pub(crate) fn new(head: Option<&RequestHead>, body: P::Source, respond: P) -> StreamAsConnection<P> {
+impl<P: StreamOfClient> ClientRequest<P> {
+    /// Creates the stream of a request with this head; `None` if the head could not be read.
+    pub(crate) fn new(head: Option<&RequestHead>, body: P::Source, respond: P) -> ClientRequest<P> {
         let framing = head.map_or(BodyFraming::Empty, RequestHead::framing);
-        let is_empty = framing.is_empty();
-        let body = (!is_empty).then(|| BodyIn::new(body, framing));
-        let response = ResponseState::Head { reader: HeadReader::default(), received: BytesMut::new() };
-        StreamAsConnection {
-            method: head.map_or(HttpMethod::Get, RequestHead::method),
-            body,
-            respond,
-            response,
-        }
+        ClientRequest { body: RequestBody::new(body, framing), respond, sink: None }
+    }
+
+    fn sink(&mut self) -> io::Result<&mut P::Sink> {
+        self.sink.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 
-impl<P: StreamOfClient> IncomingStream for StreamAsConnection<P> {
-    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        match ready!(self.poll_rest(cx, buffer))? {
-            0 => self.poll_reset(cx).map(Err),
-            n => Poll::Ready(Ok(n)),
-        }
+impl<P: StreamOfClient> IncomingStream for ClientRequest<P> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
+        self.body.poll_frame(cx)
     }
 
-    fn poll_rest(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(Ok(0)) };
-        let n = ready!(body.poll_read(cx, buffer))?;
-        if n == 0 {
-            self.body = None;
-        }
-        Poll::Ready(Ok(n))
+    fn release(&mut self, len: usize) -> io::Result<()> {
+        self.body.release(len)
     }
 
-    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        match &mut self.response {
-            ResponseState::Body(body) => body.stream().poll_reset(cx),
-            ResponseState::Head { .. } => self.respond.poll_reset(cx),
-        }
+    fn keep_body(&mut self) {
+        self.body.keep();
+    }
+
+    fn forget_body(&mut self) {
+        self.body.forget();
+    }
+
+    fn take_body_back(&mut self) -> Option<u64> {
+        self.body.take_back()
+    }
+
+    fn send_interim(&mut self, response: &OutgoingResponse<'_>) -> io::Result<()> {
+        self.respond.send_interim(heads::response_to(response)?)
+    }
+
+    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<()> {
+        self.sink = Some(self.respond.send_response(heads::response_to(response)?, is_over)?);
+        Ok(())
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
-        match &mut self.response {
-            // The bytes that are read with the head may include a part of the body. The limit keeps
-            // that part small.
-            ResponseState::Head { .. } => Poll::Ready(Ok(most.min(FIRST))),
-            ResponseState::Body(body) => body.poll_room(cx, most),
-        }
+        let room = self.sink()?.poll_room(cx, most);
+        room.map_ok(|room| room.min(most))
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut taken = 0;
-        while let ResponseState::Head { reader, received } = &mut self.response {
-            received.extend_from_slice(&bytes[taken..]);
-            let head = reader.response(received, self.method, &heads::OUTGOING);
-            let Some(head) = head.map_err(|_| io::ErrorKind::InvalidData)? else {
-                return Poll::Ready(Ok(bytes.len()));
-            };
-            taken = bytes.len() - received.len();
-            received.clear();
-            let response = heads::response_to(&head)?;
-            if head.is_interim() {
-                self.respond.send_interim(response)?;
-                continue;
-            }
-            let is_over = head.framing().is_empty();
-            let sink = self.respond.send_response(response, is_over)?;
-            self.response = ResponseState::Body(BodyOut::new(sink, head.framing(), is_over));
-        }
-        let ResponseState::Body(body) = &mut self.response else { return Poll::Ready(Ok(taken)) };
-        match body.poll_write(cx, &bytes[taken..]) {
-            Poll::Ready(more) => Poll::Ready(Ok(taken + more?)),
-            Poll::Pending if taken > 0 => Poll::Ready(Ok(taken)),
-            Poll::Pending => Poll::Pending,
-        }
+    fn send_data(&mut self, data: Bytes, is_last: bool) -> io::Result<()> {
+        self.sink()?.send(data, is_last)
+    }
+
+    fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()> {
+        self.sink()?.send_trailers(heads::trailers_to(trailers)?)
     }
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let ResponseState::Body(body) = &mut self.response else { return Poll::Ready(Ok(())) };
-        body.finish();
-        body.stream().poll_finish(cx)
+        self.sink.as_mut().map_or(Poll::Ready(Ok(())), |sink| sink.poll_finish(cx))
     }
 
     fn reset(&mut self, fault: StreamFault) {
-        match &mut self.response {
-            ResponseState::Body(body) => body.stream().reset(fault),
-            ResponseState::Head { .. } => self.respond.reset(fault),
+        match &mut self.sink {
+            Some(sink) => sink.reset(fault),
+            None => self.respond.reset(fault),
+        }
+    }
+
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        match &mut self.sink {
+            Some(sink) => sink.poll_reset(cx),
+            None => self.respond.poll_reset(cx),
         }
     }
 }

@@ -1,15 +1,21 @@
-//! Streams of HTTP/2 (RFC 9113) and HTTP/3 (RFC 9114), with the interface of HTTP/1.1 connections.
+//! Requests on streams of HTTP/2 (RFC 9113) and HTTP/3 (RFC 9114).
 //!
-//! Within convey, a stream is an HTTP/1.1 connection for one request. [`IncomingStream`] returns
-//! the request of a client as bytes of HTTP/1.1, and accepts the bytes of the response. So the same
-//! code decides on, checks and moves requests of all versions, and a server gets only requests that
-//! the strict parser of HTTP/1.1 accepts.
+//! Both versions carry a request as a head, data and trailers. [`IncomingStream`] is such a
+//! request, in the types of `convey_http_core`, whatever the version. So the same code decides on,
+//! checks and forwards requests of all versions.
+//!
+//! - `body` has the interface of both libraries, `request_body` the frames of a request.
+//! - `heads` converts heads and trailers between the libraries' types and convey's.
+//! - `incoming` is the stream of a request, `request` serves it.
+//! - `connection` has what the connections of both versions have in common.
 
 pub(crate) mod body;
 pub(crate) mod connection;
 pub(crate) mod heads;
 mod incoming;
 mod request;
+mod request_body;
 
-pub(crate) use incoming::{IncomingStream, StreamAsConnection, StreamOfClient};
+pub(crate) use incoming::{ClientRequest, IncomingStream, StreamOfClient};
 pub(crate) use request::serve;
+pub(crate) use request_body::MAX_KEPT;

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::BytesMut;
-use convey_http_core::{FieldRules, HttpMethod, Malformed, RequestHead};
+use bytes::{Bytes, BytesMut};
+use convey_http_core::{FieldRules, Frame, HttpMethod, Malformed, OutgoingResponse, RequestHead};
 use convey_proxy::{ClientStream, RequestCharge};
 use convey_snapshot::stats::Counter;
 use tokio::time::timeout;
@@ -16,12 +16,12 @@ use super::body::StreamFault;
 use super::connection::is_early_reset;
 use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd, StallLimit};
-use crate::local_reply::{ANSWER_TIME, AnswerTo, LocalReply, LocalReplyReason};
+use crate::linger;
+use crate::local_reply::{ANSWER_TIME, LocalReply, LocalReplyReason};
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest, local_reply_fields};
 use crate::stack::{DecideRequest, decide};
 use crate::time_limit::TimeLimit;
-use crate::{buffer, linger};
 
 /// Serves the request of a stream. `head` is an error if the head is malformed. Returns whether the
 /// client has reset the stream early.
@@ -92,7 +92,7 @@ async fn deliver(
     .await
 }
 
-/// Reads what the client still sends of its request, for a limited time: some clients lose a
+/// Receives what the client still sends of its request, for a limited time: some clients lose a
 /// response if a reset immediately follows it.
 ///
 /// If the request is still incomplete then, the library resets the stream without an error once the
@@ -101,12 +101,13 @@ async fn deliver(
 async fn take_rest(stream: &mut impl IncomingStream) {
     let mut left = linger::MAX_OF_STREAM;
     let rest = poll_fn(|cx| {
-        loop {
-            match ready!(buffer::with(|buffer| stream.poll_rest(cx, buffer))) {
-                Ok(n) if n > 0 && n < left => left -= n,
-                Ok(_) | Err(_) => return Poll::Ready(()),
+        while let Ok(Frame::Data(data)) = ready!(stream.poll_frame(cx)) {
+            if data.len() >= left || stream.release(data.len()).is_err() {
+                break;
             }
+            left -= data.len();
         }
+        Poll::Ready(())
     });
     let _ = timeout(linger::LINGER, rest).await;
 }
@@ -174,13 +175,16 @@ async fn write(
     let none = FieldRules::default();
     let fields = local_reply_fields(client, &frontend, head).unwrap_or(&none);
     let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
-    let (mut out, mut sent) = (Vec::new(), 0);
     let page = frontend.config.error_page(answer.status());
-    answer.write(AnswerTo { fields, page, closes: false, has_body }, &mut out);
-    record.count(0, out.len() as u64);
+    let reply = answer.with_page(fields, page);
+    let response = OutgoingResponse::new(&reply.head, &reply.fields);
+    let mut body = if has_body { reply.body } else { Bytes::new() };
+    record.count(0, (response.head_len() + body.len()) as u64);
+    stream.send_head(&response, body.is_empty()).map_err(|_| Counter::ClientReset)?;
     let written = deliver(client, |cx| {
-        while sent < out.len() {
-            sent += ready!(stream.poll_write(cx, &out[sent..]))?;
+        while !body.is_empty() {
+            let part = body.split_to(ready!(stream.poll_room(cx, body.len()))?);
+            stream.send_data(part, body.is_empty())?;
         }
         Poll::Ready(Ok(()))
     });

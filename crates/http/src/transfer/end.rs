@@ -10,7 +10,7 @@ use crate::streams::body::BodyFault;
 /// Outcome of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TransferEnd {
-    /// The client has the whole response.
+    /// The client has the whole response, or convey stores the rest.
     Whole,
     /// The client reset its connection, or closed it within the request.
     ClientGone,
@@ -46,14 +46,14 @@ impl From<EncoderFault> for TransferEnd {
 }
 
 /// Converts an error from a read of the client's request.
-pub(super) fn client_broke(error: &io::Error) -> TransferEnd {
+pub(crate) fn client_broke(error: &io::Error) -> TransferEnd {
     BodyFault::within(error)
         .map_or(TransferEnd::ClientGone, |fault| TransferEnd::ClientFault(fault.malformed()))
 }
 
 /// Converts an error from a read of the server's response. Only an HTTP/2 stream is refused after
 /// it was opened.
-pub(super) fn server_broke(error: &io::Error) -> TransferEnd {
+pub(crate) fn server_broke(error: &io::Error) -> TransferEnd {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => TransferEnd::ServerRefused,
         io::ErrorKind::ResourceBusy => TransferEnd::ServerBusy,

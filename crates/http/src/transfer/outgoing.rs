@@ -1,13 +1,9 @@
 //! Buffer for bytes that one side of a transfer has not accepted yet.
 
 use std::io;
-use std::net::IpAddr;
 use std::task::{Context, Poll};
 
-use convey_stream::More;
-
-use crate::ends::End;
-use crate::held_responses::{ALWAYS_HELD, HeldResponse, MAX_HELD};
+use convey_stream::{ByteStream, More};
 
 /// Bytes that their receiver has not accepted yet.
 #[derive(Debug, Default)]
@@ -16,12 +12,10 @@ pub(crate) struct Outgoing {
     sent: usize,
     /// Whether the receiver has accepted a part of the bytes.
     has_sent_part: bool,
-    /// Place in the memory budget, which allows more than [`ALWAYS_HELD`] bytes.
-    place: Option<HeldResponse>,
 }
 
 impl Outgoing {
-    pub(super) fn new(bytes: Vec<u8>) -> Outgoing {
+    pub(crate) fn new(bytes: Vec<u8>) -> Outgoing {
         Outgoing { bytes, ..Outgoing::default() }
     }
 
@@ -30,17 +24,13 @@ impl Outgoing {
     }
 
     /// Whether the receiver has accepted only a part of the bytes.
-    pub(super) fn is_torn(&self) -> bool {
+    pub(crate) fn is_torn(&self) -> bool {
         self.has_sent_part && self.left() > 0
     }
 
-    /// Number of further bytes that may wait for this client.
-    pub(super) fn room(&mut self, client: IpAddr) -> usize {
-        if self.left() >= ALWAYS_HELD && self.place.is_none() {
-            self.place = HeldResponse::take(client);
-        }
-        let most = if self.place.is_some() { MAX_HELD } else { ALWAYS_HELD };
-        most.saturating_sub(self.left())
+    /// Appends bytes with `write`.
+    pub(crate) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.bytes);
     }
 
     pub(super) fn put(&mut self, bytes: &[u8]) {
@@ -51,7 +41,7 @@ impl Outgoing {
     pub(crate) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
-        to: &mut impl End,
+        to: &mut ByteStream,
         more: More,
     ) -> Poll<io::Result<()>> {
         while self.sent < self.bytes.len() {
@@ -84,7 +74,7 @@ impl Outgoing {
     pub(super) fn write(
         &mut self,
         cx: &mut Context<'_>,
-        to: &mut impl End,
+        to: &mut ByteStream,
         bytes: &[u8],
         more: More,
     ) -> io::Result<usize> {

@@ -2,15 +2,15 @@
 
 use std::future::poll_fn;
 
+use bytes::BytesMut;
 use h2::server::SendResponse;
-use proptest::collection::vec;
-use proptest::prelude::*;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::frame_filter::{EmptyFrames, FieldFilter, Sender};
 use super::super::io::Connection;
 use super::*;
+use crate::data_queue::FRAME;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -78,14 +78,14 @@ async fn accept(client: &mut Client, queue: &Arc<ReceiveQueue>) -> Accepted {
 
 fn unread(stream: &ReceivedStream) -> usize {
     let received = lock(&stream.0.received);
-    received.data.parts.iter().map(Bytes::len).sum::<usize>() + received.data.last.len()
+    received.data.len()
 }
 
 async fn read(stream: &mut ReceivedStream) -> Vec<u8> {
     let mut all = Vec::new();
-    while let Some(data) = poll_fn(|cx| stream.poll_data(cx)).await {
+    while let Some(data) = poll_fn(|cx| stream.poll_data(cx, FRAME)).await {
         let data = data.unwrap();
-        stream.has_gone_on(data.len()).unwrap();
+        stream.release(data.len()).unwrap();
         all.extend_from_slice(&data);
     }
     all
@@ -112,13 +112,13 @@ async fn unread_short_frames_wait_in_one_buffer() {
     until(&mut client, &queue, || unread(&streams[0]) == LEN).await;
     {
         let received = lock(&streams[0].0.received);
-        assert!(received.data.parts.is_empty() && received.data.last.capacity() <= 2 * LEN);
+        assert!(received.data.memory() <= 2 * LEN);
     }
     tokio::select! {
         all = read(&mut streams[0]) => assert!(all == bytes),
         () = until(&mut client, &queue, || false) => {}
     }
-    assert!(lock(&streams[0].0.received).data.last.capacity() == 0, "it holds no memory");
+    assert!(lock(&streams[0].0.received).data.memory() == 0, "it holds no memory");
 }
 
 /// The library buffers data that arrives before a stream is accepted.
@@ -196,29 +196,4 @@ async fn response_that_nobody_awaits_leaves_the_library() {
         }
     }
     assert!(read(&mut stream).await == [b'x'; LEN + 1]);
-}
-
-proptest! {
-    #[test]
-    fn unread_data_keeps_its_order_and_short_pieces_are_copied(
-        pieces in vec((prop_oneof![0..100_usize, 0..2 * LONG], any::<bool>()), 0..40),
-    ) {
-        let all = Bytes::from((0..pieces.len() * 2 * LONG).map(|n| (n / 7) as u8).collect::<Vec<_>>());
-        let (mut data, mut came, mut at) = (UnreadData::default(), Vec::new(), 0);
-        for (len, reads) in pieces {
-            data.put(all.slice(at..at + len));
-            at += len;
-            let lent = data.parts.iter().filter(|part| all.as_ptr_range().contains(&part.as_ptr()));
-            prop_assert!(lent.clone().all(|part| part.len() >= LONG));
-            prop_assert!(data.parts.len() <= 2 * lent.count());
-            if reads {
-                came.extend(data.take().unwrap_or_default());
-            }
-        }
-        while let Some(part) = data.take() {
-            prop_assert!(!part.is_empty());
-            came.extend(part);
-        }
-        prop_assert!(came == all[..at]);
-    }
 }

@@ -1,0 +1,117 @@
+//! Direction of a [`FrameTransfer`] to the client: the response.
+
+use std::task::{Context, Poll, ready};
+
+use convey_http_core::{FieldRules, HeadVerdict, OutgoingResponse, ResponseHead};
+
+use super::{FrameTransfer, Step};
+use crate::compress::PIECE;
+use crate::data_queue::FRAME;
+use crate::transfer::TransferEnd;
+
+impl FrameTransfer<'_> {
+    /// Moves frames towards the client.
+    pub(super) fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
+        self.reads_server = false;
+        let sent = self.body.waiting.poll_send(cx, &mut self.client, &mut self.meter.moved.1);
+        let is_behind = match sent {
+            Poll::Ready(Ok(())) => false,
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ClientGone)),
+            // The rest waits for the client, and needs no server.
+            Poll::Pending if self.held_room().is_some() && self.body.waiting.has_ended() => {
+                return Poll::Ready(Ok(Step::Over));
+            }
+            Poll::Pending => true,
+        };
+        if self.body.waiting.has_ended() {
+            return if is_behind { Poll::Pending } else { Poll::Ready(Ok(Step::Over)) };
+        }
+        if self.state.awaits_head() {
+            return if is_behind { Poll::Pending } else { self.poll_head(cx) };
+        }
+        let room = match is_behind {
+            true => self.held_room().unwrap_or(0),
+            false => ready!(self.poll_client_room(cx))?,
+        };
+        if room == 0 {
+            return Poll::Pending;
+        }
+        let most = if self.body.compression.is_on() { room.min(PIECE) } else { room };
+        match self.server.poll_body(cx, most, &mut self.body) {
+            Poll::Ready(read) => Poll::Ready(read.map(|()| {
+                if self.body.waiting.has_ended() {
+                    self.state.note_response_end();
+                }
+                Step::Moved
+            })),
+            Poll::Pending => {
+                self.reads_server = true;
+                // The client gets all data that the encoder still has, because the server pauses.
+                match !is_behind && self.body.flush()? {
+                    true => Poll::Ready(Ok(Step::Moved)),
+                    false => Poll::Pending,
+                }
+            }
+        }
+    }
+
+    /// Number of further bytes of the response that may wait for the client. `None`: no byte may
+    /// wait, because the client uses no stream, the head is missing, or the protocol has changed.
+    fn held_room(&mut self) -> Option<usize> {
+        let may_wait = self.meter.status.is_some() && !self.state.has_changed();
+        let client = self.stream_of.filter(|_| may_wait)?;
+        Some(self.body.waiting.room(client))
+    }
+
+    /// Returns how many bytes of the response may be read: as many as the client accepts, or as
+    /// may wait for it.
+    fn poll_client_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, TransferEnd>> {
+        match self.client.poll_room(cx, FRAME) {
+            Poll::Ready(room) => Poll::Ready(room.map_err(|_| TransferEnd::ClientGone)),
+            Poll::Pending => self.held_room().map_or(Poll::Pending, |room| Poll::Ready(Ok(room))),
+        }
+    }
+
+    /// Receives the next head, and sends it to the client.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
+        let head = self.server.poll_head(cx);
+        if self.server.has_sent_bytes() {
+            self.state.note_server_bytes();
+        }
+        let head = match head {
+            Poll::Ready(head) => head?,
+            Poll::Pending => {
+                self.reads_server = true;
+                return Poll::Pending;
+            }
+        };
+        match self.state.take_head(&head).map_err(TransferEnd::ServerFault)? {
+            HeadVerdict::DropInterim => {}
+            HeadVerdict::PassInterim => {
+                let none = FieldRules::default();
+                let sent = self.client.send_interim(&OutgoingResponse::new(&head, &none));
+                sent.map_err(|_| TransferEnd::ClientGone)?;
+            }
+            HeadVerdict::Final => self.pass_head(&head)?,
+        }
+        Poll::Ready(Ok(Step::Moved))
+    }
+
+    fn pass_head(&mut self, head: &ResponseHead) -> Result<(), TransferEnd> {
+        self.meter.status = Some(head.status());
+        let has_changed = self.state.has_changed();
+        self.server.begin_body(head, has_changed);
+        self.is_up_over &= !has_changed;
+        let mut response = OutgoingResponse::new(head, self.fields);
+        self.body.compression.decide(&mut response);
+        let is_over = self.state.is_response_whole();
+        let connection = self.state.client_connection();
+        let sent = self.client.send_head(&response, connection, is_over);
+        self.state.note_answer();
+        self.meter.moved.1 += response.head_len() as u64;
+        if is_over {
+            self.body.waiting.end_with_head();
+        }
+        sent.map_err(|_| TransferEnd::ClientGone)
+    }
+}

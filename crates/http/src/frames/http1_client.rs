@@ -1,0 +1,206 @@
+//! Client's connection of HTTP/1 in a [`FrameTransfer`](super::FrameTransfer).
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use convey_http_core::{
+    BodyDecoder, BodyEncoder, BodyFraming, ClientConnection, Frame, Malformed, OutgoingResponse, Trailers,
+};
+use convey_stream::{ByteStream, More};
+
+use super::decode::decode;
+use crate::buffer;
+use crate::data_queue::{DataQueue, FRAME};
+use crate::ends::UnreadSocket;
+use crate::streams::MAX_KEPT;
+use crate::streams::body::BodyFault;
+use crate::transfer::Outgoing;
+
+/// Maximum number of bytes of further requests that convey reads while a request runs.
+pub(crate) const MAX_AHEAD: usize = 16 * 1024;
+
+/// A request on a connection of HTTP/1.
+pub(crate) struct Http1Client<'a> {
+    socket: &'a mut ByteStream,
+    /// Received bytes that are not decoded yet. After the request, they belong to the next one.
+    received: &'a mut BytesMut,
+    decoder: BodyDecoder,
+    /// Decoded frames.
+    data: DataQueue,
+    last: Option<Frame<Bytes>>,
+    /// Decoded bytes, as long as a retry is possible.
+    kept: Option<BytesMut>,
+    /// Number of bytes that were read, since the caller last took the number.
+    read: u64,
+    encoder: BodyEncoder,
+    out: Outgoing,
+    /// Whether more data follows the next write. TCP holds the last bytes back, to send them in one
+    /// segment with the FIN.
+    more: More,
+    /// Whether the connection stays open after the response.
+    stays: bool,
+    /// Whether the client has closed its side.
+    is_done: bool,
+}
+
+impl<'a> Http1Client<'a> {
+    /// Creates the client of a request with this body. `received` are the bytes after its head.
+    pub(crate) fn new(
+        socket: &'a mut ByteStream,
+        received: &'a mut BytesMut,
+        decoder: BodyDecoder,
+    ) -> Http1Client<'a> {
+        Http1Client {
+            socket,
+            received,
+            decoder,
+            data: DataQueue::default(),
+            last: None,
+            kept: None,
+            read: 0,
+            encoder: BodyEncoder::new(BodyFraming::Empty),
+            out: Outgoing::default(),
+            more: More::No,
+            stays: false,
+            is_done: false,
+        }
+    }
+
+    /// Takes the number of bytes that were read since the last call.
+    pub(super) fn take_read(&mut self) -> u64 {
+        std::mem::take(&mut self.read)
+    }
+
+    /// Number of bytes that the socket has not accepted yet.
+    pub(super) fn left(&self) -> usize {
+        self.out.left()
+    }
+
+    /// Whether the client has received only a part of the sent bytes, so that no other response can
+    /// follow.
+    pub(super) fn is_torn(&self) -> bool {
+        self.out.is_torn() || self.socket.is_writing() && self.out.left() > 0
+    }
+
+    /// State of the socket, which nobody reads at the moment.
+    pub(super) fn unread(&self) -> UnreadSocket {
+        UnreadSocket::of(self.socket)
+    }
+
+    /// Lower bound for the bytes of the request that have not arrived yet.
+    pub(super) fn missing(&self) -> u64 {
+        self.decoder.opaque().max(1).saturating_sub(self.received.len() as u64)
+    }
+
+    pub(super) fn keep_body(&mut self) {
+        self.kept = Some(BytesMut::new());
+    }
+
+    pub(super) fn forget_body(&mut self) {
+        self.kept = None;
+    }
+
+    pub(super) fn take_body_back(&mut self) -> Option<u64> {
+        let mut kept = self.kept.take()?;
+        let len = kept.len() as u64;
+        kept.extend_from_slice(self.received);
+        *self.received = kept;
+        Some(len)
+    }
+
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
+        loop {
+            if let Some(data) = self.data.take(FRAME) {
+                return Poll::Ready(Ok(Frame::Data(data)));
+            }
+            if let Some(last) = self.last.take() {
+                return Poll::Ready(Ok(last));
+            }
+            if self.decoder.has_ended() {
+                return Poll::Ready(Ok(Frame::End));
+            }
+            if !self.received.is_empty() {
+                let received = self.received.split();
+                self.decode(&received).map_err(BodyFault::new)?;
+                continue;
+            }
+            ready!(self.poll_read(cx))?;
+        }
+    }
+
+    /// Reads further requests of the client, up to `MAX_AHEAD` bytes, once the current request is
+    /// complete. Also notices that the client has left. Returns whether bytes have arrived.
+    pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        if self.is_done || self.received.len() >= MAX_AHEAD {
+            return Poll::Ready(Ok(false));
+        }
+        buffer::with(|buffer| {
+            let n = ready!(self.socket.poll_read(cx, &mut buffer[..MAX_AHEAD]))?;
+            // The client may have closed only its sending side, and still wait for the response.
+            self.is_done = n == 0;
+            self.read += n as u64;
+            self.received.extend_from_slice(&buffer[..n]);
+            Poll::Ready(Ok(n > 0))
+        })
+    }
+
+    pub(super) fn send_interim(&mut self, response: &OutgoingResponse<'_>) {
+        self.out.append(|out| response.write(ClientConnection::Stays, out));
+    }
+
+    pub(super) fn send_head(&mut self, response: &OutgoingResponse<'_>, connection: ClientConnection) {
+        let has_chunks = connection != ClientConnection::ClosesWithoutChunks;
+        self.encoder =
+            BodyEncoder::new(if has_chunks { response.framing() } else { BodyFraming::UntilClose });
+        self.stays = connection == ClientConnection::Stays;
+        self.out.append(|out| response.write(connection, out));
+    }
+
+    pub(super) fn send_data(&mut self, data: &[u8], is_last: bool) {
+        let encoder = self.encoder;
+        self.out.append(|out| encoder.data(data, out));
+        if is_last {
+            self.end(None);
+        }
+    }
+
+    pub(super) fn send_trailers(&mut self, trailers: &Trailers) {
+        self.end(Some(trailers));
+    }
+
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.out.poll_flush(cx, self.socket, self.more)
+    }
+
+    fn end(&mut self, trailers: Option<&Trailers>) {
+        let encoder = self.encoder;
+        self.out.append(|out| encoder.end(trailers, out));
+        self.more = if self.stays { More::No } else { More::End };
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        buffer::with(|buffer| {
+            let n = ready!(self.socket.poll_read(cx, buffer))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            self.read += n as u64;
+            self.decode(&buffer[..n]).map_err(BodyFault::new)?;
+            Poll::Ready(Ok(()))
+        })
+    }
+
+    /// Decodes bytes. Bytes after the body stay received.
+    fn decode(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        let data = &mut self.data;
+        let (len, last) = decode(&mut self.decoder, bytes, |part| data.put_copy(part))?;
+        self.last = last;
+        if let Some(kept) = &mut self.kept {
+            kept.extend_from_slice(&bytes[..len]);
+        }
+        self.kept.take_if(|kept| kept.len() > MAX_KEPT);
+        self.received.extend_from_slice(&bytes[len..]);
+        Ok(())
+    }
+}

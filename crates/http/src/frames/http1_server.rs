@@ -1,0 +1,204 @@
+//! Server's connection of HTTP/1.1 in a [`FrameTransfer`](super::FrameTransfer).
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use convey_http_core::{
+    BodyDecoder, BodyEncoder, BodyFraming, HeadLimits, HeadReader, HttpMethod, ResponseHead, ServerFault,
+    Trailers,
+};
+use convey_stream::{ByteStream, More};
+
+use super::decode::decode;
+use super::response_body::ResponseBody;
+use crate::buffer;
+use crate::data_queue::FRAME;
+use crate::ends::UnreadSocket;
+use crate::transfer::{Outgoing, TransferEnd, server_broke};
+
+/// Maximum number of bytes that are read together with a head.
+const FIRST: usize = 8 * 1024;
+
+/// A request on a connection of HTTP/1.1 to a server.
+pub(crate) struct Http1Server<'a> {
+    socket: &'a mut ByteStream,
+    method: HttpMethod,
+    limits: HeadLimits,
+    encoder: BodyEncoder,
+    /// Bytes that the server has not accepted yet.
+    out: Outgoing,
+    /// Whether the sending side is closed once the server has accepted all bytes.
+    closes: bool,
+    reader: HeadReader,
+    /// Received bytes that are not parsed yet.
+    received: BytesMut,
+    /// Decoder of the response's body, once its head was received.
+    decoder: Option<BodyDecoder>,
+    has_sent_bytes: bool,
+    has_surplus: bool,
+}
+
+impl<'a> Http1Server<'a> {
+    /// Creates the exchange of a request with this method and body. `head` is its head.
+    pub(crate) fn new(
+        socket: &'a mut ByteStream,
+        head: Vec<u8>,
+        (method, framing): (HttpMethod, BodyFraming),
+        limits: HeadLimits,
+    ) -> Http1Server<'a> {
+        Http1Server {
+            socket,
+            method,
+            limits,
+            encoder: BodyEncoder::new(framing),
+            out: Outgoing::new(head),
+            closes: false,
+            reader: HeadReader::default(),
+            received: BytesMut::new(),
+            decoder: None,
+            has_sent_bytes: false,
+            has_surplus: false,
+        }
+    }
+
+    /// Whether the server has sent a byte.
+    pub(super) fn has_sent_bytes(&self) -> bool {
+        self.has_sent_bytes
+    }
+
+    /// Whether the server sent bytes after the response.
+    pub(super) fn has_surplus(&self) -> bool {
+        self.has_surplus
+    }
+
+    /// Number of bytes that the server has not accepted yet.
+    pub(super) fn left(&self) -> usize {
+        self.out.left()
+    }
+
+    /// State of the socket, which nobody reads at the moment.
+    pub(super) fn unread(&self) -> UnreadSocket {
+        UnreadSocket::of(self.socket)
+    }
+
+    /// Number of the response's next bytes that certainly belong to its body.
+    pub(super) fn opaque(&self) -> u64 {
+        self.decoder.as_ref().map_or(0, BodyDecoder::opaque)
+    }
+
+    /// Returns how many of `most` bytes are accepted without buffering more than a frame; `None`:
+    /// none at the moment.
+    pub(super) fn room(&self, most: usize) -> Option<usize> {
+        (self.out.left() < FRAME).then_some(most)
+    }
+
+    pub(super) fn send_data(&mut self, data: &[u8], is_last: bool) {
+        let encoder = self.encoder;
+        self.out.append(|out| encoder.data(data, out));
+        if is_last {
+            self.end(None);
+        }
+    }
+
+    pub(super) fn send_trailers(&mut self, trailers: &Trailers) {
+        self.end(Some(trailers));
+    }
+
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.out.poll_flush(cx, self.socket, More::No))?;
+        if self.closes {
+            let _ = ready!(self.socket.poll_shutdown(cx));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Receives the next head: interim responses, and then the final one.
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, TransferEnd>> {
+        loop {
+            let head = self.reader.response(&mut self.received, self.method, &self.limits);
+            if let Some(head) = head.map_err(malformed)? {
+                return Poll::Ready(Ok(head));
+            }
+            let n = buffer::with(|buffer| {
+                let n = ready!(self.socket.poll_read(cx, &mut buffer[..FIRST]));
+                let n = n.map_err(|error| server_broke(&error))?;
+                self.received.extend_from_slice(&buffer[..n]);
+                Poll::Ready(Ok::<_, TransferEnd>(n))
+            });
+            if ready!(n)? == 0 {
+                return Poll::Ready(Err(TransferEnd::ServerFault(ServerFault::Closed)));
+            }
+            self.has_sent_bytes = true;
+        }
+    }
+
+    /// Begins the body of the response with this head. `has_changed`: both connections switch to
+    /// another protocol, so that all further bytes are data.
+    pub(super) fn begin_body(&mut self, head: &ResponseHead, has_changed: bool) {
+        let framing = if has_changed { BodyFraming::UntilClose } else { head.framing() };
+        if has_changed {
+            self.encoder = BodyEncoder::new(BodyFraming::UntilClose);
+        }
+        self.decoder = Some(BodyDecoder::of_response(framing, self.limits));
+        if framing.is_empty() {
+            self.has_surplus = !self.received.is_empty();
+        }
+    }
+
+    /// Makes the end of the request close the sending side, after a change of the protocol.
+    pub(super) fn close_with_end(&mut self) {
+        self.closes = true;
+    }
+
+    /// Receives at most `most` bytes of the response's body.
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        most: usize,
+        body: &mut ResponseBody<'_>,
+    ) -> Poll<Result<(), TransferEnd>> {
+        if !self.received.is_empty() {
+            let received = self.received.split();
+            return Poll::Ready(self.decode(&received, body));
+        }
+        buffer::with(|buffer| match ready!(self.socket.poll_read(cx, &mut buffer[..most])) {
+            Err(error) => Poll::Ready(Err(server_broke(&error))),
+            Ok(0) => Poll::Ready(self.closed(body)),
+            Ok(n) => Poll::Ready(self.decode(&buffer[..n], body)),
+        })
+    }
+
+    fn end(&mut self, trailers: Option<&Trailers>) {
+        let encoder = self.encoder;
+        self.out.append(|out| encoder.end(trailers, out));
+    }
+
+    fn decode(&mut self, bytes: &[u8], body: &mut ResponseBody<'_>) -> Result<(), TransferEnd> {
+        let Some(decoder) = &mut self.decoder else { return Ok(()) };
+        let mut put = Ok(());
+        let (len, last) = decode(decoder, bytes, |data| {
+            if put.is_ok() {
+                put = body.put_copy(data);
+            }
+        })
+        .map_err(malformed)?;
+        put?;
+        if let Some(last) = last {
+            body.put_frame(last)?;
+            self.has_surplus = len < bytes.len();
+        }
+        Ok(())
+    }
+
+    fn closed(&mut self, body: &mut ResponseBody<'_>) -> Result<(), TransferEnd> {
+        match self.decoder.as_mut().and_then(BodyDecoder::connection_ended) {
+            Some(_) => Ok(body.put_frame(convey_http_core::Frame::End)?),
+            None => Err(TransferEnd::ServerFault(ServerFault::Closed)),
+        }
+    }
+}
+
+fn malformed(malformed: convey_http_core::Malformed) -> TransferEnd {
+    TransferEnd::ServerFault(ServerFault::Malformed(malformed))
+}

@@ -1,0 +1,215 @@
+//! Transfer of one request and its response as frames, when the client or the server uses a stream
+//! of HTTP/2 or HTTP/3. Between two connections of HTTP/1, [`transfer`](crate::transfer) moves
+//! bytes.
+//!
+//! - `client` and `server` are the ends: streams, or the connections of `http1_client` and
+//!   `http1_server`.
+//! - `up` moves the request, `down` the response.
+//! - `response_body` compresses the response, and stores what its client does not accept yet.
+//!
+//! A server is free once it has sent its whole response, even if the client has read only a part:
+//! the rest waits in a bounded buffer.
+
+mod client;
+mod decode;
+mod down;
+mod http1_client;
+mod http1_server;
+mod response_body;
+mod server;
+#[cfg(test)]
+mod tests;
+mod unread;
+mod up;
+
+use std::net::IpAddr;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use convey_http_core::{ExchangeState, FieldRules, Frame};
+use convey_proxy::ClientStream;
+
+use crate::compress::Compression;
+use crate::record::RequestRecord;
+use crate::transfer::{RunningTransfer, TransferEnd, TransferMeter};
+use response_body::ResponseBody;
+
+pub(crate) use client::FrameClient;
+pub(crate) use http1_client::{Http1Client, MAX_AHEAD};
+pub(crate) use http1_server::Http1Server;
+pub(crate) use response_body::WaitingFrames;
+pub(crate) use server::FrameServer;
+
+/// Maximum turns of one transfer before it yields to the thread's other connections.
+const TURNS: usize = 8;
+
+/// Like [`TURNS`], for compressed responses, which take longer per turn.
+const COMPRESSED_TURNS: usize = 2;
+
+/// Transfer of a request to a server and of the response to the client.
+pub(crate) struct FrameTransfer<'a> {
+    client: FrameClient<'a>,
+    server: FrameServer<'a>,
+    state: ExchangeState,
+    /// Configured changes of the response's fields.
+    fields: &'a FieldRules,
+    meter: TransferMeter,
+    /// Address of the client, if it uses a stream: convey may buffer the response for it.
+    stream_of: Option<IpAddr>,
+    /// Maximum number of further bytes of the request's body; `None`: no limit.
+    body_left: Option<u64>,
+    /// Frame of the request that the server has no room for.
+    next: Option<Frame<Bytes>>,
+    /// Whether the last frame of the request was sent.
+    is_up_over: bool,
+    /// Whether a write to the server has failed, so that the server accepts no more bytes. Its
+    /// response may still arrive.
+    server_takes_nothing: bool,
+    body: ResponseBody<'a>,
+    /// Whether the transfer waits for bytes of the client, and so notices its end.
+    reads_client: bool,
+    /// Whether the transfer waits for bytes of the server.
+    reads_server: bool,
+}
+
+/// Result of a step of one direction.
+enum Step {
+    /// Frames were moved.
+    Moved,
+    /// The direction is complete.
+    Over,
+}
+
+/// How a response is passed to its client.
+pub(crate) struct ToClient<'a> {
+    /// Configured changes of the response's fields.
+    pub(crate) fields: &'a FieldRules,
+    pub(crate) compression: Compression<'a>,
+    /// Address of the client, if it uses a stream.
+    pub(crate) stream_of: Option<IpAddr>,
+}
+
+impl<'a> FrameTransfer<'a> {
+    /// Creates the transfer of a request whose head was sent, or is in the server's buffer.
+    /// `body_limit` is the maximum number of bytes of its body.
+    pub(crate) fn new(
+        client: FrameClient<'a>,
+        server: FrameServer<'a>,
+        state: ExchangeState,
+        body_limit: Option<u64>,
+        to_client: ToClient<'a>,
+    ) -> FrameTransfer<'a> {
+        let ToClient { fields, compression, stream_of } = to_client;
+        let mut transfer = FrameTransfer {
+            client,
+            server,
+            is_up_over: state.is_request_whole(),
+            state,
+            fields,
+            meter: TransferMeter::default(),
+            stream_of,
+            body_left: body_limit,
+            next: None,
+            server_takes_nothing: false,
+            body: ResponseBody::new(compression),
+            reads_client: false,
+            reads_server: false,
+        };
+        // A server of HTTP/2 may refuse a request after it has accepted a part of the body.
+        if let FrameServer::Http2 { .. } = transfer.server {
+            transfer.client.keep_body();
+        }
+        transfer
+    }
+
+    /// Makes the forwarded part of the request's body available for a retry. Returns the number of
+    /// its bytes; `None`: a byte was not kept.
+    pub(crate) fn take_body_back(&mut self) -> Option<u64> {
+        self.client.take_body_back()
+    }
+
+    /// Whether the server has accepted all received bytes of the request, and sent nothing after
+    /// its response. Otherwise, its connection must not be reused.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.is_with_server() && !self.server.has_surplus()
+    }
+
+    /// Whether the client has received only a part of the sent bytes, so that no other response
+    /// can follow.
+    pub(crate) fn is_torn(&self) -> bool {
+        matches!(&self.client, FrameClient::Http1(client) if client.is_torn())
+    }
+
+    /// Returns the progress of the exchange, which is over, and the frames that the client has not
+    /// accepted yet.
+    pub(crate) fn into_rest(self) -> (ExchangeState, WaitingFrames) {
+        (self.state, self.body.waiting)
+    }
+
+    fn is_with_server(&self) -> bool {
+        !self.server_takes_nothing && self.next.is_none() && self.server.left() == 0
+    }
+}
+
+impl RunningTransfer for FrameTransfer<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TransferEnd> {
+        self.meter.has_more = false;
+        for turn in 0..TURNS {
+            if turn >= COMPRESSED_TURNS && self.body.compression.is_on() {
+                break;
+            }
+            let up = match self.poll_up(cx) {
+                Poll::Ready(Err(end)) => return Poll::Ready(end),
+                Poll::Ready(Ok(step)) => Some(step),
+                Poll::Pending => None,
+            };
+            let down = match self.poll_down(cx) {
+                Poll::Ready(Err(end)) => return Poll::Ready(end),
+                Poll::Ready(Ok(step)) => Some(step),
+                Poll::Pending => None,
+            };
+            match (up, down) {
+                // After a change of the protocol, both directions have to end.
+                (Some(Step::Over), Some(Step::Over)) => return Poll::Ready(TransferEnd::Whole),
+                (_, Some(Step::Over)) if !self.state.has_changed() => {
+                    return Poll::Ready(TransferEnd::Whole);
+                }
+                (Some(Step::Moved), _) | (_, Some(Step::Moved)) => {}
+                (None | Some(Step::Over), None | Some(Step::Over)) => return self.poll_reset(cx),
+            }
+        }
+        self.meter.has_more = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn meter(&self) -> &TransferMeter {
+        &self.meter
+    }
+
+    fn meter_mut(&mut self) -> &mut TransferMeter {
+        &mut self.meter
+    }
+
+    fn state(&self) -> &ExchangeState {
+        &self.state
+    }
+
+    fn count_compression(&mut self, client: &ClientStream, record: &mut RequestRecord) {
+        self.body.compression.count(client, record);
+    }
+
+    fn waiting_for_client(&self) -> u64 {
+        let in_buffer = if let FrameClient::Http1(client) = &self.client { client.left() } else { 0 };
+        (self.body.waiting.len() + in_buffer) as u64
+    }
+
+    fn has_unread_socket(&self) -> bool {
+        !self.reads_client && matches!(self.client, FrameClient::Http1(_))
+            || !self.reads_server && matches!(self.server, FrameServer::Http1(_))
+    }
+
+    fn unread_end(&self) -> Option<TransferEnd> {
+        FrameTransfer::unread_end(self)
+    }
+}

@@ -1,0 +1,145 @@
+//! Server's end of a [`FrameTransfer`](super::FrameTransfer): a connection of HTTP/1.1, or a stream
+//! of HTTP/2.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use convey_http_core::{Frame, HeadLimits, ResponseHead, Trailers};
+
+use super::http1_server::Http1Server;
+use super::response_body::ResponseBody;
+use crate::http2::{OutgoingStream, StreamError};
+use crate::transfer::{TransferEnd, server_broke};
+
+/// Server of a request, in frames.
+#[expect(clippy::large_enum_variant, reason = "the future that owns it is boxed")]
+pub(crate) enum FrameServer<'a> {
+    Http1(Http1Server<'a>),
+    Http2 { stream: &'a mut OutgoingStream, limits: HeadLimits },
+}
+
+impl FrameServer<'_> {
+    /// Waits until the server accepts data of the request. Returns how many bytes of `most`, at
+    /// least 1.
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+        match self {
+            // The next flush wakes the task.
+            FrameServer::Http1(server) => {
+                server.room(most).map_or(Poll::Pending, |room| Poll::Ready(Ok(room)))
+            }
+            FrameServer::Http2 { stream, .. } => stream.poll_room(cx, most),
+        }
+    }
+
+    /// Sends data of the request, at most as much as `poll_room` returned. `is_last` if neither
+    /// data nor trailers follow.
+    pub(super) fn send_data(&mut self, data: Bytes, is_last: bool) -> io::Result<()> {
+        match self {
+            FrameServer::Http1(server) => {
+                server.send_data(&data, is_last);
+                Ok(())
+            }
+            FrameServer::Http2 { stream, .. } => stream.send_data(data, is_last),
+        }
+    }
+
+    /// Sends the trailers of the request, which end it.
+    pub(super) fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()> {
+        match self {
+            FrameServer::Http1(server) => {
+                server.send_trailers(trailers);
+                Ok(())
+            }
+            FrameServer::Http2 { stream, .. } => stream.send_trailers(trailers),
+        }
+    }
+
+    /// Waits until the socket has accepted all sent bytes. A stream has accepted them already.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            FrameServer::Http1(server) => server.poll_flush(cx),
+            FrameServer::Http2 { .. } => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Number of bytes that the server's socket has not accepted yet.
+    pub(super) fn left(&self) -> usize {
+        match self {
+            FrameServer::Http1(server) => server.left(),
+            FrameServer::Http2 { .. } => 0,
+        }
+    }
+
+    /// Whether the server has sent a byte that is no complete head yet.
+    pub(super) fn has_sent_bytes(&self) -> bool {
+        matches!(self, FrameServer::Http1(server) if server.has_sent_bytes())
+    }
+
+    /// Whether the server sent bytes after the response.
+    pub(super) fn has_surplus(&self) -> bool {
+        matches!(self, FrameServer::Http1(server) if server.has_surplus())
+    }
+
+    /// Receives the next head of the response: interim responses, and then the final one.
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, TransferEnd>> {
+        match self {
+            FrameServer::Http1(server) => server.poll_head(cx),
+            FrameServer::Http2 { stream, limits } => stream.poll_head(cx, limits).map_err(TransferEnd::from),
+        }
+    }
+
+    /// Begins the body of the response with this head. `has_changed`: both connections switch to
+    /// another protocol.
+    pub(super) fn begin_body(&mut self, head: &ResponseHead, has_changed: bool) {
+        if let FrameServer::Http1(server) = self {
+            server.begin_body(head, has_changed);
+        }
+    }
+
+    /// Receives about `most` bytes of the response's body, at least one frame.
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        most: usize,
+        body: &mut ResponseBody<'_>,
+    ) -> Poll<Result<(), TransferEnd>> {
+        let (stream, limits) = match self {
+            FrameServer::Http1(server) => return server.poll_body(cx, most, body),
+            FrameServer::Http2 { stream, limits } => (stream, limits),
+        };
+        let mut left = most;
+        while left > 0 {
+            let frame = match stream.poll_frame(cx, left, limits) {
+                Poll::Pending if left < most => break,
+                frame => ready!(frame)?,
+            };
+            let len = if let Frame::Data(data) = &frame { data.len() } else { left };
+            let is_data = matches!(frame, Frame::Data(_));
+            body.put_frame(frame)?;
+            if is_data {
+                stream.release(len);
+            }
+            left = left.saturating_sub(len);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Waits until the server resets its stream. A socket reports a reset when it is read or
+    /// written.
+    pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        match self {
+            FrameServer::Http1(_) => Poll::Pending,
+            FrameServer::Http2 { stream, .. } => stream.poll_reset(cx),
+        }
+    }
+}
+
+impl From<StreamError> for TransferEnd {
+    fn from(error: StreamError) -> TransferEnd {
+        match error {
+            StreamError::Broken(error) => server_broke(&error),
+            StreamError::Invalid(fault) => TransferEnd::ServerFault(fault),
+        }
+    }
+}
