@@ -45,7 +45,7 @@ pub use forward::{
 };
 pub use head::{
     Field, HeadLimits, HeadReader, RequestHead, ResponseBuilder, ResponseHead, StreamRequest, StreamResponse,
-    reason_phrase,
+    StreamTunnel, reason_phrase,
 };
 pub use malformed::Malformed;
 pub use method::HttpMethod;

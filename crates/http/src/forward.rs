@@ -216,8 +216,8 @@ impl Forwarding<'_, '_> {
     async fn socket(&self, permit: &Permit) -> io::Result<ServerEnd> {
         let within = self.timeouts.connect;
         let mut server =
-            self.client.connect(permit, self.request.named(), within, within_tls(permit)).await?;
-        if chose_http2(permit, &mut server).unwrap_or(false) {
+            self.client.connect(permit, self.request.named(), within, self.within_tls(permit)).await?;
+        if self.chose_http2(permit, &mut server).unwrap_or(false) {
             let opening = OpeningConnection::new(self.place(permit), self.stream_client());
             return Ok(ServerEnd::Stream(Box::pin(http2::connect(opening, server, within)).await?));
         }
@@ -234,9 +234,11 @@ impl Forwarding<'_, '_> {
         let (stream, is_new) = match http2::take(place, client, within, left).await? {
             FoundStream::Stream(stream) => (stream, false),
             FoundStream::Nothing(opening) => {
-                let mut server =
-                    self.client.connect(permit, self.request.named(), within, within_tls(permit)).await?;
-                if !chose_http2(permit, &mut server).unwrap_or(true) {
+                let mut server = self
+                    .client
+                    .connect(permit, self.request.named(), within, self.within_tls(permit))
+                    .await?;
+                if !self.chose_http2(permit, &mut server).unwrap_or(true) {
                     return Ok((ServerEnd::Socket(server), true));
                 }
                 (http2::connect(opening, server, within).await?, true)
@@ -256,6 +258,8 @@ impl Forwarding<'_, '_> {
         match permit.http_version() {
             HttpVersion::H1 => false,
             HttpVersion::H2 => true,
+            // Upgrades are of HTTP/1.1.
+            HttpVersion::Auto if self.request.head().upgrade().is_some() => false,
             // The server's last choice applies; the server may choose anew with each connection.
             HttpVersion::Auto if permit.has_tls() => permit.server().live.speaks_http2(),
             HttpVersion::Auto => self.end.is_stream(),
@@ -325,6 +329,26 @@ impl Forwarding<'_, '_> {
         self.broken(end, &state, (&permit, is_kept), attempts)
     }
 
+    /// HTTP versions that convey offers a server in the TLS handshake.
+    fn within_tls(&self, permit: &Permit) -> SpokenWithin {
+        match permit.http_version() {
+            HttpVersion::H1 => SpokenWithin::Http1,
+            HttpVersion::H2 => SpokenWithin::Http2,
+            HttpVersion::Auto if self.request.head().upgrade().is_some() => SpokenWithin::Http1,
+            HttpVersion::Auto => SpokenWithin::Http,
+        }
+    }
+
+    /// Whether the server chose HTTP/2; `None` if it had no choice.
+    fn chose_http2(&self, permit: &Permit, server: &mut ServerStream) -> Option<bool> {
+        let has_choice = self.within_tls(permit) == SpokenWithin::Http && permit.has_tls();
+        has_choice.then(|| {
+            let is_http2 = server.stream().protocol() == Some(b"h2");
+            permit.server().live.note_http2(is_http2);
+            is_http2
+        })
+    }
+
     fn may_go_twice(&self) -> bool {
         self.request.head().method().is_idempotent()
     }
@@ -332,25 +356,6 @@ impl Forwarding<'_, '_> {
     fn place(&self, permit: &Permit) -> ServerPlace {
         (permit.server().live.id, self.client.address_of(permit), permit.tls_id())
     }
-}
-
-/// HTTP versions that convey offers a server in the TLS handshake.
-fn within_tls(permit: &Permit) -> SpokenWithin {
-    match permit.http_version() {
-        HttpVersion::H1 => SpokenWithin::Http1,
-        HttpVersion::H2 => SpokenWithin::Http2,
-        HttpVersion::Auto => SpokenWithin::Http,
-    }
-}
-
-/// Whether the server chose HTTP/2; `None` if it had no choice.
-fn chose_http2(permit: &Permit, server: &mut ServerStream) -> Option<bool> {
-    let has_choice = permit.http_version() == HttpVersion::Auto && permit.has_tls();
-    has_choice.then(|| {
-        let is_http2 = server.stream().protocol() == Some(b"h2");
-        permit.server().live.note_http2(is_http2);
-        is_http2
-    })
 }
 
 /// Returns the server's answer to a request sent at `sent`: its status, or `None` for no answer.

@@ -45,6 +45,11 @@ pub enum ServerFault {
     /// The server switches to another protocol (101), but the client did not ask for it, or has not
     /// sent its whole request yet.
     UnaskedUpgrade,
+    /// The server switches to WebSocket with a wrong `Sec-WebSocket-Accept`.
+    WebSocketAccept,
+    /// The server answers a request for a tunnel with a 2xx instead of a 101. On a stream, the client
+    /// would take it for a tunnel.
+    NotSwitched,
     /// The server sent more interim responses than [`MAX_INTERIM_RESPONSES`].
     TooManyInterim,
     /// The server closed the connection before its response was complete.
@@ -274,6 +279,8 @@ impl ServerFault {
         match self {
             ServerFault::Malformed(malformed) => malformed.label(),
             ServerFault::UnaskedUpgrade => "unasked_upgrade",
+            ServerFault::WebSocketAccept => "websocket_accept",
+            ServerFault::NotSwitched => "not_switched",
             ServerFault::TooManyInterim => "too_many_interim",
             ServerFault::Closed => "closed_early",
         }

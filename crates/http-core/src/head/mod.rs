@@ -22,5 +22,5 @@ pub use reader::{HeadLimits, HeadReader};
 pub use reason::reason_phrase;
 pub use request::RequestHead;
 pub use response::ResponseHead;
-pub use stream::{StreamRequest, StreamResponse};
+pub use stream::{StreamRequest, StreamResponse, StreamTunnel};
 pub(crate) use target::{hex_pair, is_plain};

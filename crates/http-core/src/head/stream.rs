@@ -26,6 +26,19 @@ pub struct StreamRequest<'a> {
     pub path: &'a [u8],
     /// Whether the stream continues after the head.
     pub has_body: bool,
+    /// The protocol that an extended `CONNECT` asks for; `None`: the request is none.
+    pub tunnel: Option<StreamTunnel<'a>>,
+}
+
+/// Extended `CONNECT` (RFC 8441, section 4; RFC 9220): the stream becomes a tunnel. In HTTP/1.1,
+/// such a request is a `GET` with `Upgrade`.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamTunnel<'a> {
+    /// `:protocol`. convey knows `websocket`.
+    pub protocol: &'a [u8],
+    /// Value of `Sec-WebSocket-Key` for a server of HTTP/1.1: 16 random bytes in base64 (RFC 6455,
+    /// section 4.1). Streams have no such field.
+    pub key: &'a [u8],
 }
 
 /// Response as a stream of HTTP/2 carries it (RFC 9113, section 8.3.2).
@@ -91,10 +104,12 @@ const OF_CONNECTIONS: [&[u8]; 4] = [b"connection", b"upgrade", b"keep-alive", b"
 
 impl RequestHead {
     /// Builds the head of a stream's request. It has the fields that the request has in HTTP/1.1:
-    /// `Host`, and a single `Cookie`. The limits apply to its length in HTTP/1.1.
+    /// `Host`, and a single `Cookie`. An extended `CONNECT` becomes a `GET` with `Upgrade`. The limits
+    /// apply to the head's length in HTTP/1.1.
     ///
     /// # Errors
-    /// The request is invalid, is a `CONNECT`, or exceeds the limits.
+    /// The request is invalid, is a `CONNECT` for another protocol than WebSocket, or exceeds the
+    /// limits.
     pub fn of_stream<'a>(
         request: &StreamRequest<'a>,
         fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
@@ -105,6 +120,11 @@ impl RequestHead {
         let (method, target) = request.start(&mut head);
         if let Some(authority) = request.authority {
             head.add(b"Host", authority)?;
+        }
+        if let Some(tunnel) = request.tunnel {
+            head.add(b"Connection", b"Upgrade")?;
+            head.add(b"Upgrade", tunnel.protocol)?;
+            head.add(b"Sec-WebSocket-Key", tunnel.key)?;
         }
         let (mut cookies, mut has_length) = (Vec::new(), false);
         for (name, value) in fields {
@@ -125,6 +145,9 @@ impl RequestHead {
                     }
                     cookies.extend_from_slice(value);
                 }
+                // The length of a tunnel is not known, and its key is convey's.
+                b"content-length" if request.tunnel.is_some() => return Err(Malformed::ContentLength),
+                b"sec-websocket-key" if request.tunnel.is_some() => {}
                 _ => {
                     has_length |= name == b"content-length";
                     head.add(name, value)?;
@@ -134,7 +157,10 @@ impl RequestHead {
         if !cookies.is_empty() {
             head.add(b"cookie", &cookies)?;
         }
-        let framing = (request.has_body && !has_length).then_some(BodyFraming::Chunked);
+        let framing = match request.tunnel {
+            Some(_) => Some(BodyFraming::Empty),
+            None => (request.has_body && !has_length).then_some(BodyFraming::Chunked),
+        };
         let (head, fields) = head.finish()?;
         RequestHead::of_parts(RequestParts { head, fields, method, target, is_http11: true, framing })
     }
@@ -142,8 +168,11 @@ impl RequestHead {
 
 impl StreamRequest<'_> {
     fn check(&self) -> Result<(), Malformed> {
-        if self.method == b"CONNECT" {
-            return Err(Malformed::Connect);
+        match self.tunnel {
+            Some(StreamTunnel { protocol: b"websocket", .. }) if self.method == b"CONNECT" => {}
+            _ if self.method == b"CONNECT" => return Err(Malformed::Connect),
+            Some(_) => return Err(Malformed::PseudoField),
+            None => {}
         }
         // A proxy in front of convey may terminate TLS, so the scheme may differ from the
         // connection's.
@@ -161,7 +190,7 @@ impl StreamRequest<'_> {
     /// Appends the method and the target. Returns their ranges.
     fn start(&self, head: &mut HeadBuilder<'_>) -> (Range<usize>, Range<usize>) {
         let path = if self.path.is_empty() { b"/" } else { self.path };
-        let method = head.append(self.method);
+        let method = head.append(if self.tunnel.is_some() { b"GET" } else { self.method });
         let target = match path.iter().any(is_unencoded) {
             true => head.append_with(path.len(), |bytes| encode_target(path, bytes)),
             false => head.append(path),
@@ -205,6 +234,7 @@ mod tests {
         authority: Some(b"a.example"),
         path: b"/p?q",
         has_body: false,
+        tunnel: None,
     };
 
     type TextField<'a> = (&'a str, &'a str);
@@ -247,6 +277,27 @@ mod tests {
         assert_eq!(with(false, &[]), BodyFraming::Empty);
         assert_eq!(with(true, &[]), BodyFraming::Chunked);
         assert_eq!(with(true, &[("content-length", "07")]), BodyFraming::Length(7));
+    }
+
+    #[test]
+    fn extended_connect_is_a_get_with_upgrade() {
+        let tunnel = Some(StreamTunnel { protocol: b"websocket", key: b"dGhlIHNhbXBsZSBub25jZQ==" });
+        let request = StreamRequest { method: b"CONNECT", has_body: true, tunnel, ..REQUEST };
+        let head = read(&request, &[("sec-websocket-version", "13"), ("sec-websocket-key", "x")]).unwrap();
+        assert_eq!((head.method_token(), head.upgrade()), (&b"GET"[..], Some(&b"websocket"[..])));
+        assert_eq!((head.framing(), head.path()), (BodyFraming::Empty, &b"/p"[..]));
+        let keys: Vec<_> = head.fields().filter(|field| field.name.len() == 17).collect();
+        assert_eq!((keys.len(), keys[0].value), (1, &b"dGhlIHNhbXBsZSBub25jZQ=="[..]));
+        for (method, protocol, expected) in [
+            (&b"CONNECT"[..], Some(&b"connect-udp"[..]), Malformed::Connect),
+            (b"CONNECT", None, Malformed::Connect),
+            (b"GET", Some(b"websocket"), Malformed::PseudoField),
+        ] {
+            let tunnel = protocol.map(|protocol| StreamTunnel { protocol, key: b"" });
+            let refused = read(&StreamRequest { method, tunnel, ..REQUEST }, &[]);
+            assert_eq!(refused.map(drop), Err(expected), "{protocol:?}");
+        }
+        assert_eq!(read(&request, &[("content-length", "5")]).map(drop), Err(Malformed::ContentLength));
     }
 
     #[test]
@@ -349,6 +400,7 @@ mod tests {
                 authority: Some(authority.as_bytes()),
                 path: path.as_bytes(),
                 has_body,
+                tunnel: None,
             };
             let (head, text) = (read(&request, &fields), read_text(&request, &fields));
             prop_assert_eq!(head.is_ok(), text.is_ok(), "{:?} {:?}", head, text);

@@ -128,6 +128,7 @@ impl<'d> Driver<'d> {
             fields: &self.route.response,
             compression: self.compression(),
             stream_of: self.is_stream.then(|| self.request.client().ip()),
+            tunnel_key: self.is_stream.then(|| self.tunnel_key()).flatten(),
         };
         let mut transfer = FrameTransfer::new(client, server, state, limits.body, to_client);
         let end = self.run(&mut transfer, permit, held).await;
@@ -151,6 +152,12 @@ impl<'d> Driver<'d> {
 
     fn compression(&self) -> Compression<'d> {
         Compression::of(self.client, self.request, self.route)
+    }
+
+    /// `Sec-WebSocket-Key` of a request that asks for a tunnel.
+    fn tunnel_key(&self) -> Option<&'d [u8]> {
+        let head = self.request.head();
+        head.field("sec-websocket-key").filter(|_| head.upgrade().is_some())
     }
 
     /// Decoder of the request's body.

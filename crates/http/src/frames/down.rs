@@ -2,11 +2,12 @@
 
 use std::task::{Context, Poll, ready};
 
-use convey_http_core::{FieldRules, HeadVerdict, OutgoingResponse, ResponseHead};
+use convey_http_core::{FieldRules, HeadVerdict, OutgoingResponse, ResponseHead, ServerFault};
 
 use super::{FrameTransfer, Step};
 use crate::compress::PIECE;
 use crate::data_queue::FRAME;
+use crate::streams::websocket;
 use crate::transfer::TransferEnd;
 
 impl FrameTransfer<'_> {
@@ -97,9 +98,21 @@ impl FrameTransfer<'_> {
         Poll::Ready(Ok(Step::Moved))
     }
 
+    /// Checks the response to a stream that asks for a tunnel.
+    fn check_tunnel(&self, head: &ResponseHead) -> Result<(), TransferEnd> {
+        let Some(key) = self.tunnel_key else { return Ok(()) };
+        let fault = match head.status() {
+            101 if !websocket::is_accepted(key, head) => ServerFault::WebSocketAccept,
+            200..300 => ServerFault::NotSwitched,
+            _ => return Ok(()),
+        };
+        Err(TransferEnd::ServerFault(fault))
+    }
+
     fn pass_head(&mut self, head: &ResponseHead) -> Result<(), TransferEnd> {
-        self.meter.status = Some(head.status());
         let has_changed = self.state.has_changed();
+        self.check_tunnel(head)?;
+        self.meter.status = Some(head.status());
         self.server.begin_body(head, has_changed);
         self.is_up_over &= !has_changed;
         let mut response = OutgoingResponse::new(head, self.fields);

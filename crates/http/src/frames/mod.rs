@@ -56,6 +56,8 @@ pub(crate) struct FrameTransfer<'a> {
     meter: TransferMeter,
     /// Address of the client, if it uses a stream: convey may buffer the response for it.
     stream_of: Option<IpAddr>,
+    /// `Sec-WebSocket-Key` of the server's request, if the client's stream asks for a tunnel.
+    tunnel_key: Option<&'a [u8]>,
     /// Maximum number of further bytes of the request's body; `None`: no limit.
     body_left: Option<u64>,
     /// Frame of the request that the server has no room for.
@@ -87,6 +89,8 @@ pub(crate) struct ToClient<'a> {
     pub(crate) compression: Compression<'a>,
     /// Address of the client, if it uses a stream.
     pub(crate) stream_of: Option<IpAddr>,
+    /// `Sec-WebSocket-Key` of the server's request, if the client's stream asks for a tunnel.
+    pub(crate) tunnel_key: Option<&'a [u8]>,
 }
 
 impl<'a> FrameTransfer<'a> {
@@ -99,7 +103,7 @@ impl<'a> FrameTransfer<'a> {
         body_limit: Option<u64>,
         to_client: ToClient<'a>,
     ) -> FrameTransfer<'a> {
-        let ToClient { fields, compression, stream_of } = to_client;
+        let ToClient { fields, compression, stream_of, tunnel_key } = to_client;
         let mut transfer = FrameTransfer {
             client,
             server,
@@ -108,6 +112,7 @@ impl<'a> FrameTransfer<'a> {
             fields,
             meter: TransferMeter::default(),
             stream_of,
+            tunnel_key,
             body_left: body_limit,
             next: None,
             server_takes_nothing: false,

@@ -120,7 +120,7 @@ fn transfer<'a>(
 ) -> FrameTransfer<'a> {
     let kind = (head.method(), head.framing());
     let server = Http1Server::new(server, b"head".to_vec(), kind, HeadLimits::OF_RESPONSES);
-    let to_client = ToClient { fields, compression, stream_of: Some(CLIENT) };
+    let to_client = ToClient { fields, compression, stream_of: Some(CLIENT), tunnel_key: None };
     let (client, server) = (FrameClient::Stream(client), FrameServer::Http1(server));
     FrameTransfer::new(client, server, ExchangeState::new(head), None, to_client)
 }

@@ -143,6 +143,7 @@ fn builder(limits: &HttpLimits, is_shared: bool) -> Builder {
             .max_local_error_reset_streams(Some(errors));
     }
     builder
+        .enable_connect_protocol()
         .max_concurrent_streams(limits.streams)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(window)

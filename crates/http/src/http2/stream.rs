@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use convey_http_core::Malformed;
 use convey_proxy::ClientStream;
+use h2::ext::Protocol;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
@@ -28,7 +29,10 @@ pub(super) async fn serve<S: DecideRequest>(
     queue: Arc<ReceiveQueue>,
 ) -> bool {
     let record = RequestRecord::begin(client, "2");
-    let (parts, mut body) = request.into_parts();
+    let (mut parts, mut body) = request.into_parts();
+    if let Some(protocol) = parts.extensions.remove::<Protocol>() {
+        parts.extensions.insert(heads::Tunnel(Bytes::copy_from_slice(protocol.as_str().as_bytes())));
+    }
     let limits = client.newest().config.http_limits();
     if heads::says_no_body(&parts.headers) && !body.is_end_stream() {
         let refused = match timeout(limits.head_timeout, ends_empty(&mut body)).await {

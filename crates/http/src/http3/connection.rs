@@ -121,7 +121,7 @@ impl Http3 {
         let is_ending = Arc::<AtomicBool>::default();
         let (over_quic, notes) = QuicConnection::new(connection.clone(), max_head, is_ending.clone());
         let mut builder = h3::server::builder();
-        builder.max_field_section_size(max_head).send_grease(false);
+        builder.max_field_section_size(max_head).send_grease(false).enable_extended_connect(true);
         match timeout(limits.head_timeout, builder.build(over_quic)).await {
             Ok(Ok(library)) => Ok(Http3 { library, notes, is_ending }),
             Ok(Err(_)) => Err(Counter::ClientReset),

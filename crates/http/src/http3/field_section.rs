@@ -1,20 +1,30 @@
 //! Check of pseudo-header fields in encoded field sections (QPACK, RFC 9204, section 4.5), before
 //! the HTTP/3 library reads them. The library keeps the last of several fields with one name,
-//! ignores their order, and cuts a path off at its fragment. Pure.
+//! ignores their order, and cuts a path off at its fragment. It refuses the protocols of extended
+//! CONNECT that it does not know. Pure.
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use convey_http_core::Malformed;
 
 use crate::field_coding::{integer, string};
 
 /// Pseudo-header fields of requests, with their ranges in the static table (RFC 9204, appendix A).
-const OF_REQUESTS: [PseudoField; 4] = [
+const OF_REQUESTS: [PseudoField; 5] = [
     PseudoField { name: b":authority", entries: (0, 0) },
     PseudoField { name: PATH, entries: (1, 1) },
     PseudoField { name: b":method", entries: (15, 21) },
     PseudoField { name: b":scheme", entries: (22, 23) },
+    // The static table has no entry for it.
+    PseudoField { name: PROTOCOL, entries: (1, 0) },
 ];
+
+/// Pseudo-header field of an extended CONNECT (RFC 9220).
+const PROTOCOL: &[u8] = b":protocol";
+
+/// Name under which the library gets `:protocol`, as a usual field.
+pub(super) const HIDDEN_PROTOCOL: &str = "xprotocol";
 
 const PATH: &[u8] = b":path";
 
@@ -33,28 +43,76 @@ pub(super) enum SectionKind {
     Trailers,
 }
 
-/// Returns the reason why a field section is malformed; `None` if no fault was found. A request has
-/// each pseudo-header field at most once, before all other fields (RFC 9114, section 4.3). Trailers
-/// have none. The path has no fragment.
+/// `:protocol` in a field section.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Protocol {
+    value: Bytes,
+    /// Position of the name in the section.
+    name_at: usize,
+    is_huffman: bool,
+}
+
+impl Protocol {
+    /// Renames the field in its section to [`HIDDEN_PROTOCOL`], and returns its value. The new name
+    /// is as long as the old one, as letters and as a Huffman code (RFC 7541, appendix B: both first
+    /// letters have 7 bits).
+    pub(super) fn hide(self, section: &mut [u8]) -> Bytes {
+        if let Some(first) = section.get_mut(self.name_at) {
+            *first = if self.is_huffman { *first & 1 | X_CODE << 1 } else { b'x' };
+        }
+        self.value
+    }
+}
+
+/// Huffman code of `x`, 7 bits.
+const X_CODE: u8 = 0b111_1001;
+
+/// Returns the reason why a field section is malformed, or its `:protocol` if it has one. A request
+/// has each pseudo-header field at most once, before all other fields (RFC 9114, section 4.3).
+/// Trailers have none. The path has no fragment.
 ///
 /// The check ends at a line that the library does not accept: the library refuses the section
 /// itself.
-pub(super) fn fault_in(section: &[u8], of: SectionKind) -> Option<Malformed> {
+///
+/// # Errors
+/// A fault was found.
+pub(super) fn check(section: &[u8], of: SectionKind) -> Result<Option<Protocol>, Malformed> {
     let mut left = section;
     // The prefix of the section refers to the dynamic table, which is not in use.
-    integer(&mut left, 8).and_then(|_| integer(&mut left, 7))?;
+    if integer(&mut left, 8).and_then(|_| integer(&mut left, 7)).is_none() {
+        return Ok(None);
+    }
     let (mut seen, mut has_others) = ([false; OF_REQUESTS.len()], of == SectionKind::Trailers);
-    while let Some(line) = next_line(&mut left) {
+    let mut protocol = None;
+    loop {
+        let line_at = section.len() - left.len();
+        let Some(line) = next_line(&mut left) else { return Ok(protocol) };
         match line {
             Line::Field => has_others = true,
-            Line::UnknownPseudoField => return Some(Malformed::PseudoField),
-            Line::PseudoField(field) if has_others || seen[field] => return Some(Malformed::PseudoField),
-            Line::PseudoField(field) => seen[field] = true,
-            Line::PathWithFragment => return Some(Malformed::Target),
-            Line::Unreadable => return Some(Malformed::Http3Message),
+            Line::UnknownPseudoField => return Err(Malformed::PseudoField),
+            Line::PseudoField(field) if has_others || seen[field] => return Err(Malformed::PseudoField),
+            Line::PseudoField(field) => {
+                seen[field] = true;
+                if OF_REQUESTS[field].name == PROTOCOL {
+                    protocol = protocol_at(section, line_at);
+                }
+            }
+            Line::PathWithFragment => return Err(Malformed::Target),
+            Line::Unreadable => return Err(Malformed::Http3Message),
         }
     }
-    None
+}
+
+/// Reads `:protocol` in the line at this position, which is a literal with a literal name.
+fn protocol_at(section: &[u8], line_at: usize) -> Option<Protocol> {
+    let mut left = &section[line_at..];
+    let is_huffman = left.first()? & 0x08 != 0;
+    let mut name = left;
+    integer(&mut name, 3)?;
+    let name_at = section.len() - name.len();
+    string(&mut left, 3)?;
+    let value = Bytes::from(string(&mut left, 7)?.into_owned());
+    Some(Protocol { value, name_at, is_huffman })
 }
 
 /// Kind of a field line.
@@ -126,7 +184,7 @@ mod tests {
     /// lines.
     fn head(lines: &[&[u8]]) -> bool {
         let section = [&[0, 0, 0xc0 | 17, 0xc0 | 23, 0xc0 | 1][..], &lines.concat()].concat();
-        fault_in(&section, SectionKind::Head).is_none()
+        check(&section, SectionKind::Head).is_ok()
     }
 
     const AUTHORITY: &[u8] = b"\x50\x01a";
@@ -150,20 +208,41 @@ mod tests {
         assert!(!head(&[&[0xc0 | 46], AUTHORITY]));
     }
 
+    /// `:protocol: websocket`, in letters.
+    const LETTERS: &[u8] = b"\x27\x02:protocol\x09websocket";
+
+    #[test]
+    fn protocol_is_hidden_from_the_library_in_letters_and_as_a_huffman_code() {
+        let mut letters = [&[0, 0], LETTERS].concat();
+        let protocol = check(&letters, SectionKind::Head).unwrap().unwrap();
+        assert_eq!(&protocol.hide(&mut letters)[..], b"websocket");
+        assert_eq!(letters, b"\0\0\x27\x02xprotocol\x09websocket");
+        let mut code = b"\0\0\x2f\0\xb9\x5d\x87\x49\xc8\x7a\x3f\x01y".to_vec();
+        let protocol = check(&code, SectionKind::Head).unwrap().unwrap();
+        assert_eq!(&protocol.hide(&mut code)[..], b"y");
+        assert_eq!(string(&mut &code[2..], 3).as_deref(), Some(HIDDEN_PROTOCOL.as_bytes()));
+    }
+
+    #[test]
+    fn protocol_occurs_once_and_before_all_other_fields() {
+        assert!(head(&[LETTERS, FIELD]) && !head(&[LETTERS, LETTERS]) && !head(&[FIELD, LETTERS]));
+    }
+
     #[test]
     fn pseudo_fields_of_responses_and_of_trailers_are_refused() {
         for line in [
             &[0xc0 | 25][..],
             b"\x5f\x09\x03200",
             b"\x27\x00:status\x03200",
-            b"\x27\x02:protocol\x01x",
             b"\x2d\xb8\x84\x8d\x36\xa3\x01x",
         ] {
             assert!(!head(&[line]), "{line:x?}");
         }
-        assert_eq!(fault_in(&[&[0, 0], FIELD].concat(), SectionKind::Trailers), None);
-        let authority = fault_in(&[&[0, 0], AUTHORITY].concat(), SectionKind::Trailers);
-        assert_eq!(authority, Some(Malformed::PseudoField));
+        assert_eq!(check(&[&[0, 0], FIELD].concat(), SectionKind::Trailers), Ok(None));
+        for line in [AUTHORITY, LETTERS] {
+            let pseudo = check(&[&[0, 0], line].concat(), SectionKind::Trailers);
+            assert_eq!(pseudo, Err(Malformed::PseudoField));
+        }
     }
 
     #[test]
@@ -171,7 +250,7 @@ mod tests {
         // A length beyond the end, and a Huffman name with more padding than a byte needs.
         for line in [&b"\x50\x7f\xff"[..], b"\x2d\xb9\x58\xd3\x3f\xff\x01/"] {
             let section = [&[0, 0], line].concat();
-            assert_eq!(fault_in(&section, SectionKind::Head), Some(Malformed::Http3Message), "{line:x?}");
+            assert_eq!(check(&section, SectionKind::Head), Err(Malformed::Http3Message), "{line:x?}");
         }
     }
 
@@ -188,15 +267,15 @@ mod tests {
             (b"\x21x\x01#", false),
         ] {
             let section = [&[0, 0], path].concat();
-            let fault = is_malformed.then_some(Malformed::Target);
-            assert_eq!(fault_in(&section, SectionKind::Head), fault, "{path:x?}");
+            let expected = if is_malformed { Err(Malformed::Target) } else { Ok(None) };
+            assert_eq!(check(&section, SectionKind::Head), expected, "{path:x?}");
         }
     }
 
     #[test]
     fn undecodable_field_sections_are_left_to_the_library() {
         for section in [&[][..], &[0], &[0, 0], &[0xff, 0xff], &[0, 0, 0x10], &[0, 0, 0x80]] {
-            assert_eq!(fault_in(section, SectionKind::Head), None, "{section:x?}");
+            assert_eq!(check(section, SectionKind::Head), Ok(None), "{section:x?}");
         }
     }
 }

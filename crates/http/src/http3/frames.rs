@@ -1,9 +1,9 @@
 //! Filter of received HTTP/3 frames (RFC 9114, section 7), before the HTTP/3 library. Pure.
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use convey_http_core::Malformed;
 
-use super::field_section::{SectionKind, fault_in};
+use super::field_section::{self, SectionKind};
 
 /// Type of a DATA frame, which may have any length.
 const DATA: u64 = 0;
@@ -39,6 +39,8 @@ pub(super) struct FrameFilter {
     /// Kind of the next field section.
     section: SectionKind,
     fault: Option<Malformed>,
+    /// Protocol of an extended CONNECT.
+    protocol: Option<Bytes>,
 }
 
 /// Meaning of the next bytes.
@@ -63,12 +65,17 @@ impl FrameFilter {
     pub(super) fn new(kind: StreamKind, max_frame: u64) -> FrameFilter {
         let state = if kind == StreamKind::Request { State::Frame } else { State::StreamType };
         let (held, section) = (BytesMut::new(), SectionKind::Head);
-        FrameFilter { kind, max_frame, state, held, section, fault: None }
+        FrameFilter { kind, max_frame, state, held, section, fault: None, protocol: None }
     }
 
     /// Reason why the request is malformed, if one was found so far.
     pub(super) fn fault(&self) -> Option<Malformed> {
         self.fault
+    }
+
+    /// Protocol of an extended CONNECT (RFC 9220), whose field has another name for the library.
+    pub(super) fn protocol(&self) -> Option<&Bytes> {
+        self.protocol.as_ref()
     }
 
     /// Filters received bytes. Returns the bytes for the library, and how many of them are data.
@@ -117,7 +124,7 @@ impl FrameFilter {
                             break;
                         }
                         if kind == HEADERS {
-                            self.has_fields(&left[len + more..whole]);
+                            self.has_fields(&mut bytes[at + len + more..at + whole]);
                         }
                         (whole, true)
                     }
@@ -139,9 +146,12 @@ impl FrameFilter {
     }
 
     /// Checks a complete field section.
-    fn has_fields(&mut self, fields: &[u8]) {
+    fn has_fields(&mut self, fields: &mut [u8]) {
         if self.kind == StreamKind::Request {
-            self.fault = self.fault.or_else(|| fault_in(fields, self.section));
+            match field_section::check(fields, self.section) {
+                Ok(protocol) => self.protocol = protocol.map(|protocol| protocol.hide(fields)),
+                Err(fault) => _ = self.fault.get_or_insert(fault),
+            }
             self.section = SectionKind::Trailers;
         }
     }

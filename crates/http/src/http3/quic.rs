@@ -56,6 +56,8 @@ pub(super) struct StreamNotes {
     pub(super) unread: Arc<AtomicUsize>,
     /// Reason why the request is malformed, if the library does not detect it.
     pub(super) fault: Arc<OnceLock<Malformed>>,
+    /// Protocol of an extended CONNECT.
+    pub(super) protocol: Arc<OnceLock<Bytes>>,
     pub(super) stopped: Stopped,
 }
 
@@ -164,6 +166,7 @@ impl Connection<Bytes> for QuicConnection {
             is_early,
             unread: receiving.unread.clone(),
             fault: receiving.fault.clone(),
+            protocol: receiving.protocol.clone(),
             stopped: Stopped(Some((Box::pin(async { _ = stopped.await }), receiving.stream.clone()))),
         };
         let _ = self.notes.send(notes);
@@ -276,12 +279,14 @@ pub(super) struct ReceivingStream {
     filter: FrameFilter,
     unread: Arc<AtomicUsize>,
     fault: Arc<OnceLock<Malformed>>,
+    protocol: Arc<OnceLock<Bytes>>,
 }
 
 impl ReceivingStream {
     fn new(stream: quinn::RecvStream, filter: FrameFilter) -> ReceivingStream {
         let stream = SharedReceive(Arc::new(Mutex::new(stream)));
-        ReceivingStream { stream, filter, unread: Arc::default(), fault: Arc::default() }
+        let (unread, fault, protocol) = Default::default();
+        ReceivingStream { stream, filter, unread, fault, protocol }
     }
 }
 
@@ -308,6 +313,9 @@ impl RecvStream for ReceivingStream {
             let passed = self.filter.pass(room.filled().into());
             if let Some(fault) = self.filter.fault() {
                 self.fault.get_or_init(|| fault);
+            }
+            if let Some(protocol) = self.filter.protocol() {
+                self.protocol.get_or_init(|| protocol.clone());
             }
             let (passed, data) = match passed {
                 Ok(passed) => passed,

@@ -18,6 +18,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::field_section::HIDDEN_PROTOCOL;
 use super::quic::{QuicConnection, ReceivingStream, SendingStream, Stopped, StreamNotes, broken};
 use crate::linger::LINGER;
 use crate::local_reply::LocalReplyReason;
@@ -54,12 +55,16 @@ pub(super) async fn serve<S: DecideRequest>(
     handshake: HandshakeState,
 ) -> StreamOutcome {
     let limits = client.newest().config.http_limits();
-    let (is_early, unread, fault) = (notes.is_early, notes.unread, notes.fault);
+    let (is_early, unread, fault, protocol) = (notes.is_early, notes.unread, notes.fault, notes.protocol);
     let head = async {
         let resolved = resolver.resolve_request().await;
         let (mut request, stream) = resolved.map_err(|error| refusal(&error, fault.get().copied()))?;
         if is_early && !await_handshake(&request, handshake).await {
             request.headers_mut().insert(EARLY_DATA, HeaderValue::from_static("1"));
+        }
+        if let Some(protocol) = protocol.get() {
+            request.headers_mut().remove(HIDDEN_PROTOCOL);
+            request.extensions_mut().insert(heads::Tunnel(protocol.clone()));
         }
         let (respond, receive) = stream.split();
         let mut source = ClientData { stream: receive, unread, fault: fault.clone(), first: None };
@@ -120,7 +125,10 @@ fn refusal(error: &StreamError, fault: Option<Malformed>) -> Option<LocalReplyRe
 /// Reason why a request is malformed although the HTTP/3 library accepted it.
 fn malformed(request: &Request<()>, has_body: bool) -> Option<Malformed> {
     let uri = request.uri();
-    if request.method() != Method::CONNECT && (uri.scheme().is_none() || uri.path_and_query().is_none()) {
+    let is_tunnel = request.extensions().get::<heads::Tunnel>().is_some();
+    if (request.method() != Method::CONNECT || is_tunnel)
+        && (uri.scheme().is_none() || uri.path_and_query().is_none())
+    {
         return Some(Malformed::PseudoField);
     }
     (has_body && heads::says_no_body(request.headers())).then_some(Malformed::ContentLength)

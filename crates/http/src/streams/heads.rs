@@ -8,12 +8,18 @@ use std::io;
 use bytes::Bytes;
 use convey_http_core::{
     Frame, HeadLimits, HttpMethod, Malformed, OutgoingRequest, OutgoingResponse, RequestHead, ResponseHead,
-    StreamRequest, StreamResponse, Trailers,
+    StreamRequest, StreamResponse, StreamTunnel, Trailers,
 };
 use http::header::{CONTENT_LENGTH, TE};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, request,
 };
+
+use super::websocket;
+
+/// Protocol of an extended `CONNECT`, in the extensions of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Tunnel(pub(crate) Bytes);
 
 /// Converts a client's request head to convey's form. `has_body` if the stream continues after the
 /// head.
@@ -26,12 +32,15 @@ pub(crate) fn request_from(
     limits: &HeadLimits,
 ) -> Result<RequestHead, Malformed> {
     let uri = &parts.uri;
+    let tunnel = parts.extensions.get::<Tunnel>();
+    let key = tunnel.map(|_| websocket::new_key()).unwrap_or_default();
     let request = StreamRequest {
         method: parts.method.as_str().as_bytes(),
         scheme: uri.scheme().map(|scheme| scheme.as_str().as_bytes()),
         authority: uri.authority().map(|authority| authority.as_str().as_bytes()),
         path: uri.path_and_query().map_or("", |path| path.as_str()).as_bytes(),
         has_body,
+        tunnel: tunnel.map(|Tunnel(protocol)| StreamTunnel { protocol, key: key.as_bytes() }),
     };
     RequestHead::of_stream(&request, fields_of(&parts.headers), limits)
 }
@@ -42,15 +51,21 @@ pub(crate) fn says_no_body(fields: &HeaderMap) -> bool {
     length.is_some_and(|length| !length.is_empty() && length.iter().all(|digit| *digit == b'0'))
 }
 
-/// Converts the head of a response for a client's stream.
+/// Converts the head of a response for a client's stream. A switch to WebSocket (101) is a 200 there
+/// (RFC 8441, section 5).
 ///
 /// # Errors
 /// The libraries do not accept a field.
 pub(crate) fn response_to(head: &OutgoingResponse<'_>) -> io::Result<Response<()>> {
     let mut response = Response::new(());
     *response.version_mut() = Version::HTTP_2;
-    *response.status_mut() = StatusCode::from_u16(head.status()).map_err(|_| io::ErrorKind::InvalidData)?;
+    let (status, is_switch) = (head.status(), head.status() == 101);
+    let status = StatusCode::from_u16(status).map_err(|_| io::ErrorKind::InvalidData)?;
+    *response.status_mut() = if is_switch { StatusCode::OK } else { status };
     for (name, value) in head.fields() {
+        if is_switch && name.eq_ignore_ascii_case(b"sec-websocket-accept") {
+            continue;
+        }
         put(name, &value, response.headers_mut())?;
     }
     Ok(response)

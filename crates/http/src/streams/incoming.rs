@@ -91,7 +91,11 @@ pub(crate) struct ClientRequest<P: StreamOfClient> {
 impl<P: StreamOfClient> ClientRequest<P> {
     /// Creates the stream of a request with this head; `None` if the head could not be read.
     pub(crate) fn new(head: Option<&RequestHead>, body: P::Source, respond: P) -> ClientRequest<P> {
-        let framing = head.map_or(BodyFraming::Empty, RequestHead::framing);
+        let framing = match head {
+            // The data of a tunnel follows the response.
+            Some(head) if head.upgrade().is_some() => BodyFraming::UntilClose,
+            head => head.map_or(BodyFraming::Empty, RequestHead::framing),
+        };
         ClientRequest { body: RequestBody::new(body, framing), respond, sink: None }
     }
 

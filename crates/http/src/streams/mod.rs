@@ -7,6 +7,7 @@
 //! - `body` has the interface of both libraries, `request_body` the frames of a request.
 //! - `heads` converts heads and trailers between the libraries' types and convey's.
 //! - `incoming` is the stream of a request, `request` serves it.
+//! - `websocket` is the handshake with a server of HTTP/1.1 for a stream that becomes a tunnel.
 //! - `connection` has what the connections of both versions have in common.
 
 pub(crate) mod body;
@@ -15,6 +16,7 @@ pub(crate) mod heads;
 mod incoming;
 mod request;
 mod request_body;
+pub(crate) mod websocket;
 
 pub(crate) use incoming::{ClientRequest, IncomingStream, StreamOfClient};
 pub(crate) use request::serve;
