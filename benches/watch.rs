@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
-use convey_testkit::{BalancerProcess, Loopback, Nginx, Setup, ask, binary, raise_file_limit, run, tool};
+use convey_testkit::{BalancerProcess, Loopback, Nginx, Setup, binary, fetch, raise_file_limit, run, tool};
 use serde_json::Value;
 
 /// Measures requests a second with and without somebody who watches.
@@ -97,7 +97,7 @@ fn measure(rounds: usize, seconds: u64) {
         }
         eprintln!("watch: round {} of {rounds}", round + 1);
     }
-    tell(&watchers, &samples, &balancer);
+    report(&watchers, &samples, &balancer);
 }
 
 fn setup(lab: &Loopback) -> String {
@@ -126,7 +126,7 @@ impl Watcher {
         let asks = |paths: &[&str], every: Duration| {
             while !over.load(Ordering::Relaxed) {
                 for path in paths {
-                    let (status, _) = ask(stats, path).expect("convey answers who watches");
+                    let (status, _) = fetch(stats, path).expect("convey answers who watches");
                     assert_eq!(status, 200, "{path}");
                 }
                 thread::park_timeout(every);
@@ -177,7 +177,7 @@ fn load(vip: SocketAddr, seconds: u64) -> f64 {
     rate.and_then(|rate| rate.trim().parse().ok()).unwrap_or_else(|| panic!("no summary from wrk: {ran:?}"))
 }
 
-fn tell(watchers: &[&Watcher], samples: &[Vec<f64>], balancer: &BalancerProcess) {
+fn report(watchers: &[&Watcher], samples: &[Vec<f64>], balancer: &BalancerProcess) {
     println!(
         "| who watches | requests/s: median | lowest | highest | to nobody |\n|---|---:|---:|---:|---:|"
     );

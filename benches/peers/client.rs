@@ -114,7 +114,7 @@ impl Connection {
     /// No answer comes in time, or another one.
     pub(crate) async fn get(&self, (name, size): (&str, usize)) -> io::Result<()> {
         let request = Request::get(format!("https://{NAME}/{name}")).body(()).map_err(io::Error::other)?;
-        let (status, received) = timeout(WAIT, self.ask(request)).await??;
+        let (status, received) = timeout(WAIT, self.fetch(request)).await??;
         match status == 200 && received == size {
             true => Ok(()),
             false => Err(io::Error::other(format!("answered {status} with {received} bytes"))),
@@ -122,7 +122,7 @@ impl Connection {
     }
 
     /// Returns the status of the response, and the length of its body in bytes.
-    async fn ask(&self, request: Request<()>) -> io::Result<(u16, usize)> {
+    async fn fetch(&self, request: Request<()>) -> io::Result<(u16, usize)> {
         let mut received = 0;
         match self {
             Connection::Http2(send) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use convey_lab::Role;
-use convey_testkit::ask;
+use convey_testkit::fetch;
 
 use crate::site::Site;
 
@@ -86,7 +86,7 @@ fn scrape(site: &Site, done: &Receiver<()>) -> Result<()> {
     const EVERY: Duration = Duration::from_secs(1);
     loop {
         let (status, _) =
-            site.lab.enter(Role::Balancer, || ask(STATS, "/metrics"))?.context("its metrics")?;
+            site.lab.enter(Role::Balancer, || fetch(STATS, "/metrics"))?.context("its metrics")?;
         ensure!(status == 200, "its metrics: status {status}");
         if done.recv_timeout(EVERY) == Err(RecvTimeoutError::Disconnected) {
             return Ok(());

@@ -37,7 +37,7 @@ pub(crate) struct Outcome {
 }
 
 /// Requests the small file for a number of seconds, over connections to the targets in turn.
-pub(crate) fn ask(site: &Site, (targets, is_tls): (&[SocketAddr], bool), seconds: u64) -> Result<Outcome> {
+pub(crate) fn fetch(site: &Site, (targets, is_tls): (&[SocketAddr], bool), seconds: u64) -> Result<Outcome> {
     let scheme = if is_tls { "https" } else { "http" };
     let share = |count: usize| count.div_ceil(targets.len()).to_string();
     let part = |(n, target): (usize, &SocketAddr)| {

@@ -324,7 +324,7 @@ fn http2(site: &Site, through: &Running, seconds: u64) -> Result<Sample> {
     let meter = Meter::start(&through.processes)?;
     let is_tls = through.compared.is_tls();
     let targets = if is_tls { through.peer.targets() } else { through.peer.http2_targets() };
-    let outcome = http2::ask(site, (&targets, is_tls), seconds)?;
+    let outcome = http2::fetch(site, (&targets, is_tls), seconds)?;
     let used = meter.stop()?;
     Ok(Sample {
         requests: outcome.answered,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use convey_lab::{INTERFACE, Role, VIP};
 use convey_model::Mode;
-use convey_testkit::{Process, TlsClient, TlsSettings, ask, binary, clock, tool};
+use convey_testkit::{Process, TlsClient, TlsSettings, binary, clock, fetch, tool};
 use rustix::process::Signal;
 
 use crate::compared::Compared;
@@ -362,7 +362,7 @@ impl Running<'_> {
         let mut answers = 0;
         while answers < ANSWERS {
             let target = targets[answers as usize % targets.len()];
-            let said = self.site.lab.enter(Role::Client(1), || self.ask(target))?;
+            let said = self.site.lab.enter(Role::Client(1), || self.fetch(target))?;
             answers = match &said {
                 Ok((200, body)) if body.len() == SMALL.1 => answers + 1,
                 _ => 0,
@@ -378,10 +378,10 @@ impl Running<'_> {
     }
 
     /// Requests the small file.
-    fn ask(&self, target: SocketAddr) -> io::Result<(u16, String)> {
+    fn fetch(&self, target: SocketAddr) -> io::Result<(u16, String)> {
         let path = format!("/{}", SMALL.0);
         if !self.compared.is_tls() {
-            return ask(target, &path);
+            return fetch(target, &path);
         }
         let config = TlsSettings::trusting(&self.site.authority).client();
         let mut client = TlsClient::connect(target, NAME, &config)?;

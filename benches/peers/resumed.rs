@@ -31,7 +31,7 @@ pub(crate) struct Outcome {
 pub(crate) fn run(target: SocketAddr, settings: impl Fn() -> TlsSettings, seconds: u64) -> Outcome {
     let configs: Vec<Arc<ClientConfig>> = (0..CLIENTS).map(|_| settings().client()).collect();
     // The first session of each client is not resumed.
-    configs.iter().for_each(|config| drop(ask(target, config)));
+    configs.iter().for_each(|config| drop(fetch(target, config)));
     let (begun, time) = (clock(), Duration::from_secs(seconds));
     let parts: Vec<(Vec<Duration>, u64)> = thread::scope(|scope| {
         let clients = configs.iter().map(|config| {
@@ -39,7 +39,7 @@ pub(crate) fn run(target: SocketAddr, settings: impl Fn() -> TlsSettings, second
                 let (mut latencies, mut errors) = (Vec::new(), 0);
                 while begun.elapsed() < time {
                     let sent = clock();
-                    match ask(target, config) {
+                    match fetch(target, config) {
                         Ok(true) => latencies.push(sent.elapsed()),
                         Ok(false) | Err(_) => errors += 1,
                     }
@@ -58,7 +58,7 @@ pub(crate) fn run(target: SocketAddr, settings: impl Fn() -> TlsSettings, second
 }
 
 /// Sends one request on a new connection. Returns whether its session was resumed.
-fn ask(target: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<bool> {
+fn fetch(target: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<bool> {
     let mut client = TlsClient::connect(target, NAME, config)?;
     write!(client, "GET /{} HTTP/1.1\r\nHost: peers\r\nConnection: close\r\n\r\n", SMALL.0)?;
     let mut answer = Vec::new();

@@ -166,8 +166,8 @@ async fn once_each(server: &Server, file: (&str, usize), until: Instant) -> Part
     let mut part = Part::default();
     while clock() < until {
         let begun = clock();
-        let ask = async { server.connect().await?.get(file).await };
-        match ask.await {
+        let fetch = async { server.connect().await?.get(file).await };
+        match fetch.await {
             Ok(()) => part.latencies.push(begun.elapsed()),
             Err(_) => part.errors += 1,
         }

@@ -80,7 +80,7 @@ fn soak(options: &Options) {
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     let start = Usage::of(&balancer);
-    start.tell("start", 0, &Tally::default(), 0);
+    start.report("start", 0, &Tally::default(), 0);
     let soak = Soak { lab: &lab, names, balancer, base: start.fds };
     // Resources kept for later connections (pipes, pages of the allocator) are in use after the
     // first half.
@@ -123,7 +123,7 @@ impl Soak<'_> {
             };
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|n| spawn(n, connect))
-                .chain((CLIENTS..CLIENTS + UDP_CLIENTS).map(|n| spawn(n, ask)))
+                .chain((CLIENTS..CLIENTS + UDP_CLIENTS).map(|n| spawn(n, fetch)))
                 .collect();
             let reloads = self.disturb(&mut Rng::with_seed(seed), Duration::from_secs(seconds));
             over.store(true, Ordering::Relaxed);
@@ -142,7 +142,7 @@ impl Soak<'_> {
             Some(Usage::of(&self.balancer)).filter(|state| given_back(state.fds))
         });
         Counted { before, after: self.balancer.stats() }.check(&tally);
-        state.tell("then", seconds, &tally, reloads);
+        state.report("then", seconds, &tally, reloads);
         state
     }
 
@@ -172,7 +172,7 @@ fn connect(lab: &Loopback, random: &mut Rng, tally: &mut Tally) {
     act::any(vip, random, tally);
 }
 
-fn ask(lab: &Loopback, random: &mut Rng, tally: &mut Tally) {
+fn fetch(lab: &Loopback, random: &mut Rng, tally: &mut Tally) {
     datagrams::ask_some(lab.vip(), random, tally);
 }
 
@@ -239,7 +239,7 @@ impl Usage {
         Usage { fds: balancer.fds_at_rest(), memory: balancer.memory() }
     }
 
-    fn tell(&self, when: &str, seconds: u64, tally: &Tally, reloads: u32) {
+    fn report(&self, when: &str, seconds: u64, tally: &Tally, reloads: u32) {
         let Fds { sockets, pipes } = self.fds;
         let (gigabytes, memory) = (tally.received as f64 / 1e9, self.memory as f64 / f64::from(1 << 20));
         let Tally { connections, resets, was_reset, udp_clients, asked, answered, .. } = tally;

@@ -64,7 +64,7 @@ impl Cached {
     }
 
     /// Lets the balancer read the cache's events, unless it is deaf.
-    pub(super) fn hear(&mut self) {
+    pub(super) fn read_cache_events(&mut self) {
         self.unread.extend(self.kernel.iter().flat_map(MockKernel::events));
         if !self.is_deaf {
             for event in std::mem::take(&mut self.unread) {
@@ -83,7 +83,7 @@ impl Cached {
 
     /// Loses the unread handshake events, as if the event buffer were full. FINs stay: the cache
     /// does not forward a FIN without room for its event.
-    pub(super) fn lose_handshakes(&mut self) {
+    pub(super) fn drop_handshake_events(&mut self) {
         self.unread.extend(self.kernel.iter().flat_map(MockKernel::events));
         let before = self.unread.len();
         self.unread.retain(|event| event.segment.flags & FIN != 0);
@@ -103,7 +103,7 @@ impl Cached {
     }
 
     /// Gives back the slots of flows that are over. Returns how many are.
-    pub(super) fn give_slots_back(&mut self) -> usize {
+    pub(super) fn release_slots(&mut self) -> usize {
         let ended =
             self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.forwarder.events().ended));
         let ended: Vec<_> = ended.collect();

@@ -178,7 +178,7 @@ impl EventSequence {
 
     /// Checks the flows of clients and of the forger alike.
     fn check_that_what_is_gone_has_no_flows(&mut self) {
-        self.ended += self.balancer.give_slots_back();
+        self.ended += self.balancer.release_slots();
         let first = self.balancer.first();
         let servers =
             first.pools[0].servers.iter().map(|server| &server.live.slots).zip(self.changes.servers);

@@ -53,7 +53,7 @@ pub(super) struct Connection {
     /// State of its flow after the previous event.
     pub(super) before: Option<FlowState>,
     /// Whether its flow did not begin with a SYN.
-    pub(super) is_met: bool,
+    pub(super) is_adopted: bool,
 }
 
 /// Sequence numbers of one side.
@@ -69,7 +69,7 @@ impl Side {
     /// Sends `len` more bytes, or retransmits the first unacknowledged ones. Returns sequence
     /// number and length.
     fn send(&mut self, len: u32) -> (u32, u32) {
-        if self.on_their_way() > WINDOW {
+        if self.in_flight() > WINDOW {
             return self.send_again();
         }
         let seq = self.next;
@@ -78,10 +78,10 @@ impl Side {
     }
 
     fn send_again(&self) -> (u32, u32) {
-        (self.got, self.on_their_way().min(SEGMENT))
+        (self.got, self.in_flight().min(SEGMENT))
     }
 
-    fn on_their_way(&self) -> u32 {
+    fn in_flight(&self) -> u32 {
         self.next.wrapping_sub(self.got)
     }
 
@@ -120,7 +120,7 @@ impl Connection {
             served: Timestamp(0),
             begun: Timestamp(0),
             before: None,
-            is_met: false,
+            is_adopted: false,
         }
     }
 }
@@ -315,8 +315,8 @@ impl EventSequence {
 
     /// Both ends forget the connection; the next SYN begins another.
     pub(super) fn is_gone(&mut self, n: usize) {
-        let Connection { client, server, last, served, begun, before, is_met, .. } = self.connections[n];
-        let mut connection = Connection { last, served, begun, before, is_met, ..Connection::new() };
+        let Connection { client, server, last, served, begun, before, is_adopted, .. } = self.connections[n];
+        let mut connection = Connection { last, served, begun, before, is_adopted, ..Connection::new() };
         // The new numbers differ from those of the last FINs, which may wait to be acknowledged.
         connection.client.begin(client.next.wrapping_add(1 << 20));
         connection.server.begin(server.next.wrapping_add(1 << 20));

@@ -70,7 +70,7 @@ impl EventSequence {
         for event in rest.as_chunks::<4>().0 {
             let before = events.opened;
             events.happen(*event);
-            events.balancer.hear();
+            events.balancer.read_cache_events();
             events.check(events.opened > before);
         }
         events.check_clients();
@@ -85,7 +85,7 @@ impl EventSequence {
             16 => self.change(who, a, b),
             9 => (0..a % 32).for_each(|_| self.flood(who)),
             14 => self.balancer.is_deaf = !self.balancer.is_deaf,
-            15 => self.balancer.lose_handshakes(),
+            15 => self.balancer.drop_handshake_events(),
             what if is_udp(n) => self.datagram(n, what.is_multiple_of(2), fate),
             0 => self.syn(n, fate),
             1 => self.answer(n, fate),
@@ -104,7 +104,7 @@ impl EventSequence {
     fn pass(&mut self, time: Duration) {
         // Events of the cache wait for less than that.
         self.balancer.is_deaf = false;
-        self.balancer.hear();
+        self.balancer.read_cache_events();
         self.balancer.pass_time(time);
         self.settle();
     }
@@ -152,7 +152,7 @@ impl EventSequence {
         if let Some(connection) = n.map(|n| &mut self.connections[n]) {
             connection.last = now;
             if has_begun {
-                connection.is_met = !parse(&packet.bytes()).expect("a packet").flags.syn();
+                connection.is_adopted = !parse(&packet.bytes()).expect("a packet").flags.syn();
             }
         }
         Some(sent)
@@ -247,7 +247,7 @@ impl EventSequence {
     }
 
     fn check(&mut self, has_begun: bool) {
-        self.ended += self.balancer.give_slots_back();
+        self.ended += self.balancer.release_slots();
         let is_dsr = self.setup.mode == Mode::Dsr;
         let is_over = |state: &FlowState| match state {
             FlowState::Closing | FlowState::TimeWait | FlowState::Closed => true,
@@ -319,7 +319,7 @@ impl EventSequence {
             let may_lag = matches!(state, Some(FlowState::SynSent | FlowState::SynReceived)) && nobody_told;
             // In DSR a handshake may be forged, and so may a flow that was adopted without a SYN.
             let is_proven = self.shows_replies()
-                || (connection.before == Some(FlowState::Established) && !connection.is_met);
+                || (connection.before == Some(FlowState::Established) && !connection.is_adopted);
             assert!(is_open || may_lag || !is_proven, "{state:?}: {connection:?} at {now:?}");
         }
     }

@@ -105,9 +105,9 @@ fn reference_lists_exactly_the_keys_of_the_configuration() {
     let problems = convey_config::parse("c.toml", &text).unwrap_err();
     let known: BTreeSet<String> =
         problems.iter().flat_map(|problem| keys_allowed(&problem.to_string())).collect();
-    let told = keys_of_the_reference(&read("docs/reference/keys.md"));
+    let documented = keys_of_the_reference(&read("docs/reference/keys.md"));
     assert!(known.contains("[backends.NAME.health_check] kind"), "{problems:?}");
-    let differ: Vec<&String> = told.symmetric_difference(&known).collect();
+    let differ: Vec<&String> = documented.symmetric_difference(&known).collect();
     assert!(differ.is_empty(), "only in one of them: {differ:?}");
 }
 
@@ -130,7 +130,7 @@ fn the_defaults_of_the_reference_are_the_defaults() {
 
 #[test]
 fn the_reference_has_every_word_that_a_key_may_be() {
-    let mut told = BTreeSet::new();
+    let mut documented = BTreeSet::new();
     for Row { table, key, kind, .. } in rows_of_the_reference() {
         let problems =
             convey_config::parse("c.toml", &text_with(&table, &key, Some("'zzz'"))).err().unwrap_or_default();
@@ -145,12 +145,12 @@ fn the_reference_has_every_word_that_a_key_may_be() {
         if words.len() > 1 && words.iter().all(|word| is_word(word)) && !kind.starts_with("as ") {
             for word in words {
                 assert!(kind.contains(&format!("`\"{word}\"`")), "{table} {key} may be {word}: {kind}");
-                told.insert(word.to_owned());
+                documented.insert(word.to_owned());
             }
         }
     }
     for word in ["power_of_two", "passthrough", "https", "tuple", "addr_port", "keep", "l2", "xdp", "udp"] {
-        assert!(told.contains(word), "no key may be {word}: {told:?}");
+        assert!(documented.contains(word), "no key may be {word}: {documented:?}");
     }
 }
 
@@ -172,11 +172,11 @@ fn the_reference_has_every_range() {
             continue;
         };
         let of_seconds = range.strip_suffix(" to 31536000, or a time such as \"2s\" or \"500ms\"");
-        let told = match of_seconds {
+        let documented = match of_seconds {
             Some(least) => format!("{word}{least}"),
             None => range.split(',').next().unwrap_or_default().to_owned(),
         };
-        assert!(kind.contains(&told), "{table} {key} may be {told}: {kind}");
+        assert!(kind.contains(&documented), "{table} {key} may be {documented}: {kind}");
         checked += 1;
     }
     assert!(checked >= 35, "only {checked} ranges were found");

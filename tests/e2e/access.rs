@@ -9,7 +9,7 @@ use std::fs;
 use std::io::Write as _;
 
 use crate::proxy_protocol::{PROXY, datagram, line, open, trusting};
-use crate::shares::{is_answered_at_last, udp_client};
+use crate::shares::{is_answered_eventually, udp_client};
 
 tests!("access":
     denied_client_is_reset_and_takes_no_slot_or_server,
@@ -111,13 +111,13 @@ fn datagrams_of_who_is_denied_begin_no_session_and_end_one() {
     let setup = |access: &str| of(&lab, access).frontend("protocol = \"udp\"");
     let balancer = BalancerProcess::start(&lab, &setup(""));
     let [denied, let_in] = [66, 50].map(|host| udp_client(lab.ip(host), lab.vip()));
-    assert!(is_answered_at_last(&denied) && is_answered_at_last(&let_in));
+    assert!(is_answered_eventually(&denied) && is_answered_eventually(&let_in));
     balancer.save(&setup(&format!("deny = \"{}\"", lab.ip(66))));
     balancer.wait_for_stat("/frontends/web/ended/access_denied", 1);
     denied.send(b"!").unwrap();
     balancer.wait_for_stat("/frontends/web/refused/access_denied", 1);
     balancer.wait_for_stat("/frontends/web/current_connections", 1);
-    assert!(is_answered_at_last(&let_in));
+    assert!(is_answered_eventually(&let_in));
 }
 
 fn access_lists_and_limits_apply_to_the_proxy_header_address() {

@@ -9,7 +9,7 @@ use std::thread;
 use convey_model::{Protocol, ProxyVersion};
 use convey_proxy_protocol::{Addresses, write};
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Setup, TcpServer, UdpClient, UdpServer, Wrk, ask, binary, connect,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, UdpClient, UdpServer, Wrk, binary, connect, fetch,
     is_refused_with_reset, ping, reset, run, tests, wait_for, was_reset, whole_lines,
 };
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -161,8 +161,8 @@ impl Lines {
     fn expect(&mut self, termination: &str, reason: Option<&str>, server: Option<&str>) -> Value {
         self.seen += 1;
         let line = wait_for_lines(&self.path, self.seen).pop().unwrap();
-        let said = ["termination", "reason", "server"].map(|field| line[field].as_str());
-        assert_eq!(said, [Some(termination), reason, server], "{line}");
+        let output = ["termination", "reason", "server"].map(|field| line[field].as_str());
+        assert_eq!(output, [Some(termination), reason, server], "{line}");
         assert_eq!(line["backend"], "pool");
         line
     }
@@ -231,7 +231,7 @@ fn a_udp_session_has_a_line_once_it_is_silent_or_cut() {
     let balancer =
         BalancerProcess::start(&lab, &setup(&lab).frontend("protocol = 'udp'").timeouts("udp_idle = 0.2"));
     let client = UdpClient::of(lab.vip());
-    assert_eq!(client.ask(), "a");
+    assert_eq!(client.fetch(), "a");
     let line = &wait_for_lines(&path(&lab), 1)[0];
     assert_eq!((&line["termination"], &line["reason"]), (&"expired".into(), &Value::Null), "{line}");
     assert_eq!((&line["protocol"], &line["server"]), (&"udp".into(), &"pool/a".into()), "{line}");
@@ -239,7 +239,7 @@ fn a_udp_session_has_a_line_once_it_is_silent_or_cut() {
     assert!(line["bytes_rx"].as_u64() > Some(0) && line["total_ms"].as_f64() >= Some(200.0), "{line}");
     balancer.save(&setup(&lab).frontend("protocol = 'udp'").timeouts("udp_idle = 60\ndrain = 0"));
     balancer.wait_for_log("udp_idle 0.2s -> ");
-    assert_eq!(client.ask(), "a");
+    assert_eq!(client.fetch(), "a");
     balancer.signal(Signal::TERM);
     let line = &wait_for_lines(&path(&lab), 2)[1];
     assert_eq!((&line["termination"], &line["reason"]), (&"cut".into(), &"cut".into()), "{line}");
@@ -250,7 +250,7 @@ fn access_log_follows_reloads_and_is_reopened_on_sigusr1() {
     let _server = TcpServer::named("a", lab.server(1));
     let without = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &without);
-    ask(lab.vip(), "/").unwrap();
+    fetch(lab.vip(), "/").unwrap();
     balancer.save(&without.clone().and("[access_log]\noutput = '/nowhere/access.log'"));
     let why = "cannot log to /nowhere/access.log (access_log.output): No such file or directory";
     balancer.wait_for_log(why);
@@ -258,7 +258,7 @@ fn access_log_follows_reloads_and_is_reopened_on_sigusr1() {
     assert!(check.stderr.contains(why) && check.code != Some(0), "{}", check.stderr);
     balancer.save(&without.clone().and(&log(&lab, "format = 'one {server}'")));
     balancer.wait_for_log("access_log.output none -> ");
-    ask(lab.vip(), "/").unwrap();
+    fetch(lab.vip(), "/").unwrap();
     wait_for("a line", || (whole_lines(&path(&lab)) == "one pool/a\n").then_some(()));
     balancer.save(&without.clone().and(&log(&lab, "format = 'two {termination}'")));
     balancer.wait_for_log("access_log.format one {server} -> two {termination}");
@@ -266,12 +266,12 @@ fn access_log_follows_reloads_and_is_reopened_on_sigusr1() {
     fs::rename(path(&lab), &old).unwrap();
     balancer.signal(Signal::USR1);
     balancer.wait_for_log("access log file reopened");
-    ask(lab.vip(), "/").unwrap();
+    fetch(lab.vip(), "/").unwrap();
     wait_for("a line in the new file", || (whole_lines(&path(&lab)) == "two closed\n").then_some(()));
     assert_eq!(whole_lines(&old), "one pool/a\n");
     balancer.save(&without);
     balancer.wait_for_log(" -> none");
-    ask(lab.vip(), "/").unwrap();
+    fetch(lab.vip(), "/").unwrap();
     balancer.signal(Signal::TERM);
     balancer.wait_for_log("stopped");
     assert_eq!(whole_lines(&path(&lab)), "two closed\n");
@@ -282,7 +282,7 @@ fn a_sample_is_one_line_in_so_many() {
     let _server = TcpServer::named("a", lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let mut balancer = BalancerProcess::start(&lab, &setup.and(&log(&lab, "sample = 4")));
-    (0..400).for_each(|_| drop(ask(lab.vip(), "/").unwrap()));
+    (0..400).for_each(|_| drop(fetch(lab.vip(), "/").unwrap()));
     balancer.signal(Signal::TERM);
     assert_eq!(balancer.wait(), 0);
     let lines = fs::read_to_string(path(&lab)).unwrap().lines().count();
@@ -296,7 +296,7 @@ fn full_disk_loses_access_log_lines_but_no_clients() {
     let without = Setup::new(&lab).server("a", lab.server(1), "");
     let full = without.clone().and("[access_log]\noutput = '/dev/full'\n");
     let balancer = BalancerProcess::start(&lab, &full);
-    (0..9).for_each(|_| assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned())));
+    (0..9).for_each(|_| assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned())));
     balancer.wait_for_stat("/access_log_lines_dropped", 9);
     balancer.wait_for_log("cannot write the access log: No space left on device");
     balancer.save(&without.and(&log(&lab, "format = '{server}'")));
@@ -304,11 +304,11 @@ fn full_disk_loses_access_log_lines_but_no_clients() {
     // The writer thread may apply the change a little later.
     let lines = || fs::read_to_string(path(&lab)).unwrap_or_default().matches("pool/a\n").count();
     wait_for("a line", || {
-        ask(lab.vip(), "/").unwrap();
+        fetch(lab.vip(), "/").unwrap();
         (lines() > 0).then_some(())
     });
     let (lost, before) = (balancer.stat("/access_log_lines_dropped"), lines());
-    (0..9).for_each(|_| drop(ask(lab.vip(), "/").unwrap()));
+    (0..9).for_each(|_| drop(fetch(lab.vip(), "/").unwrap()));
     wait_for("nine more", || (lines() >= before + 9).then_some(()));
     assert_eq!(balancer.stat("/access_log_lines_dropped"), lost);
 }
@@ -334,7 +334,7 @@ fn a_log_that_nobody_reads_costs_lines_and_no_client() {
         });
     }
     let before = wait_for("lines to be lost", || Some(lost()).filter(|lost| *lost > 0));
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     let reading = thread::spawn(move || {
         let mut lines = BufReader::new(&reader).lines().map_while(Result::ok);
         (lines.by_ref().take(1_000).all(|line| serde_json::from_str::<Value>(&line).is_ok()), reader)

@@ -9,12 +9,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use convey_testkit::{
-    BalancerProcess, Loopback, NAME, Need, Setup, TcpServer, TestHttpServer, TestNameServer, ask,
+    BalancerProcess, Loopback, NAME, Need, Setup, TcpServer, TestHttpServer, TestNameServer, fetch,
     is_refused_with_reset, run, tests, tool,
 };
 
 use crate::http::HTTP;
-use crate::operator::told;
+use crate::operator::command_output;
 
 tests!("alerts":
     planned_maintenance_raises_no_alert [Need::PROMTOOL],
@@ -81,8 +81,8 @@ fn expect_alerts(lab: &Loopback, balancer: &BalancerProcess, alerts: &[&str], ep
     assert_eq!(ran.code, Some(0), "{ran:?}\n{test}");
 }
 
-fn ask_ten_times(lab: &Loopback, status: u16) {
-    (0..10).for_each(|_| assert_eq!(ask(lab.vip(), "/").unwrap().0, status));
+fn fetch_ten_times(lab: &Loopback, status: u16) {
+    (0..10).for_each(|_| assert_eq!(fetch(lab.vip(), "/").unwrap().0, status));
 }
 
 fn planned_maintenance_raises_no_alert() {
@@ -92,15 +92,15 @@ fn planned_maintenance_raises_no_alert() {
     let setup = setup.server("a", lab.server(1), "").server("b", lab.server(2), "");
     let balancer = BalancerProcess::start(&lab, &setup);
     ["a", "b"].iter().for_each(|name| balancer.wait_for_health(name, true));
-    expect_alerts(&lab, &balancer, &[], || ask_ten_times(&lab, 200));
-    told(&balancer, "server maint pool/b");
+    expect_alerts(&lab, &balancer, &[], || fetch_ten_times(&lab, 200));
+    command_output(&balancer, "server maint pool/b");
     drop(b);
     balancer.wait_for_stat("/backends/pool/servers/b/up", false);
-    expect_alerts(&lab, &balancer, &[], || ask_ten_times(&lab, 200));
-    told(&balancer, "server ready pool/b");
+    expect_alerts(&lab, &balancer, &[], || fetch_ten_times(&lab, 200));
+    command_output(&balancer, "server ready pool/b");
     balancer.wait_for_stat("/backends/pool/servers/b/state", "ready");
     balancer.wait_for_health("b", false);
-    expect_alerts(&lab, &balancer, &["ConveyServerDown"], || ask_ten_times(&lab, 200));
+    expect_alerts(&lab, &balancer, &["ConveyServerDown"], || fetch_ten_times(&lab, 200));
 }
 
 fn http_frontend_without_healthy_server_raises_alerts() {
@@ -110,7 +110,7 @@ fn http_frontend_without_healthy_server_raises_alerts() {
     balancer.wait_for_health("a", false);
     let alerts =
         ["ConveyBackendWithoutServer", "ConveyClientsRefused", "ConveyHalfOfBackendDown", "ConveyServerDown"];
-    expect_alerts(&lab, &balancer, &alerts, || ask_ten_times(&lab, 503));
+    expect_alerts(&lab, &balancer, &alerts, || fetch_ten_times(&lab, 503));
 }
 
 fn http_backend_without_any_server_raises_alerts() {
@@ -121,7 +121,7 @@ fn http_backend_without_any_server_raises_alerts() {
     assert_eq!(balancer.stat("/backends/pool/servers"), serde_json::json!({}));
     let alerts = ["ConveyBackendWithoutServer", "ConveyClientsRefused", "ConveyNameUnresolved"];
     balancer.wait_for_stat(&format!("/names/{NAME}/resolved"), false);
-    expect_alerts(&lab, &balancer, &alerts, || ask_ten_times(&lab, 503));
+    expect_alerts(&lab, &balancer, &alerts, || fetch_ten_times(&lab, 503));
 }
 
 fn proxied_frontends_without_server_raise_alerts() {
@@ -134,7 +134,7 @@ fn proxied_frontends_without_server_raise_alerts() {
     ));
     let balancer = BalancerProcess::start(&lab, &setup);
     balancer.wait_for_health("a", true);
-    expect_alerts(&lab, &balancer, &[], || ask_ten_times(&lab, 200));
+    expect_alerts(&lab, &balancer, &[], || fetch_ten_times(&lab, 200));
     drop(server);
     balancer.wait_for_health("a", false);
     let alerts =
@@ -167,7 +167,7 @@ fn servers_that_answer_5xx_raise_an_alert() {
     let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
     expect_alerts(&lab, &balancer, &["ConveyServersAnswer5xx"], || {
-        (0..10).for_each(|_| _ = ask(lab.vip(), "/").unwrap());
+        (0..10).for_each(|_| _ = fetch(lab.vip(), "/").unwrap());
     });
 }
 
@@ -176,7 +176,7 @@ fn servers_that_break_off_raise_an_alert() {
     let _server = TestHttpServer::start(lab.server(1), |_, _| Err(ErrorKind::ConnectionReset.into()));
     let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
-    expect_alerts(&lab, &balancer, &["ConveyRequestsFail"], || ask_ten_times(&lab, 502));
+    expect_alerts(&lab, &balancer, &["ConveyRequestsFail"], || fetch_ten_times(&lab, 502));
 }
 
 fn requests_beyond_a_rate_limit_raise_an_alert() {
@@ -188,7 +188,7 @@ fn requests_beyond_a_rate_limit_raise_an_alert() {
     expect_alerts(&lab, &balancer, &["ConveyRequestsLimited"], || {
         let mut refused = 0;
         while refused < 10 {
-            refused += u32::from(ask(lab.vip(), "/").unwrap().0 == 429);
+            refused += u32::from(fetch(lab.vip(), "/").unwrap().0 == 429);
         }
     });
 }

@@ -117,10 +117,10 @@ fn https_check_accepts_certificates_for_its_host_only() {
     let mut command = binary();
     command.env("SSL_CERT_FILE", &certificate);
     let balancer = BalancerProcess::start_with(&lab, &setup, command);
-    let reason = |backend: &str, is_up: bool, told: &str| {
-        wait_for(&format!("{backend}: {told}"), || {
+    let reason = |backend: &str, is_up: bool, message: &str| {
+        wait_for(&format!("{backend}: {message}"), || {
             let health = balancer.stat(&format!("/backends/{backend}/servers/a/health"));
-            (health["up"] == is_up && health["reason"].as_str()?.contains(told)).then_some(())
+            (health["up"] == is_up && health["reason"].as_str()?.contains(message)).then_some(())
         });
     };
     reason("believed", true, "HTTPS status 200");

@@ -139,9 +139,9 @@ fn completions_and_the_manual_are_what_shells_and_man_take() {
     assert!(generated("complete-zsh").starts_with("#compdef convey\n"));
     let file = lab.directory().join("convey.bash");
     fs::write(&file, generated("complete-bash")).unwrap();
-    let ask =
+    let fetch =
         ". \"$0\"; COMP_WORDS=(convey ch) COMP_CWORD=1; _convey convey ch convey; echo \"${COMPREPLY[@]}\"";
-    let ran = run(Command::new("bash").args(["-c", ask]).arg(&file));
+    let ran = run(Command::new("bash").args(["-c", fetch]).arg(&file));
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("check\n", ""));
     assert_eq!(convey(&["generate", "complete-tcsh"]).code, Some(2));
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 
-use convey_testkit::{BalancerProcess, Loopback, Ran, Setup, TcpServer, ask, binary, run, tests};
+use convey_testkit::{BalancerProcess, Loopback, Ran, Setup, TcpServer, binary, fetch, run, tests};
 
 tests!("config":
     a_valid_file_is_described,
@@ -88,7 +88,7 @@ fn check_fails_where_a_start_would_and_says_whose_port_it_is() {
     let _busy_statistics = TcpListener::bind(lab.stats()).unwrap();
     let owner = format!("(process {}) has it", std::process::id());
     let port = lab.vip().port();
-    let told = [
+    let message = [
         format!(
             "frontend web: cannot listen on {}: Address already in use (os error 98) (`sudo ss -tlnp 'sport = :{port}'` shows \
              by which process); ",
@@ -104,8 +104,8 @@ fn check_fails_where_a_start_would_and_says_whose_port_it_is() {
     let checked = check(&lab, &setup.to_string());
     let lines: Vec<&str> = checked.stderr.lines().collect();
     assert_eq!((checked.code, checked.stdout.as_str(), lines.len()), (Some(1), "", 3), "{checked:?}");
-    for (line, told) in lines.iter().zip(&told) {
-        assert!(line.starts_with(&format!("error: {told}")) && line.ends_with(&owner), "{line}");
+    for (line, message) in lines.iter().zip(&message) {
+        assert!(line.starts_with(&format!("error: {message}")) && line.ends_with(&owner), "{line}");
     }
     assert!(
         lines[2].ends_with("would not start here now (`check --syntax` does not look at this host)"),
@@ -113,10 +113,10 @@ fn check_fails_where_a_start_would_and_says_whose_port_it_is() {
     );
     // A start reports the first of these errors. By then, it may lack the privilege to inspect
     // other processes.
-    let told = told.map(|told| told.trim_end_matches("; ").to_owned());
+    let message = message.map(|message| message.trim_end_matches("; ").to_owned());
     let started = run(binary().current_dir(lab.directory()).args(["--config", "check.toml"]));
     assert_eq!(started.code, Some(1), "{started:?}");
-    assert!(started.stderr.contains(&told[1]) || started.stderr.contains(&told[0]), "{started:?}");
+    assert!(started.stderr.contains(&message[1]) || started.stderr.contains(&message[0]), "{started:?}");
 
     let nowhere = setup.listen(&["192.0.2.77:8080".parse().unwrap()]).to_string();
     drop(_busy_statistics);
@@ -171,7 +171,7 @@ fn values_come_from_the_environment_and_from_included_files() {
     let mut command = binary();
     command.env("A", lab.server(1).to_string());
     let balancer = BalancerProcess::start_with(&lab, &main, command);
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "1");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "1");
 
     // A new file adds a server, an invalid file is reported by its name, and removing a file
     // removes its server.
@@ -218,13 +218,13 @@ fn a_file_written_for_the_original_runs_unchanged() {
         .replace("127.0.0.1:8081", &lab.server(2).to_string())
         .replace("[stats]", &format!("[stats]\nlisten_addr = \"{}\"", lab.stats().ip()));
     let balancer = BalancerProcess::start(&lab, &file);
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "old".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "old".to_owned()));
     assert_eq!(balancer.stat("/backends/tcp_3000/servers/server2/weight"), 20);
-    let told = || balancer.log().matches("is now called `max_flows`").count();
-    assert_eq!(told(), 1, "{}", balancer.log());
+    let message = || balancer.log().matches("is now called `max_flows`").count();
+    assert_eq!(message(), 1, "{}", balancer.log());
     balancer.save(&file.replace("weight = 20", "weight = 30"));
     balancer.wait_for_log("reload: ");
-    assert_eq!(told(), 2, "{}", balancer.log());
+    assert_eq!(message(), 2, "{}", balancer.log());
 }
 
 const ORIGINAL: &str = r#"

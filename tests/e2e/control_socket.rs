@@ -6,7 +6,7 @@ use std::thread;
 
 use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, tests};
 
-use crate::operator::{tell, told};
+use crate::operator::{command_output, run_command};
 
 tests!("control_socket":
     control_socket_of_another_process_is_taken_once_it_is_free,
@@ -28,7 +28,7 @@ fn control_socket_of_another_process_is_taken_once_it_is_free() {
     assert!(!balancer.log().contains("control socket /"), "{}", balancer.log());
     drop(other);
     balancer.wait_for_log("control socket /");
-    assert!(told(&balancer, "status").contains("pool"));
+    assert!(command_output(&balancer, "status").contains("pool"));
     assert_eq!(balancer.log().matches("no control socket").count(), 1, "{}", balancer.log());
-    assert_eq!(tell(&balancer, "log-level debug").code, Some(0));
+    assert_eq!(run_command(&balancer, "log-level debug").code, Some(0));
 }

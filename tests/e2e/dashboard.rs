@@ -4,7 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use convey_testkit::{BalancerProcess, Browser, Loopback, Need, Setup, TcpServer, ask, run, tests};
+use convey_testkit::{BalancerProcess, Browser, Loopback, Need, Setup, TcpServer, fetch, run, tests};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ fn dashboard_shows_frontends_and_down_servers_on_screens_and_phones() {
     let balancer = BalancerProcess::start(&lab, &setup);
     balancer.wait_for_health("c", false);
     let mut browser = look_at(&lab);
-    (0..20).for_each(|_| drop(ask(lab.vip(), "/").unwrap()));
+    (0..20).for_each(|_| drop(fetch(lab.vip(), "/").unwrap()));
     assert_eq!(browser.text("#frontend-rows .name"), "web");
     browser.wait_for_text("#frontend-rows .addresses", &lab.vip().to_string());
     browser.wait_for_text("#backend-list .facts.trouble", "2 of 3 up");

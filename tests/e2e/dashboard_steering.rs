@@ -34,7 +34,7 @@ fn look_at(lab: &Loopback) -> Browser {
 }
 
 /// Enters a token, and waits for the outcome.
-fn say_token(browser: &mut Browser, token: &str) {
+fn enter_token(browser: &mut Browser, token: &str) {
     if browser.evaluate("document.getElementById('access').open") == false {
         browser.click("#access-title");
     }
@@ -45,7 +45,7 @@ fn say_token(browser: &mut Browser, token: &str) {
 
 fn allowed(lab: &Loopback) -> Browser {
     let mut browser = look_at(lab);
-    say_token(&mut browser, TOKEN);
+    enter_token(&mut browser, TOKEN);
     browser.wait_for_text("#access-title", "Changes allowed");
     browser
 }
@@ -84,11 +84,11 @@ fn wrong_token_changes_nothing_and_the_right_one_can_be_forgotten() {
     let (_servers, setup) = two(&lab);
     let _balancer = BalancerProcess::start(&lab, &setup);
     let mut browser = look_at(&lab);
-    say_token(&mut browser, "not-the-token-of-this-test");
+    enter_token(&mut browser, "not-the-token-of-this-test");
     browser.wait_for_text("#access-error", "the token differs from stats.token_file");
     assert_eq!(browser.text("#access-title"), "Read-only");
     assert!(browser.complaints().iter().all(|complaint| complaint.contains("401")));
-    say_token(&mut browser, TOKEN);
+    enter_token(&mut browser, TOKEN);
     browser.wait_for_text("#access-title", "Changes allowed");
     // The token is kept as long as the tab is open.
     browser.open(&format!("http://{}/", lab.stats()));

@@ -43,8 +43,11 @@ fn without_descriptors_accepting_pauses_until_there_are_some_again() {
     let mut clients = vec_of(few, || connect(lab.vip()));
     clients.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
     balancer.wait_for_log(&format!("cannot accept on {}", lab.vip()));
-    let said = explained(lab.stats(), SocketAddr::new(lab.ip(50), 4_242));
-    assert_eq!((said["verdict"].as_str(), said["reason"].as_str()), (Some("waits"), Some("no_resources")));
+    let explanation = explained(lab.stats(), SocketAddr::new(lab.ip(50), 4_242));
+    assert_eq!(
+        (explanation["verdict"].as_str(), explanation["reason"].as_str()),
+        (Some("waits"), Some("no_resources"))
+    );
     let spun = Duration::from_millis(400);
     let cpu_time = used_beside(&balancer, spun);
     assert!(cpu_time < spun / 4, "busy for {cpu_time:?} with nothing to do, while a loop was for {spun:?}");

@@ -7,8 +7,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 
 use convey_testkit::{
-    BalancerProcess, BoundClient, Loopback, PATIENCE, Setup, TcpServer, UdpServer, ask, ask_from, binary,
-    connect_from, ping, run, tests, wait_for,
+    BalancerProcess, BoundClient, Loopback, PATIENCE, Setup, TcpServer, UdpServer, binary, connect_from,
+    fetch, fetch_from, ping, run, tests, wait_for,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -27,7 +27,7 @@ tests!("explain":
 
 /// The answer of the control API at the statistics address.
 pub(crate) fn explained(stats: SocketAddr, client: SocketAddr) -> Value {
-    let (status, body) = ask(stats, &format!("/v1/explain?client={client}&frontend=web")).unwrap();
+    let (status, body) = fetch(stats, &format!("/v1/explain?client={client}&frontend=web")).unwrap();
     assert_eq!(status, 200, "{body}");
     serde_json::from_str(&body).unwrap()
 }
@@ -65,11 +65,11 @@ fn five_thousand(lab: &Loopback, thread: u8) -> Vec<String> {
     let one = |n: u16| {
         // The query precedes the connection, so no open connection determines the answer.
         let client = BoundClient::new(lab.ip(100 + 25 * thread + (n % 25) as u8));
-        let said = explained(lab.stats(), client.addr());
-        assert!(said["flow"].is_null(), "{said:#}");
+        let explanation = explained(lab.stats(), client.addr());
+        assert!(explanation["flow"].is_null(), "{explanation:#}");
         let (mut stream, mut server) = (client.connect(lab.vip()).unwrap(), String::new());
         stream.read_to_string(&mut server).unwrap();
-        assert_eq!(said["server"], server.as_str(), "{said:#}");
+        assert_eq!(explanation["server"], server.as_str(), "{explanation:#}");
         server
     };
     (0..1_250).map(one).collect()
@@ -82,12 +82,15 @@ fn a_client_that_is_said_to_be_denied_is_refused() {
     let access = format!("access.deny = [\"{}/32\"]", denied.ip());
     let setup = Setup::new(&lab).frontend(&access).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
-    let said = explained(lab.stats(), denied);
-    assert_eq!((said["verdict"].as_str(), said["reason"].as_str()), (Some("refused"), Some("access_denied")));
-    ask_from(denied.ip(), lab.vip(), "/").unwrap_err();
+    let explanation = explained(lab.stats(), denied);
+    assert_eq!(
+        (explanation["verdict"].as_str(), explanation["reason"].as_str()),
+        (Some("refused"), Some("access_denied"))
+    );
+    fetch_from(denied.ip(), lab.vip(), "/").unwrap_err();
     balancer.wait_for_stat("/frontends/web/refused/access_denied", 1);
     assert_eq!(explained(lab.stats(), SocketAddr::new(lab.ip(201), 1))["server"], "a");
-    assert_eq!(ask_from(lab.ip(201), lab.vip(), "/").unwrap().1, "a");
+    assert_eq!(fetch_from(lab.ip(201), lab.vip(), "/").unwrap().1, "a");
     let ran = run(balancer.command().args(["explain", &denied.to_string(), "web"]));
     assert_eq!(ran.code, Some(3), "{ran:?}");
     assert!(
@@ -110,9 +113,9 @@ fn source_beyond_its_rate_is_explained_as_refused_after_an_upgrade() {
     assert_eq!(is_upgraded.code, Some(0), "{is_upgraded:?}");
     let client = SocketAddr::new(lab.ip(99), 4_242);
     wait_for("it to be refused, and said to be", || {
-        let is_refused = ask_from(client.ip(), lab.vip(), "/").is_err();
-        let said = explained(lab.stats(), client);
-        (is_refused && said["reason"] == "source_rate").then_some(())
+        let is_refused = fetch_from(client.ip(), lab.vip(), "/").is_err();
+        let explanation = explained(lab.stats(), client);
+        (is_refused && explanation["reason"] == "source_rate").then_some(())
     });
     balancer.signal(Signal::TERM);
     balancer.wait();
@@ -126,10 +129,10 @@ fn the_next_turn_is_foretold_and_asking_takes_none() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let client = SocketAddr::new(lab.ip(9), 4_242);
     for _ in 0..12 {
-        let said = explained(lab.stats(), client);
-        assert_eq!(said["depends_on"], "other_connections", "{said:#}");
-        assert_eq!(said["server"], explained(lab.stats(), client)["server"]);
-        assert_eq!(said["server"], ask(lab.vip(), "/").unwrap().1.as_str());
+        let explanation = explained(lab.stats(), client);
+        assert_eq!(explanation["depends_on"], "other_connections", "{explanation:#}");
+        assert_eq!(explanation["server"], explained(lab.stats(), client)["server"]);
+        assert_eq!(explanation["server"], fetch(lab.vip(), "/").unwrap().1.as_str());
     }
     let ran = run(balancer.command().args(["server", "weight", "pool/c", "0"]));
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -162,16 +165,16 @@ fn open_connection_is_explained_by_its_server_after_a_drain() {
     ] {
         assert!(ran.stdout.contains(&line), "{line}: {ran:?}");
     }
-    let said = explained(lab.stats(), client);
+    let explanation = explained(lab.stats(), client);
     let flows = run(balancer.command().args(["flows", "--client", &client.to_string(), "--json"]));
     let listed: Value = serde_json::from_str(&flows.stdout).unwrap();
     let listed = &listed["flows"][0];
     assert_eq!(
-        [&said["flow"]["id"], &said["flow"]["snat"]],
+        [&explanation["flow"]["id"], &explanation["flow"]["snat"]],
         [&listed["id"], &listed["snat_addr"]],
-        "{said:#}"
+        "{explanation:#}"
     );
-    assert_eq!(said["server"], listed["server"]);
+    assert_eq!(explanation["server"], listed["server"]);
     let all = run(balancer.command().args(["explain", &lab.ip(9).to_string(), "web"]));
     let counts = [
         format!("2 with pool/{server}, 1 with pool/{other}"),
@@ -185,8 +188,8 @@ fn open_connection_is_explained_by_its_server_after_a_drain() {
     );
     drop(held.remove(0));
     wait_for("the connection to have ended", || {
-        let said = explained(lab.stats(), client);
-        (said["flow"].is_null() && said["server"] == other).then_some(())
+        let explanation = explained(lab.stats(), client);
+        (explanation["flow"].is_null() && explanation["server"] == other).then_some(())
     });
 }
 
@@ -225,8 +228,8 @@ fn explanation_names_the_file_and_line_of_the_deciding_network() {
     let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&access);
     let balancer = BalancerProcess::start(&lab, &setup);
     let access = |client: std::net::IpAddr| {
-        let said = explained(lab.stats(), SocketAddr::new(client, 4_242));
-        let steps = said["steps"].as_array().unwrap();
+        let explanation = explained(lab.stats(), SocketAddr::new(client, 4_242));
+        let steps = explanation["steps"].as_array().unwrap();
         steps.iter().find(|step| step["subject"] == "access").unwrap()["message"].as_str().unwrap().to_owned()
     };
     let in_list = format!("{denied} is in {denied}/32 of frontends.web.access.deny");

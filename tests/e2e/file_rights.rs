@@ -7,7 +7,7 @@ use std::process::Command;
 
 use convey_testkit::{
     BalancerProcess, Loopback, Need, Setup, TcpServer, TestAuthority, TestCertificate, TestHttpServer,
-    TlsClient, TlsSettings, ask, binary, copy_program, run, tests, wait_for,
+    TlsClient, TlsSettings, binary, copy_program, fetch, run, tests, wait_for,
 };
 use rustix::process::Signal;
 
@@ -193,5 +193,5 @@ fn reload_and_upgrade_name_landlock_where_it_refuses_a_file() {
     let main = format!("include = \"{}\"\n{setup}", included.display());
     balancer.save(&main);
     balancer.wait_for_log(&format!("{}: Permission denied (os error 13): its mode", included.display()));
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "a");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
 }

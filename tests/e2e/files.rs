@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use convey_testkit::{BalancerProcess, Loopback, Ran, Setup, TcpServer, ask, binary, run, tests, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, Ran, Setup, TcpServer, binary, fetch, run, tests, wait_for};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 
@@ -31,13 +31,13 @@ fn a_configuration_that_becomes_a_fifo_or_a_device_stalls_nothing() {
         let line = balancer.wait_for_log(&format!("it is a {kind}, not a regular file"));
         assert!(line.contains("cannot read config.toml"), "{line}");
         balancer.wait_for_log("config.toml not reloaded: the running configuration stays");
-        assert_eq!(ask(lab.vip(), "/").unwrap().1, "a");
+        assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
         assert_eq!(balancer.page("/healthz").0, 200);
     }
     assert!(balancer.memory() < memory + (64 << 20), "{} bytes", balancer.memory());
     balancer.save(&setup(2));
     balancer.wait_for_log("reload: ");
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "b");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "b");
     balancer.signal(Signal::TERM);
     assert_eq!(balancer.wait(), 0);
 }
@@ -50,7 +50,7 @@ fn a_list_that_becomes_a_fifo_stalls_nothing() {
     fifo(&new);
     fs::rename(&new, balancer.config()).unwrap();
     balancer.wait_for_log("cannot read hosts.txt: it is a FIFO, not a regular file");
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "a");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
     balancer.signal(Signal::TERM);
     assert_eq!(balancer.wait(), 0);
 }

@@ -53,7 +53,7 @@ fn connections_and_sessions_are_in_one_list_with_their_server_and_bytes() {
     let mut tcp = connect(lab.vip());
     (0..5).for_each(|_| ping(&mut tcp).unwrap());
     let udp = UdpClient::of(lab.vip());
-    assert_eq!(udp.ask(), "b");
+    assert_eq!(udp.fetch(), "b");
     let all = wait_for_flows(&balancer, "--sort bytes", 2);
     let one = |key: &str, value: &str| all.iter().find(|flow| flow[key] == value).unwrap();
     let tcp_flow = one("protocol", "tcp");
@@ -85,7 +85,7 @@ fn flow_list_supports_filters_groups_and_a_limit() {
     let mut held = [(); 5].map(|()| connect(lab.vip()));
     held.iter_mut().for_each(|held| ping(held).unwrap());
     let udp = UdpClient::of(lab.vip());
-    udp.ask();
+    udp.fetch();
     wait_for_flows(&balancer, "--state established", 5);
     let chosen = |line: &str| json(&balancer, line)["matching"].as_u64().unwrap();
     let client = held[2].local_addr().unwrap();
@@ -153,12 +153,12 @@ fn a_session_that_is_killed_begins_anew_with_the_next_datagram() {
     let _server = UdpServer::named("b", lab.server(2));
     let balancer = BalancerProcess::start(&lab, &with_udp(&lab));
     let client = UdpClient::of(lab.vip());
-    client.ask();
+    client.fetch();
     let before = wait_for_flows(&balancer, "--frontend dns", 1);
     let id = before[0]["id"].as_str().unwrap();
     assert_eq!(flows(&balancer, &format!("kill {id}")).code, Some(0));
     wait_for_flows(&balancer, "", 0);
-    client.ask();
+    client.fetch();
     let after = wait_for_flows(&balancer, "--frontend dns", 1);
     assert_ne!(after[0]["id"], id);
     assert_eq!(balancer.stat("/frontends/dns/ended/killed"), 1);
@@ -185,7 +185,7 @@ fn a_mistake_is_told_with_what_may_have_been_meant() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
-    for (line, told) in [
+    for (line, message) in [
         ("--state establishd", "did you mean `established`?"),
         ("--frontend wbe", "there is no frontend wbe; did you mean `web`?"),
         ("--backend pol", "there is no backend pol; did you mean `pool`?"),
@@ -196,7 +196,7 @@ fn a_mistake_is_told_with_what_may_have_been_meant() {
     ] {
         let ran = flows(&balancer, line);
         assert_eq!(ran.code, Some(1), "{line}: {ran:?}");
-        assert!(ran.stderr.contains(told), "{line}: {ran:?}");
+        assert!(ran.stderr.contains(message), "{line}: {ran:?}");
     }
     assert_eq!(flows(&balancer, "--sort size").code, Some(2));
     let mut held = connect(lab.vip());

@@ -7,7 +7,7 @@ use convey_testkit::{
     BalancerProcess, Loopback, Need, Setup, TcpServer, UdpServer, connect_from, ping, tests, wait_for,
 };
 
-use crate::shares::{half_a_request, is_answered, is_answered_at_last, limited, udp_client};
+use crate::shares::{half_a_request, is_answered, is_answered_eventually, limited, udp_client};
 
 tests!("forged":
     forged_questions_beside_a_client_with_its_share_leave_others_some_connections [Need::PRLIMIT],
@@ -55,7 +55,7 @@ fn flood_of_forged_queries_leaves_established_streams_their_share() {
     let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
     let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
     let streams: Vec<UdpSocket> = (0..20).map(|_| udp_client(lab.ip(99), lab.vip())).collect();
-    assert!(streams.iter().all(|stream| is_answered_at_last(stream) && is_answered_at_last(stream)));
+    assert!(streams.iter().all(|stream| is_answered_eventually(stream) && is_answered_eventually(stream)));
     let forge = |count: usize| {
         for n in (100..250).cycle().take(count) {
             let forged = UdpSocket::bind((lab.ip(n), 0)).unwrap();
@@ -78,7 +78,7 @@ fn flood_of_forged_queries_leaves_established_streams_their_share() {
     let served = (0..10).filter(|_| (0..5).any(|_| is_served())).count();
     assert!(served >= 9, "{served}: {}", balancer.stat("/frontends/web"));
     assert_eq!(number("/frontends/web/drops/client_limit"), 0);
-    assert!(streams.iter().all(is_answered_at_last));
+    assert!(streams.iter().all(is_answered_eventually));
 }
 
 fn streams_whose_server_is_silent_give_way_to_new_clients() {
@@ -89,7 +89,7 @@ fn streams_whose_server_is_silent_give_way_to_new_clients() {
     let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
     let streams = (0..LIMIT).map(|n| udp_client(lab.ip(100 + n as u8), lab.vip()));
     let streams: Vec<UdpSocket> = streams.collect();
-    assert!(streams.iter().all(|stream| is_answered_at_last(stream) && is_answered_at_last(stream)));
+    assert!(streams.iter().all(|stream| is_answered_eventually(stream) && is_answered_eventually(stream)));
     balancer.wait_for_stat("/frontends/web/current_connections", LIMIT);
     // Each worker evicts streams of its own: a client whose worker has none tries again from
     // another port.
@@ -97,7 +97,7 @@ fn streams_whose_server_is_silent_give_way_to_new_clients() {
         let new = udp_client(lab.ip(99), lab.vip());
         is_answered(&new).then_some(new)
     });
-    assert!(is_answered_at_last(&new));
+    assert!(is_answered_eventually(&new));
     assert_eq!(balancer.stat("/frontends/web/current_connections"), LIMIT);
 }
 

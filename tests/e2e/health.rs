@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Nginx, Setup, TcpServer, Wrk, ask, connect, in_namespace,
+    BalancerProcess, Loopback, Need, Nginx, Setup, TcpServer, Wrk, connect, fetch, in_namespace,
     is_refused_with_reset, ping, send, tests, wait_for, was_reset,
 };
 use socket2::{Domain, Socket, Type};
@@ -69,18 +69,18 @@ fn when_every_server_is_down_clients_are_refused_at_once() {
     let setup = setup.server("a", lab.server(1), "").server("b", lab.server(2), "");
     let balancer = BalancerProcess::start(&lab, &setup);
     balancer.wait_for_stat("/backends/pool/servers_up", 0);
-    let told =
+    let message =
         balancer.wait_for_log("backend pool waits for its first server, and its clients are refused: ");
     for (name, addr) in [("a", lab.server(1)), ("b", lab.server(2))] {
-        assert!(told.contains(&format!("pool/{name} ({addr}): ")), "{told}");
+        assert!(message.contains(&format!("pool/{name} ({addr}): ")), "{message}");
     }
-    assert!(told.ends_with("; start them, or correct their addresses in config.toml"), "{told}");
+    assert!(message.ends_with("; start them, or correct their addresses in config.toml"), "{message}");
     assert!(is_refused_with_reset(lab.vip()));
     balancer.wait_for_stat("/frontends/web/ended/no_server", 1);
 
     let b = TcpServer::named("b", lab.server(2));
     balancer.wait_for_health("b", true);
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
     drop(b);
     balancer.wait_for_log("backend pool has no server left: its clients are refused");
@@ -101,12 +101,12 @@ fn an_http_probe_takes_out_a_server_that_answers_503() {
     let line = balancer.wait_for_log("is down");
     assert!(line.contains("is down: HTTP status 503, expected 200-399 (1 of 2 can be chosen)"), "{line}");
     for _ in 0..10 {
-        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b\n".to_owned()));
+        assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "b\n".to_owned()));
     }
 
     fs::rename(a.file("down"), a.file("up")).unwrap();
     balancer.wait_for_health("a", true);
-    wait_for("a to serve again", || (ask(lab.vip(), "/").unwrap().1 == "a\n").then_some(()));
+    wait_for("a to serve again", || (fetch(lab.vip(), "/").unwrap().1 == "a\n").then_some(()));
 }
 
 fn failed_connects_take_a_server_out_and_a_probe_restores_it() {
@@ -128,7 +128,7 @@ fn failed_connects_take_a_server_out_and_a_probe_restores_it() {
 
     drop(b);
     for _ in 0..10 {
-        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+        assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     }
     balancer.wait_for_health("b", false);
     let line = balancer.wait_for_log("is down");
@@ -137,7 +137,7 @@ fn failed_connects_take_a_server_out_and_a_probe_restores_it() {
     let _b = TcpServer::named("b", lab.server(2));
     balancer.save(&setup(0.1));
     balancer.wait_for_health("b", true);
-    wait_for("b to serve again", || (ask(lab.vip(), "/").unwrap().1 == "b").then_some(()));
+    wait_for("b to serve again", || (fetch(lab.vip(), "/").unwrap().1 == "b").then_some(()));
 }
 
 fn without_probes_a_dead_server_costs_no_request() {
@@ -146,7 +146,7 @@ fn without_probes_a_dead_server_costs_no_request() {
     let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
     let balancer = BalancerProcess::start(&lab, &setup);
     for _ in 0..20 {
-        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+        assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     }
     let failures = balancer.stat("/backends/pool/servers/a/connect_failures");
     assert_eq!(failures, 10, "every other turn was that of a");
@@ -160,7 +160,7 @@ fn a_backup_takes_over_from_a_dead_server_before_its_client_notices() {
     let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "backup = true");
     let balancer = BalancerProcess::start(&lab, &setup);
     for _ in 0..6 {
-        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+        assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     }
     assert_eq!(balancer.given_to("a"), 0);
 }
@@ -176,7 +176,7 @@ fn a_server_that_swallows_connects_costs_a_timeout_and_no_request() {
     );
     let balancer = BalancerProcess::start(&lab, &setup);
     for _ in 0..4 {
-        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+        assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     }
     let failures = balancer.stat("/backends/pool/servers/a/connect_failures");
     assert_eq!(failures, 2, "every other turn was that of a");
@@ -195,7 +195,7 @@ fn backups_serve_only_while_no_other_server_is_left() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let ten_go_to = |name: &str| {
         for _ in 0..10 {
-            assert_eq!(ask(lab.vip(), "/").unwrap(), (200, name.to_owned()));
+            assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, name.to_owned()));
         }
     };
     ten_go_to("a");

@@ -137,21 +137,21 @@ fn client_that_half_closes_waits_for_a_slot_and_is_served() {
     });
     let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "max_connections = 1");
     let balancer = BalancerProcess::start(&lab, &setup);
-    let ask = || {
+    let fetch = || {
         let mut stream = connect(lab.vip());
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         stream
     };
-    let mut first = ask();
+    let mut first = fetch();
     wait_for("the first request", || (server.seen().len() == 1).then_some(()));
-    let mut waiting = [ask(), ask(), connect(lab.vip())];
+    let mut waiting = [fetch(), fetch(), connect(lab.vip())];
     // After a body that convey has not read completely.
     let body = "x".repeat(100_000);
     waiting[2].write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").unwrap();
     waiting[2].write_all(body.as_bytes()).unwrap();
     waiting[0].shutdown(Shutdown::Write).unwrap();
     waiting[2].shutdown(Shutdown::Write).unwrap();
-    let gone = ask();
+    let gone = fetch();
     balancer.wait_for_stat("/frontends/web/requests/total", 5);
     reset(gone);
     balancer.wait_for_stat("/frontends/web/ended/client_reset", 1);

@@ -208,12 +208,12 @@ fn error_pages_are_used_for_local_replies_and_followed_when_saved() {
     let setup = one(&lab, "error_pages = { 503 = \"503.html\" }");
     let balancer = BalancerProcess::start(&lab, &setup);
     let mut client = Client::new(lab.vip());
-    let said = client.get("a", "/");
-    assert_eq!((said.status, &*said.body), (503, "<p>Back soon</p>"));
+    let output = client.get("a", "/");
+    assert_eq!((output.status, &*output.body), (503, "<p>Back soon</p>"));
     assert!(
-        said.head.contains("\r\nServer: convey\r\nContent-Type: text/html; charset=utf-8\r\n"),
+        output.head.contains("\r\nServer: convey\r\nContent-Type: text/html; charset=utf-8\r\n"),
         "{}",
-        said.head
+        output.head
     );
     page("<p>At noon</p>");
     balancer.wait_for_log("error_pages.503: content changed");

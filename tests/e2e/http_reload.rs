@@ -53,7 +53,7 @@ fn thousand_reloads_under_load_fail_no_request_and_no_stream() {
     let new = old_stream_of_http2(lab.vip());
     wait_for("both streams", || (streams.seen().len() == 2).then_some(()));
     let (stop, asked) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
-    let load = [false, false, true].map(|is_http2| ask_on(lab.vip(), is_http2, &stop, &asked));
+    let load = [false, false, true].map(|is_http2| send_requests_on(lab.vip(), is_http2, &stop, &asked));
     let mut client = Client::new(lab.vip());
     for n in 1..=1_000 {
         balancer.save(&setup(&lab, n));
@@ -98,7 +98,7 @@ fn old_stream_of_http2(to: SocketAddr) -> JoinHandle<String> {
 }
 
 /// Sends requests until it is stopped. Any unexpected response fails the test.
-fn ask_on(
+fn send_requests_on(
     to: SocketAddr,
     is_http2: bool,
     stop: &Arc<AtomicBool>,

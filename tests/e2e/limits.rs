@@ -33,7 +33,7 @@ fn a_full_frontend_lets_the_next_client_wait_until_one_leaves() {
     let [first, _second] = two_held(&lab);
     let mut third = connect(lab.vip());
     third.write_all(b"!").unwrap();
-    assert!(nothing_comes(&mut third));
+    assert!(is_silent(&mut third));
     assert_eq!(balancer.stat("/frontends/web/current_connections"), 2);
     drop(first);
     third.read_exact(&mut [0]).unwrap();
@@ -53,7 +53,7 @@ fn full_server_is_passed_over_and_clients_wait_if_all_are() {
     assert_eq!((balancer.given_to("a"), balancer.given_to("b")), (1, 1));
     let mut third = connect(lab.vip());
     third.write_all(b"!").unwrap();
-    assert!(nothing_comes(&mut third));
+    assert!(is_silent(&mut third));
     drop(first);
     third.read_exact(&mut [0]).unwrap();
     assert_eq!(balancer.given_to("a") + balancer.given_to("b"), 3);
@@ -106,7 +106,7 @@ fn limit_added_by_a_reload_admits_clients_one_by_one() {
         balancer.wait_for_log("reload: ");
         let mut waiting = vec_of(6, || connect(lab.vip()));
         waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
-        assert!(waiting.iter_mut().all(nothing_comes));
+        assert!(waiting.iter_mut().all(is_silent));
         drop(held);
         serve_all(waiting);
     }
@@ -161,7 +161,7 @@ fn clients_of_a_full_server_are_served_in_order_of_arrival() {
         let mut late = connect(lab.vip());
         late.write_all(b"!").unwrap();
         next.read_exact(&mut [0]).unwrap();
-        assert!(nothing_comes(&mut late));
+        assert!(is_silent(&mut late));
         served = next;
     }
 }
@@ -175,7 +175,7 @@ fn with_one_server_dead_and_the_other_full_clients_wait() {
     ping(&mut held).unwrap();
     let mut waiting = vec_of(5, || connect(lab.vip()));
     waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
-    assert!(waiting.iter_mut().all(nothing_comes));
+    assert!(waiting.iter_mut().all(is_silent));
     drop(held);
     serve_all(waiting);
     assert_eq!(balancer.stat("/frontends/web/ended/connect_failed"), 0);
@@ -273,7 +273,7 @@ fn two_held(lab: &Loopback) -> [TcpStream; 2] {
 }
 
 /// Whether no byte arrives for 200 ms.
-pub(crate) fn nothing_comes(stream: &mut TcpStream) -> bool {
+pub(crate) fn is_silent(stream: &mut TcpStream) -> bool {
     let patience = stream.read_timeout().unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let read = stream.read(&mut [0]);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use convey_testkit::{BalancerProcess, Loopback, Ran, TcpServer, ask, binary, run, tests, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, Ran, TcpServer, binary, fetch, run, tests, wait_for};
 
 tests!("list":
     a_list_of_servers_is_all_it_takes,
@@ -17,7 +17,7 @@ fn a_list_of_servers_is_all_it_takes() {
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
     let list = format!("# two servers\n\n{}\n  {}  # the second\n", lab.server(1), lab.server(2));
     let balancer = BalancerProcess::start_with_list(&lab, &list);
-    let answers = [(); 4].map(|()| ask(lab.vip(), "/").unwrap().1);
+    let answers = [(); 4].map(|()| fetch(lab.vip(), "/").unwrap().1);
     assert_eq!(answers, ["a", "b", "a", "b"]);
     let line = balancer.wait_for_log("in proxy mode");
     assert!(
@@ -35,7 +35,7 @@ fn saved_server_list_is_loaded_and_a_bad_one_is_refused() {
     let line = balancer.wait_for_log("hosts.txt:2:1: the port is missing, found ");
     assert!(line.contains(" ERROR ") && line.contains("allowed: IP:port of one server"), "{line}");
     balancer.wait_for_log("hosts.txt not reloaded: the running configuration stays");
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 
     balancer.save_in_place(&format!("{}\n", lab.server(2)));
     balancer.wait_for_log(&format!(
@@ -43,7 +43,7 @@ fn saved_server_list_is_loaded_and_a_bad_one_is_refused() {
         lab.server(2),
         lab.server(1)
     ));
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
 }
 
 fn failed_server_of_a_list_costs_no_request_until_it_returns() {
@@ -58,12 +58,12 @@ fn failed_server_of_a_list_costs_no_request_until_it_returns() {
     );
     drop(a);
     for _ in 0..8 {
-        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+        assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     }
     balancer.wait_for_stat(&state, false);
     let _a = TcpServer::named("a", lab.server(1));
     balancer.wait_for_stat(&state, true);
-    wait_for("a to serve again", || (ask(lab.vip(), "/").unwrap().1 == "a").then_some(()));
+    wait_for("a to serve again", || (fetch(lab.vip(), "/").unwrap().1 == "a").then_some(()));
 }
 
 fn check_tells_what_a_list_runs_or_what_is_wrong_with_it() {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use convey_testkit::{
-    Loopback, PATIENCE, Process, Setup, TcpServer, ask, binary, tests, wait_for, whole_lines,
+    Loopback, PATIENCE, Process, Setup, TcpServer, binary, fetch, tests, wait_for, whole_lines,
 };
 use rustix::pipe::fcntl_getpipe_size;
 use rustix::process::Signal;
@@ -27,17 +27,17 @@ fn unread_log_stalls_no_client_and_counts_dropped_lines() {
     let (balancer, log) = start(&lab);
     let dropped = fill(&lab, &balancer);
     for _ in 0..20 {
-        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
-        assert_eq!(ask(lab.stats(), "/healthz").unwrap().0, 200);
+        assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+        assert_eq!(fetch(lab.stats(), "/healthz").unwrap().0, 200);
     }
 
     let lines = read(log);
-    let told = lines.iter().find_map(|line| {
+    let message = lines.iter().find_map(|line| {
         let (before, _) = line.split_once(" lines of the log were dropped here: the reader was too slow")?;
         before.rsplit(' ').next()?.parse::<u64>().ok()
     });
-    let told = told.expect("a line tells how many were dropped");
-    assert!(told >= dropped, "told of {told}, {dropped} were dropped");
+    let message = message.expect("a line tells how many were dropped");
+    assert!(message >= dropped, "told of {message}, {dropped} were dropped");
     fs::write(lab.directory().join("config.toml"), setup(&lab).to_string()).unwrap();
     balancer.signal(Signal::HUP);
     assert!(lines.iter().any(|line| line.contains("no effective changes")), "the log goes on");
@@ -93,9 +93,9 @@ fn lines_lost_to_a_full_disk_are_reported_on_stderr_and_logged() {
     let (reader, writer) = pipe().unwrap();
     let mut balancer = Process::spawn(binary().current_dir(lab.directory()).stderr(writer));
     let stderr = read(reader);
-    let told = |line: &String| line.contains("cannot write the log to /dev/full: No space left on device");
-    while !told(&stderr.recv_timeout(PATIENCE).expect("a line that tells of the full disk")) {}
-    wait_for("the balancer to serve", || ask(lab.vip(), "/").ok());
+    let message = |line: &String| line.contains("cannot write the log to /dev/full: No space left on device");
+    while !message(&stderr.recv_timeout(PATIENCE).expect("a line that tells of the full disk")) {}
+    wait_for("the balancer to serve", || fetch(lab.vip(), "/").ok());
     let lost = wait_for("lines to be counted", || dropped(&lab).filter(|dropped| *dropped > 0));
 
     let path = lab.directory().join("convey.log");
@@ -109,7 +109,7 @@ fn lines_lost_to_a_full_disk_are_reported_on_stderr_and_logged() {
     assert!(words.contains(&"ERROR") && line.ends_with("No space left on device (os error 28)"), "{line}");
     balancer.signal(Signal::TERM);
     assert_eq!(balancer.wait().code(), Some(0));
-    assert!(!stderr.iter().any(|line| told(&line)), "once");
+    assert!(!stderr.iter().any(|line| message(&line)), "once");
 }
 
 /// Whether the process handles the signal itself.
@@ -127,7 +127,7 @@ fn start(lab: &Loopback) -> (Process, PipeReader) {
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
     fs::write(lab.directory().join("config.toml"), setup(lab).to_string()).unwrap();
     let balancer = Process::spawn(binary().current_dir(lab.directory()).stderr(writer));
-    wait_for("the balancer to serve", || ask(lab.vip(), "/").ok());
+    wait_for("the balancer to serve", || fetch(lab.vip(), "/").ok());
     (balancer, reader)
 }
 
@@ -148,7 +148,7 @@ fn fill(lab: &Loopback, balancer: &Process) -> u64 {
 
 /// Number of dropped log lines so far.
 fn dropped(lab: &Loopback) -> Option<u64> {
-    let metrics = ask(lab.stats(), "/metrics").ok()?.1;
+    let metrics = fetch(lab.stats(), "/metrics").ok()?.1;
     metrics.lines().find_map(|line| line.strip_prefix("convey_log_lines_dropped_total "))?.parse().ok()
 }
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Process, Setup, TcpServer, ask, binary, connect, reset, run, tests, wait_for,
-    wait_until_ready, whole_lines,
+    BalancerProcess, Loopback, Process, Setup, TcpServer, binary, connect, fetch, reset, run, tests,
+    wait_for, wait_until_ready, whole_lines,
 };
 use rustix::process::Signal;
 
@@ -138,7 +138,7 @@ fn ignored_signals_are_logged_and_do_not_end_convey() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let balancer = BalancerProcess::start(&lab, &setup(&lab));
-    for (signal, told) in [
+    for (signal, message) in [
         (Signal::USR1, "SIGUSR1: the log goes to no file"),
         (Signal::ALARM, "ignored signal SIGALRM"),
         (Signal::VTALARM, "ignored signal SIGVTALRM"),
@@ -151,10 +151,10 @@ fn ignored_signals_are_logged_and_do_not_end_convey() {
         (Signal::XFSZ, "ignored signal SIGXFSZ"),
     ] {
         balancer.signal(signal);
-        balancer.wait_for_log(told);
+        balancer.wait_for_log(message);
     }
     balancer.signal(Signal::PIPE);
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     balancer.signal(Signal::QUIT);
     balancer.wait_for_log("stopped: every connection had ended");
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 
 use convey_testkit::{
-    BalancerProcess, Loopback, NAME, Need, Ran, Setup, TcpServer, TestNameServer, ask, binary, in_namespace,
-    is_refused_with_reset, run, tests, wait_for,
+    BalancerProcess, Loopback, NAME, Need, Ran, Setup, TcpServer, TestNameServer, binary, fetch,
+    in_namespace, is_refused_with_reset, run, tests, wait_for,
 };
 
 tests!("loops":
@@ -31,9 +31,9 @@ fn check_start_and_reload_refuse_frontends_that_are_servers_of_each_other() {
     let _server = TcpServer::named("b", lab.server(1));
     let chain = |last| Setup::new(&lab).server("a", lab.second_vip(), "").and(&back(&lab, last));
     let circle = chain(lab.vip());
-    let told = format!("{} leads back to frontend \"web\": web -> back -> web", lab.second_vip());
+    let message = format!("{} leads back to frontend \"web\": web -> back -> web", lab.second_vip());
     let back_told = format!("{} leads back to frontend \"back\": back -> web -> back", lab.vip());
-    let is_told = |text: &str| text.contains(&told) || text.contains(&back_told);
+    let is_told = |text: &str| text.contains(&message) || text.contains(&back_told);
 
     let checked = check(&lab, &circle);
     assert!(checked.code == Some(1) && is_told(&checked.stderr), "{checked:?}");
@@ -42,11 +42,11 @@ fn check_start_and_reload_refuse_frontends_that_are_servers_of_each_other() {
     assert!(started.code == Some(1) && is_told(&started.stderr), "{started:?}");
 
     let balancer = BalancerProcess::start(&lab, &chain(lab.server(1)));
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()), "a chain is right");
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "b".to_owned()), "a chain is right");
     balancer.save(&circle);
     balancer.wait_for_log("the running configuration stays");
     assert!(is_told(&balancer.log()), "{}", balancer.log());
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
 }
 
 fn name_that_resolves_to_a_looping_frontend_is_excluded() {
@@ -58,16 +58,16 @@ fn name_that_resolves_to_a_looping_frontend_is_excluded() {
     let setup = setup.and(&TestNameServer::dns(&lab));
     let _b = TcpServer::named("b", lab.server(2));
     let names = TestNameServer::start(&lab, &[1]);
-    let told = format!("server pool/app/{} is left out: {second} leads back to frontend", second.ip());
-    assert!(check(&lab, &setup).stderr.contains(&format!("warning: {told}")));
+    let message = format!("server pool/app/{} is left out: {second} leads back to frontend", second.ip());
+    assert!(check(&lab, &setup).stderr.contains(&format!("warning: {message}")));
     let balancer = BalancerProcess::start(&lab, &setup);
-    balancer.wait_for_log(&told);
+    balancer.wait_for_log(&message);
     assert!(is_refused_with_reset(lab.vip()));
 
     names.answer(&[1, 2]);
     balancer.wait_for_log("backend pool serves again");
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
-    assert_eq!(ask(second, "/").unwrap(), (200, "b".to_owned()), "a chain is right");
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+    assert_eq!(fetch(second, "/").unwrap(), (200, "b".to_owned()), "a chain is right");
 }
 
 const OWN: &str = "ip addr add 10.9.9.1/24 dev lo";
@@ -76,8 +76,8 @@ fn an_address_of_this_host_behind_a_wildcard_is_refused() {
     in_namespace("loops::an_address_of_this_host_behind_a_wildcard_is_refused", OWN, || {
         let lab = Loopback::new();
         let checked = check(&lab, &wildcard(&lab, "10.9.9.1:8080"));
-        let told = "10.9.9.1:8080 is frontend \"web\" itself, which listens on 0.0.0.0:8080";
-        assert!(checked.code == Some(1) && checked.stderr.contains(told), "{checked:?}");
+        let message = "10.9.9.1:8080 is frontend \"web\" itself, which listens on 0.0.0.0:8080";
+        assert!(checked.code == Some(1) && checked.stderr.contains(message), "{checked:?}");
         assert_eq!(check(&lab, &wildcard(&lab, "10.9.9.1:8081")).code, Some(0));
         assert_eq!(check(&lab, &wildcard(&lab, "10.9.9.2:8080")).code, Some(0));
     });

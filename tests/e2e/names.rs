@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, NAME, Need, SERVICE, Setup, TcpServer, TestNameServer, ask, binary, connect,
+    BalancerProcess, Loopback, NAME, Need, SERVICE, Setup, TcpServer, TestNameServer, binary, connect, fetch,
     is_refused_with_reset, ping, run, tests, tool, wait_for,
 };
 
@@ -42,14 +42,14 @@ fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
     let balancer = BalancerProcess::start(&lab, &setup(&lab, "weight = 3"));
     assert_eq!(runs(&balancer), servers(&lab, &[1, 2]));
     assert_eq!(balancer.stat(&format!("/backends/pool/servers/app~1{}/weight", lab.server(1).ip())), 3);
-    let asked: BTreeSet<String> = (0..4).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
+    let asked: BTreeSet<String> = (0..4).map(|_| fetch(lab.vip(), "/").unwrap().1).collect();
     assert_eq!(asked, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
 
     names.answer(&[2, 3]);
     wait_for("the answer to be followed", || (runs(&balancer) == servers(&lab, &[2, 3])).then_some(()));
     let (new, old) = (lab.server(3).ip(), lab.server(1).ip());
     balancer.wait_for_log(&format!("name {NAME}: + {new}, - {old}"));
-    let asked: BTreeSet<String> = (0..4).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
+    let asked: BTreeSet<String> = (0..4).map(|_| fetch(lab.vip(), "/").unwrap().1).collect();
     assert_eq!(asked, BTreeSet::from(["b".to_owned(), "c".to_owned()]));
 }
 
@@ -99,7 +99,7 @@ fn upgrade_without_name_servers_keeps_the_servers_of_names() {
     for _ in 0..2 {
         upgraded.upgrade();
         for _ in 0..4 {
-            assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "app".to_owned()));
+            assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "app".to_owned()));
         }
         assert_eq!(runs(&upgraded.first), servers(&lab, &[1, 2]));
         assert_eq!(upgraded.first.page("/readyz").0, 200);
@@ -158,7 +158,7 @@ fn name_unresolved_at_the_start_is_served_once_it_resolves() {
 
     let _names = TestNameServer::start(&lab, &[1]);
     balancer.wait_for_log("backend pool serves again");
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 }
 
 fn a_reload_from_addresses_to_names_refuses_nobody() {
@@ -167,7 +167,7 @@ fn a_reload_from_addresses_to_names_refuses_nobody() {
     let _names = TestNameServer::start(&lab, &[2]);
     let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     balancer.save(&setup(&lab, ""));
-    wait_for("the name to be served", || (ask(lab.vip(), "/").unwrap().1 == "b").then_some(()));
+    wait_for("the name to be served", || (fetch(lab.vip(), "/").unwrap().1 == "b").then_some(()));
     balancer.wait_for_log(&format!(
         "reload: backend pool: + pool/app ({NAME}:8000), - pool/a ({})",
         lab.server(1)
@@ -264,7 +264,7 @@ fn a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients() {
     let mut most = 0;
     wait_for("probes to find out", || {
         most = most.max(balancer.fds().sockets);
-        assert_eq!(ask(lab.vip(), "/").unwrap().1, "served");
+        assert_eq!(fetch(lab.vip(), "/").unwrap().1, "served");
         (down() && balancer.log().contains("health checks are late: only 48 run at once")).then_some(())
     });
     assert!(most < 200, "{most} sockets");
@@ -308,7 +308,7 @@ fn srv_name_has_a_server_for_each_address_and_port() {
     assert_eq!(runs(&balancer), expected(&[at(1, 8000), at(1, 8001), at(2, 8000), at(2, 8001)]));
     let shown = balancer.stat(&format!("/names/{SERVICE}/addresses"));
     assert_eq!(shown[0].as_str(), Some(&*at(1, 8000).to_string()), "{shown}");
-    let asked: BTreeSet<String> = (0..8).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
+    let asked: BTreeSet<String> = (0..8).map(|_| fetch(lab.vip(), "/").unwrap().1).collect();
     assert_eq!(
         asked,
         BTreeSet::from(["a".to_owned(), "b".to_owned()]),
@@ -319,7 +319,7 @@ fn srv_name_has_a_server_for_each_address_and_port() {
     let left = expected(&[at(2, 8000), at(2, 8001)]);
     wait_for("the answer to be followed", || (runs(&balancer) == left).then_some(()));
     balancer.wait_for_log(&format!("name {SERVICE}: - {}, - {}", at(1, 8000), at(1, 8001)));
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "b");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "b");
 }
 
 fn a_name_may_have_underscores() {

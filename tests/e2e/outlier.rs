@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, ask, connect, reset, tests, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, connect, fetch, reset, tests, wait_for};
 
 tests!("outlier":
     server_that_resets_clients_is_ejected_despite_successful_probes,
@@ -23,7 +23,7 @@ fn server_that_resets_clients_is_ejected_despite_successful_probes() {
     let _b = TcpServer::named("b", lab.server(2));
     let probed = two(&lab).health("interval = 0.1");
     let balancer = BalancerProcess::start(&lab, &judged(&probed, "base_ejection_time = 3600"));
-    let line = ask_until_logged(&lab, &balancer, "is ejected");
+    let line = fetch_until_logged(&lab, &balancer, "is ejected");
     let expected = format!(
         "server pool/a ({}) is ejected for 3600s: 3 connections in a row failed: reset before an answer \
          (1 of 2 can be chosen)",
@@ -49,11 +49,11 @@ fn ejected_server_returns_by_itself_and_stays_out_longer_next_time() {
     let (_a, is_bad) = moody("a", lab.server(1), true);
     let _b = TcpServer::named("b", lab.server(2));
     let balancer = BalancerProcess::start(&lab, &judged(&two(&lab), "base_ejection_time = 0.2"));
-    ask_until_logged(&lab, &balancer, "is ejected for 200ms");
+    fetch_until_logged(&lab, &balancer, "is ejected for 200ms");
     balancer.wait_for_log("is no longer ejected (2 of 2 can be chosen)");
-    ask_until_logged(&lab, &balancer, "is ejected for 400ms");
+    fetch_until_logged(&lab, &balancer, "is ejected for 400ms");
     is_bad.store(false, Ordering::Relaxed);
-    wait_for("a to serve again", || (ask(lab.vip(), "/").ok()?.1 == "a").then_some(()));
+    wait_for("a to serve again", || (fetch(lab.vip(), "/").ok()?.1 == "a").then_some(()));
     assert!(balancer.stat("/backends/pool/servers/a/ejected").is_null());
     assert_eq!(balancer.stat("/backends/pool/servers/a/ejections"), 2);
 }
@@ -69,7 +69,7 @@ fn silent_clients_do_not_prevent_an_ejection() {
             silent.shutdown(Shutdown::Write).unwrap();
             let _ = silent.read(&mut [0]);
         }
-        let _ = ask(lab.vip(), "/");
+        let _ = fetch(lab.vip(), "/");
         balancer.log().contains("is ejected").then_some(())
     });
 }
@@ -79,7 +79,7 @@ fn a_dead_server_without_probes_fails_a_few_connects_and_no_more() {
     let _b = TcpServer::named("b", lab.server(2));
     let balancer = BalancerProcess::start(&lab, &judged(&two(&lab), "base_ejection_time = 3600"));
     wait_for("a to be ejected", || {
-        assert_eq!(ask(lab.vip(), "/").unwrap().1, "b", "another server is tried at once");
+        assert_eq!(fetch(lab.vip(), "/").unwrap().1, "b", "another server is tried at once");
         balancer.log().contains("3 connections in a row failed: Connection refused").then_some(())
     });
     let failures = balancer.stat("/backends/pool/servers/a/connect_failures");
@@ -100,17 +100,17 @@ fn at_most_half_of_the_servers_are_ejected() {
     };
     let count = |ejected: [bool; 5]| ejected.into_iter().filter(|is| *is).count();
     wait_for("two to be ejected", || {
-        assert!(ask(lab.vip(), "/").is_err());
+        assert!(fetch(lab.vip(), "/").is_err());
         (count(ejected()) == 2).then_some(())
     });
     for _ in 0..30 {
-        assert!(ask(lab.vip(), "/").is_err());
+        assert!(fetch(lab.vip(), "/").is_err());
     }
     assert_eq!(count(ejected()), 2, "half of five, rounded down");
     servers.iter().for_each(|(_, is_bad)| is_bad.store(false, Ordering::Relaxed));
     let out = ejected();
     for _ in 0..9 {
-        let name = ask(lab.vip(), "/").unwrap().1;
+        let name = fetch(lab.vip(), "/").unwrap().1;
         assert!(names.iter().zip(out).any(|(known, is_out)| *known == name && !is_out), "{name}");
     }
 }
@@ -126,7 +126,7 @@ fn recovered_server_gets_a_twentieth_until_slow_start_is_off() {
     balancer.wait_for_stat("/backends/pool/servers/b/effective_weight", 0.05);
     let mut given = balancer.given_to("b");
     let mut new = |requests| {
-        (0..requests).for_each(|_| assert_eq!(ask(lab.vip(), "/").unwrap().0, 200));
+        (0..requests).for_each(|_| assert_eq!(fetch(lab.vip(), "/").unwrap().0, 200));
         let before = std::mem::replace(&mut given, balancer.given_to("b"));
         given - before
     };
@@ -190,15 +190,15 @@ fn moody(name: &'static str, addr: SocketAddr, is_bad: bool) -> (TcpServer, Arc<
 }
 
 /// Sends clients until the log has a line with this text.
-fn ask_until_logged(lab: &Loopback, balancer: &BalancerProcess, text: &str) -> String {
+fn fetch_until_logged(lab: &Loopback, balancer: &BalancerProcess, text: &str) -> String {
     wait_for(text, || {
-        let _ = ask(lab.vip(), "/");
+        let _ = fetch(lab.vip(), "/");
         balancer.log().lines().find(|line| line.contains(text)).map(str::to_owned)
     })
 }
 
 fn all_go_to(lab: &Loopback, name: &str) {
     for _ in 0..20 {
-        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, name.to_owned()));
+        assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, name.to_owned()));
     }
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::Command;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Setup, TcpServer, UdpClient, UdpServer, ask, binary, connect,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, UdpClient, UdpServer, binary, connect, fetch,
     ftp_server, ping, run, tests, tool,
 };
 use rustix::process::{Resource, getrlimit};
@@ -63,8 +63,8 @@ fn udp_port_pair_of_a_client_leads_to_one_server() {
     let setup = (1..=3)
         .fold(setup.backend(BY_CLIENT), |setup, n| setup.server(&format!("s{n}"), lab.server(n).ip(), ""));
     let balancer = BalancerProcess::start(&lab, &setup);
-    let ask = |port| UdpClient::of(at(lab.ip(1), port)).ask();
-    let answers: Vec<String> = (30_000..30_004).map(ask).collect();
+    let fetch = |port| UdpClient::of(at(lab.ip(1), port)).fetch();
+    let answers: Vec<String> = (30_000..30_004).map(fetch).collect();
     let (server, _) = answers[0].split_once(' ').unwrap();
     let expected: Vec<String> = (30_000..30_004).map(|port| format!("{server} {port}")).collect();
     assert_eq!(answers, expected);
@@ -78,7 +78,7 @@ fn ports_of_a_range_lead_to_the_single_server_port() {
     let limited = setup(&lab, &[listen]).frontend("max_connections = 1").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &limited);
     for port in 9_000..=9_009 {
-        assert_eq!(ask(at(lab.ip(1), port), "/").unwrap(), (200, "a".to_owned()), "{port}");
+        assert_eq!(fetch(at(lab.ip(1), port), "/").unwrap(), (200, "a".to_owned()), "{port}");
     }
     assert_eq!(balancer.given_to("a"), 10);
     assert!(TcpStream::connect(at(lab.ip(1), 9_010)).is_err());

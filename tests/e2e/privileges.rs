@@ -4,7 +4,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TcpServer, ask, binary, run, tests, wait_for};
+use convey_testkit::{
+    BalancerProcess, Loopback, Need, Setup, TcpServer, binary, fetch, run, tests, wait_for,
+};
 
 tests!("privileges":
     a_process_keeps_what_it_needs_and_no_more [LANDLOCK],
@@ -36,7 +38,7 @@ fn a_process_keeps_what_it_needs_and_no_more() {
     let _server = TcpServer::named("a", lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").and("[privileges]\nlandlock = true\n");
     let balancer = BalancerProcess::start(&lab, &setup);
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "a");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
     assert_eq!((status(&balancer, "NoNewPrivs").as_str(), status(&balancer, "Seccomp").as_str()), ("1", "2"));
     let log = balancer.wait_for_log("privileges: ");
     assert!(log.contains("no new privileges, Landlock, seccomp"), "{log}");
@@ -47,13 +49,13 @@ fn a_process_keeps_what_it_needs_and_no_more() {
     );
     let log = balancer.wait_for_log("cannot log to");
     assert!(log.contains("Permission denied (os error 13); Landlock lets convey log to"), "{log}");
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "a");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
 }
 
 fn each_of_it_has_a_switch() {
     let lab = Loopback::new();
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
-    for (lines, no_new, seccomp, told) in [
+    for (lines, no_new, seccomp, message) in [
         ("no_new_privileges = false", "0", "0", None),
         ("seccomp = false", "1", "0", Some("no new privileges\n")),
         ("landlock = true", "1", "2", Some("no new privileges, Landlock, seccomp\n")),
@@ -61,10 +63,10 @@ fn each_of_it_has_a_switch() {
         let balancer = BalancerProcess::start(&lab, &setup.clone().and(&format!("[privileges]\n{lines}\n")));
         let found = (status(&balancer, "NoNewPrivs"), status(&balancer, "Seccomp"));
         assert_eq!((found.0.as_str(), found.1.as_str()), (no_new, seccomp), "{lines}");
-        match told {
-            Some(told) => {
-                wait_for(&format!("{told:?} with {lines}"), || balancer.log().contains(told).then_some(()))
-            }
+        match message {
+            Some(message) => wait_for(&format!("{message:?} with {lines}"), || {
+                balancer.log().contains(message).then_some(())
+            }),
             None => assert!(!balancer.log().contains("no new privileges"), "{lines}"),
         }
     }
@@ -75,7 +77,7 @@ fn root_keeps_what_its_modes_need_and_worker_threads_keep_nothing() {
     let _server = TcpServer::named("a", lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "a");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
     let set = |name: &str| u64::from_str_radix(&status(&balancer, name), 16).unwrap();
     // CAP_DAC_OVERRIDE, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_RESOURCE.
     let kept = (1 << 1) | (1 << 10) | (1 << 12) | (1 << 24);
@@ -115,7 +117,7 @@ fn root_becomes_the_user_that_the_file_names_and_serves_on_reloads() {
     let user = "[privileges]\nuser = \"nobody\"\n";
     fs::set_permissions(lab.directory(), Permissions::from_mode(0o755)).unwrap();
     let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), "").and(user));
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "a");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
     let threads = fs::read_dir(balancer.proc("task")).unwrap();
     for thread in threads {
         let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
@@ -128,7 +130,7 @@ fn root_becomes_the_user_that_the_file_names_and_serves_on_reloads() {
     let low = (lab.ip(1), 80).into();
     let setup = Setup::new(&lab).listen(&[lab.vip(), low]).server("b", lab.server(2), "").and(user);
     balancer.save(&setup);
-    wait_for("the new port", || (ask(low, "/").ok()?.1 == "b").then_some(()));
+    wait_for("the new port", || (fetch(low, "/").ok()?.1 == "b").then_some(()));
 }
 
 fn a_user_that_does_not_exist_is_an_error() {
@@ -158,13 +160,13 @@ fn check_reports_a_missing_user_and_unreadable_files() {
 
     save("who-is-this", 0o644);
     let checked = check();
-    let told = "error: there is no user who-is-this (privileges.user)";
-    assert!(checked.code == Some(1) && checked.stderr.contains(told), "{checked:?}");
+    let message = "error: there is no user who-is-this (privileges.user)";
+    assert!(checked.code == Some(1) && checked.stderr.contains(message), "{checked:?}");
 
     save("nobody", 0o600);
     let checked = check();
-    let told = "error: convey could not read its configuration as user nobody: ";
-    assert!(checked.code == Some(1) && checked.stderr.contains(told), "{checked:?}");
+    let message = "error: convey could not read its configuration as user nobody: ";
+    assert!(checked.code == Some(1) && checked.stderr.contains(message), "{checked:?}");
     assert!(checked.stderr.contains("Permission denied"), "{checked:?}");
     // A start reports the same error.
     let started = run(binary().arg("--config").arg(&path));
@@ -186,7 +188,7 @@ fn check_finds_that_it_may_not_become_the_user() {
         let mut without = Command::new("setpriv");
         without.args(["--bounding-set", "-setuid", "--inh-caps", "-setuid"]).arg(&program);
         let ran = run(without.args(command).arg("--config").arg(&path));
-        let told = "cannot become the user nobody (privileges.user): CAP_SETUID";
-        assert!(ran.code == Some(1) && ran.stderr.contains(told), "{ran:?}");
+        let message = "cannot become the user nobody (privileges.user): CAP_SETUID";
+        assert!(ran.code == Some(1) && ran.stderr.contains(message), "{ran:?}");
     }
 }

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use convey_model::Algorithm;
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Nginx, Setup, TcpServer, ask, ask_from, connect, ping, run, tests, tool,
+    BalancerProcess, Loopback, Need, Nginx, Setup, TcpServer, connect, fetch, fetch_from, ping, run, tests,
+    tool,
 };
 
 tests!("proxy":
@@ -53,7 +54,7 @@ fn every_algorithm_reaches_every_server() {
         let _balancer = BalancerProcess::start(&lab, &setup);
         let answers: Vec<String> = (100..160)
             .map(|host| {
-                let (status, name) = ask_from(lab.ip(host), lab.vip(), "/").unwrap();
+                let (status, name) = fetch_from(lab.ip(host), lab.vip(), "/").unwrap();
                 assert_eq!(status, 200);
                 name
             })
@@ -71,7 +72,7 @@ fn a_client_stays_with_its_server_when_its_address_is_hashed() {
         let _balancer = BalancerProcess::start(&lab, &setup);
         let mut reached = BTreeSet::new();
         for host in 100..130 {
-            let names = [(); 4].map(|()| ask_from(lab.ip(host), lab.vip(), "/").unwrap().1);
+            let names = [(); 4].map(|()| fetch_from(lab.ip(host), lab.vip(), "/").unwrap().1);
             assert_eq!(BTreeSet::from(names.clone()).len(), 1, "{algorithm}: {names:?}");
             reached.extend(names);
         }
@@ -85,7 +86,7 @@ fn connections_of_one_client_spread_when_the_tuple_is_hashed() {
         let _servers = three_named(&lab);
         let setup = three(&lab).backend(&format!("algorithm = {algorithm:?}\nhash = \"tuple\""));
         let _balancer = BalancerProcess::start(&lab, &setup);
-        let names: BTreeSet<String> = (0..60).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
+        let names: BTreeSet<String> = (0..60).map(|_| fetch(lab.vip(), "/").unwrap().1).collect();
         assert_eq!(names.len(), 3, "{algorithm}");
     }
 }
@@ -111,7 +112,7 @@ fn hash_key_without_port_leads_a_client_to_one_server() {
         }
         let _balancer = BalancerProcess::start(&lab, &three(&lab).backend(&lines).and(&second));
         let met =
-            |vip| (100..130).map(|host| ask_from(lab.ip(host), vip, "/").unwrap().1).collect::<Vec<_>>();
+            |vip| (100..130).map(|host| fetch_from(lab.ip(host), vip, "/").unwrap().1).collect::<Vec<_>>();
         let (first, second) = (met(lab.vip()), met(vip));
         assert_eq!(first == second, is_one, "{algorithm} by {key}: {first:?} {second:?}");
         assert_eq!(count(first.iter().map(String::as_str)).len(), 3, "{algorithm} by {key}");
@@ -152,7 +153,7 @@ fn a_server_of_weight_zero_gets_nothing() {
             .server("b", lab.server(2), "weight = 0");
         let balancer = BalancerProcess::start(&lab, &setup);
         for host in 100..130 {
-            assert_eq!(ask_from(lab.ip(host), lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+            assert_eq!(fetch_from(lab.ip(host), lab.vip(), "/").unwrap(), (200, "a".to_owned()));
         }
         assert_eq!(balancer.given_to("b"), 0, "{algorithm}");
     }

@@ -82,7 +82,7 @@ fn listening(process: Process, at: &[SocketAddr]) -> Process {
 }
 
 /// Response of the server behind this connection.
-fn ask(mut stream: TcpStream) -> String {
+fn fetch(mut stream: TcpStream) -> String {
     let mut answer = String::new();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     stream.read_to_string(&mut answer).unwrap();
@@ -119,7 +119,7 @@ fn nginx_and_haproxy_see_the_clients_address_and_port_by_either_version() {
             let balancer = BalancerProcess::start(&lab, &setup(&lab, "", version, server));
             balancer.wait_for_stat(REASON, "HTTP status 200");
             for (stream, says) in clients(&lab, [lab.vip(), lab.v6(0)]) {
-                assert_eq!(ask(stream), says, "{version} to {server}");
+                assert_eq!(fetch(stream), says, "{version} to {server}");
             }
         }
     }
@@ -155,7 +155,7 @@ fn haproxy_in_front_is_believed_and_its_fields_reach_haproxy_behind() {
             // Version 2 carries the id to the far end, if nothing between has to do without.
             let id = if n == 1 && version == "v2" && server == of_haproxy { "the-id" } else { "" };
             for (stream, says) in clients(&lab, front) {
-                assert_eq!(ask(stream), format!("{says}{id}"), "{front:?} by {version} to {server}");
+                assert_eq!(fetch(stream), format!("{says}{id}"), "{front:?} by {version} to {server}");
             }
         }
     }
@@ -175,7 +175,7 @@ fn nginx_in_front_is_believed() {
         let balancer = BalancerProcess::start(&lab, &setup(&lab, &frontend, version, of_nginx));
         balancer.wait_for_stat(REASON, "HTTP status 200");
         for (stream, says) in clients(&lab, fronts) {
-            assert_eq!(ask(stream), says, "by {version}");
+            assert_eq!(fetch(stream), says, "by {version}");
         }
     }
 }
@@ -199,7 +199,7 @@ fn checks_of_haproxy_in_front_find_convey_up() {
     let is_up =
         |line: &str| line.starts_with("convey,convey,") && line.contains(",UP,") && line.contains(",L4OK,");
     wait_for("HAProxy to call convey up", || {
-        convey_testkit::ask(stats, "/;csv").ok().filter(|(_, csv)| csv.lines().any(is_up))
+        convey_testkit::fetch(stats, "/;csv").ok().filter(|(_, csv)| csv.lines().any(is_up))
     });
     wait_for("some checks", || {
         (balancer.stat("/frontends/web/total_connections").as_u64()? > 5).then_some(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TcpServer, connect_from, ping, tests};
 
-use crate::limits::nothing_comes;
+use crate::limits::is_silent;
 use crate::shares::limited;
 
 tests!("proxy_shares":
@@ -79,11 +79,11 @@ fn slot_returned_after_a_proxy_header_serves_a_waiting_connection() {
     balancer.wait_for_stat("/frontends/web/current_connections", 33);
     let mut waiting = open(&lab, PROXY, 1);
     balancer.wait_for_log("client 198.51.100.1 has used its share of connections, further ones wait");
-    assert!(nothing_comes(&mut waiting));
+    assert!(is_silent(&mut waiting));
     // With this header, the slot counts for the same client.
     silent.write_all(format!("{}!", header(1)).as_bytes()).unwrap();
     waiting.read_exact(&mut [0]).unwrap();
-    assert!(nothing_comes(&mut silent));
+    assert!(is_silent(&mut silent));
     let mut other = open(&lab, PROXY, 2);
     other.read_exact(&mut [0]).unwrap();
     ping(&mut other).unwrap();
@@ -105,7 +105,7 @@ fn client_with_a_late_header_waits_the_full_time_for_its_share() {
     balancer.wait_for_stat("/frontends/web/current_connections", 34);
     sleep(Duration::from_millis(2_100));
     late.write_all(format!("{}!", header(1)).as_bytes()).unwrap();
-    assert!(nothing_comes(&mut late), "it is not reset");
+    assert!(is_silent(&mut late), "it is not reset");
     served.pop();
     late.read_exact(&mut [0]).unwrap();
 }

@@ -63,17 +63,17 @@ async fn move_and_ask(authority: &TestAuthority, to: SocketAddr) {
         endpoint
             .set_default_client_config(ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap())));
         let connection = endpoint.connect(to, "site.example").unwrap().await.unwrap();
-        let server = ask(&connection).await;
+        let server = fetch(&connection).await;
         for _ in 0..MOVES {
             endpoint.rebind(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).unwrap();
-            assert_eq!(ask(&connection).await, server);
+            assert_eq!(fetch(&connection).await, server);
         }
         connection.close(0u8.into(), b"");
     }
 }
 
 /// Name of the server that answers.
-async fn ask(connection: &Connection) -> String {
+async fn fetch(connection: &Connection) -> String {
     let (mut send, mut receive) = connection.open_bi().await.unwrap();
     send.write_all(b"who?").await.unwrap();
     send.finish().unwrap();

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Nginx, Process, Setup, TcpServer, Wrk, ask, binary, connect, ping,
+    BalancerProcess, Loopback, Need, Nginx, Process, Setup, TcpServer, Wrk, binary, connect, fetch, ping,
     tests, wait_for,
 };
 use rustix::process::Signal;
@@ -78,7 +78,7 @@ fn bad_file_changes_nothing_and_its_error_is_logged_with_the_place() {
         assert!(line.contains(" ERROR ") && line.contains(hint), "{line}");
         balancer.wait_for_log("config.toml not reloaded: the running configuration stays");
         assert_eq!(runs(&balancer), BTreeMap::from([("a".to_owned(), 3)]));
-        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+        assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     }
     balancer.save(&good.replace("weight = 3", "weight = 4"));
     wait_for("a good file to be taken again", || (runs(&balancer)["a"] == 4).then_some(()));
@@ -96,7 +96,7 @@ fn a_frontend_whose_port_is_busy_refuses_the_whole_file() {
     assert!(line.contains("Address already in use"), "{line}");
     balancer.wait_for_log("not reloaded");
     assert_eq!(runs(&balancer)["a"], 1);
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 
     drop(busy);
     // A process that another test starts has the listener, too, until it executes its program.
@@ -104,7 +104,7 @@ fn a_frontend_whose_port_is_busy_refuses_the_whole_file() {
         balancer.signal(Signal::HUP);
         (runs(&balancer)["a"] == 9).then_some(())
     });
-    assert_eq!(ask(lab.second_vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.second_vip(), "/").unwrap(), (200, "a".to_owned()));
 }
 
 fn a_hang_up_signal_reads_the_file_again() {
@@ -181,7 +181,7 @@ fn a_frontend_can_be_given_another_backend() {
     ping(&mut held).unwrap();
     balancer.save(&setup.replace("backend = \"pool\"", "backend = \"other\""));
     balancer.wait_for_log("reload: frontend web: backend pool -> other");
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     ping(&mut held).unwrap();
 }
 
@@ -209,7 +209,7 @@ fn settings_that_cannot_change_at_runtime_wait_for_a_restart() {
     let balancer = BalancerProcess::start(&lab, &setup);
     balancer.save(&format!("mode = \"dsr\"\n{setup}"));
     balancer.wait_for_log("reload: frontend web: mode proxy -> dsr needs restart");
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     let moved = format!("mode = \"dsr\"\n{setup}").replace("port = 7000", "port = 7001");
     balancer.save(&moved);
     let (ip, old, new) = (lab.stats().ip(), 7000, 7001);
@@ -230,7 +230,7 @@ fn a_first_frontend_in_a_packet_mode_waits_for_a_restart() {
     balancer.wait_for_log("not reloaded: the running configuration stays");
     balancer.save(&format!("{setup}{second}mode = \"proxy\"\n"));
     balancer.wait_for_log("reload: frontend second: added (proxy, ");
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 }
 
 /// Servers of the running pool, with their weights.

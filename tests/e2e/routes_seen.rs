@@ -4,7 +4,7 @@ use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TestHttpServer, con
 
 use super::curl::curl;
 use super::http::client::Client;
-use super::operator::{tell, told};
+use super::operator::{command_output, run_command};
 
 tests!("routes_seen":
     route_metrics_survive_a_reload [Need::CURL],
@@ -21,8 +21,8 @@ fn route_metrics_survive_a_reload() {
     let setup = Setup::new(&lab).frontend(routes).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
     let url = |path: &str| format!("http://{}{path}", lab.vip());
-    let ask = |paths: &[&str]| paths.iter().for_each(|path| _ = curl(&[&url(path)]));
-    ask(&["/api", "/api/x", "/old", "/"]);
+    let fetch = |paths: &[&str]| paths.iter().for_each(|path| _ = curl(&[&url(path)]));
+    fetch(&["/api", "/api/x", "/old", "/"]);
     let metric = |line: &str| {
         let (_, page) = balancer.page("/metrics");
         let value = page.lines().find_map(|one| one.strip_prefix(line)?.trim().parse::<f64>().ok());
@@ -43,7 +43,7 @@ fn route_metrics_survive_a_reload() {
     assert_eq!(metric(server), 3.0);
     balancer.save(&setup.and("[timeouts]\nidle = 77\n"));
     balancer.wait_for_log("reloaded");
-    ask(&["/api"]);
+    fetch(&["/api"]);
     assert_eq!([responses("*/api", "2xx"), times("*/api")], [3.0; 2]);
 }
 
@@ -106,7 +106,7 @@ fn explain_says_which_route_and_server_a_request_gets() {
         format!("[backends.api]\nhealth_check.kind = \"none\"\nservers.b.addr = \"{}\"\n", lab.server(2));
     let setup = Setup::new(&lab).frontend(routes).server("a", lab.server(1), "").and(&api);
     let balancer = BalancerProcess::start(&lab, &setup);
-    let said = |url: &str| told(&balancer, &format!("explain 127.0.0.1 web {url}"));
+    let said = |url: &str| command_output(&balancer, &format!("explain 127.0.0.1 web {url}"));
     let api = said("http://shop.example/api/v1?q");
     assert!(
         api.contains("gets api/b")
@@ -120,7 +120,7 @@ fn explain_says_which_route_and_server_a_request_gets() {
             && old.contains("takes route */old, and is sent to https"),
         "{old}"
     );
-    let wrong = tell(&balancer, "explain 127.0.0.1 web http://a/../b");
+    let wrong = run_command(&balancer, "explain 127.0.0.1 web http://a/../b");
     assert!(wrong.code == Some(2) && wrong.stderr.contains("convey refuses it"), "{wrong:?}");
 }
 
@@ -131,14 +131,14 @@ fn explain_says_how_many_requests_a_source_may_send_now() {
          routes = [{ path = \"/login\", backend = \"pool\", requests_per_source = 1, request_burst = 2 }]";
     let balancer =
         BalancerProcess::start(&lab, &Setup::new(&lab).frontend(routes).server("a", lab.server(1), ""));
-    let ask = |path: &str| tell(&balancer, &format!("explain {} web http://a{path}", lab.ip(5)));
+    let fetch = |path: &str| run_command(&balancer, &format!("explain {} web http://a{path}", lab.ip(5)));
     let of_route =
         |left: u32| format!("{}: {left} more may be sent at once, at 1 a second (route */login)", lab.ip(5));
     let of_frontend = format!("{}: 50 more may be sent at once, at 1000 a second (frontend web)", lab.ip(5));
-    let before = ask("/login");
+    let before = fetch("/login");
     assert_eq!(before.code, Some(0), "{before:?}");
     assert!(before.stdout.contains(&of_route(2)) && before.stdout.contains(&of_frontend), "{before:?}");
-    let elsewhere = ask("/");
+    let elsewhere = fetch("/");
     assert!(
         elsewhere.stdout.contains(&of_frontend) && !elsewhere.stdout.contains("*/login"),
         "{elsewhere:?}"
@@ -147,7 +147,7 @@ fn explain_says_how_many_requests_a_source_may_send_now() {
     let mut client = Client(connect_from(lab.ip(5), lab.vip()).unwrap());
     wait_for("a request to be refused, and explained to be", || {
         let is_refused = client.get("a", "/login").status == 429;
-        let after = ask("/login");
+        let after = fetch("/login");
         let is_said = after.code == Some(3)
             && after.stdout.contains("is refused: rate_limit")
             && after.stdout.contains(&of_route(0));

@@ -8,7 +8,9 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TcpServer, ask, binary, run, tests, wait_for};
+use convey_testkit::{
+    BalancerProcess, Loopback, Need, Setup, TcpServer, binary, fetch, run, tests, wait_for,
+};
 
 tests!("saves":
     file_written_in_pieces_is_read_when_whole,
@@ -55,7 +57,7 @@ fn file_written_in_pieces_is_read_when_whole() {
     let saved = |weight: u64| {
         save_in_pieces(&balancer.config(), &with(weight), "[frontends.second]");
         balancer.wait_for_stat("/backends/pool/servers/a/weight", weight);
-        assert_eq!(ask(lab.second_vip(), "/").unwrap(), (200, "a".to_owned()));
+        assert_eq!(fetch(lab.second_vip(), "/").unwrap(), (200, "a".to_owned()));
         assert!(!balancer.log().contains("reload: frontend second"), "half of the file was read");
     };
     saved(2);
@@ -83,12 +85,12 @@ fn confined_process_watches_files_that_a_reload_names() {
     fs::write(&list, "192.0.2.0/24\n").unwrap();
     balancer.save(&setup.and("[frontends.web.access]\ndeny = \"@lists/denied\"\n"));
     wait_for("the folder of the list to be watched", || is_watched(&balancer, &lists).then_some(()));
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "a");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
     save_in_pieces(&list, "192.0.2.0/24\n127.0.0.0/8\n", "127");
-    wait_for("clients to be denied", || ask(lab.vip(), "/").is_err().then_some(()));
+    wait_for("clients to be denied", || fetch(lab.vip(), "/").is_err().then_some(()));
     fs::write(lists.join("new"), "192.0.2.0/24\n").unwrap();
     fs::rename(lists.join("new"), &list).unwrap();
-    wait_for("clients to be served", || (ask(lab.vip(), "/").ok()?.1 == "a").then_some(()));
+    wait_for("clients to be served", || (fetch(lab.vip(), "/").ok()?.1 == "a").then_some(()));
     assert!(!balancer.log().contains("cannot watch"));
 }
 

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Setup, TcpServer, TestNameServer, UdpClient, UdpServer, ask, connect, ping,
+    BalancerProcess, Loopback, Setup, TcpServer, TestNameServer, UdpClient, UdpServer, connect, fetch, ping,
     run, tests, wait_for,
 };
 
-use crate::operator::{set, tell, told, who_answers};
+use crate::operator::{answering_servers, command_output, run_command, set};
 
 tests!("servers":
     added_server_serves_across_reloads_until_it_is_reset,
@@ -40,22 +40,28 @@ fn added_server_serves_across_reloads_until_it_is_reset() {
     let (_servers, setup) = three(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
     let c = lab.server(3);
-    let line = told(&balancer, &format!("server add pool/c {c} --weight 2 --max-connections 9"));
+    let line = command_output(&balancer, &format!("server add pool/c {c} --weight 2 --max-connections 9"));
     assert_eq!(line, format!("server pool/c: added at {c}, weight 2, 9 connections at most\n"));
-    assert_eq!(who_answers(&lab), set(&["a", "b", "c"]));
+    assert_eq!(answering_servers(&lab), set(&["a", "b", "c"]));
     balancer.save(&setup.clone().timeouts("connect = 2"));
     balancer.wait_for_log("reload: timeouts: ");
     assert_eq!(balancer.stat("/backends/pool/servers/c/weight"), 2);
-    let screen = told(&balancer, "status");
+    let screen = command_output(&balancer, "status");
     assert!(screen.contains(&format!("pool/c: added at {c}, for ")), "{screen}");
 
-    assert_eq!(told(&balancer, &format!("server add pool/c {c}")), format!("server pool/c: now at {c}\n"));
+    assert_eq!(
+        command_output(&balancer, &format!("server add pool/c {c}")),
+        format!("server pool/c: now at {c}\n")
+    );
     balancer.wait_for_stat("/backends/pool/servers/c/weight", 1);
-    told(&balancer, "server weight pool/c 0");
-    assert_eq!(who_answers(&lab), set(&["a", "b"]));
-    assert_eq!(told(&balancer, "reset pool/c"), "server pool/c: 2 changes undone, the file applies again\n");
+    command_output(&balancer, "server weight pool/c 0");
+    assert_eq!(answering_servers(&lab), set(&["a", "b"]));
+    assert_eq!(
+        command_output(&balancer, "reset pool/c"),
+        "server pool/c: 2 changes undone, the file applies again\n"
+    );
     assert_eq!(balancer.stats().pointer("/backends/pool/servers/c"), None);
-    assert_eq!(who_answers(&lab), set(&["a", "b"]));
+    assert_eq!(answering_servers(&lab), set(&["a", "b"]));
 }
 
 fn removed_server_finishes_its_connections_and_returns_with_a_reset() {
@@ -65,24 +71,24 @@ fn removed_server_finishes_its_connections_and_returns_with_a_reset() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
-    let last = tell(&balancer, "server remove pool/a");
+    let last = run_command(&balancer, "server remove pool/a");
     assert!(last.code == Some(1), "{last:?}");
     assert!(last.stderr.contains("server pool/a is the last server of backend pool"), "{last:?}");
     assert!(last.stderr.contains("`convey server maint pool/a`"), "{last:?}");
-    told(&balancer, &format!("server add pool/b {}", lab.server(2)));
-    assert_eq!(told(&balancer, "server remove pool/a"), "server pool/a: removed\n");
+    command_output(&balancer, &format!("server add pool/b {}", lab.server(2)));
+    assert_eq!(command_output(&balancer, "server remove pool/a"), "server pool/a: removed\n");
     assert_eq!(balancer.stats().pointer("/backends/pool/servers/a"), None);
     ping(&mut connect(lab.vip())).unwrap();
     // As after a reload without the server.
     ping(&mut held).unwrap();
-    let again = tell(&balancer, "server remove pool/a");
+    let again = run_command(&balancer, "server remove pool/a");
     assert!(
         again.code == Some(1) && again.stderr.contains("no server of backend pool is called"),
         "{again:?}"
     );
-    let mine = tell(&balancer, &format!("server add pool/a {}", lab.server(3)));
+    let mine = run_command(&balancer, &format!("server add pool/a {}", lab.server(3)));
     assert!(mine.code == Some(1) && mine.stderr.contains("`convey reset pool/a` brings it back"), "{mine:?}");
-    told(&balancer, "reset pool/a");
+    command_output(&balancer, "reset pool/a");
     balancer.wait_for_stat("/backends/pool/servers/a/up", true);
 }
 
@@ -92,12 +98,12 @@ fn last_server_with_an_address_cannot_be_removed() {
     // The name server does not answer.
     let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&TestNameServer::dns(&lab));
     let balancer = BalancerProcess::start(&lab, &setup);
-    told(&balancer, "server add pool/b unknown.convey.test:80");
-    let refused = tell(&balancer, "server remove pool/a");
+    command_output(&balancer, "server add pool/b unknown.convey.test:80");
+    let refused = run_command(&balancer, "server remove pool/a");
     let why = "no other server of backend pool has an address now";
     assert!(refused.code == Some(1) && refused.stderr.contains(why), "{refused:?}");
-    assert_eq!(who_answers(&lab), set(&["a"]));
-    told(&balancer, "server remove pool/b");
+    assert_eq!(answering_servers(&lab), set(&["a"]));
+    command_output(&balancer, "server remove pool/b");
 }
 
 fn command_that_takes_the_last_server_out_warns() {
@@ -105,31 +111,34 @@ fn command_that_takes_the_last_server_out_warns() {
     let lab = Loopback::new();
     let (_servers, setup) = three(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    assert!(!told(&balancer, "server drain pool/a").contains("warning"));
-    assert_eq!(told(&balancer, "server weight pool/b 0"), format!("{WARNING}server pool/b: weight 0\n"));
-    assert!(!told(&balancer, "server maint pool/b").contains("warning"), "it had no clients");
-    told(&balancer, "reset");
-    assert_eq!(told(&balancer, "backend drain pool"), format!("{WARNING}backend pool: drain\n"));
+    assert!(!command_output(&balancer, "server drain pool/a").contains("warning"));
+    assert_eq!(
+        command_output(&balancer, "server weight pool/b 0"),
+        format!("{WARNING}server pool/b: weight 0\n")
+    );
+    assert!(!command_output(&balancer, "server maint pool/b").contains("warning"), "it had no clients");
+    command_output(&balancer, "reset");
+    assert_eq!(command_output(&balancer, "backend drain pool"), format!("{WARNING}backend pool: drain\n"));
 }
 
 fn the_file_goes_before_a_server_of_its_name_that_was_added() {
     let lab = Loopback::new();
     let (_servers, setup) = three(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    let known = tell(&balancer, &format!("server add pool/a {}", lab.server(3)));
+    let known = run_command(&balancer, &format!("server add pool/a {}", lab.server(3)));
     assert!(
         known.code == Some(1) && known.stderr.contains("the file has server pool/a: change it there"),
         "{known:?}"
     );
-    told(&balancer, &format!("server add pool/c {}", lab.server(3)));
+    command_output(&balancer, &format!("server add pool/c {}", lab.server(3)));
     balancer.save(&setup.clone().server("c", lab.server(2), "weight = 7"));
     balancer.wait_for_stat("/backends/pool/servers/c/weight", 7);
     balancer.wait_for_stat("/overlays/0/superseded", true);
-    let screen = told(&balancer, "status");
+    let screen = command_output(&balancer, "status");
     assert!(screen.contains("; superseded: the file takes precedence"), "{screen}");
     // The override applies again once the file has no such server.
     balancer.save(&setup);
-    wait_for("c to serve", || who_answers(&lab).contains("c").then_some(()));
+    wait_for("c to serve", || answering_servers(&lab).contains("c").then_some(()));
     assert_eq!(balancer.stats().pointer("/overlays/0/superseded"), None);
 }
 
@@ -138,18 +147,18 @@ fn added_server_that_conflicts_with_a_new_file_is_dropped() {
     let (_servers, setup) = three(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
     let place = lab.second_vip();
-    told(&balancer, &format!("server add pool/c {} --backup", lab.server(3)));
-    told(&balancer, &format!("server add pool/d {place} --backup"));
+    command_output(&balancer, &format!("server add pool/c {} --backup", lab.server(3)));
+    command_output(&balancer, &format!("server add pool/d {place} --backup"));
     // With this file, server d would have the address of a frontend whose backend has d.
     balancer.save(
         &setup.clone().and(&format!("[frontends.two]\nlisten_addr = \"{place}\"\nbackend = \"pool\"\n")),
     );
     balancer.wait_for_log("server pool/d: added at ");
     balancer.wait_for_log(" conflicts with the file: ");
-    wait_for("the new frontend to serve", || (ask(place, "/").ok()?.0 == 200).then_some(()));
+    wait_for("the new frontend to serve", || (fetch(place, "/").ok()?.0 == 200).then_some(()));
     assert_eq!(balancer.stats().pointer("/backends/pool/servers/d"), None);
     assert_eq!(balancer.stat("/backends/pool/servers/c/backup"), true, "nothing is wrong with this one");
-    let screen = told(&balancer, "status");
+    let screen = command_output(&balancer, "status");
     assert_eq!(screen.matches("; superseded: the file takes precedence").count(), 1, "{screen}");
     balancer.save(&setup);
     balancer.wait_for_stat("/backends/pool/servers/d/backup", true);
@@ -160,15 +169,15 @@ fn servers_of_udp_come_and_go() {
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| UdpServer::named(name, lab.server(n)));
     let setup = Setup::new(&lab).frontend("protocol = \"udp\"").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
-    let who = || -> BTreeSet<String> { (0..10).map(|_| UdpClient::of(lab.vip()).ask()).collect() };
+    let who = || -> BTreeSet<String> { (0..10).map(|_| UdpClient::of(lab.vip()).fetch()).collect() };
     assert_eq!(who(), set(&["a"]));
-    told(&balancer, &format!("server add pool/b {}", lab.server(2)));
+    command_output(&balancer, &format!("server add pool/b {}", lab.server(2)));
     assert_eq!(who(), set(&["a", "b"]));
-    told(&balancer, "server drain pool/a");
+    command_output(&balancer, "server drain pool/a");
     assert_eq!(who(), set(&["b"]));
-    told(&balancer, "server remove pool/a");
+    command_output(&balancer, "server remove pool/a");
     assert_eq!(who(), set(&["b"]));
-    told(&balancer, "reset");
+    command_output(&balancer, "reset");
     assert_eq!(who(), set(&["a"]));
 }
 
@@ -186,11 +195,11 @@ fn invalid_added_server_is_refused_with_a_reason() {
         ("server remove pool/x", 1, "no server of backend pool is called"),
         ("server remove pool", 2, "expected: BACKEND/SERVER"),
     ] {
-        let ran = tell(&balancer, line);
+        let ran = run_command(&balancer, line);
         assert!(ran.code == Some(code) && ran.stderr.contains(why), "{line}: {ran:?}");
     }
     assert_eq!(balancer.stats().get("overlays"), None);
-    let twice = told(&balancer, &format!("server add pool/c {}", lab.server(1)));
+    let twice = command_output(&balancer, &format!("server add pool/c {}", lab.server(1)));
     assert!(
         twice.starts_with("warning: ") && twice.contains("is also backends.pool.servers.a.addr"),
         "{twice}"
@@ -201,9 +210,9 @@ fn a_check_names_what_is_other_than_the_file() {
     let lab = Loopback::new();
     let (_servers, setup) = three(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    told(&balancer, &format!("server add pool/c {}", lab.server(3)));
-    told(&balancer, "server drain pool/a");
-    told(&balancer, "log-level debug");
+    command_output(&balancer, &format!("server add pool/c {}", lab.server(3)));
+    command_output(&balancer, "server drain pool/a");
+    command_output(&balancer, "log-level debug");
     let check =
         |file: &std::path::Path| run(balancer.command().arg("check").arg("--config").arg(file)).stderr;
     let checked = check(&balancer.config());
@@ -221,19 +230,22 @@ fn the_log_says_more_for_as_long_as_an_operator_wants() {
     let lab = Loopback::new();
     let (_servers, setup) = three(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    assert_eq!(told(&balancer, "log-level"), "info\n");
-    assert_eq!(told(&balancer, "log-level debug"), "log level: debug\n");
-    assert_eq!(told(&balancer, "log-level DEBUG"), "log level: debug already\n");
+    assert_eq!(command_output(&balancer, "log-level"), "info\n");
+    assert_eq!(command_output(&balancer, "log-level debug"), "log level: debug\n");
+    assert_eq!(command_output(&balancer, "log-level DEBUG"), "log level: debug already\n");
     balancer.save(&setup.clone().and("[log]\nlevel = \"warn\"\n"));
     balancer.wait_for_log("reload: log.level info -> warn");
-    assert_eq!(told(&balancer, "log-level"), "debug\n", "after a reload");
-    let screen = told(&balancer, "status");
+    assert_eq!(command_output(&balancer, "log-level"), "debug\n", "after a reload");
+    let screen = command_output(&balancer, "status");
     assert!(screen.contains("  log level debug, for "), "{screen}");
-    assert_eq!(told(&balancer, "log-level --reset"), "log level: warn, from the command line or the file\n");
-    told(&balancer, "log-level error");
-    assert_eq!(told(&balancer, "reset"), "everything: 1 change undone, the file applies again\n");
-    assert_eq!(told(&balancer, "log-level"), "warn\n");
-    let wrong = tell(&balancer, "log-level lots");
+    assert_eq!(
+        command_output(&balancer, "log-level --reset"),
+        "log level: warn, from the command line or the file\n"
+    );
+    command_output(&balancer, "log-level error");
+    assert_eq!(command_output(&balancer, "reset"), "everything: 1 change undone, the file applies again\n");
+    assert_eq!(command_output(&balancer, "log-level"), "warn\n");
+    let wrong = run_command(&balancer, "log-level lots");
     assert!(wrong.code == Some(2) && wrong.stderr.contains("lots"), "{wrong:?}");
 }
 
@@ -319,7 +331,7 @@ fn requests_without_sense_get_a_reason_and_harm_nobody() {
         assert!(answer.starts_with("HTTP/1.1 400 "), "{no_http:?}: {answer}");
     }
     assert_eq!(balancer.stats().get("overlays"), None, "nothing has changed");
-    assert_eq!(who_answers(&lab), set(&["a", "b"]));
+    assert_eq!(answering_servers(&lab), set(&["a", "b"]));
 }
 
 fn a_thousand_requests_at_once_harm_no_client() {
@@ -336,7 +348,7 @@ fn a_thousand_requests_at_once_harm_no_client() {
         let clients = scope.spawn(|| {
             let mut asked = 0;
             while !is_over.load(Ordering::Relaxed) || asked < 100 {
-                assert_eq!(ask(lab.vip(), "/").unwrap().0, 200);
+                assert_eq!(fetch(lab.vip(), "/").unwrap().0, 200);
                 asked += 1;
             }
         });
@@ -353,7 +365,7 @@ fn a_thousand_requests_at_once_harm_no_client() {
         is_over.store(true, Ordering::Relaxed);
         clients.join().unwrap();
     });
-    wait_for("an answer", || (tell(&balancer, "server ready pool/a").code == Some(0)).then_some(()));
-    told(&balancer, "reset");
-    assert_eq!(who_answers(&lab), set(&["a", "b"]));
+    wait_for("an answer", || (run_command(&balancer, "server ready pool/a").code == Some(0)).then_some(()));
+    command_output(&balancer, "reset");
+    assert_eq!(answering_servers(&lab), set(&["a", "b"]));
 }

@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, ask, binary, connect, ping, tests, wait_for,
-    was_reset,
+    BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, binary, connect, fetch, ping, tests,
+    wait_for, was_reset,
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
@@ -36,24 +36,24 @@ fn service_manager_is_notified_of_start_reloads_and_stop() {
     let manager = Manager::new(&lab);
     let setup = Setup::new(&lab).health("interval = 0.1").server("a", lab.server(1), "");
     let mut balancer = manager.start(&lab, &setup, None);
-    manager.hears("READY=1\n");
+    manager.message_beginning("READY=1\n");
     // The notification is accurate: clients are served.
     let mut client = connect(lab.vip());
     ping(&mut client).unwrap();
 
     balancer.signal(Signal::HUP);
-    let reloading = manager.hears("RELOADING=1\nMONOTONIC_USEC=");
+    let reloading = manager.message_beginning("RELOADING=1\nMONOTONIC_USEC=");
     let since = reloading.trim_end().rsplit('=').next().unwrap().parse::<u64>().unwrap();
     assert!(since > 0, "{reloading}");
-    manager.hears("READY=1\n");
+    manager.message_beginning("READY=1\n");
     balancer.save(&"nonsense");
-    manager.hears("RELOADING=1\nMONOTONIC_USEC=");
-    manager.hears("READY=1\n");
+    manager.message_beginning("RELOADING=1\nMONOTONIC_USEC=");
+    manager.message_beginning("READY=1\n");
 
     drop(server);
-    manager.hears("STATUS=1 frontend, 0 of 1 server up; backend pool has no server");
+    manager.message_beginning("STATUS=1 frontend, 0 of 1 server up; backend pool has no server");
     balancer.signal(Signal::TERM);
-    let stopping = manager.hears("STOPPING=1\nSTATUS=stopping: ");
+    let stopping = manager.message_beginning("STOPPING=1\nSTATUS=stopping: ");
     assert!(stopping.contains("EXTEND_TIMEOUT_USEC="), "{stopping}");
     drop(client);
     assert_eq!(balancer.wait(), 0);
@@ -64,16 +64,16 @@ fn watchdog_notifications_are_sent_while_convey_runs() {
     let manager = Manager::new(&lab);
     let balancer = manager.start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""), Some("200000"));
     for _ in 0..5 {
-        manager.hears("WATCHDOG=1\n");
+        manager.message_beginning("WATCHDOG=1\n");
     }
     balancer.signal(Signal::STOP);
     wait_for("silence of a process that is stopped", || {
         // Longer than the limit after which systemd considers it hung.
         manager.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        manager.hear().is_none().then_some(())
+        manager.next_message().is_none().then_some(())
     });
     balancer.signal(Signal::CONT);
-    manager.hears("WATCHDOG=1\n");
+    manager.message_beginning("WATCHDOG=1\n");
 }
 
 fn main_pid_is_notified_after_an_upgrade() {
@@ -82,22 +82,22 @@ fn main_pid_is_notified_after_an_upgrade() {
     let manager = Manager::new(&lab);
     let setup = Setup::new(&lab).health("interval = 3600").server("a", lab.server(1), "");
     let mut balancer = manager.start(&lab, &setup, None);
-    manager.hears("READY=1\n");
+    manager.message_beginning("READY=1\n");
     let held = connect(lab.vip());
     balancer.wait_for_stat("/frontends/web/current_connections", 1);
     balancer.signal(Signal::USR2);
     // A process sends no notification until the manager accepts it as the service.
-    let main = manager.hear().unwrap();
+    let main = manager.next_message().unwrap();
     let process = main.strip_prefix("MAINPID=").unwrap_or_else(|| panic!("{main}"));
     let process = Pid::from_raw(process.trim_end().parse().unwrap()).unwrap();
-    assert_eq!(manager.hear().unwrap(), "READY=1\nSTATUS=1 frontend, 1 of 1 server up\n");
+    assert_eq!(manager.next_message().unwrap(), "READY=1\nSTATUS=1 frontend, 1 of 1 server up\n");
     balancer.signal(Signal::TERM);
     balancer.wait_for_log("stopping: 1 open connections have 30s to finish");
     drop(held);
     assert_eq!(balancer.wait(), 0);
     kill_process(process, Signal::TERM).unwrap();
     // The first process has sent no other notification.
-    assert!(manager.hear().unwrap().starts_with("STOPPING=1\n"));
+    assert!(manager.next_message().unwrap().starts_with("STOPPING=1\n"));
 }
 
 fn stored_sockets_survive_a_restart_without_refused_clients() {
@@ -115,7 +115,7 @@ fn stored_sockets_survive_a_restart_without_refused_clients() {
         let mark = lab.directory().join("restart");
         fs::write(&mark, "").unwrap();
         first.signal(Signal::TERM);
-        let mut kept = manager.keeps("FDSTORE=1\nFDNAME=convey\n").into_iter();
+        let mut kept = manager.stored_descriptors("FDSTORE=1\nFDNAME=convey\n").into_iter();
         first.wait_for_log("the service manager keeps 2 sockets, new clients wait");
         ping(&mut held).unwrap();
         drop(held);
@@ -130,8 +130,8 @@ fn stored_sockets_survive_a_restart_without_refused_clients() {
         assert_eq!(kept.count(), 1);
         let second = convey_testkit::start(command, &log);
         wait_for("clients after it", || (asked.load(Ordering::Relaxed) > before + 10).then_some(()));
-        assert_eq!(ask(lab.stats(), "/healthz").unwrap(), (200, "ok\n".to_owned()));
-        manager.hears("FDSTOREREMOVE=1\nFDNAME=convey\n");
+        assert_eq!(fetch(lab.stats(), "/healthz").unwrap(), (200, "ok\n".to_owned()));
+        manager.message_beginning("FDSTOREREMOVE=1\nFDNAME=convey\n");
         stop.store(true, Ordering::Relaxed);
         let failed = load.join().unwrap();
         // Without the mark it stops for good: new clients are refused at once.
@@ -151,7 +151,7 @@ fn stored_socket_of_a_removed_address_is_closed() {
     let mut waiting = connect(lab.vip());
     let command = manager.unit(&lab, "LISTEN_FDS=1", Some(kept.into()));
     let _balancer = BalancerProcess::start_with(&lab, &setup, command);
-    manager.hears("FDSTOREREMOVE=1\nFDNAME=convey\n");
+    manager.message_beginning("FDSTOREREMOVE=1\nFDNAME=convey\n");
     assert!(was_reset(&mut waiting));
     assert!(TcpStream::connect(lab.vip()).is_err());
     ping(&mut connect(lab.second_vip())).unwrap();
@@ -166,7 +166,7 @@ fn notify_socket_may_have_an_abstract_address() {
     command.env("NOTIFY_SOCKET", format!("@{name}"));
     let _balancer =
         BalancerProcess::start_with(&lab, &Setup::new(&lab).server("a", lab.server(1), ""), command);
-    manager.hears("READY=1\n");
+    manager.message_beginning("READY=1\n");
 }
 
 fn service_manager_that_does_not_read_blocks_nothing() {
@@ -190,7 +190,7 @@ fn stop_notification_waits_for_room_in_the_queue() {
     balancer.signal(Signal::TERM);
     balancer.wait_for_log("stopping: ");
     // The manager reads only now.
-    manager.hears("STOPPING=1\nSTATUS=stopping: ");
+    manager.message_beginning("STOPPING=1\nSTATUS=stopping: ");
     assert_eq!(balancer.wait(), 0);
 }
 
@@ -254,10 +254,10 @@ impl Manager {
     }
 
     /// Reads until a message begins with this text. Returns the message.
-    fn hears(&self, begin: &str) -> String {
+    fn message_beginning(&self, begin: &str) -> String {
         self.0.set_read_timeout(Some(PATIENCE)).unwrap();
         loop {
-            let message = self.hear().unwrap_or_else(|| panic!("in vain for {begin:?}"));
+            let message = self.next_message().unwrap_or_else(|| panic!("in vain for {begin:?}"));
             if message.starts_with(begin) {
                 return message;
             }
@@ -265,7 +265,7 @@ impl Manager {
     }
 
     /// Reads until a message begins with this text. Returns its descriptors.
-    fn keeps(&self, begin: &str) -> Vec<OwnedFd> {
+    fn stored_descriptors(&self, begin: &str) -> Vec<OwnedFd> {
         self.0.set_read_timeout(Some(PATIENCE)).unwrap();
         loop {
             let mut bytes = [0; 4096];
@@ -285,7 +285,7 @@ impl Manager {
     }
 
     /// Returns the next message, if it arrives in time.
-    fn hear(&self) -> Option<String> {
+    fn next_message(&self) -> Option<String> {
         let mut buffer = [0; 4096];
         let length = self.0.recv(&mut buffer).ok()?;
         Some(String::from_utf8_lossy(&buffer[..length]).into_owned())

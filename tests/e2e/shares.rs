@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, UdpServer, ask, binary, connect_from, ping,
-    tests, tool, wait_for, was_reset,
+    BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, UdpServer, binary, connect_from, fetch,
+    ping, tests, tool, wait_for, was_reset,
 };
 
 use crate::explain::explained;
-use crate::limits::{nothing_comes, serve_all, vec_of};
+use crate::limits::{is_silent, serve_all, vec_of};
 
 tests!("shares":
     client_with_maximum_connections_leaves_some_for_others [Need::PRLIMIT],
@@ -52,7 +52,7 @@ fn client_with_maximum_sessions_leaves_some_for_others() {
     let open = balancer.stat("/frontends/web/current_connections").as_u64().unwrap();
     assert!((150..=161).contains(&open), "{open}");
     let others: Vec<UdpSocket> = (100..110).map(|n| client(lab.ip(n))).collect();
-    assert!(others.iter().all(|other| is_answered_at_last(other) && is_answered_at_last(other)));
+    assert!(others.iter().all(|other| is_answered_eventually(other) && is_answered_eventually(other)));
     // Beyond its share, the client is refused, or its own silent streams are evicted.
     let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
     assert!(number("/frontends/web/drops/client_limit") + number("/frontends/web/ended/evicted") > 0);
@@ -86,7 +86,7 @@ const SHARE: usize = 33;
 fn client_beyond_its_share_waits_in_order_while_others_are_served() {
     let lab = Loopback::new();
     let (balancer, mut served, mut waiting, _server) = beyond_their_share(&lab, "connect = 3600");
-    assert!(waiting.iter_mut().all(nothing_comes));
+    assert!(waiting.iter_mut().all(is_silent));
     ping(&mut connect_from(lab.ip(98), lab.vip()).unwrap()).unwrap();
     balancer
         .wait_for_log(&format!("client {} has used its share of connections, further ones wait", lab.ip(99)));
@@ -95,7 +95,7 @@ fn client_beyond_its_share_waits_in_order_while_others_are_served() {
         drop(served.remove(0));
         let mut first = waiting.remove(0);
         first.read_exact(&mut [0]).unwrap();
-        assert!(waiting.iter_mut().all(nothing_comes));
+        assert!(waiting.iter_mut().all(is_silent));
         served.push(first);
     }
     drop(served);
@@ -118,7 +118,7 @@ fn client_waiting_too_long_beyond_its_share_is_reset_and_counted() {
 fn a_raised_limit_lets_in_those_who_wait_for_their_share() {
     let lab = Loopback::new();
     let (balancer, _served, mut waiting, _server) = beyond_their_share(&lab, "connect = 3600");
-    assert!(waiting.iter_mut().all(nothing_comes));
+    assert!(waiting.iter_mut().all(is_silent));
     balancer.save(&of_slots(&lab, 2 * SLOTS, "connect = 3600"));
     waiting.iter_mut().for_each(|client| client.read_exact(&mut [0]).unwrap());
 }
@@ -139,11 +139,11 @@ fn waiting_connections_are_reset_if_their_frontend_changed_its_mode() {
         balancer.wait_for_stat("/frontends/web/waiting_connections", 5);
         balancer.save(&setup(after));
         balancer.wait_for_stat("/frontends/web/mode", after);
-        assert!(waiting.iter_mut().all(nothing_comes), "{before}: they have no slot yet");
+        assert!(waiting.iter_mut().all(is_silent), "{before}: they have no slot yet");
         drop(served);
         assert!(waiting.iter_mut().all(was_reset), "{before}");
         balancer.wait_for_stat("/frontends/web/ended/mode_changed", 5);
-        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+        assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     }
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn is_answered(socket: &UdpSocket) -> bool {
 }
 
 /// Whether a client is answered, however busy the machine is.
-pub(crate) fn is_answered_at_last(socket: &UdpSocket) -> bool {
+pub(crate) fn is_answered_eventually(socket: &UdpSocket) -> bool {
     let usual = socket.read_timeout().unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let is_answered = is_answered(socket);

@@ -7,8 +7,8 @@ use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Fds, Loopback, Need, Nginx, Setup, TcpServer, ask, clock, connect, in_namespace, reset,
-    send, tests, wait_for,
+    BalancerProcess, Fds, Loopback, Need, Nginx, Setup, TcpServer, clock, connect, fetch, in_namespace,
+    reset, send, tests, wait_for,
 };
 
 tests!("slow":
@@ -166,7 +166,7 @@ fn download(lab: &Loopback) -> TcpStream {
 fn all_are_served(lab: &Loopback, server: SocketAddr, answer: &str) {
     let timed = |addr| {
         let start = clock();
-        assert_eq!(ask(addr, "/").unwrap(), (200, answer.to_owned()));
+        assert_eq!(fetch(addr, "/").unwrap(), (200, answer.to_owned()));
         start.elapsed()
     };
     let (mut times, mut directly): (Vec<_>, Vec<_>) =

@@ -9,7 +9,7 @@ use convey_testkit::{
     was_reset,
 };
 
-use crate::shares::{is_answered, is_answered_at_last, udp_client};
+use crate::shares::{is_answered, is_answered_eventually, udp_client};
 
 tests!("sources":
     concurrent_connections_are_limited_by_source,
@@ -79,11 +79,11 @@ fn sessions_of_a_source_are_limited_too() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let client = |host| udp_client(lab.ip(host), lab.vip());
     let streams: Vec<UdpSocket> = (0..2).map(|_| client(99)).collect();
-    assert!(streams.iter().all(|socket| is_answered_at_last(socket) && is_answered_at_last(socket)));
+    assert!(streams.iter().all(|socket| is_answered_eventually(socket) && is_answered_eventually(socket)));
     let third = client(99);
     third.send(b"!").unwrap();
     balancer.wait_for_stat("/frontends/web/refused/source_connections", 1);
-    assert!(is_answered_at_last(&client(98)) && streams.iter().all(is_answered_at_last));
+    assert!(is_answered_eventually(&client(98)) && streams.iter().all(is_answered_eventually));
     // A stream whose server is silent may have been forged: it is evicted for the next one at the
     // same worker.
     wait_for("a second of silence", || {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Setup, TcpServer, ask, check_to_end, clock, connect,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, check_to_end, clock, connect, fetch,
     is_refused_with_reset, ping, run, send, tests, tool, wait_for,
 };
 
@@ -108,8 +108,8 @@ fn promtool_accepts_the_metrics() {
     fs::write(&file, &metrics).unwrap();
     // promtool reads standard input only.
     let script = format!("exec \"$0\" check metrics < {}", file.display());
-    let said = run(Command::new("sh").arg("-c").arg(script).arg(tool("promtool").unwrap()));
-    assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (Some(0), "", ""), "{metrics}");
+    let output = run(Command::new("sh").arg("-c").arg(script).arg(tool("promtool").unwrap()));
+    assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (Some(0), "", ""), "{metrics}");
 }
 
 fn metrics_and_statistics_agree() {
@@ -161,7 +161,7 @@ fn health_is_shown_with_its_reason_and_since_when() {
 
 fn a_page_that_does_not_exist_names_those_that_do() {
     let (lab, _balancer, _servers) = two_echo_servers();
-    let (status, text) = ask(lab.stats(), "/status").unwrap();
+    let (status, text) = fetch(lab.stats(), "/status").unwrap();
     assert_eq!(status, 404);
     assert!(["/stats", "/metrics", "/healthz", "/readyz"].iter().all(|page| text.contains(page)), "{text}");
 }
@@ -290,7 +290,7 @@ fn median_of_health(lab: &Loopback, scrapers: usize) -> Duration {
         for _ in 0..scrapers {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    if ask(lab.stats(), "/metrics").is_ok_and(|(status, _)| status == 200) {
+                    if fetch(lab.stats(), "/metrics").is_ok_and(|(status, _)| status == 200) {
                         scraped.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -302,7 +302,7 @@ fn median_of_health(lab: &Loopback, scrapers: usize) -> Duration {
         let mut asked = 0;
         while took.len() < 51 {
             let begin = clock();
-            let answer = ask(lab.stats(), "/healthz");
+            let answer = fetch(lab.stats(), "/healthz");
             asked += 1;
             took.extend(answer.is_ok_and(|(status, _)| status == 200).then(|| begin.elapsed()));
             assert!(asked <= 60, "{} of {asked} were answered", took.len());

@@ -6,11 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::thread;
 
-use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, ask, connect, ping, run, tests, wait_for};
+use convey_testkit::{
+    BalancerProcess, Loopback, Setup, TcpServer, connect, fetch, ping, run, tests, wait_for,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::operator::{set, tell, told, who_answers};
+use crate::operator::{answering_servers, command_output, run_command, set};
 
 tests!("steering":
     drained_server_keeps_its_connections_and_gets_no_new_ones,
@@ -40,21 +42,21 @@ fn drained_server_keeps_its_connections_and_gets_no_new_ones() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
-    assert!(told(&balancer, "server drain pool/a").ends_with("server pool/a: drain\n"));
-    assert_eq!(told(&balancer, "server drain pool/a"), "server pool/a: drain already\n");
+    assert!(command_output(&balancer, "server drain pool/a").ends_with("server pool/a: drain\n"));
+    assert_eq!(command_output(&balancer, "server drain pool/a"), "server pool/a: drain already\n");
     balancer.wait_for_stat("/backends/pool/servers/a/eligible", false);
     ping(&mut held).unwrap();
-    ask(lab.vip(), "/").unwrap_err();
+    fetch(lab.vip(), "/").unwrap_err();
     assert_eq!(balancer.stat("/backends/pool/servers/a/state"), "drain");
     assert_eq!(balancer.stat("/backends/pool/servers/a/up"), true, "it is checked as before");
-    let status = tell(&balancer, "status");
+    let status = run_command(&balancer, "status");
     assert_eq!(status.code, Some(3), "no frontend can serve: {status:?}");
     assert!(
         status.stdout.contains("no server of backend pool can be chosen (1 of 1 are drained)")
             && status.stdout.contains("pool/a: drain, for "),
         "{status:?}"
     );
-    assert_eq!(told(&balancer, "server ready pool/a"), "server pool/a: ready\n");
+    assert_eq!(command_output(&balancer, "server ready pool/a"), "server pool/a: ready\n");
     ping(&mut connect(lab.vip())).unwrap();
     ping(&mut held).unwrap();
 }
@@ -65,15 +67,15 @@ fn drain_wait_ends_with_the_last_connection_or_a_timeout() {
     let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let mut held = [(); 2].map(|()| connect(lab.vip()));
     held.iter_mut().for_each(|held| ping(held).unwrap());
-    let given_up = tell(&balancer, "server drain pool/a --wait --timeout 300ms");
+    let given_up = run_command(&balancer, "server drain pool/a --wait --timeout 300ms");
     assert_eq!(given_up.code, Some(1), "{given_up:?}");
     assert!(given_up.stderr.contains("server pool/a: 2 connections are left after 300ms"), "{given_up:?}");
     thread::scope(|scope| {
-        let waits = scope.spawn(|| told(&balancer, "backend drain pool --wait"));
+        let waits = scope.spawn(|| command_output(&balancer, "backend drain pool --wait"));
         ping(&mut held[0]).unwrap();
         drop(held);
-        let told = waits.join().unwrap();
-        assert!(told.ends_with("backend pool: no connection is left\n"), "{told}");
+        let command_output = waits.join().unwrap();
+        assert!(command_output.ends_with("backend pool: no connection is left\n"), "{command_output}");
     });
 }
 
@@ -92,19 +94,19 @@ fn drain_wait_fails_if_the_server_is_ready_again_or_gone() {
         ("reload", "backend pool has no server a"),
     ] {
         let ended = thread::scope(|scope| {
-            let waits = scope.spawn(|| tell(&balancer, "server drain pool/a --wait"));
+            let waits = scope.spawn(|| run_command(&balancer, "server drain pool/a --wait"));
             balancer.wait_for_stat("/backends/pool/servers/a/state", "drain");
             if change == "reload" {
                 balancer.save(&other);
             }
-            told(&balancer, change);
+            command_output(&balancer, change);
             waits.join().unwrap()
         });
         assert_eq!(ended.code, Some(1), "{ended:?}");
         assert!(ended.stderr.contains(why), "{ended:?}");
     }
     ping(&mut held).unwrap();
-    let wrong = tell(&balancer, "reset pool/nobody");
+    let wrong = run_command(&balancer, "reset pool/nobody");
     assert_eq!(wrong.code, Some(1), "{wrong:?}");
     assert!(wrong.stderr.contains("backend pool has no server nobody"), "{wrong:?}");
 }
@@ -113,51 +115,54 @@ fn a_backend_in_maintenance_serves_nobody_and_says_so() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    assert_eq!(who_answers(&lab), set(&["a", "b"]));
-    told(&balancer, "backend maint pool");
+    assert_eq!(answering_servers(&lab), set(&["a", "b"]));
+    command_output(&balancer, "backend maint pool");
     balancer.wait_for_log(
         "backend pool has no server left (taken out by operators: 2 of 2): its clients are refused",
     );
     assert_eq!(balancer.page("/readyz").0, 503);
-    ask(lab.vip(), "/").unwrap_err();
+    fetch(lab.vip(), "/").unwrap_err();
     // An override of one server takes precedence over an override of all.
-    told(&balancer, "server ready pool/b");
-    wait_for("b to serve alone", || (ask(lab.vip(), "/").ok()?.1 == "b").then_some(()));
-    assert_eq!(who_answers(&lab), set(&["b"]));
-    told(&balancer, "reset pool");
-    wait_for("both to serve", || (who_answers(&lab) == set(&["a", "b"])).then_some(()));
-    assert_eq!(tell(&balancer, "status").code, Some(0));
+    command_output(&balancer, "server ready pool/b");
+    wait_for("b to serve alone", || (fetch(lab.vip(), "/").ok()?.1 == "b").then_some(()));
+    assert_eq!(answering_servers(&lab), set(&["b"]));
+    command_output(&balancer, "reset pool");
+    wait_for("both to serve", || (answering_servers(&lab) == set(&["a", "b"])).then_some(()));
+    assert_eq!(run_command(&balancer, "status").code, Some(0));
 }
 
 fn weight_override_applies_at_once_and_survives_reloads() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    told(&balancer, "server weight pool/a 0");
-    assert_eq!(who_answers(&lab), set(&["b"]));
+    command_output(&balancer, "server weight pool/a 0");
+    assert_eq!(answering_servers(&lab), set(&["b"]));
     balancer.save(&setup.server("c", lab.server(3), ""));
     balancer.wait_for_log("reload: ");
     balancer.wait_for_stat("/backends/pool/servers/a/weight", 0);
-    let screen = told(&balancer, "status");
+    let screen = command_output(&balancer, "status");
     assert!(screen.contains("Runtime overrides") && screen.contains("pool/a: weight 0, for "), "{screen}");
-    assert_eq!(told(&balancer, "reset pool/a"), "server pool/a: 1 change undone, the file applies again\n");
-    assert_eq!(told(&balancer, "reset"), "everything: no change to undo, the file applies\n");
-    wait_for("a to serve again", || who_answers(&lab).contains("a").then_some(()));
-    assert!(!told(&balancer, "status").contains("Runtime overrides"));
+    assert_eq!(
+        command_output(&balancer, "reset pool/a"),
+        "server pool/a: 1 change undone, the file applies again\n"
+    );
+    assert_eq!(command_output(&balancer, "reset"), "everything: no change to undo, the file applies\n");
+    wait_for("a to serve again", || answering_servers(&lab).contains("a").then_some(()));
+    assert!(!command_output(&balancer, "status").contains("Runtime overrides"));
 }
 
 fn a_reload_says_what_has_changed_or_why_the_file_was_refused() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    assert_eq!(told(&balancer, "reload"), "reloaded: no effective changes\n");
+    assert_eq!(command_output(&balancer, "reload"), "reloaded: no effective changes\n");
     balancer.save(&setup.to_string().replace("backend = \"pool\"", "backend = \"pol\""));
-    let refused = tell(&balancer, "reload");
+    let refused = run_command(&balancer, "reload");
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("the running configuration stays"), "{refused:?}");
     assert!(refused.stderr.contains("did you mean `pool`?"), "{refused:?}");
-    assert_eq!(who_answers(&lab), set(&["a", "b"]));
-    let status = tell(&balancer, "status");
+    assert_eq!(answering_servers(&lab), set(&["a", "b"]));
+    let status = run_command(&balancer, "status");
     assert!(status.stdout.contains("the last reload was refused"), "{status:?}");
 }
 
@@ -165,9 +170,9 @@ fn operator_actions_are_listed_as_events() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    told(&balancer, "server maint pool/a");
-    told(&balancer, "reset");
-    let events = told(&balancer, "status --events");
+    command_output(&balancer, "server maint pool/a");
+    command_output(&balancer, "reset");
+    let events = command_output(&balancer, "status --events");
     let lines: Vec<&str> = events.lines().collect();
     let at =
         |text: &str| lines.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{events}"));
@@ -175,11 +180,11 @@ fn operator_actions_are_listed_as_events() {
     // Name of the user, or the user id if there is no name.
     let who = lines[said].rsplit_once(" maint (by ").unwrap().1.strip_suffix(")").unwrap();
     assert!(said < at(&format!("server pool/a: {who} has undone the state maint")), "{events}");
-    told(&balancer, "server remove pool/a");
-    told(&balancer, "reset");
-    let events = told(&balancer, "status --events");
+    command_output(&balancer, "server remove pool/a");
+    command_output(&balancer, "reset");
+    let events = command_output(&balancer, "status --events");
     assert!(events.contains(&format!("server pool/a: {who} has undone the removal")), "{events}");
-    let all: Value = serde_json::from_str(&told(&balancer, "status --events --json")).unwrap();
+    let all: Value = serde_json::from_str(&command_output(&balancer, "status --events --json")).unwrap();
     assert!(all.as_array().unwrap().iter().any(|event| event["kind"] == "operator"), "{all}");
 }
 
@@ -187,11 +192,11 @@ fn override_for_a_removed_server_is_shown_as_without_effect() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    told(&balancer, "server drain pool/b");
-    assert!(!told(&balancer, "status").contains("no such server"));
+    command_output(&balancer, "server drain pool/b");
+    assert!(!command_output(&balancer, "status").contains("no such server"));
     balancer.save(&Setup::new(&lab).server("a", lab.server(1), ""));
-    told(&balancer, "reload");
-    let status = told(&balancer, "status");
+    command_output(&balancer, "reload");
+    let status = command_output(&balancer, "status");
     let line =
         status.lines().find(|line| line.contains("pool/b: drain")).unwrap_or_else(|| panic!("{status}"));
     assert!(line.ends_with("; no effect: this server does not exist now"), "{line}");
@@ -203,12 +208,12 @@ fn a_convey_that_is_stopped_is_told_to_give_no_answer() {
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
     balancer.signal(Signal::STOP);
-    let ran = tell(&balancer, "status");
+    let ran = run_command(&balancer, "status");
     balancer.signal(Signal::CONT);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("no response within 5s: process "), "{ran:?}");
     assert!(ran.stderr.contains("is stopped or overloaded"), "{ran:?}");
-    told(&balancer, "status");
+    command_output(&balancer, "status");
 }
 
 fn failed_output_is_an_error_but_a_closed_pipe_is_not() {
@@ -276,12 +281,12 @@ fn token_permits_changes_at_the_statistics_address() {
     balancer.wait_for_log("its mode is 0644, so all users can read it; `chmod 640` fixes it");
     fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
     // The watcher may have seen the new mode before.
-    told(&balancer, "reload");
+    command_output(&balancer, "reload");
     let line = balancer.wait_for_log("reload: stats.token_file none -> ");
     assert!(line.ends_with("token"), "{line}");
     assert_eq!(change("wrong-horse-battery"), 401);
     assert_eq!(change("correct-horse-battery"), 200);
-    assert_eq!(who_answers(&lab), set(&["b"]));
+    assert_eq!(answering_servers(&lab), set(&["b"]));
     let overlays = balancer.stat("/overlays/0");
     assert!(overlays["by"].as_str().unwrap().starts_with("token from 127."), "{overlays}");
 
@@ -308,11 +313,11 @@ fn a_mistake_is_told_and_changes_nothing() {
         ("server drain pool/a --timeout 1s", 2, "--wait"),
         ("server drain pool/a --wait --timeout soon", 2, "soon"),
     ] {
-        let ran = tell(&balancer, line);
+        let ran = run_command(&balancer, line);
         assert!(ran.code == Some(code) && ran.stderr.contains(why), "{line}: {ran:?}");
     }
     assert_eq!(balancer.stats().get("overlays"), None);
-    assert_eq!(who_answers(&lab), set(&["a", "b"]));
+    assert_eq!(answering_servers(&lab), set(&["a", "b"]));
 }
 
 fn without_a_convey_that_runs_the_commands_say_so() {

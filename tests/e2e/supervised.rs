@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Setup, TcpServer, ask, binary, connect, ping, run, tests, wait_for,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, binary, connect, fetch, ping, run, tests, wait_for,
 };
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
@@ -60,7 +60,7 @@ fn the_first_process_of_a_container_can_be_upgraded() {
     let ran = run(binary().arg("upgrade").arg("--config").arg(container.config()));
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     container.wait_for_log("this one waits for its end");
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     assert_eq!(container.page("/healthz"), (200, "ok\n".to_owned()));
 }
 

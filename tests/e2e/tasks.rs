@@ -68,10 +68,13 @@ fn check_and_start_name_the_tasks_that_are_missing() {
         limited.arg(&program).args(command).arg("--config").arg(&file);
         let ran = run(limited.env("CONVEY_SOCKET", "").env_remove("RUST_LOG"));
         assert_eq!(ran.code, Some(1), "{ran:?}");
-        let said = format!("{}{}", ran.stdout, ran.stderr);
-        assert!(!said.contains("panicked"), "{said}");
+        let output = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(!output.contains("panicked"), "{output}");
         if command == ["check"] {
-            assert!(said.contains("tasks (threads), but the limit here is 2 (RLIMIT_NPROC is 2)"), "{said}");
+            assert!(
+                output.contains("tasks (threads), but the limit here is 2 (RLIMIT_NPROC is 2)"),
+                "{output}"
+            );
         }
     }
 }

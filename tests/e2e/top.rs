@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, ask, run, tests};
+use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, fetch, run, tests};
 use rustix::process::Signal;
 
-use super::operator::{tell, told};
+use super::operator::{command_output, run_command};
 use super::pseudo_terminal::{PseudoTerminal, SCRIPT};
 
 tests!("top":
@@ -44,13 +44,13 @@ fn top_shows_server_rates_and_keys_sort_filter_and_quit() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    told(&balancer, "server drain pool/b");
+    command_output(&balancer, "server drain pool/b");
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let _clients = Clients(&is_over);
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                ask(lab.vip(), "/").unwrap();
+                fetch(lab.vip(), "/").unwrap();
             }
         });
         let mut top = PseudoTerminal::start(&lab, &balancer, "top", "top");
@@ -109,7 +109,7 @@ fn top_survives_restart_and_upgrade_and_sigterm_restores_the_terminal() {
     top.wait_for("an answer", |lines| (!lines[2].contains("NO RESPONSE")).then_some(()));
     let upgraded = run(balancer.command().args(["upgrade", "--config"]).arg(balancer.config()));
     assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
-    assert_eq!(ask(lab.vip(), "/").unwrap().0, 200);
+    assert_eq!(fetch(lab.vip(), "/").unwrap().0, 200);
     top.wait_for("the count of the new process", |lines| {
         (row(lines, "frontend web ")?.len() > 2
             && lines.iter().any(|line| line.contains("continues as process")))
@@ -128,18 +128,18 @@ fn top_without_a_terminal_needs_once_and_prints_text() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    let refused = tell(&balancer, "top");
+    let refused = run_command(&balancer, "top");
     assert_eq!(refused.code, Some(1));
     let told_why = "convey: top needs a terminal; `convey top --once` prints the screen as text\n";
     assert_eq!((&*refused.stderr, &*refused.stdout), (told_why, ""));
-    let screen = told(&balancer, "top --once --sort new --filter pool/a");
+    let screen = command_output(&balancer, "top --once --sort new --filter pool/a");
     let lines: Vec<String> = screen.lines().map(str::to_owned).collect();
     assert_eq!(row(&lines, "  a ").unwrap()[..3], ["up", "0", "0"], "{screen}");
     assert!(
         row(&lines, "  b ").is_none() && !screen.contains('\x1b') && !screen.contains("q quit"),
         "{screen}"
     );
-    let usage = tell(&balancer, "top --interval 0");
+    let usage = run_command(&balancer, "top --interval 0");
     assert!(usage.code == Some(2) && usage.stderr.contains("whole seconds from 1 to 60"), "{usage:?}");
     drop(balancer);
     let nobody =

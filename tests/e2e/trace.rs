@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Process, Setup, TcpServer, UdpServer, ask, connect, connect_from, ping, run,
+    BalancerProcess, Loopback, Process, Setup, TcpServer, UdpServer, connect, connect_from, fetch, ping, run,
     tests, wait_for, whole_lines,
 };
 use rustix::process::Signal;
@@ -181,7 +181,7 @@ fn invalid_trace_filters_are_refused_with_suggestions() {
     let lab = Loopback::new();
     let (_server, setup) = one(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    for (line, told) in [
+    for (line, message) in [
         ("--frontend wep", "there is no frontend wep; did you mean `web`?"),
         ("--server pol/a", "did you mean `pool`?"),
         ("--server pool", "expected: BACKEND/SERVER; there are pool/a"),
@@ -192,7 +192,7 @@ fn invalid_trace_filters_are_refused_with_suggestions() {
     ] {
         let ran = run(balancer.command().arg("trace").args(line.split(' ')));
         assert_eq!(ran.code, Some(1), "{line}: {ran:?}");
-        assert!(ran.stderr.contains(told), "{line}: {ran:?}");
+        assert!(ran.stderr.contains(message), "{line}: {ran:?}");
     }
     assert!(!std::path::Path::new("none.pcap").exists(), "what is refused leaves no file");
     // Only clients with the right to make changes see clients' addresses.
@@ -227,13 +227,13 @@ fn trace_reader_that_stalls_does_not_slow_clients() {
     deaf.read_exact(&mut begin).unwrap();
     assert_eq!(&begin, b"HTTP/1.1 ");
     for _ in 0..1_000 {
-        assert_eq!(ask(lab.vip(), "/").unwrap().1, "a");
+        assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
     }
     assert_eq!(run(balancer.command().arg("status")).code, Some(0));
     balancer.wait_for_stat("/frontends/web/total_connections", 1_000);
     drop(deaf);
     let mut watcher = Watcher::start(&balancer, "--count 1");
-    ask(lab.vip(), "/").unwrap();
+    fetch(lab.vip(), "/").unwrap();
     assert_eq!(watcher.ended(), Some(0));
 }
 

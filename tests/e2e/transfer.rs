@@ -72,19 +72,19 @@ fn a_client_that_has_said_everything_still_reads_everything() {
 }
 
 fn a_server_that_has_said_everything_still_reads_everything() {
-    let (told, received) = mpsc::channel();
+    let (message, received) = mpsc::channel();
     let (lab, balancer, _server) = in_front_of(move |addr| {
         TcpServer::start(addr, move |mut stream| {
             stream.write_all(b"bye")?;
             stream.shutdown(Shutdown::Write)?;
-            told.send(check_to_end(&mut stream)).unwrap();
+            message.send(check_to_end(&mut stream)).unwrap();
             Ok(())
         })
     });
     let mut stream = connect(lab.vip());
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
-    assert_eq!(said, "bye");
+    let mut output = String::new();
+    stream.read_to_string(&mut output).unwrap();
+    assert_eq!(output, "bye");
     send(&mut stream, 8 * MIB).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(received.recv().unwrap(), 8 * MIB);
@@ -128,12 +128,12 @@ fn a_reset_by_the_server_is_a_reset_for_the_client() {
 }
 
 fn a_reset_by_the_client_is_a_reset_for_the_server() {
-    let (told, seen) = mpsc::channel();
+    let (message, seen) = mpsc::channel();
     let (lab, balancer, _server) = in_front_of(move |addr| {
         TcpServer::start(addr, move |mut stream| {
             stream.read_exact(&mut [0])?;
             stream.write_all(b"!")?;
-            told.send(was_reset(&mut stream)).unwrap();
+            message.send(was_reset(&mut stream)).unwrap();
             Ok(())
         })
     });

@@ -42,10 +42,10 @@ fn each_client_keeps_its_server() {
     let _servers = servers(&lab);
     let balancer = BalancerProcess::start(&lab, &two(&lab));
     let clients = [(); 6].map(|()| UdpClient::of(lab.vip()));
-    let first = clients.each_ref().map(UdpClient::ask);
+    let first = clients.each_ref().map(UdpClient::fetch);
     assert_eq!(first.iter().map(String::as_str).collect::<BTreeSet<_>>(), BTreeSet::from(["a", "b"]));
     for _ in 0..5 {
-        assert_eq!(clients.each_ref().map(UdpClient::ask), first);
+        assert_eq!(clients.each_ref().map(UdpClient::fetch), first);
     }
     assert_eq!(balancer.stat("/frontends/web/total_connections"), 6);
     assert_eq!((balancer.given_to("a"), balancer.given_to("b")), (3, 3));
@@ -107,7 +107,7 @@ fn a_reply_comes_from_the_address_that_was_asked() {
     let _balancer =
         BalancerProcess::start(&lab, &udp(&lab).listen(&[anywhere]).server("a", lab.server(1), ""));
     for host in [1, 2, 77] {
-        assert_eq!(UdpClient::of(SocketAddr::new(lab.ip(host), anywhere.port())).ask(), "a");
+        assert_eq!(UdpClient::of(SocketAddr::new(lab.ip(host), anywhere.port())).fetch(), "a");
     }
 }
 
@@ -119,7 +119,7 @@ fn a_client_over_ipv6_gets_its_reply_from_the_address_it_asked() {
     let _balancer = BalancerProcess::start(&lab, &listen);
     for port in [anywhere.port(), here.port()] {
         let client = UdpClient::of(SocketAddr::new(here.ip(), port));
-        assert_eq!([client.ask(), client.ask()], ["a", "a"]);
+        assert_eq!([client.fetch(), client.fetch()], ["a", "a"]);
     }
 }
 
@@ -137,7 +137,7 @@ fn a_broadcast_is_dropped_and_counted() {
     balancer.wait_for_stat("/frontends/web/drops/not_unicast", workers);
     assert_eq!(balancer.stat("/frontends/web/total_connections"), 0);
     let here = SocketAddr::new(lab.ip(1), anywhere.port());
-    assert_eq!(UdpClient::of(here).ask(), "a");
+    assert_eq!(UdpClient::of(here).fetch(), "a");
 }
 
 fn a_datagram_that_says_it_comes_from_a_server_begins_no_session() {
@@ -162,10 +162,10 @@ fn a_silent_client_is_forgotten_and_starts_anew() {
     let balancer = BalancerProcess::start(&lab, &two(&lab).timeouts("udp_idle = 1"));
     let sockets = balancer.fds_at_rest().sockets;
     let client = UdpClient::of(lab.vip());
-    let first = client.ask();
+    let first = client.fetch();
     balancer.wait_for_stat("/frontends/web/current_connections", 0);
     assert_eq!(balancer.stat("/backends/pool/current_connections"), 0);
-    assert_ne!(client.ask(), first, "the other one's turn");
+    assert_ne!(client.fetch(), first, "the other one's turn");
     balancer.wait_for_stat("/frontends/web/current_connections", 0);
     // There may be fewer sockets: the connection of the statistics request was about to be closed.
     wait_for("its socket to be closed", || (balancer.fds().sockets <= sockets).then_some(()));
@@ -186,7 +186,7 @@ fn udp_client_of_a_dead_server_moves_after_one_lost_datagram() {
         client.send(b"lost");
         (balancer.stat("/backends/pool/servers/a/connect_failures") == 1).then_some(())
     });
-    assert_eq!([client.ask(), client.ask()], ["b", "b"]);
+    assert_eq!([client.fetch(), client.fetch()], ["b", "b"]);
     assert_eq!(balancer.stat("/backends/pool/servers/b/retries"), 1);
     assert_eq!(balancer.stat("/backends/pool/servers/a/current_connections"), 0);
     assert_eq!(balancer.stat("/backends/pool/servers/a/up"), true, "nobody probes it");
@@ -199,10 +199,10 @@ fn a_client_of_a_server_that_a_probe_finds_dead_loses_nothing() {
     let client = client_of(&lab, "a");
     drop(a);
     balancer.wait_for_health("a", false);
-    assert_eq!(client.ask(), "b");
+    assert_eq!(client.fetch(), "b");
     let _a = UdpServer::named("a", lab.server(1));
     balancer.wait_for_health("a", true);
-    assert_eq!(client.ask(), "b", "it stays");
+    assert_eq!(client.fetch(), "b", "it stays");
 }
 
 fn refused_datagrams_take_a_server_out() {
@@ -230,7 +230,7 @@ fn a_client_of_the_only_server_waits_until_it_is_back() {
     let a = UdpServer::named("a", lab.server(1));
     let balancer = BalancerProcess::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
     let client = UdpClient::of(lab.vip());
-    assert_eq!(client.ask(), "a");
+    assert_eq!(client.fetch(), "a");
     drop(a);
     // The kernel sends a limited number of these errors a second, including those of other tests.
     wait_for("a refusal", || {
@@ -255,7 +255,7 @@ fn without_a_server_datagrams_are_dropped_and_counted() {
     assert!(metrics.lines().any(|line| line == sample), "{metrics}");
     let _a = UdpServer::named("a", lab.server(1));
     balancer.wait_for_health("a", true);
-    assert_eq!(client.ask(), "a");
+    assert_eq!(client.fetch(), "a");
 }
 
 fn full_udp_frontend_evicts_old_queries_and_keeps_streams() {
@@ -266,7 +266,7 @@ fn full_udp_frontend_evicts_old_queries_and_keeps_streams() {
     let balancer = BalancerProcess::start(&lab, &full.server("a", lab.server(1), ""));
     let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
     let streams = [(); 2].map(|()| UdpClient::of(lab.vip()));
-    streams.iter().for_each(|client| assert_eq!([client.ask(), client.ask()], ["a", "a"]));
+    streams.iter().for_each(|client| assert_eq!([client.fetch(), client.fetch()], ["a", "a"]));
     let new: Vec<UdpClient> = (0..80).map(|_| UdpClient::of(lab.vip())).collect();
     new.iter().for_each(|client| client.send(b"who?"));
     // Streams of one worker cannot make room for streams of another.
@@ -278,7 +278,7 @@ fn full_udp_frontend_evicts_old_queries_and_keeps_streams() {
     assert!(begun > LIMIT, "{begun}");
     assert_eq!(number("/frontends/web/current_connections"), LIMIT);
     assert_eq!(number("/frontends/web/ended/evicted"), begun - LIMIT);
-    streams.iter().for_each(|client| assert_eq!(client.ask(), "a"));
+    streams.iter().for_each(|client| assert_eq!(client.fetch(), "a"));
     assert_eq!(number("/frontends/web/total_connections"), begun, "they still had their sessions");
 }
 
@@ -320,10 +320,10 @@ fn a_reload_moves_only_the_clients_of_the_server_that_left() {
     let sessions = balancer.stat("/total_connections");
     balancer.save(&udp(&lab).server("b", lab.server(2), "weight = 7"));
     balancer.wait_for_log("reload: backend pool: - ");
-    assert_eq!((of_a.ask().as_str(), of_b.ask().as_str()), ("b", "b"));
+    assert_eq!((of_a.fetch().as_str(), of_b.fetch().as_str()), ("b", "b"));
     balancer.save(&two(&lab));
     balancer.wait_for_log("reload: backend pool: + ");
-    assert_eq!((of_a.ask().as_str(), of_b.ask().as_str()), ("b", "b"));
+    assert_eq!((of_a.fetch().as_str(), of_b.fetch().as_str()), ("b", "b"));
     assert_eq!(balancer.stat("/total_connections"), sessions, "the same sessions all the time");
 }
 
@@ -332,11 +332,11 @@ fn a_session_that_moves_to_another_server_is_timed_once() {
     let _servers = servers(&lab);
     let balancer = BalancerProcess::start(&lab, &two(&lab));
     let client = UdpClient::of(lab.vip());
-    assert_eq!(client.ask(), "a");
+    assert_eq!(client.fetch(), "a");
     let only_b = udp(&lab).server("b", lab.server(2), "");
     balancer.save(&only_b);
     balancer.wait_for_log("reload: backend pool: - ");
-    assert_eq!(client.ask(), "b");
+    assert_eq!(client.fetch(), "b");
     balancer.wait_for_stat("/backends/pool/servers/b/current_connections", 1);
     assert_eq!(balancer.stat("/backends/pool/session_seconds/count"), 0, "it is not over");
     balancer.save(&only_b.timeouts("udp_idle = 0.1"));
@@ -352,17 +352,17 @@ fn removed_udp_frontend_keeps_its_clients_until_it_returns() {
     let balancer = BalancerProcess::start(&lab, &here);
     // Enough clients for all workers to have some.
     let known: Vec<UdpClient> = (0..20).map(|_| UdpClient::of(lab.vip())).collect();
-    known.iter().for_each(|client| assert_eq!(client.ask(), "a"));
+    known.iter().for_each(|client| assert_eq!(client.fetch(), "a"));
     balancer.save(&elsewhere);
     assert_eq!(UdpClient::of(lab.second_vip()).insist().0, "a");
     let new = UdpClient::of(lab.vip());
     new.send(b"who?");
     balancer.wait_for_stat("/frontends/web/drops/draining", 1);
-    known.iter().for_each(|client| assert_eq!(client.ask(), "a"));
+    known.iter().for_each(|client| assert_eq!(client.fetch(), "a"));
 
     balancer.save(&here);
     assert_eq!(new.insist().0, "a");
-    known.iter().for_each(|client| assert_eq!(client.ask(), "a"));
+    known.iter().for_each(|client| assert_eq!(client.fetch(), "a"));
     assert_eq!(balancer.stat("/frontends/web/ended/cut"), 0);
 }
 
@@ -372,7 +372,7 @@ fn a_frontend_that_is_taken_away_gives_its_port_back() {
     let here = udp(&lab).timeouts("drain = 0.2").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &here);
     let client = UdpClient::of(lab.vip());
-    assert_eq!(client.ask(), "a");
+    assert_eq!(client.fetch(), "a");
     balancer.save(&here.listen(&[lab.second_vip()]));
     let _other = wait_for("the port to be free", || UdpSocket::bind(lab.vip()).ok());
     assert_eq!(balancer.stat("/frontends/web/ended/cut"), 1);
@@ -384,14 +384,14 @@ fn stop_serves_udp_clients_until_idle_and_accepts_no_new_ones() {
     let _a = UdpServer::named("a", lab.server(1));
     let mut balancer = BalancerProcess::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
     let client = UdpClient::of(lab.vip());
-    assert_eq!(client.ask(), "a");
+    assert_eq!(client.fetch(), "a");
     balancer.signal(Signal::TERM);
     balancer.wait_for_log("stopping: 1 open connections have 30s to finish");
     wait_for("a new client to be left out", || {
         UdpClient::of(lab.vip()).send(b"who?");
         (balancer.stat("/frontends/web/drops/draining").as_u64() > Some(0)).then_some(())
     });
-    assert_eq!(client.ask(), "a");
+    assert_eq!(client.fetch(), "a");
     assert_eq!(balancer.wait(), 0);
     assert!(balancer.log().contains("stopped: every connection had ended"));
 }
@@ -435,7 +435,7 @@ fn frontend_without_enough_descriptors_is_refused_until_there_are() {
     assert_eq!(UdpClient::of(lab.second_vip()).insist().0, "a");
     // Enough connections for all workers to have some.
     for _ in 0..20 {
-        assert_eq!(UdpClient::of(lab.second_vip()).ask(), "a");
+        assert_eq!(UdpClient::of(lab.second_vip()).fetch(), "a");
     }
 }
 
@@ -492,6 +492,6 @@ fn servers(lab: &Loopback) -> [UdpServer; 2] {
 /// A client of a certain server.
 fn client_of(lab: &Loopback, server: &str) -> UdpClient {
     wait_for("a client of the server", || {
-        Some(UdpClient::of(lab.vip())).filter(|client| client.ask() == server)
+        Some(UdpClient::of(lab.vip())).filter(|client| client.fetch() == server)
     })
 }

@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Process, Setup, SlowReader, TcpServer, UdpClient, UdpServer, ask,
-    binary, binary_of_upgrade, check_to_end, connect, connect_from, copy_program, ping, run, send, tests,
+    BalancerProcess, Loopback, Need, Process, Setup, SlowReader, TcpServer, UdpClient, UdpServer, binary,
+    binary_of_upgrade, check_to_end, connect, connect_from, copy_program, fetch, ping, run, send, tests,
     wait_for, was_reset,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use self::processes::{ROLE, heard, replace_by_script, say};
+use self::processes::{ROLE, receive_message, replace_by_script, send_message};
 pub(crate) use self::processes::{Upgraded, another_version, replace_by_one_that_waits};
 
 tests!("upgrade":
@@ -59,7 +59,7 @@ fn ten_upgrades_under_load_fail_no_request_and_end_no_connection() {
     ping(&mut held).unwrap();
     let (stop, asked) = (AtomicBool::new(false), AtomicU64::new(0));
     let failed = thread::scope(|scope| {
-        let clients: Vec<_> = (0..4).map(|_| scope.spawn(|| ask_until(&stop, lab.vip(), &asked))).collect();
+        let clients: Vec<_> = (0..4).map(|_| scope.spawn(|| fetch_until(&stop, lab.vip(), &asked))).collect();
         for _ in 0..10 {
             let before = asked.load(Ordering::Relaxed);
             upgraded.replace_program();
@@ -79,7 +79,7 @@ fn ten_upgrades_under_load_fail_no_request_and_end_no_connection() {
     ping(&mut held).unwrap();
     drop(held);
     assert_eq!(upgraded.first.wait(), 0);
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     assert_eq!(upgraded.first.page("/healthz"), (200, "ok\n".to_owned()));
 }
 
@@ -128,12 +128,13 @@ fn runtime_overrides_survive_an_upgrade() {
         let serving = upgraded.processes.last().unwrap().as_raw_nonzero();
         assert_eq!(fs::read_to_string(format!("/proc/{serving}/comm")).unwrap(), "convey\n");
         for _ in 0..4 {
-            assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "c".to_owned()));
+            assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "c".to_owned()));
         }
         let screen = ask_for(&upgraded, "status");
-        for said in ["pool/a: drain, for ", "pool/b: removed, for ", "pool/c: added at ", "log level debug, "]
+        for output in
+            ["pool/a: drain, for ", "pool/b: removed, for ", "pool/c: added at ", "log level debug, "]
         {
-            assert!(screen.contains(said), "{said}: {screen}");
+            assert!(screen.contains(output), "{output}: {screen}");
         }
         assert_eq!(ask_for(&upgraded, "log-level"), "debug\n");
     }
@@ -143,7 +144,7 @@ fn runtime_overrides_survive_an_upgrade() {
         "{events}"
     );
     assert_eq!(ask_for(&upgraded, "server ready pool/a"), "server pool/a: ready\n");
-    wait_for("a to serve again", || (ask(lab.vip(), "/").ok()?.1 == "a").then_some(()));
+    wait_for("a to serve again", || (fetch(lab.vip(), "/").ok()?.1 == "a").then_some(()));
     assert_eq!(upgraded.first.wait(), 0);
     upgraded.wait_for_the_last();
 }
@@ -157,12 +158,12 @@ fn a_udp_session_keeps_its_server_and_its_port_through_upgrades() {
     let setup = servers(Setup::new(&lab).frontend("protocol = \"udp\""));
     let mut upgraded = Upgraded::start(&lab, &setup);
     let clients = [(); 5].map(|()| UdpClient::of(lab.vip()));
-    let servers = clients.each_ref().map(UdpClient::ask);
+    let servers = clients.each_ref().map(UdpClient::fetch);
     for _ in 0..3 {
         upgraded.upgrade();
         // The old process ends at once: it keeps no session.
         for _ in 0..3 {
-            assert_eq!(clients.each_ref().map(UdpClient::ask), servers, "in turn they would get others");
+            assert_eq!(clients.each_ref().map(UdpClient::fetch), servers, "in turn they would get others");
         }
         assert_eq!(upgraded.first.stat("/frontends/web/total_connections"), 5, "the ones that went along");
     }
@@ -185,7 +186,7 @@ fn a_signal_upgrades_and_what_was_known_of_servers_goes_along() {
     upgraded.wait_for_process();
     assert_eq!(upgraded.first.wait(), 0);
     assert_eq!(upgraded.first.stat("/backends/pool/servers/down/up"), false);
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "up".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "up".to_owned()));
 }
 
 fn a_new_version_that_cannot_start_leaves_the_old_one_serving() {
@@ -193,9 +194,9 @@ fn a_new_version_that_cannot_start_leaves_the_old_one_serving() {
     let _server = TcpServer::named("a", lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let mut upgraded = Upgraded::start(&lab, &setup);
-    let serves = || assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    let serves = || assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     let refused = |upgraded: &Upgraded, why: &str| {
-        let ran = upgraded.ask();
+        let ran = upgraded.fetch();
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(
             ran.stderr.contains("not upgraded: ") && ran.stderr.contains(why),
@@ -233,9 +234,9 @@ fn upgrade_in_progress_tolerates_stop_reload_and_another_upgrade() {
     upgraded
         .replace_program_by(&format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 100", started.display()));
     let new = thread::scope(|scope| {
-        let first = scope.spawn(|| upgraded.ask());
+        let first = scope.spawn(|| upgraded.fetch());
         let new = wait_for("the new process", || fs::read_to_string(&started).ok());
-        let second = upgraded.ask();
+        let second = upgraded.fetch();
         assert!(second.code == Some(1) && second.stderr.contains("under way already"), "{second:?}");
         for change in ["server drain pool/a", "log-level debug", "reset", "reload"] {
             let ran = run(upgraded.first.command().args(change.split(' ')));
@@ -325,15 +326,15 @@ fn new_process_serves_even_if_the_old_one_dies() {
     command.env("CONVEY_UPGRADE", "1").stdin(Stdio::from(theirs)).arg("--config").arg(config);
     let mut new = Process::spawn(&mut command);
     drop(command);
-    say(&ours, r#"{"Hello":{"formats":[1],"program":"0.0.0"}}"#);
-    assert!(heard(&ours).starts_with("{\"Hello\":"));
-    say(&ours, "\"Offered\"");
-    assert!(heard(&ours).starts_with("{\"Prepared\":"));
+    send_message(&ours, r#"{"Hello":{"formats":[1],"program":"0.0.0"}}"#);
+    assert!(receive_message(&ours).starts_with("{\"Hello\":"));
+    send_message(&ours, "\"Offered\"");
+    assert!(receive_message(&ours).starts_with("{\"Prepared\":"));
     // Simulates a process that is killed after its last message: it reads nothing more.
     rustix::net::shutdown(&ours, rustix::net::Shutdown::Read).unwrap();
-    say(&ours, "\"Go\"");
+    send_message(&ours, "\"Go\"");
     drop(ours);
-    let serves = wait_for("an answer", || ask(lab.vip(), "/").ok());
+    let serves = wait_for("an answer", || fetch(lab.vip(), "/").ok());
     assert_eq!((serves, new.ended()), ((200, "a".to_owned()), None));
     new.signal(Signal::TERM);
     assert_eq!(new.wait().code(), Some(0));
@@ -365,9 +366,9 @@ fn a_new_version_that_hangs_is_given_up() {
     let _server = TcpServer::named("a", lab.server(1));
     let mut upgraded = Upgraded::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     upgraded.replace_program_by("exec sleep 100");
-    let ran = upgraded.ask();
+    let ran = upgraded.fetch();
     assert!(ran.code == Some(1) && ran.stderr.contains("was not ready in time, and was stopped"), "{ran:?}");
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 }
 
 fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
@@ -376,13 +377,13 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
     let mut upgraded = Upgraded::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let this = std::env::current_exe().unwrap();
     upgraded.replace_program_by(&format!("exec env {ROLE}=1 {}", this.display()));
-    let ran = upgraded.ask();
+    let ran = upgraded.fetch();
     assert_eq!(ran.code, Some(1));
     assert!(
         ran.stderr.contains("cannot hand over to each other: their formats 1, 2, 3, 4, 5 and 98, 99 differ"),
         "{ran:?}"
     );
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 
     // And with reversed roles: this version is the new one.
     let (ours, theirs) = pair();
@@ -390,9 +391,12 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
     command.env("CONVEY_UPGRADE", "1").stdin(Stdio::from(theirs)).args(["--config", "none.toml"]);
     let mut new = Process::spawn(&mut command);
     drop(command);
-    say(&ours, r#"{"Hello":{"formats":[98,99],"program":"9.0.0"}}"#);
-    let said = heard(&ours);
-    assert!(said.starts_with("{\"Refused\":") && said.contains("formats 1, 2, 3, 4, 5 and 98, 99"), "{said}");
+    send_message(&ours, r#"{"Hello":{"formats":[98,99],"program":"9.0.0"}}"#);
+    let output = receive_message(&ours);
+    assert!(
+        output.starts_with("{\"Refused\":") && output.contains("formats 1, 2, 3, 4, 5 and 98, 99"),
+        "{output}"
+    );
     assert_eq!(new.wait().code(), Some(1));
 }
 
@@ -410,12 +414,12 @@ fn an_upgrade_takes_up_what_only_a_restart_could() {
     upgraded.first.signal(Signal::USR2);
     upgraded.wait_for_process();
     let stats = SocketAddr::new(lab.stats().ip(), 7001);
-    assert_eq!(ask(stats, "/healthz").unwrap(), (200, "ok\n".to_owned()));
+    assert_eq!(fetch(stats, "/healthz").unwrap(), (200, "ok\n".to_owned()));
     // The first process still has a connection, but the way back is free.
     upgraded.first.save(&setup);
     kill_process(upgraded.processes[0], Signal::USR2).unwrap();
     upgraded.wait_for_process();
-    assert_eq!(ask(lab.stats(), "/healthz").unwrap(), (200, "ok\n".to_owned()));
+    assert_eq!(fetch(lab.stats(), "/healthz").unwrap(), (200, "ok\n".to_owned()));
     ping(&mut held).unwrap();
     drop(held);
     assert_eq!(upgraded.first.wait(), 0);
@@ -437,7 +441,7 @@ fn a_process_that_stops_lets_the_next_one_have_its_statistics() {
     command.arg("--config").arg(lab.directory().join("config.toml"));
     let _second = convey_testkit::start(command, &elsewhere.directory().join("log"));
     ping(&mut connect(lab.vip())).unwrap();
-    assert_eq!(ask(lab.stats(), "/healthz").unwrap(), (200, "ok\n".to_owned()));
+    assert_eq!(fetch(lab.stats(), "/healthz").unwrap(), (200, "ok\n".to_owned()));
     ping(&mut held).unwrap();
     drop(held);
     assert_eq!(first.wait(), 0);
@@ -485,10 +489,10 @@ fn upgrade_of_a_file_reaches_its_process_and_no_other() {
 }
 
 /// Sends requests again and again. Returns the failures.
-fn ask_until(stop: &AtomicBool, addr: SocketAddr, asked: &AtomicU64) -> Vec<String> {
+fn fetch_until(stop: &AtomicBool, addr: SocketAddr, asked: &AtomicU64) -> Vec<String> {
     let mut failed = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        match ask(addr, "/") {
+        match fetch(addr, "/") {
             Ok((200, _)) => {}
             other => failed.push(format!("{other:?}")),
         }

@@ -32,7 +32,7 @@ pub(crate) trait Cache {
     fn forward(&mut self, frame: &[u8], balancer: &TestBalancer) -> Option<Vec<u8>>;
 
     /// Whether workers receive the last frame that was left to the balancer.
-    fn is_let_in(&self) -> bool {
+    fn is_accepted(&self) -> bool {
         true
     }
 

@@ -57,7 +57,7 @@ impl FilteredCache {
 
     fn accepts_frame(&mut self, mut frame: Vec<u8>) -> bool {
         frame[..6].copy_from_slice(&US);
-        kernel::lets_in(self.0.filter().unwrap(), &frame)
+        kernel::passes_filter(self.0.filter().unwrap(), &frame)
     }
 }
 
@@ -87,7 +87,7 @@ fn clients_of_frontends_get_in_and_replies_of_servers() {
         assert_eq!(filter.accepts(tcp(from, to)), by_tcp, "{from} -> {to}");
         assert_eq!(filter.accepts(tcp(from, to).udp()), by_udp, "{from} -> {to} by UDP");
         let elsewhere = tcp(from, to).macs([2; 6], [2, 0, 0, 0, 0, 1]).bytes();
-        assert!(!kernel::lets_in(filter.0.filter().unwrap(), &elsewhere), "not to this host");
+        assert!(!kernel::passes_filter(filter.0.filter().unwrap(), &elsewhere), "not to this host");
     }
 }
 

@@ -64,7 +64,7 @@ fn syn(from: &str, to: &str) -> TestPacket {
 }
 
 /// Sends a SYN until the filter accepts it. Returns the time that it took, in nanoseconds.
-fn until_heard(filter: &mut FilteredCache, syn: &TestPacket) -> u64 {
+fn until_accepted(filter: &mut FilteredCache, syn: &TestPacket) -> u64 {
     let begin = kernel::now();
     while !filter.accepts(syn.clone()) {
         assert!(kernel::now() - begin < 10_000_000_000, "it is never heard");
@@ -75,8 +75,9 @@ fn until_heard(filter: &mut FilteredCache, syn: &TestPacket) -> u64 {
 fn forged_syns_are_all_refused() {
     for (vip, client, ..) in FAMILIES {
         let mut filter = limited(FEW);
-        let heard = (1..=1000).filter(|n| filter.accepts(syn(&format!("{client}:{n}"), vip).seq(n * 7919)));
-        assert_eq!(heard.count(), 0);
+        let accepted_after =
+            (1..=1000).filter(|n| filter.accepts(syn(&format!("{client}:{n}"), vip).seq(n * 7919)));
+        assert_eq!(accepted_after.count(), 0);
         assert_eq!(filter.0.syns_refused().unwrap(), 1000);
         assert!(filter.accepts(tcp(&format!("{client}:1"), vip)), "connections go on");
         assert!(filter.accepts(syn(&format!("{client}:1"), vip).ack(1)), "that opens nothing");
@@ -89,17 +90,17 @@ fn a_client_is_heard_when_it_asks_again() {
         let syns = [1, 2].map(|port| syn(&format!("{client}:{port}"), vip).seq(77));
         let other = syn(&format!("{client}:1"), vip).seq(78);
         assert!(!filter.accepts(syns[0].clone()) && !filter.accepts(syns[1].clone()));
-        until_heard(&mut filter, &syns[0]);
+        until_accepted(&mut filter, &syns[0]);
         assert!(!filter.accepts(other), "that is the first of another connection");
         // Its first SYN came a little later, more so on a busy machine.
-        until_heard(&mut filter, &syns[1]);
+        until_accepted(&mut filter, &syns[1]);
         assert_eq!(filter.0.count(Outcome::CameAgain).unwrap(), 2);
     }
 }
 
 fn syn_repeated_at_once_is_not_accepted_as_a_retransmission() {
     let mut filter = limited(FEW);
-    let waited = until_heard(&mut filter, &syn("198.51.100.9:1", "203.0.113.1:80"));
+    let waited = until_accepted(&mut filter, &syn("198.51.100.9:1", "203.0.113.1:80"));
     assert!(waited > 500_000_000 - TICK, "after {waited} ns");
 }
 
@@ -111,8 +112,9 @@ fn syns_from_a_network_with_a_completed_connection_are_accepted_at_once() {
             true => ("[2001:db8:9:ff::1]:1", "[2001:db8:8::7]:1"),
             false => ("198.51.100.200:1", "198.51.101.7:1"),
         };
-        let hears =
-            |twin: &mut Twin, from: &str| twin.lets_in(&setup.packet(from).macs([2; 6], US).syn().bytes());
+        let hears = |twin: &mut Twin, from: &str| {
+            twin.passes_filter(&setup.packet(from).macs([2; 6], US).syn().bytes())
+        };
         twin.cache.limit_syns(Some(&FEW)).unwrap();
         assert!(!hears(&mut twin, neighbour), "nobody has sent anything yet");
         if setup.mode == Mode::Passthrough {
@@ -120,8 +122,8 @@ fn syns_from_a_network_with_a_completed_connection_are_accepted_at_once() {
             assert!(!hears(&mut twin, neighbour), "what a server sends says nothing of its client");
         }
         twin.see(&ends.to_server().ack(1).bytes());
-        let heard = [0; 5].map(|_| hears(&mut twin, neighbour));
-        assert_eq!(heard, [true, true, true, false, false], "as many as a network may");
+        let accepted_after = [0; 5].map(|_| hears(&mut twin, neighbour));
+        assert_eq!(accepted_after, [true, true, true, false, false], "as many as a network may");
         assert!(!hears(&mut twin, other), "of another network");
     }
 }
@@ -135,7 +137,7 @@ fn networks_that_connections_were_completed_from_in_peace_are_known() {
         let hears = |twin: &mut Twin| {
             let neighbour = if setup.is_v6 { "[2001:db8:9:ff::1]:1" } else { "198.51.100.200:1" };
             twin.cache.limit_syns(Some(&FEW)).unwrap();
-            let hears = twin.lets_in(&setup.packet(neighbour).macs([2; 6], US).syn().bytes());
+            let hears = twin.passes_filter(&setup.packet(neighbour).macs([2; 6], US).syn().bytes());
             twin.cache.limit_syns(None).unwrap();
             hears
         };
@@ -154,14 +156,14 @@ fn a_syn_that_is_sent_again_and_again_is_heard_twice() {
     let strangers = Rate { interval: Duration::from_nanos(1), burst: 1_000 };
     let mut filter = limited(SynLimit { strangers, ..FEW });
     let again = syn("198.51.100.9:1", "203.0.113.1:80");
-    until_heard(&mut filter, &again);
-    let waited = until_heard(&mut filter, &again);
+    until_accepted(&mut filter, &again);
+    let waited = until_accepted(&mut filter, &again);
     assert!(waited > 1_500_000_000 - TICK, "after {waited} ns: the first may have been lost on its way");
     let begin = kernel::now();
     while kernel::now() - begin < 3_500_000_000 {
         assert!(!filter.accepts(again.clone()), "it takes what others need");
     }
-    until_heard(&mut filter, &again.seq(7));
+    until_accepted(&mut filter, &again.seq(7));
     assert_eq!(filter.0.count(Outcome::CameAgain).unwrap(), 3);
 }
 
@@ -180,13 +182,16 @@ fn strangers_push_no_known_network_out() {
         for n in 0..STRANGERS {
             let [_, a, b, c] = n.to_be_bytes();
             let syn = setup.packet(format!("{}.{b}.{c}.9:1", 20 + a)).macs([2; 6], US).syn();
-            twin.lets_in(&syn.bytes());
+            twin.passes_filter(&syn.bytes());
         }
         while kernel::now() - begin < 600_000_000 {}
     }
-    let heard = twin.cache.count(Outcome::CameAgain).unwrap();
-    assert!(heard > u64::from(STRANGERS) * 8 / 10, "{heard} were heard");
-    assert!(twin.lets_in(&setup.packet("198.51.100.200:1").macs([2; 6], US).syn().bytes()), "still known");
+    let accepted_after = twin.cache.count(Outcome::CameAgain).unwrap();
+    assert!(accepted_after > u64::from(STRANGERS) * 8 / 10, "{accepted_after} were heard");
+    assert!(
+        twin.passes_filter(&setup.packet("198.51.100.200:1").macs([2; 6], US).syn().bytes()),
+        "still known"
+    );
 }
 
 fn strangers_are_heard_no_more_often_than_they_may_all_together() {
@@ -194,9 +199,9 @@ fn strangers_are_heard_no_more_often_than_they_may_all_together() {
     let syns = [1, 2, 3, 4].map(|n| syn(&format!("198.51.{n}.9:1"), "203.0.113.1:80"));
     syns.iter().for_each(|syn| assert!(!filter.accepts(syn.clone())));
     // The others were refused earlier, and have waited equally long.
-    until_heard(&mut filter, &syns[3]);
-    let heard = [0, 1, 2].map(|n: usize| filter.accepts(syns[n].clone()));
-    assert_eq!(heard, [true, false, false]);
+    until_accepted(&mut filter, &syns[3]);
+    let accepted_after = [0, 1, 2].map(|n: usize| filter.accepts(syns[n].clone()));
+    assert_eq!(accepted_after, [true, false, false]);
 }
 
 fn a_network_is_heard_again_in_time() {
@@ -208,8 +213,8 @@ fn a_network_is_heard_again_in_time() {
     twin.see(&ends.to_server().ack(1).bytes());
     let syn = setup.packet("198.51.100.200:1").macs([2; 6], US).syn().bytes();
     let begin = kernel::now();
-    assert!(twin.lets_in(&syn));
-    while !twin.lets_in(&syn) {}
+    assert!(twin.passes_filter(&syn));
+    while !twin.passes_filter(&syn) {}
     assert!(kernel::now() - begin > 100_000_000 - TICK, "before it is due");
 }
 
@@ -243,9 +248,9 @@ fn without_a_limit_every_syn_is_heard() {
     let mut filter = FilteredCache::new();
     for limit in [None, Some(&FEW), None] {
         filter.0.limit_syns(limit).unwrap();
-        let heard =
+        let accepted_after =
             (1..=20).filter(|port| filter.accepts(syn(&format!("198.51.100.9:{port}"), "203.0.113.1:80")));
-        assert_eq!(heard.count(), if limit.is_some() { 0 } else { 20 });
+        assert_eq!(accepted_after.count(), if limit.is_some() { 0 } else { 20 });
     }
 }
 
@@ -276,18 +281,18 @@ fn syns_in_disguise_are_heard_of_networks_that_have_completed_a_connection() {
         for limit in [None, Some(&FEW), None] {
             twin.cache.limit_syns(limit).unwrap();
             for syn in &syns {
-                assert_eq!(twin.lets_in(syn), limit.is_none(), "{limit:?}");
+                assert_eq!(twin.passes_filter(syn), limit.is_none(), "{limit:?}");
                 let xdp = kernel::run(twin.cache.xdp().unwrap(), syn).verdict;
                 assert_eq!(xdp, if limit.is_none() { 2 } else { 1 });
             }
-            assert!(datagrams.iter().all(|datagram| twin.lets_in(datagram)), "nobody counts those");
+            assert!(datagrams.iter().all(|datagram| twin.passes_filter(datagram)), "nobody counts those");
         }
         assert_eq!(twin.cache.syns_refused().unwrap(), 6);
         twin.cache.limit_syns(Some(&FEW)).unwrap();
         twin.see(&ends.to_server().ack(1).bytes());
         let [syns, _] = disguised(client(&setup), &vip, setup.is_v6);
-        let heard = [0, 1, 2, 0, 1].map(|n: usize| twin.lets_in(&syns[n]));
-        assert_eq!(heard, [true, true, true, false, false], "as many as a network may");
+        let accepted_after = [0, 1, 2, 0, 1].map(|n: usize| twin.passes_filter(&syns[n]));
+        assert_eq!(accepted_after, [true, true, true, false, false], "as many as a network may");
     }
 }
 
@@ -297,7 +302,7 @@ fn segments_of_servers_in_disguise_pass_in_a_flood() {
     for (server, snat) in servers {
         let mut filter = limited(FEW);
         for frame in disguised(server, snat, server.starts_with('[')).concat() {
-            assert!(kernel::lets_in(filter.0.filter().unwrap(), &frame), "{server}");
+            assert!(kernel::passes_filter(filter.0.filter().unwrap(), &frame), "{server}");
             assert_eq!(kernel::run(filter.0.xdp().unwrap(), &frame).verdict, 2, "{server}");
         }
         assert_eq!(filter.0.syns_refused().unwrap(), 0);
@@ -314,9 +319,9 @@ fn disguised_segments_of_servers_pass_where_a_vip_is_a_snat_address() {
         twin.cache.select(&selection).unwrap();
         twin.cache.limit_syns(Some(&FEW)).unwrap();
         let [segments, _] = disguised(&key.source().to_string(), &key.destination().to_string(), setup.is_v6);
-        assert!(!twin.lets_in(&segments[0]), "it may be anybody's");
+        assert!(!twin.passes_filter(&segments[0]), "it may be anybody's");
         twin.see(&ends.to_client().ack(1).bytes());
-        assert!(segments.iter().all(|segment| twin.lets_in(segment)));
+        assert!(segments.iter().all(|segment| twin.passes_filter(segment)));
     }
 }
 
@@ -326,10 +331,10 @@ fn errors_in_disguise_pass_in_a_flood() {
     let (mut filter, next_header) = (limited(FEW), 54);
     let packet = TestPacket::from("[2001:db8:8::7]:1").to("[2001:db8::1]:80").macs([2; 6], US);
     let mut frame = packet.syn().extension(60, &[0; 7]).bytes();
-    assert!(!kernel::lets_in(filter.0.filter().unwrap(), &frame));
+    assert!(!kernel::passes_filter(filter.0.filter().unwrap(), &frame));
     frame[next_header] = ICMPV6;
-    assert!(kernel::lets_in(filter.0.filter().unwrap(), &frame));
+    assert!(kernel::passes_filter(filter.0.filter().unwrap(), &frame));
     assert_eq!(kernel::run(filter.0.xdp().unwrap(), &frame).verdict, 2);
     filter.0.limit_syns(None).unwrap();
-    assert!(kernel::lets_in(filter.0.filter().unwrap(), &frame));
+    assert!(kernel::passes_filter(filter.0.filter().unwrap(), &frame));
 }

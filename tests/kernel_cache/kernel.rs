@@ -39,7 +39,7 @@ pub(crate) fn run_super_frame<P: Runs>(program: &P, frame: &[u8], segment_size: 
 }
 
 /// Whether a filter of packet sockets accepts a frame.
-pub(crate) fn lets_in(filter: &SocketFilter, frame: &[u8]) -> bool {
+pub(crate) fn passes_filter(filter: &SocketFilter, frame: &[u8]) -> bool {
     // Tried, a filter is given a frame without the Ethernet header; of a packet socket's it is with
     // it.
     let frame = [&frame[..14], frame].concat();

@@ -27,7 +27,7 @@ pub(crate) fn tests() -> Vec<NamedTest> {
 #[track_caller]
 fn is_left(twin: &mut Twin, frame: &[u8], why: Outcome) {
     assert_eq!(twin.see(frame), CacheVerdict::Left(Some(why)));
-    assert!(twin.lets_in(frame), "userspace does not get it");
+    assert!(twin.passes_filter(frame), "userspace does not get it");
 }
 
 /// A packet for each way of an open flow that passes here.
@@ -95,7 +95,7 @@ fn large_segment_repeated_after_a_pause_is_left_to_userspace_once() {
             twin.pause(&long);
             assert!(matches!(twin.see(&short), CacheVerdict::Sent(_)), "it gets through everywhere");
             twin.pause(&long);
-            assert!(twin.lets_in(&long), "userspace does not get it");
+            assert!(twin.passes_filter(&long), "userspace does not get it");
             let tc = twin.tc(&long);
             assert_eq!(tc, CacheVerdict::Left(Some(Outcome::Repeated)));
             assert!(matches!(twin.see(&long), CacheVerdict::Sent(_)), "at once it is forwarded");
@@ -111,7 +111,7 @@ fn the_filter_lets_in_what_the_cache_will_leave_a_tick_later() {
             let long = packet.payload(&[7; 1_300]).bytes();
             assert!(matches!(twin.see(&long), CacheVerdict::Sent(_)), "it is new");
             twin.passed_at(&long, kernel::last_tick() - 95_000_000);
-            assert!(twin.lets_in(&long));
+            assert!(twin.passes_filter(&long));
         }
     }
 }
@@ -133,11 +133,11 @@ fn frame_for_another_mac_or_vlan_is_passed() {
     let ends = twin.establish(client(&setup));
     let frame = ends.to_server().ack(1).macs([2; 6], [2, 0, 0, 0, 0, 1]).bytes();
     assert_eq!(twin.see(&frame), CacheVerdict::Left(None));
-    assert!(!twin.lets_in(&frame));
+    assert!(!twin.passes_filter(&frame));
     let mut tagged = ends.to_server().ack(1).bytes();
     tagged.splice(12..12, [0x81, 0, 0, 7]);
     assert_eq!(twin.see(&tagged), CacheVerdict::Left(None));
-    assert!(!twin.lets_in(&tagged));
+    assert!(!twin.passes_filter(&tagged));
 }
 
 /// A worker drops them, and counts each with its reason.

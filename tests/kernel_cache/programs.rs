@@ -45,7 +45,7 @@ struct Program<const IS_XDP: bool> {
     reader: CounterReader,
     counted: [u64; 2],
     /// Whether the packet sockets' filter let the last frame in.
-    is_let_in: bool,
+    is_accepted: bool,
 }
 
 impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
@@ -54,7 +54,7 @@ impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
         lead_by(&mut offloader.kernel_cache(), balancer, HERE);
         offloader.kernel_cache().set_interface(HERE, US).unwrap();
         let (events, reader) = (events(&offloader).unwrap(), counter_reader(&offloader));
-        Program { offloader, events, reader, counted: [0; 2], is_let_in: true }
+        Program { offloader, events, reader, counted: [0; 2], is_accepted: true }
     }
 
     fn writer(&self) -> Box<dyn FlowCache> {
@@ -69,10 +69,10 @@ impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
             let is_sent = run.verdict != XDP_PASS;
             (run, is_sent)
         } else {
-            self.is_let_in = kernel::lets_in(cache.filter().unwrap(), frame);
+            self.is_accepted = kernel::passes_filter(cache.filter().unwrap(), frame);
             let run = kernel::run(cache.tc().unwrap(), frame);
             let is_sent = run.verdict == TC_REDIRECT;
-            assert!(!(is_sent && self.is_let_in), "sent on and copied to userspace");
+            assert!(!(is_sent && self.is_accepted), "sent on and copied to userspace");
             (run, is_sent)
         };
         if !is_sent {
@@ -81,8 +81,8 @@ impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
         is_sent.then_some(run.frame)
     }
 
-    fn is_let_in(&self) -> bool {
-        self.is_let_in
+    fn is_accepted(&self) -> bool {
+        self.is_accepted
     }
 
     fn events(&mut self) -> Vec<CacheEvent> {

@@ -111,7 +111,7 @@ impl Twin {
             // The result came late, because the machine is busy.
             xdp = self.run(|cache| kernel::run(cache.xdp().unwrap(), frame));
         }
-        let is_let_in = self.lets_in(frame);
+        let is_accepted = self.passes_filter(frame);
         match tc.0.verdict {
             TC_REDIRECT => {
                 assert!(
@@ -120,7 +120,7 @@ impl Twin {
                     xdp.0.verdict
                 );
                 assert_eq!((tc.1, xdp.1), (Some(Outcome::Forwarded), Some(Outcome::Forwarded)));
-                assert!(!is_let_in, "forwarded and copied to userspace");
+                assert!(!is_accepted, "forwarded and copied to userspace");
                 assert_eq!(tc.0.frame, xdp.0.frame, "tc and XDP forward it differently");
                 CacheVerdict::Sent(tc.0.frame)
             }
@@ -174,8 +174,8 @@ impl Twin {
     }
 
     /// Whether the filter of the packet sockets lets a frame in.
-    pub(crate) fn lets_in(&mut self, frame: &[u8]) -> bool {
-        kernel::lets_in(self.cache.filter().unwrap(), frame)
+    pub(crate) fn passes_filter(&mut self, frame: &[u8]) -> bool {
+        kernel::passes_filter(self.cache.filter().unwrap(), frame)
     }
 
     /// The frame as the core sends it; `None` if the core does not send it.

@@ -67,7 +67,7 @@ impl Program {
 
     /// Asserts of each frame, in this order, whether it is dropped.
     #[track_caller]
-    fn says(&mut self, frames: &[TestFrame], dropped: &[bool]) {
+    fn assert_dropped(&mut self, frames: &[TestFrame], dropped: &[bool]) {
         let found: Vec<_> = frames.iter().map(|frame| self.drops(frame)).collect();
         assert_eq!(found, dropped, "{frames:?}");
     }
@@ -99,13 +99,13 @@ fn on_its_way(mut packet: TestFrame) -> TestFrame {
 fn guard_drops_frames_to_a_frontend_and_passes_all_others() {
     for dst in ["10.78.0.1:80", "10.78.0.1:53/udp", "[fd78::1]:80", "[fd78::1]:53/udp"] {
         let (mut guard, packet) = (Program::committed(), || client(dst));
-        guard.says(&[packet()], &[true]);
+        guard.assert_dropped(&[packet()], &[true]);
         let [first, later] = packet().in_two();
-        guard.says(&[later.clone(), first, later], &[false, true, true]);
+        guard.assert_dropped(&[later.clone(), first, later], &[false, true, true]);
         let other_host = TestFrame([[2; 6].as_slice(), &packet().0[6..]].concat());
         let tagged = TestFrame([&packet().0[..12], &[0x81, 0, 0, 7], &packet().0[12..]].concat());
         let short = TestFrame(packet().0[..ETHERNET + if dst.starts_with('[') { 43 } else { 23 }].to_vec());
-        guard.says(&[other_host, tagged, short], &[false; 3]);
+        guard.assert_dropped(&[other_host, tagged, short], &[false; 3]);
     }
     let mut guard = Program::committed();
     for dst in ["10.78.0.1:80/udp", "10.78.0.1:53", "[fd78::1]:80/udp", "[fd78::1]:53"] {
@@ -113,11 +113,14 @@ fn guard_drops_frames_to_a_frontend_and_passes_all_others() {
         let ours = if dst.starts_with('[') { "[fd78::1]:53/udp" } else { "10.78.0.1:53/udp" };
         let [of_ours, _] = client(ours).in_two();
         let [first, later] = client(dst).in_two();
-        guard.says(&[of_ours, client(dst), first, later], &[true, false, false, false]);
+        guard.assert_dropped(&[of_ours, client(dst), first, later], &[true, false, false, false]);
     }
-    guard.says(&[client("10.78.0.1:80").options(), client("10.78.0.1:53/udp").options()], &[true; 2]);
+    guard.assert_dropped(
+        &[client("10.78.0.1:80").options(), client("10.78.0.1:53/udp").options()],
+        &[true; 2],
+    );
     let pings = [icmp(LOOPBACK, "10.78.0.2", "10.78.0.1", 8), icmp(LOOPBACK, "fd78::2", "fd78::1", 128)];
-    guard.says(&pings, &[false; 2]);
+    guard.assert_dropped(&pings, &[false; 2]);
 }
 
 fn extension_headers_are_stepped_over_up_to_the_eighth() {
@@ -125,22 +128,22 @@ fn extension_headers_are_stepped_over_up_to_the_eighth() {
     for dst in ["[fd78::1]:80", "[fd78::1]:53/udp"] {
         let packet = || client(dst);
         for headers in [&[HOP_BY_HOP][..], &[ROUTING], &[ATOMIC], &[HOP_BY_HOP, ROUTING, ATOMIC, OPTIONS]] {
-            guard.says(&[behind(packet(), headers)], &[true]);
+            guard.assert_dropped(&[behind(packet(), headers)], &[true]);
             // No host reassembles a packet with two fragment headers: the guard uses the first.
             let is_put_together = !headers.contains(&ATOMIC);
             let [first, later] = packet().in_two().map(|fragment| behind(fragment, headers));
-            guard.says(&[first, later], &[true, is_put_together]);
+            guard.assert_dropped(&[first, later], &[true, is_put_together]);
         }
         let [first, later] = behind(packet(), &[OPTIONS]).in_two();
-        guard.says(&[first, later], &[true; 2]);
+        guard.assert_dropped(&[first, later], &[true; 2]);
         // The guard reads no more than nine headers: it drops packets with more to an address of a
         // frontend.
-        guard.says(&[behind(packet(), &[OPTIONS; 8]), behind(packet(), &[OPTIONS; 9])], &[true; 2]);
+        guard.assert_dropped(&[behind(packet(), &[OPTIONS; 8]), behind(packet(), &[OPTIONS; 9])], &[true; 2]);
         let [first, later] = packet().in_two().map(|fragment| behind(fragment, &[OPTIONS; 8]));
-        guard.says(&[first, later], &[true; 2]);
+        guard.assert_dropped(&[first, later], &[true; 2]);
         let elsewhere = |n| behind(client("[fd78::3]:80"), &[OPTIONS; 9][..n]);
-        guard.says(&[elsewhere(8), elsewhere(9)], &[false; 2]);
+        guard.assert_dropped(&[elsewhere(8), elsewhere(9)], &[false; 2]);
         let [first, later] = packet().in_two().map(on_its_way);
-        guard.says(&[on_its_way(packet()), first, later], &[false; 3]);
+        guard.assert_dropped(&[on_its_way(packet()), first, later], &[false; 3]);
     }
 }

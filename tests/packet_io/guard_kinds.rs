@@ -260,7 +260,7 @@ fn programs_on_the_balancer_keep_their_connections_over_ipv6(kind: GuardKind) {
         let program = connecting(&format!("[fd78::1]:{}", program_port(kind)), "[fd78::2]:8000");
         let accepted = accept(&server);
         assert_eq!(accepted.peer_addr().unwrap().port(), program_port(kind));
-        hear(&program.into(), &accepted);
+        transfer(&program.into(), &accepted);
     });
     let _listener = pair.balancer.enter(|| wait_for("the port", || TcpListener::bind("[::]:40001").ok()));
     assert_eq!(pair.answers(&[self::server("[fd78::1]:40001")]), 0, "a listener has no part in it");
@@ -280,13 +280,13 @@ fn open_connections_at_a_draining_frontend_stay_with_convey(kind: GuardKind) {
         let opened =
             pair.other.enter(|| TcpStream::connect_timeout(&web.parse().unwrap(), PATIENCE).unwrap());
         let accepted = accept(&listener);
-        hear(&accepted, &opened);
-        hear(&opened, &accepted);
+        transfer(&accepted, &opened);
+        transfer(&opened, &accepted);
     }
 }
 
 /// Sends data from one end of a connection, and receives it at the other.
-fn hear(mut listening: &TcpStream, mut speaking: &TcpStream) {
+fn transfer(mut listening: &TcpStream, mut speaking: &TcpStream) {
     listening.set_nonblocking(false).unwrap();
     listening.set_read_timeout(Some(PATIENCE)).unwrap();
     speaking.write_all(b"hello").unwrap();

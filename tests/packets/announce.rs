@@ -33,13 +33,13 @@ fn a_vip_on_the_loopback_interface_comes_and_goes_with_the_servers(case: Case) {
     };
     wait(&network, true);
     for _ in 0..20 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
     drop(nginx);
     wait(&network, false);
     let _nginx = network.nginx_on(1, (case.family.any(), PORT).into());
     wait(&network, true);
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     network.convey(|convey| convey.signal(Signal::TERM));
     wait(&network, false);
     assert!(network.convey(|convey| convey.wait()).success());

@@ -53,7 +53,7 @@ fn receiver(network: &Network) -> Inside<'_> {
     })
 }
 
-fn asked(network: &Network, line: &str) -> String {
+fn command_output(network: &Network, line: &str) -> String {
     let mut command = network.lab.command(Role::Balancer, binary().get_program());
     let ran = run(command.env("CONVEY_SOCKET", network.path("control.sock")).args(line.split(' ')));
     // The unused frontend cannot serve, which leaves convey ready.
@@ -75,9 +75,9 @@ fn an_upload_that_a_silent_hop_swallows_names_its_server(case: Case) {
     let named =
         format!("packets of 1500 bytes do not reach server pool/s1 ({})", network.address(Role::Server(1)));
     network.wait_for_log(&named);
-    let events = asked(&network, "status --events");
+    let events = command_output(&network, "status --events");
     assert!(events.contains(&named) && events.contains("convey doctor"), "{events}");
-    let status = asked(&network, "status");
+    let status = command_output(&network, "status");
     assert!(status.contains("s1: large packets of 1 connection do not arrive at the server"), "{status}");
     assert_eq!((network.stat(UPLOADS), network.stat(DOWNLOADS)), (1.into(), 0.into()));
     assert_eq!(network.stat("/backends/pool/servers/s1/up"), true, "short packets arrive");

@@ -50,13 +50,13 @@ impl Config {
 
     pub(crate) fn text(&self, Case { family, offload, .. }: Case) -> String {
         let Config { servers, port, frontend, backend, health, passthrough, timeouts, web } = self;
-        let (unused, nobody) = (family.vip(UNUSED), family.address(Role::Server(1)));
-        let nobody = std::net::SocketAddr::new(nobody, UNUSED);
+        let (unused, unused_address) = (family.vip(UNUSED), family.address(Role::Server(1)));
+        let unused_address = std::net::SocketAddr::new(unused_address, UNUSED);
         let mut text = format!(
             "[backends.pool]\n{backend}\n[backends.pool.health_check]\n{health}\n\
              [passthrough]\noffload = \"{offload}\"\n{passthrough}\n[timeouts]\n{timeouts}\n\
              [frontends.unused]\nlisten_addr = \"{unused}\"\nbackend = \"unused\"\n\
-             [backends.unused.servers]\nx.addr = \"{nobody}\"\n",
+             [backends.unused.servers]\nx.addr = \"{unused_address}\"\n",
         );
         if *web {
             let vip = family.vip(*port);

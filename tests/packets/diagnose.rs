@@ -26,7 +26,7 @@ fn the_host_answers_pings_of_the_vip(case: Case) {
     for size in ["56", "4000"] {
         let ping = network.run(1, "ping", &["-n", "-c", "3", "-i", "0.1", "-W", "5", "-s", size, &vip]);
         assert!(ping.code == Some(0) && ping.stdout.contains(" 0% packet loss"), "{ping:?}");
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
 }
 

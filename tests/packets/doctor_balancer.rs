@@ -362,6 +362,6 @@ fn records_that_are_believed_for_too_long_are_named(case: Case) {
         (json["findings"] != serde_json::json!([])).then_some(())
     });
     patient.is_mended("clock", Role::Balancer);
-    wait_for("the other server to answer", || (patient.network.ask(1).ok()? == "s2").then_some(()));
+    wait_for("the other server to answer", || (patient.network.fetch(1).ok()? == "s2").then_some(()));
     patient.is_well();
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{TcpServer, ask, connect, wait_for};
+use convey_testkit::{TcpServer, connect, fetch, wait_for};
 use socket2::{Domain, Socket, Type};
 
 use crate::case::{Case, Family, PacketTest, tests};
@@ -66,7 +66,7 @@ fn ipv6_that_is_turned_off_is_named(case: Case) {
     patient.start();
     patient.is_well();
     wait_for("a client of IPv6 to be served", || {
-        patient.network.inside(Role::Client(1), || ask(vip_v6, "/").ok())
+        patient.network.inside(Role::Client(1), || fetch(vip_v6, "/").ok())
     });
 }
 

@@ -78,15 +78,15 @@ fn balancer_accepts_rules_that_leave_out_the_vip(case: Case) {
     wait_for("the handshake to be counted", || {
         (handshakes("completed") > Some(0) && handshakes("consecutive_incomplete") == Some(0)).then_some(())
     });
-    clinic.balancer_says(None);
+    clinic.assert_balancer_finds(None);
     clinic.close();
 }
 
 fn doctor_names_a_gateway_that_is_nobody_s_address(case: Case) {
     for l2 in [false, true] {
         let clinic = Clinic::open(case, l2);
-        let nobody = clinic.of_family("10.77.0.250", "fd77::250");
-        clinic.ip(SERVER, &["route", "replace", "default", "via", nobody, "dev", INTERFACE]);
+        let unused_address = clinic.of_family("10.77.0.250", "fd77::250");
+        clinic.ip(SERVER, &["route", "replace", "default", "via", unused_address, "dev", INTERFACE]);
         clinic.is_mended_after("gateway", None);
         clinic.close();
     }
@@ -131,7 +131,7 @@ fn doctor_names_a_vip_that_is_not_there_or_on_the_link(case: Case) {
     clinic.ip(SERVER, &[&["addr", "add", &clinic.vip_with_length(), "dev", INTERFACE], nodad].concat());
     let findings = clinic.findings();
     assert_eq!(checks(&findings), ["vip-not-on-lo"], "{findings}");
-    clinic.balancer_says(Some(FORWARD));
+    clinic.assert_balancer_finds(Some(FORWARD));
     clinic.fix(&findings);
     clinic.is_healthy();
     clinic.close();
@@ -143,7 +143,7 @@ fn doctor_names_arp_that_is_not_silenced(case: Case) {
         clinic.network.lab.run(SERVER, "sysctl", &["-w", setting]).unwrap();
         let findings = clinic.findings();
         assert_eq!(checks(&findings), ["arp-not-silenced"], "{findings}");
-        clinic.balancer_says(setting.contains("arp_ignore").then_some(FORWARD));
+        clinic.assert_balancer_finds(setting.contains("arp_ignore").then_some(FORWARD));
         clinic.fix(&findings);
         clinic.is_healthy();
     }
@@ -166,14 +166,14 @@ fn doctor_names_a_service_on_another_address_or_none(case: Case) {
         let listener = clinic.network.inside(SERVER, || TcpListener::bind((elsewhere, PORT)).unwrap());
         let findings = clinic.findings();
         assert_eq!(checks(&findings), ["service-address"], "{findings}");
-        clinic.balancer_says(Some(FORWARD));
+        clinic.assert_balancer_finds(Some(FORWARD));
         let seen = findings[0]["seen"].as_str().unwrap().to_owned();
         let process = format!("(process {}) listens on", std::process::id());
         assert!(seen.contains(&process) && seen.contains("only"), "{seen}");
         drop(listener);
         let findings = clinic.findings();
         assert_eq!(checks(&findings), ["service-address"], "{findings}");
-        clinic.balancer_says(Some(FORWARD));
+        clinic.assert_balancer_finds(Some(FORWARD));
         assert!(
             findings[0]["seen"].as_str().unwrap().starts_with("nothing listens on port 80"),
             "{findings}"
@@ -331,7 +331,7 @@ impl Clinic {
         if leg == Some(RETURN) {
             self.await_failed_client();
         }
-        self.balancer_says(leg);
+        self.assert_balancer_finds(leg);
         let findings = self.findings();
         assert_eq!(checks(&findings), [check], "{findings:#}");
         self.fix(&findings);
@@ -367,7 +367,7 @@ impl Clinic {
 
     /// Checks that in the end, the balancer's doctor finds nothing about the legs either.
     fn close(&self) {
-        self.balancer_says(None);
+        self.assert_balancer_finds(None);
     }
 
     /// Waits until the balancer serves the client. The balancer may have to notice first that the
@@ -375,14 +375,14 @@ impl Clinic {
     fn is_served(&self) {
         wait_for("the client to be served", || {
             let name =
-                self.network.inside(Role::Client(1), || convey_testkit::ask(self.network.vip(), "/").ok());
+                self.network.inside(Role::Client(1), || convey_testkit::fetch(self.network.vip(), "/").ok());
             name.filter(|(_, body)| body.trim() == "s1").map(drop)
         });
     }
 
     /// Checks that the balancer's doctor names the server and this leg, or finds nothing about
     /// legs.
-    fn balancer_says(&self, leg: Option<&str>) {
+    fn assert_balancer_finds(&self, leg: Option<&str>) {
         let mut command = self.network.lab.command(Role::Balancer, binary().get_program());
         command.args(["doctor", "--json", "--config"]).arg(self.network.path("config.toml"));
         let found = findings_of(&run(&mut command));

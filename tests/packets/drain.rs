@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{TcpServer, ask, connect, ping, wait_for, was_reset};
+use convey_testkit::{TcpServer, connect, fetch, ping, wait_for, was_reset};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, PacketTest, tests};
@@ -37,10 +37,10 @@ fn connections_of_a_removed_server_are_reset_when_their_time_is_over(case: Case)
     let impatient = Config { timeouts: "drain = 0.5", ..Config::new(1) };
     let network = balanced(case, impatient.clone());
     let _servers = [echo(&network), network.server(2, TcpServer::echo)];
-    let mut old = held(&network, 1);
+    let mut old = open_connections(&network, 1);
     network.save(&Config { servers: vec![(2, "")], ..impatient });
     network.wait_for_health(2, true);
-    let mut new = held(&network, 1);
+    let mut new = open_connections(&network, 1);
     assert!(was_reset(&mut old[0]));
     wait_for("it to be counted", || (network.stat("/frontends/web/ended/cut") == 1).then_some(()));
     ping(&mut new[0]).unwrap();
@@ -49,7 +49,7 @@ fn connections_of_a_removed_server_are_reset_when_their_time_is_over(case: Case)
 fn removed_frontend_keeps_its_connections_and_releases_its_port(case: Case) {
     let network = balanced(case, Config::new(1));
     let _server = echo(&network);
-    let mut old = held(&network, 1);
+    let mut old = open_connections(&network, 1);
     network.save(&Config { web: false, ..Config::new(1) });
     wait_for("new clients to be refused", || is_refused(&network).then_some(()));
     ping(&mut old[0]).unwrap();
@@ -68,7 +68,7 @@ fn removed_frontend_keeps_its_connections_and_releases_its_port(case: Case) {
 fn a_stop_lets_open_connections_finish_and_begins_no_new_ones(case: Case) {
     let network = balanced(case, Config::new(1));
     let _server = echo(&network);
-    let mut held = held(&network, 1);
+    let mut held = open_connections(&network, 1);
     network.convey(|convey| convey.signal(Signal::TERM));
     network.wait_for_log("stopping: 1 open connections have 30s to finish");
     wait_for("new clients to be refused", || is_refused(&network).then_some(()));
@@ -84,9 +84,9 @@ fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop(case: Case) 
     let _server = echo(&network);
     network.convey(|convey| convey.signal(Signal::TERM));
     network.wait_for_log("stopping in 3600s: until then convey serves clients");
-    let asked = network.inside(Role::Balancer, || ask(STATS.into(), "/readyz").unwrap());
+    let asked = network.inside(Role::Balancer, || fetch(STATS.into(), "/readyz").unwrap());
     assert_eq!(asked, (503, "draining: convey is about to stop\n".to_owned()));
-    drop(held(&network, 3));
+    drop(open_connections(&network, 3));
     network.convey(|convey| convey.signal(Signal::TERM));
     wait_for("new clients to be refused", || is_refused(&network).then_some(()));
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
@@ -95,7 +95,7 @@ fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop(case: Case) 
 fn connections_still_open_after_the_drain_timeout_are_reset_and_counted(case: Case) {
     let network = balanced(case, Config { timeouts: "drain = 0.3", ..Config::new(1) });
     let _server = echo(&network);
-    let mut held = held(&network, 3);
+    let mut held = open_connections(&network, 3);
     network.convey(|convey| convey.signal(Signal::TERM));
     assert!(held.iter_mut().all(was_reset));
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
@@ -105,7 +105,7 @@ fn connections_still_open_after_the_drain_timeout_are_reset_and_counted(case: Ca
 fn stop_resets_the_connections_of_a_server_cut_off_meanwhile(case: Case) {
     let network = balanced(case, Config { timeouts: "drain = 3600", ..Config::new(1) });
     let _server = echo(&network);
-    let mut held = held(&network, 3);
+    let mut held = open_connections(&network, 3);
     network.convey(|convey| convey.signal(Signal::TERM));
     network.wait_for_log("stopping: 3 open connections");
     network.lab.run(Role::Server(1), "ip", &["link", "set", INTERFACE, "down"]).unwrap();
@@ -117,7 +117,7 @@ fn stop_resets_the_connections_of_a_server_cut_off_meanwhile(case: Case) {
 fn a_second_signal_ends_at_once(case: Case) {
     let network = balanced(case, Config { timeouts: "drain = 3600", ..Config::new(1) });
     let _server = echo(&network);
-    let _held = held(&network, 2);
+    let _held = open_connections(&network, 2);
     network.convey(|convey| convey.signal(Signal::TERM));
     network.wait_for_log("stopping: 2 open connections");
     network.convey(|convey| convey.signal(Signal::TERM));
@@ -134,7 +134,7 @@ fn a_frontend_at_its_limit_refuses_until_a_connection_ends(case: Case) {
     wait_for("what was tried before to be over", || {
         (network.stat("/packets/cached_flows") == 0).then_some(())
     });
-    let mut two = held(&network, 2);
+    let mut two = open_connections(&network, 2);
     assert!(is_refused(&network));
     assert_eq!(network.stat("/packets/drops/max_connections"), 1);
     two.pop();
@@ -157,7 +157,7 @@ fn echo(network: &Network) -> Inside<'_> {
 }
 
 /// Established connections of a client.
-fn held(network: &Network, n: usize) -> Vec<TcpStream> {
+fn open_connections(network: &Network, n: usize) -> Vec<TcpStream> {
     let one = || {
         let mut stream = connect(network.vip());
         ping(&mut stream).unwrap();

@@ -5,13 +5,13 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 
 use convey_lab::Role;
-use convey_testkit::{BoundClient, TcpServer, ask, binary, connect, ping, reset, run, wait_for};
+use convey_testkit::{BoundClient, TcpServer, binary, connect, fetch, ping, reset, run, wait_for};
 use serde_json::{Value, json};
 
 use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, STATS, connect_from};
-use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
+use crate::udp::{ECHO, UdpEcho, exchange_until_answered, socket_to};
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![
@@ -24,14 +24,14 @@ pub(crate) fn tests() -> Vec<PacketTest> {
 /// Answer of the control API at the statistics address.
 pub(crate) fn explained(network: &Network, client: impl std::fmt::Display) -> Value {
     let path = format!("/v1/explain?client={client}&frontend=web");
-    let (status, body) = network.inside(Role::Balancer, || ask(STATS.into(), &path).unwrap());
+    let (status, body) = network.inside(Role::Balancer, || fetch(STATS.into(), &path).unwrap());
     assert_eq!(status, 200, "{body}");
     serde_json::from_str(&body).unwrap()
 }
 
 /// Text of a step.
-pub(crate) fn message<'a>(said: &'a Value, subject: &str) -> &'a str {
-    let steps = said["steps"].as_array().unwrap();
+pub(crate) fn message<'a>(explanation: &'a Value, subject: &str) -> &'a str {
+    let steps = explanation["steps"].as_array().unwrap();
     steps.iter().find(|step| step["subject"] == subject).map_or("", |step| step["message"].as_str().unwrap())
 }
 
@@ -63,21 +63,24 @@ fn three_hundred_connections_get_the_servers_that_are_explained(case: Case) {
         // The flow is queried before the client connects: no flow has its key, unless one before it
         // had the same port.
         let client = bound();
-        let said = explained(network, client.addr());
-        if !said["flow"].is_null() {
+        let explanation = explained(network, client.addr());
+        if !explanation["flow"].is_null() {
             continue;
         }
         asked += 1;
-        assert_eq!(said["server"], answer(client).as_str(), "{said:#}");
+        assert_eq!(explanation["server"], answer(client).as_str(), "{explanation:#}");
     }
-    let said = explained(network, SocketAddr::new(case.family.address(Role::Client(1)), 4_242));
+    let explanation = explained(network, SocketAddr::new(case.family.address(Role::Client(1)), 4_242));
     let own = case.family.address(Role::Balancer).to_string();
-    assert!(message(&said, "algorithm").starts_with(algorithm), "{said:#}");
-    assert!(message(&said, "next hop").contains(" on the link by "), "{said:#}");
+    assert!(message(&explanation, "algorithm").starts_with(algorithm), "{explanation:#}");
+    assert!(message(&explanation, "next hop").contains(" on the link by "), "{explanation:#}");
     match case.is_dsr() {
-        true => assert!(message(&said, "dsr").starts_with("l3: packets go to "), "{said:#}"),
+        true => assert!(message(&explanation, "dsr").starts_with("l3: packets go to "), "{explanation:#}"),
         false => {
-            assert!(message(&said, "snat").contains(&format!(" sees {own} with a free port of ")), "{said:#}")
+            assert!(
+                message(&explanation, "snat").contains(&format!(" sees {own} with a free port of ")),
+                "{explanation:#}"
+            )
         }
     }
     let by = if case.is_cached() {
@@ -85,7 +88,7 @@ fn three_hundred_connections_get_the_servers_that_are_explained(case: Case) {
     } else {
         "every packet goes through a worker: passthrough.offload"
     };
-    assert!(message(&said, "offload").contains(by), "{said:#}");
+    assert!(message(&explanation, "offload").contains(by), "{explanation:#}");
     let own = explained(network, SocketAddr::new(case.family.address(Role::Balancer), 4_242));
     assert_eq!(
         (own["verdict"].as_str(), own["reason"].as_str()),
@@ -105,7 +108,7 @@ fn in_turn(case: Case, config: Config) -> Network {
 }
 
 /// Runs a command for the balancer.
-fn told(network: &Network, line: &str) -> String {
+fn command_output(network: &Network, line: &str) -> String {
     let mut command = network.lab.command(Role::Balancer, binary().get_program());
     let ran = run(command.env("CONVEY_SOCKET", network.path("control.sock")).args(line.split(' ')));
     assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
@@ -115,7 +118,7 @@ fn told(network: &Network, line: &str) -> String {
 /// Entry of a client's flow in the list of flows.
 fn listed(network: &Network, client: SocketAddr) -> Value {
     let list: Value =
-        serde_json::from_str(&told(network, &format!("flows --client {client} --json"))).unwrap();
+        serde_json::from_str(&command_output(network, &format!("flows --client {client} --json"))).unwrap();
     list["flows"][0].clone()
 }
 
@@ -126,15 +129,20 @@ fn explanation_predicts_the_server_of_a_flow_and_its_successor(case: Case) {
     (0..3).for_each(|_| ping(&mut held).unwrap());
     let client = held.local_addr().unwrap();
     let server = wait_for("the flow to be explained", || {
-        let said = explained(network, client);
-        let is_there = said["flow"]["state"] == "established" && said["flow"]["kernel"] == case.is_cached();
-        is_there.then(|| said["server"].as_str().unwrap().to_owned())
+        let explanation = explained(network, client);
+        let is_there = explanation["flow"]["state"] == "established"
+            && explanation["flow"]["kernel"] == case.is_cached();
+        is_there.then(|| explanation["server"].as_str().unwrap().to_owned())
     });
-    told(network, &format!("server weight pool/{server} 0"));
+    command_output(network, &format!("server weight pool/{server} 0"));
     ping(&mut held).unwrap();
-    let (said, listed) = (explained(network, client), listed(network, client));
-    assert_eq!((&said["verdict"], &said["server"]), (&json!("server"), &json!(server)), "{said:#}");
-    let flow = &said["flow"];
+    let (explanation, listed) = (explained(network, client), listed(network, client));
+    assert_eq!(
+        (&explanation["verdict"], &explanation["server"]),
+        (&json!("server"), &json!(server)),
+        "{explanation:#}"
+    );
+    let flow = &explanation["flow"];
     for (of_flow, of_list) in [
         ("id", "id"),
         ("state", "state"),
@@ -142,28 +150,31 @@ fn explanation_predicts_the_server_of_a_flow_and_its_successor(case: Case) {
         ("snat", "snat_addr"),
         ("kernel", "kernel"),
     ] {
-        assert_eq!(flow[of_flow], listed[of_list], "{said:#} {listed:#}");
+        assert_eq!(flow[of_flow], listed[of_list], "{explanation:#} {listed:#}");
     }
     let other = if server == "s1" { "s2" } else { "s1" };
-    assert!(message(&said, "flow").ends_with(&format!("it stays with pool/{server}")), "{said:#}");
-    assert!(message(&said, "new").contains(&format!("gets pool/{other}")), "{said:#}");
+    assert!(
+        message(&explanation, "flow").ends_with(&format!("it stays with pool/{server}")),
+        "{explanation:#}"
+    );
+    assert!(message(&explanation, "new").contains(&format!("gets pool/{other}")), "{explanation:#}");
     let subject = if case.is_dsr() { "dsr" } else { "snat" };
     let expected =
         flow["snat"].as_str().map_or("l3: packets go to ".to_owned(), |snat| format!(" sees {snat}"));
-    assert!(message(&said, subject).contains(&expected), "{said:#}");
-    assert!(message(&said, "next hop").contains(" on the link by "), "{said:#}");
+    assert!(message(&explanation, subject).contains(&expected), "{explanation:#}");
+    assert!(message(&explanation, "next hop").contains(" on the link by "), "{explanation:#}");
     let by =
         if case.is_cached() { "the kernel (" } else { "a worker forwards its packets: passthrough.offload" };
-    assert!(message(&said, "offload").starts_with(by), "{said:#}");
+    assert!(message(&explanation, "offload").starts_with(by), "{explanation:#}");
     let all = explained(network, client.ip());
     let servers = json!([{ "server": format!("pool/{server}"), "flows": 1 }]);
     assert_eq!((&all["open_flows"]["open"], &all["open_flows"]["servers"]), (&json!(1), &servers), "{all:#}");
 
-    told(network, &format!("server weight pool/{server} 1"));
+    command_output(network, &format!("server weight pool/{server} 1"));
     reset(held);
     let over = wait_for("the reset to be known", || {
-        let said = explained(network, client);
-        (said["flow"]["over"] == true).then_some(said)
+        let explanation = explained(network, client);
+        (explanation["flow"]["over"] == true).then_some(explanation)
     });
     assert_eq!((&over["flow"]["state"], &over["server"]), (&json!("closed"), &json!(server)), "{over:#}");
     assert!(message(&over, "server").starts_with(&format!("pool/{server} again: ")), "{over:#}");
@@ -187,13 +198,17 @@ fn sessions_of_datagrams_are_explained_by_their_flow_too(case: Case) {
     });
     let vip = case.family.vip(ECHO);
     let client = network.inside(Role::Client(1), || socket_to(vip));
-    exchange_again(&client, b"hello");
+    exchange_until_answered(&client, b"hello");
     let client_addr = client.local_addr().unwrap();
-    let said = explained(network, client_addr);
+    let explanation = explained(network, client_addr);
     let listed = listed(network, client_addr);
-    assert_eq!([&said["server"], &said["flow"]["id"]], [&listed["server"], &listed["id"]], "{said:#}");
-    told(network, &format!("server weight pool/{} 0", listed["server"].as_str().unwrap()));
-    exchange_again(&client, b"hello");
+    assert_eq!(
+        [&explanation["server"], &explanation["flow"]["id"]],
+        [&listed["server"], &listed["id"]],
+        "{explanation:#}"
+    );
+    command_output(network, &format!("server weight pool/{} 0", listed["server"].as_str().unwrap()));
+    exchange_until_answered(&client, b"hello");
     let after = explained(network, client_addr);
     assert_eq!([&after["server"], &after["flow"]["id"]], [&listed["server"], &listed["id"]], "{after:#}");
 }

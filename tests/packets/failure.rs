@@ -38,15 +38,15 @@ fn new_connections_avoid_a_killed_server(case: Case) {
     let mut network = Network::new(case, 1, 2);
     let (mut first, _second) = (network.nginx(1), network.nginx(2));
     network.balance(&Config::new(2));
-    wait_for("both to be asked", || (network.ask(1).unwrap() == "s1").then_some(()));
+    wait_for("both to be asked", || (network.fetch(1).unwrap() == "s1").then_some(()));
     first.kill();
     network.wait_for_health(1, false);
     for _ in 0..100 {
-        assert_eq!(network.ask(1).unwrap(), "s2");
+        assert_eq!(network.fetch(1).unwrap(), "s2");
     }
     let _first = network.nginx(1);
     network.wait_for_health(1, true);
-    wait_for("the first to be asked again", || (network.ask(1).unwrap() == "s1").then_some(()));
+    wait_for("the first to be asked again", || (network.fetch(1).unwrap() == "s1").then_some(()));
 }
 
 /// The next regular probe is an hour away. A client connects every 10 ms and is refused whenever it
@@ -66,12 +66,12 @@ fn refused_connects_have_a_server_probed_and_taken_out_at_once(case: Case) {
     let down = "3 connects in a row failed: clients are refused (1 of 2 can be chosen)";
     while !network.log(Role::Balancer).contains(down) {
         assert!(killed.elapsed() < PATIENCE, "the first is still asked");
-        let _ = network.ask(1);
+        let _ = network.fetch(1);
         thread::sleep(PERIOD);
     }
     let took = killed.elapsed();
     for _ in 0..20 {
-        assert_eq!(network.ask(1).unwrap(), "s2");
+        assert_eq!(network.fetch(1).unwrap(), "s2");
     }
     let refused = network.stat("/backends/pool/servers/s1/connect_failures").as_u64().unwrap();
     eprintln!("{case}: {refused} clients were refused, out after {took:?}");

@@ -232,13 +232,13 @@ impl Flood {
 
 /// A SYN from an unused address (RFC 2544, RFC 5180).
 pub(crate) fn forge(vip: SocketAddr, random: &mut fastrand::Rng) -> Vec<u8> {
-    let from = nobody(vip, random);
+    let from = unused_address(vip, random);
     let syn = TestPacket::from(from).to(vip).syn().seq(random.u32(..));
     syn.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes()
 }
 
 /// Unused address in the family of another.
-pub(crate) fn nobody(vip: SocketAddr, random: &mut fastrand::Rng) -> SocketAddr {
+pub(crate) fn unused_address(vip: SocketAddr, random: &mut fastrand::Rng) -> SocketAddr {
     let [_, _, c, d] = random.u32(..).to_be_bytes();
     let from: IpAddr = match vip {
         SocketAddr::V4(_) => Ipv4Addr::new(198, random.u8(18..20), c, d).into(),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
+use crate::udp::{ECHO, UdpEcho, exchange_until_answered, socket_to};
 use crate::upgrade::Program;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
@@ -103,11 +103,11 @@ pub(crate) fn datagrams(network: &mut Network) {
     });
     let vip = network.case.family.vip(ECHO);
     let client = network.inside(Role::Client(1), || socket_to(vip));
-    exchange_again(&client, b"hello");
+    exchange_until_answered(&client, b"hello");
     let listed = wait_for_flows(network, "--frontend web", 1, |flow| flow["protocol"] == "udp");
     assert_eq!(flows(network, &format!("kill {}", listed[0]["id"].as_str().unwrap())).code, Some(0));
     wait_for_flows(network, "--frontend web", 0, |_| true);
-    exchange_again(&client, b"hello");
+    exchange_until_answered(&client, b"hello");
     wait_for_flows(network, "--frontend web", 1, |flow| flow["id"] != listed[0]["id"]);
 }
 

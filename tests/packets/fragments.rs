@@ -117,13 +117,13 @@ fn the_host_complains_to_nobody_of_fragments_that_were_not_for_it(case: Case) {
         wait_for("its stack to give up", || (count(network, GIVEN_UP) > before).then_some(()));
     };
     // The kernel limits these messages for all network namespaces together.
-    let said = wait_for("its stack to say so", || {
+    let output = wait_for("its stack to say so", || {
         give_up(&network);
-        Some(complaints(&network)).filter(|said| *said > 0)
+        Some(complaints(&network)).filter(|output| *output > 0)
     });
     let _echos = serve(&mut network, 1);
     give_up(&network);
-    assert_eq!(complaints(&network), said);
+    assert_eq!(complaints(&network), output);
 }
 
 fn a_fragment_whose_first_never_comes_is_counted_and_traced(case: Case) {

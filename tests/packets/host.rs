@@ -78,13 +78,13 @@ pub(crate) fn count_resets(lab: &Lab, case: Case) {
 fn the_host_sends_no_reset_of_its_own(case: Case) {
     let mut network = Network::new(case, 1, 1);
     count_resets(&network.lab, case);
-    assert!(network.ask(1).is_err());
+    assert!(network.fetch(1).is_err());
     let before = resets(&network.lab);
     assert!(before > 0, "without convey it does");
     let _server = network.nginx(1);
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     for _ in 0..50 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
     assert_eq!(resets(&network.lab), before);
 }
@@ -97,7 +97,7 @@ fn programs_on_the_balancer_reach_the_servers(case: Case) {
     for _ in 0..20 {
         let ran = run(network.lab.command(Role::Balancer, "curl").args(["-sS", "-m", "5", &url]));
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "s1\n"), "{ran:?}");
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
 }
 
@@ -181,7 +181,7 @@ fn capabilities_in_the_readme_suffice_for_the_flow_cache(case: Case) {
     let _server = network.nginx(1);
     let command = bounded(&network, &format!("-all{capabilities}"));
     network.balance_by(command, &Config { health: UNCHECKED, ..Config::new(1) });
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     assert_eq!(network.stat(&format!("/packets/offload/{INTERFACE}")), "tc");
     let log = network.log(Role::Balancer);
     assert!(log.contains("a BPF program on tcx\n"), "{log}");
@@ -200,7 +200,7 @@ fn workers_forward_everything_if_bpf_is_not_permitted(case: Case) {
     let _server = network.nginx(1);
     network.balance_by(without_bpf(&network), &Config { health: UNCHECKED, ..Config::new(1) });
     for _ in 0..20 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
     assert_eq!(network.stat(&format!("/packets/offload/{INTERFACE}")), "worker");
     let log = network.log(Role::Balancer);
@@ -299,7 +299,7 @@ fn in_a_user_namespace_buffers_are_as_large_as_the_host_allows(case: Case) {
     command.arg(program);
     network.balance_by(command, &Config { health: UNCHECKED, ..Config::new(1) });
     for _ in 0..20 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
     let log = network.log(Role::Balancer);
     assert_eq!(log.matches("net.core.rmem_max").count(), 1, "{log}");
@@ -455,7 +455,7 @@ fn snat_ports_work_with_read_only_proc_sys_if_reserved_or_unneeded(case: Case) {
     for (reserved_already, config) in [("33768-61000", &usual), ("", &outside)] {
         reserve(&network, reserved_already);
         network.balance_by(contained(&network), config);
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
         assert_eq!(reserved(&network), reserved_already);
         let log = network.log(Role::Balancer);
         assert_eq!(log.contains("are not reserved and need not be"), reserved_already.is_empty(), "{log}");

@@ -47,7 +47,7 @@ fn a_reload_may_put_a_server_behind_another_interface(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let _server = network.nginx_on(1, (case.family.any(), PORT).into());
     network.balance(&Config { passthrough: snat(case.family), ..Config::new(1) });
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     assert_eq!(logged(&network, "forwarding packets on"), 1);
     link(&network);
     use_link(&network);
@@ -62,7 +62,7 @@ fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
     link(&network);
     network.balance_with(&through_link(case));
     network.wait_for_health(1, true);
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     let held = descriptors(&network);
     for times in 1..=2 {
         ip(&network, Role::Balancer, &format!("link del {LINK}"));
@@ -70,9 +70,9 @@ fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
         network.wait_for_health(1, false);
         link(&network);
         network.wait_for_health(1, true);
-        wait_for("an answer", || (network.ask(1).ok()? == "s1").then_some(()));
+        wait_for("an answer", || (network.fetch(1).ok()? == "s1").then_some(()));
         assert_eq!(logged(&network, "now forwarding packets on back"), times);
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
         assert_eq!(descriptors(&network), held, "programs, maps and what attaches them");
     }
 }
@@ -154,7 +154,7 @@ fn use_link(network: &Network) {
     });
     network.wait_for_health(1, true);
     for _ in 0..10 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
 }
 

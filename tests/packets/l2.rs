@@ -37,7 +37,7 @@ fn servers_that_have_the_vip_share_its_clients(case: Case) {
     let everywhere = (case.family.any(), PORT).into();
     let _servers = [network.nginx_on(1, everywhere), network.nginx_on(2, everywhere)];
     network.balance(&Config { backend: BACKEND, ..Config::new(2) });
-    let answers: BTreeSet<String> = (0..50).map(|_| network.ask(1).unwrap()).collect();
+    let answers: BTreeSet<String> = (0..50).map(|_| network.fetch(1).unwrap()).collect();
     assert_eq!(answers.into_iter().collect::<Vec<_>>(), ["s1", "s2"]);
     let neighbour =
         network.lab.run(Role::Client(1), "ip", &["neigh", "show", &network.vip().ip().to_string()]);

@@ -155,7 +155,7 @@ fn busy_client_leaves_local_ports_for_others(case: Case) {
 
 /// Packets of a forged DSR client: SYN, ACK and data.
 fn forged(vip: SocketAddr, data: &[u8], random: &mut fastrand::Rng) -> [Vec<u8>; 3] {
-    let from = crate::flood::nobody(vip, random);
+    let from = crate::flood::unused_address(vip, random);
     let packet = || TestPacket::from(from).to(vip).macs(Role::Client(2).mac(), Role::Balancer.mac());
     let packets = [packet().syn().seq(7), packet().seq(8).ack(9), packet().seq(8).ack(9).payload(data)];
     packets.map(|packet| packet.bytes())

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use convey_lab::Role;
 use convey_model::Mode;
-use convey_testkit::{TcpServer, ask, connect, ping, was_reset};
+use convey_testkit::{TcpServer, connect, fetch, ping, was_reset};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, PacketTest, tests};
@@ -29,8 +29,8 @@ fn a_wildcard_is_proxied_beside_an_address_that_is_forwarded(case: Case) {
     let _server = network.server(1, |addr| TcpServer::named("s1", addr));
     network.wait_for_health(1, true);
     for _ in 0..10 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
-        let (status, body) = network.inside(Role::Client(1), || ask(host(), "/")).unwrap();
+        assert_eq!(network.fetch(1).unwrap(), "s1");
+        let (status, body) = network.inside(Role::Client(1), || fetch(host(), "/")).unwrap();
         assert_eq!((status, body.trim()), (200, "s1"));
     }
     for (frontend, mode) in [("web", case.mode), ("relayed", Mode::Proxy)] {
@@ -41,17 +41,17 @@ fn a_wildcard_is_proxied_beside_an_address_that_is_forwarded(case: Case) {
 
     network.save(&Config { frontend: "", ..Config::new(1) });
     network.wait_for_log("frontend relayed: removed");
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     network.save(&Config { frontend: RELAYED, ..Config::new(1) });
     network.wait_for_log("frontend relayed: added");
-    let (status, _) = network.inside(Role::Client(1), || ask(host(), "/")).unwrap();
+    let (status, _) = network.inside(Role::Client(1), || fetch(host(), "/")).unwrap();
     assert_eq!(status, 200);
 }
 
 fn a_stop_lets_what_is_proxied_and_what_is_forwarded_finish(case: Case) {
     let network = balanced(case, "");
     let _server = echo(&network);
-    let mut held = held(&network);
+    let mut held = open_connections(&network);
     network.convey(|convey| convey.signal(Signal::TERM));
     network.wait_for_log("stopping: 2 open connections have 30s to finish");
     for stream in &mut held {
@@ -65,7 +65,7 @@ fn a_stop_lets_what_is_proxied_and_what_is_forwarded_finish(case: Case) {
 fn connections_still_open_are_cut_in_every_mode_but_dsr(case: Case) {
     let network = balanced(case, "drain = 0.3");
     let _server = echo(&network);
-    let mut held = held(&network);
+    let mut held = open_connections(&network);
     network.convey(|convey| convey.signal(Signal::TERM));
     let [forwarded, relayed] = &mut held;
     assert!(was_reset(relayed) && (case.is_dsr() || was_reset(forwarded)));
@@ -102,7 +102,7 @@ fn echo(network: &Network) -> crate::network::Inside<'_> {
 }
 
 /// An established connection through each frontend.
-fn held(network: &Network) -> [std::net::TcpStream; 2] {
+fn open_connections(network: &Network) -> [std::net::TcpStream; 2] {
     let one = |addr| {
         let mut stream = connect(addr);
         ping(&mut stream).unwrap();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use convey_lab::Role;
 use convey_model::{Mode, Offload};
-use convey_testkit::{PATIENCE, Process, TcpServer, ask, clock, connect, ping, run, wait_for};
+use convey_testkit::{PATIENCE, Process, TcpServer, clock, connect, fetch, ping, run, wait_for};
 use serde_json::Value;
 
 use crate::case::{Case, Family, PacketTest, tests};
@@ -35,7 +35,7 @@ fn every_query_of_the_dashboard_and_the_alerts_returns_data(case: Case) {
     let _prometheus = start_prometheus(network);
     let http = case.family.vip(8083);
     let client = || {
-        _ = network.inside(Role::Client(1), || ask(http, "/").unwrap());
+        _ = network.inside(Role::Client(1), || fetch(http, "/").unwrap());
         for mode in [Mode::Proxy, Mode::Passthrough] {
             network.inside(Role::Client(1), || ping(&mut connect(vip(case, mode))).unwrap());
         }
@@ -58,7 +58,7 @@ fn every_query_of_the_dashboard_and_the_alerts_returns_data(case: Case) {
     let start = clock();
     while !unanswered.is_empty() {
         client();
-        let answers = ask_each(network, &unanswered);
+        let answers = query_each(network, &unanswered);
         let answers = unanswered.into_iter().zip(answers);
         unanswered = answers.filter(|(_, answer)| !has_data(answer)).map(|(expr, _)| expr).collect();
         assert!(start.elapsed() < 3 * PATIENCE, "no data for {unanswered:#?}");
@@ -76,14 +76,14 @@ fn start_prometheus(network: &Network) -> Process {
     let log = fs::File::create(network.path("prometheus.log")).unwrap();
     let prometheus = Process::spawn(command.stdout(log.try_clone().unwrap()).stderr(log));
     wait_for("Prometheus to be ready", || {
-        let (status, _) = network.inside(Role::Balancer, || ask(PROMETHEUS.into(), "/-/ready").ok())?;
+        let (status, _) = network.inside(Role::Balancer, || fetch(PROMETHEUS.into(), "/-/ready").ok())?;
         (status == 200).then_some(())
     });
     prometheus
 }
 
 /// Result of each query in Prometheus at this moment.
-fn ask_each(network: &Network, exprs: &[String]) -> Vec<Value> {
+fn query_each(network: &Network, exprs: &[String]) -> Vec<Value> {
     let url = format!("http://{}/api/v1/query", SocketAddr::from(PROMETHEUS));
     let mut curl = network.lab.command(Role::Balancer, "curl");
     for (n, expr) in exprs.iter().enumerate() {

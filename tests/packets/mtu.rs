@@ -210,9 +210,9 @@ fn false_mtu_error_of_one_client_does_not_affect_others(case: Case) {
 
 /// Longest segment that the only connection of a machine has received, according to its kernel.
 fn longest_received(network: &Network, role: Role) -> u64 {
-    let said = network.lab.run(role, "ss", &["-tinH"]).unwrap();
-    let longest = said.split_whitespace().find_map(|word| word.strip_prefix("rcvmss:"));
-    longest.unwrap_or_else(|| panic!("{said}")).parse().unwrap()
+    let output = network.lab.run(role, "ss", &["-tinH"]).unwrap();
+    let longest = output.split_whitespace().find_map(|word| word.strip_prefix("rcvmss:"));
+    longest.unwrap_or_else(|| panic!("{output}")).parse().unwrap()
 }
 
 /// Whether a machine has learnt that packets to `to` have to be small.

@@ -49,8 +49,8 @@ fn kernel_keeps_a_server_fresh_until_it_is_removed_or_convey_ends(case: Case) {
     assert!(!clear().contains("neighbour"), "it is in use");
     end(&network, Signal::KILL);
     wait_for_entry(&network, Role::Server(1), true);
-    let said = clear();
-    assert!(said.contains("released 1 neighbour entry of a killed convey"), "{said}");
+    let output = clear();
+    assert!(output.contains("released 1 neighbour entry of a killed convey"), "{output}");
     assert!(!entry(&network, Role::Server(1)).contains("managed"), "after `convey clear`");
 }
 

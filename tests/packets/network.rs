@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use convey_lab::{INTERFACE, Lab, LabPlan, Role};
-use convey_testkit::{Nginx, Process, Ran, TcpServer, ask, binary, run, wait_for};
+use convey_testkit::{Nginx, Process, Ran, TcpServer, binary, fetch, run, wait_for};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
@@ -124,13 +124,13 @@ impl Network {
         let convey = Process::spawn(command.env_remove("RUST_LOG").stdout(Stdio::null()).stderr(log));
         *self.convey.lock().unwrap() = Some(convey);
         wait_for("the balancer to serve", || {
-            self.inside(Role::Balancer, || ask(STATS.into(), "/healthz").ok()).map(drop)
+            self.inside(Role::Balancer, || fetch(STATS.into(), "/healthz").ok()).map(drop)
         });
     }
 
     /// Status of `/healthz`.
     pub(crate) fn health(&self) -> u16 {
-        self.inside(Role::Balancer, || ask(STATS.into(), "/healthz").unwrap().0)
+        self.inside(Role::Balancer, || fetch(STATS.into(), "/healthz").unwrap().0)
     }
 
     /// Starts a second balancer with the configuration of the first.
@@ -255,7 +255,7 @@ impl Network {
     }
 
     fn stats(&self, role: Role) -> Value {
-        let (_, text) = self.inside(role, || ask(STATS.into(), "/stats").unwrap());
+        let (_, text) = self.inside(role, || fetch(STATS.into(), "/stats").unwrap());
         serde_json::from_str(&text).unwrap()
     }
 
@@ -312,8 +312,8 @@ impl Network {
     }
 
     /// Sends one request of a client on its own connection. Returns the name of the server.
-    pub(crate) fn ask(&self, client: u8) -> std::io::Result<String> {
-        let (_, body) = self.inside(Role::Client(client), || ask(self.vip(), "/"))?;
+    pub(crate) fn fetch(&self, client: u8) -> std::io::Result<String> {
+        let (_, body) = self.inside(Role::Client(client), || fetch(self.vip(), "/"))?;
         Ok(body.trim().to_owned())
     }
 

@@ -98,9 +98,9 @@ fn clear_command_removes_the_guard_of_a_killed_process(case: Case) {
         "removed the guard of dsr frontends that an earlier convey left on {INTERFACE}: dsr_guard {}",
         network.vip()
     );
-    let said = clear(&network);
-    let others = said.lines().skip(1).filter(|line| !line.contains("neighbour"));
-    assert!(said.starts_with(&removed) && others.count() == 0, "{said}");
+    let output = clear(&network);
+    let others = output.lines().skip(1).filter(|line| !line.contains("neighbour"));
+    assert!(output.starts_with(&removed) && others.count() == 0, "{output}");
     assert_eq!(filters(&network), 0);
     assert_eq!(clear(&network), "no leftovers of an earlier convey found\n");
     assert!(download.reader.join().is_err(), "the host's stack answers again");

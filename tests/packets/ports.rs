@@ -71,13 +71,13 @@ fn udp_port_pair_of_a_client_leads_to_one_server(case: Case) {
         .map(|(server, port)| echo(server, port))
         .collect();
     for client in 1..=3 {
-        let ask = |port: u16| {
+        let fetch = |port: u16| {
             let socket = socket_to(case.family.vip(port));
             let answers = [(); 3].map(|()| exchange(&socket, b"?").unwrap());
             assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
             String::from_utf8(answers[0].clone()).unwrap()
         };
-        let answers = network.inside(Role::Client(client), || [21_000, 21_001, 21_003].map(ask));
+        let answers = network.inside(Role::Client(client), || [21_000, 21_001, 21_003].map(fetch));
         let server = &answers[0][..1];
         assert_eq!(
             answers,

@@ -27,7 +27,7 @@ fn user_with_its_required_capabilities_forwards_in_the_kernel_and_reloads(case: 
     };
     fs::set_permissions(network.path(""), Permissions::from_mode(0o755)).unwrap();
     network.balance_with(&text(1));
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     assert_eq!(network.stat(&format!("/packets/offload/{INTERFACE}")), "tc");
 
     let status =
@@ -43,7 +43,7 @@ fn user_with_its_required_capabilities_forwards_in_the_kernel_and_reloads(case: 
     assert_eq!((field("NoNewPrivs").as_str(), field("Seccomp").as_str()), ("1", "2"));
 
     network.save_with(&text(2));
-    wait_for("the other server", || (network.ask(1).ok()? == "s2").then_some(()));
+    wait_for("the other server", || (network.fetch(1).ok()? == "s2").then_some(()));
     let log = network.log(Role::Balancer);
     assert!(log.contains("INFO  privileges: user nobody with CAP_NET_ADMIN, CAP_NET_RAW"), "{log}");
     assert!(!log.contains("Permission denied") && !log.contains("not permitted"), "{log}");
@@ -63,7 +63,7 @@ fn ordinary_user_needs_little_locked_memory_and_no_bpffs(case: Case) {
     command.args(["--clear-groups", "--bounding-set", capabilities, "--inh-caps", capabilities]);
     command.args(["--ambient-caps", capabilities]).arg(program);
     network.balance_by(command, &Config { health: UNCHECKED, ..Config::new(1) });
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     assert_eq!(network.stat(&format!("/packets/offload/{INTERFACE}")), "tc");
     // Before Linux 5.11 the kernel's tables are locked memory: convey takes as much as it may.
     let limits =

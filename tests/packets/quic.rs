@@ -6,7 +6,7 @@ use convey_testkit::wait_for;
 use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
-use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
+use crate::udp::{ECHO, UdpEcho, exchange_until_answered, socket_to};
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![packets_whose_connection_id_names_a_server_go_there_from_any_port]
@@ -24,8 +24,8 @@ fn packets_whose_connection_id_names_a_server_go_there_from_any_port(case: Case)
         network.inside(role, || UdpEcho::signing(&name, (case.family.address(role), ECHO).into()))
     });
     let asked = |datagram: &[u8]| {
-        let answer =
-            network.inside(Role::Client(1), || exchange_again(&socket_to(case.family.vip(ECHO)), datagram));
+        let answer = network
+            .inside(Role::Client(1), || exchange_until_answered(&socket_to(case.family.vip(ECHO)), datagram));
         answer.split_once(' ').map(|(name, _)| name.to_owned()).unwrap_or_default()
     };
     // A short header, scheme 0, the id, and the nonce.

@@ -44,7 +44,7 @@ fn a_removed_server_finishes_its_connections(case: Case) {
     network.save(&Config { servers: vec![(2, "")], ..Config::new(2) });
     network.wait_for_health(2, true);
     for _ in 0..50 {
-        assert_eq!(network.ask(1).unwrap(), "s2");
+        assert_eq!(network.fetch(1).unwrap(), "s2");
         ping(&mut old).unwrap();
     }
 }

@@ -45,7 +45,7 @@ fn vip_in_use_is_refused_to_a_second_process(case: Case) {
         assert!(refused.stderr.contains(&error), "{refused:?}");
     }
     for _ in 0..20 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
 }
 
@@ -60,7 +60,7 @@ fn a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free(cas
     let _second = Second::new(&network, &[OTHER, PORT], "40000-40999");
     running.signal(Signal::HUP);
     says("second.toml not reloaded");
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
 
     network.save(&Config { web: false, ..config() });
     wait_for("the frontend to be free", || {
@@ -69,7 +69,7 @@ fn a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free(cas
         wait_for("the end of a reload", || (log().len() > before).then_some(()));
         log().contains("frontend f80: added").then_some(())
     });
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
 }
 
 fn upgrade_takes_nothing_of_another_process(case: Case) {
@@ -89,11 +89,11 @@ fn upgrade_takes_nothing_of_another_process(case: Case) {
     let holder = format!("another process on this host does already: convey (process {})", third.id());
     let refused = |text: &str, why: &str| {
         network.save_with(text);
-        let ran = program.ask(&network);
+        let ran = program.fetch(&network);
         let why = format!("{why}: {holder}");
         assert!(ran.code == Some(1) && ran.stderr.contains(&why), "{why:?} is not in {ran:?}");
         network.wait_for_log("this process continues");
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     };
     let vip = case.family.vip(OTHER);
     let server = SocketAddr::new(case.family.address(Role::Server(1)), OTHER);
@@ -112,7 +112,7 @@ fn upgrade_takes_nothing_of_another_process(case: Case) {
     drop(third);
     program.upgrade(&network, 1);
     program.upgrade(&network, 2);
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
 }
 
 fn names_bound_by_ordinary_users_do_not_prevent_forwarding(case: Case) {
@@ -136,7 +136,7 @@ fn names_bound_by_ordinary_users_do_not_prevent_forwarding(case: Case) {
     let log = network.log(Role::Balancer);
     assert!(log.contains(&format!("user 65534 has bound `@{}`", names[0])), "{log}");
     let _server = network.nginx(1);
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     let refused = run(&mut Second::new(&network, &[PORT], "40000-40999").command());
     assert!(refused.stderr.contains("another process on this host does already"), "{refused:?}");
 }
@@ -150,11 +150,11 @@ fn vip_of_a_service_user_is_refused_to_root(case: Case) {
     command.args(["--ambient-caps", capabilities]).arg(binary().get_program());
     network.balance_by(command, &config());
     let _server = network.nginx(1);
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     let refused = run(&mut Second::new(&network, &[PORT], "40000-40999").command());
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("another process on this host does already"), "{refused:?}");
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
 }
 
 /// A balancer in front of one server.

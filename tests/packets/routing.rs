@@ -40,7 +40,7 @@ fn server_behind_an_interface_without_ethernet_is_down(case: Case) {
     network.balance_with(&format!("{config}\n[backends.pool.servers.s2]\naddr = \"{server}\"\n"));
     network.wait_for_health(1, true);
     for _ in 0..20 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
     let health = network.stat("/backends/pool/servers/s2/health");
     let reason = health["reason"].as_str().unwrap();
@@ -53,7 +53,7 @@ fn ipsec_policy_that_comes_takes_the_server_out(case: Case) {
     let _server = network.nginx(1);
     network.balance(&Config::new(1));
     network.wait_for_health(1, true);
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     let (any, server) = (case.family.any(), network.address(Role::Server(1)).ip());
     let policy = format!("src {any}/0 dst {server} dir out");
     ip(&network, Role::Balancer, &format!("xfrm policy add {policy} tmpl proto esp mode transport"));
@@ -62,10 +62,10 @@ fn ipsec_policy_that_comes_takes_the_server_out(case: Case) {
     };
     wait_for("the policy to be seen", || reason(&network).contains("IPsec").then_some(()));
     network.wait_for_health(1, false);
-    assert!(network.ask(1).is_err(), "nothing is sent in the clear");
+    assert!(network.fetch(1).is_err(), "nothing is sent in the clear");
     ip(&network, Role::Balancer, &format!("xfrm policy delete {policy}"));
     network.wait_for_health(1, true);
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
 }
 
 fn answers_take_the_way_of_a_policy_rule_for_the_vip(case: Case) {
@@ -73,7 +73,7 @@ fn answers_take_the_way_of_a_policy_rule_for_the_vip(case: Case) {
     let _server = network.nginx(1);
     network.balance(&Config::new(1));
     network.wait_for_health(1, true);
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     // Server 2 is a router.
     let sysctl = match case.family {
         Family::V4 => ["net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=0"],
@@ -92,7 +92,7 @@ fn answers_take_the_way_of_a_policy_rule_for_the_vip(case: Case) {
     ip(&network, Role::Balancer, &format!("{six}rule add from {vip} lookup 200"));
     // A page is some hundred bytes, and neighbour discovery takes fewer.
     wait_for("answers by the router", || {
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
         (counted() > before + 5_000).then_some(())
     });
 }

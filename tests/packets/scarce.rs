@@ -17,7 +17,7 @@ use socket2::{Domain, Socket, Type};
 use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::explain::{explained, message};
-use crate::flood::{forge, nobody};
+use crate::flood::{forge, unused_address};
 use crate::network::Network;
 use crate::raw::Wire;
 use crate::turns;
@@ -153,11 +153,11 @@ fn datagrams_are_forged(
     let stream = network.inside(Role::Client(1), || socket_to(vip));
     (0..2).for_each(|_| assert_eq!(exchange(&stream, b"?").unwrap(), b"?"));
     let mut random = fastrand::Rng::with_seed(7);
-    let ask = || {
-        let question = TestPacket::from(nobody(vip, &mut random)).to(vip).udp().payload(b"to nobody");
+    let fetch = || {
+        let question = TestPacket::from(unused_address(vip, &mut random)).to(vip).udp().payload(b"to nobody");
         frame(question.macs(Role::Client(2).mac(), Role::Balancer.mac()))
     };
-    let served = under_attack(&network, burst, ask, || {
+    let served = under_attack(&network, burst, fetch, || {
         let evicted = "/packets/evicted/snat_ports";
         wait_for("each port to change hands", || (network.stat(evicted).as_u64() > Some(FEW)).then_some(()));
         let asks = || exchange(&socket_to(vip), b"?").is_ok_and(|answer| answer == b"?");
@@ -183,11 +183,11 @@ fn forged_streams_leave_clients_their_snat_ports(case: Case) {
     let mut random = fastrand::Rng::with_seed(7);
     let mut asked = VecDeque::new();
     let mut is_again = false;
-    let ask = || {
+    let fetch = || {
         is_again = !is_again && asked.len() >= LATER;
         let again = if is_again { asked.pop_front() } else { None };
         let client = again.unwrap_or_else(|| {
-            let client = nobody(vip, &mut random);
+            let client = unused_address(vip, &mut random);
             asked.push_back(client);
             client
         });
@@ -212,7 +212,7 @@ fn forged_streams_leave_clients_their_snat_ports(case: Case) {
         }
         is_over.load(Relaxed)
     };
-    let (served, is_kept) = under_attack(&network, BURST, ask, || {
+    let (served, is_kept) = under_attack(&network, BURST, fetch, || {
         thread::scope(|scope| {
             let talking = scope.spawn(is_in_use);
             let served = {

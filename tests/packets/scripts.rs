@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use convey_lab::{LabPlan, Role, VIP, VIP_V6};
-use convey_testkit::{Ran, ask, run};
+use convey_testkit::{Ran, fetch, run};
 
 use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::Config;
@@ -54,7 +54,7 @@ fn the_guard_by_hand_keeps_traffic_from_the_host(case: Case) {
     network.balance(&Config { passthrough: "guard = false", ..Config::new(1) });
     network.wait_for_health(1, true);
     for _ in 0..50 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
     let health = network.stat("/backends/pool/servers/s1/up");
     assert_eq!((resets(&network.lab), health), (0, true.into()));
@@ -66,7 +66,7 @@ fn the_guard_by_hand_keeps_traffic_from_the_host(case: Case) {
     }
     let left = network.lab.run(Role::Balancer, "iptables-save", &[]).unwrap();
     assert!(!left.contains("CONVEY"), "{left}");
-    let _ = network.inside(Role::Client(1), || ask(network.vip(), "/"));
+    let _ = network.inside(Role::Client(1), || fetch(network.vip(), "/"));
     // With the flow cache, the host's stack gets too few packets of a connection.
     if !case.is_cached() {
         assert!(resets(&network.lab) > 0, "without the rules the host answers");
@@ -204,7 +204,7 @@ fn scripts_say_what_they_take(_: Case) {
 fn scripts_fail_where_they_would_change_nothing(case: Case) {
     let network = Network::bare(case, &LabPlan::new(1, 1));
     for script in ["tc/dsr-server.sh", "tc/dsr-server-nft.sh"] {
-        for (name, value, said) in [
+        for (name, value, output) in [
             ("INTERFACE", "eth7", "INTERFACE: there is no eth7; found: lo eth0"),
             ("SERVER", "10.77.0.12", "SERVER: this host has no address 10.77.0.12"),
             ("SERVER", "web", "found web; allowed: "),
@@ -214,7 +214,7 @@ fn scripts_fail_where_they_would_change_nothing(case: Case) {
             ("PROTOCOLS", "sctp", "PROTOCOLS: found sctp; allowed: tcp, udp"),
         ] {
             let ran = set_up(&network, script, "up", &[(name, value)]);
-            assert!(ran.code == Some(1) && ran.stderr.contains(said), "{script} {name}={value}: {ran:?}");
+            assert!(ran.code == Some(1) && ran.stderr.contains(output), "{script} {name}={value}: {ran:?}");
         }
         for action in ["down", "check"] {
             let ran = set_up(&network, script, action, &[("INTERFACE", "eth7")]);
@@ -225,9 +225,9 @@ fn scripts_fail_where_they_would_change_nothing(case: Case) {
         }
     }
     let l2 = |action, vip| set_up(&network, "tc/dsr-server-l2.sh", action, &[("VIP", vip)]);
-    for (vip, said) in [("web", "VIP: found web; allowed: "), ("10.77.0.11", "is an address of eth0")] {
+    for (vip, output) in [("web", "VIP: found web; allowed: "), ("10.77.0.11", "is an address of eth0")] {
         let ran = l2("up", vip);
-        assert!(ran.code == Some(1) && ran.stderr.contains(said), "{vip}: {ran:?}");
+        assert!(ran.code == Some(1) && ran.stderr.contains(output), "{vip}: {ran:?}");
     }
 }
 

@@ -55,17 +55,17 @@ fn download_keeps_nine_tenths_of_its_speed_during_a_syn_flood(case: Case) {
     let kept = median_of_kept(fair.iter().map(|round| (round.quiet.0, round.flooded.0)));
     eprintln!("{case}: {kept:?} of the speed; bytes/s and SYNs/s: {before:?} before, {rounds:?} in it");
     assert!(kept >= Some(0.9), "{kept:?} of the speed in {rounds:?}; {:#}", network.stat("/packets"));
-    let [heard, sent] = [
-        fair.iter().map(|round| u64::from(round.heard)).sum(),
+    let [begun_meanwhile, sent] = [
+        fair.iter().map(|round| u64::from(round.begun_meanwhile)).sum(),
         fair.iter().map(|round| round.flooded.1).sum::<u64>(),
     ];
-    assert!(heard <= sent / 100, "{heard} of {sent} SYNs/s began a connection");
+    assert!(begun_meanwhile <= sent / 100, "{begun_meanwhile} of {sent} SYNs/s began a connection");
 }
 
 fn however_many_syns_are_forged_clients_connect(case: Case) {
     let _turn = turns::flood();
     let network = attacked(case);
-    let stranger = stranger(&network);
+    let client_of_other_network = client_of_other_network(&network);
     let _server = network.server(1, TcpServer::echo);
     let mut before = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut before).unwrap();
@@ -81,7 +81,7 @@ fn however_many_syns_are_forged_clients_connect(case: Case) {
     network.inside(Role::Client(1), || (0..3).for_each(|_| ping(&mut connect(network.vip())).unwrap()));
     assert_eq!(again(), 0, "its network is known");
     network.inside(Role::Client(2), || {
-        let mut stream = connect_from((stranger, 0).into(), network.vip()).unwrap();
+        let mut stream = connect_from((client_of_other_network, 0).into(), network.vip()).unwrap();
         ping(&mut stream).unwrap();
         ping(&mut stream).unwrap();
     });
@@ -125,7 +125,7 @@ fn refused(network: &Network) -> u64 {
 }
 
 /// Gives the second client an address of another network.
-fn stranger(network: &Network) -> IpAddr {
+fn client_of_other_network(network: &Network) -> IpAddr {
     let (text, family): (&str, &[&str]) = match network.case.family {
         Family::V4 => ("192.0.2.7", &[]),
         Family::V6 => ("2001:db8:7::7", &["-6"]),
@@ -144,7 +144,7 @@ struct Round {
     quiet: (u64, u64),
     flooded: (u64, u64),
     /// Connections that began meanwhile.
-    heard: u32,
+    begun_meanwhile: u32,
 }
 
 impl Round {
@@ -165,7 +165,7 @@ impl Round {
         Round {
             quiet: (mean(|turn| turn[0].0), mean(|turn| turn[0].1)),
             flooded: (mean(|turn| turn[1].0), mean(|turn| turn[1].1)),
-            heard: connections(network) - before,
+            begun_meanwhile: connections(network) - before,
         }
     }
 }
@@ -194,11 +194,11 @@ struct Flood {
 impl Flood {
     /// Starts a flood to an unused address.
     fn start(network: &Network) -> Flood {
-        let nobody: IpAddr = match network.case.family {
+        let unused_address: IpAddr = match network.case.family {
             Family::V4 => [203, 0, 113, 9].into(),
             Family::V6 => "2001:db8::9".parse().unwrap(),
         };
-        let [mut aimed, mut astray] = [network.vip(), SocketAddr::new(nobody, PORT)].map(|to| {
+        let [mut aimed, mut astray] = [network.vip(), SocketAddr::new(unused_address, PORT)].map(|to| {
             let mut random = fastrand::Rng::with_seed(7);
             (0..MADE).map(|_| forge(to, &mut random)).collect::<Vec<_>>()
         });

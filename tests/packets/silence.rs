@@ -29,14 +29,14 @@ fn slots_that_forged_syns_hold_are_free_soon_although_the_server_answers(case: C
 /// More SYNs than there are slots, of clients that the server answers and that do not exist.
 pub(crate) fn forged_syns_let_go_of_slots(network: &mut Network) {
     let (frontend, passthrough) = ("max_connections = 1000", "timeouts.half_open = 4");
-    let nobody = nobody_on_the_link(network);
+    let unused_address = nobody_on_the_link(network);
     network.balance(&Config { health: UNCHECKED, frontend, passthrough, ..Config::new(1) });
     let _server = network.server(1, TcpServer::echo);
     // This resolves the server's Ethernet address.
     network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
     let mut wire = network.inside(Role::Client(2), Wire::open);
     for port in 5_000..6_100 {
-        let syn = TestPacket::from(SocketAddr::new(nobody, port)).to(network.vip()).syn().seq(7);
+        let syn = TestPacket::from(SocketAddr::new(unused_address, port)).to(network.vip()).syn().seq(7);
         wire.send(&syn.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes());
     }
     // On a busy machine the first are free before the last is taken.
@@ -118,13 +118,13 @@ fn idle_timeout_resets_both_sides(case: Case) {
 /// An address that nobody has. The second client gets the balancer's packets to it, and drops them.
 fn nobody_on_the_link(network: &Network) -> IpAddr {
     let mac = Role::Client(2).mac().map(|byte| format!("{byte:02x}")).join(":");
-    let nobody = match network.vip().ip() {
+    let unused_address = match network.vip().ip() {
         IpAddr::V4(vip) => IpAddr::V4((u32::from(vip) + 100).into()),
         IpAddr::V6(vip) => IpAddr::V6((u128::from(vip) + 100).into()),
     };
-    let neighbour = ["neigh", "add", &nobody.to_string(), "lladdr", &mac, "dev", INTERFACE];
+    let neighbour = ["neigh", "add", &unused_address.to_string(), "lladdr", &mac, "dev", INTERFACE];
     network.lab.run(Role::Balancer, "ip", &neighbour).unwrap();
-    nobody
+    unused_address
 }
 
 fn open(network: &Network) -> u64 {

@@ -104,7 +104,7 @@ fn each_is_found(network: &Network, faults: &[Fault]) {
     for Fault { made, mended, told } in faults {
         [1, 2].iter().for_each(|server| network.wait_for_health(*server, true));
         wait_for("both to serve", || {
-            (asked(network) == BTreeSet::from(["s1".to_owned(), "s2".to_owned()])).then_some(())
+            (answering_servers(network) == BTreeSet::from(["s1".to_owned(), "s2".to_owned()])).then_some(())
         });
         run(network, Role::Server(1), made);
         network.wait_for_health(1, false);
@@ -114,7 +114,7 @@ fn each_is_found(network: &Network, faults: &[Fault]) {
         assert!(reason.contains(told) && reason.contains(&vip), "{made:?}: {reason}");
         let line = format!("server pool/s1 ({}) is down", network.address(Role::Server(1)));
         network.wait_for_log(&line);
-        assert_eq!(asked(network), BTreeSet::from(["s2".to_owned()]));
+        assert_eq!(answering_servers(network), BTreeSet::from(["s2".to_owned()]));
         assert_eq!(network.stat("/backends/pool/servers/s2/up"), true);
         run(network, Role::Server(1), mended);
     }
@@ -128,7 +128,7 @@ fn server_is_ejected_while_its_clients_get_no_reply(case: Case) {
     let _servers = [network.nginx(1), network.nginx(2)];
     network.balance(&Config { backend: OUTLIER, ..Config::new(2) });
     [1, 2].iter().for_each(|server| network.wait_for_health(*server, true));
-    assert_eq!(asked(&network), BTreeSet::from(["s1".to_owned(), "s2".to_owned()]));
+    assert_eq!(answering_servers(&network), BTreeSet::from(["s1".to_owned(), "s2".to_owned()]));
     let client = case.family.address(Role::Client(1));
     let length = if client.is_ipv4() { 32 } else { 128 };
     let no_router = case.family.address(Role::Server(2));
@@ -149,9 +149,9 @@ fn server_is_ejected_while_its_clients_get_no_reply(case: Case) {
     route("del");
     wait_for("the server to be back", || {
         let is_in = network.stat("/backends/pool/servers/s1/ejected").is_null();
-        (is_in && asked(&network).contains("s1")).then_some(())
+        (is_in && answering_servers(&network).contains("s1")).then_some(())
     });
-    assert_eq!(asked(&network), BTreeSet::from(["s1".to_owned(), "s2".to_owned()]));
+    assert_eq!(answering_servers(&network), BTreeSet::from(["s1".to_owned(), "s2".to_owned()]));
     assert_eq!(network.stat("/backends/pool/servers/s2/ejections"), 0);
 }
 
@@ -178,21 +178,21 @@ fn forged_syns_that_are_repeated_take_no_server_out(case: Case) {
     let repeated = |server| of(server, "handshakes/syn_repeated");
     under_attack(&network, 5, forged, || {
         wait_for("SYNs to have come again at both servers", || {
-            network.ask(1).unwrap();
+            network.fetch(1).unwrap();
             (repeated("s1").min(repeated("s2")) > EACH).then_some(())
         });
     });
     assert_eq!(["s1", "s2"].map(|server| of(server, "ejections")), [0, 0]);
     let log = network.log(Role::Balancer);
     assert!(!log.contains("no handshake completed"), "{log}");
-    assert_eq!(asked(&network), BTreeSet::from(["s1".to_owned(), "s2".to_owned()]));
+    assert_eq!(answering_servers(&network), BTreeSet::from(["s1".to_owned(), "s2".to_owned()]));
 }
 
 fn handshakes_are_counted_at_each_server(case: Case) {
     let mut network = Network::new(case, 1, 2);
     let _servers = [network.nginx(1), network.nginx(2)];
     network.balance(&Config::new(2));
-    (0..40).for_each(|_| drop(network.ask(1).unwrap()));
+    (0..40).for_each(|_| drop(network.fetch(1).unwrap()));
     let all = |what: &str| -> u64 {
         let of = |server| network.stat(&format!("/backends/pool/servers/{server}/handshakes/{what}"));
         ["s1", "s2"].map(|server| of(server).as_u64().unwrap()).iter().sum()
@@ -202,8 +202,8 @@ fn handshakes_are_counted_at_each_server(case: Case) {
 }
 
 /// Names of the servers that answer 30 clients.
-fn asked(network: &Network) -> BTreeSet<String> {
-    (0..30).filter_map(|_| network.ask(1).ok()).collect()
+fn answering_servers(network: &Network) -> BTreeSet<String> {
+    (0..30).filter_map(|_| network.fetch(1).ok()).collect()
 }
 
 /// Ten clients at once that wait for an answer as long as it takes to repeat a SYN twice.

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{PATIENCE, TcpServer, ask, binary, run, wait_for};
+use convey_testkit::{PATIENCE, TcpServer, binary, fetch, run, wait_for};
 
 use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
@@ -46,18 +46,18 @@ fn server_sees_an_snat_address_of_its_network_while_there_is_one(case: Case) {
     let text = Config::new(2).text(case).replace(&format!("{far}:"), &format!("{SERVER}:"));
     fs::write(network.path("config.toml"), &text).unwrap();
     let mut check = network.lab.command(Role::Balancer, binary().get_program());
-    let said =
+    let output =
         run(check.args(["check", "--passthrough", "--config"]).arg(network.path("config.toml"))).stdout;
     let near = network.address(Role::Server(1)).ip();
     for line in [format!("snat {first} for {near}\n"), format!("snat {} for {SERVER}\n", SECOND[0])] {
-        assert!(said.contains(&line), "{line} in {said}");
+        assert!(output.contains(&line), "{line} in {output}");
     }
     network.balance_with(&text);
     let network = &network;
     let _near = network.server(1, |addr| TcpServer::named("s1", addr));
     let _far = network.server(2, |_| TcpServer::named("s2", format!("{SERVER}:{PORT}").parse().unwrap()));
     (1..=2).for_each(|server| network.wait_for_health(server, true));
-    let served = || (0..40).map(|_| network.ask(1).unwrap()).collect::<BTreeSet<String>>();
+    let served = || (0..40).map(|_| network.fetch(1).unwrap()).collect::<BTreeSet<String>>();
     let both = BTreeSet::from(["s1", "s2"].map(str::to_owned));
     assert_eq!(served(), both);
 
@@ -90,8 +90,8 @@ fn vip_is_withdrawn_once_no_snat_address_of_its_family_is_left(case: Case) {
     wait_for("the VIP to go", || (!is_on_lo()).then_some(()));
     let why = format!("this host has lost its SNAT addresses ({own}); a restart chooses others");
     network.wait_for_log(&why);
-    let (code, said) = network.inside(Role::Balancer, || ask(STATS.into(), "/readyz").unwrap());
-    assert!(code == 503 && said.contains(&why), "{said}");
+    let (code, output) = network.inside(Role::Balancer, || fetch(STATS.into(), "/readyz").unwrap());
+    assert!(code == 503 && output.contains(&why), "{output}");
     ip(network, &format!("addr add {own}/24 dev {INTERFACE}"));
     wait_for("the VIP on lo again", || is_on_lo().then_some(()));
 }
@@ -119,7 +119,7 @@ fn server_is_down_while_another_convey_uses_its_snat_address(case: Case) {
         network.server(2, move |_| TcpServer::named(name, format!("{SERVER}:{port}").parse().unwrap()))
     };
     let (_server, _other_server) = (server(PORT, "s2"), server(OTHER, "other"));
-    assert_eq!(network.ask(1).unwrap(), "s2");
+    assert_eq!(network.fetch(1).unwrap(), "s2");
 
     let vip = case.family.vip(OTHER);
     let text = format!(
@@ -133,7 +133,7 @@ fn server_is_down_while_another_convey_uses_its_snat_address(case: Case) {
     command.args(["--passthrough", "--config"]).arg(network.path("second.toml")).env_remove("RUST_LOG");
     let second = convey_testkit::start(command, &network.path("log"));
     let asks_other = || {
-        let (_, name) = network.inside(Role::Client(1), || ask(vip, "/")).unwrap();
+        let (_, name) = network.inside(Role::Client(1), || fetch(vip, "/")).unwrap();
         assert_eq!(name.trim(), "other");
     };
     asks_other();
@@ -153,7 +153,7 @@ fn server_is_down_while_another_convey_uses_its_snat_address(case: Case) {
 
     drop(second);
     health(true);
-    assert_eq!(network.ask(1).unwrap(), "s2");
+    assert_eq!(network.fetch(1).unwrap(), "s2");
 }
 
 fn far_snat_address_is_used_once_near_ones_are_exhausted(case: Case) {
@@ -176,18 +176,18 @@ fn far_snat_address_is_used_once_near_ones_are_exhausted(case: Case) {
     let config = Config { passthrough: lines.leak(), health: UNCHECKED, ..Config::new(1) };
     fs::write(network.path("config.toml"), config.text(case)).unwrap();
     let mut check = network.lab.command(Role::Balancer, binary().get_program());
-    let said = run(check.args(["check", "--passthrough", "--config"]).arg(network.path("config.toml")));
+    let output = run(check.args(["check", "--passthrough", "--config"]).arg(network.path("config.toml")));
     let server = network.address(Role::Server(1)).ip();
     for line in [
         format!("snat {near} for {server}\n"),
         format!("snat {further} for {server} once the other ports are in use\n"),
     ] {
-        assert!(said.stdout.contains(&line), "{line} in {said:?}");
+        assert!(output.stdout.contains(&line), "{line} in {output:?}");
     }
     let unused = format!(
         "no server sees the SNAT address {elsewhere} of passthrough.snat_addresses: it belongs to the network of elsewhere"
     );
-    assert!(said.stderr.contains(&unused), "{said:?}");
+    assert!(output.stderr.contains(&unused), "{output:?}");
 
     network.balance(&config);
     let network = &network;

@@ -218,16 +218,16 @@ fn resets_that_a_client_forges_on_one_arm_eject_no_server(case: Case) {
         let of = |server| network.stat(&format!("/backends/pool/servers/{server}/connect_failures")).as_u64();
         ["s1", "s2"].iter().all(|server| of(server) >= Some(5)).then_some(())
     });
-    let answered: BTreeSet<_> = (0..20).map(|_| network.ask(1).unwrap()).collect();
+    let answered: BTreeSet<_> = (0..20).map(|_| network.fetch(1).unwrap()).collect();
     assert_eq!(answered.len(), 2);
     all_is_well(network, &["s1", "s2"]);
     // Real refusals of a server still count.
     first.kill();
     wait_for("it to be ejected", || {
-        let _ = network.ask(1);
+        let _ = network.fetch(1);
         (network.stat("/backends/pool/servers/s1/ejections") == 1).then_some(())
     });
-    (0..20).for_each(|_| assert_eq!(network.ask(1).unwrap(), "s2"));
+    (0..20).for_each(|_| assert_eq!(network.fetch(1).unwrap(), "s2"));
 }
 
 /// Forged packets come by the router that the server is behind, so nothing distinguishes them from

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::thread;
 
 use convey_lab::Role;
-use convey_testkit::{TcpServer, ask, connect};
+use convey_testkit::{TcpServer, connect, fetch};
 
 use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
@@ -29,7 +29,7 @@ fn connections_spread_by_weight(case: Case) {
     network.balance(&Config { servers, ..Config::new(3) });
     let mut answers = BTreeMap::<String, u32>::new();
     for _ in 0..1200 {
-        *answers.entry(network.ask(1).unwrap()).or_default() += 1;
+        *answers.entry(network.fetch(1).unwrap()).or_default() += 1;
     }
     // Five standard deviations: once in a million runs.
     for (server, expected) in [("s1", 600), ("s2", 400), ("s3", 200)] {
@@ -66,7 +66,7 @@ fn responses_pass_the_balancer_except_in_dsr_mode(case: Case) {
     std::fs::write(nginx.file("big"), vec![b'x'; LENGTH as usize]).unwrap();
     network.balance(&Config::new(1));
     let before = network.received(Role::Balancer);
-    let (status, body) = network.inside(Role::Client(1), || ask(network.vip(), "/big").unwrap());
+    let (status, body) = network.inside(Role::Client(1), || fetch(network.vip(), "/big").unwrap());
     assert_eq!((status, body.len() as u64), (200, LENGTH));
     let passed = network.received(Role::Balancer) - before;
     if case.is_dsr() {
@@ -87,7 +87,7 @@ fn a_hundred_thousand_short_connections_from_eight_clients(case: Case) {
     let network = &network;
     let errors: Vec<io::Error> = thread::scope(|scope| {
         let ask_often = |client| {
-            let ask_often = || (0..each).filter_map(|_| ask(network.vip(), "/").err()).collect::<Vec<_>>();
+            let ask_often = || (0..each).filter_map(|_| fetch(network.vip(), "/").err()).collect::<Vec<_>>();
             network.inside(Role::Client(client), ask_often)
         };
         let clients: Vec<_> = (1..=CLIENTS).map(|client| scope.spawn(move || ask_often(client))).collect();

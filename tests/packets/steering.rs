@@ -21,13 +21,13 @@ pub(crate) fn tests() -> Vec<PacketTest> {
 }
 
 /// Runs a command for the balancer.
-fn tell(network: &Network, line: &str) -> convey_testkit::Ran {
+fn run_command(network: &Network, line: &str) -> convey_testkit::Ran {
     let mut command = network.lab.command(Role::Balancer, binary().get_program());
     run(command.env("CONVEY_SOCKET", network.path("control.sock")).args(line.split(' ')))
 }
 
-fn told(network: &Network, line: &str) -> String {
-    let ran = tell(network, line);
+fn command_output(network: &Network, line: &str) -> String {
+    let ran = run_command(network, line);
     assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
     ran.stdout
 }
@@ -43,14 +43,14 @@ fn balanced(case: Case, servers: u8) -> Network {
 
 /// A connection that is open from end to end. Where the kernel forwards, its later packets bypass
 /// the worker.
-fn held(network: &Network) -> TcpStream {
+fn open_connection(network: &Network) -> TcpStream {
     let mut stream = network.inside(Role::Client(1), || connect(network.vip()));
     (0..3).for_each(|_| ping(&mut stream).unwrap());
     stream
 }
 
 /// Number of connections that each server has received so far.
-fn given(network: &Network, server: u8) -> u64 {
+fn connections_received(network: &Network, server: u8) -> u64 {
     network.stat(&format!("/backends/pool/servers/s{server}/total_connections")).as_u64().unwrap()
 }
 
@@ -58,18 +58,18 @@ fn given(network: &Network, server: u8) -> u64 {
 fn of_both(network: &Network) -> Vec<TcpStream> {
     let mut streams = Vec::new();
     wait_for("both servers to have connections", || {
-        streams.push(held(network));
-        (given(network, 1) > 0 && given(network, 2) > 0).then_some(())
+        streams.push(open_connection(network));
+        (connections_received(network, 1) > 0 && connections_received(network, 2) > 0).then_some(())
     });
     streams
 }
 
 /// Checks that all new clients get server 2, and open connections go on.
 fn only_the_second_gets_more(network: &Network, open: &mut [TcpStream]) {
-    let before = (given(network, 1), given(network, 2));
-    let _new: Vec<TcpStream> = (0..10).map(|_| held(network)).collect();
-    wait_for("ten more for server 2", || (given(network, 2) == before.1 + 10).then_some(()));
-    assert_eq!(given(network, 1), before.0);
+    let before = (connections_received(network, 1), connections_received(network, 2));
+    let _new: Vec<TcpStream> = (0..10).map(|_| open_connection(network)).collect();
+    wait_for("ten more for server 2", || (connections_received(network, 2) == before.1 + 10).then_some(()));
+    assert_eq!(connections_received(network, 1), before.0);
     open.iter_mut().for_each(|stream| ping(stream).unwrap());
 }
 
@@ -78,14 +78,14 @@ fn a_drained_server_keeps_its_flows_and_gets_no_new_ones(case: Case) {
     let _servers = [network.server(1, TcpServer::echo), network.server(2, TcpServer::echo)];
     [1, 2].iter().for_each(|server| network.wait_for_health(*server, true));
     let mut open = of_both(&network);
-    told(&network, "server drain pool/s1");
+    command_output(&network, "server drain pool/s1");
     only_the_second_gets_more(&network, &mut open);
-    told(&network, "server ready pool/s1");
-    let before = given(&network, 1);
+    command_output(&network, "server ready pool/s1");
+    let before = connections_received(&network, 1);
     let mut new = Vec::new();
     wait_for("server 1 to get some again", || {
-        new.push(held(&network));
-        (given(&network, 1) > before).then_some(())
+        new.push(open_connection(&network));
+        (connections_received(&network, 1) > before).then_some(())
     });
 }
 
@@ -94,9 +94,9 @@ fn server_of_weight_0_keeps_its_flows_and_gets_no_new_ones(case: Case) {
     let _servers = [network.server(1, TcpServer::echo), network.server(2, TcpServer::echo)];
     [1, 2].iter().for_each(|server| network.wait_for_health(*server, true));
     let mut open = of_both(&network);
-    told(&network, "server weight pool/s1 0");
+    command_output(&network, "server weight pool/s1 0");
     only_the_second_gets_more(&network, &mut open);
-    assert_eq!(told(&network, "reset"), "everything: 1 change undone, the file applies again\n");
+    assert_eq!(command_output(&network, "reset"), "everything: 1 change undone, the file applies again\n");
     assert_eq!(network.stat("/backends/pool/servers/s1/weight"), 1);
 }
 
@@ -104,19 +104,19 @@ fn maintenance_resets_open_flows_and_refuses_clients_of_a_whole_backend(case: Ca
     let network = balanced(case, 1);
     let _server = network.server(1, TcpServer::echo);
     network.wait_for_health(1, true);
-    let mut open = held(&network);
+    let mut open = open_connection(&network);
     // `on_down` is `reset` in packet modes.
-    told(&network, "server maint pool/s1");
+    command_output(&network, "server maint pool/s1");
     assert!(was_reset(&mut open));
-    told(&network, "reset");
-    let mut again = held(&network);
-    told(&network, "backend maint pool");
+    command_output(&network, "reset");
+    let mut again = open_connection(&network);
+    command_output(&network, "backend maint pool");
     assert!(was_reset(&mut again));
     wait_for("clients to be refused", || {
         network.inside(Role::Client(1), || TcpStream::connect(network.vip())).err()
     });
-    told(&network, "backend ready pool");
-    held(&network);
+    command_output(&network, "backend ready pool");
+    open_connection(&network);
 }
 
 fn servers_come_and_go_and_an_upgrade_keeps_what_was_said(case: Case) {
@@ -128,16 +128,16 @@ fn servers_come_and_go_and_an_upgrade_keeps_what_was_said(case: Case) {
     let network = &network;
     let _servers = [network.server(1, TcpServer::echo), network.server(2, TcpServer::echo)];
     network.wait_for_health(1, true);
-    let mut first = held(network);
+    let mut first = open_connection(network);
     let second = network.address(Role::Server(2));
     assert_eq!(
-        told(network, &format!("server add pool/s2 {second}")),
+        command_output(network, &format!("server add pool/s2 {second}")),
         format!("server pool/s2: added at {second}\n")
     );
     network.wait_for_health(2, true);
-    told(network, "server remove pool/s1");
-    let mut new: Vec<TcpStream> = (0..5).map(|_| held(network)).collect();
-    wait_for("server 2 to have them", || (given(network, 2) == 5).then_some(()));
+    command_output(network, "server remove pool/s1");
+    let mut new: Vec<TcpStream> = (0..5).map(|_| open_connection(network)).collect();
+    wait_for("server 2 to have them", || (connections_received(network, 2) == 5).then_some(()));
     // As after a reload without the server.
     ping(&mut first).unwrap();
     drop(first);
@@ -145,13 +145,13 @@ fn servers_come_and_go_and_an_upgrade_keeps_what_was_said(case: Case) {
     program.replace();
     program.upgrade(network, 1);
     new.iter_mut().for_each(|stream| ping(stream).unwrap());
-    let _more: Vec<TcpStream> = (0..5).map(|_| held(network)).collect();
-    let screen = tell(network, "status").stdout;
+    let _more: Vec<TcpStream> = (0..5).map(|_| open_connection(network)).collect();
+    let screen = run_command(network, "status").stdout;
     assert!(screen.contains("pool/s1: removed, for ") && screen.contains("pool/s2: added at "), "{screen}");
 
-    told(network, "reset");
+    command_output(network, "reset");
     network.wait_for_health(1, true);
-    held(network);
+    open_connection(network);
     assert_eq!(network.servers_of_pool(), ["s1"]);
     // Open connections to a removed server go on for a while, as at a reload.
     new.iter_mut().for_each(|stream| ping(stream).unwrap());
@@ -163,7 +163,7 @@ fn a_server_that_packet_modes_could_not_reach_is_refused(case: Case) {
     let other_port = std::net::SocketAddr::new(network.address(Role::Server(2)).ip(), PORT + 1).to_string();
     let dsr_only = if case.is_dsr() { other_port.as_str() } else { "127.0.0.1:80" };
     for addr in ["app.internal:80", other_family, &network.vip().to_string(), dsr_only] {
-        let ran = tell(&network, &format!("server add pool/s2 {addr}"));
+        let ran = run_command(&network, &format!("server add pool/s2 {addr}"));
         assert_eq!(ran.code, Some(1), "{addr}: {ran:?}");
         assert!(ran.stderr.contains("server pool/s2: "), "{addr}: {ran:?}");
     }

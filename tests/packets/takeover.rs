@@ -14,7 +14,7 @@ use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::l2;
 use crate::network::{Network, PORT};
-use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
+use crate::udp::{ECHO, UdpEcho, exchange_until_answered, socket_to};
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![when Case::is_dsr =>
@@ -109,7 +109,8 @@ fn streams_go_on(case: Case, dsr: DsrKind) {
     let _standby = network.start_standby();
     let streams: Vec<UdpSocket> =
         network.inside(Role::Client(1), || (0..30).map(|_| socket_to(case.family.vip(ECHO))).collect());
-    let answers = || streams.iter().map(|stream| exchange_again(stream, b"whose?")).collect::<Vec<_>>();
+    let answers =
+        || streams.iter().map(|stream| exchange_until_answered(stream, b"whose?")).collect::<Vec<_>>();
     let before = answers();
     assert_eq!(before.iter().collect::<BTreeSet<_>>().len(), 3, "each server has some: {before:?}");
     for (from, to) in MOVES {

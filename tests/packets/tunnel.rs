@@ -65,15 +65,15 @@ pub(crate) fn reached_in(network: &mut Network, outer: Family, kind: &str, backe
     let _nginx = network.nginx_on(1, (case.family.any(), PORT).into());
     network.balance_with(&text(case, outer, backend, UNCHECKED));
     for _ in 0..20 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
     assert!(opened.taken_out() >= 20 * 4, "{} packets came out", opened.taken_out());
     let client = SocketAddr::new(case.family.address(Role::Client(1)), 4_242);
-    let said = explained(network, client);
-    let (way, server) = (message(&said, "dsr"), far(outer).to_string());
-    assert!(way.starts_with(kind) && way.contains(&server), "{said:#}");
+    let output = explained(network, client);
+    let (way, server) = (message(&output, "dsr"), far(outer).to_string());
+    assert!(way.starts_with(kind) && way.contains(&server), "{output:#}");
     let by = if case.is_cached() { "a worker forwards the first packet, the kernel" } else { "every packet" };
-    assert!(message(&said, "offload").starts_with(by), "{said:#}");
+    assert!(message(&output, "offload").starts_with(by), "{output:#}");
     // The end of the handshake, a request, acknowledgements, a FIN.
     has_forwarded(network, 20 * 3);
 }
@@ -134,9 +134,9 @@ fn an_upload_passes_a_router_that_takes_less_than_convey_knew(case: Case) {
         network.balance_with(&text(case, outer, backend, UNCHECKED));
         assert_eq!(echoed(&network), BYTES);
         has_told_client(&network, NARROW - overhead(outer, backend));
-        let said = format!("reports a path MTU to server {far}: {NARROW} bytes");
+        let output = format!("reports a path MTU to server {far}: {NARROW} bytes");
         let log = network.log(Role::Balancer);
-        assert!(log.contains(&said), "{log}");
+        assert!(log.contains(&output), "{log}");
         has_forwarded_echoes(&network);
         let client = SocketAddr::new(case.family.address(Role::Client(1)), 4_242);
         let next_hop = explained(&network, client).to_string();
@@ -208,7 +208,7 @@ fn a_check_goes_through_the_tunnel_as_clients_do(case: Case) {
     let health = "kind = \"tcp\"\ninterval = 0.2\ntimeout = 0.2\nfall = 1\nrise = 1\nvia = \"vip\"";
     network.balance_with(&text(case, case.family, IPIP, health));
     network.wait_for_health(1, true);
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     network.inside(Role::Server(1), || drop(opened));
     // The server still accepts connections to its own address.
     network.wait_for_health(1, false);

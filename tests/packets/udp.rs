@@ -96,7 +96,7 @@ pub(crate) fn exchange(socket: &UdpSocket, datagram: &[u8]) -> io::Result<Vec<u8
 }
 
 /// Sends a datagram until it is answered, as it may be lost on the way. Returns the answer.
-pub(crate) fn exchange_again(socket: &UdpSocket, datagram: &[u8]) -> String {
+pub(crate) fn exchange_until_answered(socket: &UdpSocket, datagram: &[u8]) -> String {
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let answer = wait_for("an answer", || exchange(socket, datagram).ok());
     String::from_utf8(answer).unwrap()

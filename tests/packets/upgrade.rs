@@ -24,7 +24,7 @@ use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::outlast::guards;
-use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
+use crate::udp::{ECHO, UdpEcho, exchange_until_answered, socket_to};
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     let short = tests![
@@ -185,15 +185,15 @@ pub(crate) fn upgrade_under_datagrams(network: &mut Network) {
     let begin = || -> Vec<UdpSocket> {
         network.inside(Role::Client(1), || (0..30).map(|_| socket_to(case.family.vip(ECHO))).collect())
     };
-    let ask = |stream: &UdpSocket| exchange_again(stream, b"whose?");
+    let fetch = |stream: &UdpSocket| exchange_until_answered(stream, b"whose?");
     let streams = begin();
-    let all_go_on = || streams.iter().for_each(|stream| assert_eq!(ask(stream), "s1 whose?"));
+    let all_go_on = || streams.iter().for_each(|stream| assert_eq!(fetch(stream), "s1 whose?"));
     // The second datagram makes a stream of them.
     (0..2).for_each(|_| all_go_on());
     // A process without a record of these flows sends two thirds of them elsewhere.
     network.save(&config);
     network.wait_for_health(3, true);
-    let others: BTreeSet<String> = begin().iter().map(ask).collect();
+    let others: BTreeSet<String> = begin().iter().map(fetch).collect();
     assert_eq!(others.into_iter().collect::<Vec<_>>(), ["s1 whose?", "s2 whose?", "s3 whose?"]);
     let (stop, asked) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -224,7 +224,7 @@ pub(crate) fn refuse_upgrades(network: &mut Network) {
     let mut open: Vec<_> = (0..20).map(|_| begin()).collect();
     let mut go_on = || open.iter_mut().for_each(|stream| ping(stream).unwrap());
     let refused = |why: &str| {
-        let ran = program.ask(network);
+        let ran = program.fetch(network);
         assert!(ran.code == Some(1) && ran.stderr.contains(why), "{why:?} is not in {ran:?}");
         network.wait_for_log("this process continues");
         ping(&mut begin()).unwrap();
@@ -371,14 +371,14 @@ impl Program {
     }
 
     /// `convey upgrade`.
-    pub(crate) fn ask(&self, network: &Network) -> Ran {
+    pub(crate) fn fetch(&self, network: &Network) -> Ran {
         let mut command = network.lab.command(Role::Balancer, binary().get_program());
         run(command.arg("upgrade").arg("--config").arg(network.path("config.toml")))
     }
 
     /// Upgrades successfully, for the `n`th time.
     pub(crate) fn upgrade(&self, network: &Network, n: usize) {
-        let ran = self.ask(network);
+        let ran = self.fetch(network);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
         wait_for("the old process to say so", || {
             (network.log(Role::Balancer).matches("upgraded: process ").count() == n).then_some(())

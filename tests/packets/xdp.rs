@@ -208,12 +208,12 @@ fn a_reload_may_put_a_server_behind_an_interface_without_xdp(case: Case) {
     let network = &mut lab.network;
     let _server = network.nginx_on(1, (case.family.any(), PORT).into());
     network.balance(&Config { passthrough: snat(case.family), ..Config::new(1) });
-    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.fetch(1).unwrap(), "s1");
     link(network);
     use_link_without_xdp(network, &through_link(case));
     network.wait_for_health(1, true);
     for _ in 0..10 {
-        assert_eq!(network.ask(1).unwrap(), "s1");
+        assert_eq!(network.fetch(1).unwrap(), "s1");
     }
     assert_eq!(network.stat(&format!("/packets/offload/{LINK}")), "worker");
     let log = network.log(Role::Balancer);

@@ -110,7 +110,7 @@ impl PacketDemo {
 
     /// Sends one request and returns the response. `None` if it fails.
     fn request(&self) -> Option<String> {
-        let ask = || -> std::io::Result<String> {
+        let fetch = || -> std::io::Result<String> {
             let second = Duration::from_secs(1);
             let mut stream = TcpStream::connect_timeout(&SocketAddr::new(VIP.into(), PORT), second)?;
             stream.set_read_timeout(Some(second))?;
@@ -121,7 +121,7 @@ impl PacketDemo {
             stream.read_to_string(&mut answer)?;
             Ok(answer)
         };
-        self.lab.enter(Role::Client(1), ask).ok()?.ok()
+        self.lab.enter(Role::Client(1), fetch).ok()?.ok()
     }
 
     fn configuration(&self) -> String {

@@ -160,7 +160,7 @@ mod tests {
         client
     }
 
-    async fn ask(client: &mut SendRequest<Full<Bytes>>, method: Method, path: &str, body: Bytes) -> String {
+    async fn fetch(client: &mut SendRequest<Full<Bytes>>, method: Method, path: &str, body: Bytes) -> String {
         let request = Request::builder().method(method).uri(path).body(Full::new(body)).unwrap();
         let response = client.send_request(request).await.unwrap();
         assert_eq!(response.status(), 200);
@@ -182,10 +182,10 @@ mod tests {
         for (name, addr) in [("a", a), ("b", b), ("c", c)] {
             let hello = format!("hello from {name} ({addr})\n");
             let mut client = connect(&addr).await;
-            assert_eq!(ask(&mut client, Method::GET, "/", Bytes::new()).await, hello);
+            assert_eq!(fetch(&mut client, Method::GET, "/", Bytes::new()).await, hello);
             let upload = Bytes::from(vec![0; 1 << 20]);
-            assert_eq!(ask(&mut client, Method::POST, "/upload", upload).await, hello);
-            assert_eq!(ask(&mut client, Method::GET, "/health", Bytes::new()).await, hello);
+            assert_eq!(fetch(&mut client, Method::POST, "/upload", upload).await, hello);
+            assert_eq!(fetch(&mut client, Method::GET, "/health", Bytes::new()).await, hello);
         }
     }
 
@@ -205,7 +205,7 @@ mod tests {
         let web = backend("web", vec![server("a", &addr)]);
         let servers = start_servers(&config(vec![], vec![web])).await.unwrap();
         let mut client = connect(&addr).await;
-        ask(&mut client, Method::GET, "/", Bytes::new()).await;
+        fetch(&mut client, Method::GET, "/", Bytes::new()).await;
         drop(servers);
         while !client.is_closed() {
             tokio::task::yield_now().await;
@@ -219,7 +219,7 @@ mod tests {
         let web = backend("web", vec![server("a", &addr), server("far", "192.0.2.1:80")]);
         let backends = vec![backend("api", vec![server("x", &addr)]), web];
         let _servers = start_servers(&config(vec![], backends)).await.unwrap();
-        let hello = ask(&mut connect(&addr).await, Method::GET, "/", Bytes::new()).await;
+        let hello = fetch(&mut connect(&addr).await, Method::GET, "/", Bytes::new()).await;
         assert_eq!(hello, format!("hello from x ({addr})\n"));
     }
 

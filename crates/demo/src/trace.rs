@@ -43,12 +43,12 @@ pub(super) fn record<T>(lab: &Lab, roles: &[Role], action: impl FnOnce() -> T) -
         thread::sleep(LAST_PACKETS_WAIT);
         over.store(true, Ordering::Relaxed);
     });
-    tell(&seen.into_inner().unwrap_or_default())
+    trace_lines(&seen.into_inner().unwrap_or_default())
 }
 
 /// Lists the packets of the request. At each interface, these are the packets of the connection
 /// that was opened first, because a previous connection may still be closing.
-fn tell(seen: &[(Role, Headers)]) -> String {
+fn trace_lines(seen: &[(Role, Headers)]) -> String {
     let opens = |headers: &Headers| headers.flags.syn() && !headers.flags.ack();
     let mut connections: Vec<(Role, FlowKey)> = Vec::new();
     for (role, headers) in seen.iter().filter(|(_, headers)| opens(headers) && !is_probe(headers)) {
@@ -149,7 +149,7 @@ mod tests {
         ];
         let lines = |order: [usize; 6]| {
             let seen = order.map(|at| (sent[at].0, convey_wire::parse(&sent[at].1.clone().bytes()).unwrap()));
-            tell(&seen)
+            trace_lines(&seen)
         };
         let expected = lines([0, 1, 2, 3, 4, 5]);
         for order in [[1, 0, 2, 3, 4, 5], [0, 3, 4, 1, 2, 5], [1, 2, 5, 0, 3, 4]] {
@@ -173,7 +173,7 @@ mod tests {
             (client, between(vip, new).syn().ack(1)),
         ];
         let seen = seen.map(|(role, packet)| (role, convey_wire::parse(&packet.bytes()).unwrap()));
-        let told = tell(&seen);
+        let told = trace_lines(&seen);
         let lines: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0][..4], ["one", "request", "of", "10.77.0.201:4001,"]);
         let routes: Vec<_> = lines[1..lines.len() - 1].iter().map(|line| (line[2], line[4])).collect();

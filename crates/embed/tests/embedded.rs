@@ -21,7 +21,7 @@ fn config(lab: &Loopback) -> String {
 }
 
 /// Sends one request on a new connection. Returns the status and the body of the response.
-fn ask(at: SocketAddr, fields: &str) -> (u16, String) {
+fn fetch(at: SocketAddr, fields: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(at).unwrap();
     write!(stream, "GET / HTTP/1.1\r\nHost: a\r\n{fields}Connection: close\r\n\r\n").unwrap();
     let mut text = String::new();
@@ -49,9 +49,9 @@ async fn a_program_decides_on_requests_and_moves_its_servers() {
     let stack = find_route(Check::new(Forwards, check));
     let balancer = EmbeddedBalancer::builder(&config(&lab)).stack(stack).start().await.unwrap();
 
-    assert_eq!(ask(lab.vip(), ""), (401, "a key is needed\n".to_owned()));
+    assert_eq!(fetch(lab.vip(), ""), (401, "a key is needed\n".to_owned()));
     for _ in 0..4 {
-        let (status, body) = ask(lab.vip(), "X-Key: sesame\r\nX-Tenant: b\r\n");
+        let (status, body) = fetch(lab.vip(), "X-Key: sesame\r\nX-Tenant: b\r\n");
         assert_eq!((status, &*body), (200, "b GET / 0"));
     }
     assert_eq!(servers[1].seen()[0].field("x-user"), Some("ali"));
@@ -59,9 +59,9 @@ async fn a_program_decides_on_requests_and_moves_its_servers() {
 
     // The next request uses the new server.
     assert!(balancer.add_server("app", "c", &lab.server(3).to_string()).await.unwrap());
-    assert_eq!(ask(lab.vip(), "X-Key: sesame\r\nX-Tenant: c\r\n").1, "c GET / 0");
+    assert_eq!(fetch(lab.vip(), "X-Key: sesame\r\nX-Tenant: c\r\n").1, "c GET / 0");
     balancer.remove_server("app", "c").await.unwrap();
-    assert_ne!(ask(lab.vip(), "X-Key: sesame\r\nX-Tenant: c\r\n").1, "c GET / 0");
+    assert_ne!(fetch(lab.vip(), "X-Key: sesame\r\nX-Tenant: c\r\n").1, "c GET / 0");
     let refused = balancer.add_server("none", "c", "127.0.0.1:1").await.unwrap_err();
     assert!(matches!(refused, BalancerError::Refused(_)), "{refused}");
     balancer.stop(Duration::from_secs(5)).await;
@@ -78,7 +78,7 @@ async fn a_stop_lets_what_runs_end() {
     let config = config(&lab).lines().filter(|line| !line.starts_with("b.")).collect::<Vec<_>>().join("\n");
     let balancer = EmbeddedBalancer::builder(&config).start().await.unwrap();
     let at = lab.vip();
-    let asks = thread::spawn(move || ask(at, ""));
+    let asks = thread::spawn(move || fetch(at, ""));
     wait_for("the server has the request", || (slow.seen().len() == 1).then_some(()));
     balancer.stop(Duration::from_secs(20)).await;
     assert_eq!(asks.join().unwrap(), (200, "late".to_owned()));

@@ -100,22 +100,33 @@ fn ten_thousand_clients_of_proxies_get_what_was_explained() {
         let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool.clone()]);
         for port in 0..20 {
             let client = any_client(rng, 4_000 + port);
-            let said = ask(of(&snapshot), client);
-            *verdicts.entry(format!("{:?}", said.verdict)).or_default() += 1;
+            let explanation = ask(of(&snapshot), client);
+            *verdicts.entry(format!("{:?}", explanation.verdict)).or_default() += 1;
             let is_let_in = snapshot.frontends[0].config.access.admits(client.ip());
-            let expected = is_let_in.then(|| pool.pick(client, said.vip, &[]));
+            let expected = is_let_in.then(|| pool.pick(client, explanation.vip, &[]));
             let (verdict, reason) = match expected {
                 None => (ClientVerdict::Refused, Some("access_denied")),
                 Some(Pick::Server(_)) => (ClientVerdict::Server, None),
                 Some(Pick::Busy) => (ClientVerdict::Waits, Some("queue_timeout")),
                 Some(Pick::Nobody) => (ClientVerdict::Refused, Some("no_server")),
             };
-            assert_eq!((said.verdict, said.reason.as_deref()), (verdict, reason), "{said:#?}");
+            assert_eq!(
+                (explanation.verdict, explanation.reason.as_deref()),
+                (verdict, reason),
+                "{explanation:#?}"
+            );
             if let Some(Pick::Server(index)) = expected {
-                assert_eq!(said.server.as_ref(), Some(&pool.servers[index].config.name), "{said:#?}");
-                assert!(said.servers[index].chosen && said.servers.iter().filter(|s| s.chosen).count() == 1);
+                assert_eq!(
+                    explanation.server.as_ref(),
+                    Some(&pool.servers[index].config.name),
+                    "{explanation:#?}"
+                );
+                assert!(
+                    explanation.servers[index].chosen
+                        && explanation.servers.iter().filter(|s| s.chosen).count() == 1
+                );
             }
-            for (index, note) in said.servers.iter().enumerate() {
+            for (index, note) in explanation.servers.iter().enumerate() {
                 let is_out = pool.passed_over(index).is_some();
                 assert_eq!(is_out, !pool.is_eligible(index));
                 assert!(!note.why.is_empty() && (!is_out || note.share == 0.0), "{note:?}");
@@ -192,14 +203,14 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
                 continue;
             }
             let sources = ExplainSources { plan: Some(&plan), packets: Some(&facts), ..of(&snapshot) };
-            let said = ask(sources, client);
+            let explanation = ask(sources, client);
             let mut syn = TestPacket::from(client.to_string()).to("192.0.2.1:80").syn().bytes();
             let headers = parse(&syn);
             let verdict = forwarder.handle_frame(&mut Frame::new(&mut syn, &headers), &plan, now);
             // The data path may evict a connection that is not open yet in favour of the client.
             // The explanation mentions this.
-            if said.reason.as_deref() == Some("max_connections") && forwarded_before > 0 {
-                assert_eq!(said.depends_on, Some(Dependence::OtherConnections));
+            if explanation.reason.as_deref() == Some("max_connections") && forwarded_before > 0 {
+                assert_eq!(explanation.depends_on, Some(Dependence::OtherConnections));
                 *reasons.entry("may give way").or_default() += 1;
                 continue;
             }
@@ -208,18 +219,22 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
                     forwarded_before += 1;
                     let server = snapshot.server(forwarded.flow.server).unwrap().config.name.clone();
                     assert_eq!(
-                        (said.verdict, &said.server),
+                        (explanation.verdict, &explanation.server),
                         (ClientVerdict::Server, &Some(server)),
-                        "{said:#?}"
+                        "{explanation:#?}"
                     );
                     *reasons.entry("forwarded").or_default() += 1;
                 }
                 convey_forward::Verdict::Drop(reason) | convey_forward::Verdict::Reply(reason) => {
-                    assert_eq!(said.reason.as_deref(), Some(reason.label()), "{client}: {said:#?}");
-                    assert_eq!((said.verdict, said.server), (ClientVerdict::Refused, None));
+                    assert_eq!(
+                        explanation.reason.as_deref(),
+                        Some(reason.label()),
+                        "{client}: {explanation:#?}"
+                    );
+                    assert_eq!((explanation.verdict, explanation.server), (ClientVerdict::Refused, None));
                     *reasons.entry(reason.label()).or_default() += 1;
                 }
-                convey_forward::Verdict::Pass => panic!("{client}: {said:#?}"),
+                convey_forward::Verdict::Pass => panic!("{client}: {explanation:#?}"),
             }
         }
     }
@@ -250,7 +265,7 @@ fn a_frontend_is_told_by_its_name_its_port_or_its_address() {
     let any = fixture::frontend("any", &["0.0.0.0:53"], &pool);
     let snapshot = fixture::snapshot(vec![web, any], vec![pool]);
     let vip = |client: &str, frontend: &str| match explain(of(&snapshot), client.parse().unwrap(), frontend) {
-        Ok(said) => said.vip.to_string(),
+        Ok(explanation) => explanation.vip.to_string(),
         Err(why) => why.to_string(),
     };
     for (client, frontend, expected) in [
@@ -289,8 +304,8 @@ fn verdict_names_its_dependence_on_port_or_load() {
         let pool = fixture::pool_of(config);
         let snapshot =
             fixture::snapshot(vec![fixture::frontend("web", &["192.0.2.1:80"], &pool)], vec![pool]);
-        let said = explain(of(&snapshot), client.parse().unwrap(), "web").unwrap();
-        (said.verdict, said.depends_on, as_text(&said))
+        let explanation = explain(of(&snapshot), client.parse().unwrap(), "web").unwrap();
+        (explanation.verdict, explanation.depends_on, as_text(&explanation))
     };
     let (verdict, depends_on, text) = ask(Algorithm::Maglev, "198.51.100.1");
     assert_eq!((verdict, depends_on), (ClientVerdict::OneOfThem, Some(Dependence::Port)));
@@ -316,8 +331,8 @@ fn text_has_a_line_for_each_step_and_marks_the_last() {
     config.access = Access::new([], ["198.51.100.0/24".parse().unwrap()]);
     let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool]);
     let text = |client: &str| {
-        let said = explain(of(&snapshot), client.parse().unwrap(), "web").unwrap();
-        as_text(&said)
+        let explanation = explain(of(&snapshot), client.parse().unwrap(), "web").unwrap();
+        as_text(&explanation)
     };
     let refused = text("198.51.100.7");
     assert!(

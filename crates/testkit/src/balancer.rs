@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 
-use super::{Loopback, Process, ask, wait_for, whole_lines};
+use super::{Loopback, Process, fetch, wait_for, whole_lines};
 
 /// A running `convey`. Its log is printed if the test fails.
 pub struct BalancerProcess {
@@ -178,7 +178,7 @@ impl BalancerProcess {
 
     /// Returns the status and body of a page at the statistics address.
     pub fn page(&self, path: &str) -> (u16, String) {
-        ask(self.stats, path).unwrap()
+        fetch(self.stats, path).unwrap()
     }
 
     /// Returns the value at a JSON pointer in `/stats`.

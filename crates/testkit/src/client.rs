@@ -52,13 +52,13 @@ pub fn ping(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 /// Sends one HTTP request on a new connection. Returns the status and body.
-pub fn ask(addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+pub fn fetch(addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     request(try_connect(None, addr)?, path)
 }
 
 /// Sends one HTTP request on a new connection from the given source address. Returns the status and
 /// body.
-pub fn ask_from(source: IpAddr, addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+pub fn fetch_from(source: IpAddr, addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     request(try_connect(Some(source), addr)?, path)
 }
 

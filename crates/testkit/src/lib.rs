@@ -29,7 +29,7 @@ pub use convey_lab::join;
 pub use balancer::{BalancerProcess, Fds, READY, binary, binary_of_upgrade, start, wait_until_ready};
 pub use browser::{Browser, BrowserHttp3};
 pub use client::{
-    BoundClient, ask, ask_from, connect, connect_from, is_refused_with_reset, is_refused_with_reset_from,
+    BoundClient, connect, connect_from, fetch, fetch_from, is_refused_with_reset, is_refused_with_reset_from,
     ping, reset, was_reset,
 };
 pub use ftp::ftp_server;

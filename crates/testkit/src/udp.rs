@@ -123,7 +123,7 @@ impl UdpClient {
     }
 
     /// Sends one datagram and returns the answer. Panics if no answer arrives in time.
-    pub fn ask(&self) -> String {
+    pub fn fetch(&self) -> String {
         self.send(b"who?");
         String::from_utf8(self.receive().unwrap()).unwrap()
     }

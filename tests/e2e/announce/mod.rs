@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Process, Ran, Setup, TcpServer, ask, binary, in_namespace, run, tests,
+    BalancerProcess, Loopback, Need, Process, Ran, Setup, TcpServer, binary, fetch, in_namespace, run, tests,
     wait_for,
 };
 use rustix::process::Signal;
@@ -95,7 +95,7 @@ fn an_address_comes_with_the_first_server_and_goes_with_the_last() {
         assert!(!balancer.log().contains("no interface has"), "{}", balancer.log());
         let server = TcpServer::named("a", lab.server(1));
         wait_until("lo", VIP, true);
-        assert_eq!(ask(web(), "/").unwrap(), (200, "a".to_owned()));
+        assert_eq!(fetch(web(), "/").unwrap(), (200, "a".to_owned()));
         balancer.wait_for_stat(&pointer, true);
         let status = run(balancer.command().arg("status"));
         assert!(status.stdout.contains(&format!("{VIP}  lo  yes")), "{}", status.stdout);
@@ -167,14 +167,14 @@ fn an_address_of_somebody_else_stays_as_it_is() {
         ip(&format!("addr add {VIP}/32 dev lo"));
         let server = TcpServer::named("a", lab.server(1));
         let mut balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));
-        let told = format!("{VIP} is on this host already, and convey did not add it");
-        balancer.wait_for_log(&told);
+        let message = format!("{VIP} is on this host already, and convey did not add it");
+        balancer.wait_for_log(&message);
         drop(server);
         balancer.wait_for_log("backend pool has no server left");
         balancer.signal(Signal::TERM);
         assert_eq!(balancer.wait(), 0);
         assert!(has("lo", VIP));
-        assert_eq!(balancer.log().matches(&told).count(), 1, "{}", balancer.log());
+        assert_eq!(balancer.log().matches(&message).count(), 1, "{}", balancer.log());
         let cleared = run(binary().args(["clear", "--addresses"]));
         assert!(cleared.code == Some(0) && has("lo", VIP), "{cleared:?}");
     });
@@ -270,11 +270,11 @@ fn an_upgrade_takes_no_address_away() {
         for _ in 0..3 {
             let upgraded = run(first.command().arg("upgrade"));
             assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
-            assert_eq!(ask(web(), "/").unwrap(), (200, "a".to_owned()));
+            assert_eq!(fetch(web(), "/").unwrap(), (200, "a".to_owned()));
             first.wait_for_stat(&format!("/announced/{VIP}/announced"), true);
         }
-        let told = monitor.all();
-        assert!(!told.contains(&format!(" {VIP}/")), "{told}");
+        let message = monitor.all();
+        assert!(!message.contains(&format!(" {VIP}/")), "{message}");
         // The last process announces it as the first did.
         drop(server);
         wait_until("lo", VIP, false);

@@ -74,8 +74,8 @@ fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 
 /// The response's encoding with these arguments of curl, and the page after curl has decoded it.
 fn decoded(args: &[&str]) -> (String, String) {
-    let said = curl(&[&["--compressed", "-w", "\n%header{content-encoding}"], args].concat());
-    let (page, encoding) = said.rsplit_once('\n').unwrap();
+    let output = curl(&[&["--compressed", "-w", "\n%header{content-encoding}"], args].concat());
+    let (page, encoding) = output.rsplit_once('\n').unwrap();
     (encoding.to_owned(), page.to_owned())
 }
 

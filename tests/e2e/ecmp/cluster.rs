@@ -65,7 +65,7 @@ impl Cluster {
 
     /// Upgrades a node, which passes its connections to a new process.
     pub(super) fn upgrade(&self, node: u8) {
-        let ran = self.ask(node, &["upgrade"]);
+        let ran = self.fetch(node, &["upgrade"]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
 
@@ -79,7 +79,7 @@ impl Cluster {
         for node in 1..=NODES {
             wait_for(&format!("{servers} servers of node {node}"), || {
                 let status: Value =
-                    serde_json::from_str(&self.ask(node, &["status", "--json"]).stdout).ok()?;
+                    serde_json::from_str(&self.fetch(node, &["status", "--json"]).stdout).ok()?;
                 let backend = &status["backends"]["web"];
                 let all = backend["servers"].as_object()?.len();
                 (backend["servers_up"] == servers && all == usize::from(servers)).then_some(())
@@ -96,7 +96,7 @@ impl Cluster {
 
     /// Client ports of a node's flows.
     pub(super) fn ports_of_flows(&self, node: u8) -> Vec<u16> {
-        let ran = self.ask(node, &["flows", "--json", "--limit", "10000"]);
+        let ran = self.fetch(node, &["flows", "--json", "--limit", "10000"]);
         let answer: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
         let port = |flow: &Value| flow["client"].as_str()?.rsplit(':').next()?.parse().ok();
         answer["flows"].as_array().unwrap().iter().filter_map(port).collect()
@@ -127,7 +127,7 @@ impl Cluster {
         router.ip(nodes.iter().map(hop).chain([group, route])).unwrap();
     }
 
-    fn ask(&self, node: u8, words: &[&str]) -> Ran {
+    fn fetch(&self, node: u8, words: &[&str]) -> Ran {
         let mut command = self.lab.command(EcmpRole::Balancer(node), binary().get_program());
         run(command.args(words).arg("--socket").arg(self.socket(node)))
     }

@@ -71,13 +71,13 @@ impl Connections {
     }
 
     /// Servers of new connections from each of these ports. The connections are reset.
-    pub(super) fn ask(lab: &EcmpLab, ports: impl Iterator<Item = u16> + Send) -> BTreeMap<u16, u8> {
-        let ask = |port| {
+    pub(super) fn fetch(lab: &EcmpLab, ports: impl Iterator<Item = u16> + Send) -> BTreeMap<u16, u8> {
+        let fetch = |port| {
             let Connection { stream, server, .. } = connect(port).unwrap();
             convey_testkit::reset(stream);
             (port, server)
         };
-        lab.enter(EcmpRole::Client, || ports.map(ask).collect()).unwrap()
+        lab.enter(EcmpRole::Client, || ports.map(fetch).collect()).unwrap()
     }
 
     pub(super) fn len(&self) -> usize {

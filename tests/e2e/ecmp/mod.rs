@@ -34,21 +34,21 @@ const LASTING: u16 = 20_000;
 const ASKING: u16 = 40_000;
 
 fn dsr_connections_survive_the_death_and_return_of_nodes() {
-    tell_of_dsr(600);
+    print_dsr_results(600);
 }
 
 fn dsr_keeps_10_000_connections_as_nodes_die_and_return() {
     let _turn = turn();
-    tell_of_dsr(10_000);
+    print_dsr_results(10_000);
 }
 
 fn connections_of_passthrough_break_with_their_node() {
-    tell_of_passthrough(600);
+    print_passthrough_results(600);
 }
 
 fn connections_of_passthrough_break_among_10_000() {
     let _turn = turn();
-    tell_of_passthrough(10_000);
+    print_passthrough_results(10_000);
 }
 
 /// Two of 10,000 connections at once need more open files than a process may have.
@@ -88,18 +88,18 @@ fn the_demo_shows_a_balancer_that_dies_and_comes_back() {
 }
 
 /// Prints a figure for the docs.
-fn tell(mode: &str, what: &str, broken: &[Broken], open: u16) {
+fn print_result(mode: &str, what: &str, broken: &[Broken], open: u16) {
     eprintln!("ecmp {mode}: {what}: {} of {open} broken", broken.len());
 }
 
-fn tell_of_dsr(open: u16) {
+fn print_dsr_results(open: u16) {
     let mut cluster = Cluster::start("dsr", 3);
     let mut connections = Connections::open(&cluster.lab, LASTING, open);
     assert_eq!(connections.use_all(), []);
     let owners = owners(&cluster, open);
 
     let broken = kill(&mut cluster, 2, &mut connections);
-    tell("dsr", "a node dies", &broken, open);
+    print_result("dsr", "a node dies", &broken, open);
     let of_others = broken.iter().filter(|broken| owners[&broken.port] != 2).count();
     assert!(of_others == 0 && broken.len() * 100 < usize::from(open), "{broken:?}");
     let moved = count_of(&owners, 2);
@@ -107,22 +107,22 @@ fn tell_of_dsr(open: u16) {
 
     cluster.revive(2);
     let broken = use_until_announced(&cluster, &mut connections);
-    tell("dsr", "it is announced again", &broken, open);
+    print_result("dsr", "it is announced again", &broken, open);
     assert_eq!(broken, []);
 
     for node in 1..=NODES {
         cluster.upgrade(node);
         assert_eq!(connections.use_all(), []);
     }
-    tell("dsr", "all nodes are upgraded, one after the other", &[], open);
+    print_result("dsr", "all nodes are upgraded, one after the other", &[], open);
 
     add_a_server(&cluster, &mut connections, open);
 
     // Its flows, and flows of other nodes that the router moves, arrive at nodes without a record
     // of them.
     let broken = kill(&mut cluster, 3, &mut connections);
-    tell("dsr", "and then a node dies", &broken, open);
-    let now = Connections::ask(&cluster.lab, broken.iter().map(|broken| broken.port));
+    print_result("dsr", "and then a node dies", &broken, open);
+    let now = Connections::fetch(&cluster.lab, broken.iter().map(|broken| broken.port));
     let chosen_otherwise = broken.iter().filter(|broken| now[&broken.port] != broken.server).count();
     assert_eq!(
         chosen_otherwise,
@@ -134,14 +134,14 @@ fn tell_of_dsr(open: u16) {
 /// Adds a fourth server. Open connections stay; of later clients, only its share moves.
 fn add_a_server(cluster: &Cluster, connections: &mut Connections, open: u16) {
     let asking = || ASKING..ASKING + open / 5;
-    let before = Connections::ask(&cluster.lab, asking());
+    let before = Connections::fetch(&cluster.lab, asking());
     // Otherwise, they would stay with their server.
     cluster.wait_until_forgotten(asking());
     cluster.configure(4);
     let broken = connections.use_all();
-    tell("dsr", "a fourth server is added", &broken, open);
+    print_result("dsr", "a fourth server is added", &broken, open);
     assert_eq!(broken, []);
-    let after = Connections::ask(&cluster.lab, asking());
+    let after = Connections::fetch(&cluster.lab, asking());
     let moved = |to_it: bool| {
         before.iter().filter(|(port, server)| after[port] != **server && (after[port] == 4) == to_it).count()
     };
@@ -153,7 +153,7 @@ fn add_a_server(cluster: &Cluster, connections: &mut Connections, open: u16) {
     assert!(elsewhere * 20 < all, "{elsewhere} of {all}");
 }
 
-fn tell_of_passthrough(open: u16) {
+fn print_passthrough_results(open: u16) {
     let mut cluster = Cluster::start("passthrough", 3);
     let mut connections = Connections::open(&cluster.lab, LASTING, open);
     let owners_before = owners(&cluster, open);
@@ -161,10 +161,10 @@ fn tell_of_passthrough(open: u16) {
         cluster.upgrade(node);
         assert_eq!(connections.use_all(), []);
     }
-    tell("passthrough", "all nodes are upgraded, one after the other", &[], open);
+    print_result("passthrough", "all nodes are upgraded, one after the other", &[], open);
 
     let broken = kill(&mut cluster, 2, &mut connections);
-    tell("passthrough", "a node dies", &broken, open);
+    print_result("passthrough", "a node dies", &broken, open);
     let of_it = broken.iter().filter(|broken| owners_before[&broken.port] == 2).count();
     eprintln!("ecmp passthrough: {of_it} of these were on it; the router has moved the others");
     assert_eq!(of_it, count_of(&owners_before, 2), "nobody else knows them");
@@ -172,7 +172,7 @@ fn tell_of_passthrough(open: u16) {
     let left = u16::try_from(connections.len()).unwrap();
     cluster.revive(2);
     let broken = use_until_announced(&cluster, &mut connections);
-    tell("passthrough", "it is announced again", &broken, left);
+    print_result("passthrough", "it is announced again", &broken, left);
     drop(connections);
 
     // A router whose buckets stay where they are.
@@ -183,7 +183,7 @@ fn tell_of_passthrough(open: u16) {
     cluster.spread_by_buckets(&[1, 3, 4]);
     let mut broken = connections.use_all();
     broken.extend(connections.use_all());
-    tell("passthrough", "a node dies behind a router with resilient hashing", &broken, open);
+    print_result("passthrough", "a node dies behind a router with resilient hashing", &broken, open);
     assert!(broken.iter().all(|broken| owners[&broken.port] == 2), "{broken:?}");
     assert_eq!(broken.len(), count_of(&owners, 2));
 }

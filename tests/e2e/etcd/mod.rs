@@ -11,8 +11,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Setup, TcpServer, TestAuthority, ask, binary, binary_of_upgrade,
-    copy_program, run, tests, wait_for,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, TestAuthority, binary, binary_of_upgrade,
+    copy_program, fetch, run, tests, wait_for,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -66,7 +66,7 @@ fn start(lab: &Loopback, etcd: &Etcd) -> BalancerProcess {
 
 /// The server that a client gets.
 fn server_of(lab: &Loopback) -> String {
-    ask(lab.vip(), "/").map(|(_, name)| name).unwrap_or_default()
+    fetch(lab.vip(), "/").map(|(_, name)| name).unwrap_or_default()
 }
 
 fn wait_for_server(lab: &Loopback, name: &str) {
@@ -421,10 +421,12 @@ fn unreachable_etcd_is_reported_at_the_start() {
     let lab = Loopback::new();
     let nobody = format!("etcd://{}{PREFIX}", lab.server(9));
     let ran = run(&mut command(&nobody, &state(&lab)));
-    let said = ran.stderr;
+    let output = ran.stderr;
     assert!(
-        ran.code == Some(1) && said.contains("cannot read etcd://") && said.contains("Connection refused"),
-        "{said}"
+        ran.code == Some(1)
+            && output.contains("cannot read etcd://")
+            && output.contains("Connection refused"),
+        "{output}"
     );
     let checked = run(command(&nobody, &state(&lab)).arg("check")).stderr;
     assert!(checked.contains("Connection refused") && !checked.contains("of before"), "{checked}");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use convey_testkit::{BalancerProcess, Loopback, TcpServer, ask, run, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, TcpServer, fetch, run, wait_for};
 
 use super::server::Etcd;
 use super::{start, state, wait_for_server, with_server};
@@ -27,7 +27,7 @@ pub(super) fn etcd_outage_changes_nothing_and_later_changes_arrive() {
         let clients = scope.spawn(|| {
             let mut served = 0;
             while !is_over.load(Ordering::Relaxed) {
-                assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+                assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
                 served += 1;
             }
             served

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Setup, TcpServer, TestHttpServer, ask, connect, tests, wait_for,
+    BalancerProcess, Loopback, Setup, TcpServer, TestHttpServer, connect, fetch, tests, wait_for,
 };
 use rustix::process::Signal;
 
@@ -224,7 +224,7 @@ fn server_faults_get_a_local_reply_with_a_reason() {
     let lab = Loopback::new();
     let balancer =
         BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
-    assert_eq!(ask(lab.vip(), "/").unwrap().0, 503, "nobody listens");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().0, 503, "nobody listens");
     assert_eq!(balancer.stat("/frontends/web/requests/local_replies/connect_failed"), 1);
 }
 

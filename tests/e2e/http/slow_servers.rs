@@ -57,17 +57,17 @@ pub(super) fn statuses_of_5xx_eject_a_server_and_those_of_4xx_never() {
             .server("good", lab.server(2), "");
         let balancer = BalancerProcess::start(&lab, &setup);
         let mut client = Client::new(lab.vip());
-        let mut ask = || client.get("a", "/").status;
+        let mut fetch = || client.get("a", "/").status;
         if is_ejected {
             wait_for("the server to be ejected", || {
-                ask();
+                fetch();
                 balancer.stat("/backends/pool/servers/bad/ejected").is_object().then_some(())
             });
-            assert_eq!([(); 10].map(|()| ask()), [200; 10]);
+            assert_eq!([(); 10].map(|()| fetch()), [200; 10]);
             let why = balancer.stat("/backends/pool/servers/bad/ejected/reason");
             assert!(why.as_str().unwrap().contains("answered a request with status 503"), "{why}");
         } else {
-            let asked: Vec<u16> = (0..40).map(|_| ask()).collect();
+            let asked: Vec<u16> = (0..40).map(|_| fetch()).collect();
             assert_eq!(asked.iter().filter(|got| **got == status).count(), 20, "{asked:?}");
         }
     }

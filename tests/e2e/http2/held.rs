@@ -19,7 +19,7 @@ use crate::shares::limited;
 const STREAMS: u32 = 20;
 
 /// Requests a page on each of so many streams, whose windows have no room for a body.
-fn ask_with_closed_windows(lab: &Loopback, streams: u32) -> TcpStream {
+fn request_with_closed_windows(lab: &Loopback, streams: u32) -> TcpStream {
     let mut closed = connect(lab.vip());
     let settings = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
     let head = [&[0x82, 0x86, 0x84, 0x41, 1][..], b"a"].concat();
@@ -34,7 +34,7 @@ pub(super) fn closed_windows_hold_no_slot_of_a_server() {
     let _server = TestHttpServer::named("a", lab.server(1));
     let setup = setup(&lab, "h1").server("a", lab.server(1), "max_connections = 2");
     let balancer = BalancerProcess::start(&lab, &setup);
-    let closed = ask_with_closed_windows(&lab, STREAMS);
+    let closed = request_with_closed_windows(&lab, STREAMS);
     // No response waits for the client.
     balancer.wait_for_stat("/frontends/web/requests/responses/2xx", STREAMS as usize);
     block_on(async {
@@ -52,7 +52,7 @@ pub(super) fn closed_windows_hold_no_server_of_longer_responses() {
     });
     let setup = setup(&lab, "h1").server("a", lab.server(1), "max_connections = 2");
     let balancer = BalancerProcess::start(&lab, &setup);
-    let closed = ask_with_closed_windows(&lab, STREAMS);
+    let closed = request_with_closed_windows(&lab, STREAMS);
     balancer.wait_for_stat("/frontends/web/requests/responses/2xx", STREAMS as usize);
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
     block_on(async {
@@ -115,7 +115,7 @@ pub(super) fn streams_of_one_client_leave_connections_to_servers_for_others() {
     let _server = quick_server(&lab);
     let setup = setup(&lab, "h1").health("kind = \"none\"").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start_with(&lab, &setup, limited("1000:1000"));
-    let greedy = greedy_clients(&lab, &balancer, unread::ask);
+    let greedy = greedy_clients(&lab, &balancer, unread::fetch);
     block_on(async {
         for _ in 0..20 {
             let other = Client::connect(lab.vip()).await;
@@ -132,7 +132,7 @@ pub(super) fn client_that_reads_byte_by_byte_holds_no_server() {
     });
     let setup = setup(&lab, "h1").timeouts("idle = 4").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
-    let mut closed = ask_with_closed_windows(&lab, 1);
+    let mut closed = request_with_closed_windows(&lab, 1);
     balancer.wait_for_stat("/backends/pool/current_connections", 1);
     let takes_a_byte = frame(8, 0, 1, &1_u32.to_be_bytes());
     wait_for("a reset of the stream", || {
@@ -152,7 +152,7 @@ pub(super) fn stream_that_takes_nothing_of_a_busy_connection_holds_no_server() {
     });
     let setup = setup(&lab, "h1").timeouts("idle = 1").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
-    let mut busy = ask_with_closed_windows(&lab, 2);
+    let mut busy = request_with_closed_windows(&lab, 2);
     let mut answers = busy.try_clone().unwrap();
     thread::spawn(move || std::io::copy(&mut answers, &mut std::io::sink()));
     balancer.wait_for_stat("/backends/pool/current_connections", 2);
@@ -245,7 +245,7 @@ pub(super) fn slow_streams_of_a_connection_leave_slots_to_waiting_requests() {
     let setup = setup(&lab, "h1").timeouts("idle = 4\nconnect = 60");
     let setup = setup.server("a", lab.server(1), "max_connections = 4");
     let balancer = BalancerProcess::start(&lab, &setup);
-    let mut greedy = ask_with_closed_windows(&lab, 4);
+    let mut greedy = request_with_closed_windows(&lab, 4);
     balancer.wait_for_stat("/backends/pool/current_connections", 4);
     // The connection takes at most 640 bytes a second: enough alone, and too few for four servers.
     let takes = |n: u32| frame(8, 0, 2 * n + 1, &7_u32.to_be_bytes());
@@ -272,7 +272,7 @@ fn trusting(lab: &Loopback) -> BalancerProcess {
 }
 
 /// Connection of the trusted proxy with a request of this client.
-fn ask_by_proxy(lab: &Loopback, path: &str, client: &str) -> TcpStream {
+fn request_by_proxy(lab: &Loopback, path: &str, client: &str) -> TcpStream {
     let mut proxy = connect_from(lab.ip(99), lab.vip()).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n\r\n");
     proxy.write_all(request.as_bytes()).unwrap();
@@ -284,16 +284,16 @@ pub(super) fn client_that_a_trusted_proxy_names_has_a_share() {
     let lab = Loopback::new();
     let _server = quick_server(&lab);
     let balancer = trusting(&lab);
-    let ask = |path: &str, client: &str| ask_by_proxy(&lab, path, client);
+    let fetch = |path: &str, client: &str| request_by_proxy(&lab, path, client);
     let mut greedy = Vec::new();
     wait_for("a refused request", || {
         assert!(greedy.len() < 400, "nothing was refused");
-        greedy.push(ask("/slow", "203.0.113.5"));
+        greedy.push(fetch("/slow", "203.0.113.5"));
         (balancer.stat("/frontends/web/drops/client_limit").as_u64()? > 0).then_some(())
     });
     for n in 6..16 {
         let mut answer = [0; 12];
-        ask("/quick", &format!("203.0.113.{n}")).read_exact(&mut answer).unwrap();
+        fetch("/quick", &format!("203.0.113.{n}")).read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"HTTP/1.1 200");
     }
 }
@@ -307,7 +307,7 @@ pub(super) fn unread_response_counts_for_the_client_that_a_trusted_proxy_names()
         write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n{}", "x".repeat(body))
     });
     let balancer = trusting(&lab);
-    let ask = |path: &str, client: &str| ask_by_proxy(&lab, path, client);
+    let fetch = |path: &str, client: &str| request_by_proxy(&lab, path, client);
     let status = |proxy: &mut TcpStream| {
         let mut answer = [0; 12];
         proxy.read_exact(&mut answer).unwrap();
@@ -316,19 +316,19 @@ pub(super) fn unread_response_counts_for_the_client_that_a_trusted_proxy_names()
     let mut greedy = Vec::new();
     wait_for("a refused request", || {
         assert!(greedy.len() < 450, "nothing was refused");
-        greedy.push(ask("/long", "203.0.113.5"));
+        greedy.push(fetch("/long", "203.0.113.5"));
         assert!(greedy.last_mut().is_some_and(|proxy| ["200", "503"].contains(&&*status(proxy))));
         (balancer.stat("/frontends/web/drops/client_limit").as_u64()? > 0).then_some(())
     });
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
     for n in 6..16 {
-        assert_eq!(status(&mut ask("/quick", &format!("203.0.113.{n}"))), "200");
+        assert_eq!(status(&mut fetch("/quick", &format!("203.0.113.{n}"))), "200");
     }
     // Connections of the proxy stay, but the client has its responses.
     for proxy in &mut greedy[..100] {
         proxy.read_exact(&mut vec![0; BODY]).unwrap();
     }
-    wait_for("room for the client", || (status(&mut ask("/quick", "203.0.113.5")) == "200").then_some(()));
+    wait_for("room for the client", || (status(&mut fetch("/quick", "203.0.113.5")) == "200").then_some(()));
 }
 
 pub(super) fn streams_of_one_client_leave_an_http2_server_room_for_others() {

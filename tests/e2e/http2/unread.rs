@@ -20,7 +20,7 @@ const STREAMS: u32 = 100;
 const MOST: u64 = 12 << 20;
 
 /// Requests a body on each stream, with the largest windows that HTTP/2 allows.
-pub(super) fn ask(stream: &mut TcpStream) {
+pub(super) fn fetch(stream: &mut TcpStream) {
     let window = 0x7fff_ffff_u32;
     let settings = frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
     let of_connection = frame(8, 0, 0, &(window - 65_535).to_be_bytes());
@@ -43,7 +43,7 @@ pub(super) fn a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memo
     let clients: Vec<TcpStream> = (0..CONNECTIONS)
         .map(|_| {
             let mut client = connect(lab.vip());
-            ask(&mut client);
+            fetch(&mut client);
             client
         })
         .collect();
@@ -74,7 +74,7 @@ pub(super) fn client_that_reads_no_answers_to_its_pings_holds_little_memory() {
     for flood in [frame(6, 0, 0, &[0; 8]).repeat(1_000), [settings(1), settings(2)].concat().repeat(500)] {
         let mut client = connect(lab.vip());
         client.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
-        ask(&mut client);
+        fetch(&mut client);
         let written = (0..10_000).take_while(|_| client.write_all(&flood).is_ok()).count();
         assert!(written < 10_000, "convey reads what it cannot answer");
         let held = balancer.memory().saturating_sub(before);

@@ -111,11 +111,11 @@ impl Client {
 
     /// Requests a page.
     pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.ask(Request::get(uri(path)), b"", None).await
+        self.fetch(Request::get(uri(path)), b"", None).await
     }
 
     /// Sends a body, and trailers behind it.
-    pub(crate) async fn ask(
+    pub(crate) async fn fetch(
         &self,
         request: http::request::Builder,
         body: &[u8],

@@ -57,7 +57,7 @@ fn unsafe_methods_wait_for_the_handshake() {
     block_on(async {
         let clients = Clients::trusting(&authority);
         let (client, accepted) = return_early(&clients, lab.vip()).await;
-        let answer = client.ask(Request::post(uri("/buy")), b"one", None).await;
+        let answer = client.fetch(Request::post(uri("/buy")), b"one", None).await;
         assert_eq!(answer.text(), "a POST /buy 3");
         assert!(accepted.await);
     });

@@ -250,7 +250,7 @@ fn a_head_that_is_too_long_ends_its_stream() {
         let clients = Clients::trusting(&authority);
         let client = clients.connect(lab.vip()).await;
         // Above convey's limit, and below the library's: convey replies.
-        let long = client.ask(Request::get(uri("/")).header("x", "y".repeat(60_000)), b"", None).await;
+        let long = client.fetch(Request::get(uri("/")).header("x", "y".repeat(60_000)), b"", None).await;
         assert_eq!(long.status, 431);
         let (_endpoint, connection) = raw(&authority, &lab).await;
         for kind in [1, 0x21] {
@@ -368,10 +368,10 @@ fn fields_of_one_connection_are_refused() {
             ("transfer-encoding", "chunked"),
             ("te", "gzip"),
         ] {
-            let answer = client.ask(Request::get(uri("/")).header(name, value), b"", None).await;
+            let answer = client.fetch(Request::get(uri("/")).header(name, value), b"", None).await;
             assert_eq!(answer.status, 400, "{name}");
         }
-        let answer = client.ask(Request::get(uri("/")).header("te", "trailers"), b"", None).await;
+        let answer = client.fetch(Request::get(uri("/")).header("te", "trailers"), b"", None).await;
         assert_eq!(answer.status, 200);
     });
     assert_eq!(server.seen().len(), 1);

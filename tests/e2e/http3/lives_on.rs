@@ -93,17 +93,17 @@ fn moved_client_keeps_the_identity_of_its_handshake_and_no_trust() {
         let clients = Clients::trusting(&authority);
         let client = clients.connect(lab.vip()).await;
         clients.move_to(Ipv4Addr::new(127, 0, 0, 77));
-        assert_eq!(client.ask(from_afar(), b"", None).await.status, 200);
+        assert_eq!(client.fetch(from_afar(), b"", None).await.status, 200);
         let flows = run(balancer.command().arg("flows")).stdout;
         assert!(!flows.contains("127.0.0.77"), "{flows}");
         let proxies = Clients::trusting(&authority);
         proxies.move_to(Ipv4Addr::new(127, 0, 0, 78));
         let proxy = proxies.connect(lab.vip()).await;
-        assert_eq!(proxy.ask(from_afar(), b"", None).await.status, 200);
+        assert_eq!(proxy.fetch(from_afar(), b"", None).await.status, 200);
         proxies.move_on();
         // Waits until the client has proved its new address.
         while seen().last().unwrap() != "127.0.0.78" {
-            assert_eq!(proxy.ask(from_afar(), b"", None).await.status, 200);
+            assert_eq!(proxy.fetch(from_afar(), b"", None).await.status, 200);
         }
     });
     let mut seen = seen();
@@ -320,10 +320,10 @@ fn a_farewell_names_the_first_request_that_is_not_taken() {
             until(|| server.seen().len() > n).await;
         }
         // Streams 0 and 4 are served: 8 is the first refused one.
-        let mut said = Vec::new();
-        while !said.ends_with(&[7, 1, 8]) {
+        let mut output = Vec::new();
+        while !output.ends_with(&[7, 1, 8]) {
             let chunk = control.read_chunk(1_000, true).await.unwrap().unwrap();
-            said.extend_from_slice(&chunk.bytes);
+            output.extend_from_slice(&chunk.bytes);
         }
         for _ in 0..3 {
             let (mut send, mut receive) = connection.open_bi().await.unwrap();
@@ -362,13 +362,13 @@ fn restart_serves_tcp_at_once_and_http3_after_the_old_drain() {
         command.arg("--config").arg(old.config()).current_dir(lab.directory());
         let log = lab.directory().join("new.log");
         let mut new = start(command, &log);
-        let said = |text: &str| std::fs::read_to_string(&log).unwrap().contains(text);
-        assert!(said("HTTP/3 waits for"));
+        let output = |text: &str| std::fs::read_to_string(&log).unwrap().contains(text);
+        assert!(output("HTTP/3 waits for"));
         assert!(std::net::TcpStream::connect(lab.vip()).is_ok());
         release.send(()).unwrap();
         assert_eq!(read(&mut slow).await.unwrap().text(), "done");
         drop((slow, client));
-        until(|| said("HTTP/3 is served at")).await;
+        until(|| output("HTTP/3 is served at")).await;
         assert_eq!(clients.connect(lab.vip()).await.get("/").await.status, 200);
         new.signal(Signal::TERM);
         assert!(new.wait().success());

@@ -160,7 +160,7 @@ fn host_of_another_certificate_is_misdirected() {
         let client = Clients::trusting(&authority).connect(lab.vip()).await;
         for (host, status) in [("other.example", 421), ("third.example", 200), ("site.example", 200)] {
             let request = Request::get(format!("https://{host}/"));
-            assert_eq!(client.ask(request, b"", None).await.status, status, "{host}");
+            assert_eq!(client.fetch(request, b"", None).await.status, status, "{host}");
         }
     });
     balancer.wait_for_stat("/frontends/web/requests/local_replies/misdirected", 1);

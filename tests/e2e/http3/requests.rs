@@ -45,9 +45,9 @@ fn streams_are_requests_and_servers_see_who_asks() {
             assert_eq!((answer.status, answer.text()), (200, &*format!("a GET /{n}?q 0")));
         }
         let request = Request::post(uri("/p")).header("cookie", "a=1").header("cookie", "b=2");
-        let answer = client.ask(request, b"twelve bytes", None).await;
+        let answer = client.fetch(request, b"twelve bytes", None).await;
         assert_eq!(answer.text(), "a POST /p 12");
-        let answer = client.ask(Request::head(uri("/h")), b"", None).await;
+        let answer = client.fetch(Request::head(uri("/h")), b"", None).await;
         assert_eq!(
             (answer.status, answer.text(), &answer.fields["content-length"]),
             (200, "", &HeaderValue::from_static("11"))
@@ -74,13 +74,13 @@ fn streams_are_requests_and_servers_see_who_asks() {
         let lines = std::fs::read_to_string(&log).ok()?;
         lines.lines().find(|line| line.contains("/p\"")).map(str::to_owned)
     });
-    for told in [
+    for message in [
         r#""http_version":"3""#,
         r#""tls_version":"TLSv1.3""#,
         r#""tls_cipher":"TLS13_AES_"#,
         r#""sni":"site.example""#,
     ] {
-        assert!(line.contains(told), "{told} in {line}");
+        assert!(line.contains(message), "{message} in {line}");
     }
 }
 
@@ -128,7 +128,7 @@ fn bodies_of_all_lengths_arrive_in_both_directions() {
             for target in ["/length", "/chunked"] {
                 let length = Request::post(uri(target)).header("content-length", len);
                 for request in [length, Request::post(uri(target))] {
-                    let answer = client.ask(request, &body, None).await;
+                    let answer = client.fetch(request, &body, None).await;
                     assert!(
                         answer.status == 200 && answer.body == body,
                         "{len} {target}: {}",
@@ -260,8 +260,9 @@ fn files_are_served_over_it() {
         assert_eq!((small.status, small.text()), (200, "small"));
         let whole = client.get("/large").await;
         assert!(whole.body == large);
-        let part =
-            client.ask(Request::get(uri("/large")).header("range", "bytes=1000000-1000009"), b"", None).await;
+        let part = client
+            .fetch(Request::get(uri("/large")).header("range", "bytes=1000000-1000009"), b"", None)
+            .await;
         assert_eq!((part.status, &part.body[..]), (206, &large[1_000_000..1_000_010]));
         assert_eq!(client.get("/nothing").await.status, 404);
         // A slow reader gets the whole file, too.
@@ -276,12 +277,12 @@ fn answers_are_compressed_over_it_too() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let text = "The quick brown fox. ".repeat(10_000);
-    let said = text.clone();
+    let output = text.clone();
     let _server = TestHttpServer::start(lab.server(1), move |_, stream| {
         write!(
             stream,
-            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{said}",
-            said.len()
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{output}",
+            output.len()
         )
     });
     let setup = with(&lab, "compression = true", "").server("a", lab.server(1), "");
@@ -291,7 +292,7 @@ fn answers_are_compressed_over_it_too() {
         let client = clients.connect(lab.vip()).await;
         for encoding in ["zstd", "br", "gzip"] {
             let answer =
-                client.ask(Request::get(uri("/")).header("accept-encoding", encoding), b"", None).await;
+                client.fetch(Request::get(uri("/")).header("accept-encoding", encoding), b"", None).await;
             assert_eq!(
                 (answer.status, &answer.fields["content-encoding"]),
                 (200, &HeaderValue::from_static(encoding))

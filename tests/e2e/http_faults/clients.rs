@@ -15,7 +15,7 @@ use super::super::http::HTTP;
 use super::super::http::client::{Client, read_head};
 use super::super::http2::block_on;
 use super::super::http2::client::Client as Http2Client;
-use super::outcome::{Outcome, Version, ask};
+use super::outcome::{Outcome, Version, fetch};
 
 fn balancer(lab: &Loopback, timeouts: &str) -> BalancerProcess {
     BalancerProcess::start(
@@ -218,7 +218,7 @@ pub(super) fn a_client_that_never_reads_is_not_waited_for_long() {
         assert_eq!(client.get("http://a/").await.body, "ok");
     });
     balancer.wait_for_stat("/frontends/web/drops/client_too_slow", 1);
-    assert_eq!(ask(lab.vip(), Version::Http1, "GET"), Outcome::Body("ok".into()));
+    assert_eq!(fetch(lab.vip(), Version::Http1, "GET"), Outcome::Body("ok".into()));
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
 }
 

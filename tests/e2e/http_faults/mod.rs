@@ -23,7 +23,7 @@ use one_end::{
     reset_of_a_server_stream_is_noticed_while_the_client_reads_nothing,
     upload_that_its_server_does_not_read_ends_with_its_client,
 };
-use outcome::{Outcome, Version, ask};
+use outcome::{Outcome, Version, fetch};
 use server_down::*;
 
 tests!("http_faults":
@@ -87,7 +87,7 @@ impl Failing {
     fn expect(&self, method: &str, outcome: &Outcome, asked: usize) {
         for version in [Version::Http1, Version::Http2] {
             let before = self.asked.load(Ordering::Relaxed);
-            let got = ask(self.lab.vip(), version, method);
+            let got = fetch(self.lab.vip(), version, method);
             assert_eq!(&got, outcome, "{version:?} {method}");
             assert_eq!(self.asked.load(Ordering::Relaxed) - before, asked, "{version:?} {method}");
         }
@@ -105,7 +105,7 @@ fn a_server_that_refuses_is_passed_over() {
     let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup.server("b", lab.server(2), ""));
     for version in [Version::Http1, Version::Http2] {
-        assert_eq!(ask(lab.vip(), version, "POST"), Outcome::Status(503), "{version:?}");
+        assert_eq!(fetch(lab.vip(), version, "POST"), Outcome::Status(503), "{version:?}");
     }
     balancer.wait_for_stat("/frontends/web/requests/local_replies/connect_failed", 2);
     balancer.wait_for_stat("/backends/pool/connect_failures", 4);

@@ -75,7 +75,7 @@ pub(super) fn upload_that_its_server_does_not_read_ends_with_its_client() {
 
 /// Lets clients of both versions request a page and read nothing of it, until its server has reset
 /// it.
-fn ask_and_read_nothing(lab: &Loopback, protocol: &str) {
+fn request_and_read_nothing(lab: &Loopback, protocol: &str) {
     let setup = Setup::new(lab).frontend(HTTP).backend(&format!("protocol = \"{protocol}\""));
     let setup = setup.health("kind = \"none\"").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(lab, &setup);
@@ -104,7 +104,7 @@ pub(super) fn reset_of_a_server_is_noticed_while_the_client_reads_nothing() {
         reset(stream);
         Ok(())
     });
-    ask_and_read_nothing(&lab, "h1");
+    request_and_read_nothing(&lab, "h1");
 }
 
 pub(super) fn reset_of_a_server_stream_is_noticed_while_the_client_reads_nothing() {
@@ -115,7 +115,7 @@ pub(super) fn reset_of_a_server_stream_is_noticed_while_the_client_reads_nothing
             thread::spawn(move || fill_and_reset(stream));
         }
     });
-    ask_and_read_nothing(&lab, "h2");
+    request_and_read_nothing(&lab, "h2");
 }
 
 /// Serves streams, each of which is reset once the other side takes no more.

@@ -33,7 +33,7 @@ pub(super) enum Outcome {
 }
 
 /// Requests a page with this method; `POST` has a body.
-pub(super) fn ask(to: SocketAddr, version: Version, method: &str) -> Outcome {
+pub(super) fn fetch(to: SocketAddr, version: Version, method: &str) -> Outcome {
     match version {
         Version::Http1 => over_http1(to, method),
         Version::Http2 => block_on(over_http2(to, method)).unwrap_or(Outcome::BrokenOff),

@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 
 use super::case::{Fields, Link, Message, WHOLE};
 
-/// A field that becomes `te` in front of a server of HTTP/1.1, in a [`SplitStream`]. convey does not
-/// forward `te` to such servers, but hyper sends no trailers without it.
+/// A field that becomes `te` in front of a server of HTTP/1.1, in a [`SplitStream`]. convey does
+/// not forward `te` to such servers, but hyper sends no trailers without it.
 pub(super) const TE: (&str, &str) = ("tf", "trailers");
 
 /// Pauses of a sender or reader take at most this time in all.

@@ -94,8 +94,8 @@ impl Round {
     }
 }
 
-/// convey in front of a server of this version: without TLS at the first address, with TLS and HTTP/3
-/// at the second one.
+/// convey in front of a server of this version: without TLS at the first address, with TLS and
+/// HTTP/3 at the second one.
 fn setup(lab: &Loopback, server: Version) -> Setup {
     let at = lab.directory().display();
     let protocol = if server == Version::Http1 { "h1" } else { "h2" };

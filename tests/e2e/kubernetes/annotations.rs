@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use convey_testkit::{BalancerProcess, Loopback, TcpServer, ask, run, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, TcpServer, fetch, run, wait_for};
 
 use super::fake_api::Condition::Ready;
 use super::fake_api::{FakeApi, endpoint};
@@ -43,17 +43,17 @@ pub(super) fn service_annotations_override_the_file_and_invalid_ones_change_noth
         .wait_for_log("it sets weight 5, max_connections 20, algorithm least_connections, slow_start 10s");
 
     api.annotate(&[("convey.dev/weight", "many"), ("convey.dev/algorithm", "maglev")]);
-    let told = "annotation convey.dev/weight: found \"many\"; allowed: an integer from 0 to 65535";
-    let line = balancer.wait_for_log(told);
+    let message = "annotation convey.dev/weight: found \"many\"; allowed: an integer from 0 to 65535";
+    let line = balancer.wait_for_log(message);
     assert!(line.contains(" WARN ") && line.ends_with("; the previous annotations stay in effect"), "{line}");
     assert_eq!(
         (weight(&balancer), balancer.stat("/backends/pool/algorithm")),
         (5, "least_connections".into())
     );
     let status = run(balancer.command().arg("status")).stdout;
-    assert!(status.contains(told), "{status}");
+    assert!(status.contains(message), "{status}");
     assert_eq!(servers(&balancer), BTreeSet::from(["web-a".to_owned(), "web-b".to_owned()]));
-    assert_eq!(ask(lab.vip(), "/").unwrap().0, 200);
+    assert_eq!(fetch(lab.vip(), "/").unwrap().0, 200);
 
     api.annotate(&[]);
     balancer.wait_for_log("its settings are those of the file");
@@ -68,12 +68,12 @@ pub(super) fn forbidden_services_are_logged_once_and_their_servers_are_served() 
     api.refuse_services(true);
     api.annotate(&[("convey.dev/weight", "3")]);
     let (_servers, balancer) = begun(&lab, &api);
-    let told = "its annotations cannot be read, the previous ones stay in effect: services is forbidden";
-    balancer.wait_for_log(told);
+    let message = "its annotations cannot be read, the previous ones stay in effect: services is forbidden";
+    balancer.wait_for_log(message);
     assert_eq!((weight(&balancer), balancer.stat("/discovery/pool/connected")), (7, true.into()));
     api.refuse_services(false);
     balancer.wait_for_stat("/backends/pool/servers/web-a/weight", 3);
-    assert_eq!(balancer.log().matches(told).count(), 1, "{}", balancer.log());
+    assert_eq!(balancer.log().matches(message).count(), 1, "{}", balancer.log());
 }
 
 pub(super) fn annotation_changed_during_an_api_outage_is_applied_later() {

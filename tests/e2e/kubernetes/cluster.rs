@@ -58,15 +58,15 @@ impl Cluster {
     }
 
     /// A convey with servers from this cluster and these lines for its frontend, and clients that
-    /// send requests with `ask`.
-    pub(super) fn balance(&self, lab: &Loopback, frontend: &str, ask: Ask) -> (BalancerProcess, Vec<Load>) {
+    /// send requests with `fetch`.
+    pub(super) fn balance(&self, lab: &Loopback, frontend: &str, fetch: Ask) -> (BalancerProcess, Vec<Load>) {
         let lines = format!(
             "service = \"shop/web\"\nport = \"http\"\nkubeconfig = \"{}\"\n",
             self.kubeconfig_of(CONVEY).display()
         );
         let config = Setup::new(lab).frontend(frontend).and(&format!("[backends.pool.kubernetes]\n{lines}"));
         let balancer = BalancerProcess::start(lab, &config);
-        (balancer, (0..2).map(|_| Load::start(ask, lab.vip())).collect())
+        (balancer, (0..2).map(|_| Load::start(fetch, lab.vip())).collect())
     }
 
     /// Starts the API server with the objects of the test and of the shipped files, and waits until

@@ -53,7 +53,7 @@ struct State {
     /// Watches of an earlier life end.
     life: u64,
     /// Whether watches end in order, or as if the process had died.
-    ends_in_order: bool,
+    closes_in_order: bool,
     is_refusing: bool,
     is_refusing_watches: bool,
     is_refusing_services: bool,
@@ -113,10 +113,10 @@ impl FakeApi {
         self.begin_life(true);
     }
 
-    fn begin_life(&self, ends_in_order: bool) {
+    fn begin_life(&self, closes_in_order: bool) {
         let mut state = self.cluster.state();
         state.life += 1;
-        state.ends_in_order = ends_in_order;
+        state.closes_in_order = closes_in_order;
         self.cluster.changed.notify_all();
     }
 
@@ -135,7 +135,7 @@ impl FakeApi {
         state.compacted = state.version;
         state.events.clear();
         state.life += 1;
-        state.ends_in_order = true;
+        state.closes_in_order = true;
         self.cluster.changed.notify_all();
     }
 
@@ -306,7 +306,7 @@ impl Cluster {
         let life = state.life;
         loop {
             if state.life != life {
-                return end_watch(stream, state.ends_in_order);
+                return end_watch(stream, state.closes_in_order);
             }
             if state.service_version != told {
                 chunk(stream, &json!({ "type": "MODIFIED", "object": state.service() }))?;
@@ -324,7 +324,7 @@ impl Cluster {
         let life = state.life;
         loop {
             if state.life != life {
-                return end_watch(stream, state.ends_in_order);
+                return end_watch(stream, state.closes_in_order);
             }
             if from < state.compacted {
                 let gone = status(410, "Expired", "too old resource version");

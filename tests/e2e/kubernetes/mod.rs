@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Setup, TcpServer, ask, binary, connect, is_refused_with_reset, ping,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, binary, connect, fetch, is_refused_with_reset, ping,
     run, tests, wait_for,
 };
 
@@ -112,7 +112,7 @@ fn the_endpoints_of_a_service_are_servers_and_changes_are_followed() {
     assert_eq!(balancer.stat("/backends/pool/servers/web-a/weight"), 3);
     assert_eq!(balancer.stat("/discovery/pool/connected"), true);
     assert_eq!(balancer.stat("/discovery/pool/source"), "kubernetes shop/web:http");
-    let asked: BTreeSet<String> = (0..4).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
+    let asked: BTreeSet<String> = (0..4).map(|_| fetch(lab.vip(), "/").unwrap().1).collect();
     assert_eq!(asked, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
 
     api.apply("web-3", &[endpoint("web-c", lab.server(3), Ready)]);
@@ -171,7 +171,7 @@ fn lost_api_server_changes_nothing_and_is_logged_once() {
     wait_for("another attempt", || {
         (balancer.stat("/discovery/pool/failures").as_u64().unwrap() > failures).then_some(())
     });
-    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     let status = run(balancer.command().arg("status"));
     assert!(
         status.stdout.contains("kubernetes shop/web:http cannot be watched, its servers stay unchanged: "),
@@ -182,7 +182,7 @@ fn lost_api_server_changes_nothing_and_is_logged_once() {
     api.apply("web-1", &[endpoint("web-b", lab.server(2), Ready)]);
     api.come_back();
     balancer.wait_for_log("kubernetes shop/web:http is watched again: 1 server; + web-b");
-    wait_for("the new server", || (ask(lab.vip(), "/").ok()?.1 == "b").then_some(()));
+    wait_for("the new server", || (fetch(lab.vip(), "/").ok()?.1 == "b").then_some(()));
     let log = balancer.log();
     assert_eq!(log.matches("cannot be watched").count(), 1, "told once: {log}");
     assert!(!log.contains("ERROR"), "{log}");
@@ -201,13 +201,13 @@ fn upgrade_without_api_server_keeps_the_endpoints() {
     for _ in 0..2 {
         upgraded.upgrade();
         for _ in 0..4 {
-            assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+            assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
         }
         assert_eq!(upgraded.first.page("/readyz").0, 200);
     }
     api.apply("web-1", &[endpoint("web-b", lab.server(2), Ready)]);
     api.come_back();
-    wait_for("the new server", || (ask(lab.vip(), "/").ok()?.1 == "b").then_some(()));
+    wait_for("the new server", || (fetch(lab.vip(), "/").ok()?.1 == "b").then_some(()));
 }
 
 fn answers_that_never_end_are_cut() {
@@ -296,15 +296,15 @@ fn reload_adds_and_removes_watched_services() {
     api.apply("web-1", &[endpoint("web-a", lab.server(1), Ready)]);
     let listed = Setup::new(&lab).server("b", lab.server(2), "");
     let balancer = BalancerProcess::start(&lab, &listed);
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "b");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "b");
     balancer.save(&setup(&lab, &api));
     balancer.wait_for_log("reload: backend pool: - pool/b");
     assert_eq!(servers(&balancer), BTreeSet::from(["web-a".to_owned()]), "with the reload");
-    assert_eq!(ask(lab.vip(), "/").unwrap().1, "a");
+    assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
     assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
 
     balancer.save(&listed);
-    wait_for("the old server", || (ask(lab.vip(), "/").ok()?.1 == "b").then_some(()));
+    wait_for("the old server", || (fetch(lab.vip(), "/").ok()?.1 == "b").then_some(()));
     let lists = api.lists();
     api.end_watches();
     balancer.save(&setup(&lab, &api));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
-use convey_testkit::{BalancerProcess, Loopback, TcpServer, TestHttpServer, ask, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, TcpServer, TestHttpServer, fetch, wait_for};
 use serde_json::Value;
 
 use super::fake_api::Condition::{Ready, Terminating};
@@ -28,7 +28,7 @@ pub(super) fn rollout_under_load_fails_no_request() {
 
 /// An [`Ask`] that keeps no connection.
 pub(super) fn on_a_new_connection(_: &mut Option<Client>, vip: SocketAddr) -> u16 {
-    ask(vip, "/").map_or(0, |(status, _)| status)
+    fetch(vip, "/").map_or(0, |(status, _)| status)
 }
 
 /// An [`Ask`] on one HTTP connection.
@@ -65,13 +65,13 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) fn start(ask: Ask, vip: SocketAddr) -> Load {
+    pub(super) fn start(fetch: Ask, vip: SocketAddr) -> Load {
         let (stop, asked) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let (stopped, count) = (stop.clone(), asked.clone());
         let thread = thread::spawn(move || {
             let (mut kept, mut failed) = (None, 0);
             while !stopped.load(Ordering::Relaxed) {
-                failed += usize::from(ask(&mut kept, vip) != 200);
+                failed += usize::from(fetch(&mut kept, vip) != 200);
                 count.fetch_add(1, Ordering::Relaxed);
             }
             failed
@@ -98,7 +98,7 @@ impl Load {
     }
 }
 
-fn replace_all(frontend: &str, start: StartPod, ask: Ask) {
+fn replace_all(frontend: &str, start: StartPod, fetch: Ask) {
     let lab = Loopback::new();
     let api = FakeApi::start(&lab);
     let at = |pod: &str| -> SocketAddr {
@@ -117,7 +117,7 @@ fn replace_all(frontend: &str, start: StartPod, ask: Ask) {
     };
     publish(&pods, None);
     let balancer = BalancerProcess::start(&lab, &setup(&lab, &api).frontend(frontend));
-    let load: Vec<Load> = (0..4).map(|_| Load::start(ask, lab.vip())).collect();
+    let load: Vec<Load> = (0..4).map(|_| Load::start(fetch, lab.vip())).collect();
     Load::wait_for_more(&load);
     for (old, new) in OLD.into_iter().zip(NEW) {
         pods.push((new, start(new, at(new))));

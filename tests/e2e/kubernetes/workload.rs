@@ -37,19 +37,19 @@ pub(super) fn a_deployment_is_rolled_out_and_scaled_and_no_request_fails() {
 }
 
 /// Leaves the cores to the cluster.
-fn slowly(ask: Ask, kept: &mut Option<Client>, vip: SocketAddr) -> u16 {
+fn slowly(fetch: Ask, kept: &mut Option<Client>, vip: SocketAddr) -> u16 {
     thread::sleep(Duration::from_millis(2));
-    ask(kept, vip)
+    fetch(kept, vip)
 }
 
-fn roll_out_and_scale(frontend: &str, start: StartPod, ask: Ask) {
+fn roll_out_and_scale(frontend: &str, start: StartPod, fetch: Ask) {
     let lab = Loopback::new();
     let cluster = Cluster::new(&lab);
     let _api = cluster.start();
     let _controllers = cluster.start_controllers();
     let _pods = start("pod", "0.0.0.0:8000".parse().unwrap());
     let few = cluster.roll_out("one", 3);
-    let (balancer, load) = cluster.balance(&lab, frontend, ask);
+    let (balancer, load) = cluster.balance(&lab, frontend, fetch);
     wait_for_servers(&balancer, &few);
     for (release, replicas) in [("two", 3), ("two", MANY)] {
         let pods = cluster.roll_out(release, replicas);

@@ -50,7 +50,7 @@ impl Seen {
             for (host, path) in
                 HOSTS.iter().flat_map(|host| PATHS.map(|path| (host, path))).filter(|_| is_http)
             {
-                let answer = client.ask(ip_of(ip, 2), host, path);
+                let answer = client.fetch(ip_of(ip, 2), host, path);
                 // Other algorithms depend on their history.
                 let answer = if choices.is_by_hash(at) { answer } else { without_server(&answer) };
                 seen.insert(format!("{at} {host}{path}"), answer);
@@ -109,7 +109,7 @@ impl Client<'_> {
     /// Answers to so many clients: in order for hash algorithms, as a set for algorithms with a
     /// history.
     fn picks(&self, choices: &Choices, clients: u8) -> String {
-        let picks = (0..clients).map(|n| self.ask(ip_of(self.at.ip(), 30 + n), "a.test", "/"));
+        let picks = (0..clients).map(|n| self.fetch(ip_of(self.at.ip(), 30 + n), "a.test", "/"));
         let picks =
             picks.map(|answer| if choices.is_by_hash(self.at) { answer } else { without_server(&answer) });
         match choices.is_by_hash(self.at) {
@@ -119,7 +119,7 @@ impl Client<'_> {
     }
 
     /// Response to a request on its own connection, without the field `Date`.
-    fn ask(&self, from: IpAddr, host: &str, path: &str) -> String {
+    fn fetch(&self, from: IpAddr, host: &str, path: &str) -> String {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nX-One: 1\r\nConnection: close\r\n\r\n");
         let mut answer = Vec::new();
         let asked = connect_from(from, self.at).and_then(|mut tcp| match self.is_tls {

@@ -79,10 +79,10 @@ pub(super) fn missing_root_is_reported_and_its_reload_changes_nothing() {
         let ran = command.current_dir(site.lab.directory()).args(args).output().unwrap();
         (ran.status.success(), String::from_utf8_lossy(&ran.stderr).into_owned())
     };
-    let (is_right, told) = checked(&["check", "--config", "wrong.toml"]);
+    let (is_right, message) = checked(&["check", "--config", "wrong.toml"]);
     assert!(
-        !is_right && told.contains("backends.pool.files: cannot serve none: No such file or directory"),
-        "{told}"
+        !is_right && message.contains("backends.pool.files: cannot serve none: No such file or directory"),
+        "{message}"
     );
     let balancer = site.start("");
     balancer.save(&site.setup_of("none", ""));

@@ -24,7 +24,7 @@ pub(super) fn files_of_one_client_leave_descriptors_for_others() {
     }
     let balancer = BalancerProcess::start_with(&site.lab, &site.setup(""), limited("1024:1024"));
     let closed_windows = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(4, 0, 0, &[0, 4, 0, 0, 0, 0])[..]];
-    let ask = |connection: u32| {
+    let fetch = |connection: u32| {
         let requests = (0..STREAMS).flat_map(|n| {
             let path = format!("/{:04}", connection * STREAMS + n);
             frame(1, 5, 2 * n + 1, &[&[0x82, 0x86, 0x04, 5], path.as_bytes(), &[0x41, 1], b"a"].concat())
@@ -33,7 +33,7 @@ pub(super) fn files_of_one_client_leave_descriptors_for_others() {
         client.write_all(&closed_windows.concat().into_iter().chain(requests).collect::<Vec<u8>>()).unwrap();
         client
     };
-    let greedy: Vec<TcpStream> = (0..CONNECTIONS).map(ask).collect();
+    let greedy: Vec<TcpStream> = (0..CONNECTIONS).map(fetch).collect();
     wait_for("refused streams", || {
         (balancer.stat("/frontends/web/drops/client_limit").as_u64()? > 10).then_some(())
     });

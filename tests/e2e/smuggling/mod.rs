@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use convey_testkit::{BalancerProcess, Loopback, Need, Setup, ask, connect, tests, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, Need, Setup, connect, fetch, tests, wait_for};
 
 use super::http::HTTP;
 use server::{Kind, RealServer};
@@ -58,7 +58,7 @@ fn nothing_is_smuggled_to(kind: Kind) {
         send(lab.vip(), &bytes);
         // Reveals bytes that a server might have left for the next client.
         let path = format!("/clean-{n}.");
-        let (status, body) = ask(lab.vip(), &path).unwrap();
+        let (status, body) = fetch(lab.vip(), &path).unwrap();
         match kind {
             Kind::Python => assert_eq!(status, 404, "{}", shapes[n].0),
             _ => assert_eq!((status, body.trim()), (200, &*path), "{}", shapes[n].0),
@@ -71,7 +71,7 @@ fn nothing_is_smuggled_to(kind: Kind) {
             lab.vip(),
             [head.as_bytes(), chunks.as_bytes(), marked(1_000 + n).as_bytes()].concat().as_slice(),
         );
-        assert_eq!(ask(lab.vip(), "/clean").unwrap().0, if kind == Kind::Python { 404 } else { 200 });
+        assert_eq!(fetch(lab.vip(), "/clean").unwrap().0, if kind == Kind::Python { 404 } else { 200 });
     }
     for (n, (shape, sees)) in shapes.iter().enumerate() {
         let [has_shape, has_marked] = [format!("/shape-{n}."), format!("/marked-{n}.")];

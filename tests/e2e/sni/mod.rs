@@ -13,7 +13,7 @@ use convey_testkit::{
 };
 
 use super::checks::{Tls, self_signed};
-use super::operator::{tell, told};
+use super::operator::{command_output, run_command};
 use super::proxy_protocol::{PROXY, line, trusting};
 use super::trace::Watcher;
 
@@ -199,11 +199,11 @@ fn unrouted_hello_is_refused_with_a_reason_without_default_backend() {
     let balancer = BalancerProcess::start(&lab, &without_backend(&setup));
     // Number of the alert before the connection is closed in order.
     let alert = |bytes: &[u8]| {
-        let (mut stream, mut told) = (connect(lab.vip()), Vec::new());
+        let (mut stream, mut command_output) = (connect(lab.vip()), Vec::new());
         stream.write_all(bytes).unwrap();
-        stream.read_to_end(&mut told).unwrap();
-        assert_eq!(told[..6], [21, 3, 3, 0, 2, 2]);
-        told[6..].to_vec()
+        stream.read_to_end(&mut command_output).unwrap();
+        assert_eq!(command_output[..6], [21, 3, 3, 0, 2, 2]);
+        command_output[6..].to_vec()
     };
     assert_eq!(who(&lab, &hello("api.example", &[])), "apis");
     const UNRECOGNIZED_NAME: [u8; 1] = [112];
@@ -383,19 +383,19 @@ fn operators_see_names_and_routes() {
         let of = format!("convey_route_connections_total{{frontend=\"web\",route=\"{route}\"}} {count}\n");
         assert!(metrics.contains(&of), "no {of} in\n{metrics}");
     }
-    assert!(told(&balancer, "status").contains("pool glob apis http"));
+    assert!(command_output(&balancer, "status").contains("pool glob apis http"));
 
-    let all = told(&balancer, "explain 127.0.0.1 web");
+    let all = command_output(&balancer, "explain 127.0.0.1 web");
     let named = "(*.example to backend glob, api.example to backend apis, api.example+h2 to backend http, \
                  other.example+h2 to backend http); one without a route goes to backend pool, as follows";
     assert!(all.contains(named), "{all}");
-    let one = told(&balancer, "explain 127.0.0.1 web https://api.example/");
+    let one = command_output(&balancer, "explain 127.0.0.1 web https://api.example/");
     let says = "asks for api.example takes route api.example to backend apis; one that offers h2 takes route \
                 api.example+h2 to backend http";
     assert!(one.contains(says) && one.contains("gets apis/a at"), "{one}");
     balancer.save(&without_backend(&setup));
     balancer.wait_for_log("backend pool -> none");
-    let refused = tell(&balancer, "explain 127.0.0.1 web https://elsewhere");
+    let refused = run_command(&balancer, "explain 127.0.0.1 web https://elsewhere");
     assert!(refused.code == Some(3) && refused.stdout.contains("is refused: no_route"), "{refused:?}");
 }
 

@@ -52,9 +52,9 @@ fn host_of_another_certificate_is_misdirected() {
     balancer.wait_for_stat("/frontends/web/requests/local_replies/misdirected", 2);
     // A client without SNI may request any host.
     let by_address = format!("https://{vip}/");
-    let said =
+    let output =
         curl(&["-k", "-H", "Host: other.example", "-o", "/dev/null", "-w", "%{http_code}", &by_address]);
-    assert_eq!(said, "200");
+    assert_eq!(output, "200");
     assert_eq!(server.seen().len(), 5);
 }
 

@@ -9,7 +9,7 @@ use convey_testkit::{
 
 use super::{authority, https};
 use crate::http::client::Client;
-use crate::operator::tell;
+use crate::operator::run_command;
 
 tests!("tls_certificates":
     a_client_gets_the_certificate_of_the_name_that_it_asks_for,
@@ -161,7 +161,7 @@ fn broken_pair_of_a_folder_is_refused_alone() {
     let refused = balancer.stat("/config/refused_certificates");
     assert_eq!(refused.as_array().unwrap().len(), 2, "{refused}");
     assert!(balancer.page("/metrics").1.contains("\nconvey_config_refused_certificates 2\n"));
-    let reloaded = tell(&balancer, "reload").stdout;
+    let reloaded = run_command(&balancer, "reload").stdout;
     assert!(reloaded.contains("certificates/a.pem is refused; the log has the reason"), "{reloaded}");
     assert!(!balancer.log().contains("has no network any more"), "{}", balancer.log());
     // A start would refuse them.

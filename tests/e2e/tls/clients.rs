@@ -62,11 +62,11 @@ fn client_certificate_subject_is_passed_on_and_cannot_be_forged() {
         for expects_resumed in [false, true] {
             let (is_resumed, seen) = subjects();
             assert_eq!((is_resumed, seen.field("x-ssl-client-dn")), (expects_resumed, expected));
-            let told = seen
+            let message = seen
                 .fields
                 .iter()
                 .filter(|field| field.to_ascii_lowercase().replace('_', "-").starts_with("x-ssl-client-dn"));
-            assert_eq!(told.count(), usize::from(expected.is_some()));
+            assert_eq!(message.count(), usize::from(expected.is_some()));
         }
     }
 }

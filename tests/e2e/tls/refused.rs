@@ -33,8 +33,8 @@ fn openssl(lab: &Loopback, arguments: &[&str], input: &str) -> String {
 
 /// TLS version and cipher suite agreed with convey; `None` without an agreement.
 fn agreed(lab: &Loopback, arguments: &[&str]) -> Option<String> {
-    let said = openssl(lab, arguments, "");
-    let line = said.lines().find(|line| line.starts_with("New, "))?;
+    let output = openssl(lab, arguments, "");
+    let line = output.lines().find(|line| line.starts_with("New, "))?;
     (!line.contains("(NONE)")).then(|| line.trim_start_matches("New, ").to_owned())
 }
 
@@ -64,10 +64,10 @@ fn old_versions_weak_suites_and_renegotiation_are_refused() {
     ] {
         assert_eq!(agreed(&lab, &arguments).as_deref(), Some(expected));
     }
-    let said = openssl(&lab, &["-tls1_2"], "R\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    assert!(said.contains("RENEGOTIATING") && !said.contains("a GET /"), "{said}");
-    let said = openssl(&lab, &["-tls1_3"], "");
-    assert!(said.contains("Early data was not sent") && said.contains("Compression: NONE"), "{said}");
+    let output = openssl(&lab, &["-tls1_2"], "R\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(output.contains("RENEGOTIATING") && !output.contains("a GET /"), "{output}");
+    let output = openssl(&lab, &["-tls1_3"], "");
+    assert!(output.contains("Early data was not sent") && output.contains("Compression: NONE"), "{output}");
     assert!(balancer.stat("/frontends/web/ended/tls_handshake_failed").as_u64().unwrap() >= 7);
 }
 

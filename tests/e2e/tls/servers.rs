@@ -175,15 +175,15 @@ fn a_server_chooses_the_version_of_http_and_may_choose_anew() {
     let setup = Setup::new(&lab).frontend("mode = \"http\"").backend(&tls).server("a", lab.server(1), "");
     let _balancer = BalancerProcess::start(&lab, &setup);
     let url = format!("http://{}/tls", lab.vip());
-    let ask = |version: &str| curl(&[version, &url]);
-    assert_eq!(ask("--http1.1"), "a HTTP/2.0 app.example ");
+    let fetch = |version: &str| curl(&[version, &url]);
+    assert_eq!(fetch("--http1.1"), "a HTTP/2.0 app.example ");
     first.kill();
     drop(first);
     let _second = nginx(&lab, &authority, &["app.example"], "", "");
     let seen = |expected: &str| {
         wait_for(expected, || {
-            let said = ["--http1.1", "--http2-prior-knowledge"].map(ask);
-            said.iter().all(|said| said == expected).then_some(())
+            let output = ["--http1.1", "--http2-prior-knowledge"].map(fetch);
+            output.iter().all(|output| output == expected).then_some(())
         });
     };
     seen("a HTTP/1.1 app.example ");

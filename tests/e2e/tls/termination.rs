@@ -36,8 +36,8 @@ fn a_site_is_served_by_https_over_both_versions_of_http() {
     );
     for (version, shown) in [("--http1.1", "1.1"), ("--http2", "2")] {
         let ca = ca.display().to_string();
-        let said = curl(&[version, "--cacert", &ca, "--resolve", &resolve, "-w", " %{http_version}", &url]);
-        assert_eq!(said, format!("a GET /x 0 {shown}"));
+        let output = curl(&[version, "--cacert", &ca, "--resolve", &resolve, "-w", " %{http_version}", &url]);
+        assert_eq!(output, format!("a GET /x 0 {shown}"));
         let seen = server.seen().pop().unwrap();
         assert_eq!(seen.field("x-forwarded-proto"), Some("https"));
     }
@@ -134,15 +134,15 @@ fn large_bodies_take_no_memory_and_wait_for_who_reads_slowly() {
     });
     let balancer = BalancerProcess::start(&lab, &https(&lab, ""));
     let config = TlsSettings::trusting(&authority).client();
-    let ask = || {
+    let fetch = || {
         let mut client = TlsClient::connect(lab.vip(), "site.example", &config).unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
         crate::http::client::read_head(&mut client).unwrap();
         client
     };
-    assert_eq!(check_to_end(&mut ask()), SIZE);
+    assert_eq!(check_to_end(&mut fetch()), SIZE);
     let before = balancer.memory();
-    let slow: Vec<TlsClient> = (0..8).map(|_| ask()).collect();
+    let slow: Vec<TlsClient> = (0..8).map(|_| fetch()).collect();
     let readers =
         slow.into_iter().map(|client| thread::spawn(move || check_to_end(&mut SlowReader::new(client))));
     let readers: Vec<_> = readers.collect();

@@ -66,7 +66,7 @@ impl<'a> Upgraded<'a> {
     }
 
     /// `convey upgrade`.
-    pub(super) fn ask(&self) -> Ran {
+    pub(super) fn fetch(&self) -> Ran {
         let config = self.lab.directory().join("config.toml");
         // With an invalid file, the process is found by its statistics address, if it is the only
         // one.
@@ -80,7 +80,7 @@ impl<'a> Upgraded<'a> {
 
     /// Upgrades successfully.
     pub(crate) fn upgrade(&mut self) {
-        let ran = self.ask();
+        let ran = self.fetch();
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
         self.wait_for_process();
     }
@@ -163,27 +163,27 @@ pub(crate) fn another_version() -> bool {
 /// before. If a file `waits` exists, it never gets ready, and writes `offered`.
 pub(super) fn serve_when_told(folder: &Path) {
     let stdin = io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let hear_until = |last: &str| while !heard(&stdin).starts_with(last) {};
+    let hear_until = |last: &str| while !receive_message(&stdin).starts_with(last) {};
     hear_until("{\"Hello\"");
-    say(&stdin, r#"{"Hello":{"formats":[2],"program":"9.0.0"}}"#);
+    send_message(&stdin, r#"{"Hello":{"formats":[2],"program":"9.0.0"}}"#);
     hear_until("\"Offered\"");
     if folder.join(WAITS).exists() {
         fs::write(folder.join(OFFERED), format!("{}\n", std::process::id())).unwrap();
         wait_for("a signal that ends this process", || None::<()>);
     }
-    say(&stdin, r#"{"Prepared":{"statistics":false,"control":false}}"#);
+    send_message(&stdin, r#"{"Prepared":{"statistics":false,"control":false}}"#);
     hear_until("\"Go\"");
     fs::write(folder.join("may-serve"), format!("{}\n", std::process::id())).unwrap();
     wait_for("the word to serve", || folder.join("serve").exists().then_some(()));
-    say(&stdin, "\"Ready\"");
+    send_message(&stdin, "\"Ready\"");
     wait_for("a signal that ends this process", || None::<()>);
 }
 
-pub(super) fn say(to: &OwnedFd, message: &str) {
+pub(super) fn send_message(to: &OwnedFd, message: &str) {
     rustix::net::send(to, message.as_bytes(), SendFlags::empty()).unwrap();
 }
 
-pub(super) fn heard(from: &OwnedFd) -> String {
+pub(super) fn receive_message(from: &OwnedFd) -> String {
     let mut bytes = vec![0; 65_536];
     let (len, _) = recv(from, &mut bytes[..], RecvFlags::empty()).unwrap();
     String::from_utf8(bytes[..len].to_vec()).unwrap()

@@ -82,7 +82,7 @@ impl<C: Cache> Twins<C> {
         assert_eq!(self.cache.forward(&step.frame, &self.core), expected, "{what}");
         let headers = convey_wire::parse(&step.frame);
         let is_known = headers.as_ref().is_ok_and(|headers| self.keys.contains(&headers.key));
-        assert!(is_sent || !is_known || self.cache.is_let_in(), "workers do not see it: {what}");
+        assert!(is_sent || !is_known || self.cache.is_accepted(), "workers do not see it: {what}");
         let event = || {
             let headers = headers.as_ref().unwrap();
             let len = u32::from(headers.payload_len) + u32::from(headers.flags.fin());

@@ -124,7 +124,7 @@ impl Patient {
 
     pub(crate) fn serves(&self) {
         wait_for("a client to be served", || {
-            self.network.ask(1).ok().filter(|answer| answer == "s1").map(drop)
+            self.network.fetch(1).ok().filter(|answer| answer == "s1").map(drop)
         });
     }
 

@@ -118,7 +118,7 @@ fn keep(shared: &Shared) {
             kept.extend(stream.ok());
         }
         let since = Instant::now();
-        let asked: Vec<io::Result<()>> = kept.iter_mut().map(ask).collect();
+        let asked: Vec<io::Result<()>> = kept.iter_mut().map(fetch).collect();
         let mut left = Vec::new();
         for (mut stream, asked) in kept.into_iter().zip(asked) {
             let answer = asked.and_then(|()| answer(&mut stream));
@@ -136,7 +136,7 @@ fn renew(shared: &Shared) {
     while !shared.is_over() {
         let since = Instant::now();
         let answered = connect(shared).and_then(|mut stream| {
-            ask(&mut stream)?;
+            fetch(&mut stream)?;
             answer(&mut stream)
         });
         shared.count(since, &answered);
@@ -155,7 +155,7 @@ fn connect(shared: &Shared) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn ask(stream: &mut TcpStream) -> io::Result<()> {
+fn fetch(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: demo\r\n\r\n")
 }
 

@@ -45,8 +45,8 @@ fn found(
     Some(PacketFlow { listed, info, next_hop: plan.network.get(info.to_server).copied() })
 }
 
-fn message<'a>(said: &'a Explanation, subject: &str) -> &'a str {
-    said.steps.iter().find(|step| step.subject == subject).map_or("", |step| &step.message)
+fn message<'a>(explanation: &'a Explanation, subject: &str) -> &'a str {
+    explanation.steps.iter().find(|step| step.subject == subject).map_or("", |step| &step.message)
 }
 
 /// Handles a packet. Returns the verdict, and the source address that the receiver sees.
@@ -85,31 +85,31 @@ fn explanation_predicts_outcome_of_open_and_new_flows() {
             let flows = ClientFlows::One(Some(Box::new(FoundFlow::Packets(flow))));
             let sources =
                 ExplainSources { plan: Some(&plan), packets: Some(&facts), flows: &flows, ..of(&snapshot) };
-            let said = ask(sources, client);
-            assert_eq!(said.flow.as_ref().map(|flow| flow.over), Some(ends));
+            let explanation = ask(sources, client);
+            assert_eq!(explanation.flow.as_ref().map(|flow| flow.over), Some(ends));
             let next = if ends { packet().syn().seq(9_000) } else { packet().seq(101).ack(501) };
             let handled = handle(&mut forwarder, &plan, next);
             // The data path may evict a connection that is not open yet in favour of the client.
             // The explanation mentions this.
-            if said.reason.as_deref() == Some("max_connections") {
-                assert_eq!(said.depends_on, Some(Dependence::OtherConnections));
+            if explanation.reason.as_deref() == Some("max_connections") {
+                assert_eq!(explanation.depends_on, Some(Dependence::OtherConnections));
                 continue;
             }
             match handled {
                 (Verdict::Transmit(forwarded), seen) => {
                     let server = &snapshot.server(forwarded.flow.server).unwrap().config.name;
                     assert_eq!(
-                        (said.verdict, said.server.as_ref()),
+                        (explanation.verdict, explanation.server.as_ref()),
                         (ClientVerdict::Server, Some(server)),
-                        "{said:#?}"
+                        "{explanation:#?}"
                     );
                     let is_same = snat == Some(seen);
                     assert!(ends || snat.is_none() || is_same);
-                    let is_said_same = message(&said, "snat").ends_with("as in the flow that is over");
+                    let is_said_same = message(&explanation, "snat").ends_with("as in the flow that is over");
                     let is_same_server = forwarded.flow.server == before;
-                    assert!(!ends || snat.is_none() || is_said_same == is_same_server, "{said:#?}");
-                    assert!(!is_said_same || is_same, "{seen} {said:#?}");
-                    let is_previous = message(&said, "server").contains(" again: ");
+                    assert!(!ends || snat.is_none() || is_said_same == is_same_server, "{explanation:#?}");
+                    assert!(!is_said_same || is_same, "{seen} {explanation:#?}");
+                    let is_previous = message(&explanation, "server").contains(" again: ");
                     *told
                         .entry(match (ends, is_previous) {
                             (false, _) => "goes on",
@@ -120,10 +120,10 @@ fn explanation_predicts_outcome_of_open_and_new_flows() {
                 }
                 (Verdict::Drop(reason) | Verdict::Reply(reason), _) => {
                     assert!(ends, "a flow goes on");
-                    assert_eq!(said.reason.as_deref(), Some(reason.label()), "{said:#?}");
+                    assert_eq!(explanation.reason.as_deref(), Some(reason.label()), "{explanation:#?}");
                     *told.entry("refused").or_default() += 1;
                 }
-                (Verdict::Pass, _) => panic!("{said:#?}"),
+                (Verdict::Pass, _) => panic!("{explanation:#?}"),
             }
         }
     }
@@ -167,9 +167,9 @@ fn draining() -> Snapshot {
 fn text(flows: &ClientFlows, client: &str) -> (Explanation, String) {
     let snapshot = draining();
     let sources = ExplainSources { flows, ..of(&snapshot) };
-    let said = explain(sources, client.parse().unwrap(), "web").unwrap();
-    let text = as_text(&said);
-    (said, text)
+    let explanation = explain(sources, client.parse().unwrap(), "web").unwrap();
+    let text = as_text(&explanation);
+    (explanation, text)
 }
 
 #[test]
@@ -179,9 +179,10 @@ fn open_connection_keeps_its_server_and_the_next_pick_is_predicted() {
         snat: Some("10.0.0.254:50000".parse().unwrap()),
         ..listed(client, Some(("a", "10.0.0.11:80")))
     };
-    let (said, text) = text(&ClientFlows::One(Some(Box::new(FoundFlow::Proxied(flow)))), "198.51.100.7:4242");
-    assert_eq!((said.verdict, said.server.as_deref()), (ClientVerdict::Server, Some("a")));
-    assert_eq!(said.flow.as_ref().unwrap().age_seconds, Some(75.9));
+    let (explanation, text) =
+        text(&ClientFlows::One(Some(Box::new(FoundFlow::Proxied(flow)))), "198.51.100.7:4242");
+    assert_eq!((explanation.verdict, explanation.server.as_deref()), (ClientVerdict::Server, Some("a")));
+    assert_eq!(explanation.flow.as_ref().unwrap().age_seconds, Some(75.9));
     for line in [
         "198.51.100.7:4242 at frontend web (192.0.2.1:80, proxy tcp) has a flow, with app/a at 10.0.0.11:80\n",
         "  1. flow       established, began 1m 15s ago, silent for 3s: it stays with app/a\n",
@@ -235,8 +236,8 @@ fn explanation_without_an_open_connection_covers_a_new_one() {
             "not known: a worker that has flows did not answer in time; try again. The answer is for a new one\n",
         ),
     ] {
-        let (said, text) = text(&flows, client);
-        assert_eq!((said.verdict, said.server.as_deref()), (ClientVerdict::Server, Some("b")));
+        let (explanation, text) = text(&flows, client);
+        assert_eq!((explanation.verdict, explanation.server.as_deref()), (ClientVerdict::Server, Some("b")));
         assert!(text.contains(&format!("  1. flow       {expected}")), "{text}");
     }
 }
