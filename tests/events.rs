@@ -12,6 +12,6 @@ proptest! {
 
     #[test]
     fn flows_expire_in_time_and_open_ones_are_not_evicted(bytes in prop::collection::vec(any::<u8>(), 1..600)) {
-        EventSequence::tell(&bytes);
+        EventSequence::run_events(&bytes);
     }
 }

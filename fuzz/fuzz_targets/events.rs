@@ -12,4 +12,4 @@ mod balancer;
 #[path = "../../tests/balancer/events.rs"]
 mod events;
 
-fuzz_target!(|input: &[u8]| EventSequence::tell(input));
+fuzz_target!(|input: &[u8]| EventSequence::run_events(input));

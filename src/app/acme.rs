@@ -100,7 +100,7 @@ impl AcmeTask {
         if let Err(trouble) = &outcome
             && orders.trouble.as_ref() != Some(trouble)
         {
-            self.tell(EventLevel::Error, &format!("no certificates are ordered: {trouble}"));
+            self.log_event(EventLevel::Error, &format!("no certificates are ordered: {trouble}"));
         }
         orders.trouble = outcome.err();
     }
@@ -172,7 +172,7 @@ impl AcmeTask {
         let ordered = ordered.and_then(|validity| useful(validity, now));
         let saved = match &ordered {
             Ok(validity) => {
-                self.tell(
+                self.log_event(
                     EventLevel::Info,
                     &format!("{name} has a certificate until {}", date(validity.until)),
                 );
@@ -193,14 +193,14 @@ impl AcmeTask {
                 let is_served = store.certificate(name).is_some_and(|validity| validity.until > now);
                 let level = if is_served { EventLevel::Warn } else { EventLevel::Error };
                 let pause = humantime::format_duration(pause);
-                self.tell(level, &format!("no certificate for {name}: {what}; next attempt in {pause}"));
+                self.log_event(level, &format!("no certificate for {name}: {what}; next attempt in {pause}"));
                 saved
             }
         };
         saved.map_err(|error| error.to_string())
     }
 
-    fn tell(&self, level: EventLevel, line: &str) {
+    fn log_event(&self, level: EventLevel, line: &str) {
         let line = format!("acme: {line}");
         match level {
             EventLevel::Error => error!("{line}"),

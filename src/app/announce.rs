@@ -236,7 +236,7 @@ impl AnnounceTask {
             if let Some(row) = self.rows.remove(&ip)
                 && row.is_there
             {
-                self.tell(EventLevel::Info, &format!("{ip} withdrawn: no frontend announces it now"));
+                self.log_event(EventLevel::Info, &format!("{ip} withdrawn: no frontend announces it now"));
             }
         }
     }
@@ -267,7 +267,7 @@ impl AnnounceTask {
         (row.is_there, row.fault) = (decision.is_wanted, None);
         if is_there != decision.is_wanted {
             let line = decision.log_line(ip, &config.interface, is_explained);
-            self.tell(line.level, &line.text);
+            self.log_event(line.level, &line.text);
         }
         (decision.is_wanted && !is_there).then_some(ip)
     }
@@ -366,7 +366,7 @@ impl AnnounceTask {
         if let Some(fault) =
             fault.as_ref().filter(|fault| is_asked_for && self.fault.as_ref() != Some(*fault))
         {
-            self.tell(EventLevel::Error, &format!("addresses cannot be announced: {fault}"));
+            self.log_event(EventLevel::Error, &format!("addresses cannot be announced: {fault}"));
         }
         self.fault = fault;
     }
@@ -377,7 +377,7 @@ impl AnnounceTask {
         row.reason.clone_from(&line);
         if row.fault.as_ref() != Some(&line) {
             row.fault = Some(line.clone());
-            self.tell(level, &line);
+            self.log_event(level, &line);
         }
     }
 
@@ -433,10 +433,12 @@ impl AnnounceTask {
                         row.is_there = false;
                         why.clone_into(&mut row.reason);
                     }
-                    self.tell(EventLevel::Info, &format!("{ip} withdrawn: {why}"));
+                    self.log_event(EventLevel::Info, &format!("{ip} withdrawn: {why}"));
                 }
             }
-            Err(error) => self.tell(EventLevel::Error, &format!("addresses cannot be withdrawn: {error}")),
+            Err(error) => {
+                self.log_event(EventLevel::Error, &format!("addresses cannot be withdrawn: {error}"))
+            }
         }
         match end {
             End::Withdraw => self.report(self.parts.snapshot.load().announce.as_deref()),
@@ -467,7 +469,7 @@ impl AnnounceTask {
         self.parts.state.set(self.rows.iter().map(address).collect());
     }
 
-    fn tell(&self, level: EventLevel, line: &str) {
+    fn log_event(&self, level: EventLevel, line: &str) {
         match level {
             EventLevel::Info => info!("{line}"),
             EventLevel::Warn => warn!("{line}"),

@@ -51,7 +51,7 @@ pub(crate) struct EventSequence {
 
 impl EventSequence {
     /// Runs the events in these bytes, four bytes an event.
-    pub(crate) fn tell(bytes: &[u8]) {
+    pub(crate) fn run_events(bytes: &[u8]) {
         let Some((&setup, rest)) = bytes.split_first() else { return };
         let has = |bit: u8| setup & bit != 0;
         let mode = if has(1) { Mode::Dsr } else { Mode::Passthrough };

@@ -24,7 +24,7 @@ pub type SourceRegistry = DiscoveryRegistry<DiscoverySource, DiscoveryState>;
 
 #[derive(Debug)]
 struct Posted<S> {
-    said: S,
+    report: S,
     is_unread: bool,
 }
 
@@ -69,23 +69,24 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
     }
 
     /// Posts the report of a source. The report is ignored if the source is not wanted.
-    pub fn post(&self, one: &W, said: S) {
-        self.post_after(one, said, |_, said| said);
+    pub fn post(&self, one: &W, report: S) {
+        self.post_after(one, report, |_, report| report);
     }
 
     /// Posts the report of a source. If the previous report was not taken yet, `join` combines the
     /// two.
-    pub fn post_after(&self, one: &W, said: S, join: impl FnOnce(S, S) -> S) {
+    pub fn post_after(&self, one: &W, report: S, join: impl FnOnce(S, S) -> S) {
         // The lock of the reports is taken first, so that a source which is no longer wanted leaves
         // no report.
         let mut posted = self.posted();
         if self.wanted.borrow().contains(one) {
-            let unread = posted.get(one).filter(|posted| posted.is_unread).map(|posted| posted.said.clone());
-            let said = match unread {
-                Some(unread) => join(unread, said),
-                None => said,
+            let unread =
+                posted.get(one).filter(|posted| posted.is_unread).map(|posted| posted.report.clone());
+            let report = match unread {
+                Some(unread) => join(unread, report),
+                None => report,
             };
-            posted.insert(one.clone(), Posted { said, is_unread: true });
+            posted.insert(one.clone(), Posted { report, is_unread: true });
             self.changed.notify_one();
         }
     }
@@ -107,7 +108,7 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
         let unread = posted.iter_mut().filter(|(_, posted)| posted.is_unread);
         let taken = unread.map(|(one, posted)| {
             posted.is_unread = false;
-            (one.clone(), posted.said.clone())
+            (one.clone(), posted.report.clone())
         });
         taken.collect()
     }

@@ -70,7 +70,7 @@ fn any_client(rng: &mut Rng, port: u16) -> SocketAddr {
     ([198, 51, 100, rng.u8(..)], port).into()
 }
 
-fn ask(sources: ExplainSources<'_>, client: SocketAddr) -> Explanation {
+fn explain_client(sources: ExplainSources<'_>, client: SocketAddr) -> Explanation {
     explain(sources, ClientAddr { ip: client.ip(), port: Some(client.port()) }, "web").unwrap()
 }
 
@@ -100,7 +100,7 @@ fn ten_thousand_clients_of_proxies_get_what_was_explained() {
         let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool.clone()]);
         for port in 0..20 {
             let client = any_client(rng, 4_000 + port);
-            let explanation = ask(of(&snapshot), client);
+            let explanation = explain_client(of(&snapshot), client);
             *verdicts.entry(format!("{:?}", explanation.verdict)).or_default() += 1;
             let is_let_in = snapshot.frontends[0].config.access.admits(client.ip());
             let expected = is_let_in.then(|| pool.pick(client, explanation.vip, &[]));
@@ -203,7 +203,7 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
                 continue;
             }
             let sources = ExplainSources { plan: Some(&plan), packets: Some(&facts), ..of(&snapshot) };
-            let explanation = ask(sources, client);
+            let explanation = explain_client(sources, client);
             let mut syn = TestPacket::from(client.to_string()).to("192.0.2.1:80").syn().bytes();
             let headers = parse(&syn);
             let verdict = forwarder.handle_frame(&mut Frame::new(&mut syn, &headers), &plan, now);
@@ -295,7 +295,7 @@ fn a_frontend_is_told_by_its_name_its_port_or_its_address() {
 #[test]
 fn verdict_names_its_dependence_on_port_or_load() {
     let servers = || ["a", "b"].map(|name| fixture::server(name, "10.0.0.11:80")).to_vec();
-    let ask = |algorithm, client: &str| {
+    let explain_client = |algorithm, client: &str| {
         let config = BackendConfig {
             algorithm,
             hash: HashOn::Tuple,
@@ -307,12 +307,12 @@ fn verdict_names_its_dependence_on_port_or_load() {
         let explanation = explain(of(&snapshot), client.parse().unwrap(), "web").unwrap();
         (explanation.verdict, explanation.depends_on, as_text(&explanation))
     };
-    let (verdict, depends_on, text) = ask(Algorithm::Maglev, "198.51.100.1");
+    let (verdict, depends_on, text) = explain_client(Algorithm::Maglev, "198.51.100.1");
     assert_eq!((verdict, depends_on), (ClientVerdict::OneOfThem, Some(Dependence::Port)));
     assert!(text.contains("gets a server of app; which one depends on its port"), "{text}");
-    let (verdict, depends_on, _) = ask(Algorithm::Maglev, "198.51.100.1:4242");
+    let (verdict, depends_on, _) = explain_client(Algorithm::Maglev, "198.51.100.1:4242");
     assert_eq!((verdict, depends_on), (ClientVerdict::Server, None));
-    let (verdict, depends_on, text) = ask(Algorithm::RoundRobin, "198.51.100.1");
+    let (verdict, depends_on, text) = explain_client(Algorithm::RoundRobin, "198.51.100.1");
     assert_eq!((verdict, depends_on), (ClientVerdict::Server, Some(Dependence::OtherConnections)));
     assert!(text.contains("turn 1 of 2 is one of a") && text.contains(", as things are now\n"), "{text}");
 }

@@ -110,12 +110,12 @@ impl RunningBalancer {
             // connections are being cut.
             (code, open, outlasting) = second => {
                 warn!("stopped at once: {} connections were cut", open - outlasting);
-                tell_of(outlasting);
+                log_outlasting(outlasting);
                 return ExitCode::from(code);
             }
             outlasting = Paths::stop(task, events, places, over) => outlasting,
         };
-        tell_of_the_end(totals.sum(Counter::Cut) - cut_before, outlasting, patience.get());
+        log_end(totals.sum(Counter::Cut) - cut_before, outlasting, patience.get());
         ExitCode::SUCCESS
     }
 }
@@ -245,16 +245,16 @@ impl Ending<'_> {
 
 /// Logs how many connections were cut after the drain time, and how many continue without this
 /// process.
-fn tell_of_the_end(cut: u64, outlasting: u64, patience: Duration) {
+fn log_end(cut: u64, outlasting: u64, patience: Duration) {
     match cut {
         0 if outlasting == 0 => info!("stopped: every connection had ended"),
         0 => info!("stopped"),
         cut => warn!("stopped: {cut} connections were cut after {patience:?}"),
     }
-    tell_of(outlasting);
+    log_outlasting(outlasting);
 }
 
-fn tell_of(outlasting: u64) {
+fn log_outlasting(outlasting: u64) {
     if outlasting > 0 {
         info!(
             "{outlasting} connections in dsr mode continue once convey starts again, or on another balancer"

@@ -66,7 +66,7 @@ pub(in crate::app) fn run(
             Err(_) => return Err(anyhow!("{}", choose(several)).into()),
         },
     };
-    let done = ask(one, Asked::Upgrade, UPGRADE)?;
+    let done = send_request(one, Asked::Upgrade, UPGRADE)?;
     print(&format!("{done}\n"));
     Ok(ExitCode::SUCCESS)
 }
@@ -129,7 +129,7 @@ fn at_socket<'a>(running: &'a [Running], socket: &Path) -> anyhow::Result<&'a Ru
 pub(in crate::app) fn release(statistics: SocketAddr) -> bool {
     let Ok(running) = running(geteuid().as_raw()) else { return false };
     let here = running.iter().filter(|one| one.statistics == statistics.to_string());
-    here.into_iter().any(|one| ask(one, Asked::Release, RELEASE).is_ok())
+    here.into_iter().any(|one| send_request(one, Asked::Release, RELEASE).is_ok())
 }
 
 fn choose(several: &[Running]) -> String {
@@ -143,8 +143,8 @@ fn choose(several: &[Running]) -> String {
 fn running(user: u32) -> io::Result<Vec<Running>> {
     let sockets = unix_sockets(format!("\0{PREFIX}").as_bytes())?.into_iter();
     let named = sockets.filter_map(|socket| Some((socket.uid, Running::named(&socket.name)?)));
-    // Before Linux 5.3 the kernel does not list the owners of sockets. Then `ask` checks the user
-    // of the process that answers.
+    // Before Linux 5.3 the kernel does not list the owners of sockets. Then `send_request` checks
+    // the user of the process that answers.
     let ours = named.filter(|(uid, one)| uid.is_none_or(|uid| one.may_be_of(uid, user)));
     let mut running: Vec<Running> = ours.map(|(_, one)| one).collect();
     // The list also contains accepted connections, which have the same name as their socket.
@@ -193,7 +193,7 @@ impl Running {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a command: it goes by the clock of the host")]
-fn ask(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<String> {
+fn send_request(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<String> {
     let deadline = Instant::now() + patience;
     let address = unix::SocketAddr::from_abstract_name(&one.name)?;
     let mut stream = unix::UnixStream::connect_addr(&address).context("cannot reach convey")?;

@@ -39,7 +39,7 @@ pub(crate) struct HandshakeRow {
     since: Option<Timestamp>,
     last: HandshakeCounts,
     seen: HandshakesSeen,
-    others: HandshakesSeen,
+    other_servers: HandshakesSeen,
     /// Number of handshakes begun since the last completed handshake.
     unanswered: u64,
     /// Whether the server was reported since the last completed handshake.
@@ -104,7 +104,7 @@ impl HandshakeRow {
     pub(crate) fn evaluate(
         &mut self,
         own: HandshakesSeen,
-        others: HandshakesSeen,
+        other_servers: HandshakesSeen,
         least: u32,
         now: Timestamp,
     ) -> Option<SilentServer> {
@@ -115,10 +115,10 @@ impl HandshakeRow {
             return None;
         }
         self.seen = self.seen.and(own);
-        self.others = self.others.and(others);
-        let (mine, theirs, least) = (self.seen.counts, self.others.counts, u64::from(least));
+        self.other_servers = self.other_servers.and(other_servers);
+        let (mine, theirs, least) = (self.seen.counts, self.other_servers.counts, u64::from(least));
         let age = now.since(since);
-        let enough = NETWORKS.min(self.others.completing.count_ones()).max(1);
+        let enough = NETWORKS.min(self.other_servers.completing.count_ones()).max(1);
         let is_silent = age >= MIN_AGE
             && mine.begun >= least
             && mine.repeated >= least
@@ -144,7 +144,7 @@ impl HandshakeRow {
 
     /// Clears the counts, so that earlier handshakes no longer count against the server.
     pub(crate) fn restart(&mut self, now: Timestamp) {
-        (self.since, self.seen, self.others) =
+        (self.since, self.seen, self.other_servers) =
             (Some(now), HandshakesSeen::default(), HandshakesSeen::default());
     }
 
@@ -186,30 +186,30 @@ mod tests {
     }
 
     /// Second in which a server is reported, if the handshakes of all seconds are equal.
-    fn told(own: HandshakesSeen, others: HandshakesSeen) -> Option<u64> {
+    fn reported(own: HandshakesSeen, other_servers: HandshakesSeen) -> Option<u64> {
         let mut row = HandshakeRow::default();
-        (0..600).find(|&now| row.evaluate(own, others, LEAST, at(now)).is_some())
+        (0..600).find(|&now| row.evaluate(own, other_servers, LEAST, at(now)).is_some())
     }
 
     #[test]
     fn stalled_server_is_logged_within_seconds_if_others_complete() {
-        assert_eq!(told(second(2, 0, 3, 0b111), second(2, 2, 0, 0b1111)), Some(3));
+        assert_eq!(reported(second(2, 0, 3, 0b111), second(2, 2, 0, 0b1111)), Some(3));
     }
 
     #[test]
     fn a_server_with_few_clients_is_told_of_all_the_same() {
         let mut row = HandshakeRow::default();
         let busy = second(9, 9, 0, 0b1111);
-        let told = (0..60).find(|now| {
+        let reported = (0..60).find(|now| {
             let own = if now % 5 == 0 { second(1, 0, 2, 1 << (now / 5)) } else { HandshakesSeen::default() };
             row.evaluate(own, busy, LEAST, at(*now)).is_some()
         });
-        assert_eq!(told, Some(20));
+        assert_eq!(reported, Some(20));
     }
 
     #[test]
     fn server_that_completes_some_handshakes_is_not_logged() {
-        assert_eq!(told(second(20, 1, 30, 0b111), second(2, 2, 0, 0b1111)), None);
+        assert_eq!(reported(second(20, 1, 30, 0b111), second(2, 2, 0, 0b1111)), None);
     }
 
     #[test]
@@ -217,35 +217,39 @@ mod tests {
         // Forged SYNs go to both servers. Only the first server answers its clients, and some
         // clients repeat SYNs.
         let flood = |clients: u64| second(10_000 + clients, clients, 50, u64::MAX);
-        assert_eq!(told(second(10_000, 0, 50, u64::MAX), flood(20)), None);
+        assert_eq!(reported(second(10_000, 0, 50, u64::MAX), flood(20)), None);
         // Forged SYNs go to one server, which also has clients.
-        assert_eq!(told(flood(1), second(20, 20, 0, 0b111)), None);
+        assert_eq!(reported(flood(1), second(20, 20, 0, 0b111)), None);
         // Forged SYNs go to one server without clients. Forged SYNs are not repeated.
-        assert_eq!(told(second(10_000, 0, 0, 0), second(20, 20, 0, 0b111)), None);
+        assert_eq!(reported(second(10_000, 0, 0, 0), second(20, 20, 0, 0b111)), None);
     }
 
     #[test]
     fn clients_of_one_network_are_not_enough_unless_there_is_no_other() {
-        assert_eq!(told(second(2, 0, 3, 0b1), second(9, 9, 0, 0b111)), None);
-        assert_eq!(told(second(2, 0, 3, 0b1), second(9, 9, 0, 0b1)), Some(3));
+        assert_eq!(reported(second(2, 0, 3, 0b1), second(9, 9, 0, 0b111)), None);
+        assert_eq!(reported(second(2, 0, 3, 0b1), second(9, 9, 0, 0b1)), Some(3));
     }
 
     #[test]
     fn stalled_server_is_not_logged_if_no_other_completes() {
-        assert_eq!(told(second(2, 0, 3, 0b111), second(0, 0, 0, 0)), None);
-        assert_eq!(told(second(2, 0, 3, 0b111), second(9, 2, 9, 0b111)), None);
+        assert_eq!(reported(second(2, 0, 3, 0b111), second(0, 0, 0, 0)), None);
+        assert_eq!(reported(second(2, 0, 3, 0b111), second(9, 2, 9, 0b111)), None);
     }
 
     #[test]
     fn stalled_server_is_logged_once_until_it_answers_again() {
-        let (mut row, mut told) = (HandshakeRow::default(), 0);
-        let (silent, well, others) = (second(2, 0, 3, 0b111), second(2, 2, 0, 0b111), second(9, 9, 0, 0b111));
-        (0..100).for_each(|now| told += usize::from(row.evaluate(silent, others, LEAST, at(now)).is_some()));
-        assert_eq!(told, 1);
-        assert_eq!(row.evaluate(well, others, LEAST, at(100)), None);
-        (101..110)
-            .for_each(|now| told += usize::from(row.evaluate(silent, others, LEAST, at(now)).is_some()));
-        assert_eq!(told, 2);
+        let (mut row, mut reported) = (HandshakeRow::default(), 0);
+        let (silent, well, other_servers) =
+            (second(2, 0, 3, 0b111), second(2, 2, 0, 0b111), second(9, 9, 0, 0b111));
+        (0..100).for_each(|now| {
+            reported += usize::from(row.evaluate(silent, other_servers, LEAST, at(now)).is_some())
+        });
+        assert_eq!(reported, 1);
+        assert_eq!(row.evaluate(well, other_servers, LEAST, at(100)), None);
+        (101..110).for_each(|now| {
+            reported += usize::from(row.evaluate(silent, other_servers, LEAST, at(now)).is_some())
+        });
+        assert_eq!(reported, 2);
     }
 
     #[test]

@@ -48,9 +48,9 @@ impl<D> Task<D> {
                 self.log_name_change(&change);
             }
         }
-        for (source, said) in self.discovery.take() {
-            let said = said.with_usable(config.dns.allow_local);
-            if let Some(change) = self.state.apply_first_report(&source, said, now) {
+        for (source, report) in self.discovery.take() {
+            let report = report.with_usable(config.dns.allow_local);
+            if let Some(change) = self.state.apply_first_report(&source, report, now) {
                 self.log_source_change(&change);
             }
         }
@@ -70,9 +70,9 @@ impl<D> Task<D> {
     pub(super) fn on_discoveries(&mut self) {
         let left_out_before = self.state.left_out().clone();
         let allow_local = self.state.config().is_some_and(|config| config.dns.allow_local);
-        for (source, said) in self.discovery.take() {
-            let said = said.with_usable(allow_local);
-            if let Some(change) = self.state.on_discovery(&source, said, (self.now)()) {
+        for (source, report) in self.discovery.take() {
+            let report = report.with_usable(allow_local);
+            if let Some(change) = self.state.on_discovery(&source, report, (self.now)()) {
                 self.log_source_change(&change);
             }
         }

@@ -85,7 +85,7 @@ fn explanation_predicts_outcome_of_open_and_new_flows() {
             let flows = ClientFlows::One(Some(Box::new(FoundFlow::Packets(flow))));
             let sources =
                 ExplainSources { plan: Some(&plan), packets: Some(&facts), flows: &flows, ..of(&snapshot) };
-            let explanation = ask(sources, client);
+            let explanation = explain_client(sources, client);
             assert_eq!(explanation.flow.as_ref().map(|flow| flow.over), Some(ends));
             let next = if ends { packet().syn().seq(9_000) } else { packet().seq(101).ack(501) };
             let handled = handle(&mut forwarder, &plan, next);

@@ -59,7 +59,7 @@ fn routed(config: FrontendConfig, url: Option<&str>) -> (Option<String>, String)
     let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool]);
     let request: Option<AskedRequest> = url.map(|url| url.parse().unwrap());
     let sources = ExplainSources { request: request.as_ref(), ..of(&snapshot) };
-    let explanation = ask(sources, "198.51.100.7:4242".parse().unwrap());
+    let explanation = explain_client(sources, "198.51.100.7:4242".parse().unwrap());
     let step = explanation.steps.iter().find(|step| step.subject == "route").unwrap();
     (explanation.reason.map(Into::into), step.message.to_string())
 }

@@ -3,7 +3,7 @@
 use super::*;
 use convey_model::{AdminState, OverlayValue, Target};
 
-fn said(state: &mut ControlState, target: &Target, value: AdminState, at: u64) -> Arc<Snapshot> {
+fn set_state(state: &mut ControlState, target: &Target, value: AdminState, at: u64) -> Arc<Snapshot> {
     let changed = state.steer(target.clone(), OverlayValue::State(value), "root".into(), Timestamp(at));
     assert_eq!(changed, Ok(true));
     state.take_update().unwrap().0
@@ -17,14 +17,14 @@ fn a() -> Target {
 fn a_server_that_drains_gets_no_new_connections_and_is_still_checked() {
     let mut state = ControlState::new(1);
     state.configure(two_servers(), Timestamp(0));
-    let snapshot = said(&mut state, &a(), AdminState::Drain, 5);
+    let snapshot = set_state(&mut state, &a(), AdminState::Drain, 5);
     assert_eq!(chosen(&snapshot), ["b"]);
     let server = &snapshot.pools[0].servers[0];
     assert_eq!((server.admin, server.health.up), (AdminState::Drain, true));
     assert_eq!(state.probes().len(), 2);
     assert_eq!(snapshot.overlays.len(), 1);
     assert_eq!((snapshot.overlays[0].since, snapshot.overlays[0].by.as_str()), (Timestamp(5), "root"));
-    assert_eq!(chosen(&said(&mut state, &a(), AdminState::Ready, 6)), ["a", "b"]);
+    assert_eq!(chosen(&set_state(&mut state, &a(), AdminState::Ready, 6)), ["a", "b"]);
 }
 
 #[test]
@@ -34,14 +34,14 @@ fn server_in_maintenance_is_down_unprobed_and_returns_unproven() {
     let mut state = ControlState::new(1);
     state.configure(config, Timestamp(0));
     state.on_probe(&key, false, "refused".into(), Timestamp(1));
-    let snapshot = said(&mut state, &a(), AdminState::Maint, 5);
+    let snapshot = set_state(&mut state, &a(), AdminState::Maint, 5);
     let health = &snapshot.pools[0].servers[0].health;
     assert_eq!(
         (health.up, health.reason.as_str(), health.since),
         (false, "in maintenance, set by root", Timestamp(5))
     );
     assert_eq!(state.probes().len(), 1);
-    let snapshot = said(&mut state, &a(), AdminState::Ready, 9);
+    let snapshot = set_state(&mut state, &a(), AdminState::Ready, 9);
     let health = &snapshot.pools[0].servers[0].health;
     assert_eq!((health.up, health.proven, health.since), (true, false, Timestamp(9)));
     assert_eq!(state.probes().len(), 2);
@@ -51,9 +51,9 @@ fn server_in_maintenance_is_down_unprobed_and_returns_unproven() {
 fn last_of_backend_and_server_overrides_applies() {
     let mut state = ControlState::new(1);
     state.configure(two_servers(), Timestamp(0));
-    assert!(chosen(&said(&mut state, &Target::backend("pool"), AdminState::Maint, 1)).is_empty());
-    assert_eq!(chosen(&said(&mut state, &a(), AdminState::Ready, 2)), ["a"]);
-    assert_eq!(chosen(&said(&mut state, &Target::backend("pool"), AdminState::Ready, 3)), ["a", "b"]);
+    assert!(chosen(&set_state(&mut state, &Target::backend("pool"), AdminState::Maint, 1)).is_empty());
+    assert_eq!(chosen(&set_state(&mut state, &a(), AdminState::Ready, 2)), ["a"]);
+    assert_eq!(chosen(&set_state(&mut state, &Target::backend("pool"), AdminState::Ready, 3)), ["a", "b"]);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_name_that_nobody_has_is_told_with_those_that_there_are() {
 fn the_next_process_goes_on_with_what_was_said() {
     let mut first = ControlState::new(1);
     first.configure(two_servers(), Timestamp(0));
-    said(&mut first, &a(), AdminState::Drain, 5);
+    set_state(&mut first, &a(), AdminState::Drain, 5);
     let mut second = ControlState::new(1);
     second.expect(first.known(), Timestamp(0));
     let snapshot = second.configure(two_servers(), Timestamp(9));

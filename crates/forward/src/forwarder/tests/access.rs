@@ -52,10 +52,10 @@ fn reload_ends_only_connections_of_newly_denied_clients(family: Family) {
             lab.send(lab.client(n).seq(101).ack(501).payload(b"x"));
         }
         let access = denies(&lab, 1);
-        let told = lab.change(|world| world.frontends[0].access = access);
+        let reply = lab.change(|world| world.frontends[0].access = access);
         assert_eq!(lab.ends(), [FlowEnd::Denied]);
         // In passthrough, the server is reset too.
-        let to: Vec<u16> = told.iter().map(|reset| reset.to.port()).collect();
+        let to: Vec<u16> = reply.iter().map(|reset| reset.to.port()).collect();
         assert_eq!(to, if is_nat { vec![5_001, 8_080] } else { vec![5_001] });
         let next = lab.client(1).seq(102).ack(501).payload(b"x");
         assert_eq!(lab.handle(&next), Outcome::Dropped(DropReason::AccessDenied));

@@ -60,11 +60,11 @@ fn clients_of_a_dead_server_are_reset(family: Family) {
     }
     let mut resets = lab.change(|world| world.servers[0].up = false);
     resets.sort_by_key(|reset| reset.to.port());
-    let told: Vec<_> = resets.iter().map(Seen::reset).collect();
+    let reply: Vec<_> = resets.iter().map(Seen::reset).collect();
     let expected: Vec<_> = (dead.iter())
         .map(|(n, _)| (family.vip().to_owned(), family.client_addr(*n), "R", 1_000 + u32::from(*n), 0))
         .collect();
-    assert!(!dead.is_empty() && told == expected, "{told:?}");
+    assert!(!dead.is_empty() && reply == expected, "{reply:?}");
     assert!(resets.iter().all(|reset| (reset.interface, reset.mac) == (WAN, 0xfe)));
 
     assert_eq!(lab.forwarder.flows().len() as usize, alive.len());

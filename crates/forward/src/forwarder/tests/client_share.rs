@@ -56,8 +56,8 @@ fn connect(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
             assert!(lab.tick().is_empty(), "it is refused at its beginning or not at all");
             Ok(syn)
         }
-        Outcome::Answered(told, reason) => {
-            assert_eq!(told.flags, "R.");
+        Outcome::Answered(reply, reason) => {
+            assert_eq!(reply.flags, "R.");
             Err(reason)
         }
         other => panic!("{other:?}"),
@@ -112,13 +112,13 @@ fn connections_opened_beyond_the_client_share_are_reset(family: Family) {
         lab.send(syn.reply().syn().seq(500).ack(101));
         lab.send(lab.client(greedy(k)).seq(101).ack(501));
     }
-    let told = lab.tick();
+    let reply = lab.tick();
     assert_eq!(lab.ends(), [FlowEnd::ClientLimit; 11]);
     let (clients, servers): (Vec<&Seen>, Vec<&Seen>) =
-        told.iter().partition(|told| told.from.to_string() == family.vip());
+        reply.iter().partition(|reply| reply.from.to_string() == family.vip());
     assert_eq!((clients.len(), servers.len()), (11, 11));
-    assert!(clients.iter().all(|told| told.flags == "R" && told.seq == 501), "it is told");
-    assert!(servers.iter().all(|told| told.flags == "R" && told.seq == 101), "and so is its server");
+    assert!(clients.iter().all(|reply| reply.flags == "R" && reply.seq == 501), "it is told");
+    assert!(servers.iter().all(|reply| reply.flags == "R" && reply.seq == 101), "and so is its server");
     assert_eq!(lab.forwarder.snat_ports_in_use(), 89);
     assert!(lab.kernel.as_ref().is_none_or(|kernel| kernel.entries() == 2 * 89));
     assert!((1..=11).all(|n| connect(&mut lab, n).is_ok()));

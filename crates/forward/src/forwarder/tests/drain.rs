@@ -42,9 +42,9 @@ fn time_is_over(world: &mut World) {
 /// Numbers of the clients that are reset.
 fn reset_clients(resets: &[Seen]) -> Vec<u16> {
     assert!(resets.iter().all(|reset| (reset.flags.as_str(), reset.seq) == ("R", 501)), "{resets:?}");
-    let mut told: Vec<u16> = resets.iter().map(|reset| reset.to.port() - 5_000).collect();
-    told.sort_unstable();
-    told
+    let mut reply: Vec<u16> = resets.iter().map(|reset| reset.to.port() - 5_000).collect();
+    reply.sort_unstable();
+    reply
 }
 
 fn flows_of_a_removed_server_continue_for_the_drain_time(family: Family) {

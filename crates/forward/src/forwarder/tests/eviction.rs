@@ -112,12 +112,12 @@ fn oldest_handshake_is_evicted_and_its_server_gets_a_reset(family: Family) {
 fn resets_to_servers_are_limited_per_second() {
     const LIMIT: usize = 100_000;
     let mut lab = with_ports(Family::V4, 3);
-    let mut told = 0;
+    let mut reply = 0;
     for n in 0..LIMIT as u32 + 1_003 {
         lab.send(lab.client((n % 60_000) as u16 + 1).syn().seq(n));
-        told += lab.server_resets.drain(..).count();
+        reply += lab.server_resets.drain(..).count();
     }
-    assert_eq!((told, evicted(&lab)[1] as usize), (LIMIT, LIMIT + 1_000));
+    assert_eq!((reply, evicted(&lab)[1] as usize), (LIMIT, LIMIT + 1_000));
     lab.wait(Duration::from_secs(1));
     lab.send(lab.client(60_001).syn());
     assert_eq!(lab.server_resets.len(), 1, "a second later they are told again");

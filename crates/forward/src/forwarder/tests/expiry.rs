@@ -64,12 +64,12 @@ fn silent_connection_is_reset_in_sequence(family: Family) {
     lab.send(lab.client(1).seq(101).ack(501).payload(b"hi?"));
     lab.send(syn.reply().seq(501).ack(104).payload(b"hello"));
     lab.send(lab.client(1).seq(104).ack(506));
-    let told = lab.wait(Duration::from_secs(7_500));
+    let reply = lab.wait(Duration::from_secs(7_500));
     let (vip, client) = (family.vip().to_owned(), family.client_addr(1));
     let (snat, server) = syn.route();
-    let resets: Vec<_> = told.iter().map(Seen::reset).collect();
+    let resets: Vec<_> = reply.iter().map(Seen::reset).collect();
     assert_eq!(resets, [(vip, client, "R", 506, 0), (snat, server, "R", 104, 0)]);
-    assert_eq!((told[0].interface, told[1].interface, told[1].mac), (WAN, LAN, syn.mac));
+    assert_eq!((reply[0].interface, reply[1].interface, reply[1].mac), (WAN, LAN, syn.mac));
     assert_eq!((lab.ends(), lab.forwarder.flows().len()), (vec![FlowEnd::Silent], 0));
     assert_eq!(lab.kernel.as_ref().map_or(0, |kernel| kernel.entries()), 0);
 }
@@ -79,8 +79,8 @@ fn silent_half_closed_connection_is_reset(family: Family) {
     let syn = lab.connect(1);
     lab.send(lab.client(1).seq(101).ack(501).fin());
     lab.send(syn.reply().seq(501).ack(102));
-    let told = lab.wait(Duration::from_secs(250));
-    let numbers: Vec<_> = told.iter().map(|reset| (reset.to.to_string(), reset.seq)).collect();
+    let reply = lab.wait(Duration::from_secs(250));
+    let numbers: Vec<_> = reply.iter().map(|reset| (reset.to.to_string(), reset.seq)).collect();
     assert_eq!(numbers, [(family.client_addr(1), 501), (syn.to.to_string(), 102)]);
     assert_eq!(lab.ends(), [FlowEnd::Silent]);
 }
@@ -164,8 +164,8 @@ fn in_dsr_silence_is_counted_and_nobody_is_told(family: Family) {
 fn resets_of_silent_connections_are_limited(family: Family) {
     let mut lab = Lab::passthrough(family);
     (0..1_500).for_each(|n| drop(lab.connect(n)));
-    let told = lab.wait(Duration::from_secs(7_500));
-    assert_eq!((told.len(), lab.ends()), (2_000, vec![FlowEnd::Silent; 1_500]));
+    let reply = lab.wait(Duration::from_secs(7_500));
+    assert_eq!((reply.len(), lab.ends()), (2_000, vec![FlowEnd::Silent; 1_500]));
 }
 
 fn a_handshake_or_a_stream_of_datagrams_ends_by_itself(family: Family) {

@@ -150,8 +150,8 @@ fn a_later_fragment_is_never_answered(family: Family) {
     let frames = lab.client(1).udp().payload(&content(3_000)).ttl(1).fragments(1, 1_200);
     for (n, frame) in frames.iter().enumerate() {
         match &lab.handle_fragment(frame)[..] {
-            [Outcome::Answered(told, DropReason::TtlExceeded)] if n == 0 => {
-                assert_eq!(told.icmp_error().0, IcmpError::TimeExceeded);
+            [Outcome::Answered(reply, DropReason::TtlExceeded)] if n == 0 => {
+                assert_eq!(reply.icmp_error().0, IcmpError::TimeExceeded);
             }
             // The first fragment has begun no flow.
             [Outcome::Dropped(DropReason::NoFlow)] if n > 0 => {}

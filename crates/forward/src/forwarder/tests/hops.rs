@@ -31,15 +31,15 @@ fn traceroute_shows_our_own_address_and_not_the_end_of_the_way(family: Family) {
         let is_udp = lab.world.frontends[0].protocol == Protocol::Udp;
         let begin = |lab: &Lab| if is_udp { lab.client(1).udp() } else { lab.client(1).syn() };
         for ttl in [0, 1] {
-            let (told, reason) = lab.answer(begin(&lab).ttl(ttl));
+            let (reply, reason) = lab.answer(begin(&lab).ttl(ttl));
             assert_eq!(reason, DropReason::TtlExceeded);
             assert_eq!(
-                told.icmp_error(),
+                reply.icmp_error(),
                 (IcmpError::TimeExceeded, family.own_ip().into(), client_ip(family, 1))
             );
-            assert_eq!((told.mac, told.ttl), (1, 64), "back to where it came from");
-            assert_eq!(told.about().route(), (family.client_addr(1), family.vip().into()));
-            assert_eq!(told.about().ttl, ttl);
+            assert_eq!((reply.mac, reply.ttl), (1, 64), "back to where it came from");
+            assert_eq!(reply.about().route(), (family.client_addr(1), family.vip().into()));
+            assert_eq!(reply.about().ttl, ttl);
         }
         assert_eq!((lab.opened, lab.forwarder.flows().len()), (0, 0));
         assert_eq!(lab.send(begin(&lab).ttl(2)).ttl, 1);
@@ -52,9 +52,9 @@ fn traceroute_shows_our_own_address_also_where_it_is_proxied_on(family: Family) 
     for mut lab in Lab::both_modes(family) {
         let own = family.pick("192.0.2.2:80", "[2001:db8:2::2]:80");
         lab.change(|world| world.frontends.push(TestFrontend::new(9, Mode::Proxy, own)));
-        let (told, _) = lab.answer(lab.client(1).syn().ttl(1));
+        let (reply, _) = lab.answer(lab.client(1).syn().ttl(1));
         assert_eq!(
-            told.icmp_error(),
+            reply.icmp_error(),
             (IcmpError::TimeExceeded, family.own_ip().into(), client_ip(family, 1))
         );
     }
@@ -63,10 +63,10 @@ fn traceroute_shows_our_own_address_also_where_it_is_proxied_on(family: Family) 
 fn expired_server_packet_gets_time_exceeded_from_the_snat_address(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
-    let (told, reason) = lab.answer(syn.reply().ack(101).ttl(1));
+    let (reply, reason) = lab.answer(syn.reply().ack(101).ttl(1));
     assert_eq!(reason, DropReason::TtlExceeded);
-    assert_eq!(told.icmp_error(), (IcmpError::TimeExceeded, family.snat().into(), syn.to.ip().to_string()));
-    assert_eq!(told.about().route(), (syn.to.to_string(), syn.from.to_string()));
+    assert_eq!(reply.icmp_error(), (IcmpError::TimeExceeded, family.snat().into(), syn.to.ip().to_string()));
+    assert_eq!(reply.about().route(), (syn.to.to_string(), syn.from.to_string()));
 }
 
 /// The servers' link has an MTU of 1400 bytes, the clients' link of 1500.
@@ -74,27 +74,27 @@ fn oversized_packet_is_refused_by_the_vip_without_a_flow(family: Family) {
     let mut lab = Lab::passthrough(family);
     let [most, most_back] = [1_400, 1_500].map(|len| room(family, len));
     let syn = lab.connect(1);
-    let is_told = |(told, reason): (Seen, DropReason), mtu, from: &str, to: &str, of: (&str, &str)| {
+    let is_told = |(reply, reason): (Seen, DropReason), mtu, from: &str, to: &str, of: (&str, &str)| {
         assert_eq!(reason, DropReason::TooBig);
-        assert_eq!(told.icmp_error(), (IcmpError::TooBig { mtu }, from.into(), to.into()));
-        assert_eq!(told.about().route(), (of.0.to_owned(), of.1.to_owned()), "the packet as it was sent");
+        assert_eq!(reply.icmp_error(), (IcmpError::TooBig { mtu }, from.into(), to.into()));
+        assert_eq!(reply.about().route(), (of.0.to_owned(), of.1.to_owned()), "the packet as it was sent");
     };
     let [client, other] = [1, 2].map(|n| family.client_addr(n));
     let (vip, vip_ip) = (family.vip(), family.vip_ip());
     lab.send(lab.client(1).ack(501).payload(&vec![7; most]));
-    let told = lab.answer(lab.client(1).ack(501).payload(&vec![7; most + 1]));
-    is_told(told, 1_400, vip_ip, &client_ip(family, 1), (&client, vip));
+    let reply = lab.answer(lab.client(1).ack(501).payload(&vec![7; most + 1]));
+    is_told(reply, 1_400, vip_ip, &client_ip(family, 1), (&client, vip));
     lab.send(syn.reply().ack(101).payload(&vec![7; most_back]));
-    let told = lab.answer(syn.reply().ack(101).payload(&vec![7; most_back + 1]));
+    let reply = lab.answer(syn.reply().ack(101).payload(&vec![7; most_back + 1]));
     let (server, snat) = (syn.to.to_string(), syn.from.to_string());
-    is_told(told, 1_500, family.snat(), &syn.to.ip().to_string(), (&server, &snat));
-    let told = lab.answer(lab.client(2).syn().payload(&vec![7; most + 1]));
-    is_told(told, 1_400, vip_ip, &client_ip(family, 2), (&other, vip));
+    is_told(reply, 1_500, family.snat(), &syn.to.ip().to_string(), (&server, &snat));
+    let reply = lab.answer(lab.client(2).syn().payload(&vec![7; most + 1]));
+    is_told(reply, 1_400, vip_ip, &client_ip(family, 2), (&other, vip));
     assert_eq!((lab.opened, lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (1, 1, 1));
 
     let mut dsr = Lab::dsr(family);
-    let told = dsr.answer(dsr.client(1).ack(501).payload(&vec![7; most + 1]));
-    is_told(told, 1_400, vip_ip, &client_ip(family, 1), (&client, vip));
+    let reply = dsr.answer(dsr.client(1).ack(501).payload(&vec![7; most + 1]));
+    is_told(reply, 1_400, vip_ip, &client_ip(family, 1), (&client, vip));
     assert_eq!((dsr.opened, dsr.forwarder.flows().len()), (0, 0));
 }
 
@@ -102,13 +102,13 @@ fn oversized_packet_is_refused_by_the_vip_without_a_flow(family: Family) {
 fn oversized_packet_gets_packet_too_big_with_a_quote() {
     for mut lab in Lab::both_modes(Family::V4) {
         lab.change(|world| world.lan_mtu = 200);
-        let (told, _) = lab.answer(lab.client(1).syn().payload(&[7; 188]));
+        let (reply, _) = lab.answer(lab.client(1).syn().payload(&[7; 188]));
         assert_eq!(
-            told.icmp_error(),
+            reply.icmp_error(),
             (IcmpError::TooBig { mtu: 200 }, "192.0.2.1".into(), client_ip(Family::V4, 1))
         );
-        assert_eq!(told.about().frame.len(), 228, "at least its header and 8 bytes");
-        assert_eq!(told.about().payload, [7; 188]);
+        assert_eq!(reply.about().frame.len(), 228, "at least its header and 8 bytes");
+        assert_eq!(reply.about().payload, [7; 188]);
         lab.send(lab.client(1).syn().payload(&[7; 160]));
     }
 }
@@ -152,8 +152,8 @@ fn super_frame_is_checked_by_its_segment_size(family: Family) {
         let mut frame = lab.client(1).ack(501).tcp_options(&[1; 12]).payload(&[7; 60_000]).bytes();
         lab.handle_frame(&mut frame, Some(segment_size))
     };
-    let Outcome::Answered(told, DropReason::TooBig) = handle(most + 1) else { panic!("it does not fit") };
-    assert_eq!(told.icmp_error().0, IcmpError::TooBig { mtu: 1_400 });
+    let Outcome::Answered(reply, DropReason::TooBig) = handle(most + 1) else { panic!("it does not fit") };
+    assert_eq!(reply.icmp_error().0, IcmpError::TooBig { mtu: 1_400 });
     let Outcome::Sent(whole) = handle(most) else { panic!("it fits") };
     assert_eq!(whole.payload, [7; 60_000]);
 }

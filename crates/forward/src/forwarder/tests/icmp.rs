@@ -54,12 +54,12 @@ fn icmp_error_about_a_client_packet_is_translated_to_the_vip(family: Family) {
         for error in ERRORS {
             let sent = of(first.is_udp, lab.client(1).seq(101).ack(501).payload(b"too much"));
             let behind = lab.send(sent.clone());
-            let told = lab.forwarded(&error_about(&behind.frame, error, routers(family)[0]));
-            assert_eq!(told.icmp_error(), (error, family.vip_ip().into(), ip(family.client_addr(1))));
-            assert_eq!((told.interface, told.mac, told.ttl), (WAN, 0xfe, 63));
+            let reply = lab.forwarded(&error_about(&behind.frame, error, routers(family)[0]));
+            assert_eq!(reply.icmp_error(), (error, family.vip_ip().into(), ip(family.client_addr(1))));
+            assert_eq!((reply.interface, reply.mac, reply.ttl), (WAN, 0xfe, 63));
             // The error quotes the client's packet as convey sent it, with the TTL of one hop less.
             let own = Seen::read(&sent.ttl(63).bytes(), 0);
-            assert_eq!(told.about().frame, own.frame[14..]);
+            assert_eq!(reply.about().frame, own.frame[14..]);
         }
     }
 }
@@ -71,11 +71,11 @@ fn icmp_error_about_a_server_packet_is_translated_to_snat(family: Family) {
             let sent = first.reply().payload(b"too much");
             let sent = if first.is_udp { sent } else { sent.seq(501).ack(101) };
             let behind = lab.send(sent.clone());
-            let told = lab.forwarded(&error_about(&behind.frame, error, routers(family)[1]));
-            assert_eq!(told.icmp_error(), (error, family.snat().into(), ip(first.to)));
-            assert_eq!((told.interface, told.mac, told.ttl), (LAN, first.mac, 63));
+            let reply = lab.forwarded(&error_about(&behind.frame, error, routers(family)[1]));
+            assert_eq!(reply.icmp_error(), (error, family.snat().into(), ip(first.to)));
+            assert_eq!((reply.interface, reply.mac, reply.ttl), (LAN, first.mac, 63));
             let own = Seen::read(&sent.ttl(63).bytes(), 0);
-            assert_eq!(told.about().frame, own.frame[14..]);
+            assert_eq!(reply.about().frame, own.frame[14..]);
         }
     }
 }
@@ -89,11 +89,11 @@ fn dsr_icmp_error_reaches_the_server_from_the_router(family: Family) {
             // The quoted packet is as the server has sent it, with the VIP as its address.
             let answer = TestPacket::from(family.vip()).to(family.client_addr(1)).seq(501).ack(101);
             let answer = of(is_udp, answer.payload(b"too much"));
-            let told = lab.forwarded(&error_about(&answer.bytes(), error, router));
-            assert_eq!(told.icmp_error(), (error, router.into(), ip(first.to)));
-            assert_eq!((told.interface, told.mac, told.ttl), (LAN, first.mac, 63));
+            let reply = lab.forwarded(&error_about(&answer.bytes(), error, router));
+            assert_eq!(reply.icmp_error(), (error, router.into(), ip(first.to)));
+            assert_eq!((reply.interface, reply.mac, reply.ttl), (LAN, first.mac, 63));
             let own = of(is_udp, first.reply().seq(501).ack(101).payload(b"too much"));
-            assert_eq!(told.about().frame, own.bytes()[14..]);
+            assert_eq!(reply.about().frame, own.bytes()[14..]);
         }
     }
 }
@@ -109,9 +109,9 @@ fn in_dsr_a_server_is_told_though_its_flow_is_not_recorded(family: Family) {
                 let answer = TestPacket::from(family.vip()).to(family.client_addr(n)).seq(501).ack(101);
                 let mut error =
                     error_about(&of(is_udp, answer).bytes(), IcmpError::TooBig { mtu: 1_280 }, router);
-                let told = restarted.forwarded(&error);
-                assert_eq!(told.frame, before.forwarded(&error).frame, "as by who knows the flow");
-                assert_eq!((told.interface, told.mac), (LAN, first.mac));
+                let reply = restarted.forwarded(&error);
+                assert_eq!(reply.frame, before.forwarded(&error).frame, "as by who knows the flow");
+                assert_eq!((reply.interface, reply.mac), (LAN, first.mac));
                 restarted.change(|world| world.algorithm = Algorithm::LeastConnections);
                 let outcome = restarted.handle_frame(&mut error, None);
                 assert_eq!(
@@ -131,12 +131,12 @@ fn a_client_of_udp_learns_that_nobody_listens_on_the_servers_port(family: Family
     let mut lab = Lab::passthrough(family).udp();
     let question = lab.send(lab.client(1).udp().payload(b"?"));
     let server = question.to.ip().to_string();
-    let told = lab.forwarded(&error_about(&question.frame, IcmpError::PortUnreachable, &server));
+    let reply = lab.forwarded(&error_about(&question.frame, IcmpError::PortUnreachable, &server));
     assert_eq!(
-        told.icmp_error(),
+        reply.icmp_error(),
         (IcmpError::PortUnreachable, family.vip_ip().into(), ip(family.client_addr(1)))
     );
-    assert_eq!(told.about().route(), (family.client_addr(1), family.vip().into()));
+    assert_eq!(reply.about().route(), (family.client_addr(1), family.vip().into()));
 }
 
 fn server_health_counts_only_packets_of_the_server_itself(family: Family) {

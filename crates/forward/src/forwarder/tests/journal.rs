@@ -27,9 +27,9 @@ fn records(lab: &mut Lab) -> Vec<FlowRecord> {
 
 /// Reason for the end of the only flow, and its bytes.
 fn only(lab: &mut Lab) -> (FlowEnd, [Option<u64>; 2]) {
-    let told = records(lab);
-    assert_eq!(told.len(), 1, "{told:?}");
-    (told[0].how, [told[0].bytes_rx, told[0].bytes_tx])
+    let reply = records(lab);
+    assert_eq!(reply.len(), 1, "{reply:?}");
+    (reply[0].how, [reply[0].bytes_rx, reply[0].bytes_tx])
 }
 
 fn a_connection_is_told_of_once_with_the_bytes_of_both_sides(family: Family) {
@@ -44,13 +44,13 @@ fn a_connection_is_told_of_once_with_the_bytes_of_both_sides(family: Family) {
         lab.send(lab.client(1).seq(103).ack(506).fin());
         lab.handle(&syn.reply().seq(506).ack(104).fin());
         lab.send(lab.client(1).seq(104).ack(507));
-        let told = records(&mut lab);
+        let reply = records(&mut lab);
         lab.wait(Duration::from_secs(600));
         assert_eq!(records(&mut lab), []);
-        let [record] = told[..] else { panic!("{told:?}") };
+        let [record] = reply[..] else { panic!("{reply:?}") };
         let sent = (record.view == View::BothSides).then_some(5);
-        let told = (record.how, record.bytes_rx, record.bytes_tx);
-        assert_eq!(told, (FlowEnd::Finished, Some(2), sent), "{record:?}");
+        let reply = (record.how, record.bytes_rx, record.bytes_tx);
+        assert_eq!(reply, (FlowEnd::Finished, Some(2), sent), "{record:?}");
         assert_eq!(record.client.source().to_string(), family.client_addr(1));
         assert_eq!(record.ended.since(record.began), Duration::from_secs(1));
     }

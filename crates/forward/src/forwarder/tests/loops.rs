@@ -74,9 +74,9 @@ fn looping_syn_makes_no_further_flow_and_is_reset(family: Family) {
         assert_eq!((forwarded, reset.flags.as_str()), (2, "R."));
         assert_eq!(labs.each_ref().map(|lab| lab.opened), [usize::from(n); 2], "one flow at each");
         let [first, second] = &mut labs;
-        let told = second.forwarded(&reset.frame);
-        let told = first.forwarded(&told.frame);
-        assert_eq!((told.to.to_string(), told.flags.as_str()), (family.client_addr(n), "R."));
+        let reply = second.forwarded(&reset.frame);
+        let reply = first.forwarded(&reply.frame);
+        assert_eq!((reply.to.to_string(), reply.flags.as_str()), (family.client_addr(n), "R."));
         labs.iter_mut().for_each(|lab| _ = lab.wait(Duration::from_secs(2)));
     }
 }

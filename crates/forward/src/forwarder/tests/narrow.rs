@@ -55,9 +55,9 @@ fn path_mtus_from_min_path_mtu_on_reach_the_server(family: Family) {
         lab.plan.min_path_mtu = Some(least);
         let (_, answer) = stream(&mut lab);
         match too_big(&mut lab, family, &answer, mtu) {
-            Outcome::Sent(told) => {
+            Outcome::Sent(reply) => {
                 assert!(is_told);
-                assert_eq!((told.icmp_error().0, told.interface), (IcmpError::TooBig { mtu }, LAN));
+                assert_eq!((reply.icmp_error().0, reply.interface), (IcmpError::TooBig { mtu }, LAN));
             }
             outcome => assert_eq!((outcome, is_told), (Outcome::Dropped(DropReason::PathMtuTooSmall), false)),
         }
@@ -150,15 +150,15 @@ fn fragments_fit_the_narrowest_hop_but_are_at_least_1280() {
     let mut lab = Lab::passthrough(family).udp();
     let (reply, answer) = stream(&mut lab);
     let packet = reply.payload(&[7; 1_472]);
-    for (told, expected) in [
+    for (reply, expected) in [
         (1_492, &[1_396, 124][..]),
         (1_300, &[1_276, 244]),
         (1_492, &[1_276, 244]),
         (1_200, &[1_276, 244]),
         (1_400, &[1_276, 244]),
     ] {
-        too_big(&mut lab, family, &answer, told);
-        assert_eq!(pieces(lab.handle(&packet)), expected, "{told}");
+        too_big(&mut lab, family, &answer, reply);
+        assert_eq!(pieces(lab.handle(&packet)), expected, "{reply}");
     }
 }
 
@@ -260,6 +260,6 @@ fn datagrams_for_a_narrow_local_link_are_fragmented() {
     lab.change(|world| world.wan_mtu = 600);
     assert_eq!(pieces(lab.handle(&question.reply().payload(&[7; 1_472]))), [596, 596, 348]);
     lab.change(|world| world.wan_mtu = 1_300);
-    let (told, _) = lab.answer(question.reply().payload(&[7; 1_472]));
-    assert_eq!(told.icmp_error().0, IcmpError::TooBig { mtu: 1_300 });
+    let (reply, _) = lab.answer(question.reply().payload(&[7; 1_472]));
+    assert_eq!(reply.icmp_error().0, IcmpError::TooBig { mtu: 1_300 });
 }

@@ -70,13 +70,13 @@ fn overhead(family: Family, dsr: DsrKind) -> u32 {
 fn a_router_on_the_way_to_a_server_is_believed(family: Family) {
     for dsr in KINDS {
         let lab = lab(family, dsr);
-        let told = report(family, dsr, 1_400);
+        let reply = report(family, dsr, 1_400);
         let server = family.server_ip(SERVER);
-        assert_eq!(narrower(&lab.plan, &told), Some((server, 1_400)));
+        assert_eq!(narrower(&lab.plan, &reply), Some((server, 1_400)));
         // IPv4 routers may quote only eight bytes of a packet's payload.
-        let short = TunnelMtuReport { inner_destination: None, ..told };
+        let short = TunnelMtuReport { inner_destination: None, ..reply };
         assert_eq!(narrower(&lab.plan, &short), Some((server, 1_400)));
-        let anybody = TunnelMtuReport { router: addr("203.0.113.7"), ..told };
+        let anybody = TunnelMtuReport { router: addr("203.0.113.7"), ..reply };
         assert_eq!(narrower(&lab.plan, &anybody), Some((server, 1_400)));
     }
 }
@@ -84,19 +84,22 @@ fn a_router_on_the_way_to_a_server_is_believed(family: Family) {
 fn tunnel_mtu_report_about_foreign_packets_is_ignored(family: Family) {
     for dsr in KINDS {
         let mut lab = lab(family, dsr);
-        let told = report(family, dsr, 1_400);
+        let reply = report(family, dsr, 1_400);
         let other = KINDS[usize::from(dsr == KINDS[0])];
         let elsewhere = family.server_ip(12).into();
         let (vip, client) = (addr(family.vip_ip()), addr(family.pick("198.51.100.2", "2001:db8:100::1")));
         for (what, refused) in [
-            ("of somebody else", TunnelMtuReport { source: elsewhere, ..told }),
-            ("of another of our addresses", TunnelMtuReport { source: addr(family.own_ip()), ..told }),
-            ("to no server", TunnelMtuReport { server: elsewhere, ..told }),
-            ("to a VIP", TunnelMtuReport { server: vip, ..told }),
-            ("of the other kind", TunnelMtuReport { encapsulation: encapsulation(other), ..told }),
-            ("to another port", TunnelMtuReport { encapsulation: Encapsulation::Gue { port: 1 }, ..told }),
-            ("with a packet to no VIP", TunnelMtuReport { inner_destination: Some(client), ..told }),
-            ("with a packet to the server", TunnelMtuReport { inner_destination: Some(told.server), ..told }),
+            ("of somebody else", TunnelMtuReport { source: elsewhere, ..reply }),
+            ("of another of our addresses", TunnelMtuReport { source: addr(family.own_ip()), ..reply }),
+            ("to no server", TunnelMtuReport { server: elsewhere, ..reply }),
+            ("to a VIP", TunnelMtuReport { server: vip, ..reply }),
+            ("of the other kind", TunnelMtuReport { encapsulation: encapsulation(other), ..reply }),
+            ("to another port", TunnelMtuReport { encapsulation: Encapsulation::Gue { port: 1 }, ..reply }),
+            ("with a packet to no VIP", TunnelMtuReport { inner_destination: Some(client), ..reply }),
+            (
+                "with a packet to the server",
+                TunnelMtuReport { inner_destination: Some(reply.server), ..reply },
+            ),
         ] {
             assert_eq!(narrower(&lab.plan, &refused), None, "{what}");
         }
@@ -104,22 +107,22 @@ fn tunnel_mtu_report_about_foreign_packets_is_ignored(family: Family) {
         let passthrough = family.pick("192.0.2.9:80", "[2001:db8:2::9]:80");
         lab.change(|world| world.frontends.push(TestFrontend::new(1, Mode::Passthrough, passthrough)));
         let inner = addr(family.pick("192.0.2.9", "2001:db8:2::9"));
-        assert_eq!(narrower(&lab.plan, &TunnelMtuReport { inner_destination: Some(inner), ..told }), None);
+        assert_eq!(narrower(&lab.plan, &TunnelMtuReport { inner_destination: Some(inner), ..reply }), None);
         // No host answers to a network that is the source of outer packets.
         let source = family.pick("172.16.0.0/16", "fd16::/64").parse::<Prefix>().unwrap();
         lab.change(|world| world.tunnel.source = Some(source));
-        assert_eq!(narrower(&lab.plan, &told), None);
-        let of_network = TunnelMtuReport { source: source.member(7).into(), ..told };
+        assert_eq!(narrower(&lab.plan, &reply), None);
+        let of_network = TunnelMtuReport { source: source.member(7).into(), ..reply };
         assert_eq!(narrower(&lab.plan, &of_network), None);
         lab.change(|world| world.frontends[0].dsr = DsrKind::L2);
-        assert_eq!(narrower(&lab.plan, &told), None);
+        assert_eq!(narrower(&lab.plan, &reply), None);
     }
 }
 
 fn tunnel_path_mtu_is_never_lowered_below_the_minimum(family: Family) {
     for dsr in KINDS {
         let mut lab = lab(family, dsr);
-        let lowest = |lab: &Lab, mtu| narrower(&lab.plan, &report(family, dsr, mtu)).map(|told| told.1);
+        let lowest = |lab: &Lab, mtu| narrower(&lab.plan, &report(family, dsr, mtu)).map(|reply| reply.1);
         // IPv6 clients send packets of 1,280 bytes whatever the errors report; IPv4 clients accept
         // 576.
         let least = family.pick(576, 1_280) + overhead(family, dsr);
@@ -132,9 +135,9 @@ fn tunnel_path_mtu_is_never_lowered_below_the_minimum(family: Family) {
         assert_eq!(lowest(&lab, 68), Some(1_280 + overhead(family, dsr)));
         lab.change(|world| world.frontends[0].listen = vec![Family::V4.vip().to_owned()]);
         let inner_destination = Some(addr(Family::V4.vip_ip()));
-        let told = TunnelMtuReport { inner_destination, ..report(family, dsr, 68) };
+        let reply = TunnelMtuReport { inner_destination, ..report(family, dsr, 68) };
         assert_eq!(
-            narrower(&lab.plan, &told).map(|told| told.1),
+            narrower(&lab.plan, &reply).map(|reply| reply.1),
             Some(family.pick(576 + overhead(family, dsr), 1_280))
         );
     }
@@ -154,7 +157,7 @@ fn tunnel_path_mtu_leaves_room_for_ipv6_clients(family: Family) {
     let plan = Plan::new(9, frontends, lab.plan.network.clone());
     let report = TunnelMtuReport { inner_destination: None, ..report(family, DsrKind::Ipip, 68) };
     let least = 1_280 + overhead(family, DsrKind::Gue);
-    assert_eq!(narrower(&plan, &report).map(|told| told.1), Some(least));
+    assert_eq!(narrower(&plan, &report).map(|reply| reply.1), Some(least));
     // The quoted packets have the VIP of the other tunnel.
     let other = TunnelMtuReport { inner_destination: Some(addr(Family::V6.vip_ip())), ..report };
     assert_eq!(narrower(&plan, &other), None);
@@ -183,15 +186,15 @@ fn oversized_tunnel_packets_are_refused_while_the_path_is_narrow(family: Family)
         let mut lab = lab(family, dsr);
         lab.send(lab.client(1).syn());
         let most = |mtu| mtu - overhead(family, dsr);
-        let told = |outcome| match outcome {
+        let reply = |outcome| match outcome {
             Outcome::Answered(seen, DropReason::TooBig) => seen.icmp_error().0,
             other => panic!("{other:?}"),
         };
         assert!(matches!(upload(&mut lab, most(1_500)), Outcome::Sent(_)));
         let (server, mtu) = narrower(&lab.plan, &report(family, dsr, 1_400)).unwrap();
         lab.change(|world| _ = world.path_mtus.insert(server, mtu));
-        assert_eq!(told(upload(&mut lab, most(1_500))), IcmpError::TooBig { mtu: most(1_400) });
-        assert_eq!(told(upload(&mut lab, most(1_400) + 1)), IcmpError::TooBig { mtu: most(1_400) });
+        assert_eq!(reply(upload(&mut lab, most(1_500))), IcmpError::TooBig { mtu: most(1_400) });
+        assert_eq!(reply(upload(&mut lab, most(1_400) + 1)), IcmpError::TooBig { mtu: most(1_400) });
         assert!(matches!(upload(&mut lab, most(1_400)), Outcome::Sent(_)));
         lab.change(|world| world.path_mtus.clear());
         assert!(matches!(upload(&mut lab, most(1_500)), Outcome::Sent(_)));

@@ -148,17 +148,17 @@ impl Scenario {
                 self.owners.insert((seen.from, seen.to), family.client_addr(n));
                 self.delivered.push(seen);
             }
-            Outcome::Answered(told, reason) => {
+            Outcome::Answered(reply, reason) => {
                 let to = family.client_addr(n);
-                match &told.error {
+                match &reply.error {
                     None => {
-                        prop_assert_eq!(told.route(), (family.vip().to_owned(), to));
-                        prop_assert!(told.flags.contains('R') && !self.is_udp);
+                        prop_assert_eq!(reply.route(), (family.vip().to_owned(), to));
+                        prop_assert!(reply.flags.contains('R') && !self.is_udp);
                     }
                     Some((_, about)) => {
                         let from =
                             if reason == DropReason::TtlExceeded { family.own_ip() } else { family.vip_ip() };
-                        prop_assert_eq!(told.from.ip().to_string(), from);
+                        prop_assert_eq!(reply.from.ip().to_string(), from);
                         prop_assert_eq!(about.route(), (to, family.vip().to_owned()));
                     }
                 }
@@ -181,9 +181,9 @@ impl Scenario {
                 prop_assert_eq!((seen.ttl, seen.payload.len()), (63, content.len));
                 self.answered.push(seen);
             }
-            Outcome::Answered(told, reason) => {
-                prop_assert!([DropReason::TtlExceeded, DropReason::TooBig].contains(&reason), "{told:?}");
-                prop_assert_eq!(told.to.ip(), from);
+            Outcome::Answered(reply, reason) => {
+                prop_assert!([DropReason::TtlExceeded, DropReason::TooBig].contains(&reason), "{reply:?}");
+                prop_assert_eq!(reply.to.ip(), from);
             }
             Outcome::Dropped(_) | Outcome::Passed => {}
             other => prop_assert!(false, "{other:?}"),
@@ -222,8 +222,8 @@ impl Scenario {
         let Some(frame) = frame else { return Ok(()) };
         let untracked = self.lab.untracked;
         match self.lab.handle_frame(&mut error_about(&frame, error, router), None) {
-            Outcome::Sent(told) => {
-                let (icmp_error, about) = (told.icmp_error(), told.about());
+            Outcome::Sent(reply) => {
+                let (icmp_error, about) = (reply.icmp_error(), reply.about());
                 let (asked, answers) =
                     if to_client { (about.from, about.to) } else { (about.to, about.from) };
                 let (from, to) = match (to_client, is_nat) {

@@ -54,8 +54,8 @@ fn at_once(connections: u32) -> Limits {
 fn begin(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
     match lab.handle(&lab.client(n).syn().seq(100)) {
         Outcome::Sent(syn) => Ok(syn),
-        Outcome::Answered(told, reason) => {
-            assert_eq!(told.flags, "R.");
+        Outcome::Answered(reply, reason) => {
+            assert_eq!(reply.flags, "R.");
             Err(reason)
         }
         other => panic!("{other:?}"),
@@ -130,8 +130,8 @@ fn handshakes_completed_at_once_are_cut_to_the_source_limit(family: Family) {
     limit(&mut lab, at_once(2));
     let begun: Vec<Seen> = (0..6).map(|k| begin(&mut lab, own(k)).unwrap()).collect();
     begun.iter().zip(0..).for_each(|(syn, k)| open(&mut lab, own(k), syn));
-    let told = lab.tick().len();
-    assert_eq!((lab.ends(), told), (vec![FlowEnd::SourceLimit; 4], 8), "clients and servers");
+    let reply = lab.tick().len();
+    assert_eq!((lab.ends(), reply), (vec![FlowEnd::SourceLimit; 4], 8), "clients and servers");
     assert_eq!(counted(&lab), 2);
 }
 
@@ -163,9 +163,9 @@ fn dsr_connections_opened_beyond_the_source_limit_are_reset(family: Family) {
     limit(&mut lab, at_once(2));
     (0..6).for_each(|k| _ = begin(&mut lab, own(k)).unwrap());
     (0..6).for_each(|k| _ = lab.send(lab.client(own(k)).seq(101).ack(501)));
-    let told = lab.tick();
-    assert_eq!((lab.ends(), told.len(), counted(&lab)), (vec![FlowEnd::SourceLimit; 4], 4, 2));
-    assert!(told.iter().all(|reset| reset.flags == "R" && reset.seq == 501));
+    let reply = lab.tick();
+    assert_eq!((lab.ends(), reply.len(), counted(&lab)), (vec![FlowEnd::SourceLimit; 4], 4, 2));
+    assert!(reply.iter().all(|reset| reset.flags == "R" && reset.seq == 501));
     // A client that ignores the reset is refused.
     let data = lab.client(own(5)).seq(101).ack(501).payload(b"x");
     assert_eq!(lab.answer(data).1, DropReason::SourceConnections);
@@ -189,9 +189,9 @@ fn forged_dsr_handshakes_block_a_source_only_for_a_second(family: Family) {
     // The new flow replaces a forged one, whose client is reset.
     begin(&mut lab, own(1)).unwrap();
     lab.send(lab.client(own(1)).seq(101).ack(501).payload(b"x"));
-    let told = lab.tick();
+    let reply = lab.tick();
     assert_eq!((lab.ends(), counted(&lab)), (vec![FlowEnd::SourceLimit], 3));
-    assert!(told[0].to.port() == 5_000 + own(10) || told[0].to.port() == 5_000 + own(11), "{told:?}");
+    assert!(reply[0].to.port() == 5_000 + own(10) || reply[0].to.port() == 5_000 + own(11), "{reply:?}");
     for k in 20..60 {
         lab.wait(Duration::from_millis(100));
         forge(&mut lab, k);

@@ -95,9 +95,9 @@ fn packet_too_long_for_the_tunnel_gets_the_inner_mtu(family: Family) {
             lab.client(1).seq(1).ack(1).payload(&vec![7; length - family.pick(40, 60)])
         };
         lab.send(of_length(&lab, most));
-        let (told, reason) = lab.answer(of_length(&lab, most + 1));
+        let (reply, reason) = lab.answer(of_length(&lab, most + 1));
         assert_eq!(reason, DropReason::TooBig);
-        assert_eq!(told.icmp_error().0, IcmpError::TooBig { mtu: most as u32 });
+        assert_eq!(reply.icmp_error().0, IcmpError::TooBig { mtu: most as u32 });
     }
 }
 

@@ -175,17 +175,17 @@ fn next_datagram_goes_to_another_server_after_down(family: Family) {
 fn port_unreachable_without_a_server_is_limited_per_second(family: Family) {
     for mut lab in Lab::both_modes(family).map(Lab::udp) {
         lab.change(|world| world.servers.iter_mut().for_each(|server| server.up = false));
-        let (told, reason) = lab.answer(client_datagram(&lab, 1));
-        let client = told.about().from;
+        let (reply, reason) = lab.answer(client_datagram(&lab, 1));
+        let client = reply.about().from;
         assert_eq!(
-            (reason, told.icmp_error()),
+            (reason, reply.icmp_error()),
             (
                 DropReason::NoServer,
                 (IcmpError::PortUnreachable, family.vip_ip().into(), client.ip().to_string())
             )
         );
-        assert_eq!(told.about().route(), (family.client_addr(1), family.vip().into()));
-        assert_eq!(told.mac, 1, "back to where it came from");
+        assert_eq!(reply.about().route(), (family.client_addr(1), family.vip().into()));
+        assert_eq!(reply.mac, 1, "back to where it came from");
         let answered = |lab: &mut Lab| {
             let mut answered = 0;
             for n in 0..3_000 {
@@ -219,8 +219,8 @@ fn answered_questions_make_room_before_those_that_wait_and_streams_never(family:
     for n in [5, 6] {
         stream(&mut lab, n);
     }
-    let (told, reason) = lab.answer(client_datagram(&lab, 7));
-    assert_eq!((told.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::TableFull));
+    let (reply, reason) = lab.answer(client_datagram(&lab, 7));
+    assert_eq!((reply.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::TableFull));
     for (n, seen) in [2, 3].into_iter().zip(&streams) {
         assert_eq!(lab.send(seen.reply()).to.to_string(), family.client_addr(n));
     }
@@ -245,8 +245,8 @@ fn an_answered_question_gives_up_its_port_before_a_client_is_refused(family: Fam
     lab.send(answered.reply());
     let busy = stream(&mut lab, 2);
     assert_eq!(stream(&mut lab, 3).from, answered.from);
-    let (told, reason) = lab.answer(client_datagram(&lab, 4));
-    assert_eq!((told.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::SnatExhausted));
+    let (reply, reason) = lab.answer(client_datagram(&lab, 4));
+    assert_eq!((reply.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::SnatExhausted));
     assert_eq!(lab.send(answered.reply()).to.to_string(), family.client_addr(3), "it is another's now");
     assert_eq!(lab.send(busy.reply()).to.to_string(), family.client_addr(2));
     assert_eq!((lab.opened, lab.ended(), lab.forwarder.snat_ports_in_use()), (3, 1, 2));
@@ -258,8 +258,8 @@ fn a_full_frontend_refuses_until_a_flow_is_forgotten(family: Family) {
         let seen = lab.send(client_datagram(&lab, 1));
         lab.handle(&seen.reply());
         lab.send(client_datagram(&lab, 1));
-        let (told, reason) = lab.answer(client_datagram(&lab, 2));
-        assert_eq!((told.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::MaxConnections));
+        let (reply, reason) = lab.answer(client_datagram(&lab, 2));
+        assert_eq!((reply.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::MaxConnections));
         lab.wait(Duration::from_secs(301));
         assert_eq!((lab.ended(), lab.frontend_slots()), (1, 0));
         lab.send(client_datagram(&lab, 2));
@@ -271,8 +271,8 @@ fn stopping_worker_continues_udp_streams_and_refuses_new_ones(family: Family) {
     let seen = stream(&mut lab, 1);
     assert_eq!(lab.change(|world| world.stopping = true), []);
     assert_eq!(lab.send(client_datagram(&lab, 1)).route(), seen.route());
-    let (told, reason) = lab.answer(client_datagram(&lab, 2));
-    assert_eq!((told.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::Stopping));
+    let (reply, reason) = lab.answer(client_datagram(&lab, 2));
+    assert_eq!((reply.icmp_error().0, reason), (IcmpError::PortUnreachable, DropReason::Stopping));
     assert_eq!(lab.forwarder.flows().open(), 1);
     assert_eq!(lab.change(|world| world.frontends[0].listen.clear()), [], "UDP has no word for it");
     assert_eq!((lab.ends(), lab.forwarder.snat_ports_in_use()), (vec![FlowEnd::Cut], 0));

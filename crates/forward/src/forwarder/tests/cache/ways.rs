@@ -400,10 +400,10 @@ mod cases {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         let packet = |lab: &Lab| lab.client(1).seq(101).ack(501).payload(b"hi");
-        let (told, why) = lab.answer(packet(&lab).ttl(1));
-        assert_eq!((why, told.error.is_some()), (DropReason::TtlExceeded, true));
-        let (told, why) = lab.answer(packet(&lab).payload(&[7; 1_400]));
-        assert_eq!((why, told.error.is_some()), (DropReason::TooBig, true));
+        let (reply, why) = lab.answer(packet(&lab).ttl(1));
+        assert_eq!((why, reply.error.is_some()), (DropReason::TtlExceeded, true));
+        let (reply, why) = lab.answer(packet(&lab).payload(&[7; 1_400]));
+        assert_eq!((why, reply.error.is_some()), (DropReason::TooBig, true));
         assert_eq!(lab.send(packet(&lab).tcp_options(&[1, 1, 1, 1])).route(), syn.route());
         assert_eq!(forwarded(&lab, 1), (Some(2), Some(1)), "options of TCP matter to nobody");
     }
