@@ -131,15 +131,18 @@ pub struct PathMtuReport {
 #[serde(rename = "Handshakes")]
 pub struct HandshakeReport {
     /// Handshakes that clients have started.
+    #[serde(alias = "begun")]
     pub started: u64,
     /// Handshakes that clients have completed.
     pub completed: u64,
     /// SYNs that were repeated before their handshake was complete.
     pub syn_repeated: u64,
     /// Handshakes that clients have started since the last completed one.
+    #[serde(alias = "in_vain")]
     pub consecutive_incomplete: u64,
     /// Whether the server has stopped answering clients: no handshake with it completes, and
     /// handshakes with others of its backend do.
+    #[serde(alias = "answers_nobody")]
     pub stalled: bool,
 }
 
@@ -168,4 +171,19 @@ pub struct EjectedReport {
     /// Number of ejections in short succession. The ejection lasts the base time multiplied by this
     /// number.
     pub times: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renamed_fields_of_handshakes_are_read_under_their_former_names() {
+        let [former, present] = [
+            r#"{ "begun": 7, "completed": 4, "syn_repeated": 9, "in_vain": 3, "answers_nobody": true }"#,
+            r#"{ "started": 7, "completed": 4, "syn_repeated": 9, "consecutive_incomplete": 3, "stalled": true }"#,
+        ]
+        .map(|text| serde_json::from_str::<HandshakeReport>(text).unwrap());
+        assert_eq!(former, present);
+    }
 }

@@ -77,6 +77,7 @@ pub enum ClientVerdict {
 #[serde(rename_all = "snake_case")]
 pub enum Dependence {
     /// Other connections that begin before change the answer.
+    #[serde(alias = "moment")]
     OtherConnections,
     /// Client's port, which was not given.
     Port,
@@ -138,10 +139,12 @@ pub struct FlowsOfServer {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExplainedStep {
     /// Subject of the step, in a word or two.
+    #[serde(alias = "about")]
     pub subject: Label,
     /// Whether the client's path ends at this step.
     pub ends: bool,
     /// Operator-facing text.
+    #[serde(alias = "says")]
     pub message: String,
 }
 

@@ -19,6 +19,7 @@ pub struct PacketReport {
     pub passed: u64,
     /// Packets of clients that were forwarded without a flow record, because the table was full
     /// (DSR).
+    #[serde(alias = "unrecorded")]
     pub untracked: u64,
     /// Frames that could not be read.
     pub capture_errors: u64,

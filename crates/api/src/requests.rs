@@ -16,7 +16,7 @@ pub struct RequestReport {
     /// include convey's local replies.
     pub responses: Counts,
     /// Local replies of convey, by reason. Frontends only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "answered", default, skip_serializing_if = "Option::is_none")]
     pub local_replies: Option<Counts>,
     /// Compressed responses. Frontends only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -31,6 +31,7 @@ pub struct CompressionReport {
     /// Compressed responses, by their `Content-Encoding`.
     pub responses: Counts,
     /// Responses that were sent uncompressed because there was no memory for another encoder.
+    #[serde(alias = "no_room")]
     pub no_memory: u64,
     /// Bytes of bodies before compression.
     pub bytes_in: u64,
