@@ -23,8 +23,8 @@ pub(super) fn get(workers_own_ports: bool) -> u64 {
         let seed = choose(handed, workers_own_ports, || convey_random::secret_u64().max(KNOWN + 1));
         if seed == KNOWN {
             warn!(
-                "clients spread over the workers without a secret, as in the version that was upgraded, so that open connections go \
-                 on: a flood can be aimed at one worker until convey is restarted"
+                "the hash that spreads clients over the workers has no secret key, because the upgraded version has none and open \
+                 connections must stay with their workers; a flood can target one worker until convey restarts"
             );
         }
         seed
