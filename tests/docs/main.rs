@@ -212,6 +212,18 @@ fn the_reference_has_every_reason() {
 }
 
 #[test]
+fn access_log_page_has_every_reason_of_an_end() {
+    let page = read("docs/operate/access-log.md");
+    let section = page.split("\n## ").find(|section| section.starts_with("How it ended")).unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `")).skip(1); // the heading
+    let named: BTreeSet<String> = rows.flat_map(|row| code_spans(row.split(" | ").nth(1).unwrap())).collect();
+    let labels = [&Counter::ENDS[..], &Counter::REFUSALS].concat().into_iter();
+    let ends: BTreeSet<String> = labels.map(|(_, label)| label.to_owned()).collect();
+    let differ: Vec<&String> = named.symmetric_difference(&ends).filter(|name| *name != "http").collect();
+    assert!(differ.is_empty(), "only in one of them: {differ:?}");
+}
+
+#[test]
 fn every_link_leads_to_a_file_or_heading() {
     let pages = pages();
     for page in ["README.md", "tc/README.md", "docs/guides/systemd.md", "benches/results/proxy.md"] {
