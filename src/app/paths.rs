@@ -252,8 +252,9 @@ impl Paths {
         }
     }
 
-    /// Drains and stops the data paths. Accepts nothing new, lets open connections finish until
-    /// time is `over`, then cuts and counts the rest. Another process holds the sockets at the
+    /// Drains and stops the data paths. Accepts nothing new, and lets open connections finish. Once
+    /// `stop_requested` has returned their maximum time, it cuts and counts the connections that
+    /// are still open after this time. Another process holds the sockets at the
     /// endpoints in `left`. The configuration and server health stay in effect until the end:
     /// clients may be denied, and connections to servers that go down are reset. For flows, routes
     /// and timeouts stay in effect too. Returns how many connections continue after this process.
@@ -261,10 +262,16 @@ impl Paths {
         mut task: Task<Paths>,
         mut events: ControlEvents<Paths>,
         left: BTreeSet<Endpoint>,
-        over: impl Future<Output = ()>,
+        stop_requested: impl Future<Output = Duration>,
     ) -> u64 {
-        let (proxied, stats) =
-            (task.data_path.proxy.as_ref().map(|proxy| proxy.drain(left)), task.data_path.packet_stats());
+        let proxied = task.data_path.proxy.as_ref().map(|proxy| (proxy.drain(left), proxy.stop_notifier()));
+        let (proxied, notify_stop) = proxied.unzip();
+        let stats = task.data_path.packet_stats();
+        let over = async {
+            let patience = stop_requested.await;
+            notify_stop.iter().for_each(|notify| notify());
+            sleep(patience).await;
+        };
         task.stop();
         let drain = async {
             let proxied = async {

@@ -178,6 +178,11 @@ impl ProxyPath {
         self.workers.drain(left)
     }
 
+    /// Returns a function that notifies the draining workers that the process stops.
+    pub(super) fn stop_notifier(&self) -> impl Fn() + use<> {
+        self.workers.stop_notifier()
+    }
+
     /// Cuts the remaining connections.
     pub(super) fn stop(self) {
         self.workers.stop();

@@ -39,6 +39,7 @@ mod http_faults;
 mod http_limits;
 mod http_pairs;
 mod http_reload;
+mod http_upgrade;
 mod kubernetes;
 mod limits;
 mod list;
@@ -126,6 +127,7 @@ fn main() -> ExitCode {
         http_limits::tests(),
         http_pairs::tests(),
         http_reload::tests(),
+        http_upgrade::tests(),
         kubernetes::tests(),
         limits::tests(),
         list::tests(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use convey_http_core::{FieldRules, HeadReader, HttpMethod, Malformed, RequestHead};
-use convey_proxy::{ClientBytes, ClientStream, QuicClient, RequestCharge, ServeStream, StreamEnd};
+use convey_proxy::{ClientBytes, ClientStream, Drain, QuicClient, RequestCharge, ServeStream, StreamEnd};
 use convey_snapshot::stats::Counter;
 use convey_stream::More;
 use tokio::time::timeout;
@@ -25,6 +25,10 @@ use crate::{buffer, files, http2, http3, idle, linger, stack, time_limit};
 
 /// Period at which convey checks whether a client has acknowledged all of its response.
 const UNTAKEN_PERIOD: Duration = Duration::from_secs(1);
+
+/// Maximum wait for a client's next request once the process stops. A request that is already on
+/// its way gets its response, which announces the end of the connection.
+const STOP_IDLE: Duration = Duration::from_secs(1);
 
 /// HTTP server for the clients of frontends in mode http.
 #[derive(Debug)]
@@ -131,7 +135,6 @@ enum Read {
     Closed,
     Reset,
     Late,
-    Drains,
 }
 
 impl<S: DecideRequest> Connection<S> {
@@ -214,7 +217,7 @@ impl<S: DecideRequest> Connection<S> {
         };
         match read {
             Read::Some => None,
-            Read::Closed | Read::Reset | Read::Late | Read::Drains => Some(StreamEnd::Closed),
+            Read::Closed | Read::Reset | Read::Late => Some(StreamEnd::Closed),
         }
     }
 
@@ -293,8 +296,8 @@ impl<S: DecideRequest> Connection<S> {
             }
             match self.read(is_between && !is_first).await {
                 Read::Some => {}
-                Read::Closed | Read::Drains if is_between => return Next::Over(StreamEnd::Closed),
-                Read::Closed | Read::Drains => return Next::Over(StreamEnd::Early(Counter::ClientReset)),
+                Read::Closed if is_between => return Next::Over(StreamEnd::Closed),
+                Read::Closed => return Next::Over(StreamEnd::Early(Counter::ClientReset)),
                 Read::Reset if is_between && !is_first => return Next::Over(StreamEnd::Closed),
                 Read::Reset => return Next::Over(StreamEnd::Reset(Counter::ClientReset)),
                 Read::Late if is_between && is_first => {
@@ -306,15 +309,17 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Waits for bytes, and reads them. `is_between`: the connection is between two requests, so it
-    /// ends when the worker drains.
+    /// Waits for bytes, and reads them. `is_between`: the connection is between two requests, so a
+    /// stop of the process limits the wait.
     async fn read(&mut self, is_between: bool) -> Read {
         if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(self.poll_read(cx))).await {
             return read;
         }
+        let mut is_limited = !is_between;
         poll_fn(|cx| {
-            if is_between && self.client.is_draining() {
-                return Poll::Ready(Read::Drains);
+            if !is_limited && self.client.drain() == Some(Drain::Stop) {
+                is_limited = true;
+                self.time_limit.shorten(STOP_IDLE);
             }
             match self.poll_read(cx) {
                 Poll::Pending => self.time_limit.poll_over(cx).map(|()| Read::Late),

@@ -46,6 +46,14 @@ impl TimeLimit {
         }
     }
 
+    /// Ends the limit after this time, unless it ends earlier.
+    pub(crate) fn shorten(&mut self, to: Duration) {
+        self.until = self.until.min(Instant::now() + to);
+        if self.until < self.timer.deadline() {
+            self.timer.as_mut().reset(self.until);
+        }
+    }
+
     /// Waits until the limit is over.
     pub(crate) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -68,6 +76,17 @@ mod tests {
     use std::future::poll_fn;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn shortened_time_limit_never_ends_later() {
+        for (first, shortened, expected) in [(60, 1, 1), (1, 60, 1)] {
+            let began = Instant::now();
+            let mut time_limit = TimeLimit::new(Duration::from_secs(first));
+            time_limit.shorten(Duration::from_secs(shortened));
+            poll_fn(|cx| time_limit.poll_over(cx)).await;
+            assert_eq!(began.elapsed().as_secs(), expected);
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn renewed_time_limit_ends_at_its_last_value() {

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::QuicClient;
 use super::clients::Clients;
 use super::connection_bytes::ClientTransport;
+use super::context::Drain;
 use super::own_sockets::OwnSocket;
 use super::proxy_header::ReceivedHeader;
 use super::quic::ClientPaths;
@@ -324,10 +325,16 @@ impl ClientStream {
         }
     }
 
-    /// Whether the worker is draining, so that idle HTTP connections must close. The start of a
-    /// drain wakes the tasks that wait for [`ClientStream::over`].
+    /// Whether the worker is draining, so that an HTTP connection should end with its next
+    /// response.
     pub fn is_draining(&self) -> bool {
-        self.session.context.is_draining()
+        self.drain().is_some()
+    }
+
+    /// Drain of the worker, if it has begun. Each change wakes the tasks that wait for
+    /// [`ClientStream::over`].
+    pub fn drain(&self) -> Option<Drain> {
+        self.session.context.drain()
     }
 
     /// Converts a time to a timestamp of the tables that all workers share.

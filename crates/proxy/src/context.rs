@@ -60,9 +60,21 @@ pub(super) struct WorkerContext {
     pub(super) core: usize,
     /// State that all workers share.
     pub(super) shared: WorkersShared,
+    /// Whether the worker is draining.
     is_draining: AtomicBool,
+    /// Whether the process stops. Without a stop, a drain has no time limit.
+    is_stopping: AtomicBool,
     /// Closes the channel of [`LastHolder`] when the context is dropped.
     _alive: mpsc::Sender<Infallible>,
+}
+
+/// Kind of a worker's drain, in which open connections may finish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drain {
+    /// Another process serves. Open connections have no time limit.
+    Handover,
+    /// The process stops within `timeouts.drain`.
+    Stop,
 }
 
 /// Waits until the context of a worker is dropped. Every listener, connection and session holds the
@@ -73,7 +85,8 @@ impl WorkerContext {
     /// Creates the context of a worker; `core` is its column in the traffic counters.
     pub(super) fn new(core: usize, shared: WorkersShared) -> (Arc<WorkerContext>, LastHolder) {
         let (_alive, all_ended) = mpsc::channel(1);
-        let context = WorkerContext { core, shared, is_draining: AtomicBool::new(false), _alive };
+        let (is_draining, is_stopping) = Default::default();
+        let context = WorkerContext { core, shared, is_draining, is_stopping, _alive };
         (Arc::new(context), LastHolder(all_ended))
     }
 
@@ -90,14 +103,20 @@ impl WorkerContext {
         Timestamp(at.saturating_duration_since(self.shared.started).as_nanos() as u64)
     }
 
-    /// Whether the worker is draining: it accepts no connections, and closes idle HTTP connections.
-    pub(super) fn is_draining(&self) -> bool {
-        self.is_draining.load(Ordering::Relaxed)
+    /// Drain of the worker, if it has begun.
+    pub(super) fn drain(&self) -> Option<Drain> {
+        let kind = if self.is_stopping.load(Ordering::Relaxed) { Drain::Stop } else { Drain::Handover };
+        self.is_draining.load(Ordering::Relaxed).then_some(kind)
     }
 
-    /// Puts the worker into draining: see `WorkerContext::is_draining`.
+    /// Begins the drain of the worker: it accepts no further connections.
     pub(super) fn begin_drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that the process stops, so that the drain of the worker has a time limit.
+    pub(super) fn begin_stop(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
     }
 
     /// Returns convey's own sockets that have the address of this client. Such a client may be

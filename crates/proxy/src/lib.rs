@@ -49,7 +49,7 @@ pub use client_stream::{ClientBytes, ClientStream, ServeStream, ServerStream, St
 pub use clients::Clients;
 pub use connection_bytes::ConnectionBytes;
 pub use contained::Contained;
-pub use context::WorkersShared;
+pub use context::{Drain, WorkersShared};
 pub use convey_upstream::LocalPorts;
 pub use descriptors::{Descriptors, Reserved};
 pub use flow_queries::ProxyFlows;

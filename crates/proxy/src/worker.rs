@@ -94,6 +94,7 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
         }
     };
     context.begin_drain();
+    let draining = Arc::downgrade(&context);
     drop(context);
     registry::wake_all();
     listeners.drain(&left).await;
@@ -103,7 +104,13 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
         () = last_holder.is_gone() => drop(drained.send(())),
         () = async {
             while let Some(command) = commands.recv().await {
-                operators.execute(command);
+                match command {
+                    WorkerCommand::Stop => {
+                        draining.upgrade().inspect(|context| context.begin_stop());
+                        registry::wake_all();
+                    }
+                    other => operators.execute(other),
+                }
             }
         } => {}
     }

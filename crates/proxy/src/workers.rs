@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
 
 use super::context::WorkersShared;
@@ -288,6 +289,18 @@ impl Workers {
         async {
             for is_done in drained {
                 let _ = is_done.await;
+            }
+        }
+    }
+
+    /// Returns a function that notifies the draining workers that the process stops
+    /// ([`Drain::Stop`](crate::Drain::Stop)).
+    pub fn stop_notifier(&self) -> impl Fn() + use<> {
+        // Weak, because a worker ends when its command channel closes.
+        let threads: Vec<_> = self.threads.iter().map(|thread| thread.commands.downgrade()).collect();
+        move || {
+            for commands in threads.iter().filter_map(WeakUnboundedSender::upgrade) {
+                let _ = commands.send(WorkerCommand::Stop);
             }
         }
     }

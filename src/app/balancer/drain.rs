@@ -11,7 +11,6 @@ use convey_model::Endpoint;
 use convey_snapshot::stats::Counter;
 use log::{error, info, warn};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
 
 use super::{
     Admin, Asked, Control, LogFiles, Paths, Request, RunningBalancer, SignalAction, Signals, requests,
@@ -96,9 +95,9 @@ impl RunningBalancer {
             let code = told.await.map_or_else(|code| code, |signal| 128 + signal);
             (code, open(), outlasting(&published.load()))
         };
-        let over = async {
+        let stop_requested = async {
             match limited.await {
-                Ok(patience) => sleep(patience).await,
+                Ok(patience) => patience,
                 Err(_) => pending().await,
             }
         };
@@ -113,7 +112,7 @@ impl RunningBalancer {
                 log_outlasting(outlasting);
                 return ExitCode::from(code);
             }
-            outlasting = Paths::stop(task, events, places, over) => outlasting,
+            outlasting = Paths::stop(task, events, places, stop_requested) => outlasting,
         };
         log_end(totals.sum(Counter::Cut) - cut_before, outlasting, patience.get());
         ExitCode::SUCCESS

@@ -383,7 +383,7 @@ fn a_convey_that_stops_ends_connections_between_two_requests_and_no_request() {
     busy.0.write_all(b"GET /2 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     wait_for("the request to run", || (server.seen().len() == 2).then_some(()));
     balancer.signal(Signal::TERM);
-    assert!(idle.is_closed(), "it waits for nothing");
+    assert!(idle.is_closed(), "its client sends nothing");
     answers.send(()).unwrap();
     let response = busy.read();
     assert_eq!(response.body, "ok");

@@ -42,6 +42,8 @@ pub(crate) enum WorkerCommand {
     /// Close every listener, and report when the last connection has ended. `left` are the
     /// endpoints whose sockets another process has: it serves the clients in their accept queues.
     Drain { left: Arc<BTreeSet<Endpoint>>, done: oneshot::Sender<()> },
+    /// Note during a drain that the process stops.
+    Stop,
 }
 
 /// Listening socket of one worker.
