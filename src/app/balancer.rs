@@ -91,7 +91,7 @@ fn run_after(
     remarks.iter().for_each(|remark| warn!("{remark}"));
     loaded.warnings.iter().for_each(|warning| warn!("{warning}"));
     let _watch = watch.inspect_err(|error| {
-        warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", file.path.display());
+        warn!("cannot watch {}: {error}; send SIGHUP to reload it after a change", file.path.display());
     });
     if kernel.is_none() {
         // In packet modes, convey releases stale reserved ports elsewhere.

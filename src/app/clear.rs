@@ -134,7 +134,7 @@ impl Clearing {
                 Err(error) => Some(error),
             };
             if let Some(error) = refused {
-                self.refuse(format!("cannot remove what is left on {}: {error}", interface.name));
+                self.refuse(format!("cannot remove leftovers of convey on {}: {error}", interface.name));
             }
         }
         match neighbours::clear(&netlink).await {

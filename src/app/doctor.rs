@@ -87,7 +87,7 @@ fn is_no_balancer(options: &Options, vip: IpAddr) -> Result<(), Failure> {
     let is_here = process.is_some_and(|process| network_of(&process.to_string()) == network_of("self"));
     if is_here && status.forwards(vip) {
         return Err(anyhow!(
-            "this host is the balancer of {vip}, and no server of it: use `convey doctor` without --server"
+            "this host is a balancer for {vip}, not a server: run `convey doctor` without --server"
         )
         .into());
     }

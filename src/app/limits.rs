@@ -73,7 +73,7 @@ pub(super) fn few_local_ports(config: &Config) -> Option<String> {
     let count = ports.count();
     (count < FEW_PORTS).then(|| {
         format!(
-            "proxy mode has {count} local ports, so {count} connections at once to one server \
+            "proxy mode has {count} local ports, so at most {count} connections to one server at once \
              (net.ipv4.ip_local_port_range, ip_local_reserved_ports, passthrough.snat_ports)"
         )
     })

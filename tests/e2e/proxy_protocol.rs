@@ -278,7 +278,7 @@ fn datagrams_of_many_clients_behind_one_proxy_get_their_replies() {
     let stranger = socket(lab.ip(51));
     stranger.send(&datagram(client(1), asked, "x")).unwrap();
     balancer.wait_for_stat("/frontends/web/drops/proxy_untrusted", 1);
-    balancer.wait_for_log(&format!("a datagram of {} is dropped", lab.ip(51)));
+    balancer.wait_for_log(&format!("dropped a datagram of {}", lab.ip(51)));
     stranger.set_nonblocking(true).unwrap();
     assert_eq!(stranger.recv(&mut [0; 9]).unwrap_err().kind(), ErrorKind::WouldBlock);
 }

@@ -238,7 +238,7 @@ impl Failing {
         self.is_stalled = error.kind() == ErrorKind::TimedOut;
         if self.log_limit.admit(now).is_some() {
             self.is_reported = true;
-            log::error!("cannot write the access log: {error}; lines are lost, {} so far", self.lost);
+            log::error!("cannot write the access log: {error}; {} lines are lost so far", self.lost);
         }
     }
 

@@ -121,7 +121,10 @@ fn is_authorized(stream: &UnixStream) -> bool {
     let Ok(peer) = stream.peer_cred() else { return false };
     let may = [0, geteuid().as_raw()].contains(&peer.uid());
     if !may {
-        warn!("user {} has asked this process for an upgrade; only root and its own user may", peer.uid());
+        warn!(
+            "refused an upgrade requested by user {}: only root and the user of this process may request it",
+            peer.uid()
+        );
     }
     may
 }

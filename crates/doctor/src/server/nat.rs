@@ -27,7 +27,7 @@ fn rewriting(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
     let wanted = ScriptVariables::wanted(setup, facts);
     let Some(first) = of_family.first() else {
         let seen =
-            format!("no rule gives answers the source {}, neither with nftables nor with tc", setup.vip);
+            format!("neither nftables nor tc has a rule that sets {} as the source of answers", setup.vip);
         return Some(error("nat-missing", seen, vec![wanted.up(facts)]));
     };
     let of_table = |rule: &SourceRule| -> ScriptVariables {
@@ -77,7 +77,7 @@ fn port(
         wrong.into_iter().find(|(port, protocol)| !is_rewritten(setup, facts, *port, protocol))?;
     let (ports, protocols) = (rule.ports.join(", "), rule.protocols.join(" and "));
     let seen = format!(
-        "answers from port {ports} ({protocols}) get the source {}, and those from port {port} ({protocol}) do not",
+        "answers from port {ports} ({protocols}) get the source {}, but answers from port {port} ({protocol}) do not",
         setup.vip
     );
     let fix = variables.and_port(port).and_protocol(protocol).up(facts);

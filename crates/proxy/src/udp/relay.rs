@@ -200,7 +200,7 @@ impl Relay {
         let Some(frontend) = &self.frontend else { return };
         let told = self.refusals.take(frontend.live.id, &self.context.shared.lines);
         for (Refusal { peer, why, .. }, untold) in told.into_iter().flatten() {
-            warn!("{}/udp: a datagram of {peer} is dropped (accept_proxy): {why}{untold}", self.vip);
+            warn!("{}/udp: dropped a datagram of {peer} (accept_proxy): {why}{untold}", self.vip);
         }
     }
 

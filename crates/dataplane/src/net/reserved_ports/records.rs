@@ -348,7 +348,10 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
     let metadata = file.metadata()?;
     match metadata.is_file() && is_ours(&metadata) {
         true => Ok(file),
-        false => Err(io::Error::other(format!("{} is not a file of this user alone", path.display()))),
+        false => Err(io::Error::other(format!(
+            "{} must be a file that belongs to this user, and that others cannot write",
+            path.display()
+        ))),
     }
 }
 
