@@ -4,12 +4,13 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use convey_embed::{BalancerError, EmbeddedBalancer};
 use convey_http::stack::{Check, Forwards, find_route};
-use convey_http::{HttpRequest, LocalReply};
+use convey_http::{ExchangeHook, ExchangeSummary, HttpRequest, LocalReply, ResponseEdit, Trailers};
 use convey_testkit::{Loopback, TestHttpServer, wait_for};
 
 fn config(lab: &Loopback) -> String {
@@ -66,6 +67,84 @@ async fn a_program_decides_on_requests_and_moves_its_servers() {
     assert!(matches!(refused, BalancerError::Refused(_)), "{refused}");
     balancer.stop(Duration::from_secs(5)).await;
     assert!(TcpStream::connect(lab.vip()).is_err());
+}
+
+/// Hook that writes down what happens to its request, and names itself in the response.
+struct Witness(Arc<Mutex<Vec<String>>>);
+
+impl Witness {
+    fn note(&self, what: String) {
+        self.0.lock().unwrap().push(what);
+    }
+}
+
+impl ExchangeHook for Witness {
+    fn on_response(&mut self, response: &mut ResponseEdit<'_>) {
+        self.note(format!("response {} local={}", response.status(), response.is_local_reply()));
+        response.set_field("X-Witness", "here").unwrap();
+    }
+
+    fn wants_bodies(&self) -> bool {
+        true
+    }
+
+    fn on_request_data(&mut self, data: &[u8]) {
+        self.note(format!("request data {}", String::from_utf8_lossy(data)));
+    }
+
+    fn on_response_data(&mut self, data: &[u8]) {
+        self.note(format!("response data {}", String::from_utf8_lossy(data)));
+    }
+
+    fn on_response_end(&mut self, trailers: Option<&Trailers>) {
+        self.note(format!("response end, trailers={}", trailers.is_some()));
+    }
+
+    fn on_end(&mut self, end: &ExchangeSummary) {
+        self.note(format!("end {:?} {} {:?}", end.status, end.bytes_rx, end.reason));
+    }
+}
+
+#[tokio::test]
+async fn hook_follows_a_request_to_its_end_and_changes_the_response() {
+    let lab = Loopback::new();
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
+    let seen = Arc::<Mutex<Vec<String>>>::default();
+    let notes = seen.clone();
+    let follow = move |request: &mut HttpRequest| {
+        request.follow(Witness(notes.clone()));
+        Ok(())
+    };
+    let refuse = |request: &mut HttpRequest| match request.head().field("x-key") {
+        None => Ok(()),
+        Some(_) => Err(LocalReply::new(403).with_body("no")),
+    };
+    let stack = find_route(Check::new(Check::new(Forwards, refuse), follow));
+    let balancer = EmbeddedBalancer::builder(&config(&lab)).stack(stack).start().await.unwrap();
+    let exchange = |text: &str| {
+        let mut stream = TcpStream::connect(lab.vip()).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert!(response.contains("X-Witness: here\r\n"), "{response}");
+        let is_over = || seen.lock().unwrap().last().is_some_and(|last| last.starts_with("end "));
+        wait_for("the end of the exchange", || is_over().then_some(()));
+        (response.split("\r\n\r\n").nth(1).unwrap().to_owned(), std::mem::take(&mut *seen.lock().unwrap()))
+    };
+    let (body, notes) =
+        exchange("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
+    let data = format!("response data {body}");
+    let expected = [
+        "request data hi",
+        "response 200 local=false",
+        &data,
+        "response end, trailers=false",
+        "end Some(200) 2 None",
+    ];
+    assert_eq!(notes, expected);
+    let (_, notes) = exchange("GET / HTTP/1.1\r\nHost: a\r\nX-Key: x\r\nConnection: close\r\n\r\n");
+    assert_eq!(notes, ["response 403 local=true", "end Some(403) 0 Some(\"layer\")"]);
+    balancer.stop(Duration::from_secs(5)).await;
 }
 
 #[tokio::test]

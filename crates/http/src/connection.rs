@@ -361,13 +361,14 @@ impl<S: DecideRequest> Connection<S> {
                 self.charge = charge;
                 decide(&mut self.stack, request).await
             }
-            Err(answer) => Decision::Answer(answer),
+            Err(reply) => Decision::Answer { reply, request },
         };
         let end = match decision {
             Decision::Forward(request) => self.forward(request, is_last, &mut record).await,
-            Decision::Answer(answer) => {
+            Decision::Answer { reply, mut request } => {
+                record.hooks = request.take_hooks();
                 record.is_answered_on_its_route(route);
-                RequestEnd::Unanswered(answer)
+                RequestEnd::Unanswered(reply)
             }
         };
         let after = match end {
@@ -393,10 +394,11 @@ impl<S: DecideRequest> Connection<S> {
     /// Forwards a request to a server.
     async fn forward(
         &mut self,
-        request: HttpRequest,
+        mut request: HttpRequest,
         is_last: bool,
         record: &mut RequestRecord,
     ) -> RequestEnd {
+        record.hooks = request.take_hooks();
         let Some((route, pool)) = request.way() else {
             return RequestEnd::Unanswered(LocalReplyReason::NoRoute.into());
         };
@@ -426,7 +428,8 @@ impl<S: DecideRequest> Connection<S> {
         let fields = local_reply_fields(&self.client, self.client.frontend(), head).unwrap_or(&none);
         let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
         let page = self.client.frontend().config.error_page(answer.status());
-        answer.write(AnswerTo { fields, page, closes, has_body }, &mut out);
+        let to = AnswerTo { fields, page, closes, has_body };
+        answer.write(to, &mut record.hooks, &mut out);
         self.time_limit.renew(ANSWER_TIME);
         let (bytes, limit, mut sent) = (self.bytes.stream(), &mut self.time_limit, 0);
         let (client, mut stall) = (&self.client, StallLimit::of_reader(ANSWER_TIME));

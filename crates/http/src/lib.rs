@@ -8,6 +8,7 @@
 //!   http.
 //! - [`stack`] decides on the head of each request: Tower services, to which an application adds
 //!   its own.
+//! - [`ExchangeHook`] is own code that follows a request to its end.
 //! - `connection` reads one request after the other, and decides when a connection ends.
 //! - `forward` chooses the server of a request, connects to it, and retries where that is safe.
 //! - `transfer` moves one request and its response between two connections of HTTP/1, as
@@ -37,6 +38,7 @@ mod files;
 mod forward;
 mod frames;
 mod held_responses;
+mod hooks;
 mod http2;
 mod http3;
 mod idle;
@@ -51,7 +53,9 @@ mod time_limit;
 mod transfer;
 
 pub use connection::HttpServer;
+pub use convey_http_core::Trailers;
 pub use files::{MIN_DISK_THREADS, start_disk_threads};
+pub use hooks::{ExchangeHook, ExchangeSummary, ResponseEdit};
 #[cfg(feature = "test-util")]
 pub use http2::{ServedField, ServedResponse, request_from_http2, response_from_http2};
 #[cfg(feature = "test-util")]

@@ -11,6 +11,8 @@ use convey_http_core::{
 use convey_model::ErrorPage;
 use convey_snapshot::stats::Counter;
 
+use crate::hooks::Hooks;
+
 /// Content type of plain text bodies.
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -115,8 +117,8 @@ impl LocalReply {
     }
 
     /// Writes the reply for a client of HTTP/1, with the operator's changes to responses.
-    pub(crate) fn write(&self, to: AnswerTo<'_>, out: &mut Vec<u8>) {
-        let reply = self.with_page(to.fields, to.page);
+    pub(crate) fn write(&self, to: AnswerTo<'_>, hooks: &mut Hooks, out: &mut Vec<u8>) {
+        let reply = self.with_page(to.fields, to.page, hooks);
         let connection = if to.closes { ClientConnection::Closes } else { ClientConnection::Stays };
         OutgoingResponse::new(&reply.head, &reply.fields).write(connection, out);
         if to.has_body {
@@ -124,9 +126,14 @@ impl LocalReply {
         }
     }
 
-    /// Returns the reply as a response, with the operator's changes to responses and the operator's
-    /// page. A body that the reply has is preferred to the page.
-    pub(crate) fn with_page(&self, fields: &FieldRules, page: Option<&ErrorPage>) -> BuiltReply {
+    /// Returns the reply as a response, with the operator's changes to responses, those of hooks, and
+    /// the operator's page. A body that the reply has is preferred to the page.
+    pub(crate) fn with_page(
+        &self,
+        fields: &FieldRules,
+        page: Option<&ErrorPage>,
+        hooks: &mut Hooks,
+    ) -> BuiltReply {
         let (content_type, body) = match (&self.body, page) {
             (Some(body), _) => (TEXT, body.clone()),
             (None, Some(page)) => (page.content_type(), Bytes::copy_from_slice(&page.body)),
@@ -138,7 +145,9 @@ impl LocalReply {
             .field("Content-Length", itoa::Buffer::new().format(body.len()))
             .field("Cache-Control", "no-store");
         let head = head.build(BodyFraming::Length(body.len() as u64));
-        BuiltReply { head, fields: self.fields.then(fields), body }
+        let fields = self.fields.then(fields);
+        let fields = hooks.edit(&head, &fields, true).into_owned();
+        BuiltReply { head, fields, body }
     }
 
     /// Default body of a reply, such as `503 Service Unavailable: no server is up`.
@@ -276,7 +285,7 @@ mod tests {
         let (mut out, mut fields) = (Vec::new(), FieldRules::default());
         fields.set("Cache-Control", "max-age=1").unwrap();
         let to = AnswerTo { fields: &fields, page: None, closes: true, has_body: true };
-        LocalReply::from(LocalReplyReason::NoServer).write(to, &mut out);
+        LocalReply::from(LocalReplyReason::NoServer).write(to, &mut Hooks::default(), &mut out);
         let text = String::from_utf8(out).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert_eq!(body, "503 Service Unavailable: no server is up\n");
@@ -299,7 +308,8 @@ mod tests {
         let fields = FieldRules::default();
         let written = |answer: LocalReply, has_body| {
             let mut out = Vec::new();
-            answer.write(AnswerTo { fields: &fields, page: Some(&page), closes: false, has_body }, &mut out);
+            let to = AnswerTo { fields: &fields, page: Some(&page), closes: false, has_body };
+            answer.write(to, &mut Hooks::default(), &mut out);
             String::from_utf8(out).unwrap()
         };
         let text = written(LocalReplyReason::NoServer.into(), true);

@@ -13,6 +13,7 @@ use convey_snapshot::stats::Counter;
 use convey_upstream::Permit;
 use tokio::time::Instant;
 
+use crate::hooks::{ExchangeSummary, Hooks};
 use crate::local_reply::LocalReplyReason;
 use crate::request::HttpRequest;
 
@@ -50,6 +51,8 @@ pub(crate) struct RequestRecord {
     named: Option<SocketAddr>,
     /// Coding of a compressed response.
     compression: Option<ContentCoding>,
+    /// Own code that follows the request.
+    pub(crate) hooks: Hooks,
 }
 
 impl RequestRecord {
@@ -75,6 +78,7 @@ impl RequestRecord {
             trace: None,
             named: None,
             compression: None,
+            hooks: Hooks::default(),
         }
     }
 
@@ -176,9 +180,10 @@ impl RequestRecord {
 
     /// Ends the record: counts the request, and logs it if it is selected. `head` is `None` if the
     /// head never arrived completely.
-    pub(crate) fn end(self, client: &ClientStream, head: Option<&RequestHead>) {
+    pub(crate) fn end(mut self, client: &ClientStream, head: Option<&RequestHead>) {
         let total = self.began.elapsed();
         self.count_for_route(total);
+        std::mem::take(&mut self.hooks).end(|| self.summary(total));
         if !self.is_logged {
             return;
         }
@@ -236,6 +241,11 @@ impl RequestRecord {
             route.live.traffic.add(self.core, Counter::of_status(status), 1);
         }
         route.live.times.record(self.core, total);
+    }
+
+    fn summary(&self, took: Duration) -> ExchangeSummary {
+        let (bytes_rx, bytes_tx) = self.bytes;
+        ExchangeSummary { status: self.status, bytes_rx, bytes_tx, took, reason: self.ending().reason }
     }
 
     fn ending(&self) -> Ending {

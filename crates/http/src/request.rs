@@ -13,10 +13,11 @@ use convey_snapshot::stats::Counter;
 use convey_snapshot::{ClientScheme, Frontend, HttpAction, HttpRoute, Pool, Server};
 use tokio::time::Instant;
 
+use crate::hooks::{ExchangeHook, Hooks};
 use crate::local_reply::{LocalReply, LocalReplyReason};
 
 /// A request whose head has arrived. Its body, if there is one, has not been read yet.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct HttpRequest {
     head: Arc<RequestHead>,
     peer: SocketAddr,
@@ -34,15 +35,21 @@ pub struct HttpRequest {
     begun: Option<TraceParent>,
     /// Id of the server that a service has chosen.
     chosen: Option<u32>,
+    hooks: Hooks,
 }
 
 /// Decision on a request.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum Decision {
     /// Forward the request to a server of its route's backend.
     Forward(HttpRequest),
-    /// Send this local reply.
-    Answer(LocalReply),
+    /// Send a local reply to the request.
+    Answer {
+        /// The reply.
+        reply: LocalReply,
+        /// The request, whose hooks see the reply.
+        request: HttpRequest,
+    },
 }
 
 impl HttpRequest {
@@ -70,6 +77,7 @@ impl HttpRequest {
             added: FieldRules::of_requests(),
             begun: None,
             chosen: None,
+            hooks: Hooks::default(),
         }
     }
 
@@ -148,6 +156,15 @@ impl HttpRequest {
     /// that is down, or at its limit.
     pub fn choose(&mut self, server: &Server) {
         self.chosen = Some(server.live.id);
+    }
+
+    /// Lets own code follow the request from here on to its end.
+    pub fn follow(&mut self, hook: impl ExchangeHook) {
+        self.hooks.attach(Box::new(hook));
+    }
+
+    pub(crate) fn take_hooks(&mut self) -> Hooks {
+        std::mem::take(&mut self.hooks)
     }
 
     pub(crate) fn chosen(&self) -> Option<u32> {

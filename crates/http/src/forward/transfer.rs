@@ -17,7 +17,8 @@ use crate::ends::{ClientEnd, ServerEnd};
 use crate::frames::{
     FrameClient, FrameServer, FrameTransfer, Http1Client, Http1Server, ToClient, WaitingFrames,
 };
-use crate::transfer::{RunningTransfer, Sockets, Transfer, TransferEnd};
+use crate::hooks::Hooks;
+use crate::transfer::{ResponseChanges, RunningTransfer, Sockets, Transfer, TransferEnd};
 
 /// Outcome of a transfer.
 pub(super) struct Transferred {
@@ -45,6 +46,19 @@ impl Forwarding<'_, '_> {
         held: Option<&HeldResource>,
     ) -> Transferred {
         let head = self.begin(permit, server);
+        let mut hooks = std::mem::take(&mut self.record.hooks);
+        let transferred = self.transfer_with(&mut hooks, head, (permit, held), server).await;
+        self.record.hooks = hooks;
+        transferred
+    }
+
+    async fn transfer_with(
+        &mut self,
+        hooks: &mut Hooks,
+        head: Vec<u8>,
+        (permit, held): (&Permit, Option<&HeldResource>),
+        server: &mut ServerEnd,
+    ) -> Transferred {
         let driver = Driver {
             client: self.client,
             request: self.request,
@@ -57,9 +71,9 @@ impl Forwarding<'_, '_> {
         };
         let received = &mut *self.received;
         let (client, server) = match (&mut *self.end, server) {
-            (ClientEnd::Socket(client), ServerEnd::Socket(server)) => {
+            (ClientEnd::Socket(client), ServerEnd::Socket(server)) if !hooks.want_bodies() => {
                 let sockets = Sockets { client, server: server.stream() };
-                return driver.move_bytes(sockets, head, received, permit).await;
+                return driver.move_bytes(sockets, hooks, (head, received), permit).await;
             }
             (ClientEnd::Socket(client), server) => {
                 let client = Http1Client::new(client, received, driver.decoder());
@@ -74,7 +88,7 @@ impl Forwarding<'_, '_> {
             }
         };
         // Boxed, so that the state of frames is not a part of each HTTP/1.1 request.
-        Box::pin(driver.move_frames(client, server, permit, held)).await
+        Box::pin(driver.move_frames((client, server), hooks, permit, held)).await
     }
 }
 
@@ -84,8 +98,8 @@ impl<'d> Driver<'d> {
     async fn move_bytes(
         mut self,
         sockets: Sockets<'_>,
-        head: Vec<u8>,
-        received: &mut BytesMut,
+        hooks: &mut Hooks,
+        (head, received): (Vec<u8>, &mut BytesMut),
         permit: &Permit,
     ) -> Transferred {
         let (limits, sent) = (self.limits(), Instant::now());
@@ -97,7 +111,7 @@ impl<'d> Driver<'d> {
         if let Some(most) = limits.body {
             exchange.limit_body(most);
         }
-        let changes = (&self.route.response, self.compression());
+        let changes = self.changes(hooks);
         let mut transfer = Transfer::new(sockets, exchange, head, received, changes);
         let end = self.run(&mut transfer, permit, None).await;
         let (status, is_clean, is_torn) = (transfer.meter().status, transfer.is_clean(), transfer.is_torn());
@@ -111,8 +125,8 @@ impl<'d> Driver<'d> {
     /// Moves the request and its response in frames.
     async fn move_frames<'t>(
         mut self,
-        client: FrameClient<'t>,
-        server: FrameServer<'t>,
+        (client, server): (FrameClient<'t>, FrameServer<'t>),
+        hooks: &'t mut Hooks,
         permit: &Permit,
         held: Option<&HeldResource>,
     ) -> Transferred
@@ -125,8 +139,7 @@ impl<'d> Driver<'d> {
             state.set_last();
         }
         let to_client = ToClient {
-            fields: &self.route.response,
-            compression: self.compression(),
+            changes: self.changes(hooks),
             stream_of: self.is_stream.then(|| self.request.client().ip()),
             tunnel_key: self.is_stream.then(|| self.tunnel_key()).flatten(),
         };
@@ -150,8 +163,12 @@ impl<'d> Driver<'d> {
         self.request.frontend().config.http_limits()
     }
 
-    fn compression(&self) -> Compression<'d> {
-        Compression::of(self.client, self.request, self.route)
+    fn changes<'t>(&self, hooks: &'t mut Hooks) -> ResponseChanges<'t>
+    where
+        'd: 't,
+    {
+        let compression = Compression::of(self.client, self.request, self.route);
+        ResponseChanges { fields: &self.route.response, compression, hooks }
     }
 
     /// `Sec-WebSocket-Key` of a request that asks for a tunnel.

@@ -115,7 +115,8 @@ impl FrameTransfer<'_> {
         self.meter.status = Some(head.status());
         self.server.begin_body(head, has_changed);
         self.is_up_over &= !has_changed;
-        let mut response = OutgoingResponse::new(head, self.fields);
+        let fields = self.body.hooks.edit(head, self.fields, false);
+        let mut response = OutgoingResponse::new(head, &fields);
         self.body.compression.decide(&mut response);
         let is_over = self.state.is_response_whole();
         let connection = self.state.client_connection();
@@ -123,6 +124,7 @@ impl FrameTransfer<'_> {
         self.state.note_answer();
         self.meter.moved.1 += response.head_len() as u64;
         if is_over {
+            self.body.hooks.response_end(None);
             self.body.waiting.end_with_head();
         }
         sent.map_err(|_| TransferEnd::ClientGone)

@@ -29,9 +29,8 @@ use bytes::Bytes;
 use convey_http_core::{ExchangeState, FieldRules, Frame};
 use convey_proxy::ClientStream;
 
-use crate::compress::Compression;
 use crate::record::RequestRecord;
-use crate::transfer::{RunningTransfer, TransferEnd, TransferMeter};
+use crate::transfer::{ResponseChanges, RunningTransfer, TransferEnd, TransferMeter};
 use response_body::ResponseBody;
 
 pub(crate) use client::FrameClient;
@@ -60,6 +59,8 @@ pub(crate) struct FrameTransfer<'a> {
     tunnel_key: Option<&'a [u8]>,
     /// Maximum number of further bytes of the request's body; `None`: no limit.
     body_left: Option<u64>,
+    /// Number of bytes of data that the client has sent.
+    data_up: u64,
     /// Frame of the request that the server has no room for.
     next: Option<Frame<Bytes>>,
     /// Whether the last frame of the request was sent.
@@ -84,9 +85,7 @@ enum Step {
 
 /// How a response is passed to its client.
 pub(crate) struct ToClient<'a> {
-    /// Configured changes of the response's fields.
-    pub(crate) fields: &'a FieldRules,
-    pub(crate) compression: Compression<'a>,
+    pub(crate) changes: ResponseChanges<'a>,
     /// Address of the client, if it uses a stream.
     pub(crate) stream_of: Option<IpAddr>,
     /// `Sec-WebSocket-Key` of the server's request, if the client's stream asks for a tunnel.
@@ -103,7 +102,8 @@ impl<'a> FrameTransfer<'a> {
         body_limit: Option<u64>,
         to_client: ToClient<'a>,
     ) -> FrameTransfer<'a> {
-        let ToClient { fields, compression, stream_of, tunnel_key } = to_client;
+        let ToClient { changes, stream_of, tunnel_key } = to_client;
+        let ResponseChanges { fields, compression, hooks } = changes;
         let mut transfer = FrameTransfer {
             client,
             server,
@@ -114,9 +114,10 @@ impl<'a> FrameTransfer<'a> {
             stream_of,
             tunnel_key,
             body_left: body_limit,
+            data_up: 0,
             next: None,
             server_takes_nothing: false,
-            body: ResponseBody::new(compression),
+            body: ResponseBody::new(compression, hooks),
             reads_client: false,
             reads_server: false,
         };
@@ -130,7 +131,8 @@ impl<'a> FrameTransfer<'a> {
     /// Makes the forwarded part of the request's body available for a retry. Returns the number of
     /// its bytes; `None`: a byte was not kept.
     pub(crate) fn take_body_back(&mut self) -> Option<u64> {
-        self.client.take_body_back()
+        let data = self.data_up;
+        self.client.take_body_back().inspect(|_| self.body.hooks.will_repeat(data))
     }
 
     /// Whether the server has accepted all received bytes of the request, and sent nothing after

@@ -13,6 +13,7 @@ use super::client::FrameClient;
 use crate::compress::Compression;
 use crate::data_queue::{DataQueue, FRAME};
 use crate::held_responses::{ALWAYS_HELD, HeldResponse, MAX_HELD};
+use crate::hooks::Hooks;
 
 /// Frames that the client has not accepted yet.
 #[derive(Debug, Default)]
@@ -42,6 +43,8 @@ pub(crate) struct ResponseBody<'a> {
     pub(crate) compression: Compression<'a>,
     /// Output of the encoder.
     encoded: Vec<u8>,
+    /// Own code that follows the request.
+    pub(super) hooks: &'a mut Hooks,
 }
 
 impl WaitingFrames {
@@ -106,8 +109,8 @@ impl WaitingFrames {
 
 impl<'a> ResponseBody<'a> {
     /// Creates a body that no frame of has arrived.
-    pub(super) fn new(compression: Compression<'a>) -> ResponseBody<'a> {
-        ResponseBody { waiting: WaitingFrames::default(), compression, encoded: Vec::new() }
+    pub(super) fn new(compression: Compression<'a>, hooks: &'a mut Hooks) -> ResponseBody<'a> {
+        ResponseBody { waiting: WaitingFrames::default(), compression, encoded: Vec::new(), hooks }
     }
 
     /// Appends data that the caller lends.
@@ -115,6 +118,7 @@ impl<'a> ResponseBody<'a> {
     /// # Errors
     /// The encoder has failed.
     pub(super) fn put_copy(&mut self, data: &[u8]) -> Result<(), EncoderFault> {
+        self.hooks.response_data(data);
         if !self.compression.is_on() {
             self.waiting.data.put_copy(data);
             return Ok(());
@@ -132,6 +136,7 @@ impl<'a> ResponseBody<'a> {
         if self.compression.is_on() {
             return self.put_copy(&data);
         }
+        self.hooks.response_data(&data);
         self.waiting.data.put(data);
         Ok(())
     }
@@ -143,8 +148,14 @@ impl<'a> ResponseBody<'a> {
     pub(super) fn put_frame(&mut self, frame: Frame<Bytes>) -> Result<(), EncoderFault> {
         let last = match frame {
             Frame::Data(data) => return self.put(data),
-            Frame::End => LastFrame::End,
-            Frame::Trailers(trailers) => LastFrame::Trailers(trailers),
+            Frame::End => {
+                self.hooks.response_end(None);
+                LastFrame::End
+            }
+            Frame::Trailers(trailers) => {
+                self.hooks.response_end(Some(&trailers));
+                LastFrame::Trailers(trailers)
+            }
         };
         self.compression.finish(&mut self.encoded)?;
         self.take_encoded();

@@ -14,8 +14,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::compress::PIECE;
+use crate::compress::{Compression, PIECE};
 use crate::held_responses::MAX_HELD;
+use crate::hooks::Hooks;
 use crate::streams::IncomingStream;
 use crate::streams::body::StreamFault;
 
@@ -110,17 +111,20 @@ fn head(text: &str) -> RequestHead {
     HeadReader::default().request(&mut BytesMut::from(text), &HeadLimits::default()).unwrap().unwrap()
 }
 
+fn changes<'a>(fields: &'a FieldRules, hooks: &'a mut Hooks) -> ResponseChanges<'a> {
+    ResponseChanges { fields, compression: Compression::default(), hooks }
+}
+
 /// Transfer of a request with this head from a stream to a server of HTTP/1.1.
 fn transfer<'a>(
     client: &'a mut FakeStream,
     server: &'a mut ByteStream,
     head: &RequestHead,
-    fields: &'a FieldRules,
-    compression: Compression<'a>,
+    changes: ResponseChanges<'a>,
 ) -> FrameTransfer<'a> {
     let kind = (head.method(), head.framing());
     let server = Http1Server::new(server, b"head".to_vec(), kind, HeadLimits::OF_RESPONSES);
-    let to_client = ToClient { fields, compression, stream_of: Some(CLIENT), tunnel_key: None };
+    let to_client = ToClient { changes, stream_of: Some(CLIENT), tunnel_key: None };
     let (client, server) = (FrameClient::Stream(client), FrameServer::Http1(server));
     FrameTransfer::new(client, server, ExchangeState::new(head), None, to_client)
 }
@@ -144,8 +148,14 @@ impl Noise {
 /// are the whole response. The server sends a head with these fields and then these parts.
 async fn waiting_bytes(fields: &str, parts: &[usize], compression: Compression<'_>) -> (usize, bool) {
     let ((mut server, mut app), mut client) = (connection().await, FakeStream::default());
+    let mut hooks = Hooks::default();
     let (rules, request) = (FieldRules::default(), head("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
-    let mut transfer = transfer(&mut client, &mut server, &request, &rules, compression);
+    let mut transfer = transfer(
+        &mut client,
+        &mut server,
+        &request,
+        ResponseChanges { fields: &rules, compression, hooks: &mut hooks },
+    );
     let (head, parts) = (format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), parts.to_vec());
     tokio::spawn(async move {
         app.read_exact(&mut [0; 4]).await.unwrap();
@@ -203,9 +213,10 @@ async fn reset_is_noticed_while_the_server_reads_nothing() {
     let (mut server, _app) = connection().await;
     let mut client = FakeStream { is_reset: true, ..FakeStream::default() };
     client.frames = std::iter::repeat_n(Frame::Data(Bytes::from(vec![0; 16_384])), 4_096).collect();
+    let mut hooks = Hooks::default();
     let (rules, request) =
         (FieldRules::default(), head("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n"));
-    let mut transfer = transfer(&mut client, &mut server, &request, &rules, Compression::default());
+    let mut transfer = transfer(&mut client, &mut server, &request, changes(&rules, &mut hooks));
     assert_eq!(poll_fn(|cx| transfer.poll(cx)).await, TransferEnd::ClientGone);
 }
 
@@ -257,9 +268,10 @@ async fn relay(is_chunked: bool, pieces: Vec<Vec<u8>>, windows: Vec<usize>, has_
         BodyFraming::Length(len) => format!("Content-Length: {len}"),
         _ => "Transfer-Encoding: chunked".into(),
     };
+    let mut hooks = Hooks::default();
     let (rules, request) =
         (FieldRules::default(), head(&format!("PUT / HTTP/1.1\r\nHost: a\r\n{length}\r\n\r\n")));
-    let mut transfer = transfer(&mut client, &mut server, &request, &rules, Compression::default());
+    let mut transfer = transfer(&mut client, &mut server, &request, changes(&rules, &mut hooks));
     let (end, mut rest) = tokio::select! {
         end = poll_fn(|cx| transfer.poll(cx)) => (end, transfer.into_rest().1),
         () = echo(app, framing) => unreachable!(),

@@ -72,8 +72,14 @@ impl FrameTransfer<'_> {
     /// Receives and counts the next frame of the client.
     fn poll_client(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame<Bytes>, TransferEnd>> {
         let frame = ready!(self.client.poll_frame(cx)).map_err(|error| client_broke(&error))?;
-        if let Frame::Data(data) = &frame {
-            self.count(data.len() as u64)?;
+        let hooks = &mut *self.body.hooks;
+        match &frame {
+            Frame::Data(data) => {
+                hooks.request_data(data);
+                self.count(data.len() as u64)?;
+            }
+            Frame::Trailers(trailers) => hooks.request_end(Some(trailers)),
+            Frame::End => hooks.request_end(None),
         }
         Poll::Ready(Ok(frame))
     }
@@ -165,6 +171,7 @@ impl FrameTransfer<'_> {
             *left = left.checked_sub(len).ok_or(TransferEnd::ClientFault(Malformed::BodyTooLong))?;
         }
         self.meter.body += len;
+        self.data_up += len;
         if self.meter.status.is_some() {
             self.client.forget_body();
         }

@@ -11,7 +11,8 @@ use tower_service::Service;
 use crate::local_reply::LocalReply;
 use crate::request::{Decision, HttpRequest};
 
-/// A check of your own: a function that replies to a request, or lets it pass.
+/// A check of your own: a function that replies to a request, or lets it pass. It may also attach
+/// code that follows the request ([`HttpRequest::follow`]).
 #[derive(Clone)]
 pub struct Check<S, F> {
     inner: S,
@@ -45,7 +46,7 @@ where
     fn call(&mut self, mut request: HttpRequest) -> Self::Future {
         match (self.check)(&mut request) {
             Ok(()) => Either::Right(self.inner.call(request)),
-            Err(answer) => Either::Left(ready(Ok(Decision::Answer(answer)))),
+            Err(reply) => Either::Left(ready(Ok(Decision::Answer { reply, request }))),
         }
     }
 }

@@ -129,13 +129,17 @@ async fn forward<S: DecideRequest>(
             *charge = charged;
             decide(stack, request).await
         }
-        Err(answer) => Decision::Answer(answer),
+        Err(reply) => Decision::Answer { reply, request },
     };
     let request = match decision {
-        Decision::Forward(request) => request,
-        Decision::Answer(answer) => {
+        Decision::Forward(mut request) => {
+            record.hooks = request.take_hooks();
+            request
+        }
+        Decision::Answer { reply, mut request } => {
+            record.hooks = request.take_hooks();
             record.is_answered_on_its_route(route);
-            return RequestEnd::Unanswered(answer);
+            return RequestEnd::Unanswered(reply);
         }
     };
     let Some((route, pool)) = request.way() else {
@@ -176,7 +180,7 @@ async fn write(
     let fields = local_reply_fields(client, &frontend, head).unwrap_or(&none);
     let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
     let page = frontend.config.error_page(answer.status());
-    let reply = answer.with_page(fields, page);
+    let reply = answer.with_page(fields, page, &mut record.hooks);
     let response = OutgoingResponse::new(&reply.head, &reply.fields);
     let mut body = if has_body { reply.body } else { Bytes::new() };
     record.count(0, (response.head_len() + body.len()) as u64);

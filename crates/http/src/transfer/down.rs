@@ -8,7 +8,7 @@ use convey_http_core::{BodyEncoder, BodyFraming, BodyPiece, OutgoingResponse};
 use convey_stream::More;
 
 use super::end::server_broke;
-use super::{Step, Transfer, TransferEnd};
+use super::{ResponseChanges, Step, Transfer, TransferEnd};
 use crate::buffer;
 use crate::compress::{Compression, PIECE};
 
@@ -80,7 +80,7 @@ impl Transfer<'_> {
 
     /// Whether the client gets the body in another framing than the server sends.
     fn goes_in_pieces(&self) -> bool {
-        self.compression.is_on() || self.exchange.removes_chunks()
+        self.changes.compression.is_on() || self.exchange.removes_chunks()
     }
 
     /// Forwards a body to the client in another framing. When the server pauses, the client gets
@@ -109,7 +109,7 @@ impl Transfer<'_> {
         &mut self,
         compress: impl FnOnce(&mut Compression<'_>, &mut Vec<u8>) -> Result<T, EncoderFault>,
     ) -> Result<T, EncoderFault> {
-        let (compression, out) = (&mut self.compression, &mut self.to_client.bytes);
+        let (compression, out) = (&mut self.changes.compression, &mut self.to_client.bytes);
         let begin = out.len();
         let done = compress(compression, out)?;
         BodyEncoder::new(BodyFraming::Chunked).enclose(out, begin);
@@ -118,7 +118,7 @@ impl Transfer<'_> {
 
     /// Appends the last output of the encoder, and the line of the last chunk.
     fn finish_compressed(&mut self) -> Result<(), EncoderFault> {
-        if self.compression.is_on() {
+        if self.changes.compression.is_on() {
             self.compress(|compression, out| compression.finish(out))?;
             self.to_client.put(b"0\r\n");
         }
@@ -175,8 +175,10 @@ impl Transfer<'_> {
         let head = self.exchange.head_from_server(&mut self.head, out);
         if let Some(head) = head.map_err(TransferEnd::ServerFault)? {
             self.meter.status = Some(head.status());
-            let mut response = OutgoingResponse::new(&head, self.fields);
-            self.compression.decide(&mut response);
+            let ResponseChanges { fields, compression, hooks } = &mut self.changes;
+            let fields = hooks.edit(&head, fields, false);
+            let mut response = OutgoingResponse::new(&head, &fields);
+            compression.decide(&mut response);
             self.exchange.write_head(&response, out);
             let rest = std::mem::take(&mut self.head);
             if self.goes_in_pieces() {
@@ -193,7 +195,7 @@ impl Transfer<'_> {
     fn server_closed(&mut self) -> Result<Step, TransferEnd> {
         self.exchange.server_closed().map_err(TransferEnd::ServerFault)?;
         self.server_is_done = true;
-        if self.compression.is_on() {
+        if self.changes.compression.is_on() {
             // The body lasted until the end of the connection, so it is complete now.
             self.finish_compressed()?;
             self.to_client.put(b"\r\n");

@@ -17,6 +17,7 @@ use convey_stream::ByteStream;
 
 use crate::bulk::Bulk;
 use crate::compress::Compression;
+use crate::hooks::Hooks;
 use crate::record::RequestRecord;
 
 pub(crate) use end::{TransferEnd, client_broke, server_broke};
@@ -37,10 +38,7 @@ pub(crate) struct Transfer<'a> {
     exchange: Exchange,
     /// Bytes received from the client that are not processed yet.
     received: &'a mut BytesMut,
-    /// Configured changes of the response's fields.
-    fields: &'a FieldRules,
-    /// How the response's body is compressed.
-    compression: Compression<'a>,
+    changes: ResponseChanges<'a>,
     meter: TransferMeter,
     /// Whether the server sent bytes after the response.
     has_surplus: bool,
@@ -65,6 +63,16 @@ pub(crate) struct Transfer<'a> {
     server_is_done: bool,
 }
 
+/// How a response is changed on its way to the client.
+#[derive(Debug)]
+pub(crate) struct ResponseChanges<'a> {
+    /// Configured changes of the fields.
+    pub(crate) fields: &'a FieldRules,
+    pub(crate) compression: Compression<'a>,
+    /// Own code that follows the request.
+    pub(crate) hooks: &'a mut Hooks,
+}
+
 /// The two connections of a transfer.
 pub(crate) struct Sockets<'a> {
     pub(crate) client: &'a mut ByteStream,
@@ -87,15 +95,14 @@ impl<'a> Transfer<'a> {
         exchange: Exchange,
         head: Vec<u8>,
         received: &'a mut BytesMut,
-        (fields, compression): (&'a FieldRules, Compression<'a>),
+        changes: ResponseChanges<'a>,
     ) -> Transfer<'a> {
         Transfer {
             client,
             server,
             exchange,
             received,
-            fields,
-            compression,
+            changes,
             meter: TransferMeter::default(),
             has_surplus: false,
             reads_client: false,
@@ -139,7 +146,7 @@ impl RunningTransfer for Transfer<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TransferEnd> {
         self.meter.has_more = false;
         for turn in 0..TURNS {
-            if turn >= COMPRESSED_TURNS && self.compression.is_on() {
+            if turn >= COMPRESSED_TURNS && self.changes.compression.is_on() {
                 break;
             }
             let up = match self.poll_up(cx) {
@@ -180,7 +187,7 @@ impl RunningTransfer for Transfer<'_> {
     }
 
     fn count_compression(&mut self, client: &ClientStream, record: &mut RequestRecord) {
-        self.compression.count(client, record);
+        self.changes.compression.count(client, record);
     }
 
     fn waiting_for_client(&self) -> u64 {

@@ -25,9 +25,10 @@ async fn is_with_server(body: usize, reads: usize) -> bool {
     let head = HeadReader::default().request(&mut received, &HeadLimits::default()).unwrap().unwrap();
     received.resize(received.len() + body, b'x');
     let fields = FieldRules::default();
-    let (exchange, none) = (Exchange::new(&head), Compression::default());
+    let (exchange, mut hooks) = (Exchange::new(&head), Hooks::default());
     let sockets = Sockets { client: &mut client, server: &mut server };
-    let mut transfer = Transfer::new(sockets, exchange, b"head".to_vec(), &mut received, (&fields, none));
+    let mut transfer =
+        Transfer::new(sockets, exchange, b"head".to_vec(), &mut received, changes(&fields, &mut hooks));
     let answers = async {
         let mut some = vec![0; reads];
         app.read_exact(&mut some).await.unwrap();
@@ -38,6 +39,10 @@ async fn is_with_server(body: usize, reads: usize) -> bool {
     let mut answer = [0; 2];
     browser.read_exact(&mut answer).await.unwrap();
     transfer.is_with_server()
+}
+
+fn changes<'a>(fields: &'a FieldRules, hooks: &'a mut Hooks) -> ResponseChanges<'a> {
+    ResponseChanges { fields, compression: Compression::default(), hooks }
 }
 
 fn read_head(received: &mut BytesMut) -> Exchange {
@@ -54,9 +59,10 @@ async fn unread_end(breaks: impl FnOnce(TcpStream, TcpStream) -> TcpStream) -> T
         BytesMut::from(&*format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {body}\r\n\r\n"));
     let (exchange, rules) = (read_head(&mut received), FieldRules::default());
     received.resize(received.len() + body - 1, b'x');
-    let none = Compression::default();
+    let mut hooks = Hooks::default();
     let sockets = Sockets { client: &mut client, server: &mut server };
-    let mut transfer = Transfer::new(sockets, exchange, b"head".to_vec(), &mut received, (&rules, none));
+    let mut transfer =
+        Transfer::new(sockets, exchange, b"head".to_vec(), &mut received, changes(&rules, &mut hooks));
     app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n").await.unwrap();
     let mut poll_once = async || {
         let polled = poll_fn(|cx| Poll::Ready(transfer.poll(cx))).await;

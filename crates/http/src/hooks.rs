@@ -1,0 +1,274 @@
+//! Own code that follows a request from its decision to its end.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use convey_http_core::{Field, FieldFault, FieldRules, ResponseHead, Trailers};
+
+/// Own code that follows one request. A service of the stack attaches it with
+/// [`HttpRequest::follow`](crate::HttpRequest::follow). Each method does nothing by default.
+///
+/// All methods run on the worker that serves the request, so they must not block.
+pub trait ExchangeHook: Send + Sync + 'static {
+    /// The head of the response, before the client gets it: of a server, of a file, or of a local
+    /// reply. Interim responses are not shown.
+    fn on_response(&mut self, response: &mut ResponseEdit<'_>) {
+        let _ = response;
+    }
+
+    /// Whether the hook wants the data of bodies. It costs speed: the kernel cannot move bodies by
+    /// itself any more.
+    fn wants_bodies(&self) -> bool {
+        false
+    }
+
+    /// Data of the request's body, as the client sent it. Not called for files and local replies.
+    fn on_request_data(&mut self, data: &[u8]) {
+        let _ = data;
+    }
+
+    /// The end of the request's body, with its trailers.
+    fn on_request_end(&mut self, trailers: Option<&Trailers>) {
+        let _ = trailers;
+    }
+
+    /// Data of the response's body, as the server sent it: before compression, and before the
+    /// client has accepted it.
+    fn on_response_data(&mut self, data: &[u8]) {
+        let _ = data;
+    }
+
+    /// The end of the response's body, with its trailers.
+    fn on_response_end(&mut self, trailers: Option<&Trailers>) {
+        let _ = trailers;
+    }
+
+    /// The end of the exchange: the last call.
+    fn on_end(&mut self, end: &ExchangeSummary) {
+        let _ = end;
+    }
+}
+
+/// Head of a response that a hook may change.
+#[derive(Debug)]
+pub struct ResponseEdit<'a> {
+    head: &'a ResponseHead,
+    is_local: bool,
+    changes: FieldRules,
+}
+
+/// How a request has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExchangeSummary {
+    /// Status of the response; `None`: the client got none.
+    pub status: Option<u16>,
+    /// Bytes of the request's body.
+    pub bytes_rx: u64,
+    /// Bytes of the response, with its head.
+    pub bytes_tx: u64,
+    /// Time since the head of the request was complete.
+    pub took: Duration,
+    /// Reason for a local reply or for an early end, as in the access log; `None`: the client got
+    /// the whole response of a server or of a file.
+    pub reason: Option<&'static str>,
+}
+
+impl ResponseEdit<'_> {
+    /// Status, 200 to 999, or 101.
+    pub fn status(&self) -> u16 {
+        self.head.status()
+    }
+
+    /// Whether convey itself generates the response: a file is none of these.
+    pub fn is_local_reply(&self) -> bool {
+        self.is_local
+    }
+
+    /// All fields, in order, as the server sent them.
+    pub fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        self.head.fields()
+    }
+
+    /// First value of the server's field with this name; `None` if there is no such field.
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        self.head.field(name)
+    }
+
+    /// Sets a field, in place of all fields with this name.
+    ///
+    /// # Errors
+    /// The name or the value is invalid, or convey itself sets the field.
+    pub fn set_field(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
+        self.change(|changes| changes.set(name, value))
+    }
+
+    /// Adds a field beside those with the same name.
+    ///
+    /// # Errors
+    /// The name or the value is invalid, or convey itself sets the field.
+    pub fn add_field(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
+        self.change(|changes| changes.add(name, value))
+    }
+
+    /// Removes all fields with this name.
+    ///
+    /// # Errors
+    /// The name is invalid, or convey itself sets the field.
+    pub fn remove_field(&mut self, name: &str) -> Result<(), FieldFault> {
+        self.change(|changes| changes.remove(name))
+    }
+
+    fn change(
+        &mut self,
+        change: impl FnOnce(&mut FieldRules) -> Result<(), FieldFault>,
+    ) -> Result<(), FieldFault> {
+        let mut later = FieldRules::default();
+        change(&mut later)?;
+        self.changes = self.changes.then(&later);
+        Ok(())
+    }
+}
+
+/// Hooks of one request. The one that was attached last is the first to see a response.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    hooks: Vec<Box<dyn ExchangeHook>>,
+    /// Bytes of the request's body that the hooks have seen already: a retry repeats them.
+    repeated: u64,
+}
+
+impl Hooks {
+    pub(crate) fn attach(&mut self, hook: Box<dyn ExchangeHook>) {
+        self.hooks.push(hook);
+    }
+
+    /// Whether a hook wants the data of bodies.
+    pub(crate) fn want_bodies(&self) -> bool {
+        self.hooks.iter().any(|hook| hook.wants_bodies())
+    }
+
+    /// Returns the configured changes of a response's fields, followed by those of the hooks.
+    pub(crate) fn edit<'a>(
+        &mut self,
+        head: &ResponseHead,
+        configured: &'a FieldRules,
+        is_local: bool,
+    ) -> Cow<'a, FieldRules> {
+        if self.hooks.is_empty() {
+            return Cow::Borrowed(configured);
+        }
+        let mut edit = ResponseEdit { head, is_local, changes: FieldRules::default() };
+        self.hooks.iter_mut().rev().for_each(|hook| hook.on_response(&mut edit));
+        match edit.changes.is_empty() {
+            true => Cow::Borrowed(configured),
+            false => Cow::Owned(configured.then(&edit.changes)),
+        }
+    }
+
+    pub(crate) fn request_data(&mut self, data: &[u8]) {
+        let repeated = self.repeated.min(data.len() as u64);
+        self.repeated -= repeated;
+        let new = &data[repeated as usize..];
+        if !new.is_empty() {
+            self.wanting().for_each(|hook| hook.on_request_data(new));
+        }
+    }
+
+    /// Notes that the next `len` bytes of the request's body repeat those that the hooks have seen.
+    pub(crate) fn will_repeat(&mut self, len: u64) {
+        self.repeated += len;
+    }
+
+    pub(crate) fn request_end(&mut self, trailers: Option<&Trailers>) {
+        self.wanting().for_each(|hook| hook.on_request_end(trailers));
+    }
+
+    pub(crate) fn response_data(&mut self, data: &[u8]) {
+        self.wanting().for_each(|hook| hook.on_response_data(data));
+    }
+
+    pub(crate) fn response_end(&mut self, trailers: Option<&Trailers>) {
+        self.wanting().for_each(|hook| hook.on_response_end(trailers));
+    }
+
+    /// Reports the end of the exchange. The hooks are over.
+    pub(crate) fn end(mut self, summary: impl FnOnce() -> ExchangeSummary) {
+        if !self.hooks.is_empty() {
+            let summary = summary();
+            self.hooks.iter_mut().rev().for_each(|hook| hook.on_end(&summary));
+        }
+    }
+
+    fn wanting(&mut self) -> impl Iterator<Item = &mut Box<dyn ExchangeHook>> {
+        self.hooks.iter_mut().rev().filter(|hook| hook.wants_bodies())
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks").field("count", &self.hooks.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use convey_http_core::{BodyFraming, ResponseBuilder};
+
+    use super::*;
+
+    /// Hook that writes down what it sees, and sets a field to its name.
+    struct Witness {
+        name: &'static str,
+        seen: Arc<Mutex<Vec<String>>>,
+        wants_bodies: bool,
+    }
+
+    impl Witness {
+        fn note(&self, what: impl fmt::Display) {
+            self.seen.lock().unwrap().push(format!("{} {what}", self.name));
+        }
+    }
+
+    impl ExchangeHook for Witness {
+        fn on_response(&mut self, response: &mut ResponseEdit<'_>) {
+            self.note(response.status());
+            response.set_field("X-Seen-By", self.name).unwrap();
+        }
+
+        fn wants_bodies(&self) -> bool {
+            self.wants_bodies
+        }
+
+        fn on_request_data(&mut self, data: &[u8]) {
+            self.note(String::from_utf8_lossy(data));
+        }
+
+        fn on_end(&mut self, end: &ExchangeSummary) {
+            self.note(end.status.unwrap());
+        }
+    }
+
+    #[test]
+    fn hooks_see_a_response_from_the_innermost_to_the_outermost() {
+        let seen = Arc::<Mutex<Vec<String>>>::default();
+        let mut hooks = Hooks::default();
+        for (name, wants_bodies) in [("outer", false), ("inner", true)] {
+            hooks.attach(Box::new(Witness { name, seen: seen.clone(), wants_bodies }));
+        }
+        let (head, none) = (ResponseBuilder::new(200).build(BodyFraming::Length(0)), FieldRules::default());
+        let edited = hooks.edit(&head, &none, false).into_owned();
+        let mut expected = FieldRules::default();
+        expected.set("X-Seen-By", "outer").unwrap();
+        assert_eq!(edited, expected);
+        hooks.request_data(b"abc");
+        hooks.will_repeat(3);
+        hooks.request_data(b"abcd");
+        let took = Duration::ZERO;
+        hooks.end(|| ExchangeSummary { status: Some(204), bytes_rx: 3, bytes_tx: 0, took, reason: None });
+        let expected = ["inner 200", "outer 200", "inner abc", "inner d", "inner 204", "outer 204"];
+        assert_eq!(*seen.lock().unwrap(), expected);
+    }
+}
