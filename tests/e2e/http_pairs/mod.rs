@@ -3,8 +3,13 @@
 
 mod case;
 mod client;
+mod cut_uploads;
+mod grpc;
 mod link;
+mod pages;
 mod server;
+mod slots;
+mod streams;
 
 use std::time::Duration;
 
@@ -14,7 +19,15 @@ use futures_util::future::join_all;
 
 use case::{Case, LEFT_OUT, Link, Message, Version};
 use client::{Addresses, Failure, Received, exchange};
+use cut_uploads::{
+    uploads_pass_after_a_few_rounds_of_cut_ones, uploads_pass_after_a_thousand_rounds_of_cut_ones,
+};
+use grpc::{streams_of_messages_arrive_whole, unary_calls_of_all_sizes_arrive_whole};
 use server::Cases;
+use slots::{
+    thousands_of_unread_streams_leave_servers_to_others,
+    unread_long_responses_leave_all_slots_after_the_timeout, unread_short_responses_leave_all_slots_at_once,
+};
 
 use crate::http2::block_on;
 use crate::http3::authority;
@@ -22,6 +35,13 @@ use crate::http3::authority;
 tests!("http_pairs":
     bodies_and_trailers_pass_unchanged_in_each_pair_of_versions,
     many_bodies_and_trailers_pass_unchanged_in_each_pair_of_versions [Need::Long],
+    unary_calls_of_all_sizes_arrive_whole [Need::Long],
+    streams_of_messages_arrive_whole [Need::Long],
+    uploads_pass_after_a_few_rounds_of_cut_ones,
+    uploads_pass_after_a_thousand_rounds_of_cut_ones [Need::Long],
+    unread_short_responses_leave_all_slots_at_once,
+    unread_long_responses_leave_all_slots_after_the_timeout,
+    thousands_of_unread_streams_leave_servers_to_others [Need::Long],
 );
 
 /// Time of one exchange, at most.
@@ -162,6 +182,11 @@ fn difference(sent: &Message, body: Vec<u8>, received: &Received) -> Option<Stri
         (None, None) => false,
     };
     is_wrong.then(|| format!("content-length {:?}", received.length))
+}
+
+/// Runtime of a test that takes longer than [`block_on`] allows.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// Seeds of rounds: the one in the environment, or all of these.

@@ -1,0 +1,117 @@
+//! Uploads that their clients cut, and the flow control of the connections that carried them.
+
+use bytes::Bytes;
+use convey_testkit::{BalancerProcess, Loopback};
+use fastrand::Rng;
+use futures_util::future::join_all;
+use http::Request;
+use tokio::time::{Duration, timeout};
+
+use super::case::Version;
+use super::client::Failure;
+use super::pages::{Pages, READ, UNREAD};
+use super::streams::{Connection, Reading, Sending, StreamClients};
+use super::{addresses, runtime, seeds, setup};
+use crate::http3::authority;
+
+/// Uploads that are cut at once.
+const UPLOADS: usize = 40;
+
+/// Longest part of an upload that is sent before the cut.
+const MOST: usize = 80_000;
+
+/// Length of the upload that must pass: above all windows of a stream.
+const WHOLE: usize = 300_000;
+
+/// Whether convey's debug build ends a connection of HTTP/3 with the first stream on which it waited
+/// for a reset before it read the end (an assertion of quinn fails): the upload takes another one.
+const ENDS_CONNECTIONS_OF_HTTP3: bool = true;
+
+/// Time of an upload that must pass.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An upload that has begun, and its response.
+type Upload = (Sending, Reading);
+
+pub(super) fn uploads_pass_after_a_few_rounds_of_cut_ones() {
+    cut_and_upload(10);
+}
+
+pub(super) fn uploads_pass_after_a_thousand_rounds_of_cut_ones() {
+    cut_and_upload(1_000);
+}
+
+fn cut_and_upload(rounds: usize) {
+    for seed in seeds(1..2) {
+        std::thread::scope(|scope| {
+            for client in [Version::Http2, Version::Http3] {
+                for server in [Version::Http1, Version::Http2] {
+                    scope.spawn(move || run(rounds, seed, client, server));
+                }
+            }
+        });
+    }
+}
+
+fn run(rounds: usize, seed: u64, client: Version, server: Version) {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _balancer = BalancerProcess::start(&lab, &setup(&lab, server).server("a", lab.server(1), ""));
+    let mut random = Rng::with_seed(seed);
+    runtime().block_on(async {
+        Pages::start(lab.server(1), server);
+        let clients = StreamClients::new(client, addresses(&lab), &authority, None);
+        for round in 0..rounds {
+            let passed = timeout(PATIENCE, cut_then_upload(&clients, &mut random)).await;
+            let passed = passed.unwrap_or_else(|elapsed| Err(elapsed.into()));
+            assert!(
+                passed.is_ok(),
+                "CONVEY_SEED={seed}, {client:?} to {server:?}, round {round}: {passed:?}"
+            );
+        }
+    });
+}
+
+/// Begins uploads on a connection, cuts them, and sends one that must pass: on the same connection
+/// after resets, on a new one after the end of the connection.
+async fn cut_then_upload(clients: &StreamClients, random: &mut Rng) -> Result<(), Failure> {
+    let mut connection = clients.connect().await?;
+    let uploads: Vec<(&str, Bytes)> = (0..UPLOADS)
+        .map(|_| (if random.bool() { READ } else { UNREAD }, vec![b'x'; length(random)].into()))
+        .collect();
+    let begun = join_all(uploads.iter().map(|(path, part)| begin(&connection, path, part))).await;
+    let begun: Vec<Upload> = begun.into_iter().collect::<Result<_, _>>()?;
+    if random.bool() {
+        tokio::time::sleep(Duration::from_millis(random.u64(..4))).await;
+    }
+    if random.bool() {
+        begun.into_iter().for_each(|(sending, _reading)| sending.reset());
+        if matches!(connection, Connection::Http3(_)) && ENDS_CONNECTIONS_OF_HTTP3 {
+            connection = clients.connect().await?;
+        }
+    } else {
+        connection.close();
+        connection = clients.connect().await?;
+    }
+    let passed = connection.post(READ, vec![b'y'; WHOLE].into()).await?;
+    connection.close();
+    match passed == (200, WHOLE.to_string().into_bytes()) {
+        true => Ok(()),
+        false => Err(format!("{} {}", passed.0, String::from_utf8_lossy(&passed.1)).into()),
+    }
+}
+
+/// Length of the part of an upload: some are longer than a window.
+fn length(random: &mut Rng) -> usize {
+    let most = if random.u8(..8) == 0 { MOST } else { MOST / 8 };
+    random.usize(..most)
+}
+
+/// Begins an upload and sends its part, as far as the windows allow it within a moment.
+async fn begin(connection: &Connection, path: &str, part: &Bytes) -> Result<Upload, Failure> {
+    let (mut sending, reading) = connection.begin(Request::builder().method("POST"), path, false).await?;
+    if let Ok(sent) = timeout(Duration::from_millis(2), sending.send(part.clone())).await {
+        sent?;
+    }
+    Ok((sending, reading))
+}
