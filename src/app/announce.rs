@@ -403,9 +403,11 @@ impl AnnounceTask {
             }
             match netlink.withdraw(address).await {
                 Ok(()) => {
-                    info!("removed {ip}, which an earlier convey announced, or an earlier configuration")
+                    info!("removed {ip}: an earlier convey process or an earlier configuration announced it")
                 }
-                Err(error) => warn!("cannot remove {ip}, which an earlier convey announced: {error}"),
+                Err(error) => warn!(
+                    "cannot remove {ip}, which an earlier convey process or an earlier configuration announced: {error}"
+                ),
             }
         }
     }

@@ -65,7 +65,9 @@ impl Ending {
     fn print(&self) {
         match self.known.first() {
             Some(owner) => print_error(format!("convey: waiting for the end of {owner}")),
-            None => print_error("convey: waiting for the end of a process that cannot be seen"),
+            None => {
+                print_error("convey: waiting for the end of a process that `convey clear` cannot identify")
+            }
         }
     }
 }
@@ -98,7 +100,9 @@ impl Clearing {
                     ));
                 }
                 Some(owner) => print(&format!("{stays}: {owner} announces it\n")),
-                None => print(&format!("{stays}: a process that cannot be seen announces it\n")),
+                None => {
+                    print(&format!("{stays}: a process that `convey clear` cannot identify announces it\n"))
+                }
             }
         }
         stale_addresses::clear(addresses, found).await

@@ -22,11 +22,14 @@ fn first_process_forwards_signals_and_exits_like_the_last_one() {
     first.signal(Signal::USR2);
     let second = upgraded(&first, 0);
     drop(held);
-    first.wait_for_log(&format!("process {second} continues; this one waits for its end"));
+    first.wait_for_log(&format!(
+        "process {second} has taken over; this process exits when that process exits"
+    ));
     // A request to the first process reaches the process that serves.
     first.signal(Signal::USR2);
     let third = upgraded(&first, 1);
-    first.wait_for_log(&format!("process {third} continues; this one waits for its end"));
+    first
+        .wait_for_log(&format!("process {third} has taken over; this process exits when that process exits"));
     let mut held = begin(&lab);
     first.signal(Signal::TERM);
     first.wait_for_log("stopping: 1 open connections have 30s to finish");

@@ -114,23 +114,24 @@ impl LostReadiness {
     }
 }
 
-/// Name of the target's backend, if the backend has servers that can serve, and all of them belong
-/// to the target.
+/// Name of the target's backend, if the backend would lose every server that can serve when the
+/// target goes. `None` if it would keep such a server, or has none now.
 pub(super) fn backend_left_without<'a>(snapshot: &Snapshot, target: &'a Target) -> Option<&'a str> {
     let pool = snapshot.pools.iter().find(|pool| pool.config.name == target.backend)?;
     let left = |without| pool.servers.iter().filter(|server| stays(server, pool, without)).count();
     (left(None) > 0 && left(Some(target)) == 0).then_some(&*target.backend)
 }
 
-/// Whether the server can get clients and is not in `without`.
+/// Whether the server can serve (ready, up, weight above 0) and does not belong to `without`.
 fn stays(server: &Server, pool: &Pool, without: Option<&Target>) -> bool {
     let has_share = server.admin == AdminState::Ready && server.config.settings.weight > 0;
     let is_gone = without.is_some_and(|target| target.includes(&pool.config.name, &server.config.name));
     has_share && server.health.up && !is_gone
 }
 
-/// One line per frontend that lacks a needed backend. If there are none, but no backend at all can
-/// serve, one line per frontend with a backend.
+/// Reasons why frontends are not ready, one line per frontend: the frontends that lack a backend of
+/// their `ready_needs`. If no frontend lacks such a backend, but no backend at all can serve: all
+/// frontends that have a backend.
 fn obstacles_of<'a, 'b: 'a>(
     all: impl Iterator<Item = &'a (&'b Frontend, Unserved<'b>)> + Clone,
 ) -> Vec<String> {

@@ -82,7 +82,7 @@ pub struct ServerReport {
     /// Whether the server is healthy.
     pub up: bool,
     /// Whether the server can be chosen now: ready, healthy, not ejected (unless no other server is
-    /// left), with a weight above 0, and not an unneeded backup.
+    /// left), with a weight above 0. A backup can be chosen only while no regular server can.
     pub eligible: bool,
     /// Health of the server.
     pub health: HealthReport,

@@ -17,7 +17,7 @@ use super::snat_choice::{SnatAddresses, SnatChoice};
 use super::table_quota::Occupancy;
 use convey_model::{Addr, NextHops};
 
-/// Upper bound for the servers whose choice of addresses is remembered.
+/// Maximum number of servers in [`NatPorts::chosen`].
 const MAX_CHOSEN: usize = 1 << 16;
 
 /// SNAT ports of one worker, on every SNAT address.
@@ -27,11 +27,12 @@ pub struct NatPorts {
     choice: SnatChoice,
     /// Addresses whose ports another process uses; no flow begins with them.
     withheld: Arc<[IpAddr]>,
-    /// Addresses that each server sees, chosen with the server's first flow.
+    /// SNAT addresses that each server sees as clients, chosen with the server's first flow.
     chosen: HashMap<Addr, Places>,
     /// All IPv4 addresses, and all IPv6 addresses.
     of_family: [Places; 2],
-    /// Index for taking turns between several addresses that a server sees.
+    /// Counter of allocations. It decides which SNAT address the next flow uses, so that the SNAT
+    /// addresses that a server sees take turns.
     turn: usize,
     ports: RangeInclusive<u16>,
     pools: PortPools,
@@ -178,9 +179,10 @@ impl NatPorts {
     }
 
     /// Allocates a port for a new flow to a server, on an address that the server may see; `None`
-    /// if all are in use. Ports that were never used come first (unless many are remembered), then
-    /// the ports that have been free for longest. The server remembers a connection for a while
-    /// after its end (TIME-WAIT) and may refuse another one with the same addresses and ports.
+    /// if all are in use. Ports that were never used come first, then the ports that have been free
+    /// for longest. Once the pools remember too many used ports, released ports come first. The
+    /// server remembers a connection for a while after its end (TIME-WAIT) and may refuse another
+    /// one with the same addresses and ports.
     pub fn allocate(&mut self, server: AddrPort, protocol: u8) -> Option<AddrPort> {
         let places = self.places(&server.addr).clone();
         let (first, total) = (*self.ports.start(), self.ports.len() as u32);
@@ -232,7 +234,8 @@ impl NatPorts {
         }
     }
 
-    /// Whether a new flow to this server may use this address and port once its present flow ends.
+    /// Whether a new flow to this server may use this address and port once the flow that uses them
+    /// now has ended.
     pub(super) fn may_have(&self, server: &Addr, at: AddrPort) -> bool {
         let is_left_out = || self.excluded.around(&(), at.port).is_some();
         self.ports.contains(&at.port) && !is_left_out() && self.may_see(server, at.addr)
@@ -258,7 +261,7 @@ impl NatPorts {
         self.ports.contains(&at.port) && self.addresses.contains(&at.addr)
     }
 
-    /// Number of ports towards a server, including ports that are left out.
+    /// Number of ports towards a server, including excluded ports.
     pub fn towards(&self, server: &Addr) -> u32 {
         self.ports_of(self.places(server))
     }

@@ -6,14 +6,15 @@ use std::ops::RangeInclusive;
 
 use crate::{self as model, Endpoint, Listen, Protocol};
 
-/// Addresses and ports of all frontends' servers, by protocol. A datagram from a server's address
-/// and port is forged: the servers would answer each other endlessly.
+/// Listen addresses of the servers of all frontends, by protocol. A datagram that comes from such
+/// an address is forged: if convey forwarded it, two servers would answer each other endlessly.
 #[derive(Debug, Default)]
 pub struct ServerEndpoints {
     ips: HashSet<IpAddr>,
+    /// Addresses of servers that have a port of their own.
     own: HashSet<Endpoint>,
-    /// Port ranges of frontends, by protocol and server address, for servers that listen on the
-    /// port that the client connected to.
+    /// Listen ports of servers that listen on the port that the client connected to: the port
+    /// ranges of their frontends. The key is the protocol and the server's IP address.
     client_ports: HashMap<(Protocol, IpAddr), HashSet<RangeInclusive<u16>>>,
 }
 

@@ -149,7 +149,7 @@ impl Handover<'_> {
 /// Waits until the child of this process has ended. Passes signals on to the child, and returns its
 /// exit code.
 pub(super) async fn outlive(mut child: SuccessorProcess, signals: &mut Signals, log: &LogFiles) -> u8 {
-    info!("process {} continues; this one waits for its end", child.process());
+    info!("process {} has taken over; this process exits when that process exits", child.process());
     log.end_access_log();
     loop {
         tokio::select! {

@@ -211,7 +211,9 @@ fn send_request(one: &Running, what: Asked, patience: Duration) -> anyhow::Resul
     match answer.split_once(' ') {
         Some(("ok", done)) => Ok(done.to_owned()),
         Some(("error", why)) => bail!("not upgraded: {why}"),
-        _ => bail!("convey hung up: it runs as another user, or has just ended"),
+        _ => bail!(
+            "convey closed the connection without an answer: that process belongs to another user, or has just exited"
+        ),
     }
 }
 

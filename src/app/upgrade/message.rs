@@ -192,7 +192,7 @@ pub(super) fn common_format(theirs: &[u32], program: &str) -> Result<u32, String
     let ours: BTreeSet<u32> = FORMATS.iter().copied().collect();
     theirs.iter().copied().filter(|format| ours.contains(format)).max().ok_or_else(|| {
         format!(
-            "convey {} and convey {program} cannot hand over to each other: their formats {} and {} differ; restart instead",
+            "convey {} supports the upgrade formats {}, and convey {program} supports {}: they have none in common; restart convey instead",
             env!("CARGO_PKG_VERSION"),
             list(FORMATS),
             list(theirs),
@@ -376,7 +376,10 @@ mod tests {
         assert_eq!(common_format(&[1, 7], "9.0.0"), Ok(1));
         assert_eq!(common_format(&[1, 2, 7], "9.0.0"), Ok(2));
         let why = common_format(&[8, 9], "9.0.0").unwrap_err();
-        assert!(why.contains("convey 9.0.0") && why.contains("formats 1, 2, 3, 4, 5 and 8, 9"), "{why}");
-        assert!(common_format(&[], "0").unwrap_err().contains("and none"));
+        assert!(
+            why.contains("formats 1, 2, 3, 4, 5, and convey 9.0.0 supports 8, 9: they have none in common"),
+            "{why}"
+        );
+        assert!(common_format(&[], "0").unwrap_err().contains("and convey 0 supports none"));
     }
 }

@@ -278,7 +278,7 @@ fn revision_that_comes_during_a_failed_upgrade_is_in_force_after_it() {
         Pid::from_raw(fs::read_to_string(&offered).ok()?.strip_suffix('\n')?.parse().ok()?)
     });
     etcd.put("config.toml", &with_server(&lab, 2));
-    balancer.wait_for_log("waits for the end of an upgrade");
+    balancer.wait_for_log("is postponed until the current upgrade of convey has ended");
     assert_eq!(server_of(&lab), "a");
     kill_process(new, Signal::KILL).unwrap();
     wait_for_server(&lab, "b");

@@ -94,7 +94,7 @@ fn config(page: &mut MetricsPage, config: &ConfigReport) {
     );
     page.gauge(
         "convey_config_refused_certificates",
-        "Certificates of folders that the last reload refused; the previous ones stay in use.",
+        "Certificate and key pairs in a certificate_dir that the last reload refused; their previous pairs stay in use.",
         this,
         |config| config.refused_certificates.len() as f64,
     );
@@ -187,7 +187,7 @@ fn backends(page: &mut MetricsPage, report: &StatsReport) {
     traffic(page, "convey_backend", "the backend", &all, |b| &b.traffic);
     page.counter(
         "convey_backend_connect_failures_total",
-        "Attempts to connect to one of its servers that failed.",
+        "Failed attempts to connect to a server of the backend.",
         &all,
         |b| b.connect_failures as f64,
     );
@@ -205,7 +205,7 @@ fn backends(page: &mut MetricsPage, report: &StatsReport) {
     );
     page.histogram(
         "convey_backend_session_duration_seconds",
-        "From accepting a client to the end of its connection, if it had got a server (proxy mode).",
+        "Duration from accepting a client to the end of its connection. Only connections that got a server count (proxy mode).",
         &all,
         |b| b.session_seconds.as_ref(),
     );
@@ -308,7 +308,7 @@ fn packets(page: &mut MetricsPage, packets: &PacketReport) {
     );
     page.gauge(
         "convey_snat_ports_in_use",
-        "SNAT ports in use, each counted once for every server it is used for.",
+        "SNAT ports in use. A port counts once for each server that it is used with.",
         &[(Vec::new(), packets.snat_ports_in_use)],
         |n| *n as f64,
     );

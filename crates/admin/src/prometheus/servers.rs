@@ -15,7 +15,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     page.gauge("convey_server_up", "Whether the server is healthy.", &all, |s| flag(s.up));
     page.gauge(
         "convey_server_eligible",
-        "Whether the server can be chosen: healthy, not ejected, weight above 0, and not an unneeded backup.",
+        "Whether the server can be chosen now: ready, healthy, not ejected, weight above 0. A backup can be chosen only while no regular server can.",
         &all,
         |s| flag(s.eligible),
     );
@@ -47,7 +47,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     traffic(page, "convey_server", "the server", &all, |s| &s.traffic);
     page.counter(
         "convey_server_connect_failures_total",
-        "Attempts to connect to the server that failed.",
+        "Failed attempts to connect to the server.",
         &all,
         |s| s.connect_failures as f64,
     );

@@ -19,9 +19,9 @@ impl ControlState {
         used.into_iter().collect()
     }
 
-    /// Judges the handshakes of each server of a backend. If a server completes none and the
-    /// backend has outlier detection, ejects the server; otherwise returns an operator-facing
-    /// message. Call it about once a second.
+    /// Checks each server of a backend for handshakes that clients start and the server does not
+    /// complete. Ejects such a server if the backend has outlier detection; otherwise returns an
+    /// operator-facing message about it. Call it about once a second.
     pub(crate) fn check_handshakes(&mut self, name: &str, now: Timestamp) -> Vec<String> {
         let Some(backend) = self.pools.config(name) else { return Vec::new() };
         let seen: Vec<(ServerKey, HandshakesSeen)> = backend
@@ -34,22 +34,22 @@ impl ControlState {
             })
             .collect();
         let least = backend.outlier_detection.clone().unwrap_or_default().consecutive_failures;
-        let mut told = Vec::new();
+        let mut messages = Vec::new();
         for ((server, own), others) in seen.iter().zip(others(&seen)) {
             let Some(entry) = self.servers.get_mut(server) else { continue };
             if let Some(silent) = entry.evaluate_handshakes(*own, others, least, now) {
-                told.extend(self.is_silent(server, &backend, silent, now));
+                messages.extend(self.eject_or_report(server, &backend, silent, now));
             }
             if let Some(entry) = self.servers.get(server) {
                 entry.publish_handshakes();
             }
         }
-        told
+        messages
     }
 
-    /// Ejects a server that answers no client. Without outlier detection, returns an
+    /// Ejects a server that answers no client. If its backend has no outlier detection, returns an
     /// operator-facing message instead.
-    fn is_silent(
+    fn eject_or_report(
         &mut self,
         server: &ServerKey,
         backend: &BackendConfig,

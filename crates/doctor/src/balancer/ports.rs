@@ -28,18 +28,18 @@ fn diagnosis(TakenPort { at, purpose, owner }: &TakenPort) -> Diagnosis {
     let why = "convey does not start while another process uses the port.";
     match owner {
         Some((_, name)) if name == "convey" => {
-            let ask = "If it is the convey of this file, it does not answer at the default control socket: select its socket with --socket.";
+            let ask = "If that convey runs with this file, it does not answer at the default control socket: select its socket with --socket.";
             Diagnosis::error("port-taken", seen, format!("{why} {ask}"))
         }
         Some((id, _)) => {
             let unit = format!(
-                "If it is a service (`systemctl status {id}` shows its unit), stop and disable that."
+                "If a service manager runs that process, stop and disable its service: `systemctl status {id}` shows the name."
             );
             Diagnosis::error("port-taken", seen, format!("{why} {unit}")).fix(format!("kill {id}"))
         }
         None => {
             let look = format!(
-                "The process belongs to another user, and may be a convey that does not answer. As root, `ss -lnp 'sport = :{}'` shows which.",
+                "The process belongs to another user, and may be a convey that does not answer. As root, `ss -lnp 'sport = :{}'` shows the process.",
                 at.addr.port()
             );
             Diagnosis::error("port-taken", seen, format!("{why} {look}"))

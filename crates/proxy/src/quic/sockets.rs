@@ -91,7 +91,7 @@ impl QuicSockets {
         let (ours, handed) = (runtimes.len(), HandedPlace::split(handed)?);
         if handed.len() != ours {
             return Err(io::Error::other(format!(
-                "HTTP/3 connections of {} worker threads cannot continue with {ours}",
+                "the previous process has {} worker threads, this one has {ours}: HTTP/3 connections continue only with the same number",
                 handed.len()
             )));
         }

@@ -93,7 +93,7 @@ impl UdpSockets {
         let (theirs, ours) = (handed.len(), runtimes.len());
         if theirs != ours {
             return Err(io::Error::other(format!(
-                "UDP sessions of {theirs} worker threads cannot continue with {ours}"
+                "the previous process has {theirs} worker threads, this one has {ours}: UDP sessions continue only with the same number"
             )));
         }
         let place = |(socket, runtime): (OwnedFd, &Handle)| {

@@ -142,7 +142,10 @@ impl Following {
                     Err(NotInForce::Refused(problems)) => Err(problems),
                     Err(NotInForce::Later) => {
                         let number = revision.number;
-                        info!("revision {number} of {} waits for the end of an upgrade", self.source.address);
+                        info!(
+                            "revision {number} of {} is postponed until the current upgrade of convey has ended",
+                            self.source.address
+                        );
                         self.is_postponed = true;
                         return Ok(());
                     }
