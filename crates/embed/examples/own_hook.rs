@@ -1,8 +1,6 @@
-//! Own code that follows each request: responses get the time that they took, and the program
-//! prints how much of which type each client got.
+//! Own code that follows each request: responses do not name their server's software, and the
+//! program prints what each client got, and how fast.
 //! `cargo run -p convey-embed --example own_hook`, then `curl -i http://127.0.0.1:8080/`.
-
-use std::time::Instant;
 
 use convey_embed::EmbeddedBalancer;
 use convey_http::stack::{Check, usual};
@@ -20,7 +18,6 @@ addr = "127.0.0.1:9001"
 
 struct Follow {
     client: String,
-    began: Instant,
     content_type: String,
 }
 
@@ -28,19 +25,19 @@ impl ExchangeHook for Follow {
     fn on_response(&mut self, response: &mut ResponseEdit<'_>) {
         let content_type = response.field("content-type").unwrap_or(b"nothing");
         self.content_type = String::from_utf8_lossy(content_type).into_owned();
-        let took = format!("app;dur={}", self.began.elapsed().as_millis());
-        // The name and the value are valid.
-        let _ = response.add_field("Server-Timing", &took);
+        // The name is valid.
+        let _ = response.remove_field("Server");
     }
 
     fn on_end(&mut self, end: &ExchangeSummary) {
-        println!("{} got {} bytes of {}", self.client, end.bytes_tx, self.content_type);
+        let ExchangeSummary { bytes_tx, took, .. } = end;
+        println!("{} got {bytes_tx} bytes of {} in {took:?}", self.client, self.content_type);
     }
 }
 
 fn follow(request: &mut HttpRequest) -> Result<(), LocalReply> {
     let client = request.client().to_string();
-    request.follow(Follow { client, began: Instant::now(), content_type: String::new() });
+    request.follow(Follow { client, content_type: String::new() });
     Ok(())
 }
 

@@ -53,6 +53,7 @@ pub fn timeouts() -> Timeouts {
         connect: SECOND,
         idle: SECOND,
         response: SECOND,
+        send: SECOND,
         tcp_user_timeout: SECOND,
         udp_idle: SECOND,
         drain: SECOND,

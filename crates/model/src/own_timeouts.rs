@@ -13,6 +13,8 @@ pub struct OwnTimeouts {
     pub idle: Option<Duration>,
     /// Overrides [`Timeouts::response`].
     pub response: Option<Duration>,
+    /// Overrides [`Timeouts::send`].
+    pub send: Option<Duration>,
     /// Overrides [`Timeouts::tcp_user_timeout`].
     pub tcp_user_timeout: Option<Duration>,
     /// Overrides [`Timeouts::udp_idle`].
@@ -22,11 +24,12 @@ pub struct OwnTimeouts {
 impl Timeouts {
     /// Returns these timeouts, overridden by `own`.
     pub fn with(self, own: &OwnTimeouts) -> Timeouts {
-        let OwnTimeouts { connect, idle, response, tcp_user_timeout, udp_idle } = *own;
+        let OwnTimeouts { connect, idle, response, send, tcp_user_timeout, udp_idle } = *own;
         Timeouts {
             connect: connect.unwrap_or(self.connect),
             idle: idle.unwrap_or(self.idle),
             response: response.unwrap_or(self.response),
+            send: send.unwrap_or(self.send),
             tcp_user_timeout: tcp_user_timeout.unwrap_or(self.tcp_user_timeout),
             udp_idle: udp_idle.unwrap_or(self.udp_idle),
             ..self

@@ -13,6 +13,9 @@ pub struct Timeouts {
     /// Time limit for the head of a server's response. After it, the request fails. Mode `http`
     /// only.
     pub response: Duration,
+    /// Time for which a client may take nothing of a response that waits for it. After it, convey
+    /// resets the stream or the connection. Mode `http` only.
+    pub send: Duration,
     /// Time for which a server's host may acknowledge nothing. After it, convey considers the host
     /// gone and closes the connections to it.
     pub tcp_user_timeout: Duration,
@@ -31,6 +34,7 @@ impl Default for Timeouts {
             connect: Duration::from_secs(5),
             idle: Duration::from_secs(600),
             response: Duration::from_secs(60),
+            send: Duration::from_secs(60),
             tcp_user_timeout: Duration::from_secs(30),
             udp_idle: Duration::from_secs(60),
             drain: Duration::from_secs(30),

@@ -315,6 +315,7 @@ impl Snapshot {
                 connect: second,
                 idle: second,
                 response: second,
+                send: second,
                 tcp_user_timeout: second,
                 udp_idle: second,
                 drain: second,

@@ -47,6 +47,15 @@ keys! {
         example: "7",
     };
 
+    key "send" => send: Duration {
+        read: seconds(MILLISECOND),
+        only_in: Http,
+        kind: "seconds from 0.001, http: a client takes nothing of a response that waits for it; `idle` may lower it",
+        default: "60",
+        sample: "#send = 60                              # http: a client takes nothing of a response that waits for it",
+        example: "7",
+    };
+
     key "tcp_user_timeout" => tcp_user_timeout: Duration {
         read: seconds(MILLISECOND),
         only_in: ProxiedTcp,
@@ -138,6 +147,9 @@ own_timeouts! {
     "response" => response, for "http", Http:
         "#response = 120                         # example; http",
         "#response = 120                         # example; http";
+    "send" => send, for "http", Http:
+        "#send = 20                              # example; http",
+        "#send = 20                              # example; http";
     "tcp_user_timeout" => tcp_user_timeout, for "proxy and http", ProxiedTcp:
         "#tcp_user_timeout = 20                  # example",
         "#tcp_user_timeout = 20                  # example";
@@ -174,7 +186,7 @@ pub(super) fn describe_own(before: &str, own: &OwnTimeouts) -> String {
 
 /// Line of `convey check` about timeouts that have an effect in one of these frontends.
 pub(crate) fn describe(timeouts: &Timeouts, frontends: &[(Mode, Protocol)]) -> String {
-    let Timeouts { connect, idle, response, tcp_user_timeout, udp_idle, .. } = timeouts;
+    let Timeouts { connect, idle, response, send, tcp_user_timeout, udp_idle, .. } = timeouts;
     let is_for = |only: OnlyIn| frontends.iter().any(|(mode, protocol)| only.fits(*mode, *protocol));
     let mut text = String::from("timeouts ");
     if is_for(OnlyIn::ProxiedTcp) {
@@ -183,7 +195,7 @@ pub(crate) fn describe(timeouts: &Timeouts, frontends: &[(Mode, Protocol)]) -> S
         ));
     }
     if is_for(OnlyIn::Http) {
-        text.push_str(&format!("response {response:?}, "));
+        text.push_str(&format!("response {response:?}, send {send:?}, "));
     }
     if is_for(OnlyIn::ProxiedUdp) {
         text.push_str(&format!("udp_idle {udp_idle:?}, "));

@@ -81,6 +81,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             connect: Duration::from_secs(5),
             idle: Duration::from_secs(600),
             response: Duration::from_secs(60),
+            send: Duration::from_secs(60),
             tcp_user_timeout: Duration::from_secs(30),
             udp_idle: Duration::from_secs(60),
             drain: Duration::from_secs(30),
@@ -199,12 +200,12 @@ fn everything_that_can_be_set_arrives() {
         (65535, Some(3))
     );
     assert_eq!(config.stats.listen, "[::1]:9100".parse().unwrap());
-    let [response, tcp_user_timeout] = [60, 30].map(Duration::from_secs);
+    let [response, send, tcp_user_timeout] = [60, 60, 30].map(Duration::from_secs);
     let [connect, idle, udp_idle, drain, drain_delay] =
         [1500, 60_000, 250, 0, 5000].map(Duration::from_millis);
     assert_eq!(
         config.timeouts,
-        Timeouts { connect, idle, response, tcp_user_timeout, udp_idle, drain, drain_delay }
+        Timeouts { connect, idle, response, send, tcp_user_timeout, udp_idle, drain, drain_delay }
     );
     let [
         half_open,

@@ -51,8 +51,9 @@ impl Forwarding<'_, '_> {
     /// Sends the rest of a response to the client's stream, unless the client reads nothing for too
     /// long.
     pub(super) async fn write_rest(&mut self, mut rest: WaitingFrames) -> Result<(), Counter> {
-        let (time_limit, record, idle) = (&mut *self.time_limit, &mut *self.record, self.timeouts.idle);
-        let (client, mut stall) = (self.client, StallLimit::of_reader(idle));
+        let (time_limit, record) = (&mut *self.time_limit, &mut *self.record);
+        let period = self.timeouts.send.min(self.timeouts.idle);
+        let (client, mut stall) = (self.client, StallLimit::of_reader(period));
         let ClientEnd::Stream(stream) = &mut *self.end else { return Ok(()) };
         let mut end = FrameClient::Stream(&mut **stream);
         poll_fn(|cx| {
@@ -61,7 +62,7 @@ impl Forwarding<'_, '_> {
             if taken > 0 {
                 record.count(0, taken);
                 stall.has_taken(taken);
-                time_limit.renew(idle);
+                time_limit.renew(period);
             }
             match sent {
                 Poll::Ready(sent) => Poll::Ready(sent.map_err(|_| Counter::ClientReset)),

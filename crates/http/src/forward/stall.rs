@@ -10,8 +10,9 @@ use convey_proxy::{ClientStream, ConnectionBytes};
 use crate::time_limit::TimeLimit;
 use crate::transfer::{RunningTransfer, TransferEnd};
 
-/// Period in which the connection of a client has to move enough bytes while the client holds a
-/// server; `timeouts.idle` may lower it.
+/// Period in which the connection of a client has to send enough bytes while the client holds a
+/// server; `timeouts.idle` may lower it. For bytes that the client has to take, `timeouts.send`
+/// applies in its place.
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// Minimum rate of a client's connection in bytes a second, over a period. The bytes of a single
@@ -26,8 +27,10 @@ const MAX_STILL_PERIODS: u32 = 10;
 pub(crate) struct StallLimit {
     idle: Duration,
     response: Duration,
-    /// Upper bound while the transfer waits for a client.
-    period: Duration,
+    /// Upper bound while the transfer waits for a client that sends.
+    send_period: Duration,
+    /// Upper bound while the transfer waits for a client that takes the response.
+    take_period: Duration,
     side: AwaitedSide,
     /// Whether the request has a body of known length.
     is_upload: bool,
@@ -72,12 +75,14 @@ impl StallLimit {
 
     fn of(timeouts: &Timeouts, is_upload: bool) -> StallLimit {
         let (idle, response, side) = (timeouts.idle, timeouts.response, AwaitedSide::Server);
-        StallLimit { idle, response, side, is_upload, ..StallLimit::of_reader(PERIOD.min(idle)) }
+        let send_period = PERIOD.min(idle);
+        let of_reader = StallLimit::of_reader(timeouts.send.min(idle));
+        StallLimit { idle, response, send_period, side, is_upload, ..of_reader }
     }
 
     /// Returns the bound for a file.
     pub(crate) fn of_file(timeouts: &Timeouts) -> StallLimit {
-        StallLimit::of_reader(PERIOD.min(timeouts.idle))
+        StallLimit::of_reader(timeouts.send.min(timeouts.idle))
     }
 
     /// Returns the bound for a response that waits only for its client, with this period.
@@ -85,7 +90,8 @@ impl StallLimit {
         StallLimit {
             idle: period,
             response: period,
-            period,
+            send_period: period,
+            take_period: period,
             side: AwaitedSide::Reader,
             is_upload: false,
             moved: 0,
@@ -103,7 +109,8 @@ impl StallLimit {
     /// Returns the bound at this point of a transfer.
     pub(crate) fn bound(&self) -> Duration {
         match self.side {
-            AwaitedSide::Sender | AwaitedSide::Reader => self.period,
+            AwaitedSide::Sender => self.send_period,
+            AwaitedSide::Reader => self.take_period,
             AwaitedSide::Server => self.response.min(self.idle),
             AwaitedSide::Both => self.idle,
         }
@@ -165,14 +172,14 @@ impl StallLimit {
         let awaits_client = matches!(self.side, AwaitedSide::Sender | AwaitedSide::Reader);
         if awaits_client && self.connection.is_none() {
             self.connection = Some(client.connection_bytes());
-            time_limit.renew(self.period);
+            time_limit.renew(self.bound());
         }
         loop {
             ready!(time_limit.poll_over(cx));
             if !awaits_client || !self.is_fast_enough(client.connection_bytes(), wanted()) {
                 return Poll::Ready(());
             }
-            time_limit.renew(self.period);
+            time_limit.renew(self.bound());
         }
     }
 
@@ -196,7 +203,7 @@ impl StallLimit {
             false => now.acknowledged.saturating_sub(before.acknowledged),
         };
         let rate = MIN_RATE * wanted.unwrap_or(1) as u64;
-        bytes >= (rate * self.period.as_secs()).max(1) && self.still_periods < MAX_STILL_PERIODS
+        bytes >= (rate * self.bound().as_secs()).max(1) && self.still_periods < MAX_STILL_PERIODS
     }
 
     /// Returns the end of a transfer whose bound has expired; `None` if the transfer does not wait
@@ -270,6 +277,16 @@ mod tests {
         assert_eq!(bound(600, AwaitedSide::Both), 600);
         assert_eq!(bound(7, AwaitedSide::Reader), 7);
         assert_eq!(held(600, AwaitedSide::Reader, alone(0)), 60);
+    }
+
+    #[test]
+    fn timeouts_send_limits_a_client_that_takes_nothing_and_no_upload() {
+        let timeouts = Timeouts { send: Duration::from_secs(5), ..Timeouts::default() };
+        let held = |side| {
+            let mut limit = StallLimit { side, ..StallLimit::of(&timeouts, true) };
+            held_while(&mut limit, side, |_| alone(0))
+        };
+        assert_eq!((held(AwaitedSide::Reader), held(AwaitedSide::Sender)), (5, 60));
     }
 
     #[test]
