@@ -62,7 +62,7 @@ fn the_first_process_of_a_container_can_be_upgraded() {
         BalancerProcess::start_with(&lab, &Setup::new(&lab).server("a", lab.server(1), ""), command);
     let ran = run(binary().arg("upgrade").arg("--config").arg(container.config()));
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
-    container.wait_for_log("this one waits for its end");
+    container.wait_for_log("this process exits when that process exits");
     assert_eq!(fetch(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     assert_eq!(container.page("/healthz"), (200, "ok\n".to_owned()));
 }

@@ -122,7 +122,9 @@ pub(crate) fn upgrade_under_load(network: &mut Network, upgrades: usize) {
     // Every process except the last has no connection left: it waits for the end of the next one,
     // since there is no service manager.
     wait_for("every process before it to be done", || {
-        (network.log(Role::Balancer).matches("this one waits for its end").count() == upgrades).then_some(())
+        (network.log(Role::Balancer).matches("this process exits when that process exits").count()
+            == upgrades)
+            .then_some(())
     });
     assert_eq!(network.convey(|convey| convey.ended()), None);
     // Workers have processed the ends that the kernel saw while no process was reading its events.
