@@ -1,15 +1,22 @@
 //! Mode http: clients that never repeat a request, while processes replace each other.
 
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
 use convey_testkit::{
     Loopback, Need, Setup, TestHttpServer, TlsClient, TlsSettings, connect, tests, wait_for,
 };
+use h3::error::StreamError;
+use http::Request;
 
 use super::http::client::{Client, read_head};
+use super::http2::block_on;
+use super::http3;
+use super::http3::client::{Client as Http3Client, Clients, read, uri};
 use super::tls::{authority, https};
 use super::upgrade::Upgraded;
 
@@ -17,6 +24,8 @@ tests!("http_upgrade":
     idle_connection_gets_a_response_after_an_upgrade_and_ends_behind_it,
     keep_alive_posts_survive_two_upgrades,
     keep_alive_posts_survive_ten_upgrades [Need::Long],
+    http3_posts_survive_two_upgrades,
+    http3_posts_survive_ten_upgrades [Need::Long],
 );
 
 fn idle_connection_gets_a_response_after_an_upgrade_and_ends_behind_it() {
@@ -64,20 +73,99 @@ fn keep_alive_posts_survive_upgrades(upgrades: usize) {
                 post_until(stop, done, pause, connect)
             }));
         }
-        for _ in 0..upgrades {
-            let before = done.load(Ordering::Relaxed);
-            upgraded.replace_program();
-            upgraded.upgrade();
-            wait_for("requests after the upgrade", || {
-                (done.load(Ordering::Relaxed) > before + 200).then_some(())
-            });
-        }
+        upgrade_under_load(&mut upgraded, upgrades, done);
         stop.store(true, Ordering::Relaxed);
         clients.into_iter().flat_map(|client| client.join().unwrap()).collect::<Vec<_>>()
     });
     assert!(lost.is_empty(), "{} of {done:?} requests were lost: {lost:?}", lost.len());
     assert_eq!(upgraded.first.wait(), 0);
     upgraded.wait_for_the_last();
+}
+
+fn upgrade_under_load(upgraded: &mut Upgraded, upgrades: usize, done: &AtomicU64) {
+    for _ in 0..upgrades {
+        let before = done.load(Ordering::Relaxed);
+        upgraded.replace_program();
+        upgraded.upgrade();
+        wait_for("requests after the upgrade", || {
+            (done.load(Ordering::Relaxed) > before + 200).then_some(())
+        });
+    }
+}
+
+fn http3_posts_survive_two_upgrades() {
+    http3_posts_survive_upgrades(2);
+}
+
+fn http3_posts_survive_ten_upgrades() {
+    http3_posts_survive_upgrades(10);
+}
+
+fn http3_posts_survive_upgrades(upgrades: usize) {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let mut upgraded = Upgraded::start(&lab, &http3::site(&lab, ""));
+    let (stop, done) = (&AtomicBool::new(false), &AtomicU64::new(0));
+    let lost = thread::scope(|scope| {
+        let (authority, at) = (&authority, lab.vip());
+        let pauses = [0, 1, 5, 20].map(Duration::from_millis);
+        let clients = pauses.map(|pause| {
+            scope.spawn(move || {
+                block_on(post_until_over_http3(stop, done, pause, || Clients::trusting(authority), at))
+            })
+        });
+        upgrade_under_load(&mut upgraded, upgrades, done);
+        stop.store(true, Ordering::Relaxed);
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(lost.is_empty(), "{} of {done:?} requests were lost: {lost:?}", lost.len());
+    assert_eq!(upgraded.first.wait(), 0);
+    upgraded.wait_for_the_last();
+}
+
+/// Sends four requests at once on a connection, again and again, until its server announces the end
+/// of the connection. Returns the errors of lost requests.
+async fn post_until_over_http3(
+    stop: &AtomicBool,
+    done: &AtomicU64,
+    pause: Duration,
+    clients: impl Fn() -> Clients,
+    to: SocketAddr,
+) -> Vec<StreamError> {
+    let (clients, mut lost) = (clients(), Vec::new());
+    while !stop.load(Ordering::Relaxed) {
+        let client = clients.connect(to).await;
+        let mut stays = true;
+        while stays && !stop.load(Ordering::Relaxed) {
+            let post = || post_over_http3(&client);
+            let (a, b, c, d) = tokio::join!(post(), post(), post(), post());
+            for result in [a, b, c, d] {
+                done.fetch_add(u64::from(matches!(result, Ok(true))), Ordering::Relaxed);
+                stays &= *result.as_ref().unwrap_or(&false);
+                lost.extend(result.err());
+            }
+            tokio::time::sleep(pause).await;
+        }
+        client.connection.close(0x100_u32.into(), b"");
+    }
+    clients.wait_idle().await;
+    lost
+}
+
+/// Sends a request, and reads its response. Returns false if the client sends nothing, because the
+/// server has announced the end of the connection.
+async fn post_over_http3(client: &Http3Client) -> Result<bool, StreamError> {
+    let begun = client.begin(Request::post(uri("/")).body(()).unwrap()).await;
+    let mut call = match begun {
+        Err(StreamError::RemoteClosing { .. }) => return Ok(false),
+        other => other?,
+    };
+    call.send_data(Bytes::from_static(b"body")).await?;
+    call.finish().await?;
+    let response = read(&mut call).await?;
+    assert_eq!((response.status, response.text()), (200, "a POST / 4"));
+    Ok(true)
 }
 
 /// Sends one request after the other on a connection until its server announces the end of the

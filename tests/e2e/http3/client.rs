@@ -75,6 +75,11 @@ impl Clients {
         Some((Client::over(connection).await, accepted))
     }
 
+    /// Waits until all connections are over, so that their servers have received the end.
+    pub(crate) async fn wait_idle(&self) {
+        self.endpoint.wait_idle().await;
+    }
+
     /// Moves all clients to another port. Returns the new address.
     pub(crate) fn move_on(&self) -> SocketAddr {
         self.move_to(Ipv4Addr::LOCALHOST)

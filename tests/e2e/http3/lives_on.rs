@@ -319,12 +319,15 @@ fn a_farewell_names_the_first_request_that_is_not_taken() {
             streams.push(receive);
             until(|| server.seen().len() > n).await;
         }
-        // Streams 0 and 4 are served: 8 is the first refused one.
+        // The first GOAWAY has the greatest stream id. Streams 0 and 4 are served: 8 is the first
+        // refused one.
+        const FIRST: [u8; 10] = [7, 8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfc];
         let mut output = Vec::new();
         while !output.ends_with(&[7, 1, 8]) {
             let chunk = control.read_chunk(1_000, true).await.unwrap().unwrap();
             output.extend_from_slice(&chunk.bytes);
         }
+        assert!(output.ends_with(&[&FIRST[..], &[7, 1, 8]].concat()), "{output:x?}");
         for _ in 0..3 {
             let (mut send, mut receive) = connection.open_bi().await.unwrap();
             let _ = send.write_all(&get("/late")).await;

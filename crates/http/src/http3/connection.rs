@@ -1,6 +1,7 @@
 //! HTTP/3 connection of a client: its streams, each with one request, and its end.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +28,9 @@ use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, 
 /// Time between two checks of a connection in use: of the moved bytes, and of the client's address.
 const LOOKS: Duration = Duration::from_secs(1);
 
+/// Bounds of the time between the two GOAWAY frames. The first one reaches the client meanwhile.
+const GRACE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
 /// Serves a client until its connection is over.
 pub(crate) async fn serve<S: DecideRequest>(client: &ClientStream, quic: QuicClient, stack: &S) -> StreamEnd {
     let QuicClient { connection, handshake } = quic;
@@ -40,7 +44,10 @@ pub(crate) async fn serve<S: DecideRequest>(client: &ClientStream, quic: QuicCli
 struct Http3 {
     library: h3::server::Connection<QuicConnection, Bytes>,
     notes: mpsc::UnboundedReceiver<StreamNotes>,
+    /// Whether the transport rejects further streams: set by the last GOAWAY.
     is_ending: Arc<AtomicBool>,
+    /// Time of the last GOAWAY, once the end of the connection has begun.
+    last_goaway: Option<Instant>,
 }
 
 async fn serve_streams<S: DecideRequest>(
@@ -65,10 +72,11 @@ async fn serve_streams<S: DecideRequest>(
     // Time at which a connection without streams ends.
     let mut until = Instant::now() + newest().keep_alive;
     loop {
+        let last_goaway = http3.last_goaway;
         tokio::select! {
             biased;
             Some(ended) = streams.next(), if !streams.is_empty() => {
-                until = Instant::now() + if http3.is_ending() { ANSWER_TIME } else { newest().keep_alive };
+                until = Instant::now() + if http3.has_farewell() { ANSWER_TIME } else { newest().keep_alive };
                 counts.reset += u64::from(ended == stream::StreamOutcome::Reset);
                 http3.end_for_resets(counts.verdict(), &connection).await;
             }
@@ -82,17 +90,17 @@ async fn serve_streams<S: DecideRequest>(
                 streams.push(stream::serve(client, stack.clone(), resolver, notes, handshake));
                 // If the frontend is gone, the connection ends after the requests that are already
                 // on their way.
-                if (counts.begun >= u64::from(newest().requests) || !client.is_served()) && !http3.is_ending() {
-                    http3.say_farewell().await;
-                }
+                let is_last = counts.begun >= u64::from(newest().requests) || !client.is_served();
+                http3.note_stream(&connection, counts.begun, is_last).await;
             }
             false = &mut handshaking, if !*is_established.borrow() => {
                 return StreamEnd::Early(Counter::TlsHandshakeTimeout);
             }
-            () = until_true(|| client.is_draining()), if !http3.is_ending() => {
+            () = until_true(|| client.is_draining()), if !http3.has_farewell() => {
                 until = Instant::now() + ANSWER_TIME;
-                http3.say_farewell().await;
+                http3.announce_end(&connection, counts.begun > 0).await;
             }
+            () = until_some(last_goaway), if !http3.is_ending() => http3.refuse_streams().await,
             _ = looks.tick(), if !streams.is_empty() => {
                 bytes.count();
                 if let Err(reason) = client.note_address(connection.remote_address()) {
@@ -101,11 +109,11 @@ async fn serve_streams<S: DecideRequest>(
             }
             () = sleep_until(until), if streams.is_empty() => {
                 // The client has not reacted to GOAWAY: convey closes the connection.
-                if http3.is_ending() {
+                if http3.has_farewell() {
                     break;
                 }
                 until = Instant::now() + ENDING;
-                http3.say_farewell().await;
+                http3.announce_end(&connection, counts.begun > 0).await;
             }
         }
     }
@@ -123,7 +131,7 @@ impl Http3 {
         let mut builder = h3::server::builder();
         builder.max_field_section_size(max_head).send_grease(false).enable_extended_connect(true);
         match timeout(limits.head_timeout, builder.build(over_quic)).await {
-            Ok(Ok(library)) => Ok(Http3 { library, notes, is_ending }),
+            Ok(Ok(library)) => Ok(Http3 { library, notes, is_ending, last_goaway: None }),
             Ok(Err(_)) => Err(Counter::ClientReset),
             Err(_) => Err(Counter::FirstByteTimeout),
         }
@@ -147,7 +155,7 @@ impl Http3 {
     /// Ends the connection if the client resets too many streams.
     async fn end_for_resets(&mut self, verdict: ResetVerdict, connection: &quinn::Connection) {
         match verdict {
-            ResetVerdict::EndInOrder if !self.is_ending() => self.say_farewell().await,
+            ResetVerdict::EndInOrder if !self.is_ending() => self.refuse_streams().await,
             ResetVerdict::EndAtOnce => connection.close(number(Code::H3_EXCESSIVE_LOAD.value()), b""),
             ResetVerdict::EndInOrder | ResetVerdict::Fine => {}
         }
@@ -158,12 +166,49 @@ impl Http3 {
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// Sends GOAWAY, and accepts no further streams.
-    async fn say_farewell(&mut self) {
+    /// Whether the end of the connection has begun.
+    fn has_farewell(&self) -> bool {
+        self.last_goaway.is_some()
+    }
+
+    /// Begins the end of the connection: sends a GOAWAY with the greatest stream id, so that the
+    /// client opens no further streams. convey accepts the streams that are on their way.
+    ///
+    /// The library cannot send this GOAWAY before the client's first stream. If `has_streams` is
+    /// false, call this function again after that stream.
+    async fn announce_end(&mut self, connection: &quinn::Connection, has_streams: bool) {
+        let (least, most) = GRACE;
+        let grace = if has_streams { (3 * connection.rtt()).clamp(least, most) } else { most };
+        self.last_goaway = Some(Instant::now() + grace);
+        if has_streams {
+            let _ = timeout(ENDING, self.library.shutdown(usize::MAX)).await;
+        }
+    }
+
+    /// Begins the end of the connection after its stream number `begun`, if it is the last one.
+    async fn note_stream(&mut self, connection: &quinn::Connection, begun: u64, is_last: bool) {
+        // An end that began before the first stream could not be announced then.
+        let is_unannounced = begun == 1 && self.has_farewell();
+        if is_unannounced || is_last && !self.has_farewell() {
+            self.announce_end(connection, true).await;
+        }
+    }
+
+    /// Sends the last GOAWAY, and accepts no further streams.
+    async fn refuse_streams(&mut self) {
+        self.last_goaway.get_or_insert_with(Instant::now);
         self.is_ending.store(true, Ordering::Relaxed);
         // GOAWAY names the first stream that convey does not accept (RFC 9114, section 5.2). It
         // follows the last accepted stream.
         let _ = timeout(ENDING, self.library.shutdown(1)).await;
+    }
+}
+
+/// Waits until this time. Without a time, it never returns.
+async fn until_some(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
     }
 }
 
