@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::frame_filter::FieldFilter;
 use super::receive::ReceiveQueue;
+use crate::buffer;
 use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
 
@@ -116,6 +117,39 @@ impl<T: HasStream> Connection<T> {
         }
         Poll::Ready(Ok(()))
     }
+
+    /// Receives at most `most` bytes, and passes them through the filter. Returns whether the read
+    /// is complete. If it is not, the filter has changed the bytes, and they are in `early`.
+    ///
+    /// The library's buffer is not initialized, and zeroing all of it would cost more than this
+    /// copy of the received bytes.
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        most: usize,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<bool>> {
+        buffer::with(|buffer| {
+            let room = &mut buffer[..most.min(buffer::SIZE)];
+            let n = ready!(self.stream.stream().poll_read(cx, room))?;
+            self.stream.count(n, 0);
+            let passed = match n {
+                0 => Some(self.filter.end()),
+                n => self.filter.pass(&room[..n], self.began.elapsed()),
+            };
+            match passed {
+                Some(passed) if n > 0 || !passed.is_empty() => {
+                    self.early = passed;
+                    Poll::Ready(Ok(false))
+                }
+                _ => {
+                    to.put_slice(&room[..n]);
+                    self.queue.has_read(n);
+                    Poll::Ready(Ok(true))
+                }
+            }
+        })
+    }
 }
 
 impl<T: HasStream> AsyncRead for Connection<T> {
@@ -144,20 +178,8 @@ impl<T: HasStream> AsyncRead for Connection<T> {
                 }
                 return Poll::Ready(Ok(()));
             }
-            let room = buffer.initialize_unfilled_to(most);
-            let n = ready!(this.stream.stream().poll_read(cx, room))?;
-            this.stream.count(n, 0);
-            let passed = match n {
-                0 => Some(this.filter.end()),
-                n => this.filter.pass(&room[..n], this.began.elapsed()),
-            };
-            match passed {
-                Some(passed) if n > 0 || !passed.is_empty() => this.early = passed,
-                _ => {
-                    buffer.advance(n);
-                    this.queue.has_read(n);
-                    return Poll::Ready(Ok(()));
-                }
+            if ready!(this.poll_receive(cx, most, buffer))? {
+                return Poll::Ready(Ok(()));
             }
         }
     }
