@@ -31,7 +31,7 @@ tests!("http3_hostile":
 );
 
 /// A QUIC connection without an HTTP/3 library.
-pub(super) async fn raw(authority: &TestAuthority, lab: &Loopback) -> (Endpoint, Connection) {
+pub(crate) async fn raw(authority: &TestAuthority, lab: &Loopback) -> (Endpoint, Connection) {
     let tls = TlsSettings::trusting(authority).offering(&["h3"]).client();
     let tls = QuicClientConfig::try_from(tls).unwrap();
     let mut endpoint = Endpoint::client((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
@@ -45,7 +45,7 @@ pub(super) async fn raw(authority: &TestAuthority, lab: &Loopback) -> (Endpoint,
 }
 
 /// A frame of this type.
-pub(super) fn frame(kind: u8, payload: &[u8]) -> Bytes {
+pub(crate) fn frame(kind: u8, payload: &[u8]) -> Bytes {
     let mut frame = BytesMut::new();
     frame.put_u8(kind);
     frame.put_u32(0x8000_0000 | payload.len() as u32);

@@ -4,7 +4,7 @@ mod browser;
 pub(crate) mod client;
 mod early;
 mod forger;
-mod hostile;
+pub(crate) mod hostile;
 mod lives_on;
 mod malformed;
 mod recorder;

@@ -10,6 +10,7 @@ mod pages;
 mod server;
 mod slots;
 mod streams;
+mod websocket;
 
 use std::time::Duration;
 
@@ -28,6 +29,10 @@ use slots::{
     thousands_of_unread_streams_leave_servers_to_others,
     unread_long_responses_leave_all_slots_after_the_timeout, unread_short_responses_leave_all_slots_at_once,
 };
+use websocket::{
+    handshake_of_the_test_server_is_that_of_the_standard, websocket_over_http2_reaches_servers_of_http1,
+    websocket_over_http3_reaches_servers_of_http1,
+};
 
 use crate::http2::block_on;
 use crate::http3::authority;
@@ -42,6 +47,9 @@ tests!("http_pairs":
     unread_short_responses_leave_all_slots_at_once,
     unread_long_responses_leave_all_slots_after_the_timeout,
     thousands_of_unread_streams_leave_servers_to_others [Need::Long],
+    websocket_over_http2_reaches_servers_of_http1,
+    websocket_over_http3_reaches_servers_of_http1,
+    handshake_of_the_test_server_is_that_of_the_standard,
 );
 
 /// Time of one exchange, at most.
