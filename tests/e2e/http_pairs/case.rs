@@ -64,15 +64,6 @@ pub(super) struct Case {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Fields(pub(super) BTreeMap<String, Vec<Vec<u8>>>);
 
-/// Kind of exchanges, and the fault of convey for which rounds leave them out.
-type LeftOut = (fn(&Case) -> bool, &'static str);
-
-/// Exchanges that convey does not pass unchanged today. Remove an entry with its fault.
-pub(super) const LEFT_OUT: [LeftOut; 1] = [(
-    |case| case.client == Version::Http3 && case.request.len == 0 && case.request.has_trailers(),
-    "convey drops the trailers of a request over HTTP/3 whose body has no data",
-)];
-
 /// Prefix of the fields that are compared. convey adds others.
 pub(super) const PREFIX: &str = "x-case-";
 

@@ -16,8 +16,8 @@ use super::{addresses, runtime, setup};
 use crate::http3::authority;
 
 /// Limits the time for which a client may take nothing of a response before its stream is reset:
-/// up to two periods of `idle`. Use `send` instead once that key exists.
-const SEND_TIMEOUT: &str = "idle = 2\nconnect = 60";
+/// up to two periods of `send`.
+const SEND_TIMEOUT: &str = "send = 2\nconnect = 60";
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

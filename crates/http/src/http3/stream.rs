@@ -67,7 +67,8 @@ pub(super) async fn serve<S: DecideRequest>(
             request.extensions_mut().insert(heads::Tunnel(protocol.clone()));
         }
         let (respond, receive) = stream.split();
-        let mut source = ClientData { stream: receive, unread, fault: fault.clone(), first: None };
+        let mut source =
+            ClientData { stream: receive, unread, fault: fault.clone(), first: None, trailers: None };
         let has_body = source.has_body(&request).await;
         Ok((request, respond, source, has_body))
     };
@@ -152,13 +153,15 @@ struct ClientData {
     unread: Arc<AtomicUsize>,
     /// Fault in the stream that the library does not detect.
     fault: Arc<OnceLock<Malformed>>,
-    /// Result of the first read, which shows whether the request has a body; `Some(None)`: it has
+    /// Result of the first read, which shows whether the request has data; `Some(None)`: it has
     /// none.
     first: Option<Option<io::Result<Bytes>>>,
+    /// Trailers that were received before the body was read: it has no data.
+    trailers: Option<HeaderMap>,
 }
 
 impl ClientData {
-    /// Whether the request has a body. For methods that usually have none, and with a content
+    /// Whether the request has a body: data or trailers. For methods that usually have none, and with a content
     /// length of 0, this waits for the first data or the end of the stream, which usually arrives
     /// with the head.
     async fn has_body(&mut self, request: &Request<()>) -> bool {
@@ -173,7 +176,17 @@ impl ClientData {
             first => first.map(Some),
         });
         self.first = first.await;
-        !matches!(self.first, Some(None))
+        if !matches!(self.first, Some(None)) {
+            return true;
+        }
+        // Without data, a body may still have trailers. An error is returned again later.
+        match poll_fn(|cx| self.stream.poll_recv_trailers(cx)).await {
+            Ok(trailers) => {
+                self.trailers = trailers;
+                self.trailers.is_some()
+            }
+            Err(_) => true,
+        }
     }
 
     fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
@@ -195,7 +208,10 @@ impl DataSource for ClientData {
     }
 
     fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>> {
-        let trailers = ready!(self.stream.poll_recv_trailers(cx)).map_err(broken)?;
+        let trailers = match self.trailers.take() {
+            Some(trailers) => Some(trailers),
+            None => ready!(self.stream.poll_recv_trailers(cx)).map_err(broken)?,
+        };
         Poll::Ready(match self.fault.get() {
             Some(fault) => Err(BodyFault::new(*fault).into()),
             None => Ok(trailers),
