@@ -8,6 +8,7 @@ use convey_snapshot::{Pool, Server, Snapshot};
 use convey_trace::{ConnectionStep, TraceEvent, TraceStep};
 
 mod packet;
+mod request;
 
 /// Line for this event, with names from this snapshot. `started` is the wall-clock time of
 /// `Timestamp(0)`.
@@ -16,6 +17,9 @@ pub(super) fn trace_line(event: &TraceEvent, snapshot: &Snapshot, started: Syste
     let algorithm = pool.map(|(pool, _)| pool.config.algorithm.name());
     let happened = match &event.step {
         TraceStep::Connection(step) => of_connection(step, algorithm),
+        TraceStep::Request(request) => {
+            TracedAction::Request(Box::new(request::request_line(request, algorithm)))
+        }
         TraceStep::Packet(packet) => {
             TracedAction::Packet(Box::new(packet::packet_line(packet, snapshot, algorithm)))
         }

@@ -22,6 +22,20 @@ pub(crate) const VERDICTS: [&str; 5] = ["forwarded", "answered", "dropped", "wai
 pub(crate) const ROLES: [&str; 5] =
     ["new_flow", "existing_flow", "servers_answer", "servers_refusal", "by_hash"];
 
+pub(crate) const REQUEST_STEPS: [&str; 11] = [
+    "received",
+    "routed",
+    "chosen",
+    "connect_failed",
+    "connected",
+    "retried",
+    "responded",
+    "file",
+    "local_reply",
+    "refused",
+    "ended",
+];
+
 pub(crate) const PACKET_KINDS: [&str; 4] = ["whole", "first_fragment", "later_fragment", "icmp_error"];
 
 pub(crate) fn states() -> [&'static str; 3] {

@@ -72,7 +72,8 @@ pub use sources::{AcmeNameReport, AcmeReport, AnnouncedReport, DiscoveryReport, 
 pub use status::{StatsReport, TrafficReport};
 pub use time::{PreciseTime, WallTime};
 pub use trace::{
-    ArrivedPacket, OuterPacket, PacketLine, SentPacket, TraceLine, TraceNames, TraceRemark, TracedAction,
+    ArrivedPacket, OuterPacket, PacketLine, ReceivedHead, RequestLine, SentPacket, TraceLine, TraceNames,
+    TraceRemark, TracedAction,
 };
 
 /// Description of the API for programs: OpenAPI 3.1, generated from the types of this crate.

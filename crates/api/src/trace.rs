@@ -80,7 +80,8 @@ pub struct TraceNames {
     pub server_addr: Option<SocketAddr>,
 }
 
-/// Kind of a trace event: `packet` is of packet modes, the others are of proxy mode.
+/// Kind of a trace event: `packet` is of packet modes, `request` of mode http, and the others are of
+/// the modes proxy and http.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -162,11 +163,83 @@ pub enum TracedAction {
         /// Duration in milliseconds.
         after_ms: f64,
     },
+    /// Step of a request (mode http).
+    Request(Box<RequestLine>),
     /// A packet has arrived.
     Packet(Box<PacketLine>),
     /// Kind that only a newer version knows.
     #[serde(other, skip_serializing)]
     Unknown,
+}
+
+/// Step of a request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RequestLine {
+    /// Number of the request's stream. Left out for HTTP/1.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<u64>,
+    /// Kind of the step: `received` (the head has arrived), `routed`, `chosen` (a server was chosen),
+    /// `connect_failed`, `connected`, `retried`, `responded` (the server's response head has
+    /// arrived), `file`, `local_reply`, `refused` (without a reply) or `ended`.
+    #[cfg_attr(test, schemars(extend("enum" = crate::allowed::REQUEST_STEPS)))]
+    pub step: Label,
+    /// Head of the request (`received`).
+    #[serde(flatten)]
+    pub head: Option<ReceivedHead>,
+    /// Route of the request (`routed`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// Load balancing algorithm (`chosen`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<Label>,
+    /// Number of the attempt, from 1 (`chosen`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Error of the connect (`connect_failed`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Whether the connection has served other requests before (`connected`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reused: Option<bool>,
+    /// Status of the response (`responded`, `file`, `local_reply`), or the status that the client
+    /// received (`ended`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Label of the counter (`retried`, `local_reply`, `refused`, and `ended` if the request ended
+    /// early).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Label>,
+    /// More specific reason, such as the fault in a malformed request. Left out if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Label>,
+    /// Phase that the request had reached (`local_reply`, `refused`, and `ended` if the request ended
+    /// early).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Label>,
+    /// Bytes of the request's body (`ended`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_in: Option<u64>,
+    /// Bytes of the response's head and body (`ended`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_out: Option<u64>,
+    /// Milliseconds since the head of the request (`connected`, `ended`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_ms: Option<f64>,
+}
+
+/// Head of a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ReceivedHead {
+    /// Method.
+    pub method: String,
+    /// Host of the request; empty if it names none.
+    pub host: String,
+    /// Path and query.
+    pub target: String,
+    /// Client's version of HTTP: `1.0`, `1.1`, `2` or `3`.
+    pub version: Label,
 }
 
 /// Packet, and the verdict on it.

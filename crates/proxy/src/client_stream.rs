@@ -33,6 +33,7 @@ use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool, Snapshot};
 use convey_stream::{ByteStream, Leg};
 use convey_tls::SpokenWithin;
+use convey_trace::TracedRequest;
 use convey_upstream::{Opening, Origin, Permit, PickContext};
 
 /// Handler of client connections in mode http, instead of the byte relay.
@@ -365,6 +366,18 @@ impl ClientStream {
     /// The access log.
     pub fn access_log(&self) -> &Arc<AccessLog> {
         &self.session.context.shared.access_log
+    }
+
+    /// Sends a step of a request to the traces, if any runs. `named` is the client that a trusted
+    /// proxy named, `server` the number of the server that the step concerns.
+    #[inline]
+    pub fn trace(
+        &self,
+        named: Option<SocketAddr>,
+        server: Option<u32>,
+        request: impl FnOnce() -> TracedRequest,
+    ) {
+        self.session.trace_request(named, server, request);
     }
 
     /// Records the server of the current request, for lists of connections.

@@ -63,6 +63,7 @@ pub use reaper::ConnectionReaper;
 pub use registry::RegisteredRequest;
 pub use socket::{BindError, missing_address, remedy, try_to_bind};
 pub use source::reason as excess_counter;
+pub use traced::tls_fault;
 pub use udp::Sessions;
 #[cfg(any(test, feature = "test-util"))]
 pub use udp::exercise_session_table;

@@ -1,6 +1,7 @@
-//! Trace events of TCP connections and UDP sessions.
+//! Trace events of TCP connections, UDP sessions and requests.
 
 use std::io;
+use std::net::SocketAddr;
 
 use super::context::WorkerContext;
 use super::session::TcpSession;
@@ -8,7 +9,7 @@ use convey_access_log::{Ending, Termination};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 use convey_tls::{TlsError, handshake_fault};
-use convey_trace::{ConnectionStep, TraceEvent, TraceStep};
+use convey_trace::{ConnectionStep, TraceEvent, TraceStep, TracedRequest};
 use convey_upstream::PickContext;
 
 /// Sends a step of a connection or session to the trace subscribers, if there are any.
@@ -48,8 +49,13 @@ pub(super) fn end(ending: Ending, bytes: Option<(u64, u64)>, downstream: &PickCo
 
 /// Trace step of a failed connect to a server.
 pub(super) fn connect_failed(error: &io::Error) -> ConnectionStep {
-    let fault = error.get_ref().and_then(|error| error.downcast_ref::<TlsError>()).map(handshake_fault);
-    ConnectionStep::ConnectFailed { errno: error.raw_os_error(), fault }
+    ConnectionStep::ConnectFailed { errno: error.raw_os_error(), fault: tls_fault(error) }
+}
+
+/// Reason of a failed TLS handshake with a server, as readable text; `None`: the connect failed for
+/// another cause.
+pub fn tls_fault(error: &io::Error) -> Option<&'static str> {
+    error.get_ref().and_then(|error| error.downcast_ref::<TlsError>()).map(handshake_fault)
 }
 
 impl TcpSession {
@@ -58,5 +64,27 @@ impl TcpSession {
     #[inline]
     pub(super) fn trace(&self, server: Option<u32>, step: ConnectionStep) {
         publish(&self.context, &self.downstream, &self.frontend, server, step);
+    }
+
+    /// Sends a step of a request on this connection to the trace subscribers. `named` is the client
+    /// that a trusted proxy named.
+    #[inline]
+    pub(super) fn trace_request(
+        &self,
+        named: Option<SocketAddr>,
+        server: Option<u32>,
+        request: impl FnOnce() -> TracedRequest,
+    ) {
+        let (shared, downstream) = (&self.context.shared, &self.downstream);
+        shared.trace.publish(|| TraceEvent {
+            at: shared.access_log.now(),
+            protocol: Some(downstream.protocol),
+            client: Some(named.unwrap_or(downstream.client)),
+            proxy: downstream.proxy.or(named.map(|_| downstream.client)),
+            vip: Some(downstream.vip),
+            frontend: Some(self.frontend.live.id),
+            server,
+            step: TraceStep::Request(request()),
+        });
     }
 }

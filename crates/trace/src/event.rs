@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use convey_model::{Protocol, Timestamp};
 
-/// Trace event of a connection, a session or a packet.
+use crate::request::TracedRequest;
+
+/// Trace event of a connection, a session, a request or a packet.
 #[derive(Debug, Clone)]
 pub struct TraceEvent {
     /// Time of the event.
@@ -16,7 +18,7 @@ pub struct TraceEvent {
     pub protocol: Option<Protocol>,
     /// Address of the client; `None`: the packet has no readable client.
     pub client: Option<SocketAddr>,
-    /// Proxy mode: address of the proxy, if a PROXY header named the client.
+    /// Address of the proxy, if a PROXY header or a trusted proxy of HTTP named the client.
     pub proxy: Option<SocketAddr>,
     /// Address that the client connected to.
     pub vip: Option<SocketAddr>,
@@ -28,11 +30,13 @@ pub struct TraceEvent {
     pub step: TraceStep,
 }
 
-/// Step of a proxied connection or of a packet.
+/// Step of a proxied connection, of a request or of a packet.
 #[derive(Debug, Clone)]
 pub enum TraceStep {
-    /// Step in proxy mode.
+    /// Step of a connection in the modes proxy and http.
     Connection(ConnectionStep),
+    /// Step of a request in mode http.
+    Request(TracedRequest),
     /// Step in the packet modes.
     Packet(PacketStep),
 }
@@ -281,6 +285,7 @@ impl TraceEvent {
     pub fn drop_reason(&self) -> Option<&'static str> {
         match &self.step {
             TraceStep::Connection(step) => step.drop_reason(),
+            TraceStep::Request(request) => request.step.drop_reason(),
             TraceStep::Packet(packet) => match packet.outcome {
                 TracedOutcome::Answered { reason, .. }
                 | TracedOutcome::Dropped { reason }

@@ -8,6 +8,7 @@
 mod event;
 mod filter;
 mod hub;
+mod request;
 
 pub use event::{
     ConnectionStep, PacketKind, PacketStep, TraceEvent, TraceStep, TracedAnswer, TracedFrames, TracedOutcome,
@@ -15,3 +16,4 @@ pub use event::{
 };
 pub use filter::{ClientPattern, DropPattern, TraceFilter};
 pub use hub::{MAX_WATCHERS, TraceEnd, TraceHub, TraceWatch, TraceWatchers};
+pub use request::{EarlyEnd, ReplyReason, RequestStep, TracedHead, TracedRequest};

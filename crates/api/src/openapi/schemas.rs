@@ -71,8 +71,8 @@ fn merged(kinds: &[Value], all: &mut Map<String, Value>) -> Value {
     let (mut properties, mut events) = (Map::new(), Vec::new());
     kinds.iter().for_each(|kind| collect(kind, all, &mut properties, &mut events));
     all.remove("PacketLine");
-    let about =
-        "The first three are about the trace, `packet` is of packet modes, the others are of proxy mode.";
+    all.remove("RequestLine");
+    let about = "The first three are about the trace, `packet` is of packet modes, `request` of mode http, the others are of the modes proxy and http.";
     properties.insert("event".to_owned(), json!({ "type": "string", "enum": events, "description": about }));
     json!({
         "type": "object",

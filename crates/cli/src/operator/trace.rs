@@ -12,6 +12,8 @@ use super::Refused;
 use super::client::read;
 use crate::TraceArgs;
 
+mod request;
+
 /// Line of a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ShownLine {
@@ -143,6 +145,7 @@ fn connection(names: &TraceNames, action: &TracedAction) -> String {
             let bytes = bytes_in.zip(*bytes_out);
             ended(names.protocol.as_deref(), reason.as_deref(), bytes) + &format!(", after {after_ms} ms")
         }
+        TracedAction::Request(line) => request::text(names, line),
         TracedAction::Packet(_) => String::new(),
         TracedAction::Unknown => "event of a newer version of convey".to_owned(),
     }

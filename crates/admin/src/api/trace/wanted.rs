@@ -146,7 +146,8 @@ fn drop_pattern(text: &str) -> Result<DropPattern, Failure> {
         return Ok(DropPattern::Any);
     }
     let of_packets = DropReason::ALL.map(DropReason::label);
-    let of_proxy = Counter::ENDS.iter().chain(&Counter::DROPS).chain(&Counter::REFUSALS);
+    let of_proxy =
+        Counter::ENDS.iter().chain(&Counter::DROPS).chain(&Counter::REFUSALS).chain(&Counter::ANSWERS);
     let all: Vec<&'static str> = of_packets.into_iter().chain(of_proxy.map(|(_, label)| *label)).collect();
     let found = all.iter().find(|label| **label == text);
     found.map(|label| DropPattern::Reason(label)).ok_or_else(|| {

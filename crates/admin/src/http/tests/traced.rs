@@ -2,8 +2,9 @@
 
 use convey_model::{Mode, Protocol};
 use convey_trace::{
-    ConnectionStep, PacketKind, PacketStep, TraceEnd, TraceEvent, TraceStep, TracedAnswer, TracedFrames,
-    TracedOutcome, TracedPacket, TracedRole, TracedTunnel,
+    ConnectionStep, EarlyEnd, PacketKind, PacketStep, ReplyReason, RequestStep, TraceEnd, TraceEvent,
+    TraceStep, TracedAnswer, TracedFrames, TracedHead, TracedOutcome, TracedPacket, TracedRequest,
+    TracedRole, TracedTunnel,
 };
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -107,7 +108,37 @@ fn steps() -> Vec<TraceStep> {
         TracedOutcome::Dropped { reason: "martian" },
         TracedOutcome::WaitsForNextHop,
     ];
-    connection.map(TraceStep::Connection).into_iter().chain(packets.map(packet)).collect()
+    let connection = connection.map(TraceStep::Connection).into_iter();
+    connection.chain(requests().map(request)).chain(packets.map(packet)).collect()
+}
+
+fn request(step: RequestStep) -> TraceStep {
+    TraceStep::Request(TracedRequest { stream: Some(5), step })
+}
+
+fn requests() -> [RequestStep; 11] {
+    let after = Duration::from_micros(1_500);
+    let reason = ReplyReason { label: "malformed", detail: "host" };
+    let head =
+        TracedHead { method: "GET".into(), host: "a.example".into(), target: "/x?y=z".into(), version: "2" };
+    [
+        RequestStep::Arrived(Box::new(head)),
+        RequestStep::Routed { route: "a.example/x".into() },
+        RequestStep::Chosen { attempt: 1 },
+        RequestStep::ConnectFailed { errno: Some(111), fault: None },
+        RequestStep::Connected { after, is_reused: true },
+        RequestStep::Retried { reason: "server_reset" },
+        RequestStep::Responded { status: 200 },
+        RequestStep::File { status: 206 },
+        RequestStep::Replied { status: 400, reason, phase: "request_head" },
+        RequestStep::Refused { reason, phase: "request_head" },
+        RequestStep::Ended {
+            status: Some(200),
+            early: Some(EarlyEnd { reason: "client_reset", phase: "bodies" }),
+            bytes: (1, 2),
+            after,
+        },
+    ]
 }
 
 #[tokio::test]
@@ -115,9 +146,9 @@ async fn each_line_of_a_trace_is_as_the_description_says() {
     let admin = admin();
     forward_packets(&admin);
     let steps = steps();
-    let lines = watch(&admin, "/v1/trace?count=18&frames=true");
+    let lines = watch(&admin, "/v1/trace?count=29&frames=true");
     until_watched(&admin).await;
-    assert_eq!(steps.len(), 18);
+    assert_eq!(steps.len(), 29);
     steps.into_iter().for_each(|step| admin.trace.publish(|| event(&admin, step)));
     let lines = lines.await.unwrap();
     let validator = validator(&json!({ "$ref": "#/components/schemas/TraceLine" }));
@@ -125,9 +156,9 @@ async fn each_line_of_a_trace_is_as_the_description_says() {
         let wrong: Vec<String> = validator.iter_errors(line).map(|wrong| wrong.to_string()).collect();
         assert!(wrong.is_empty(), "{wrong:?}\n{line:#}");
     }
-    assert_eq!(lines.len(), 20, "one more before them, and one after");
+    assert_eq!(lines.len(), 31, "one more before them, and one after");
     assert_eq!(lines[1]["server_addr"], "127.0.0.1:8081");
-    assert_eq!(lines[19], json!({ "event": "trace_ended", "why": "count" }));
+    assert_eq!(lines[30], json!({ "event": "trace_ended", "why": "count" }));
     let kinds = description()["components"]["schemas"]["TraceLine"]["properties"]["event"]["enum"].clone();
     let seen: Vec<&Value> = lines.iter().map(|line| &line["event"]).collect();
     let unseen: Vec<&Value> = kinds.as_array().unwrap().iter().filter(|kind| !seen.contains(kind)).collect();

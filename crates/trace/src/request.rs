@@ -1,0 +1,131 @@
+//! Steps of a request in mode http.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Step of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracedRequest {
+    /// Number of the request's stream (HTTP/2 and HTTP/3). `None`: the connection has one request
+    /// at a time.
+    pub stream: Option<u64>,
+    /// Step of the request.
+    pub step: RequestStep,
+}
+
+/// What happens to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RequestStep {
+    /// The head of the request has arrived.
+    Arrived(Box<TracedHead>),
+    /// convey found a route.
+    Routed {
+        /// Name of the route.
+        route: Arc<str>,
+    },
+    /// convey chose a server.
+    Chosen {
+        /// Number of the attempt; the first is 1.
+        attempt: u32,
+    },
+    /// The connection to the server failed.
+    ConnectFailed {
+        /// Error number; `None`: the error has none.
+        errno: Option<i32>,
+        /// Reason of a failed TLS handshake, as readable text; `None`: the failure has another
+        /// cause.
+        fault: Option<&'static str>,
+    },
+    /// There is a connection to the server, or a stream on one.
+    Connected {
+        /// Time since the head of the request.
+        after: Duration,
+        /// Whether the connection has served another request before.
+        is_reused: bool,
+    },
+    /// An attempt failed, and convey tries again.
+    Retried {
+        /// Label of the reason for which the attempt failed.
+        reason: &'static str,
+    },
+    /// The head of the server's response has arrived.
+    Responded {
+        /// Status of the response.
+        status: u16,
+    },
+    /// convey sends a file.
+    File {
+        /// Status of the response.
+        status: u16,
+    },
+    /// convey sends a local reply.
+    Replied {
+        /// Status of the reply.
+        status: u16,
+        /// Reason of the reply.
+        reason: ReplyReason,
+        /// Label of the phase that the request had reached.
+        phase: &'static str,
+    },
+    /// convey refused the request without a reply.
+    Refused {
+        /// Reason of the refusal.
+        reason: ReplyReason,
+        /// Label of the phase that the request had reached.
+        phase: &'static str,
+    },
+    /// The request ended.
+    Ended {
+        /// Status that the client received; `None`: the client received no response.
+        status: Option<u16>,
+        /// Early end; `None`: the client has the whole response.
+        early: Option<EarlyEnd>,
+        /// Bytes of bodies and heads, from and to the client.
+        bytes: (u64, u64),
+        /// Time since the head of the request.
+        after: Duration,
+    },
+}
+
+/// Reason for a local reply or a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplyReason {
+    /// Label of the counter.
+    pub label: &'static str,
+    /// More specific label in the access log, such as that of the fault in a malformed request. It
+    /// may equal `label`.
+    pub detail: &'static str,
+}
+
+/// End of a request before the client has the whole response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EarlyEnd {
+    /// Label of the reason.
+    pub reason: &'static str,
+    /// Label of the phase that the request had reached.
+    pub phase: &'static str,
+}
+
+/// Head of a traced request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracedHead {
+    /// Method.
+    pub method: Box<str>,
+    /// Host of the request; empty if it names none.
+    pub host: Box<str>,
+    /// Path and query.
+    pub target: Box<str>,
+    /// HTTP version that the client used.
+    pub version: &'static str,
+}
+
+impl RequestStep {
+    /// Label of the reason, if the step is a local reply, a refusal or an early end.
+    pub(crate) fn drop_reason(&self) -> Option<&'static str> {
+        match self {
+            RequestStep::Replied { reason, .. } | RequestStep::Refused { reason, .. } => Some(reason.label),
+            RequestStep::Ended { early, .. } => early.map(|early| early.reason),
+            _ => None,
+        }
+    }
+}
