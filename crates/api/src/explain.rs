@@ -141,6 +141,9 @@ pub struct ExplainedStep {
     /// Subject of the step, in a word or two.
     #[serde(alias = "about")]
     pub subject: Label,
+    /// Phase of the request that the step belongs to. Left out without a request (mode http).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Label>,
     /// Whether the client's path ends at this step.
     pub ends: bool,
     /// Operator-facing text.

@@ -29,6 +29,7 @@ pub use text::as_text;
 
 use convey_api::{ClientVerdict, Dependence, ExplainedStep, Explanation};
 use convey_forward::{ClientShare, Plan};
+use convey_http_core::ExchangePhase;
 use convey_model::{DropReason, FlowKey, FlowsUnavailable, Mode, Protocol, Timestamp};
 use convey_proxy::WorkersShared;
 use convey_snapshot::Snapshot;
@@ -91,18 +92,25 @@ impl End {
 struct Steps {
     all: Vec<ExplainedStep>,
     end: Option<End>,
+    /// Phase of the request that the next steps belong to.
+    phase: Option<ExchangePhase>,
 }
 
 impl Steps {
     fn note(&mut self, subject: &'static str, message: impl Into<String>) {
-        self.all.push(ExplainedStep { subject: subject.into(), ends: false, message: message.into() });
+        self.push(subject, false, message.into());
     }
 
     /// Adds a step that ends the client's path, unless an earlier step has ended it.
     fn end(&mut self, subject: &'static str, end: End, message: impl Into<String>) {
         let ends = self.end.is_none();
         self.end.get_or_insert(end);
-        self.all.push(ExplainedStep { subject: subject.into(), ends, message: message.into() });
+        self.push(subject, ends, message.into());
+    }
+
+    fn push(&mut self, subject: &'static str, ends: bool, message: String) {
+        let phase = self.phase.map(|phase| phase.label().into());
+        self.all.push(ExplainedStep { subject: subject.into(), phase, ends, message });
     }
 
     fn refuse(&mut self, subject: &'static str, reason: &'static str, message: impl Into<String>) {
@@ -202,11 +210,17 @@ fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) 
             admission::check_slots(place, steps);
         }
     }
+    let is_of_request = sources.request.is_some() && place.frontend.config.mode.is_http();
+    let phase = |phase| is_of_request.then_some(phase);
+    steps.phase = phase(ExchangePhase::Route);
     if let Some(choice) = choice::by_route(place, steps) {
         return choice;
     }
+    steps.phase = phase(ExchangePhase::Limits);
     admission::check_requests(sources, place, steps);
+    steps.phase = phase(ExchangePhase::Pick);
     let choice = choice::explain(place, None, steps);
+    steps.phase = phase(ExchangePhase::Connect);
     choice::note_path(place, choice.server(), steps);
     choice
 }

@@ -7,7 +7,8 @@ pub fn as_text(answer: &Explanation) -> String {
     let mut lines = format!("{}\n\n", headline(answer));
     for (number, step) in (1..).zip(&answer.steps) {
         let mark = if step.ends { "  <-- ends here" } else { "" };
-        lines += &format!("{number:>3}. {:<10} {}{mark}\n", step.subject, step.message);
+        let phase = step.phase.as_ref().map_or_else(String::new, |phase| format!(" (phase {phase})"));
+        lines += &format!("{number:>3}. {:<10} {}{phase}{mark}\n", step.subject, step.message);
     }
     if answer.servers.is_empty() {
         return lines;

@@ -77,6 +77,30 @@ fn redirect_to_https_is_skipped_for_requests_by_https() {
 }
 
 #[test]
+fn steps_of_a_request_name_their_phases() {
+    let pool = fixture::pool("app", vec![(fixture::server("a", "10.0.0.11:80"), fixture::up())]);
+    let config = with_tls(redirecting(false));
+    let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool]);
+    let request: AskedRequest = "https://a/".parse().unwrap();
+    let client: SocketAddr = "198.51.100.7:4242".parse().unwrap();
+    let explanation = explain_client(ExplainSources { request: Some(&request), ..of(&snapshot) }, client);
+    let phases: Vec<(&str, Option<&str>)> =
+        explanation.steps.iter().map(|step| (&*step.subject, step.phase.as_deref())).collect();
+    for step in [
+        ("access", None),
+        ("route", Some("route")),
+        ("algorithm", Some("pick")),
+        ("server", Some("pick")),
+        ("way", Some("connect")),
+    ] {
+        assert!(phases.contains(&step), "{step:?}: {phases:?}");
+    }
+    assert!(as_text(&explanation).contains(" to backend app (phase route)\n"));
+    let without_request = explain_client(of(&snapshot), client);
+    assert!(without_request.steps.iter().all(|step| step.phase.is_none()));
+}
+
+#[test]
 fn default_redirect_to_https_is_no_route_at_frontend_with_tls() {
     let with_tls = || with_tls(redirecting(true));
     let (reason, message) = routed(with_tls(), Some("https://a/"));
