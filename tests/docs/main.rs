@@ -10,6 +10,7 @@ mod metrics;
 mod tools;
 
 use convey_config::reference::TableDoc;
+use convey_http_core::ExchangePhase;
 use convey_model::DropReason;
 use convey_snapshot::stats::Counter;
 use std::collections::BTreeSet;
@@ -202,13 +203,25 @@ fn the_reference_says_which_keys_need_a_restart() {
 fn the_reference_has_every_reason() {
     let page = read("docs/reference/reasons.md");
     let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
-    let [ends, answers, refusals, datagrams, packets] = sections[..] else { panic!("five tables") };
+    let [ends, answers, refusals, datagrams, packets, phases] = sections[..] else { panic!("six tables") };
     let all = |labels: Vec<&str>| labels.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
     assert_eq!(first_cells(ends), all(Counter::ENDS.iter().map(|(_, label)| *label).collect()));
     assert_eq!(first_cells(answers), all(Counter::ANSWERS.iter().map(|(_, label)| *label).collect()));
     assert_eq!(first_cells(refusals), all(Counter::REFUSALS.iter().map(|(_, label)| *label).collect()));
     assert_eq!(first_cells(datagrams), all(Counter::DROPS.iter().map(|(_, label)| *label).collect()));
     assert_eq!(first_cells(packets), all(DropReason::ALL.iter().map(|reason| reason.label()).collect()));
+    assert_eq!(first_cells(phases), all(ExchangePhase::ALL.map(ExchangePhase::label).to_vec()));
+}
+
+#[test]
+fn picture_of_http_phases_has_each_label() {
+    let picture = read("docs/images/http-phases.svg");
+    let labels: Vec<&str> =
+        picture.split("class=\"phase\">").skip(1).filter_map(|rest| rest.split('<').next()).collect();
+    for phase in ExchangePhase::ALL {
+        let label = phase.label();
+        assert!(labels.iter().any(|text| text.split(", ").any(|name| name == label)), "{label}: {labels:?}");
+    }
 }
 
 #[test]

@@ -7,11 +7,14 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Process, Setup, TcpServer, UdpServer, connect, connect_from, fetch, ping, run,
-    tests, wait_for, whole_lines,
+    BalancerProcess, Loopback, Process, Setup, TcpServer, TestHttpServer, UdpServer, connect, connect_from,
+    fetch, ping, run, tests, wait_for, whole_lines,
 };
 use rustix::process::Signal;
 use serde_json::Value;
+
+use crate::http::{self, HTTP};
+use crate::http2;
 
 tests!("trace":
     trace_shows_a_connection_from_accept_to_end,
@@ -23,6 +26,8 @@ tests!("trace":
     traces_are_limited_to_four_at_once,
     trace_reader_that_stalls_does_not_slow_clients,
     an_upgrade_and_a_stop_end_a_trace_with_a_line,
+    requests_are_shown_step_by_step_with_retries,
+    local_replies_and_early_ends_of_requests_count_as_drops,
 );
 
 /// A running `convey trace`, and its output.
@@ -257,4 +262,72 @@ fn an_upgrade_and_a_stop_end_a_trace_with_a_line() {
     assert_eq!(watcher.ended(), Some(0), "{}", watcher.text());
     assert!(watcher.text().ends_with("-- end: convey is stopping\n"), "{}", watcher.text());
     fs::remove_file(watcher.file).unwrap();
+}
+
+fn requests_are_shown_step_by_step_with_retries() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let setup = Setup::new(&lab).frontend(HTTP).health("kind = \"none\"");
+    let setup = setup.server("a", lab.server(1), "").server("gone", lab.server(2), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let watcher = Watcher::start(&balancer, "");
+    let mut client = http::client::Client::new(lab.vip());
+    // The servers take turns, so one of the first two requests is retried.
+    for path in ["/1", "/2", "/3"] {
+        assert_eq!(client.get("shop.example", path).status, 200);
+    }
+    for step in [
+        ["GET shop.example/1 HTTP/1.1", ""],
+        ["route default", ""],
+        ["cannot connect to pool/gone: Connection refused", ""],
+        ["retry: connect_failed", ""],
+        ["server pool/a", "attempt 2"],
+        ["connected to pool/a after", " ms"],
+        ["reuses a connection to pool/a", ""],
+        ["response 200 from pool/a", ""],
+        ["request ended, status 200, 0 bytes from the client", "to it, after"],
+    ] {
+        watcher.wait_for(&step);
+    }
+    http2::block_on(async {
+        let client = http2::client::Client::connect(lab.vip()).await;
+        for _ in 0..2 {
+            assert_eq!(client.get("http://shop.example/two").await.status, 200);
+        }
+    });
+    watcher.wait_for(&["stream 1: GET shop.example/two HTTP/2"]);
+    watcher.wait_for(&["stream 3: request ended, status 200"]);
+    watcher.wait_for(&["stream ", ": retry: connect_failed"]);
+}
+
+fn local_replies_and_early_ends_of_requests_count_as_drops() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let (all, drops) = (Watcher::start(&balancer, "--json"), Watcher::start(&balancer, "--drops"));
+    let malformed = Watcher::start(&balancer, "--drops malformed");
+    let mut client = http::client::Client::new(lab.vip());
+    assert_eq!(client.get("a.example", "/served").status, 200);
+    let maint = run(balancer.command().args(["server", "maint", "pool/a"]));
+    assert_eq!(maint.code, Some(0), "{maint:?}");
+    assert_eq!(client.get("a.example", "/unserved").status, 503);
+    assert_eq!(client.send("GET / HTTP/1.1\r\n\r\n").status, 400);
+    http2::block_on(async {
+        let client = http2::client::Client::connect(lab.vip()).await;
+        assert_eq!(client.get("http://a.example/").await.status, 503);
+    });
+    drops.wait_for(&[" local reply 503: no_server in phase pick"]);
+    drops.wait_for(&["stream 1: local reply 503: no_server in phase pick"]);
+    drops.wait_for(&["local reply 400: malformed (host) in phase request_head"]);
+    assert!(!drops.text().contains("/served"), "{}", drops.text());
+    malformed.wait_for(&["malformed (host)"]);
+    assert!(!malformed.text().contains("no_server"), "{}", malformed.text());
+    all.wait_for(&["\"step\":\"received\"", "\"target\":\"/unserved\"", "\"version\":\"1.1\""]);
+    all.wait_for(&[
+        "\"step\":\"local_reply\"",
+        "\"status\":503",
+        "\"reason\":\"no_server\"",
+        "\"phase\":\"pick\"",
+    ]);
 }

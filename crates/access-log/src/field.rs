@@ -64,6 +64,7 @@ fields! {
     Target, "target", "The request's path and query.";
     Status, "status", "The status that the client got.";
     AnsweredBy, "answered_by", "Source of the response: `server` or `convey`.";
+    Phase, "phase", "The phase in which the request ended early or got a local reply.";
     HttpVersion, "http_version", "HTTP version of the client: `1.0`, `1.1`, `2` or `3`.";
     TraceId, "trace_id", "The trace that the request belongs to (W3C Trace Context).";
     Compression, "compression", "Compression by convey: `zstd`, `br` or `gzip`.";
@@ -142,11 +143,11 @@ impl Field {
     /// routed connections, or for TLS connections.
     pub(super) fn is_for(self, record: &Record) -> bool {
         use Field::{
-            AnsweredBy, Compression, Host, HttpVersion, Method, Route, Sni, Status, Target, TraceId,
+            AnsweredBy, Compression, Host, HttpVersion, Method, Phase, Route, Sni, Status, Target, TraceId,
         };
         use Field::{TlsCipher, TlsClient, TlsVersion};
         match self {
-            Method | Host | Target | Status | AnsweredBy | HttpVersion | TraceId | Compression => {
+            Method | Host | Target | Status | AnsweredBy | Phase | HttpVersion | TraceId | Compression => {
                 record.request.is_some()
             }
             TlsVersion | TlsCipher | TlsClient => record.tls.is_some(),
@@ -170,6 +171,7 @@ impl Field {
             Field::Method => Value::Word(&request.method),
             Field::Host => Value::Word(&request.host),
             Field::Target => Value::Word(&request.target),
+            Field::Phase => request.phase.map_or(Value::None, Value::Word),
             Field::HttpVersion => Value::Word(request.version),
             Field::TraceId => request.trace_id.as_deref().map_or(Value::None, Value::Word),
             Field::Compression => request.compression.map_or(Value::None, Value::Word),

@@ -18,6 +18,9 @@ const REQUEST_TEXT: &str = "{time} client_addr={client_addr} frontend={frontend}
 /// Suffix of [`TEXT`] for connections with a route by server name.
 const ROUTED_TEXT: &str = " sni={sni} route={route}";
 
+/// Suffix of [`REQUEST_TEXT`] for requests that ended early or got a local reply.
+const EARLY_TEXT: &str = " phase={phase}";
+
 /// Format that turns a record into a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
@@ -28,6 +31,8 @@ pub struct Format {
     of_requests: Option<Vec<Part>>,
     /// Suffix for connections with a route by server name.
     of_routed: Vec<Part>,
+    /// Suffix for requests that ended early or got a local reply.
+    of_early: Vec<Part>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,8 +55,8 @@ pub enum FormatError {
 impl Default for Format {
     fn default() -> Format {
         let (parts, of_requests) = (parse(TEXT).unwrap_or_default(), parse(REQUEST_TEXT).ok());
-        let of_routed = parse(ROUTED_TEXT).unwrap_or_default();
-        Format { source: "text".to_owned(), parts: Some(parts), of_requests, of_routed }
+        let [of_routed, of_early] = [ROUTED_TEXT, EARLY_TEXT].map(|text| parse(text).unwrap_or_default());
+        Format { source: "text".to_owned(), parts: Some(parts), of_requests, of_routed, of_early }
     }
 }
 
@@ -73,7 +78,13 @@ impl Format {
                 Some(parts)
             }
         };
-        Ok(Format { source: source.to_owned(), parts, of_requests: None, of_routed: Vec::new() })
+        Ok(Format {
+            source: source.to_owned(),
+            parts,
+            of_requests: None,
+            of_routed: Vec::new(),
+            of_early: Vec::new(),
+        })
     }
 
     /// Text of the format in the configuration.
@@ -85,8 +96,10 @@ impl Format {
     pub fn write(&self, out: &mut String, record: &Record, ended: SystemTime) {
         let of_requests = self.of_requests.as_ref().filter(|_| record.request.is_some());
         let of_routed = record.hello.iter().flat_map(|_| &self.of_routed);
+        let phase = record.request.as_ref().and_then(|request| request.phase);
+        let of_early = phase.iter().flat_map(|_| &self.of_early);
         let written = match of_requests.or(self.parts.as_ref()) {
-            Some(parts) => parts.iter().chain(of_routed).try_for_each(|part| match part {
+            Some(parts) => parts.iter().chain(of_routed).chain(of_early).try_for_each(|part| match part {
                 Part::Text(text) => {
                     out.push_str(text);
                     Ok(())
@@ -225,6 +238,7 @@ mod tests {
             route: None,
             status: Some(404),
             is_answered_here: true,
+            phase: Some("route"),
             version: "1.1",
             trace_id: None,
             compression: None,
@@ -237,7 +251,10 @@ mod tests {
             ),
             "{text}"
         );
+        assert!(text.ends_with(" reason=client_reset phase=route\n"), "{text}");
+        assert_eq!(line("{phase}", &record), "route\n");
         let object: serde_json::Value = serde_json::from_str(&line("json", &record)).unwrap();
+        assert_eq!(object["phase"], "route");
         assert_eq!(
             object.as_object().unwrap().len(),
             Field::ALL.iter().filter(|field| field.is_for(&record)).count()

@@ -80,6 +80,9 @@ pub struct LoggedRequest {
     pub status: Option<u16>,
     /// Whether convey itself created the response (local reply).
     pub is_answered_here: bool,
+    /// Label of the phase in which the request ended early or got a local reply. `None` for a normal
+    /// end.
+    pub phase: Option<&'static str>,
     /// HTTP version that the client used.
     pub version: &'static str,
     /// Trace id of the request.

@@ -18,6 +18,10 @@ pub struct RequestReport {
     /// Local replies of convey, by reason. Frontends only.
     #[serde(alias = "answered", default, skip_serializing_if = "Option::is_none")]
     pub local_replies: Option<Counts>,
+    /// Requests that ended early or got a local reply, by the phase that they had reached. Frontends
+    /// only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early_ends: Option<Counts>,
     /// Compressed responses. Frontends only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<CompressionReport>,

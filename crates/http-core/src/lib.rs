@@ -27,6 +27,7 @@ mod forward;
 mod head;
 mod malformed;
 mod method;
+mod phase;
 mod request_field;
 mod retry_budget;
 mod routes;
@@ -49,6 +50,7 @@ pub use head::{
 };
 pub use malformed::Malformed;
 pub use method::HttpMethod;
+pub use phase::ExchangePhase;
 pub use request_field::RequestField;
 pub use retry_budget::RetryBudget;
 pub use routes::{HostPattern, HostTable, PathPrefix, PathView, PatternFault, RouteMatch, RouteTable};

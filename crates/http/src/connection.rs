@@ -352,7 +352,7 @@ impl<S: DecideRequest> Connection<S> {
         self.client.count(Counter::Requests, 1);
         let frontend = self.client.frontend().clone();
         let request = HttpRequest::new(head.clone(), &self.client, frontend, record.began);
-        record.comes_from(request.named());
+        record.arrives(&self.client, &request);
         let route = request.route_in_frontend().cloned();
         // This request replaces the previous one in the client's charge.
         self.charge = RequestCharge::default();
@@ -402,7 +402,7 @@ impl<S: DecideRequest> Connection<S> {
         let Some((route, pool)) = request.way() else {
             return RequestEnd::Unanswered(LocalReplyReason::NoRoute.into());
         };
-        record.takes(route, &request);
+        record.takes(&self.client, route, &request);
         let Connection { client, bytes, received, time_limit, .. } = self;
         let (client, request) = (&*client, &request);
         let mut end = ClientEnd::Socket(bytes.stream());
@@ -421,7 +421,7 @@ impl<S: DecideRequest> Connection<S> {
         closes: bool,
         record: &mut RequestRecord,
     ) -> After {
-        record.answered(answer.status(), answer.reason());
+        record.answered(&self.client, answer.status(), answer.reason());
         self.client.count(answer.reason().counter(), 1);
         self.client.count(Counter::of_status(answer.status()), 1);
         let (mut out, none) = (Vec::new(), FieldRules::default());

@@ -136,12 +136,9 @@ impl Forwarding<'_, '_> {
             let Ok(held) = self.hold() else {
                 return unanswered(LocalReplyReason::QueueTimeout);
             };
-            self.record.tries(&permit, self.client.address_of(&permit));
+            self.record.tries(self.client, &permit, failed);
             let (server, is_kept) = match self.connection(&mut permit, &mut attempts).await {
-                Ok(found) => {
-                    self.record.connected();
-                    found
-                }
+                Ok(found) => found,
                 Err(unreached) => {
                     failed = Some(match unreached {
                         Unreached::Failed(_) => LocalReplyReason::ConnectFailed,
@@ -178,6 +175,7 @@ impl Forwarding<'_, '_> {
             let most = if self.may_go_twice() { Duration::MAX } else { FRESH };
             if let Some(kept) = idle::take(self.place(permit), most) {
                 permit.opened();
+                self.record.connected(self.client, true);
                 return Ok((ServerEnd::Socket(kept), true));
             }
         }
@@ -194,11 +192,13 @@ impl Forwarding<'_, '_> {
                 } else {
                     permit.opened();
                 }
+                self.record.connected(self.client, !is_new);
                 Ok((server, false))
             }
             Err(Unreached::Failed(error)) => {
                 let client = self.client.client();
                 debug!("{client}: cannot connect to server {}: {error}", permit.name());
+                self.record.connect_failed(self.client, &error);
                 let ServerAnswer { took, now, .. } = answer_now(self.client, None, began);
                 permit.failed_after(took, now);
                 attempts.failed(permit, &error, self.client.failures());

@@ -1,15 +1,17 @@
-//! Counters and log entry of one request.
+//! Counters, trace events and log entry of one request.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use convey_access_log::{Ending, LoggedRequest, Record, ServedBy, Termination};
-use convey_http_core::{ContentCoding, RequestHead, TraceParent};
-use convey_proxy::ClientStream;
+use convey_http_core::{ContentCoding, ExchangePhase, ExchangeState, Malformed, RequestHead, TraceParent};
+use convey_proxy::{ClientStream, tls_fault};
 use convey_snapshot::HttpRoute;
 use convey_snapshot::stats::Counter;
+use convey_trace::{EarlyEnd, ReplyReason, RequestStep, TracedHead, TracedRequest};
 use convey_upstream::Permit;
 use tokio::time::Instant;
 
@@ -27,6 +29,8 @@ pub(crate) struct RequestRecord {
     pub(crate) began: Instant,
     /// Whether the request is logged.
     is_logged: bool,
+    /// Phase that the request has reached.
+    phase: ExchangePhase,
     /// Bytes of bodies and heads, from and to the client.
     bytes: (u64, u64),
     status: Option<u16>,
@@ -38,7 +42,10 @@ pub(crate) struct RequestRecord {
     broken: Option<Counter>,
     /// Time from the head of the request until there was a connection to a server, new or reused.
     connect: Option<Duration>,
-    retries: u32,
+    /// Number of servers that were tried.
+    attempts: u32,
+    /// Number of the server that was tried last.
+    server_id: Option<u32>,
     /// Backend, and the server that was tried last.
     server: Option<(Arc<str>, ServedBy)>,
     /// Backend of the requested file.
@@ -46,6 +53,8 @@ pub(crate) struct RequestRecord {
     route: Option<Arc<HttpRoute>>,
     core: usize,
     version: &'static str,
+    /// Number of the request's stream.
+    stream: Option<u64>,
     trace: Option<TraceParent>,
     /// Client that trusted proxies name.
     named: Option<SocketAddr>,
@@ -63,18 +72,21 @@ impl RequestRecord {
         RequestRecord {
             began: Instant::now(),
             is_logged: client.access_log().chooses_one(),
+            phase: ExchangePhase::RequestHead,
             bytes: (0, 0),
             status: None,
             answered: None,
             is_file: false,
             broken: None,
             connect: None,
-            retries: 0,
+            attempts: 0,
+            server_id: None,
             server: None,
             of_files: None,
             route: None,
             core: client.core(),
             version,
+            stream: None,
             trace: None,
             named: None,
             compression: None,
@@ -82,9 +94,24 @@ impl RequestRecord {
         }
     }
 
-    /// Sets the client that trusted proxies name; `None`: the client is the peer.
-    pub(crate) fn comes_from(&mut self, named: Option<SocketAddr>) {
-        self.named = named;
+    /// Sets the number of the request's stream (HTTP/2 and HTTP/3).
+    pub(crate) fn on_stream(self, stream: u64) -> RequestRecord {
+        RequestRecord { stream: Some(stream), ..self }
+    }
+
+    /// Notes that the head has arrived, and the client that trusted proxies name.
+    pub(crate) fn arrives(&mut self, client: &ClientStream, request: &HttpRequest) {
+        self.named = request.named();
+        self.phase = ExchangePhase::Access;
+        self.trace_step(client, || {
+            let head = request.head();
+            RequestStep::Arrived(Box::new(TracedHead {
+                method: text(head.method_token()),
+                host: text(head.host()),
+                target: text(head.path_and_query()),
+                version: version_of(self.version, Some(head)),
+            }))
+        });
     }
 
     /// Sets the route of a request that gets a local reply before it is forwarded.
@@ -93,27 +120,51 @@ impl RequestRecord {
     }
 
     /// Sets the route of a request that is forwarded, and its trace.
-    pub(crate) fn takes(&mut self, route: &Arc<HttpRoute>, request: &HttpRequest) {
+    pub(crate) fn takes(&mut self, client: &ClientStream, route: &Arc<HttpRoute>, request: &HttpRequest) {
         self.route = Some(route.clone());
+        self.phase = ExchangePhase::Pick;
+        self.trace_step(client, || RequestStep::Routed { route: route.name.clone() });
         if self.is_logged {
             self.trace = request.trace();
         }
     }
 
-    /// Notes an attempt at a server.
-    pub(crate) fn tries(&mut self, permit: &Permit, addr: SocketAddr) {
-        if !self.is_logged {
-            return;
+    /// Notes an attempt at a server. `failed` is the reason for which the last attempt failed.
+    pub(crate) fn tries(&mut self, client: &ClientStream, permit: &Permit, failed: Option<LocalReplyReason>) {
+        if let Some(reason) = failed {
+            self.trace_step(client, || RequestStep::Retried { reason: reason.label() });
         }
-        self.retries += u32::from(self.server.is_some());
-        let (backend, name) = permit.names();
-        self.server = Some((backend, ServedBy { name, addr }));
+        self.phase = ExchangePhase::Connect;
+        self.attempts += 1;
+        self.server_id = Some(permit.server().live.id);
+        self.trace_step(client, || RequestStep::Chosen { attempt: self.attempts });
+        if self.is_logged {
+            let (backend, name) = permit.names();
+            self.server = Some((backend, ServedBy { name, addr: client.address_of(permit) }));
+        }
+    }
+
+    /// Notes that the connect to the server failed.
+    pub(crate) fn connect_failed(&self, client: &ClientStream, error: &io::Error) {
+        let (errno, fault) = (error.raw_os_error(), tls_fault(error));
+        self.trace_step(client, || RequestStep::ConnectFailed { errno, fault });
     }
 
     /// Notes that there is a connection to the server, new or reused.
-    pub(crate) fn connected(&mut self) {
+    pub(crate) fn connected(&mut self, client: &ClientStream, is_reused: bool) {
+        self.phase = ExchangePhase::UpstreamRequest;
+        self.trace_step(client, || RequestStep::Connected { after: self.began.elapsed(), is_reused });
         if self.is_logged {
             self.connect = Some(self.began.elapsed());
+        }
+    }
+
+    /// Notes the progress of the exchange with the server. `status` is that of the final response,
+    /// once its head has arrived.
+    pub(crate) fn progresses(&mut self, client: &ClientStream, state: &ExchangeState, status: Option<u16>) {
+        let last = std::mem::replace(&mut self.phase, state.phase());
+        if let Some(status) = status.filter(|_| self.phase > last && last < ExchangePhase::Bodies) {
+            self.trace_step(client, || RequestStep::Responded { status });
         }
     }
 
@@ -146,8 +197,10 @@ impl RequestRecord {
     }
 
     /// Notes a response with a file, or a part of one.
-    pub(crate) fn has_file(&mut self, status: u16) {
+    pub(crate) fn has_file(&mut self, client: &ClientStream, status: u16) {
         (self.status, self.is_file) = (Some(status), true);
+        self.phase = ExchangePhase::Bodies;
+        self.trace_step(client, || RequestStep::File { status });
     }
 
     /// Notes the coding of the compressed response.
@@ -156,8 +209,16 @@ impl RequestRecord {
     }
 
     /// Notes a local reply.
-    pub(crate) fn answered(&mut self, status: u16, reason: LocalReplyReason) {
+    pub(crate) fn answered(&mut self, client: &ClientStream, status: u16, reason: LocalReplyReason) {
         (self.status, self.answered) = (Some(status), Some(reason));
+        if self.phase == ExchangePhase::Access {
+            self.phase = deciding_phase(reason);
+            if let Some(route) = self.route.as_ref().filter(|_| self.phase > ExchangePhase::Access) {
+                self.trace_step(client, || RequestStep::Routed { route: route.name.clone() });
+            }
+        }
+        let (reason, phase) = (traced(reason), self.phase.label());
+        self.trace_step(client, || RequestStep::Replied { status, reason, phase });
     }
 
     /// Notes that convey has refused the request, and could not reply.
@@ -184,6 +245,11 @@ impl RequestRecord {
         let total = self.began.elapsed();
         self.count_for_route(total);
         std::mem::take(&mut self.hooks).end(|| self.summary(total));
+        let phase = self.early_phase();
+        if let Some(counter) = phase.and_then(Counter::of_early_end) {
+            client.count(counter, 1);
+        }
+        self.trace_step(client, || self.last_step(total));
         if !self.is_logged {
             return;
         }
@@ -193,7 +259,7 @@ impl RequestRecord {
         log.put(|| {
             let Ending { termination, reason } = self.ending();
             let (backend, server) = self.server.unzip();
-            let of_files = self.of_files;
+            let (of_files, version) = (self.of_files, version_of(self.version, head));
             Some(Record {
                 ended: log.now(),
                 total,
@@ -209,7 +275,7 @@ impl RequestRecord {
                 server,
                 bytes_rx: Some(self.bytes.0),
                 bytes_tx: Some(self.bytes.1),
-                retries: self.retries,
+                retries: self.attempts.saturating_sub(1),
                 termination,
                 reason,
                 tls: client.tls().cloned(),
@@ -220,17 +286,34 @@ impl RequestRecord {
                     target: text(head.map_or(b"", |head| head.path_and_query())),
                     route: self.route.map(|route| route.name.clone()),
                     status: self.status,
+                    phase: phase.map(ExchangePhase::label),
                     is_answered_here: self.is_file || self.answered.is_some(),
-                    version: match (self.version, head.is_none_or(RequestHead::is_http11)) {
-                        ("", true) => "1.1",
-                        ("", false) => "1.0",
-                        (version, _) => version,
-                    },
+                    version,
                     trace_id: self.trace.map(|trace| trace.trace_id().into()),
                     compression: self.compression.map(ContentCoding::name),
                 })),
             })
         });
+    }
+
+    /// Sends a step of the request to the traces, if any runs.
+    #[inline]
+    fn trace_step(&self, client: &ClientStream, step: impl FnOnce() -> RequestStep) {
+        client.trace(self.named, self.server_id, || TracedRequest { stream: self.stream, step: step() });
+    }
+
+    /// Last step of a request that took `after`.
+    fn last_step(&self, after: Duration) -> RequestStep {
+        let phase = self.phase.label();
+        match (self.answered, self.status) {
+            (Some(reason), None) => RequestStep::Refused { reason: traced(reason), phase },
+            (_, status) => RequestStep::Ended {
+                status,
+                early: self.broken.map(|reason| EarlyEnd { reason: reason.label(), phase }),
+                bytes: self.bytes,
+                after,
+            },
+        }
     }
 
     /// Counts the request and its duration for its route.
@@ -248,6 +331,11 @@ impl RequestRecord {
         ExchangeSummary { status: self.status, bytes_rx, bytes_tx, took, reason: self.ending().reason }
     }
 
+    /// Phase in which the request ended early or got a local reply.
+    fn early_phase(&self) -> Option<ExchangePhase> {
+        (self.broken.is_some() || self.answered.is_some()).then_some(self.phase)
+    }
+
     fn ending(&self) -> Ending {
         match (self.broken, self.answered) {
             (Some(reason @ (Counter::IdleTimeout | Counter::ClientTooSlow)), _) => {
@@ -257,6 +345,32 @@ impl RequestRecord {
             (None, Some(reason)) => Ending::early(Termination::Refused, reason.label()),
             (None, None) => Ending::usual(Termination::Closed),
         }
+    }
+}
+
+/// Phase of a request that gets a local reply for this reason before it is forwarded.
+fn deciding_phase(reason: LocalReplyReason) -> ExchangePhase {
+    match reason {
+        // A redirect needs a host.
+        LocalReplyReason::NoRoute
+        | LocalReplyReason::Redirect
+        | LocalReplyReason::Malformed(Malformed::Host) => ExchangePhase::Route,
+        LocalReplyReason::RateLimit | LocalReplyReason::Malformed(_) => ExchangePhase::Limits,
+        LocalReplyReason::Layer => ExchangePhase::Layers,
+        _ => ExchangePhase::Access,
+    }
+}
+
+fn traced(reason: LocalReplyReason) -> ReplyReason {
+    ReplyReason { label: reason.counter().answer_label(), detail: reason.label() }
+}
+
+/// HTTP version of a request: `version`, or that of the head if `version` is empty.
+fn version_of(version: &'static str, head: Option<&RequestHead>) -> &'static str {
+    match (version, head.is_none_or(RequestHead::is_http11)) {
+        ("", true) => "1.1",
+        ("", false) => "1.0",
+        (version, _) => version,
     }
 }
 

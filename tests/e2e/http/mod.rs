@@ -218,6 +218,7 @@ fn server_faults_get_a_local_reply_with_a_reason() {
             1,
             "{answer:?}"
         );
+        assert_eq!(balancer.stat("/frontends/web/requests/early_ends/response_head"), 1, "{answer:?}");
         // The client is not at fault: its connection stays open.
         assert_eq!(client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").status, status);
     }
@@ -226,6 +227,7 @@ fn server_faults_get_a_local_reply_with_a_reason() {
         BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
     assert_eq!(fetch(lab.vip(), "/").unwrap().0, 503, "nobody listens");
     assert_eq!(balancer.stat("/frontends/web/requests/local_replies/connect_failed"), 1);
+    assert_eq!(balancer.stat("/frontends/web/requests/early_ends/connect"), 1);
 }
 
 fn a_client_that_changes_the_protocol_talks_to_its_server() {
@@ -310,14 +312,20 @@ fn each_request_is_a_line_of_the_access_log_and_is_counted() {
     assert_eq!([of(0, "answered_by"), of(0, "server"), of(0, "route")], ["server", "pool/a", "default"]);
     assert_eq!([of(0, "status"), of(1, "status"), of(2, "status")], [200, 200, 400]);
     assert_eq!([of(0, "bytes_rx"), of(1, "bytes_rx")], [0, 3], "bodies");
-    assert_eq!([of(2, "answered_by"), of(2, "reason")], ["convey", "host"]);
+    assert_eq!([of(2, "answered_by"), of(2, "reason"), of(2, "phase")], ["convey", "host", "request_head"]);
+    assert!(of(0, "phase").is_null());
     let count = |pointer: &str| balancer.stat(&format!("/frontends/web/{pointer}")).as_u64().unwrap();
     assert_eq!([count("requests/total"), count("total_connections")], [3, 2]);
     assert_eq!([count("requests/responses/2xx"), count("requests/responses/4xx")], [2, 1]);
     assert_eq!(balancer.stat("/backends/pool/servers/a/requests/total"), 2);
+    assert_eq!([count("requests/early_ends/request_head"), count("requests/early_ends/route")], [1, 0]);
     let metrics = balancer.page("/metrics").1;
-    let line = r#"convey_frontend_http_responses_total{frontend="web",code="2xx"} 2"#;
-    assert!(metrics.contains(line), "{metrics}");
+    for line in [
+        r#"convey_frontend_http_responses_total{frontend="web",code="2xx"} 2"#,
+        r#"convey_frontend_http_early_ends_total{frontend="web",phase="request_head"} 1"#,
+    ] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
 }
 
 fn a_reload_changes_routes_between_two_requests_of_a_connection() {

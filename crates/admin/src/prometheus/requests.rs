@@ -40,6 +40,16 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         &by_reason.collect::<Vec<_>>(),
         |n| *n as f64,
     );
+    let by_phase = frontends.iter().flat_map(|(of, requests)| {
+        let ends = requests.early_ends.iter().flatten();
+        ends.map(|(phase, n)| (with(of, "phase", phase), *n))
+    });
+    page.counter(
+        "convey_frontend_http_early_ends_total",
+        "Requests that ended early or got a local reply, by their phase (mode http).",
+        &by_phase.collect::<Vec<_>>(),
+        |n| *n as f64,
+    );
     add_compression(page, &frontends);
     page.counter(
         "convey_server_http_requests_total",

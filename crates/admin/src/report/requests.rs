@@ -7,6 +7,7 @@ use convey_snapshot::stats::{Counter, Traffic};
 pub(super) fn of_frontend(traffic: &Traffic) -> RequestReport {
     RequestReport {
         local_replies: Some(sums(traffic, &Counter::ANSWERS)),
+        early_ends: Some(sums(traffic, &Counter::EARLY_ENDS)),
         compression: Some(CompressionReport {
             responses: sums(traffic, &Counter::COMPRESSED),
             no_memory: traffic.sum(Counter::CompressionNoRoom),
@@ -23,6 +24,7 @@ pub(super) fn of_servers(traffic: &Traffic) -> RequestReport {
         total: traffic.sum(Counter::Requests),
         responses: sums(traffic, &Counter::RESPONSES),
         local_replies: None,
+        early_ends: None,
         compression: None,
     }
 }

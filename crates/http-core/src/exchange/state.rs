@@ -2,10 +2,10 @@
 //! repeated, and which connections stay open.
 
 use super::{MAX_INTERIM_RESPONSES, ServerFault};
-use crate::HttpMethod;
 use crate::body::BodyFraming;
 use crate::forward::ClientConnection;
 use crate::head::{RequestHead, ResponseHead};
+use crate::{ExchangePhase, HttpMethod};
 
 /// Progress of a request and its response, and what may follow. The caller notes each event.
 #[derive(Debug, Clone)]
@@ -197,6 +197,16 @@ impl ExchangeState {
     /// Whether the server has sent the whole response.
     pub fn is_response_whole(&self) -> bool {
         self.response == ResponsePhase::Whole
+    }
+
+    /// Phase of a request that is being sent to a server.
+    pub fn phase(&self) -> ExchangePhase {
+        match self.response {
+            ResponsePhase::Head if self.is_request_whole => ExchangePhase::ResponseHead,
+            ResponsePhase::Head => ExchangePhase::UpstreamRequest,
+            ResponsePhase::Body | ResponsePhase::Whole => ExchangePhase::Bodies,
+            ResponsePhase::Changed => ExchangePhase::Tunnel,
+        }
     }
 
     /// Whether the connection has switched to another protocol (status 101). Then all bytes are

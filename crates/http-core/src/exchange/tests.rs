@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::ExchangePhase;
 
 /// An exchange, the bytes that the client received, and the number of bytes after the response.
 struct Told {
@@ -153,6 +154,21 @@ fn interim_response_rules_out_another_server_but_not_a_local_reply() {
     assert!(!told.exchange.state().has_answered() && !told.exchange.state().may_be_sent_elsewhere());
     told.exchange.state_mut().note_passed_part();
     assert!(told.exchange.state().has_answered());
+}
+
+#[test]
+fn phase_follows_the_request_and_then_the_response() {
+    let (head, body) = request(POST);
+    let mut exchange = Exchange::new(&head);
+    assert_eq!(exchange.state().phase(), ExchangePhase::UpstreamRequest);
+    exchange.from_client(&body).unwrap();
+    assert_eq!(exchange.state().phase(), ExchangePhase::ResponseHead);
+    let interim = answer(exchange, "HTTP/1.1 103 Early Hints\r\n\r\n", &[]).unwrap().exchange;
+    assert_eq!(interim.state().phase(), ExchangePhase::ResponseHead);
+    let part = answer(interim, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nh", &[]).unwrap();
+    assert_eq!(part.exchange.state().phase(), ExchangePhase::Bodies);
+    let changed = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    assert_eq!(tell(UPGRADE, changed, &[]).unwrap().exchange.state().phase(), ExchangePhase::Tunnel);
 }
 
 #[test]

@@ -211,11 +211,11 @@ impl Forwarding<'_, '_> {
     fn count_status(&mut self, status: u16) {
         match status {
             404 => {
-                self.record.answered(404, LocalReplyReason::FileNotFound);
+                self.record.answered(self.client, 404, LocalReplyReason::FileNotFound);
                 self.client.count(Counter::AnsweredFileNotFound, 1);
             }
             status => {
-                self.record.has_file(status);
+                self.record.has_file(self.client, status);
                 self.client.count(Counter::AnsweredFile, 1);
             }
         }

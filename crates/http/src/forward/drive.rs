@@ -53,6 +53,7 @@ impl Driver<'_> {
         let wanted = || permit.is_wanted().then(|| held.map_or(1, HeldResource::count_of_connection));
         poll_fn(|cx| {
             let polled = transfer.poll(cx);
+            record.progresses(client, transfer.state(), transfer.meter().status);
             let status = transfer.meter().status;
             if status.is_some() && !is_noted {
                 is_noted = true;

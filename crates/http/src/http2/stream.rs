@@ -28,7 +28,7 @@ pub(super) async fn serve<S: DecideRequest>(
     respond: SendResponse<Bytes>,
     queue: Arc<ReceiveQueue>,
 ) -> bool {
-    let record = RequestRecord::begin(client, "2");
+    let record = RequestRecord::begin(client, "2").on_stream(respond.stream_id().as_u32().into());
     let (mut parts, mut body) = request.into_parts();
     if let Some(protocol) = parts.extensions.remove::<Protocol>() {
         parts.extensions.insert(heads::Tunnel(Bytes::copy_from_slice(protocol.as_str().as_bytes())));

@@ -90,6 +90,8 @@ pub(super) async fn serve<S: DecideRequest>(
         Some(fault) => Err(fault),
         None => heads::request_from(&request.into_parts().0, has_body, &limits.head).map(Arc::new),
     };
+    // The library shows the number without its two lowest bits, which are 0 in requests.
+    let record = record.on_stream(respond.send_id().index() << 2);
     let sending = SendingHead { stream: Some(respond), stopped: Some(notes.stopped) };
     let mut stream = ClientRequest::new(head.as_deref().ok(), source, sending);
     match streams::serve(client, stack, head, &mut stream, record).await {

@@ -122,7 +122,7 @@ async fn forward<S: DecideRequest>(
 ) -> RequestEnd {
     let frontend = client.newest();
     let request = HttpRequest::new(head.clone(), client, frontend.clone(), record.began);
-    record.comes_from(request.named());
+    record.arrives(client, &request);
     let route = request.route_in_frontend().cloned();
     let decision = match request.charge(client) {
         Ok(charged) => {
@@ -145,7 +145,7 @@ async fn forward<S: DecideRequest>(
     let Some((route, pool)) = request.way() else {
         return RequestEnd::Unanswered(LocalReplyReason::NoRoute.into());
     };
-    record.takes(route, &request);
+    record.takes(client, route, &request);
     let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
     let mut time_limit = TimeLimit::new(ANSWER_TIME);
     let (request, received, time_limit) = (&request, &mut received, &mut time_limit);
@@ -172,7 +172,7 @@ async fn write(
     stream: &mut impl IncomingStream,
     record: &mut RequestRecord,
 ) -> Result<(), Counter> {
-    record.answered(answer.status(), answer.reason());
+    record.answered(client, answer.status(), answer.reason());
     client.count(answer.reason().counter(), 1);
     client.count(Counter::of_status(answer.status()), 1);
     let frontend = client.newest();

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use convey_http_core::ExchangePhase;
 use crossbeam_utils::CachePadded;
 
 /// Events that are counted for each frontend, backend and server. A counter stays zero where its
@@ -228,6 +229,28 @@ pub enum Counter {
     AnsweredFileRange,
     /// Local reply: the file could not be read, or this host has no descriptor for it.
     AnsweredFileFailed,
+    /// Requests that ended early or got a local reply in phase `request_head` (mode http).
+    EarlyRequestHead,
+    /// Requests that ended early or got a local reply in phase `access` (mode http).
+    EarlyAccess,
+    /// Requests that ended early or got a local reply in phase `route` (mode http).
+    EarlyRoute,
+    /// Requests that ended early or got a local reply in phase `limits` (mode http).
+    EarlyLimits,
+    /// Requests that ended early or got a local reply in phase `layers` (mode http).
+    EarlyLayers,
+    /// Requests that ended early or got a local reply in phase `pick` (mode http).
+    EarlyPick,
+    /// Requests that ended early or got a local reply in phase `connect` (mode http).
+    EarlyConnect,
+    /// Requests that ended early or got a local reply in phase `upstream_request` (mode http).
+    EarlyUpstreamRequest,
+    /// Requests that ended early or got a local reply in phase `response_head` (mode http).
+    EarlyResponseHead,
+    /// Requests that ended early or got a local reply in phase `bodies` (mode http).
+    EarlyBodies,
+    /// Requests that ended early or got a local reply in phase `tunnel` (mode http).
+    EarlyTunnel,
     /// Cache hits of a backend's files: a small file was in memory, or a larger file was open.
     FileCacheHits,
     /// Cache misses: files that a worker had to open.
@@ -356,6 +379,22 @@ impl Counter {
         (Counter::AnsweredFileFailed, "file_failed"),
     ];
 
+    /// Requests that ended early or got a local reply, by the phase that they had reached. Each
+    /// phase has the label that metrics and logs use.
+    pub const EARLY_ENDS: [(Counter, &'static str); 11] = [
+        (Counter::EarlyRequestHead, ExchangePhase::RequestHead.label()),
+        (Counter::EarlyAccess, ExchangePhase::Access.label()),
+        (Counter::EarlyRoute, ExchangePhase::Route.label()),
+        (Counter::EarlyLimits, ExchangePhase::Limits.label()),
+        (Counter::EarlyLayers, ExchangePhase::Layers.label()),
+        (Counter::EarlyPick, ExchangePhase::Pick.label()),
+        (Counter::EarlyConnect, ExchangePhase::Connect.label()),
+        (Counter::EarlyUpstreamRequest, ExchangePhase::UpstreamRequest.label()),
+        (Counter::EarlyResponseHead, ExchangePhase::ResponseHead.label()),
+        (Counter::EarlyBodies, ExchangePhase::Bodies.label()),
+        (Counter::EarlyTunnel, ExchangePhase::Tunnel.label()),
+    ];
+
     /// Counters of compressed responses, by their `Content-Encoding`.
     pub const COMPRESSED: [(Counter, &'static str); 3] = [
         (Counter::CompressedZstd, "zstd"),
@@ -372,6 +411,12 @@ impl Counter {
             400..500 => Counter::Responses4xx,
             500.. => Counter::Responses5xx,
         }
+    }
+
+    /// Counter of requests that ended early or got a local reply in this phase; `None` if the
+    /// request was over.
+    pub fn of_early_end(phase: ExchangePhase) -> Option<Counter> {
+        Counter::EARLY_ENDS.get(phase as usize).map(|(counter, _)| *counter)
     }
 
     /// Label of the reason for an end or a refusal; empty for other counters.
@@ -474,5 +519,15 @@ mod tests {
         traffic.add(0, Counter::Opened, 2);
         traffic.add(1, Counter::Closed, 1);
         assert_eq!(traffic.current(), 1);
+    }
+
+    #[test]
+    fn each_phase_before_the_end_has_a_counter_with_its_label() {
+        for phase in ExchangePhase::ALL {
+            let counter = Counter::of_early_end(phase);
+            let labelled = Counter::EARLY_ENDS.iter().find(|(_, label)| *label == phase.label());
+            assert_eq!(counter, labelled.map(|(counter, _)| *counter));
+            assert_eq!(counter.is_none(), phase == ExchangePhase::End);
+        }
     }
 }
