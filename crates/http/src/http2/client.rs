@@ -114,9 +114,11 @@ pub(crate) async fn serve<S: DecideRequest>(
             }
         }
     }
-    // The streams notice that the connection is over, and log it.
+    // The library notifies the streams when the connection is dropped, not when it fails. They log
+    // their end.
+    drop(connection);
     let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
-    drop((streams, connection));
+    drop(streams);
     linger::close(bytes, time_limit).await;
     StreamEnd::Closed
 }
