@@ -8,6 +8,7 @@ mod grpc;
 mod link;
 mod pages;
 mod server;
+mod silent_streams;
 mod slots;
 mod streams;
 mod websocket;
@@ -25,11 +26,13 @@ use cut_uploads::{
 };
 use grpc::{streams_of_messages_arrive_whole, unary_calls_of_all_sizes_arrive_whole};
 use server::Cases;
+use silent_streams::streams_that_pause_leave_the_window_of_their_connection_to_others;
 use slots::{
     thousands_of_unread_streams_leave_servers_to_others,
     unread_long_responses_leave_all_slots_after_the_timeout, unread_short_responses_leave_all_slots_at_once,
 };
 use websocket::{
+    end_of_a_websocket_server_reaches_the_client_and_frees_the_server,
     handshake_of_the_test_server_is_that_of_the_standard, websocket_over_http2_reaches_servers_of_http1,
     websocket_over_http3_reaches_servers_of_http1,
 };
@@ -47,8 +50,10 @@ tests!("http_pairs":
     unread_short_responses_leave_all_slots_at_once,
     unread_long_responses_leave_all_slots_after_the_timeout,
     thousands_of_unread_streams_leave_servers_to_others [Need::Long],
+    streams_that_pause_leave_the_window_of_their_connection_to_others,
     websocket_over_http2_reaches_servers_of_http1,
     websocket_over_http3_reaches_servers_of_http1,
+    end_of_a_websocket_server_reaches_the_client_and_frees_the_server,
     handshake_of_the_test_server_is_that_of_the_standard,
 );
 

@@ -18,6 +18,9 @@ use crate::http2::block_on;
 use crate::http3::hostile::{frame, raw};
 use crate::http3::{authority, site};
 
+/// Bytes after which the server closes its connection.
+const BYE: &[u8] = b"bye";
+
 /// A server that accepts WebSocket at `/chat`, and returns all bytes behind its head.
 fn chat_server(lab: &Loopback) -> TcpServer {
     TcpServer::start(lab.server(1), |mut stream| {
@@ -46,6 +49,9 @@ fn chat_server(lab: &Loopback) -> TcpServer {
             match stream.read(&mut buffer)? {
                 0 => return Ok(()),
                 len => stream.write_all(&buffer[..len])?,
+            }
+            if buffer.starts_with(BYE) {
+                return Ok(());
             }
         }
     })
@@ -127,6 +133,33 @@ pub(super) fn websocket_over_http3_reaches_servers_of_http1() {
         assert!(receive.read_to_end(100).await.unwrap().is_empty());
     });
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+/// The client learns it although it still sends, and what it sends then holds no server.
+pub(super) fn end_of_a_websocket_server_reaches_the_client_and_frees_the_server() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = chat_server(&lab);
+    let balancer = BalancerProcess::start(&lab, &site(&lab, ""));
+    let is_free = || balancer.stat("/backends/pool/current_connections") == 0;
+    block_on(async {
+        let (_endpoint, connection) = raw(&authority, &lab).await;
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        send.write_all(&connect_over_http3()).await.unwrap();
+        assert!(next_frame(&mut receive, 1).await.contains(&(0xc0 | 25)));
+        assert!(!is_free());
+        send.write_all(&frame(0, BYE)).await.unwrap();
+        assert_eq!(next_frame(&mut receive, 0).await, BYE);
+        assert!(receive.read_to_end(100).await.unwrap().is_empty());
+        for _ in 0..200 {
+            if is_free() {
+                return;
+            }
+            let _ = send.write_all(&frame(0, b"x")).await;
+            sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the tunnel holds its server");
+    });
 }
 
 /// Payload of the next frame, which has this type.

@@ -94,6 +94,11 @@ impl ResponseHead {
     }
 }
 
+/// Whether the value of `Content-Length` is 0.
+fn is_zero(value: &[u8]) -> bool {
+    !value.is_empty() && value.iter().all(|digit| *digit == b'0')
+}
+
 /// Whether a content type is gRPC's, whose responses end with trailers.
 fn is_grpc(content_type: &[u8]) -> bool {
     content_type.get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"))
@@ -126,7 +131,7 @@ impl RequestHead {
             head.add(b"Upgrade", tunnel.protocol)?;
             head.add(b"Sec-WebSocket-Key", tunnel.key)?;
         }
-        let (mut cookies, mut has_length) = (Vec::new(), false);
+        let (mut cookies, mut has_length, mut has_zero_length) = (Vec::new(), false, false);
         for (name, value) in fields {
             // Names have to be in lower case (RFC 9113, section 8.2.1).
             if name.iter().any(u8::is_ascii_uppercase) {
@@ -147,6 +152,8 @@ impl RequestHead {
                 }
                 // The length of a tunnel is not known, and its key is convey's.
                 b"content-length" if request.tunnel.is_some() => return Err(Malformed::ContentLength),
+                // Trailers follow a body without data. HTTP/1.1 has no trailers after a length.
+                b"content-length" if request.has_body && is_zero(value) => has_zero_length = true,
                 b"sec-websocket-key" if request.tunnel.is_some() => {}
                 _ => {
                     has_length |= name == b"content-length";
@@ -156,6 +163,9 @@ impl RequestHead {
         }
         if !cookies.is_empty() {
             head.add(b"cookie", &cookies)?;
+        }
+        if has_length && has_zero_length {
+            return Err(Malformed::ContentLength);
         }
         let framing = match request.tunnel {
             Some(_) => Some(BodyFraming::Empty),
@@ -277,6 +287,8 @@ mod tests {
         assert_eq!(with(false, &[]), BodyFraming::Empty);
         assert_eq!(with(true, &[]), BodyFraming::Chunked);
         assert_eq!(with(true, &[("content-length", "07")]), BodyFraming::Length(7));
+        assert_eq!(with(false, &[("content-length", "0")]), BodyFraming::Length(0));
+        assert_eq!(with(true, &[("content-length", "0")]), BodyFraming::Chunked, "trailers follow");
     }
 
     #[test]
@@ -402,6 +414,10 @@ mod tests {
                 has_body,
                 tunnel: None,
             };
+            // In HTTP/1.1, nothing follows a body of length 0.
+            prop_assume!(!has_body || !fields.iter().any(|(name, value)| {
+                *name == "content-length" && is_zero(value.as_bytes())
+            }));
             let (head, text) = (read(&request, &fields), read_text(&request, &fields));
             prop_assert_eq!(head.is_ok(), text.is_ok(), "{:?} {:?}", head, text);
             if let (Ok(head), Ok(text)) = (head, text) {

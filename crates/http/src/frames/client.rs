@@ -129,6 +129,14 @@ impl FrameClient<'_> {
         }
     }
 
+    /// Finishes the complete response on a stream, and waits until it is sent.
+    pub(super) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            FrameClient::Stream(stream) => stream.poll_finish(cx),
+            FrameClient::Http1(_) => Poll::Ready(Ok(())),
+        }
+    }
+
     /// Waits until the client resets its stream. A socket reports a reset when it is read or
     /// written.
     pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {

@@ -7,6 +7,7 @@ use convey_http_core::{FieldRules, HeadVerdict, OutgoingResponse, ResponseHead, 
 use super::{FrameTransfer, Step};
 use crate::compress::PIECE;
 use crate::data_queue::FRAME;
+use crate::held_responses::ALWAYS_HELD;
 use crate::streams::websocket;
 use crate::transfer::TransferEnd;
 
@@ -14,7 +15,11 @@ impl FrameTransfer<'_> {
     /// Moves frames towards the client.
     pub(super) fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
         self.reads_server = false;
+        let waited = self.body.waiting.len();
         let sent = self.body.waiting.poll_send(cx, &mut self.client, &mut self.meter.moved.1);
+        if waited > 0 {
+            self.takes_frames = sent.is_ready() && waited >= ALWAYS_HELD;
+        }
         let is_behind = match sent {
             Poll::Ready(Ok(())) => false,
             Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ClientGone)),
@@ -25,14 +30,25 @@ impl FrameTransfer<'_> {
             Poll::Pending => true,
         };
         if self.body.waiting.has_ended() {
-            return if is_behind { Poll::Pending } else { Poll::Ready(Ok(Step::Over)) };
+            if is_behind {
+                return Poll::Pending;
+            }
+            // The client of a tunnel learns that the server has ended its side, and may still send.
+            if self.state.has_changed() {
+                ready!(self.client.poll_finish(cx)).map_err(|_| TransferEnd::ClientGone)?;
+            }
+            return Poll::Ready(Ok(Step::Over));
         }
         if self.state.awaits_head() {
             return if is_behind { Poll::Pending } else { self.poll_head(cx) };
         }
         let room = match is_behind {
             true => self.held_room().unwrap_or(0),
-            false => ready!(self.poll_client_room(cx))?,
+            // The client's window is not reserved for data that may come late: other streams of its
+            // connection would miss it. What the client has no window for has to fit without a
+            // place in the memory budget.
+            false if self.takes_frames || self.stream_of.is_none() => FRAME,
+            false => ALWAYS_HELD,
         };
         if room == 0 {
             return Poll::Pending;
@@ -62,15 +78,6 @@ impl FrameTransfer<'_> {
         let may_wait = self.meter.status.is_some() && !self.state.has_changed();
         let client = self.stream_of.filter(|_| may_wait)?;
         Some(self.body.waiting.room(client))
-    }
-
-    /// Returns how many bytes of the response may be read: as many as the client accepts, or as
-    /// may wait for it.
-    fn poll_client_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, TransferEnd>> {
-        match self.client.poll_room(cx, FRAME) {
-            Poll::Ready(room) => Poll::Ready(room.map_err(|_| TransferEnd::ClientGone)),
-            Poll::Pending => self.held_room().map_or(Poll::Pending, |room| Poll::Ready(Ok(room))),
-        }
     }
 
     /// Receives the next head, and sends it to the client.

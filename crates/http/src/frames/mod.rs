@@ -69,6 +69,8 @@ pub(crate) struct FrameTransfer<'a> {
     /// response may still arrive.
     server_takes_nothing: bool,
     body: ResponseBody<'a>,
+    /// Whether the client has accepted all of the last, long data.
+    takes_frames: bool,
     /// Whether the transfer waits for bytes of the client, and so notices its end.
     reads_client: bool,
     /// Whether the transfer waits for bytes of the server.
@@ -118,6 +120,7 @@ impl<'a> FrameTransfer<'a> {
             next: None,
             server_takes_nothing: false,
             body: ResponseBody::new(compression, hooks),
+            takes_frames: false,
             reads_client: false,
             reads_server: false,
         };
@@ -176,9 +179,10 @@ impl RunningTransfer for FrameTransfer<'_> {
                 Poll::Pending => None,
             };
             match (up, down) {
-                // After a change of the protocol, both directions have to end.
+                // After a change of the protocol, both directions have to end. The server's end is
+                // enough if it accepts nothing either: the client could send for ever.
                 (Some(Step::Over), Some(Step::Over)) => return Poll::Ready(TransferEnd::Whole),
-                (_, Some(Step::Over)) if !self.state.has_changed() => {
+                (_, Some(Step::Over)) if !self.state.has_changed() || self.server_takes_nothing => {
                     return Poll::Ready(TransferEnd::Whole);
                 }
                 (Some(Step::Moved), _) | (_, Some(Step::Moved)) => {}

@@ -392,7 +392,9 @@ impl SendStream<Bytes> for SendingStream {
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         ready!(self.poll_ready(cx))?;
-        self.is_over = true;
+        if std::mem::replace(&mut self.is_over, true) {
+            return Poll::Ready(Ok(()));
+        }
         let finished = self.stream.finish();
         Poll::Ready(finished.map_err(|error| StreamErrorIncoming::Unknown(Box::new(error))))
     }

@@ -70,12 +70,13 @@ pub(super) async fn serve<S: DecideRequest>(
         let mut source =
             ClientData { stream: receive, unread, fault: fault.clone(), first: None, trailers: None };
         let has_body = source.has_body(&request).await;
-        Ok((request, respond, source, has_body))
+        let has_data = has_body && source.trailers.is_none();
+        Ok((request, respond, source, (has_body, has_data)))
     };
     let head = timeout(limits.head_timeout, head).await;
     let record = RequestRecord::begin(client, "3");
     // A stream that is dropped is reset.
-    let (request, respond, source, has_body) = match head {
+    let (request, respond, source, (has_body, has_data)) = match head {
         Ok(Ok(head)) => head,
         refused => {
             let reason =
@@ -86,7 +87,7 @@ pub(super) async fn serve<S: DecideRequest>(
             return StreamOutcome::Reset;
         }
     };
-    let head = match fault.get().copied().or_else(|| malformed(&request, has_body)) {
+    let head = match fault.get().copied().or_else(|| malformed(&request, has_data)) {
         Some(fault) => Err(fault),
         None => heads::request_from(&request.into_parts().0, has_body, &limits.head).map(Arc::new),
     };
@@ -126,7 +127,7 @@ fn refusal(error: &StreamError, fault: Option<Malformed>) -> Option<LocalReplyRe
 }
 
 /// Reason why a request is malformed although the HTTP/3 library accepted it.
-fn malformed(request: &Request<()>, has_body: bool) -> Option<Malformed> {
+fn malformed(request: &Request<()>, has_data: bool) -> Option<Malformed> {
     let uri = request.uri();
     let is_tunnel = request.extensions().get::<heads::Tunnel>().is_some();
     if (request.method() != Method::CONNECT || is_tunnel)
@@ -134,7 +135,7 @@ fn malformed(request: &Request<()>, has_body: bool) -> Option<Malformed> {
     {
         return Some(Malformed::PseudoField);
     }
-    (has_body && heads::says_no_body(request.headers())).then_some(Malformed::ContentLength)
+    (has_data && heads::says_no_body(request.headers())).then_some(Malformed::ContentLength)
 }
 
 /// Waits for the end of the handshake, unless the method is safe and the client's address is

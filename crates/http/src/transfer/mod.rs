@@ -160,9 +160,10 @@ impl RunningTransfer for Transfer<'_> {
                 Poll::Pending => None,
             };
             match (up, down) {
-                // After a change of the protocol, both directions have to end.
+                // After a change of the protocol, both directions have to end. The server's end is
+                // enough if it accepts nothing either: the client could send for ever.
                 (Some(Step::Over), Some(Step::Over)) => return Poll::Ready(TransferEnd::Whole),
-                (_, Some(Step::Over)) if !self.state().has_changed() => {
+                (_, Some(Step::Over)) if !self.state().has_changed() || self.server_takes_nothing => {
                     return Poll::Ready(TransferEnd::Whole);
                 }
                 (Some(Step::Moved), _) | (_, Some(Step::Moved)) => {}
