@@ -429,7 +429,7 @@ mod tests {
         fs::write(&path, "a letter").unwrap();
         for missing in [BoundSocket::new(Some(&path), None), BoundSocket::where_nobody_listens(Some(&path))] {
             let missing = missing.unwrap_err();
-            assert!(!missing.is_taken && missing.why.contains("no socket"), "{missing:?}");
+            assert!(!missing.is_taken && missing.why.contains("not a socket"), "{missing:?}");
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), "a letter");
     }

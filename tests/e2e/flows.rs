@@ -192,7 +192,7 @@ fn a_mistake_is_told_with_what_may_have_been_meant() {
         ("--server pool/b", "there is no server b"),
         ("--client 10.0.0.0/33", "expected IP[/LEN][:PORT]"),
         ("--limit 10001", "the most is 10000"),
-        ("kill p0", "is no flow ID"),
+        ("kill p0", "is not a flow ID"),
     ] {
         let ran = flows(&balancer, line);
         assert_eq!(ran.code, Some(1), "{line}: {ran:?}");

@@ -8,6 +8,8 @@ use std::thread::{self, JoinHandle};
 
 use socket2::{Domain, Socket, Type};
 
+use crate::wait_for;
+
 /// Server with a thread per connection. Dropping it closes its listening socket; open connections
 /// continue.
 pub struct TcpServer {
@@ -80,13 +82,22 @@ impl TcpServer {
     }
 }
 
-/// Listens with a backlog for thousands of concurrent connections.
+/// Listens with a backlog for thousands of concurrent connections. A server that was at the address
+/// before may still have it for a moment: a child process that another test starts has all open
+/// files until it runs its program.
 fn listen(addr: SocketAddr) -> TcpListener {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None).unwrap();
-    socket.set_reuse_address(true).unwrap();
-    socket.bind(&addr.into()).unwrap();
-    socket.listen(4096).unwrap();
-    socket.into()
+    wait_for("the address of the server to be free", || match try_listen(addr) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
+        listening => Some(listening.unwrap()),
+    })
+}
+
+fn try_listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(4096)?;
+    Ok(socket.into())
 }
 
 impl Drop for TcpServer {

@@ -123,7 +123,6 @@ pub(super) struct RunningHealth {
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RunningHandshakes {
-    #[serde(alias = "answers_nobody")]
     pub(super) stalled: bool,
 }
 
