@@ -30,7 +30,7 @@ use convey_http_core::{ExchangeState, FieldRules, Frame};
 use convey_proxy::ClientStream;
 
 use crate::record::RequestRecord;
-use crate::transfer::{ResponseChanges, RunningTransfer, TransferEnd, TransferMeter};
+use crate::transfer::{ResponseChanges, RunningTransfer, Step, TransferEnd, TransferMeter};
 use response_body::ResponseBody;
 
 pub(crate) use client::FrameClient;
@@ -38,12 +38,6 @@ pub(crate) use http1_client::{Http1Client, MAX_AHEAD};
 pub(crate) use http1_server::Http1Server;
 pub(crate) use response_body::WaitingFrames;
 pub(crate) use server::FrameServer;
-
-/// Maximum turns of one transfer before it yields to the thread's other connections.
-const TURNS: usize = 8;
-
-/// Like [`TURNS`], for compressed responses, which take longer per turn.
-const COMPRESSED_TURNS: usize = 2;
 
 /// Transfer of a request to a server and of the response to the client.
 pub(crate) struct FrameTransfer<'a> {
@@ -75,14 +69,6 @@ pub(crate) struct FrameTransfer<'a> {
     reads_client: bool,
     /// Whether the transfer waits for bytes of the server.
     reads_server: bool,
-}
-
-/// Result of a step of one direction.
-enum Step {
-    /// Frames were moved.
-    Moved,
-    /// The direction is complete.
-    Over,
 }
 
 /// How a response is passed to its client.
@@ -162,36 +148,24 @@ impl<'a> FrameTransfer<'a> {
 }
 
 impl RunningTransfer for FrameTransfer<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TransferEnd> {
-        self.meter.has_more = false;
-        for turn in 0..TURNS {
-            if turn >= COMPRESSED_TURNS && self.body.compression.is_on() {
-                break;
-            }
-            let up = match self.poll_up(cx) {
-                Poll::Ready(Err(end)) => return Poll::Ready(end),
-                Poll::Ready(Ok(step)) => Some(step),
-                Poll::Pending => None,
-            };
-            let down = match self.poll_down(cx) {
-                Poll::Ready(Err(end)) => return Poll::Ready(end),
-                Poll::Ready(Ok(step)) => Some(step),
-                Poll::Pending => None,
-            };
-            match (up, down) {
-                // After a change of the protocol, both directions have to end. The server's end is
-                // enough if it accepts nothing either: the client could send for ever.
-                (Some(Step::Over), Some(Step::Over)) => return Poll::Ready(TransferEnd::Whole),
-                (_, Some(Step::Over)) if !self.state.has_changed() || self.server_takes_nothing => {
-                    return Poll::Ready(TransferEnd::Whole);
-                }
-                (Some(Step::Moved), _) | (_, Some(Step::Moved)) => {}
-                (None | Some(Step::Over), None | Some(Step::Over)) => return self.poll_reset(cx),
-            }
-        }
-        self.meter.has_more = true;
-        cx.waker().wake_by_ref();
-        Poll::Pending
+    fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
+        FrameTransfer::poll_up(self, cx)
+    }
+
+    fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
+        FrameTransfer::poll_down(self, cx)
+    }
+
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<TransferEnd> {
+        FrameTransfer::poll_reset(self, cx)
+    }
+
+    fn is_compressing(&self) -> bool {
+        self.body.compression.is_on()
+    }
+
+    fn server_takes_nothing(&self) -> bool {
+        self.server_takes_nothing
     }
 
     fn meter(&self) -> &TransferMeter {

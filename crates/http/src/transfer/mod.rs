@@ -22,13 +22,7 @@ use crate::record::RequestRecord;
 
 pub(crate) use end::{TransferEnd, client_broke, server_broke};
 pub(crate) use outgoing::Outgoing;
-pub(crate) use running::{RunningTransfer, TransferMeter};
-
-/// Maximum turns of one transfer before it yields to the thread's other connections.
-const TURNS: usize = 8;
-
-/// Like [`TURNS`], for compressed responses, which take longer per turn.
-const COMPRESSED_TURNS: usize = 2;
+pub(crate) use running::{RunningTransfer, Step, TransferMeter};
 
 /// Transfer of a request to a server and of the response to the client.
 #[derive(Debug)]
@@ -77,14 +71,6 @@ pub(crate) struct ResponseChanges<'a> {
 pub(crate) struct Sockets<'a> {
     pub(crate) client: &'a mut ByteStream,
     pub(crate) server: &'a mut ByteStream,
-}
-
-/// Result of a step of one direction.
-enum Step {
-    /// Bytes were moved.
-    Moved,
-    /// The direction is complete.
-    Over,
 }
 
 impl<'a> Transfer<'a> {
@@ -143,36 +129,20 @@ impl<'a> Transfer<'a> {
 }
 
 impl RunningTransfer for Transfer<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TransferEnd> {
-        self.meter.has_more = false;
-        for turn in 0..TURNS {
-            if turn >= COMPRESSED_TURNS && self.changes.compression.is_on() {
-                break;
-            }
-            let up = match self.poll_up(cx) {
-                Poll::Ready(Err(end)) => return Poll::Ready(end),
-                Poll::Ready(Ok(step)) => Some(step),
-                Poll::Pending => None,
-            };
-            let down = match self.poll_down(cx) {
-                Poll::Ready(Err(end)) => return Poll::Ready(end),
-                Poll::Ready(Ok(step)) => Some(step),
-                Poll::Pending => None,
-            };
-            match (up, down) {
-                // After a change of the protocol, both directions have to end. The server's end is
-                // enough if it accepts nothing either: the client could send for ever.
-                (Some(Step::Over), Some(Step::Over)) => return Poll::Ready(TransferEnd::Whole),
-                (_, Some(Step::Over)) if !self.state().has_changed() || self.server_takes_nothing => {
-                    return Poll::Ready(TransferEnd::Whole);
-                }
-                (Some(Step::Moved), _) | (_, Some(Step::Moved)) => {}
-                (None | Some(Step::Over), None | Some(Step::Over)) => return Poll::Pending,
-            }
-        }
-        self.meter.has_more = true;
-        cx.waker().wake_by_ref();
-        Poll::Pending
+    fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
+        Transfer::poll_up(self, cx)
+    }
+
+    fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
+        Transfer::poll_down(self, cx)
+    }
+
+    fn is_compressing(&self) -> bool {
+        self.changes.compression.is_on()
+    }
+
+    fn server_takes_nothing(&self) -> bool {
+        self.server_takes_nothing
     }
 
     fn meter(&self) -> &TransferMeter {

@@ -25,11 +25,73 @@ pub(crate) struct TransferMeter {
     pub(crate) has_more: bool,
 }
 
+/// Maximum turns of one transfer before it yields to the thread's other connections.
+const TURNS: usize = 8;
+
+/// Like [`TURNS`], for compressed responses, which take longer per turn.
+const COMPRESSED_TURNS: usize = 2;
+
+/// Result of a step of one direction.
+pub(crate) enum Step {
+    /// Bytes or frames were moved.
+    Moved,
+    /// The direction is complete.
+    Over,
+}
+
 /// Transfer of one request and its response.
 pub(crate) trait RunningTransfer {
     /// Moves the request and the response until the server has sent the whole response, and the
     /// client has it or convey stores the rest, or until the client cannot get it.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TransferEnd>;
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TransferEnd> {
+        self.meter_mut().has_more = false;
+        for turn in 0..TURNS {
+            if turn >= COMPRESSED_TURNS && self.is_compressing() {
+                break;
+            }
+            let up = match self.poll_up(cx) {
+                Poll::Ready(Err(end)) => return Poll::Ready(end),
+                Poll::Ready(Ok(step)) => Some(step),
+                Poll::Pending => None,
+            };
+            let down = match self.poll_down(cx) {
+                Poll::Ready(Err(end)) => return Poll::Ready(end),
+                Poll::Ready(Ok(step)) => Some(step),
+                Poll::Pending => None,
+            };
+            match (up, down) {
+                // After a change of the protocol, both directions have to end. The server's end is
+                // enough if it accepts nothing either: the client could send for ever.
+                (Some(Step::Over), Some(Step::Over)) => return Poll::Ready(TransferEnd::Whole),
+                (_, Some(Step::Over)) if !self.state().has_changed() || self.server_takes_nothing() => {
+                    return Poll::Ready(TransferEnd::Whole);
+                }
+                (Some(Step::Moved), _) | (_, Some(Step::Moved)) => {}
+                (None | Some(Step::Over), None | Some(Step::Over)) => return self.poll_reset(cx),
+            }
+        }
+        self.meter_mut().has_more = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Moves a part of the request towards the server.
+    fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>>;
+
+    /// Moves a part of the response towards the client.
+    fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>>;
+
+    /// Waits until the client or the server resets its stream. A socket reports a reset when it is
+    /// read or written.
+    fn poll_reset(&mut self, _: &mut Context<'_>) -> Poll<TransferEnd> {
+        Poll::Pending
+    }
+
+    /// Whether the response's body is being compressed.
+    fn is_compressing(&self) -> bool;
+
+    /// Whether a write to the server has failed, so that the server accepts no more bytes.
+    fn server_takes_nothing(&self) -> bool;
 
     fn meter(&self) -> &TransferMeter;
 
