@@ -1,16 +1,20 @@
 //! Requests of HTTP/3 clients, and their responses.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use convey_testkit::{BalancerProcess, Loopback, Need, TcpServer, TestHttpServer, tests, wait_for};
+use bytes::{Buf, Bytes};
+use convey_testkit::{BalancerProcess, Loopback, Need, PATIENCE, TcpServer, TestHttpServer, tests, wait_for};
 use futures_util::future::join_all;
 use http::{HeaderMap, HeaderValue, Request};
+use quinn::{TransportConfig, VarInt};
+use tokio::time::timeout;
 
 use super::client::{Clients, read, uri};
 use super::{authority, site, unchecked_site, with};
 use crate::curl::curl;
+use crate::http::client::read_head;
 use crate::http_faults::one_end::deaf_server;
 use crate::http2::block_on;
 use crate::http2::server::EchoServer;
@@ -22,6 +26,7 @@ tests!("http3_requests":
     a_call_of_grpc_streams_both_ways_and_ends_with_its_status,
     clients_over_tcp_are_told_of_it [Need::CURL],
     a_response_that_breaks_off_is_reset_and_never_looks_whole,
+    data_before_a_pause_reaches_a_client_whose_window_opens_late,
     reset_of_a_request_alone_frees_a_server_that_reads_nothing,
     files_are_served_over_it,
     answers_are_compressed_over_it_too,
@@ -215,6 +220,40 @@ fn a_response_that_breaks_off_is_reset_and_never_looks_whole() {
     balancer.wait_for_stat("/frontends/web/requests/total", 1);
 }
 
+/// The server sends three windows of data, as in a server-sent event, and then nothing.
+fn data_before_a_pause_reaches_a_client_whose_window_opens_late() {
+    const WINDOW: usize = 4_096;
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = TcpServer::start(lab.server(1), |mut stream| {
+        read_head(&mut stream)?;
+        let data = "x".repeat(3 * WINDOW);
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{data}\r\n",
+            3 * WINDOW
+        )?;
+        // It ends with the connection.
+        stream.read_to_end(&mut Vec::new()).map(drop)
+    });
+    let _balancer = BalancerProcess::start(&lab, &unchecked_site(&lab));
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(VarInt::from_u32(WINDOW as u32));
+    block_on(async {
+        let clients = Clients::with_transport(&authority, Arc::new(transport));
+        let client = clients.connect(lab.vip()).await;
+        let mut call = client.begin(Request::get(uri("/")).body(()).unwrap()).await.unwrap();
+        call.finish().await.unwrap();
+        assert_eq!(call.recv_response().await.unwrap().status(), 200);
+        let mut received = 0;
+        while received < 3 * WINDOW {
+            let data = timeout(PATIENCE, call.recv_data()).await;
+            let data = data.unwrap_or_else(|_| panic!("{received} bytes arrived")).unwrap();
+            received += data.unwrap().remaining();
+        }
+    });
+}
+
 fn reset_of_a_request_alone_frees_a_server_that_reads_nothing() {
     let lab = Loopback::new();
     let authority = authority(&lab);
@@ -226,7 +265,7 @@ fn reset_of_a_request_alone_frees_a_server_that_reads_nothing() {
         let mut call = client.begin(Request::put(uri("/")).body(()).unwrap()).await.unwrap();
         let part = Bytes::from(vec![b'x'; 65_536]);
         // Sends until all buffers on the way are full.
-        while tokio::time::timeout(Duration::from_millis(500), call.send_data(part.clone())).await.is_ok() {}
+        while timeout(Duration::from_millis(500), call.send_data(part.clone())).await.is_ok() {}
         while balancer.stat("/backends/pool/current_connections") != 1 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

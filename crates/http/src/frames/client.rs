@@ -121,10 +121,10 @@ impl FrameClient<'_> {
         }
     }
 
-    /// Waits until the socket has accepted all sent bytes. A stream has accepted them already.
+    /// Waits until the client's connection has accepted all sent bytes.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            FrameClient::Stream(_) => Poll::Ready(Ok(())),
+            FrameClient::Stream(stream) => stream.poll_flush(cx),
             FrameClient::Http1(client) => client.poll_flush(cx),
         }
     }

@@ -249,6 +249,10 @@ impl StreamOfClient for SendingHead {
         Ok(SendingBody { stream, stopped })
     }
 
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().map_or(Poll::Ready(Ok(())), |stream| flush(stream, cx))
+    }
+
     fn reset(&mut self, fault: StreamFault) {
         if let Some(stream) = &mut self.stream {
             stream.stop_stream(code(fault));
@@ -266,18 +270,14 @@ struct SendingBody {
     stopped: Stopped,
 }
 
-impl SendingBody {
-    /// Waits until the connection has accepted all sent data.
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The empty frame is not sent: see `SendingStream::send_data`.
-        pin!(self.stream.send_data(Bytes::new())).poll(cx).map_err(broken)
-    }
-}
-
 impl DataSink for SendingBody {
     fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
         ready!(self.poll_flush(cx))?;
         Poll::Ready(Ok(wanted))
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        flush(&mut self.stream, cx)
     }
 
     fn send(&mut self, data: Bytes, _: bool) -> io::Result<()> {
@@ -305,6 +305,12 @@ impl DataSink for SendingBody {
 /// them later.
 fn begin(sending: impl Future<Output = Result<(), h3::error::StreamError>>) -> io::Result<()> {
     sending.now_or_never().unwrap_or(Ok(())).map_err(broken)
+}
+
+/// Waits until the connection has accepted all sent frames.
+fn flush(stream: &mut RequestStream<SendingStream, Bytes>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    // The empty frame is not sent: see `SendingStream::send_data`.
+    pin!(stream.send_data(Bytes::new())).poll(cx).map_err(broken)
 }
 
 fn code(fault: StreamFault) -> Code {

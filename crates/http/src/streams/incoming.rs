@@ -24,6 +24,11 @@ pub(crate) trait StreamOfClient: Send + Sync {
     /// Sends the response's head. `is_over` if neither body nor trailers follow.
     fn send_response(&mut self, response: Response<()>, is_over: bool) -> io::Result<Self::Sink>;
 
+    /// Waits until the connection has accepted all sent interim responses.
+    fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
     /// Resets the stream instead of sending a response.
     fn reset(&mut self, fault: StreamFault);
 
@@ -69,6 +74,10 @@ pub(crate) trait IncomingStream: Send + Sync {
 
     /// Sends the trailers of the response, which end it.
     fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()>;
+
+    /// Waits until the connection has accepted all sent heads and data. Without this call, they may
+    /// wait although the client could receive them.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Finishes the complete response, and waits until it is sent.
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
@@ -145,6 +154,13 @@ impl<P: StreamOfClient> IncomingStream for ClientRequest<P> {
 
     fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()> {
         self.sink()?.send_trailers(heads::trailers_to(trailers)?)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.sink {
+            Some(sink) => sink.poll_flush(cx),
+            None => self.respond.poll_flush(cx),
+        }
     }
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
