@@ -59,7 +59,7 @@ fn saved_list_of_100_000_networks_ends_connections_of_denied_clients_only() {
     ping(&mut let_in).unwrap();
     // An empty list denies no client. convey logs that, for it may be a mistake.
     fs::write(lab.directory().join("blocked.txt"), "# nobody\n").unwrap();
-    balancer.wait_for_log("blocked.txt has no network any more; it had 100001 before");
+    balancer.wait_for_log("blocked.txt contains no networks now; before this reload, it contained 100001");
     wait_for("it to be let in again", || ping(&mut connect_from(lab.ip(66), lab.vip()).ok()?).ok());
 }
 

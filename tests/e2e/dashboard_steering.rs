@@ -85,7 +85,7 @@ fn wrong_token_changes_nothing_and_the_right_one_can_be_forgotten() {
     let _balancer = BalancerProcess::start(&lab, &setup);
     let mut browser = look_at(&lab);
     enter_token(&mut browser, "not-the-token-of-this-test");
-    browser.wait_for_text("#access-error", "the token differs from stats.token_file");
+    browser.wait_for_text("#access-error", "the token does not match stats.token_file");
     assert_eq!(browser.text("#access-title"), "Read-only");
     assert!(browser.complaints().iter().all(|complaint| complaint.contains("401")));
     enter_token(&mut browser, TOKEN);

@@ -191,7 +191,7 @@ fn a_mistake_is_told_with_what_may_have_been_meant() {
         ("--backend pol", "there is no backend pol; did you mean `pool`?"),
         ("--server pool/b", "there is no server b"),
         ("--client 10.0.0.0/33", "expected IP[/LEN][:PORT]"),
-        ("--limit 10001", "the most is 10000"),
+        ("--limit 10001", "the maximum is 10000"),
         ("kill p0", "is not a flow ID"),
     ] {
         let ran = flows(&balancer, line);

@@ -70,11 +70,11 @@ fn when_every_server_is_down_clients_are_refused_at_once() {
     let balancer = BalancerProcess::start(&lab, &setup);
     balancer.wait_for_stat("/backends/pool/servers_up", 0);
     let message =
-        balancer.wait_for_log("backend pool waits for its first server, and its clients are refused: ");
+        balancer.wait_for_log("no server of backend pool has answered yet, so its clients are refused: ");
     for (name, addr) in [("a", lab.server(1)), ("b", lab.server(2))] {
         assert!(message.contains(&format!("pool/{name} ({addr}): ")), "{message}");
     }
-    assert!(message.ends_with("; start them, or correct their addresses in config.toml"), "{message}");
+    assert!(message.ends_with("; start the servers, or correct their addresses in config.toml"), "{message}");
     assert!(is_refused_with_reset(lab.vip()));
     balancer.wait_for_stat("/frontends/web/ended/no_server", 1);
 

@@ -73,7 +73,8 @@ fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
     drop(names);
     let line = balancer.wait_for_log(&format!("name {NAME} cannot be resolved: "));
     assert!(
-        line.contains(" WARN ") && line.ends_with(&format!("its servers stay: {}", lab.server(1).ip())),
+        line.contains(" WARN ")
+            && line.ends_with(&format!("the previous addresses stay in use: {}", lab.server(1).ip())),
         "{line}"
     );
     assert_eq!(balancer.stat(&format!("/names/{NAME}/resolved")), false);
@@ -221,7 +222,7 @@ fn local_addresses_of_a_name_are_refused_unless_allowed() {
     let balancer = BalancerProcess::start(&lab, &allowed.replace("allow_local = true\n", ""));
     assert_eq!(runs(&balancer), BTreeSet::from(["app/192.0.2.7".to_owned()]));
     balancer.wait_for_log(&format!(
-        "{local} and 1 more like it is not used as a server: an address of this host or link (dns.allow_local)"
+        "{local} and 1 more are not used as servers: they belong to this host or link"
     ));
     balancer.save(&allowed);
     wait_for("all to be allowed", || (runs(&balancer).len() == 3).then_some(()));
@@ -255,7 +256,7 @@ fn a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients() {
     assert_eq!(addresses.as_array().unwrap().len(), 1_024);
     balancer.wait_for_log(&format!("name {NAME}: + {}", address(1)));
     assert!(
-        balancer.log().contains(" more; it has 1300 addresses; convey uses 1024 of them"),
+        balancer.log().contains(" more; the name has 1300 addresses; convey uses only 1024 of them"),
         "{}",
         balancer.log()
     );
@@ -265,7 +266,8 @@ fn a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients() {
     wait_for("probes to find out", || {
         most = most.max(balancer.fds().sockets);
         assert_eq!(fetch(lab.vip(), "/").unwrap().1, "served");
-        (down() && balancer.log().contains("health checks are late: only 48 run at once")).then_some(())
+        (down() && balancer.log().contains("the limit of open files permits only 48 checks at the same time"))
+            .then_some(())
     });
     assert!(most < 200, "{most} sockets");
     assert!(!balancer.log().contains("cannot be probed"), "{}", balancer.log());

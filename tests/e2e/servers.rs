@@ -127,7 +127,8 @@ fn the_file_goes_before_a_server_of_its_name_that_was_added() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let known = run_command(&balancer, &format!("server add pool/a {}", lab.server(3)));
     assert!(
-        known.code == Some(1) && known.stderr.contains("the file has server pool/a: change it there"),
+        known.code == Some(1)
+            && known.stderr.contains("the file already has server pool/a: change it in the file"),
         "{known:?}"
     );
     command_output(&balancer, &format!("server add pool/c {}", lab.server(3)));
@@ -312,14 +313,14 @@ fn requests_without_sense_get_a_reason_and_harm_nobody() {
             "409",
             "control characters",
         ),
-        ("PUT", A, "{\"addr\": \"10.0.0.9:80\"}", "409", "the file has server pool/a"),
+        ("PUT", A, "{\"addr\": \"10.0.0.9:80\"}", "409", "the file already has server pool/a"),
         ("DELETE", NEW, "", "404", "no server of backend pool is called"),
         ("PUT", "/v1/log-level", "{\"level\": \"lots\"}", "400", "allowed: error, warn, info, debug, trace"),
-        ("POST", A, "{}", "405", "see the header Allow"),
-        ("BREW", A, "{}", "405", "see the header Allow"),
+        ("POST", A, "{}", "405", "the header Allow lists the supported methods"),
+        ("BREW", A, "{}", "405", "the header Allow lists the supported methods"),
         ("GET", "/v1/nowhere", "", "404", "not found"),
         ("GET", "/v1/events?since=soon", "", "400", "since"),
-        ("DELETE", "/v1/overlays?server=a", "", "400", "name the backend, too"),
+        ("DELETE", "/v1/overlays?server=a", "", "400", "the parameter `backend` is missing"),
     ] {
         let answer = raw(&balancer, &request(method, path, body));
         let shown = &body[..body.len().min(60)];

@@ -179,11 +179,17 @@ fn operator_actions_are_listed_as_events() {
     let said = at("server pool/a: maint (by ");
     // Name of the user, or the user id if there is no name.
     let who = lines[said].rsplit_once(" maint (by ").unwrap().1.strip_suffix(")").unwrap();
-    assert!(said < at(&format!("server pool/a: {who} has undone the state maint")), "{events}");
+    assert!(
+        said < at(&format!("server pool/a: runtime override cleared: state maint (by {who})")),
+        "{events}"
+    );
     command_output(&balancer, "server remove pool/a");
     command_output(&balancer, "reset");
     let events = command_output(&balancer, "status --events");
-    assert!(events.contains(&format!("server pool/a: {who} has undone the removal")), "{events}");
+    assert!(
+        events.contains(&format!("server pool/a: runtime override cleared: removal (by {who})")),
+        "{events}"
+    );
     let all: Value = serde_json::from_str(&command_output(&balancer, "status --events --json")).unwrap();
     assert!(all.as_array().unwrap().iter().any(|event| event["kind"] == "operator"), "{all}");
 }

@@ -189,9 +189,12 @@ fn invalid_trace_filters_are_refused_with_suggestions() {
     for (line, message) in [
         ("--frontend wep", "there is no frontend wep; did you mean `web`?"),
         ("--server pol/a", "did you mean `pool`?"),
-        ("--server pool", "expected: BACKEND/SERVER; there are pool/a"),
-        ("--server pool/b", "backend pool has no server b; there are pool/a"),
-        ("--pcap none.pcap", "all frontends are in proxy mode, which has connections and no packets"),
+        ("--server pool", "expected: BACKEND/SERVER; existing: pool/a"),
+        ("--server pool/b", "backend pool has no server b; existing: pool/a"),
+        (
+            "--pcap none.pcap",
+            "all frontends are in proxy mode, and convey captures frames only in packet modes",
+        ),
         ("--drops no_sever", "did you mean `no_server`?"),
         ("--client here", "expected: IP[/LEN][:PORT]"),
     ] {
@@ -212,7 +215,7 @@ fn traces_are_limited_to_four_at_once() {
     let mut all: Vec<_> = (0..4).map(|_| Watcher::start(&balancer, "")).collect();
     let refused = run(balancer.command().arg("trace"));
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("4 traces are running, which is the limit"), "{refused:?}");
+    assert!(refused.stderr.contains("4 traces are running, which is the maximum"), "{refused:?}");
     let last = all.pop().unwrap();
     last.process.signal(Signal::INT);
     drop(last);

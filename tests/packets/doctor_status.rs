@@ -29,7 +29,7 @@ fn convey_that_is_not_ready_is_named(case: Case) {
     assert_eq!(run(patient.command().args(["server", "weight", "pool/s1", "0"])).code, Some(0));
     assert!(status(&patient).contains("NOT READY: "), "{}", status(&patient));
     let finding = patient.is_mended("not-ready", Role::Balancer);
-    assert!(finding["seen"].as_str().unwrap().contains("of weight 0"), "{finding:#}");
+    assert!(finding["seen"].as_str().unwrap().contains("at weight 0"), "{finding:#}");
     patient.is_well();
     patient.serves();
 }

@@ -88,7 +88,8 @@ fn vip_is_withdrawn_once_no_snat_address_of_its_family_is_left(case: Case) {
     ip(network, &format!("addr add {LATER}/24 dev {INTERFACE}"));
     ip(network, &format!("addr del {own}/24 dev {INTERFACE}"));
     wait_for("the VIP to go", || (!is_on_lo()).then_some(()));
-    let why = format!("this host has lost its SNAT addresses ({own}); a restart chooses others");
+    let why =
+        format!("this host has lost its SNAT addresses ({own}); restart convey to choose other addresses");
     network.wait_for_log(&why);
     let (code, output) = network.inside(Role::Balancer, || fetch(STATS.into(), "/readyz").unwrap());
     assert!(code == 503 && output.contains(&why), "{output}");

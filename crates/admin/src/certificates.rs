@@ -57,7 +57,7 @@ impl CertificateView {
         let failed = names().find_map(|name| Some((&name.name, name.error.as_ref()?)));
         let order = match failed {
             Some((name, why)) => format!("; the last order for {name} failed: {why}"),
-            None if settings.acme => "; the first order has not ended yet".to_owned(),
+            None if settings.acme => "; the first ACME order is not finished yet".to_owned(),
             None => String::new(),
         };
         let own = match (certificates.first(), settings.certificates.first()) {
@@ -65,13 +65,13 @@ impl CertificateView {
                 let path = pair.chain_path.display();
                 let (word, days) = match one.validity.until < self.now {
                     true => ("expired", self.now.saturating_sub(one.validity.until) / DAY),
-                    false => ("is not valid yet", one.validity.from.saturating_sub(self.now) / DAY),
+                    false => ("becomes valid", one.validity.from.saturating_sub(self.now) / DAY),
                 };
                 let unit = if days == 1 { "day" } else { "days" };
                 let when = if word == "expired" {
                     format!("{days} {unit} ago")
                 } else {
-                    format!("for {days} {unit}")
+                    format!("in {days} {unit}")
                 };
                 format!("certificate {path} {word} {when}")
             }

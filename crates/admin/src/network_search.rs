@@ -29,7 +29,7 @@ pub async fn search_network(question: NetworkQuestion) -> SearchedNetwork {
     };
     match timeout(PATIENCE, searched).await {
         Ok(Some(searched)) => searched,
-        Ok(None) => asked.unanswered("no thread can be started for it"),
+        Ok(None) => asked.unanswered("cannot start a thread for the search"),
         Err(_) => asked.unanswered("it takes too long"),
     }
 }

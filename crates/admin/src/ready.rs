@@ -164,7 +164,7 @@ impl LostSnat {
             let lost = input.packets?.lost_snat_addresses(is_ipv4, is_there)?;
             let lost: Vec<String> = lost.iter().map(IpAddr::to_string).collect();
             Some(format!(
-                "this host has lost its SNAT addresses ({}); a restart chooses others",
+                "this host has lost its SNAT addresses ({}); restart convey to choose other addresses",
                 lost.join(", ")
             ))
         };
@@ -198,7 +198,7 @@ impl<'a> Unserved<'a> {
             let left = known_to_serve(pool);
             let backend = &pool.config.name;
             (left < min_servers).then(|| {
-                format!("{left} servers of backend {backend} can be chosen, and announce.min_servers is {min_servers}")
+                format!("only {left} servers of backend {backend} can be chosen: announce.min_servers is {min_servers}")
             })
         };
         let too_few_left = |pool: &Arc<Pool>| {
@@ -206,7 +206,7 @@ impl<'a> Unserved<'a> {
             let target = without.filter(|target| target.backend == *backend)?;
             let is_left = |server: &&Arc<Server>| server.health.proven && stays(server, pool, Some(target));
             let left = pool.servers.iter().filter(is_left).count();
-            (left < min_servers.max(1)).then(|| format!("{left} servers of backend {backend} are left"))
+            (left < min_servers.max(1)).then(|| format!("only {left} servers of backend {backend} are left"))
         };
         let why = |pool: &'a Arc<Pool>| {
             let why = lost_snat.map(str::to_owned).or_else(|| obstacle_of(pool));
@@ -270,7 +270,7 @@ fn obstacle_of(pool: &Pool) -> Option<String> {
             Some(discovery) => {
                 format!("backend {backend} has no server: {} has no endpoint", discovery.source)
             }
-            None => format!("backend {backend} has no server: no name has an address"),
+            None => format!("backend {backend} has no server: none of its host names has an address"),
         },
         _ => format!("no server of backend {backend} can be chosen ({})", unusable_reasons(&pool.servers)),
     })
@@ -282,11 +282,11 @@ fn unusable_reasons(servers: &[Arc<Server>]) -> String {
         AdminState::Maint => "in maintenance",
         AdminState::Drain => "drained",
         AdminState::Ready if !server.health.up => "down",
-        AdminState::Ready if server.config.settings.weight == 0 => "of weight 0",
+        AdminState::Ready if server.config.settings.weight == 0 => "at weight 0",
         AdminState::Ready => "ejected",
     };
     let count = |word: &&str| servers.iter().filter(|server| why(server) == *word).count();
-    let words = ["down", "drained", "in maintenance", "of weight 0", "ejected"];
+    let words = ["down", "drained", "in maintenance", "at weight 0", "ejected"];
     let told = words.iter().map(|word| (count(word), word)).filter(|(count, _)| *count > 0);
     let told: Vec<_> = told.map(|(count, word)| format!("{count} of {} are {word}", servers.len())).collect();
     told.join(", ")

@@ -80,14 +80,14 @@ async fn readiness(State(answers): State<Arc<ApiContext>>) -> Response {
 async fn unknown() -> Response {
     api::failure(
         StatusCode::NOT_FOUND,
-        "not found; there are / (the dashboard), /stats, /metrics, /healthz, /readyz and /v1/openapi.json",
+        "not found; see / (the dashboard), /stats, /metrics, /healthz, /readyz and /v1/openapi.json",
     )
 }
 
 async fn wrong_method() -> Response {
     api::failure(
         StatusCode::METHOD_NOT_ALLOWED,
-        "this path does not support that method; see the header Allow",
+        "this path does not support the method of the request; the header Allow lists the supported methods",
     )
 }
 

@@ -98,7 +98,10 @@ impl ConfigFile {
         if let Ok(loaded) = &loaded {
             self.lists.keep_pairs(PairsBefore::of(&loaded.config));
             for (path, before) in self.lists.set(lists) {
-                warn!("{} has no network any more; it had {before} before", path.display());
+                warn!(
+                    "{} contains no networks now; before this reload, it contained {before}",
+                    path.display()
+                );
             }
         } else {
             self.lists.add(lists);

@@ -102,7 +102,7 @@ impl fmt::Display for ChangeSummary {
         write!(
             f,
             "servers of {}/{name}: {lost} more went down, {won} came up ({eligible} of {of} can be chosen); \
-             the last, {server}: {reason}",
+             last change: {server}: {reason}",
             server.backend
         )
     }
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(digest.on_time(Timestamp(SECOND - 1)), []);
         let last_logged: Vec<String> =
             digest.on_time(Timestamp(SECOND)).iter().map(ChangeSummary::to_string).collect();
-        let line = "servers of pool/app: 200 more went down, 1 came up (1 of 9 can be chosen); the last, pool/app/10.0.0.5 (10.0.0.3:80): refused";
+        let line = "servers of pool/app: 200 more went down, 1 came up (1 of 9 can be chosen); last change: pool/app/10.0.0.5 (10.0.0.3:80): refused";
         assert_eq!(last_logged, [line]);
         assert_eq!(
             digest.take(change("app/10.0.0.4", HealthTransition::Up), Timestamp(SECOND)),

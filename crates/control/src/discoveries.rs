@@ -233,7 +233,7 @@ fn bounded(
         servers.truncate(MAX_SERVERS);
         // The note contains no total, because the total may change every second.
         notes.insert(format!(
-            "it has more than {MAX_SERVERS} endpoints; convey uses only {MAX_SERVERS} of them"
+            "the source has more than {MAX_SERVERS} endpoints; convey uses only {MAX_SERVERS} of them"
         ));
     }
     servers.sort();
@@ -366,7 +366,7 @@ mod tests {
         all.on_state(&source(), says(1_000..2_000), Timestamp(1));
         let change = all.on_state(&source(), says(0..2_000), Timestamp(2)).unwrap();
         assert_eq!((change.added.len(), change.removed.len()), (24, 0));
-        assert_eq!(change.notes, ["it has more than 1024 endpoints; convey uses only 1024 of them"]);
+        assert_eq!(change.notes, ["the source has more than 1024 endpoints; convey uses only 1024 of them"]);
         assert_eq!(all.found(&source()).servers.len(), MAX_SERVERS);
         assert!(all.on_state(&source(), says(0..2_000), Timestamp(3)).is_none(), "it is told once");
     }

@@ -33,7 +33,7 @@ pub(super) fn of_name(change: &NameChange) -> LogLine {
             because(why, "it has no servers until a lookup succeeds")
         }
         FaultChange::Began(LookupFault { why, .. }) => {
-            because(why, &format!("its servers stay: {addresses}"))
+            because(why, &format!("the previous addresses stay in use: {addresses}"))
         }
         FaultChange::Ended => {
             LogLine::info(format!("name {host} is resolved again: {addresses}{}", after(";")))
@@ -55,8 +55,8 @@ pub(super) fn of_source(change: &DiscoveryChange) -> LogLine {
     let changes = [
         signed(added, "+"),
         signed(removed, "-"),
-        signed(draining, "drains"),
-        signed(resumed, "drains no longer:"),
+        signed(draining, "draining"),
+        signed(resumed, "no longer draining:"),
         settings.as_ref().map(of_settings).unwrap_or_default(),
     ];
     let changes: Vec<String> = changes.into_iter().filter(|change| !change.is_empty()).collect();
@@ -88,8 +88,8 @@ fn of_settings(settings: &SourceSettings) -> String {
         slow_start.map(|time| format!("slow_start {time:?}")),
     ];
     match all.into_iter().flatten().collect::<Vec<_>>() {
-        none if none.is_empty() => "its settings are those of the file".to_owned(),
-        some => format!("it sets {}", some.join(", ")),
+        none if none.is_empty() => "the settings of the file apply again".to_owned(),
+        some => format!("the source sets {}", some.join(", ")),
     }
 }
 

@@ -211,7 +211,7 @@ impl NameEntry {
         truncate(&mut self.v4, MAX_ADDRESSES - v6_at_least, before);
         truncate(&mut self.v6, MAX_ADDRESSES - self.v4.len(), before);
         (self.is_cut && !was_cut)
-            .then(|| format!("it has {all} addresses; convey uses {MAX_ADDRESSES} of them"))
+            .then(|| format!("the name has {all} addresses; convey uses only {MAX_ADDRESSES} of them"))
     }
 
     /// Records the refused addresses. Returns a note if they are new. There is no note while the
@@ -220,13 +220,11 @@ impl NameEntry {
         let is_news = !refused.is_empty() && refused != self.refused && self.fault.is_none();
         self.refused = refused;
         let first = self.refused.first().filter(|_| is_news)?;
-        let others = match self.refused.len() - 1 {
-            0 => String::new(),
-            others => format!(" and {others} more like it"),
+        let ignored = match self.refused.len() - 1 {
+            0 => format!("{first} is not used as a server: it belongs"),
+            others => format!("{first} and {others} more are not used as servers: they belong"),
         };
-        Some(format!(
-            "{first}{others} is not used as a server: an address of this host or link (dns.allow_local)"
-        ))
+        Some(format!("{ignored} to this host or link (`dns.allow_local = true` permits such addresses)"))
     }
 
     fn addresses(&self) -> BTreeSet<ServerAddr> {
@@ -404,7 +402,7 @@ mod tests {
     fn addresses_of_a_name_are_bounded_fairly_for_both_families() {
         let mut scenario = Scenario::begin();
         let change = scenario.names.on_lookup(many(0..4_000, 700), scenario.now).unwrap();
-        assert_eq!(change.notes, ["it has 4700 addresses; convey uses 1024 of them"]);
+        assert_eq!(change.notes, ["the name has 4700 addresses; convey uses only 1024 of them"]);
         assert_eq!(change.addresses.len(), 1_024);
         assert_eq!(change.addresses.iter().filter(|addr| addr.ip().is_ipv6()).count(), 512);
         assert_eq!(scenario.names.on_lookup(many(0..4_000, 700), scenario.now), None);
@@ -430,7 +428,7 @@ mod tests {
     fn refused_local_addresses_are_logged_when_they_change() {
         let mut scenario = Scenario::begin();
         let answer = |v4: &[&str]| lookup(records(v4, 60), records(&[], 60)).without_local();
-        let note = "127.0.0.1 and 1 more like it is not used as a server: an address of this host or link (dns.allow_local)";
+        let note = "127.0.0.1 and 1 more are not used as servers: they belong to this host or link (`dns.allow_local = true` permits such addresses)";
         let mixed = answer(&["10.0.0.3", "127.0.0.1", "169.254.169.254"]);
         assert_eq!(scenario.names.on_lookup(mixed.clone(), scenario.now).unwrap().notes, [note]);
         assert_eq!(scenario.has(), ["10.0.0.3"]);

@@ -30,8 +30,8 @@ pub fn own_addresses_for(
         Err(error) => Ok((
             BTreeSet::new(),
             Some(format!(
-                "cannot list this host's addresses: {error}; convey detects servers that lead back to a frontend only at \
-                 their first connection"
+                "cannot list this host's addresses: {error}; if a server's address leads back to a frontend, convey detects \
+                 this only at the first connection"
             )),
         )),
     }

@@ -323,7 +323,7 @@ fn a_reload_announces_elsewhere_or_no_longer() {
         wait_until("vips", VIP, false);
         balancer.save(&announcing(&lab, "10.9.9.2", "interface = 'vips'\nmin_servers = 2"));
         wait_until("vips", "10.9.9.2", false);
-        balancer.wait_for_log("1 servers of backend pool can be chosen, and announce.min_servers is 2");
+        balancer.wait_for_log("only 1 servers of backend pool can be chosen: announce.min_servers is 2");
         balancer.save(&announcing(&lab, "10.9.9.2", "interface = 'nowhere'"));
         balancer.wait_for_log("there is no interface nowhere");
         balancer.save(&announcing(&lab, "10.9.9.2", "interface = 'vips'"));

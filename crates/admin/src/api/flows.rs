@@ -53,7 +53,9 @@ pub(super) async fn kill(
     })?;
     let killed = answers.source.flows.kill(id).await.map_err(unavailable)?;
     let killed = killed.ok_or_else(|| {
-        Failure::Refused(RequestRefusal::Unknown(format!("there is no flow {name}: it has ended")))
+        Failure::Refused(RequestRefusal::Unknown(format!(
+            "there is no flow {name}: it has ended, or never existed"
+        )))
     })?;
     log_ended(&answers, &killed, &who);
     Ok(line(&KilledFlow { killed: flow_report(killed) }))
@@ -66,7 +68,8 @@ fn log_ended(answers: &ApiContext, killed: &ListedFlow, who: &Requester) {
         || "without a server".to_owned(),
         |(backend, server, _)| format!("server {backend}/{server}"),
     );
-    let text = format!("{} has ended the flow {client} -> {listen} of {frontend}, {server}", who.name);
+    let text =
+        format!("{} has ended the flow {client} -> {listen} of frontend {frontend}, {server}", who.name);
     log::info!("{text}");
     let source = &answers.source;
     source.events.record(EventKind::Operator, EventLevel::Info, (source.now)(), &text);
@@ -110,7 +113,7 @@ fn query_of(asked: FlowParameters) -> Result<FlowQuery, Failure> {
 fn limit(limit: Option<usize>) -> Result<usize, Failure> {
     let limit = limit.unwrap_or(FlowQuery::DEFAULT_LIMIT);
     if limit > FlowQuery::MAX_LIMIT {
-        return Err(Failure::Bad(format!("limit: found {limit}, the most is {}", FlowQuery::MAX_LIMIT)));
+        return Err(Failure::Bad(format!("limit: found {limit}, the maximum is {}", FlowQuery::MAX_LIMIT)));
     }
     Ok(limit)
 }

@@ -107,18 +107,18 @@ impl IntoResponse for Failure {
                 (StatusCode::FORBIDDEN, error.to_owned(), vec![])
             }
             Failure::ClientsForbidden => {
-                let error = "the response shows clients: this address serves it only to this host (127.0.0.1, ::1), or \
-                             with a token (stats.token_file); use the control socket";
+                let error = "the response contains addresses of clients: this address sends it only to this host (127.0.0.1, \
+                             ::1), or with a token (stats.token_file); without a token, use the control socket";
                 (StatusCode::FORBIDDEN, error.to_owned(), vec![])
             }
             Failure::NeedsToken => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
-                let error = "this needs the header \"Authorization: Bearer TOKEN\" (stats.token_file), or the control socket";
+                let error = "this request needs the header \"Authorization: Bearer TOKEN\" (stats.token_file), or the control socket";
                 (StatusCode::UNAUTHORIZED, error.to_owned(), vec![])
             }
             Failure::WrongToken => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
-                let error = "the token differs from stats.token_file";
+                let error = "the token does not match stats.token_file";
                 (StatusCode::UNAUTHORIZED, error.to_owned(), vec![])
             }
             Failure::WrongHost(host) => {

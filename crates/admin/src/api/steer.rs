@@ -123,14 +123,17 @@ fn may_withdraw(answers: &ApiContext, target: &Target, is_forced: bool) -> Resul
         let addresses: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
         format!("convey withdraws {}", addresses.join(", "))
     } else if !frontends.is_empty() {
-        format!("/readyz answers 503: frontend {} needs it (ready_needs)", frontends.join(", "))
+        format!(
+            "/readyz answers 503, because frontend {} needs the backend (ready_needs)",
+            frontends.join(", ")
+        )
     } else {
         return Ok(());
     };
     if is_forced {
         return Ok(());
     }
-    let why = format!("without {target} {lost}; use --force to continue anyway");
+    let why = format!("if {target} goes out of service, {lost}; use --force to continue anyway");
     Err(Failure::Refused(RequestRefusal::Refused(why)))
 }
 
@@ -145,7 +148,7 @@ pub(super) async fn reset(
         OverlayParameters { backend: Some(backend), server } => Some(Target { backend, server }),
         OverlayParameters { backend: None, server: None } => None,
         OverlayParameters { backend: None, server: Some(_) } => {
-            return Err(Failure::Bad("server: name the backend, too".to_owned()));
+            return Err(Failure::Bad("server: the parameter `backend` is missing".to_owned()));
         }
     };
     let Done::Reset(gone, log_level) = send_request(&answers, who, Requested::Reset(target)).await? else {

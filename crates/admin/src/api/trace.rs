@@ -53,7 +53,7 @@ pub(super) async fn trace(
         if source.trace.is_ending() {
             return Failure::Gone;
         }
-        Failure::Busy(format!("{MAX_WATCHERS} traces are running, which is the limit; end one first"))
+        Failure::Busy(format!("{MAX_WATCHERS} traces are running, which is the maximum; end a trace first"))
     })?;
     let _long = progress.map(|Extension(progress)| progress.mark_long());
     let (lines, mut written) = mpsc::channel::<Bytes>(1);

@@ -189,5 +189,5 @@ function inWords(answer) {
     const told = [...answer.changes, ...later, ...refused];
     return told.length ? `Reloaded: ${told.join("; ")}` : "Reloaded: no effective changes.";
   }
-  return answer.changed ? "Done." : "This was already the case.";
+  return answer.changed ? "Done." : "Nothing changed: this was already set.";
 }

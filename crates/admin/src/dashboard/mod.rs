@@ -77,7 +77,7 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
 fn file(name: &str) -> Response {
     match ASSETS.iter().find(|asset| asset.name == name) {
         Some(asset) => send(asset),
-        None => failure(StatusCode::NOT_FOUND, "the dashboard has no such file; it is at /"),
+        None => failure(StatusCode::NOT_FOUND, "the dashboard has no such file; its page is /"),
     }
 }
 

@@ -13,13 +13,13 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         .collect();
     page.counter(
         "convey_backend_file_cache_hits_total",
-        "Files that a worker had in its cache.",
+        "Requested files that were in the cache of a worker.",
         &backends,
         |cache| cache.hits as f64,
     );
     page.counter(
         "convey_backend_file_cache_misses_total",
-        "Files that a worker had to open.",
+        "Requested files that were not in the cache, so that a worker opened them.",
         &backends,
         |cache| cache.misses as f64,
     );

@@ -113,7 +113,12 @@ fn frontends(page: &mut MetricsPage, report: &StatsReport) {
         (labels([("frontend", name.as_str()), ("mode", &*f.mode), ("protocol", &*f.protocol)]), ())
     };
     let infos: Vec<_> = report.frontends.iter().map(info).collect();
-    page.gauge("convey_frontend_info", "Always 1; the labels are its mode and protocol.", &infos, |()| 1.0);
+    page.gauge(
+        "convey_frontend_info",
+        "Always 1; the labels are the mode and protocol of the frontend.",
+        &infos,
+        |()| 1.0,
+    );
     let backends = report.frontends.iter().flat_map(|(name, f)| {
         f.backends().into_iter().map(move |backend| {
             let of = labels([("frontend", name.as_str()), ("backend", backend)]);
@@ -221,9 +226,12 @@ fn backends(page: &mut MetricsPage, report: &StatsReport) {
 
 fn names(page: &mut MetricsPage, report: &StatsReport) {
     let all: Vec<_> = report.names.iter().map(|(host, name)| (labels([("name", host)]), name)).collect();
-    page.gauge("convey_name_resolved", "Whether the last lookup of the name found it.", &all, |name| {
-        flag(name.resolved)
-    });
+    page.gauge(
+        "convey_name_resolved",
+        "Whether the last lookup of the name found an address.",
+        &all,
+        |name| flag(name.resolved),
+    );
     page.gauge("convey_name_addresses", "Addresses of the name.", &all, |name| name.addresses.len() as f64);
     page.counter("convey_name_lookups_total", "Lookups of the name.", &all, |name| name.lookups as f64);
     page.counter("convey_name_lookup_failures_total", "Lookups of the name that failed.", &all, |name| {
@@ -329,7 +337,7 @@ fn flow_cache(page: &mut MetricsPage, packets: &PacketReport) {
     );
     page.counter(
         "convey_cache_failures_total",
-        "Refusals of the kernel to change its flow cache. convey tries refused changes again.",
+        "Changes of the flow cache that the kernel refused. convey tries them again.",
         &[(Vec::new(), packets.cache_failures)],
         |n| *n as f64,
     );
@@ -367,7 +375,7 @@ fn process_metrics(page: &mut MetricsPage, report: &StatsReport, process: &Proce
         p.cpu_seconds
     });
     page.gauge("process_open_fds", "Open file descriptors.", this, |p| p.open_fds.map(|n| n as f64));
-    page.gauge("process_max_fds", "Most file descriptors that may be open.", this, |p| {
+    page.gauge("process_max_fds", "Maximum number of open file descriptors.", this, |p| {
         p.max_fds.map(|n| n as f64)
     });
     page.gauge("process_resident_memory_bytes", "Resident memory.", this, |p| {

@@ -112,7 +112,7 @@ fn add_response_times(page: &mut MetricsPage, report: &StatsReport) {
         .collect();
     page.histogram(
         "convey_server_http_response_duration_seconds",
-        "From a request to the head of its response (mode http).",
+        "Time from a request to the head of its response (mode http).",
         &times,
         |times| Some(times),
     );
@@ -136,7 +136,7 @@ fn add_routes(page: &mut MetricsPage, report: &StatsReport) {
     );
     page.histogram(
         "convey_route_http_request_duration_seconds",
-        "From the head of a request to the last byte of its response (mode http).",
+        "Time from the head of a request to the last byte of its response (mode http).",
         &routes,
         |route| route.request_seconds.as_ref(),
     );

@@ -67,7 +67,7 @@ fn address_is_announced_while_a_frontend_has_enough_servers() {
     );
     assert_eq!(
         at("10.0.0.1", 2).as_deref(),
-        Some("frontend alone: 1 servers of backend half can be chosen, and announce.min_servers is 2")
+        Some("frontend alone: only 1 servers of backend half can be chosen: announce.min_servers is 2")
     );
 }
 
@@ -183,7 +183,9 @@ fn lost_snat_addresses_of_a_family_stop_its_frontends_in_passthrough_alone() {
         let withdrawn = announced_addresses(input).into_iter().filter(|(_, why)| why.is_some());
         (obstacles.collect::<Vec<_>>(), withdrawn.map(|(ip, _)| ip.to_string()).collect::<Vec<_>>())
     };
-    let lost = |ips: &str| format!("this host has lost its SNAT addresses ({ips}); a restart chooses others");
+    let lost = |ips: &str| {
+        format!("this host has lost its SNAT addresses ({ips}); restart convey to choose other addresses")
+    };
     let v4 = format!("v4: {}", lost("10.1.0.1, 10.1.0.2"));
     let v6 = format!("v6: {}", lost("fd00::1"));
     assert_eq!(unserved("fd00::1", SnatChoice::Kernel), (vec![v4.clone()], vec![]));
@@ -248,7 +250,7 @@ fn readiness_fails_if_no_frontend_serves_or_a_required_backend_is_down() {
     let dead = || vec![frontend("api", &down), frontend("new", &named), frontend("late", &unprobed)];
     let whys = [
         "frontend api: no server of backend app can be chosen (1 of 1 are down)",
-        "frontend new: backend named has no server: no name has an address",
+        "frontend new: backend named has no server: none of its host names has an address",
         "frontend late: no server of backend late has been probed yet",
     ];
     assert_eq!(ready(dead()), whys);

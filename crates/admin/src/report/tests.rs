@@ -71,8 +71,8 @@ fn frontend_report_has_addresses_traffic_and_reasons_of_closed_connections() {
     let expected = json!({
         "mode": "proxy", "protocol": "tcp",
         "listen_addr": ["127.0.0.1:8080", "[::1]:8080"], "backend": "app",
-        "not_ready": "backend app has no server: no name has an address",
-        "unserved": { "app": "backend app has no server: no name has an address" }, "max_connections": null,
+        "not_ready": "backend app has no server: none of its host names has an address",
+        "unserved": { "app": "backend app has no server: none of its host names has an address" }, "max_connections": null,
         "waiting_connections": 0,
         "total_connections": 5, "current_connections": 2, "bytes_rx": 100, "bytes_tx": 2_000,
         "packets_rx": 8, "packets_tx": 9,

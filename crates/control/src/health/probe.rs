@@ -77,7 +77,7 @@ pub(super) enum ProbeError {
     Http2Closed,
     #[error("HTTP failed: {0}")]
     Broken(io::Error),
-    #[error("invalid response, for which requests would get a 502: {}", .0.label())]
+    #[error("invalid response (clients would get a 502): {}", .0.label())]
     Refused(ServerFault),
     #[error("the request of the check is malformed: {}", .0.label())]
     Own(Malformed),

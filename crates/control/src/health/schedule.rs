@@ -101,7 +101,8 @@ impl ProbeBudget {
         if asked.elapsed() > check.interval && !self.is_reported.swap(true, Ordering::Relaxed) {
             let most = self.most;
             warn!(
-                "health checks are late: only {most} run at once (limit of open files), and many servers do not answer"
+                "health checks are late: many servers do not answer, and the limit of open files permits only {most} checks at \
+                 the same time; raise the limit (systemd: LimitNOFILE)"
             );
         }
         turn
@@ -212,7 +213,7 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
             Ok(seen) => Some(seen),
             Err(error) if error.is_ours() => {
                 if !told && budget.logs_shortage() {
-                    warn!("server {server} cannot be probed: {error}; its health stays as it is");
+                    warn!("server {server} cannot be probed: {error}; its last health stays in effect");
                 }
                 told = true;
                 None

@@ -57,12 +57,12 @@ impl ControlState {
         now: Timestamp,
     ) -> Option<String> {
         let error = format!(
-            "no handshake completed ({begun} started, {repeated} repeated SYNs) while other servers complete handshakes; \
+            "no handshake completed ({begun} started, {repeated} SYNs repeated), while other servers complete handshakes; \
              check the server's VIP, NAT, gateway and firewall"
         );
         let Some(outlier) = &backend.outlier_detection else {
             return Some(format!(
-                "server {server} answers no client: {error}; outlier_detection would eject it"
+                "server {server} answers no client: {error}; `outlier_detection` can eject such a server"
             ));
         };
         let in_a_row = u32::try_from(begun).unwrap_or(u32::MAX);

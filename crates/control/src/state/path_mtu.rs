@@ -78,16 +78,16 @@ impl PathMtuWay {
 
 fn to_server_line(server: &ServerKey, flows: u64, len: u32) -> String {
     format!(
-        "packets of {len} bytes do not reach server {server} ({}), but short ones do: probably a hop drops large packets without an ICMP \
-         error; `convey doctor` measures the path; set its MTU on the route to the server, or fix the hop",
+        "packets of {len} bytes do not reach server {server} (seen on {}), but smaller packets do: a hop probably drops large \
+         packets without an ICMP error; fix the hop, or set the path MTU on the route to the server (`convey doctor` measures it)",
         connections(flows)
     )
 }
 
 fn to_client_line(server: &ServerKey, flows: u64, len: u32) -> String {
     format!(
-        "packets of {len} bytes from server {server} do not reach clients ({}), but short ones do: probably a hop drops large packets \
-         without an ICMP error; set a smaller MTU on the route to these clients, or fix the hop",
+        "packets of {len} bytes from server {server} do not reach clients (seen on {}), but smaller packets do: a hop probably \
+         drops large packets without an ICMP error; fix the hop, or set a smaller MTU on the route to these clients",
         connections(flows)
     )
 }

@@ -32,7 +32,7 @@ impl ControlState {
     ) -> Result<bool, Unsteerable> {
         self.find(&target).map_err(Unsteerable::Unknown)?;
         if target.server.is_none() && matches!(value, OverlayValue::Weight(_)) {
-            return Err(Unsteerable::Refused(format!("{target}: only a server has a weight")));
+            return Err(Unsteerable::Refused(format!("{target} has no weight: only servers have one")));
         }
         let out = self.in_maintenance();
         let overlay = Overlay { target, value, since: now, by, superseded: false };
@@ -122,7 +122,7 @@ impl ControlState {
     /// # Errors
     /// Neither the file nor a host name has the target. The error is an operator-facing message.
     pub(crate) fn find(&self, target: &Target) -> Result<(), String> {
-        let config = self.config.as_ref().ok_or("nothing is configured")?;
+        let config = self.config.as_ref().ok_or("no configuration is loaded")?;
         let Some(backend) = config.backend(&target.backend) else {
             let names = config.backends.iter().map(|backend| backend.name.as_str());
             return Err(unknown("backend", &target.backend, names.collect()));
@@ -144,8 +144,8 @@ impl ControlState {
 
 fn unknown(what: &str, name: &str, names: Vec<&str>) -> String {
     let meant = did_you_mean(name, names.iter().copied());
-    let there_are = if names.is_empty() { "none".to_owned() } else { listed(names.iter(), MAX_NAMES) };
-    format!("no {what} is called {name:?}{meant} (there are: {there_are})")
+    let existing = if names.is_empty() { "none".to_owned() } else { listed(names.iter(), MAX_NAMES) };
+    format!("no {what} is called {name:?}{meant} (existing: {existing})")
 }
 
 /// Maximum number of names in an error message. A backend may have thousands of servers.

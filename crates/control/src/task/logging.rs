@@ -49,8 +49,9 @@ impl<D> Task<D> {
         }
         let (before, now) = (before.off_link(), now.off_link());
         for server in now.difference(&before) {
-            let line =
-                format!("server {server} is no longer on the link (dsr = \"l2\"): nothing is sent to it");
+            let line = format!(
+                "server {server} is no longer on the link, which dsr = \"l2\" requires: it gets no packets"
+            );
             self.log_event(EventKind::Health, Warn, &line);
         }
         for server in before.difference(&now) {
@@ -82,8 +83,8 @@ impl<D> Task<D> {
             };
             let (servers, file) = (listed(servers.into_iter(), MAX_LISTED), self.file.path.display());
             let line = format!(
-                "backend {backend} waits for its first server, and its clients are refused: {servers}; start them, or \
-                 correct their addresses in {file}"
+                "no server of backend {backend} has answered yet, so its clients are refused: {servers}; start the servers, \
+                 or correct their addresses in {file}"
             );
             self.log_event(EventKind::Backend, Error, &line);
         }

@@ -27,7 +27,7 @@ impl Reading {
             if std::mem::replace(&mut self.again, true) {
                 return;
             }
-            return info!("{} is still being read; it will be read again after that", file.path.display());
+            return info!("{} is being read already; convey reads it again afterwards", file.path.display());
         }
         self.waiting.append(&mut self.waiting_for_next);
         let file = file.clone();
@@ -54,7 +54,7 @@ impl Reading {
     /// Marks the file as to be read later, by [`Reading::resume`].
     pub(super) fn hold(&mut self, file: &ConfigFile) {
         if !std::mem::replace(&mut self.is_pending, true) {
-            info!("{} will be read once the upgrade has ended", file.path.display());
+            info!("convey reads {} after the upgrade has ended", file.path.display());
         }
     }
 

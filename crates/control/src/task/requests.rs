@@ -92,10 +92,10 @@ impl From<Unsteerable> for RequestRefusal {
 /// Value of an overlay as a noun phrase, for log lines.
 pub(super) fn as_noun(value: &OverlayValue) -> String {
     match value {
-        OverlayValue::State(state) => format!("the state {}", state.name()),
-        OverlayValue::Weight(weight) => format!("the weight {weight}"),
-        OverlayValue::Added(server) => format!("the added server at {server}"),
-        OverlayValue::Removed => "the removal".to_owned(),
+        OverlayValue::State(state) => format!("state {}", state.name()),
+        OverlayValue::Weight(weight) => format!("weight {weight}"),
+        OverlayValue::Added(server) => format!("added server at {server}"),
+        OverlayValue::Removed => "removal".to_owned(),
     }
 }
 
@@ -104,7 +104,7 @@ impl<D: DataPath> Task<D> {
     /// after it has taken over.
     pub(super) fn while_another_has_the_state(&self) -> RequestRefusal {
         let why = match self.state.is_stopping() {
-            true => "another process serves now",
+            true => "a new process has taken over; send the request again",
             false => "an upgrade is under way: try again once it has ended",
         };
         RequestRefusal::Later(why.to_owned())
@@ -140,7 +140,7 @@ impl<D: DataPath> Task<D> {
     fn set_log_level(&mut self, level: Option<LogLevel>, by: String) -> bool {
         let line = match level {
             Some(level) => format!("log level {} (by {by})", level.name()),
-            None => format!("log level of the command line or the file restored (by {by})"),
+            None => format!("log level reset to the value of the command line or the file (by {by})"),
         };
         let has_changed = self.state.set_log_level(level, by, (self.now)());
         if has_changed {
@@ -162,7 +162,11 @@ impl<D: DataPath> Task<D> {
     async fn take_back(&mut self, target: Option<&Target>, by: &str) -> Vec<Overlay> {
         let gone = self.state.reset(target, (self.now)());
         for overlay in &gone {
-            let line = format!("{}: {by} has undone {}", overlay.target, as_noun(&overlay.value));
+            let line = format!(
+                "{}: runtime override cleared: {} (by {by})",
+                overlay.target,
+                as_noun(&overlay.value)
+            );
             self.log_event(EventKind::Operator, Info, &line);
         }
         self.run_without(&gone).await;

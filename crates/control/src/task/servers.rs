@@ -64,11 +64,13 @@ impl<D: DataPath> Task<D> {
             let why = match discovery {
                 Some(discovery) if !name.contains('/') => {
                     format!(
-                        "{target} is an endpoint of {} and cannot be removed; use `convey server maint`",
-                        discovery.source
+                        "{target} is an endpoint of {} and cannot be removed; use `convey server maint {}/{name}` instead",
+                        discovery.source, target.backend
                     )
                 }
-                _ => format!("{target} is one address of a host name; only all of them can be removed"),
+                _ => format!(
+                    "{target} is one address of a host name; only the host name can be removed, with all its addresses"
+                ),
             };
             return Err(RequestRefusal::Refused(why));
         }
@@ -99,7 +101,7 @@ impl<D: DataPath> Task<D> {
         }
         let loaded = self.loaded.clone();
         if let Err(why) = self.run_loaded(loaded).await {
-            warn!("added and removed servers stay unchanged: {why}");
+            warn!("cannot undo the added and removed servers, so they stay: {why}");
         }
     }
 
@@ -111,17 +113,20 @@ impl<D: DataPath> Task<D> {
         self.state.find(&Target::backend(&target.backend)).map_err(RequestRefusal::Unknown)?;
         let name = target.server.clone().unwrap_or_default();
         if name.is_empty() || name.len() > MAX_NAME || name.contains(char::is_control) {
-            let why = format!("a name has 1 to {MAX_NAME} bytes, and no control characters");
+            let why = format!("the name of a server has 1 to {MAX_NAME} bytes, and no control characters");
             return Err(RequestRefusal::Refused(why));
         }
         if self.is_in_file(&target.backend, &name) {
             let is_removed = self.state.overlays().presence_of(target).is_some();
             let hint = if is_removed {
-                format!("it was removed, and `convey reset {}/{name}` brings it back", target.backend)
+                format!(
+                    "it was removed at runtime, and `convey reset {}/{name}` brings it back",
+                    target.backend
+                )
             } else {
-                "change it there".to_owned()
+                "change it in the file".to_owned()
             };
-            return Err(RequestRefusal::Refused(format!("the file has {target}: {hint}")));
+            return Err(RequestRefusal::Refused(format!("the file already has {target}: {hint}")));
         }
         Ok(name)
     }
@@ -180,7 +185,7 @@ impl<D: DataPath> Task<D> {
                     *is_tried = false;
                     let why = why.unwrap_or_else(|| problems[0].message.clone());
                     let what = as_noun(&overlay.value);
-                    warn!("{}: {what} conflicts with the file: {why}", overlay.target);
+                    warn!("{}: the {what} conflicts with the file: {why}", overlay.target);
                 }
             }
         }
@@ -214,8 +219,8 @@ fn is_last(target: &Target) -> RequestRefusal {
     let Target { backend, server } = target;
     let name = server.as_deref().unwrap_or_default();
     RequestRefusal::Refused(format!(
-        "{target} is the last server of backend {backend}, and a backend needs one: add another server first, or put this \
-         one into maintenance with `convey server maint {backend}/{name}`"
+        "{target} is the last server of backend {backend}, and a backend needs at least one: add another server first, or put \
+         this server into maintenance with `convey server maint {backend}/{name}`"
     ))
 }
 
@@ -223,8 +228,9 @@ fn only_address(target: &Target) -> RequestRefusal {
     let Target { backend, server } = target;
     let name = server.as_deref().unwrap_or_default();
     RequestRefusal::Refused(format!(
-        "no other server of backend {backend} has an address now (`convey status` names what cannot be looked up): wait until one \
-         has, or put this one into maintenance with `convey server maint {backend}/{name}`"
+        "{target} cannot be removed, because no other server of backend {backend} has an address now: wait until a lookup \
+         succeeds (`convey status` names the failed lookups), or put this server into maintenance with \
+         `convey server maint {backend}/{name}`"
     ))
 }
 

@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn not_ready_is_found_unless_an_error_is_known() {
-        let line = "frontend web: no server of backend a can be chosen (1 of 1 are of weight 0)";
+        let line = "frontend web: no server of backend a can be chosen (1 of 1 are at weight 0)";
         let idle = status(json!({}), &[line]);
         assert_eq!(found(idle.clone(), &[]), [("not-ready", format!("convey is not ready: {line}"))]);
         assert_eq!(checks(&idle, &[Diagnosis::warning("clock", "", "")]), ["not-ready"]);

@@ -87,8 +87,9 @@ impl WantedTrace {
             (None, Some(target)) => format!("the frontends of backend {} are", target.backend),
             (None, None) => "all frontends are".to_owned(),
         };
-        let why =
-            format!("frames (--pcap): {of} in proxy mode, which has connections and no packets; try tcpdump");
+        let why = format!(
+            "frames (--pcap): {of} in proxy mode, and convey captures frames only in packet modes; use tcpdump"
+        );
         Err(Failure::Bad(why))
     }
 
@@ -125,8 +126,9 @@ fn target(text: &str, snapshot: &Snapshot) -> Result<Target, Failure> {
         }
         _ => {
             let backend = snapshot.pools.iter().find(|pool| pool.config.name == text.trim_end_matches('/'));
-            let which = backend.map_or_else(|| "such as web/a".to_owned(), |pool| servers_of(pool));
-            Err(Failure::Bad(format!("server: found {text:?}, expected: BACKEND/SERVER; {which}")))
+            let which = backend
+                .map_or_else(|| ", such as web/a".to_owned(), |pool| format!("; {}", servers_of(pool)));
+            Err(Failure::Bad(format!("server: found {text:?}, expected: BACKEND/SERVER{which}")))
         }
     }
 }
@@ -134,10 +136,10 @@ fn target(text: &str, snapshot: &Snapshot) -> Result<Target, Failure> {
 /// Lists the servers of a backend by name, for an error message.
 fn servers_of(pool: &Pool) -> String {
     if pool.servers.is_empty() {
-        return "it has none".to_owned();
+        return format!("backend {} has no servers", pool.config.name);
     }
     let names = pool.servers.iter().map(|server| format!("{}/{}", pool.config.name, server.config.name));
-    format!("there are {}", listed(names, MAX_NAMES))
+    format!("existing: {}", listed(names, MAX_NAMES))
 }
 
 /// Parses the value `any`, or the label of a drop reason.
@@ -152,9 +154,12 @@ fn drop_pattern(text: &str) -> Result<DropPattern, Failure> {
     let found = all.iter().find(|label| **label == text);
     found.map(|label| DropPattern::Reason(label)).ok_or_else(|| {
         let meant = did_you_mean(text, all.iter().copied());
-        let some =
-            if meant.is_empty() { format!("; there are {}", listed(all.iter(), MAX_NAMES)) } else { meant };
-        Failure::Bad(format!("drops: there is no reason {text:?}{some}"))
+        let some = if meant.is_empty() {
+            format!("; known reasons: {}", listed(all.iter(), MAX_NAMES))
+        } else {
+            meant
+        };
+        Failure::Bad(format!("drops: unknown reason {text:?}{some}"))
     })
 }
 
@@ -208,9 +213,9 @@ mod tests {
             (TraceParameters { frontend: named("wep"), ..none() }, "did you mean `web`?"),
             (
                 TraceParameters { server: named("app/aa"), ..none() },
-                "backend app has no server aa; there are app/a",
+                "backend app has no server aa; existing: app/a",
             ),
-            (TraceParameters { server: named("app"), ..none() }, "expected: BACKEND/SERVER; there are app/a"),
+            (TraceParameters { server: named("app"), ..none() }, "expected: BACKEND/SERVER; existing: app/a"),
             (TraceParameters { frames: true, ..none() }, "all frontends are in proxy mode"),
             (
                 TraceParameters { frames: true, frontend: named("web"), ..none() },

@@ -67,7 +67,7 @@ async fn wrong_tokens_get_429_after_ten_and_the_right_one_passes() {
     let wrong = send(addr, Method::GET, "/v1/overlays", "Bearer wrong").await;
     assert_eq!(wrong.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(wrong.headers()[WWW_AUTHENTICATE], "Bearer realm=\"convey\"");
-    assert!(wrong.body().contains("the token differs from stats.token_file"), "{}", wrong.body());
+    assert!(wrong.body().contains("the token does not match stats.token_file"), "{}", wrong.body());
     for _ in 1..10 {
         assert_eq!(reset(addr, "wrong").await, StatusCode::UNAUTHORIZED);
     }

@@ -36,7 +36,7 @@ const CODES: [&str; 17] = [
 pub(crate) enum GrpcFault {
     #[error("HTTP status {0}, expected 200 and a gRPC response")]
     HttpStatus(u16),
-    #[error("the response is not gRPC, but has {}", content_type(.0.as_deref()))]
+    #[error("the response is not gRPC: it has {}", content_type(.0.as_deref()))]
     NotGrpc(Option<String>),
     #[error("the gRPC response has no grpc-status")]
     NoStatus,
@@ -210,9 +210,9 @@ mod tests {
     fn response_that_is_not_grpc_fails() {
         let of = |status, fields: &[TextField<'_>]| verdict((status, fields), b"", &[]).unwrap_err();
         assert_eq!(of(404, &[TYPE]), "HTTP status 404, expected 200 and a gRPC response");
-        assert_eq!(of(200, &[]), "the response is not gRPC, but has no content-type");
+        assert_eq!(of(200, &[]), "the response is not gRPC: it has no content-type");
         for kind in ["text/html", "application/grpc-web", "application/gr"] {
-            let expected = format!("the response is not gRPC, but has content-type {kind}");
+            let expected = format!("the response is not gRPC: it has content-type {kind}");
             assert_eq!(of(200, &[("content-type", kind)]), expected);
         }
     }

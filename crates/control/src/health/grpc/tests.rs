@@ -121,7 +121,7 @@ async fn server_that_serves_passes_and_any_other_fails_with_a_reason() {
         (Answer::Full(GRPC, SERVING, "5"), Err("gRPC status 5 (NOT_FOUND)")),
         (Answer::Full(GRPC, b"\0\0\0\0\x02OK", "0"), Err("a message that is no HealthCheckResponse")),
         (Answer::Full(GRPC, LONG, "0"), Err("the gRPC response is longer than 4 KiB")),
-        (Answer::Full("text/html", SERVING, "0"), Err("not gRPC, but has content-type text/html")),
+        (Answer::Full("text/html", SERVING, "0"), Err("not gRPC: it has content-type text/html")),
         (Answer::NoTrailers(SERVING), Err("the gRPC response has no grpc-status")),
         (
             Answer::HeadOnly(200, "12", "unknown service grpc.health.v1.Health"),
@@ -129,7 +129,7 @@ async fn server_that_serves_passes_and_any_other_fails_with_a_reason() {
         ),
         (Answer::HeadOnly(200, "0", ""), Err("the gRPC response has no message")),
         (Answer::HeadOnly(404, "0", ""), Err("HTTP status 404, expected 200 and a gRPC response")),
-        (Answer::Fields(300), Err("for which requests would get a 502: too_many_fields")),
+        (Answer::Fields(300), Err("invalid response (clients would get a 502): too_many_fields")),
         (Answer::Reset(false), Err("HTTP/2 failed: stream error received: unexpected internal error")),
         (Answer::Reset(true), Err("HTTP/2 failed: stream error received: unexpected internal error")),
         (Answer::GoAway, Err("HTTP/2 failed: connection error received: detected excessive load")),

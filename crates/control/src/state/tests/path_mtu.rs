@@ -20,7 +20,7 @@ fn path_mtu_black_hole_is_logged_again_after_ten_minutes() {
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert!(line.starts_with("packets of 1500 bytes do not reach server "), "{line}");
     assert!(
-        line.contains("/a (") && line.contains("(1 connection)") && line.contains("convey doctor"),
+        line.contains("/a (") && line.contains("(seen on 1 connection)") && line.contains("convey doctor"),
         "{line}"
     );
     (3..10).for_each(|_| count(Counter::PathMtuToServer));
@@ -29,6 +29,6 @@ fn path_mtu_black_hole_is_logged_again_after_ten_minutes() {
     let lines = state.check_path_mtu("pool", at(4));
     assert!(lines.len() == 1 && lines[0].contains("do not reach clients"), "{lines:?}");
     let lines = state.check_path_mtu("pool", at(603));
-    assert!(lines.len() == 1 && lines[0].contains("(7 connections)"), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].contains("(seen on 7 connections)"), "{lines:?}");
     assert_eq!(state.check_path_mtu("pool", at(2_000)), Vec::<String>::new(), "it is over");
 }

@@ -69,7 +69,7 @@ fn runtime_weight_overrides_the_file_until_reset() {
     assert_eq!(set(&mut state, a(), 7), Ok(false));
     assert_eq!(weight(&state.configure(two_servers(), Timestamp(2))), 7, "after a reload");
     let refused = set(&mut state, Target::backend("pool"), 7).unwrap_err();
-    assert_eq!(refused.to_string(), "backend pool: only a server has a weight");
+    assert_eq!(refused.to_string(), "backend pool has no weight: only servers have one");
     assert_eq!(state.reset(Some(&a()), Timestamp(3)).len(), 1);
     assert_eq!(weight(&state.take_update().unwrap().0), 1);
     assert_eq!(state.reset(None, Timestamp(4)), []);
@@ -85,11 +85,11 @@ fn a_name_that_nobody_has_is_told_with_those_that_there_are() {
     };
     assert_eq!(
         refused(Target::backend("poll")),
-        "no backend is called \"poll\"; did you mean `pool`? (there are: pool)"
+        "no backend is called \"poll\"; did you mean `pool`? (existing: pool)"
     );
     assert_eq!(
         refused(Target::server("pool", "c")),
-        "no server of backend pool is called \"c\" (there are: a, b)"
+        "no server of backend pool is called \"c\" (existing: a, b)"
     );
 }
 
