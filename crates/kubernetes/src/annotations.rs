@@ -41,7 +41,9 @@ pub(crate) async fn watch(
         };
         // The watch of EndpointSlices reports an unreachable API server.
         if let Some(why) = refusal {
-            let note = format!("its annotations cannot be read, the previous ones stay in effect: {why}");
+            let note = format!(
+                "the annotations of the Service cannot be read, and the previous ones stay in effect: {why}"
+            );
             tell(AnnotationState { settings: annotations.settings(), notes: BTreeSet::from([note]) });
         }
         backoff.on_success(now() - begun);

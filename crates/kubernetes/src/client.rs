@@ -89,7 +89,7 @@ fn status_of(status: StatusCode, body: &[u8]) -> ApiStatus {
 
 /// Message for an answer that does not follow the API.
 pub(crate) fn unreadable(error: &serde_json::Error) -> String {
-    crate::cluster::bounded(&format!("the answer of the API server cannot be read: {error}"))
+    crate::cluster::bounded(&format!("invalid response from the API server: {error}"))
 }
 
 /// Response whose body is being read.
@@ -103,7 +103,7 @@ impl<B: Body<Data = Bytes, Error: std::error::Error> + Unpin> Answer<B> {
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         loop {
             let frame = timeout(SILENCE, self.body.frame()).await;
-            let frame = frame.map_err(|_| format!("the API server was silent for {SILENCE:?}"))?;
+            let frame = frame.map_err(|_| format!("the API server sent nothing for {SILENCE:?}"))?;
             let Some(frame) = frame else { return Ok(None) };
             if let Ok(data) = frame.map_err(|error| chain(&error))?.into_data() {
                 self.bytes.add(&data)?;

@@ -126,7 +126,7 @@ fn url_of(cluster: &Cluster, user: &KubeconfigUser) -> Result<Uri, String> {
     let url = server.parse::<Uri>().map_err(|error| format!("server {}: {error}", without_user(server)))?;
     if url.scheme_str() == Some("http") && has_credentials(user) {
         return Err(format!(
-            "server {} has no TLS, and the user has credentials: convey sends them over https only",
+            "server {} has an http URL, but convey sends the credentials of the user only over https",
             without_user(server)
         ));
     }
@@ -166,9 +166,9 @@ fn of_provider(provider: &AuthProvider) -> Result<Credentials, String> {
     match (name, given(token)) {
         ("oidc", Some(token)) => bearer(token).map(Credentials::Fixed),
         ("oidc", None) => {
-            Err("auth-provider oidc has no id-token, and fetching one is not supported".to_owned())
+            Err("auth-provider oidc has no id-token, and convey cannot fetch an id-token".to_owned())
         }
-        _ => Err(format!("auth-provider {name} is not supported; exec is")),
+        _ => Err(format!("auth-provider {name} is not supported; use exec")),
     }
 }
 
@@ -198,7 +198,7 @@ async fn run_plugin(
             Credentials::Plugin(PluginToken { plugin, value, expires: fetched.expires })
         }
         None if identity.is_some() => Credentials::Anonymous,
-        None => return Err(plugin.fault("it has written neither a token nor a certificate")),
+        None => return Err(plugin.fault("its output contains neither a token nor a certificate")),
     };
     Ok(PluginAccess { credentials, identity })
 }
@@ -238,8 +238,8 @@ fn identity(user: &KubeconfigUser) -> Result<Option<PemIdentity>, String> {
     match (chain, key) {
         (Some(chain), Some(key)) => Ok(Some(PemIdentity { chain, key })),
         (None, None) => Ok(None),
-        (Some(_), None) => Err("the user has a client-certificate and no client-key".to_owned()),
-        (None, Some(_)) => Err("the user has a client-key and no client-certificate".to_owned()),
+        (Some(_), None) => Err("the user has a client-certificate but no client-key".to_owned()),
+        (None, Some(_)) => Err("the user has a client-key but no client-certificate".to_owned()),
     }
 }
 

@@ -51,13 +51,13 @@ impl Credentials {
 /// Value of `Authorization` for a token. Surrounding whitespace is ignored.
 pub(crate) fn bearer(token: &str) -> Result<HeaderValue, String> {
     match token.trim() {
-        "" => Err("it holds no token".to_owned()),
+        "" => Err("the token is empty".to_owned()),
         token => secret_value(&format!("Bearer {token}")),
     }
 }
 
 fn secret_value(text: &str) -> Result<HeaderValue, String> {
-    let mut value = HeaderValue::from_str(text).map_err(|_| "it holds no token")?;
+    let mut value = HeaderValue::from_str(text).map_err(|_| "the token contains invalid characters")?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -79,7 +79,7 @@ impl TokenFile {
         let path = self.path.clone();
         let fault = |why: &str| format!("tokenFile {}: {why}", self.path.display());
         let read = timeout(READ_TIMEOUT, aside(move || read_token(&path))).await;
-        let read = read.map_err(|_| fault(&format!("not read within {READ_TIMEOUT:?}")))?;
+        let read = read.map_err(|_| fault(&format!("the file was not read within {READ_TIMEOUT:?}")))?;
         match (read, &self.last) {
             (Ok(value), _) => Ok(self.last.insert(value).clone()),
             (Err(_), Some(last)) => Ok(last.clone()),
@@ -91,9 +91,9 @@ impl TokenFile {
 fn read_token(path: &Path) -> Result<HeaderValue, String> {
     let bytes = read_file(path)?;
     if bytes.len() > MAX_TOKEN {
-        return Err(format!("it is longer than {} KiB", MAX_TOKEN >> 10));
+        return Err(format!("the token is longer than {} KiB", MAX_TOKEN >> 10));
     }
-    bearer(std::str::from_utf8(&bytes).map_err(|_| "it holds no token")?)
+    bearer(std::str::from_utf8(&bytes).map_err(|_| "the token is not UTF-8")?)
 }
 
 /// Token from a credential plugin, which is run again before the token expires.
@@ -118,7 +118,7 @@ impl PluginToken {
 
     async fn fetch(&self) -> Result<(HeaderValue, Option<SystemTime>), String> {
         let fetched = self.plugin.fetch().await?;
-        let token = fetched.token.ok_or_else(|| self.plugin.fault("it has written no token"))?;
+        let token = fetched.token.ok_or_else(|| self.plugin.fault("its output contains no token"))?;
         let value = bearer(&token).map_err(|why| self.plugin.fault(&why))?;
         Ok((value, fetched.expires))
     }
@@ -153,7 +153,7 @@ mod tests {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         for (script, why) in [
             ("exit 1", "exec sh: exit status: 1: "),
-            ("echo '{status: {token: \"\"}}'", "exec sh: it has written no token"),
+            ("echo '{status: {token: \"\"}}'", "exec sh: its output contains no token"),
         ] {
             let exec = serde_json::json!({ "command": "sh", "args": ["-c", script] });
             let plugin = CredentialPlugin::new(serde_json::from_value(exec).unwrap(), None).unwrap();

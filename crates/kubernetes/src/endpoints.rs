@@ -39,11 +39,11 @@ struct WantedPort {
     protocol: Option<Protocol>,
 }
 
-/// Formats the wanted port, such as `http`, or `53 of UDP`.
+/// Formats the wanted port, such as `http`, or `53/UDP`.
 impl fmt::Display for WantedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.protocol {
-            Some(Protocol::Udp) => write!(f, "{} of UDP", self.port),
+            Some(Protocol::Udp) => write!(f, "{}/UDP", self.port),
             _ => self.port.fmt(f),
         }
     }
@@ -130,13 +130,13 @@ impl Endpoints {
     /// Operator-facing reasons for endpoints and slices that are left out.
     pub(crate) fn notes(&self) -> BTreeSet<String> {
         if self.slices.is_empty() {
-            return BTreeSet::from(["it has no EndpointSlice: is there such a Service?".to_owned()]);
+            return BTreeSet::from(["the Service has no EndpointSlice, or does not exist".to_owned()]);
         }
         // One note is enough, because all slices of a Service are alike.
         let first = self.slices.values().find_map(|slice| slice.note.clone());
-        let cut = self
-            .is_cut
-            .then(|| format!("it has more than {MAX_SLICES} EndpointSlices: the others are ignored"));
+        let cut = self.is_cut.then(|| {
+            format!("the Service has more than {MAX_SLICES} EndpointSlices; convey ignores the others")
+        });
         first.into_iter().chain(cut).collect()
     }
 }
@@ -155,7 +155,7 @@ impl Slice {
             // If the pods of a Service have no addresses yet, the slice has no ports.
             return match slice.endpoints.is_empty() {
                 true => Slice::default(),
-                false => note(format!("has no port {wanted} (it has: {})", shown(ports))),
+                false => note(format!("has no port {wanted} (its ports: {})", shown(ports))),
             };
         };
         let looked_at = slice.endpoints.iter().take(MAX_ENDPOINTS);
@@ -185,7 +185,7 @@ fn shown(ports: &[EndpointPort]) -> String {
     let shown = |port: &EndpointPort| {
         let mut number = port.port.map_or("any".to_owned(), |number| number.to_string());
         if let Some(protocol) = port.protocol.as_deref().filter(|protocol| *protocol != "TCP") {
-            number = format!("{number} of {protocol}");
+            number = format!("{number}/{protocol}");
         }
         port.name
             .as_ref()

@@ -195,9 +195,10 @@ impl Kubeconfig {
     /// file takes precedence, as with `kubectl`.
     fn merge(self, next: Kubeconfig) -> Result<Kubeconfig, String> {
         let one = |what, first: Option<Text>, second: Option<Text>| match (first, second) {
-            (Some(first), Some(second)) if first != second => {
-                Err(format!("kubeconfigs of {what} {} and {} cannot be merged", first.0, second.0))
-            }
+            (Some(first), Some(second)) if first != second => Err(format!(
+                "kubeconfigs with different {what} ({} and {}) cannot be merged",
+                first.0, second.0
+            )),
             (first, second) => Ok(first.or(second)),
         };
         Ok(Kubeconfig {
@@ -295,7 +296,7 @@ fn expected(error: &serde_json::Error) -> String {
 pub(crate) async fn aside<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
-    files::aside(read).await.unwrap_or_else(|| Err("no thread to read files".to_owned()))
+    files::aside(read).await.unwrap_or_else(|| Err("cannot start a thread to read files".to_owned()))
 }
 
 /// Reads a regular file to its end.
@@ -380,7 +381,7 @@ mod tests {
         let other = Kubeconfig::parse("kind: Other").unwrap();
         assert_eq!(
             Kubeconfig::parse(FIRST).unwrap().merge(other).err().unwrap(),
-            "kubeconfigs of kind Config and Other cannot be merged"
+            "kubeconfigs with different kind (Config and Other) cannot be merged"
         );
     }
 

@@ -42,7 +42,7 @@ impl ProxyVariables {
         match is_excluded(&self.excluded, server.host().unwrap_or_default(), port) {
             true => Ok(()),
             false => Err(format!(
-                "{name} is set, and proxies are not supported (NO_PROXY may exclude the API server)"
+                "the environment variable {name} is set, but convey supports no proxies: add the API server to NO_PROXY"
             )),
         }
     }

@@ -186,11 +186,10 @@ impl Drop for Connection {
 fn tls(access: &ApiAccess, host: &str) -> Result<ApiTls, String> {
     let certificates = match &access.authorities {
         _ if access.skip_verify => Vec::new(),
-        Some(pem) => {
-            convey_tls::certificates_of(pem).map_err(|fault| format!("its certificate authority: {fault}"))?
-        }
+        Some(pem) => convey_tls::certificates_of(pem)
+            .map_err(|fault| format!("certificate authority of the cluster: {fault}"))?,
         None => convey_tls::authorities_of_host().map_err(|errors| {
-            format!("this host trusts no certificate authority, and the cluster names none {errors}")
+            format!("the cluster names no certificate authority, and this host trusts none {errors}")
                 .trim_end()
                 .to_owned()
         })?,

@@ -136,7 +136,12 @@ pub(crate) async fn watch_slices<T: Transport>(
         let event = match (is_listing, is_answered && !is_settled) {
             (true, _) => match timeout_at(deadline, events.next()).await {
                 Ok(event) => event,
-                Err(_) => return end(format!("no list within {} s", LIST_TIMEOUT.as_secs()), false),
+                Err(_) => {
+                    return end(
+                        format!("no list of EndpointSlices within {} s", LIST_TIMEOUT.as_secs()),
+                        false,
+                    );
+                }
             },
             (false, true) => match timeout(SETTLED, events.next()).await {
                 Ok(event) => event,

@@ -308,7 +308,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn answers_that_are_no_list_or_watch_are_faults() {
         let last = async |answers: &[&str]| events_of(answers).await.0.pop().unwrap();
-        let unreadable = "the answer of the API server cannot be read: ";
+        let unreadable = "invalid response from the API server: ";
         assert!(last(&["<html>"]).await.starts_with(unreadable));
         assert!(last(&[r#"{"metadata":{}}"#]).await.starts_with(unreadable));
         let version = "the API server has sent no metadata.resourceVersion";

@@ -64,7 +64,7 @@ impl Builder {
     fn begin(&mut self, collection: Collection, tag: Option<&Tag>) -> Result<(), String> {
         is_text(tag)?;
         if matches!(self.open.last(), Some(Collection::Map(_, None))) {
-            return Err("keys other than texts are not supported".to_owned());
+            return Err("only strings are supported as keys".to_owned());
         }
         if self.open.len() >= MAX_DEPTH {
             return Err(format!("more than {MAX_DEPTH} levels are not supported"));
@@ -96,7 +96,7 @@ fn is_text(tag: Option<&Tag>) -> Result<bool, String> {
         None => Ok(false),
         Some(tag) if !tag.is_yaml_core_schema() || tag.suffix == "binary" => {
             // A password without quotes may begin with `!` and look like a tag.
-            Err("tags other than those of plain YAML are not supported; a text that begins with ! needs quotes".to_owned())
+            Err("custom tags are not supported; a string that begins with ! needs quotes".to_owned())
         }
         Some(tag) => Ok(tag.suffix == "str"),
     }
@@ -146,12 +146,12 @@ mod tests {
     #[test]
     fn unsupported_yaml_is_named() {
         let deep = "[".repeat(MAX_DEPTH + 1);
-        let tag = "line 1: tags other than those of plain YAML are not supported; a text that begins with ! needs quotes";
+        let tag = "line 1: custom tags are not supported; a string that begins with ! needs quotes";
         for (text, expected) in [
             ("a: 1\nb: &x 1\nc: *x\n", "line 3: aliases are not supported"),
             ("a: 1\n<<: {b: 2}\n", "line 2: merge keys are not supported"),
             ("a: 1\na: 2\n", "line 2: duplicate key \"a\""),
-            ("[a]: 1\n", "line 1: keys other than texts are not supported"),
+            ("[a]: 1\n", "line 1: only strings are supported as keys"),
             ("a: !!binary x\n", tag),
             ("a: !secret x\n", tag),
             (&*deep, "line 1: more than 64 levels are not supported"),

@@ -39,8 +39,9 @@ pub(super) fn service_annotations_override_the_file_and_invalid_ones_change_noth
         (weight(&balancer), balancer.stat("/backends/pool/servers/web-b/max_connections")),
         (5, 20.into())
     );
-    balancer
-        .wait_for_log("it sets weight 5, max_connections 20, algorithm least_connections, slow_start 10s");
+    balancer.wait_for_log(
+        "the source sets weight 5, max_connections 20, algorithm least_connections, slow_start 10s",
+    );
 
     api.annotate(&[("convey.dev/weight", "many"), ("convey.dev/algorithm", "maglev")]);
     let message = "annotation convey.dev/weight: found \"many\"; allowed: an integer from 0 to 65535";
@@ -56,7 +57,7 @@ pub(super) fn service_annotations_override_the_file_and_invalid_ones_change_noth
     assert_eq!(fetch(lab.vip(), "/").unwrap().0, 200);
 
     api.annotate(&[]);
-    balancer.wait_for_log("its settings are those of the file");
+    balancer.wait_for_log("the settings of the file apply again");
     balancer.wait_for_stat("/backends/pool/algorithm", "round_robin");
     assert_eq!(weight(&balancer), 7);
     assert!(!run(balancer.command().arg("status")).stdout.contains("convey.dev"));
@@ -68,7 +69,7 @@ pub(super) fn forbidden_services_are_logged_once_and_their_servers_are_served() 
     api.refuse_services(true);
     api.annotate(&[("convey.dev/weight", "3")]);
     let (_servers, balancer) = begun(&lab, &api);
-    let message = "its annotations cannot be read, the previous ones stay in effect: services is forbidden";
+    let message = "the annotations of the Service cannot be read, and the previous ones stay in effect: services is forbidden";
     balancer.wait_for_log(message);
     assert_eq!((weight(&balancer), balancer.stat("/discovery/pool/connected")), (7, true.into()));
     api.refuse_services(false);

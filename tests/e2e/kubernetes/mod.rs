@@ -318,8 +318,9 @@ fn slices_without_the_port_and_local_servers_are_logged_and_excluded() {
     api.apply("web-1", &[endpoint("web-a", lab.server(1), Ready)]);
     let other = setup(&lab, &api).to_string().replace("port = \"http\"", "port = \"grpc\"");
     let balancer = BalancerProcess::start(&lab, &other);
-    balancer
-        .wait_for_log("kubernetes shop/web:grpc: EndpointSlice web-1 has no port grpc (it has: http 8000)");
+    balancer.wait_for_log(
+        "kubernetes shop/web:grpc: EndpointSlice web-1 has no port grpc (its ports: http 8000)",
+    );
     assert!(is_refused_with_reset(lab.vip()), "there is no server");
 
     balancer.save(&setup(&lab, &api).to_string().replace("allow_local = true", "allow_local = false"));

@@ -59,22 +59,22 @@ async fn unsupported_or_incomplete_settings_are_named() {
             "",
             "certificate-authority /no/ca.crt: No such file or directory",
         ),
-        ("", "client-certificate-data: eA==", "the user has a client-certificate and no client-key"),
-        ("", "client-key-data: eA==", "the user has a client-key and no client-certificate"),
+        ("", "client-certificate-data: eA==", "the user has a client-certificate but no client-key"),
+        ("", "client-key-data: eA==", "the user has a client-key but no client-certificate"),
         ("", "client-key: /no/key", "client-key /no/key: No such file or directory"),
-        ("", "token: \"a\\nb\"", "token: it holds no token"),
-        ("", "token: ' '", "token: it holds no token"),
+        ("", "token: \"a\\nb\"", "token: the token contains invalid characters"),
+        ("", "token: ' '", "token: the token is empty"),
         ("insecure-skip-tls-verify: eyJ", "", "cluster a: insecure-skip-tls-verify: expected true or false"),
         ("", "as: joe, as-uid: 7", "as-uid and as-user-extra are not supported"),
         ("", "as-user-extra: {a: [b]}", "as-uid and as-user-extra are not supported"),
-        ("", "auth-provider: {name: gcp}", "auth-provider gcp is not supported; exec is"),
+        ("", "auth-provider: {name: gcp}", "auth-provider gcp is not supported; use exec"),
         ("", "auth-provider: {name: oidc}", "auth-provider oidc has no id-token"),
         ("", "exec: {args: [a]}", "exec has no command"),
         ("", "exec: {command: 'true'}", "exec true: its output is not an ExecCredential with a status"),
         (
             "",
             "exec: {command: echo, args: ['{status: {}}']}",
-            "exec echo: it has written neither a token nor",
+            "exec echo: its output contains neither a token nor",
         ),
     ] {
         let error = error(cluster, user).await;
@@ -123,7 +123,7 @@ async fn credentials_are_refused_without_tls() {
     for user in ["token: x", "tokenFile: /no/token", "username: a, password: ''", oidc, &exec] {
         let error = access_at("http://me:secret@10.0.0.1", "", user).await.err().unwrap();
         let expected =
-            "server 10.0.0.1 has no TLS, and the user has credentials: convey sends them over https only";
+            "server 10.0.0.1 has an http URL, but convey sends the credentials of the user only over https";
         assert_eq!(error, expected, "{user}");
     }
     assert!(!ran.exists(), "the program does not run");

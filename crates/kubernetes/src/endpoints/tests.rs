@@ -90,7 +90,7 @@ fn a_port_of_another_protocol_is_no_port_of_the_backend() {
     let mut found = Endpoints::new(ServicePort::Number(53), Some(Protocol::Tcp));
     dns.ports.as_mut().unwrap()[0].protocol = Some("UDP".into());
     found.apply(&dns);
-    let note = "EndpointSlice a has no port 53 (it has: dns 53 of UDP)";
+    let note = "EndpointSlice a has no port 53 (its ports: dns 53/UDP)";
     assert_eq!(found.notes().first().unwrap(), note);
 }
 
@@ -157,7 +157,7 @@ fn named_port_may_differ_by_slice_and_a_numeric_port_is_exact() {
     ];
     let by_name = all(&slices, http());
     assert_eq!(shown(&by_name), ["web-1 10.0.0.1:8080", "web-2 10.0.0.2:9090"]);
-    let note = "EndpointSlice c has no port http (it has: metrics 9100)";
+    let note = "EndpointSlice c has no port http (its ports: metrics 9100)";
     assert_eq!(by_name.notes(), BTreeSet::from([note.to_owned()]));
     assert_eq!(shown(&all(&slices, ServicePort::Number(9100))), ["web-3 10.0.0.3:9100"]);
 }

@@ -181,5 +181,5 @@ async fn tls_takes_the_authority_the_name_and_the_certificate_of_the_kubeconfig(
     assert!(refused.contains("TLS: invalid peer certificate"), "{refused}");
     assert!(get(ApiAccess { identity: None, ..whole() }).await.is_err(), "the server wants a certificate");
     let broken = ApiServer::new(ApiAccess { authorities: Some(b"x".to_vec()), ..whole() }).err().unwrap();
-    assert!(broken.starts_with("its certificate authority: "), "{broken}");
+    assert!(broken.starts_with("certificate authority of the cluster: "), "{broken}");
 }
