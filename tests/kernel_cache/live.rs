@@ -255,7 +255,7 @@ fn xdp_link_moves_between_processes_and_ends_with_the_last() {
         let busy = load().attach(&interface, None).unwrap_err().to_string();
         assert_eq!(
             busy,
-            "attaching the flow cache to the driver of front: Device or resource busy (os error 16)"
+            "cannot attach the flow cache to the driver of front (XDP): Device or resource busy (os error 16)"
         );
 
         let mut new = load();

@@ -63,7 +63,7 @@ fn refused_connects_have_a_server_probed_and_taken_out_at_once(case: Case) {
     [1, 2].iter().for_each(|server| network.wait_for_health(*server, true));
     first.kill();
     let killed = clock();
-    let down = "3 connects in a row failed: clients are refused (1 of 2 can be chosen)";
+    let down = "3 connects in a row failed: the server refused the connection (1 of 2 can be chosen)";
     while !network.log(Role::Balancer).contains(down) {
         assert!(killed.elapsed() < PATIENCE, "the first is still asked");
         let _ = network.fetch(1);
@@ -186,7 +186,7 @@ fn a_server_that_refuses_clients_is_ejected_and_keeps_its_connections(case: Case
             thread::sleep(Duration::from_millis(10));
             network
                 .log(Role::Balancer)
-                .contains("3 connections in a row failed: clients are refused")
+                .contains("3 connections in a row failed: the server refused the connection")
                 .then_some(())
         });
         open.iter_mut().for_each(|stream| ping(stream).unwrap());

@@ -191,7 +191,7 @@ fn missing_capability_for_the_cache_is_logged_by_name(case: Case) {
     let mut network = Network::new(Case { offload: Offload::Auto, ..case }, 1, 1);
     network.balance_by(bounded(&network, "-perfmon,-sys_admin"), &Config::new(1));
     let log = network.log(Role::Balancer);
-    let told = "kernel's flow cache: loading the flow cache: this process lacks CAP_PERFMON\n";
+    let told = "kernel's flow cache: cannot load the flow cache: this process lacks CAP_PERFMON\n";
     assert!(log.contains(told), "{log}");
 }
 

@@ -60,7 +60,7 @@ fn downloads_survive_a_stop_and_start_which_release_the_port_meanwhile(case: Cas
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
     let log = network.log(Role::Balancer);
     assert!(log.contains("6 connections in dsr mode continue once convey starts again"), "{log}");
-    assert!(log.contains("`convey clear` removes the guard"), "{log}");
+    assert!(log.contains("`convey clear` removes the filter"), "{log}");
     wait_for_acknowledgements(&network);
     let other = network.inside(Role::Balancer, || TcpListener::bind(network.vip()).unwrap());
     let client = network.inside(Role::Client(1), || connect(network.vip()));

@@ -35,7 +35,8 @@ fn vip_in_use_is_refused_to_a_second_process(case: Case) {
     let vip = network.vip();
     let refused = run(&mut Second::new(&network, &[PORT], "40000-40999").command());
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    let error = format!("convey: cannot forward packets to {vip}: another process on this host does already");
+    let error =
+        format!("convey: cannot forward packets to {vip}: another process on this host already does this");
     assert!(refused.stderr.contains(&error), "{refused:?}");
     if case.is_passthrough() {
         let refused = run(&mut Second::new(&network, &[OTHER], "33768-61000").command());
@@ -86,7 +87,7 @@ fn upgrade_takes_nothing_of_another_process(case: Case) {
     let mut second = Second::new(&network, &[OTHER], "33768-61000");
     second.set_snat_address(spare);
     let third = convey_testkit::start(second.command(), &network.path("log"));
-    let holder = format!("another process on this host does already: convey (process {})", third.id());
+    let holder = format!("another process on this host already does this: convey (process {})", third.id());
     let refused = |text: &str, why: &str| {
         network.save_with(text);
         let ran = program.fetch(&network);
@@ -138,7 +139,7 @@ fn names_bound_by_ordinary_users_do_not_prevent_forwarding(case: Case) {
     let _server = network.nginx(1);
     assert_eq!(network.fetch(1).unwrap(), "s1");
     let refused = run(&mut Second::new(&network, &[PORT], "40000-40999").command());
-    assert!(refused.stderr.contains("another process on this host does already"), "{refused:?}");
+    assert!(refused.stderr.contains("another process on this host already does this"), "{refused:?}");
 }
 
 fn vip_of_a_service_user_is_refused_to_root(case: Case) {
@@ -153,7 +154,7 @@ fn vip_of_a_service_user_is_refused_to_root(case: Case) {
     assert_eq!(network.fetch(1).unwrap(), "s1");
     let refused = run(&mut Second::new(&network, &[PORT], "40000-40999").command());
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("another process on this host does already"), "{refused:?}");
+    assert!(refused.stderr.contains("another process on this host already does this"), "{refused:?}");
     assert_eq!(network.fetch(1).unwrap(), "s1");
 }
 

@@ -234,8 +234,8 @@ impl Accounting {
         let (backend, name) = (backend.name.clone(), config.name.clone());
         let server = ServerKey { backend, server: name, addr: config.addr };
         let error = match protocol {
-            Protocol::Tcp => "clients are refused".to_owned(),
-            Protocol::Udp => "clients' datagrams are refused".to_owned(),
+            Protocol::Tcp => "the server refused the connection".to_owned(),
+            Protocol::Udp => "the server refused the datagram".to_owned(),
         };
         let is_forgeable = interface == to_client
             || self.clients_side.contains(&interface)

@@ -149,8 +149,8 @@ fn warn_limited() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         warn!(
-            "the buffers of packet sockets are limited to net.core.rmem_max and net.core.wmem_max, so bursts may be lost: \
-             this process has no CAP_NET_ADMIN outside of its user namespace"
+            "packets may be lost in bursts: the buffers of packet sockets are limited to net.core.rmem_max and \
+             net.core.wmem_max, because this process has no CAP_NET_ADMIN outside of its user namespace; raise both on the host"
         );
     });
 }

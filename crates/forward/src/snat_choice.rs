@@ -115,16 +115,17 @@ pub fn unused_snat_addresses(
 fn why_unused(network: &NextHops, servers: &BTreeSet<IpAddr>, ip: IpAddr) -> String {
     let mut of_family = servers.iter().filter(|server| server.is_ipv4() == ip.is_ipv4());
     let Some(server) = of_family.next() else {
-        return "no server of passthrough has an address of its family".to_owned();
+        let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+        return format!("no server of mode passthrough has an {family} address");
     };
     let holder = network.interfaces().iter().find(|link| link.addresses.contains(&ip));
     match (holder, network.refusal(ip, *server)) {
-        (None, _) => "no interface has it, and servers see the others".to_owned(),
+        (None, _) => "no interface has it, and servers see only addresses that an interface has".to_owned(),
         (Some(link), _) if !link.up => format!("its interface {} is down", link.name),
-        (_, Some(refusal)) => format!("from it, {refusal}"),
+        (_, Some(refusal)) => format!("server {server} cannot be reached from it: {refusal}"),
         (Some(link), None) => format!(
-            "it belongs to the network of {}, and packets from it to servers leave by another interface or not at all: their answers \
-             may not come back",
+            "it belongs to the network of {}, but packets from it to servers leave by another interface, or have no route: answers \
+             of the servers may not come back",
             link.name
         ),
     }
@@ -174,7 +175,7 @@ mod tests {
         assert!(unused_snat_addresses(&network, &BTreeSet::new(), &named).is_empty());
         let other_family: IpAddr = "2001:db8::9".parse().unwrap();
         let unused = unused_snat_addresses(&network, &BTreeSet::from([other_family]), &named);
-        assert!(unused.len() == named.len() && unused[0].1.contains("family"), "{unused:?}");
+        assert!(unused.len() == named.len() && unused[0].1.contains("has an IPv4 address"), "{unused:?}");
     }
 
     #[test]

@@ -179,18 +179,18 @@ pub enum ParseError {
     #[error("the frame ends within its headers")]
     Truncated,
     /// The IP version does not match the EtherType.
-    #[error("the IP version is not the EtherType's")]
+    #[error("the IP version does not match the EtherType")]
     BadVersion,
     /// A header length is wrong: an IPv4 or TCP header length below 20 bytes; a TCP header or IPv6
     /// extension headers that end beyond the packet; or more extension headers than
     /// [`MAX_EXTENSIONS`](crate::MAX_EXTENSIONS).
-    #[error("a header's length is wrong")]
+    #[error("a length field of a header is wrong")]
     BadHeaderLength,
     /// A packet length is wrong: too short for the headers that follow, or longer than the
     /// enclosing packet or frame. This includes packets of more than 65,535 bytes ("BIG TCP",
     /// jumbograms), whose length field is 0, and fragments that end beyond the maximum packet
     /// length.
-    #[error("the packet's length is wrong")]
+    #[error("the length of the packet is wrong")]
     BadTotalLength,
     /// An address is an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`), which must not appear on a
     /// wire (RFC 4942, section 2.2).
@@ -198,7 +198,7 @@ pub enum ParseError {
     MappedAddress,
     /// The packet specifies its route: by an IPv6 routing header with remaining segments (RFC
     /// 5095), or by an IPv4 source route, even if it is used up (RFC 7126, section 4.3).
-    #[error("source routed")]
+    #[error("the packet is source-routed")]
     SourceRouted,
     /// The checksum of the IPv4 header is wrong, so any field may be damaged (RFC 1812, section
     /// 5.2.2).
@@ -206,6 +206,6 @@ pub enum ParseError {
     BadHeaderChecksum,
     /// An ICMP error quotes too little of a packet, or quotes a packet that the receiver of the
     /// error has not sent.
-    #[error("an ICMP error that quotes too little, or another packet")]
+    #[error("the ICMP error quotes too few bytes, or a packet that its receiver did not send")]
     BadQuote,
 }

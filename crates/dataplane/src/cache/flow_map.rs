@@ -19,7 +19,7 @@ const DELETE_BATCH: c_long = 27;
 
 /// Error of a batch call that failed after some of its entries.
 #[derive(Debug, Error)]
-#[error("batch call on the map of the flow cache failed after {done} entries: {error}")]
+#[error("cannot change the map of the flow cache ({done} entries changed before the error): {error}")]
 pub struct BatchError {
     /// Number of entries that were written or removed before the failure.
     pub done: usize,

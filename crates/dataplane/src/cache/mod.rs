@@ -88,17 +88,17 @@ pub struct KernelCache(Ebpf);
 #[derive(Debug, Error)]
 pub enum CacheError {
     /// The programs could not be loaded.
-    #[error("loading the flow cache (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {0}")]
+    #[error("cannot load the flow cache (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {0}")]
     Load(#[from] EbpfError),
     /// The process lacks CAP_PERFMON: the kernel accepts these programs only from a process that
     /// may read kernel memory.
-    #[error("loading the flow cache: this process lacks CAP_PERFMON")]
+    #[error("cannot load the flow cache: this process lacks CAP_PERFMON")]
     Unprivileged,
     /// The kernel refused a program.
-    #[error("the flow cache's program: {0}")]
+    #[error("the kernel refuses the program of the flow cache: {0}")]
     Program(#[from] ProgramError),
     /// The tc program could not be attached to an interface.
-    #[error("attaching the flow cache (by tcx: {}): {filter}", causes(tcx))]
+    #[error("cannot attach the flow cache as a tc filter: {filter} (tcx: {})", causes(tcx))]
     Attach {
         /// Error of attaching by tcx.
         tcx: Box<ProgramError>,
@@ -107,7 +107,7 @@ pub enum CacheError {
         filter: ProgramError,
     },
     /// The XDP program could not be attached to an interface.
-    #[error("attaching the flow cache to the driver of {interface}: {error}")]
+    #[error("cannot attach the flow cache to the driver of {interface} (XDP): {error}")]
     Driver {
         /// Name of the interface.
         interface: String,
@@ -115,16 +115,16 @@ pub enum CacheError {
         error: std::io::Error,
     },
     /// A map could not be read or changed.
-    #[error("the flow cache's map: {0}")]
+    #[error("cannot access a map of the flow cache: {0}")]
     Map(#[from] MapError),
     /// The object file lacks a program or map that this binary expects.
-    #[error("the flow cache's object lacks `{0}`")]
+    #[error("the BPF object of the flow cache contains no `{0}`")]
     Missing(&'static str),
     /// Some entries could not be written.
     #[error(transparent)]
     Entries(#[from] BatchError),
     /// A system call without a wrapper in `aya` failed.
-    #[error("the flow cache's map: {0}")]
+    #[error("cannot access a map of the flow cache: {0}")]
     System(#[from] std::io::Error),
 }
 

@@ -132,8 +132,8 @@ impl Drop for LastingGuard {
             return made.detach_but(|_| false);
         }
         info!(
-            "open connections in dsr mode stay guarded for {} minutes (filter {PROGRAM}): they continue if convey starts again, or \
-             another balancer takes over the address; `convey clear` removes the guard",
+            "filter {PROGRAM} guards open connections of dsr mode for {} more minutes: they continue if convey starts again, or if \
+             another balancer takes over the address; `convey clear` removes the filter",
             self.lease.terms.lasts.as_secs() / 60
         );
     }
@@ -200,7 +200,9 @@ impl LoadedGuard {
                 Renaming { interface: filter.interface, priority, handle, program: program.as_fd() };
             match renaming.rename(&name) {
                 Ok(()) => filter.name.clone_from(&name),
-                Err(error) => debug!("cannot read which frontends filter {PROGRAM} guards: {error}"),
+                Err(error) => {
+                    debug!("cannot rename filter {PROGRAM} after the frontends that it guards: {error}")
+                }
             }
         }
         Ok(())

@@ -127,6 +127,6 @@ impl fmt::Display for Guard {
             ActiveGuard::Tcx(_) => f.write_str("a BPF program on tcx")?,
             ActiveGuard::Nftables(nftables) => write!(f, "nftables, table netdev {}", nftables.table())?,
         }
-        self.instead.as_ref().map_or(Ok(()), |tcx| write!(f, " (no tcx: {})", causes(tcx)))
+        self.instead.as_ref().map_or(Ok(()), |tcx| write!(f, " (tcx is not available: {})", causes(tcx)))
     }
 }

@@ -30,16 +30,16 @@ pub(super) struct Tcx {
 #[derive(Debug, Error)]
 pub enum TcxError {
     /// The program could not be loaded.
-    #[error("the guard's program cannot be loaded (needs CAP_BPF): {0}")]
+    #[error("cannot load the program of the guard (needs CAP_BPF): {0}")]
     Load(#[from] EbpfError),
     /// The kernel refused the program, or it could not be attached.
-    #[error("the guard's program (needs Linux 6.6): {0}")]
+    #[error("the kernel refuses the program of the guard (needs Linux 6.6): {0}")]
     Program(#[from] ProgramError),
     /// A map could not be changed, most likely because it is full.
     #[error("cannot change a map of the guard: {0}")]
     Map(#[from] MapError),
     /// The object file lacks a program or map that this binary expects.
-    #[error("the guard's object lacks `{0}`")]
+    #[error("the BPF object of the guard contains no `{0}`")]
     Missing(&'static str),
 }
 

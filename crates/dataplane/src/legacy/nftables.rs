@@ -30,10 +30,10 @@ pub enum NftablesError {
     #[error("nft is not installed (Debian package nftables)")]
     Missing,
     /// `nft` exited early.
-    #[error("nft has ended{}", after_colon(.0))]
+    #[error("nft exited unexpectedly{}", after_colon(.0))]
     Ended(String),
     /// `nft` or the kernel refused the rules.
-    #[error("nft refused: {0}")]
+    #[error("nft refused the rules: {0}")]
     Refused(String),
     /// A system call failed.
     #[error("nft: {0}")]

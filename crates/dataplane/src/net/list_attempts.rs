@@ -19,8 +19,7 @@ impl ListAttempts {
     pub(super) fn is_last(&mut self, is_interrupted: bool) -> io::Result<bool> {
         self.0 += 1;
         if is_interrupted && self.0 >= MAX_ATTEMPTS {
-            let told =
-                format!("the list has changed while the kernel made it, {MAX_ATTEMPTS} times in a row");
+            let told = format!("the list changed during each of {MAX_ATTEMPTS} attempts to read it");
             return Err(io::Error::new(io::ErrorKind::Interrupted, told));
         }
         Ok(!is_interrupted)

@@ -211,7 +211,7 @@ fn taken() -> io::Error {
 }
 
 /// Error text for a name that another process owns.
-pub const TAKEN: &str = "another process on this host does already";
+pub const TAKEN: &str = "another process on this host already does this";
 
 /// Users whose names do not count, because any user could bind names to keep convey from starting.
 #[derive(Default)]
@@ -226,8 +226,8 @@ impl ForeignOwners {
     fn log_foreign_users(&self) {
         if let Some((uid, name, count)) = &self.0 {
             warn!(
-                "user {uid} has bound `@{name}`, which would mean that it forwards this traffic ({count} such sockets); convey ignores \
-                 it, because it captures no packets"
+                "user {uid} has bound `@{name}`, the name of a process that forwards this traffic, but captures no packets: convey \
+                 ignores the sockets of this user ({count})"
             );
         }
     }

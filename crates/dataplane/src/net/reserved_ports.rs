@@ -50,8 +50,8 @@ enum Added {
 /// connections.
 #[derive(Debug, Error)]
 #[error(
-    "the SNAT ports {wanted} cannot be reserved ({SYSCTL}: {source}), and this host's own connections would take {taken} \
-     of them; to use them, reserve them from outside (`sysctl -w net.ipv4.ip_local_reserved_ports={wanted}`, for a container \
+    "the SNAT ports {wanted} cannot be reserved ({SYSCTL}: {source}), and this host's own connections may take {taken} \
+     of them; to use them, reserve them outside of convey (`sysctl -w net.ipv4.ip_local_reserved_ports={wanted}`, for a container \
      `docker run --sysctl net.ipv4.ip_local_reserved_ports={wanted}`), or set passthrough.snat_ports to a range outside \
      of net.ipv4.ip_local_port_range ({first}-{last})",
     first = .ephemeral.start(),

@@ -120,7 +120,10 @@ impl PortRecords {
         while !try_lock(&lock)? {
             looks += 1;
             if looks > MAX_LOCK_TRIES {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "another process has it locked"));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "another process has locked the directory",
+                ));
             }
             thread::sleep(LOCK_PAUSE);
         }
@@ -234,7 +237,9 @@ impl PortRecords {
     /// is about to end.
     pub(super) fn abandon(&mut self, own: &PortRecord) -> io::Result<()> {
         let at = self.live.iter().position(|record| record.path == own.path);
-        let at = at.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its record is gone"))?;
+        let at = at.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, "the record of this process is missing")
+        })?;
         self.ended = Some(self.live.swap_remove(at));
         Ok(())
     }

@@ -122,8 +122,8 @@ impl Eviction {
         let (_, room) = rooms(tracker, &claim).into_iter().find(|(resource, _)| *resource == exhausted)?;
         let Occupancy { used, free } = room?;
         let of = match exhausted {
-            Resource::TableEntry => "places in its worker's table",
-            Resource::Port(..) => "SNAT ports to the server, of those of its worker",
+            Resource::TableEntry => "entries of the worker's flow table",
+            Resource::Port(..) => "of the worker's SNAT ports to the server",
             Resource::FrontendSlot(_) => "connections of the frontend's max_connections",
             Resource::ServerSlot(_) => "connections of the server's max_connections",
         };
