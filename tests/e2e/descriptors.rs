@@ -42,7 +42,7 @@ fn without_descriptors_accepting_pauses_until_there_are_some_again() {
     // Each connection takes two descriptors: there are none for more than half of these.
     let mut clients = vec_of(few, || connect(lab.vip()));
     clients.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
-    balancer.wait_for_log(&format!("cannot accept on {}", lab.vip()));
+    balancer.wait_for_log(&format!("cannot accept connections on {}", lab.vip()));
     let explanation = explained(lab.stats(), SocketAddr::new(lab.ip(50), 4_242));
     assert_eq!(
         (explanation["verdict"].as_str(), explanation["reason"].as_str()),

@@ -99,7 +99,7 @@ fn a_connection_that_comes_back_by_a_way_nobody_sees_is_reset() {
         for _ in 0..CLIENTS {
             assert!(is_refused_with_reset("10.9.9.1:8080".parse().unwrap()));
         }
-        balancer.wait_for_log("a connection of convey itself came back");
+        balancer.wait_for_log("convey resets a connection that it opened itself");
         let ended = balancer.stat("/frontends/web/ended/loop").as_u64().unwrap();
         assert!(ended >= CLIENTS as u64, "{ended}");
         // The first meets one more of ours before they are remembered.

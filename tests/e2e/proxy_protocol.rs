@@ -113,7 +113,7 @@ fn connections_without_a_valid_proxy_header_reach_no_server() {
     };
     wrong.iter().for_each(|bytes| assert!(refused(bytes), "{:?}", String::from_utf8_lossy(bytes)));
     balancer.wait_for_stat("/frontends/web/ended/proxy_header_invalid", wrong.len());
-    balancer.wait_for_log(&format!("a connection of {} is reset (accept_proxy): ", lab.ip(PROXY)));
+    balancer.wait_for_log(&format!("a connection from {} is reset (accept_proxy): ", lab.ip(PROXY)));
 
     // An untrusted sender is refused, whatever it sends.
     assert!(is_refused(&lab, 51));

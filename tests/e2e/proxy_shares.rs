@@ -78,7 +78,8 @@ fn slot_returned_after_a_proxy_header_serves_a_waiting_connection() {
     let mut silent = connect_from(lab.ip(PROXY), lab.vip()).unwrap();
     balancer.wait_for_stat("/frontends/web/current_connections", 33);
     let mut waiting = open(&lab, PROXY, 1);
-    balancer.wait_for_log("client 198.51.100.1 has used its share of connections, further ones wait");
+    balancer
+        .wait_for_log("client 198.51.100.1 has used its share of connections; its further connections wait");
     assert!(is_silent(&mut waiting));
     // With this header, the slot counts for the same client.
     silent.write_all(format!("{}!", header(1)).as_bytes()).unwrap();

@@ -88,8 +88,10 @@ fn client_beyond_its_share_waits_in_order_while_others_are_served() {
     let (balancer, mut served, mut waiting, _server) = beyond_their_share(&lab, "connect = 3600");
     assert!(waiting.iter_mut().all(is_silent));
     ping(&mut connect_from(lab.ip(98), lab.vip()).unwrap()).unwrap();
-    balancer
-        .wait_for_log(&format!("client {} has used its share of connections, further ones wait", lab.ip(99)));
+    balancer.wait_for_log(&format!(
+        "client {} has used its share of connections; its further connections wait",
+        lab.ip(99)
+    ));
     // Waiting connections are served in their order; a late one does not overtake them.
     for _ in 0..2 {
         drop(served.remove(0));
@@ -111,7 +113,7 @@ fn client_waiting_too_long_beyond_its_share_is_reset_and_counted() {
         assert!(was_reset(&mut client));
     }
     balancer.wait_for_stat("/frontends/web/ended/client_limit", 5);
-    balancer.wait_for_log("further ones wait");
+    balancer.wait_for_log("its further connections wait");
     served.iter_mut().for_each(|client| ping(client).unwrap());
 }
 

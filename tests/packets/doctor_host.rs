@@ -100,7 +100,7 @@ fn a_convey_that_ran_out_of_descriptors_is_named(case: Case) {
         patient.network.inside(Role::Client(1), || (0..CLIENTS).map(|_| connect(vip)).collect::<Vec<_>>());
     wait_for("accepting to pause", || {
         let log = fs::read_to_string(patient.network.path("balancer")).unwrap_or_default();
-        log.contains("cannot accept on").then_some(())
+        log.contains("cannot accept connections on").then_some(())
     });
     let status = run(patient.command().arg("status"));
     let line = "  web: accepting paused for lack of descriptors or memory, pauses: ";

@@ -46,29 +46,29 @@ pub enum HeaderFault {
     #[error("no PROXY header")]
     NotAHeader,
     /// The line of version 1 is longer than 107 bytes, or invalid.
-    #[error("a wrong line of version 1")]
+    #[error("invalid PROXY header of version 1")]
     Line,
     /// After the signature of version 2, the header has another version number.
-    #[error("an unknown version")]
+    #[error("unknown version of the PROXY header")]
     Version,
     /// The command is neither LOCAL nor PROXY.
-    #[error("an unknown command")]
+    #[error("unknown command in the PROXY header")]
     Command,
     /// The specification does not define the address family or the transport.
-    #[error("an unknown address family or transport")]
+    #[error("unknown address family or transport in the PROXY header")]
     Family,
     /// The header is shorter than its addresses.
-    #[error("shorter than its addresses")]
+    #[error("the PROXY header is shorter than its addresses")]
     TooShort,
     /// The header is longer than [`MAX_HEADER`].
-    #[error("longer than {MAX_HEADER} bytes")]
+    #[error("the PROXY header is longer than {MAX_HEADER} bytes")]
     TooLong,
     /// An additional field ends beyond the header, the checksum has a wrong length, or there is a
     /// second checksum.
-    #[error("a wrong additional field (TLV)")]
+    #[error("invalid additional field (TLV) in the PROXY header")]
     Tlv,
     /// The checksum is wrong (section 2.2.3).
-    #[error("a wrong checksum")]
+    #[error("wrong checksum of the PROXY header")]
     Checksum,
 }
 

@@ -103,7 +103,10 @@ impl TcpSession {
         // A reset could destroy the alert before the client reads it, so convey closes in order.
         client.close_in_order();
         let reason = handshake_fault(fault);
-        debug!("{}: no TLS with {}: {reason} ({fault})", self.downstream.vip, self.downstream.client);
+        debug!(
+            "{}: TLS handshake with {} failed: {reason} ({fault})",
+            self.downstream.vip, self.downstream.client
+        );
         self.trace(None, ConnectionStep::HandshakeFailed { reason });
         Some(Counter::TlsHandshakeFailed)
     }

@@ -15,18 +15,18 @@ pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reason why a connection or datagram has no valid PROXY header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum HeaderError {
-    #[error("its sender is not in trusted_proxies")]
+    #[error("the sender is not in trusted_proxies")]
     Untrusted,
     /// The peer closed without sending a byte, as port checks do.
-    #[error("closed without a byte")]
+    #[error("the peer closed it without sending a byte")]
     Silent,
-    #[error("reset before the PROXY header's end")]
+    #[error("the peer reset it before the end of the PROXY header")]
     Reset,
-    #[error("it ends within its PROXY header")]
+    #[error("it ends within the PROXY header")]
     Cut,
     #[error("no PROXY header within {HEADER_TIMEOUT:?}")]
     Late,
-    #[error("a PROXY header of version 1, which is for TCP")]
+    #[error("the PROXY header has version 1, which is only for TCP")]
     LineOverUdp,
     #[error(transparent)]
     Malformed(HeaderFault),

@@ -82,7 +82,7 @@ pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc
                     .run(stopped)
                     .await;
             }
-            Err(error) => warn!("cannot accept on {vip}: {error}"),
+            Err(error) => warn!("cannot accept connections on {vip}: {error}"),
         }
     });
     Listener { socket, stop, task }
@@ -137,7 +137,7 @@ impl Acceptor {
     /// descriptors, or the refusal of a client. Cancel-safe.
     async fn accept(&mut self) -> Option<(Leg, TcpSession)> {
         if self.context.shared.connections_left(&self.totals) == 0 {
-            self.back_off("too few descriptors left").await;
+            self.back_off("too few file descriptors are left (systemd: LimitNOFILE)").await;
             return None;
         }
         match self.listener.accept().await {
@@ -173,7 +173,7 @@ impl Acceptor {
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => return warn!("clients queued at {} are lost: {error}", self.vip),
+                Err(error) => return warn!("clients in the accept queue of {} are lost: {error}", self.vip),
             }
         }
     }
@@ -210,7 +210,7 @@ impl Acceptor {
         if let Some(frontend) = frontend {
             frontend.live.traffic.add(self.context.core, Counter::AcceptBackoff, 1);
             if let Some(untold) = self.context.shared.lines.take(frontend.live.id, Event::Backoff) {
-                warn!("cannot accept on {vip}: {why}; its clients wait{untold}");
+                warn!("cannot accept connections on {vip}: {why}; new clients wait{untold}");
             }
         }
         sleep(self.backoff.next_delay(fastrand::f64())).await;

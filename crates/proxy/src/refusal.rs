@@ -25,11 +25,12 @@ impl TcpSession {
         let ip = client.ip();
         match event {
             Event::Loop => warn!(
-                "{vip}: a connection of convey itself came back ({client}), because a server leads here: convey resets it{more}"
+                "{vip}: convey resets a connection that it opened itself ({client}): the address of a server leads back to this \
+                 frontend{more}"
             ),
             Event::Untrusted => {
                 warn!(
-                    "{vip}: {ip} is not in trusted_proxies, its connections are reset (accept_proxy){more}"
+                    "{vip}: connections from {ip} are reset, because {ip} is not in trusted_proxies (accept_proxy){more}"
                 );
             }
             _ => {
@@ -38,7 +39,7 @@ impl TcpSession {
                     None => ("connections", "wait"),
                 };
                 warn!(
-                    "{vip}: client {ip} has used its share of {of}, further ones {fate} \
+                    "{vip}: client {ip} has used its share of {of}; its further connections {fate} \
                      (max_connections_per_client, trusted_clients){more}"
                 );
             }
@@ -49,6 +50,6 @@ impl TcpSession {
     pub(super) fn log_header_error(&self, why: impl Display) {
         let Some(more) = self.context.shared.lines.take(self.frontend_id(), Event::Header) else { return };
         let (vip, ip) = (self.downstream.vip, self.downstream.client.ip());
-        warn!("{vip}: a connection of {ip} is reset (accept_proxy): {why}{more}");
+        warn!("{vip}: a connection from {ip} is reset (accept_proxy): {why}{more}");
     }
 }

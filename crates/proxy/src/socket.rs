@@ -192,7 +192,8 @@ pub fn missing_address(ip: IpAddr) -> Option<String> {
     }
     let add = adding(ip);
     Some(format!(
-        "no interface has {ip} yet: clients can connect once one has it (after a takeover on a standby, or with `{add}`)"
+        "no interface has {ip} yet: clients can connect after an interface gets the address (on a standby node at the \
+         takeover, otherwise by `{add}`)"
     ))
 }
 

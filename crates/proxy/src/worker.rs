@@ -65,7 +65,7 @@ fn drop_capabilities() {
     if let Err(error) =
         set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })
     {
-        warn!("a thread keeps capabilities that it does not need: {error}");
+        warn!("cannot drop the unneeded capabilities of a worker thread: {error}");
     }
 }
 

@@ -73,7 +73,7 @@ impl SocketsInUse {
 }
 
 /// Error message: an address cannot change from UDP datagrams to HTTP/3, or back.
-const OTHER_KIND: &str = "clients of datagrams and of HTTP/3 would get each other's packets there; restart convey to change what it serves";
+const OTHER_KIND: &str = "a reload cannot change the address between UDP and HTTP/3, because clients would get each other's packets: restart convey";
 
 impl PreparedSockets {
     /// Endpoints whose new sockets are bound but not served yet.

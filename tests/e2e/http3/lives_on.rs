@@ -366,7 +366,7 @@ fn restart_serves_tcp_at_once_and_http3_after_the_old_drain() {
         let log = lab.directory().join("new.log");
         let mut new = start(command, &log);
         let output = |text: &str| std::fs::read_to_string(&log).unwrap().contains(text);
-        assert!(output("HTTP/3 waits for"));
+        assert!(output("HTTP/3 is not yet served at"));
         assert!(std::net::TcpStream::connect(lab.vip()).is_ok());
         release.send(()).unwrap();
         assert_eq!(read(&mut slow).await.unwrap().text(), "done");

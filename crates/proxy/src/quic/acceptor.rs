@@ -138,7 +138,7 @@ impl QuicAcceptor {
                 drop(tokio::spawn(Contained::new(serve(session, connecting, place, http, paths))));
             }
             Err(error) => {
-                debug!("{}: no QUIC with {}: {error}", self.vip, session.downstream.client);
+                debug!("{}: QUIC handshake with {} failed: {error}", self.vip, session.downstream.client);
                 session.end(Some(Counter::TlsHandshakeFailed));
             }
         }
@@ -289,12 +289,12 @@ async fn perform_handshake(
         shaken.await.map_err(|_| Counter::TlsHandshakeTimeout)?;
     shaken.map_err(|error| {
         let (vip, client) = (session.downstream.vip, session.downstream.client);
-        debug!("{vip}: no QUIC with {client}: {error}");
+        debug!("{vip}: QUIC handshake with {client} failed: {error}");
         match error {
             ConnectionError::TimedOut => Counter::TlsHandshakeTimeout,
             ConnectionError::Reset | ConnectionError::ApplicationClosed(_) => Counter::ClientReset,
             _ => {
-                session.trace(None, ConnectionStep::HandshakeFailed { reason: "no agreement over QUIC" });
+                session.trace(None, ConnectionStep::HandshakeFailed { reason: "the QUIC handshake failed" });
                 Counter::TlsHandshakeFailed
             }
         }

@@ -75,7 +75,8 @@ impl LatePlaces {
     pub(crate) fn add(&mut self, place: LatePlace, threads: &[WorkerThread], descriptors: &Descriptors) {
         let at = place.at;
         warn!(
-            "HTTP/3 waits for {at}: another process has the port, such as a convey that drains; TCP is served meanwhile"
+            "HTTP/3 is not yet served at {at}: another process uses the UDP port, such as a draining convey; convey tries again, \
+             and serves TCP meanwhile"
         );
         let workers = threads.iter().map(|thread| (thread.commands.downgrade(), thread.runtime.clone()));
         let (begun, is_over) = (self.begun.clone(), self.is_over.clone());
@@ -129,7 +130,7 @@ impl Try {
                     delay = PAUSE;
                 }
                 Err(error) => {
-                    warn!("HTTP/3 cannot be served at {at}, trying again: {error}");
+                    warn!("cannot serve HTTP/3 at {at}: {error}; convey tries again");
                     delay = backoff.next_delay(fastrand::f64());
                 }
             }

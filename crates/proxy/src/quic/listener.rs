@@ -112,11 +112,12 @@ fn endpoint(
 ) -> io::Result<Endpoint> {
     let snapshot = context.snapshot();
     let frontend = snapshot.listener(&Place::udp(vip)).ok_or(io::ErrorKind::NotFound)?;
-    let acceptor = frontend.tls.as_ref().ok_or_else(|| io::Error::other("it has no TLS"))?;
+    let acceptor = frontend.tls.as_ref().ok_or_else(|| io::Error::other("the frontend has no TLS"))?;
     // These settings are for first packets and Retry tokens. Each connection gets the settings that
     // are current at its start.
     let first = settings::of_connections(acceptor, &frontend.config.http_limits());
-    let first = first.ok_or_else(|| io::Error::other("its TLS is not for QUIC"))?;
+    let first =
+        first.ok_or_else(|| io::Error::other("the TLS settings of the frontend do not support QUIC"))?;
     let config = settings::of_endpoint(place.ids());
     Endpoint::new_with_abstract_socket(config, Some(first.config), socket, Arc::new(TokioRuntime))
 }

@@ -62,8 +62,7 @@ impl HandedPlace {
     /// address.
     pub(super) fn into_links(self) -> io::Result<(OwnedFd, Vec<PredecessorLink>)> {
         let sockets = self.links.into_iter().map(UnixDatagram::from).collect::<Vec<_>>();
-        let no_link =
-            || io::Error::other("the process before this one serves datagrams there, without HTTP/3");
+        let no_link = || io::Error::other("the previous process serves UDP at this address without HTTP/3");
         let mut told = [0; MAX_PROCESSES * size_of::<ProcessTag>()];
         let first = sockets.first().ok_or_else(no_link)?;
         first.set_nonblocking(true)?;

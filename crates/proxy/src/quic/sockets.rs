@@ -104,7 +104,7 @@ impl QuicSockets {
 
     fn new(places: Vec<WorkerPlace>, reserved: Reserved) -> io::Result<Arc<QuicSockets>> {
         if places.len() > MAX_WORKERS {
-            return Err(io::Error::other(format!("HTTP/3 needs {MAX_WORKERS} worker threads at most")));
+            return Err(io::Error::other(format!("HTTP/3 supports at most {MAX_WORKERS} worker threads")));
         }
         let tag: ProcessTag = convey_random::secret();
         if let Some(first) = places.first() {
