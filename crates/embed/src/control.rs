@@ -116,12 +116,14 @@ fn checked(config: &str) -> Result<Loaded, BalancerError> {
     let loaded = parse("configuration", config).map_err(problems)?;
     if let Some(frontend) = loaded.config.frontends_where(Mode::forwards_packets).next() {
         let (name, mode) = (&frontend.name, frontend.mode.name());
-        return Err(BalancerError::Start(format!("frontend {name}: mode {mode} needs a process of its own")));
+        return Err(BalancerError::Start(format!(
+            "frontend {name}: mode {mode} is not available in an embedded balancer"
+        )));
     }
     if let Some(source) = loaded.config.sources().first() {
         let kind = source.kind();
         return Err(BalancerError::Start(format!(
-            "{source}: `{kind}` needs a process of its own; see add_server"
+            "{source}: `{kind}` is not available in an embedded balancer; add servers by `add_server`"
         )));
     }
     let own = own_addresses().unwrap_or_default();

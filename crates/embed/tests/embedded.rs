@@ -173,7 +173,7 @@ async fn a_configuration_that_cannot_run_says_why() {
     let lab = Loopback::new();
     let packets = config(&lab).replace("mode = \"http\"", "mode = \"dsr\"");
     let refused = EmbeddedBalancer::builder(&packets).start().await.unwrap_err();
-    assert_eq!(refused.to_string(), "frontend web: mode dsr needs a process of its own");
+    assert_eq!(refused.to_string(), "frontend web: mode dsr is not available in an embedded balancer");
     let _taken = std::net::TcpListener::bind(lab.vip()).unwrap();
     let taken = EmbeddedBalancer::builder(&config(&lab)).start().await.unwrap_err();
     assert!(matches!(taken, BalancerError::Start(_)), "{taken}");

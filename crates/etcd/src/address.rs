@@ -79,8 +79,9 @@ impl EtcdAddress {
     /// # Errors
     /// The address has no host, no prefix, an invalid port, a password, or an unknown parameter.
     pub fn parse(text: &str) -> Result<EtcdAddress, AddressFault> {
-        let fault = |why: &str| AddressFault(format!("{why}: it looks like etcd://HOST:2379/PREFIX"));
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| fault("no address of etcd"))?;
+        let fault =
+            |why: &str| AddressFault(format!("{why}: expected an address such as etcd://HOST:2379/PREFIX"));
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| fault("not an address of etcd"))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, prefix) = rest.split_once('/').ok_or_else(|| fault("no prefix"))?;
         let prefix = prefix.trim_matches('/');
@@ -96,7 +97,7 @@ impl EtcdAddress {
             return Err(AddressFault(why.to_owned()));
         }
         let endpoints = hosts.split(',').map(endpoint).collect::<Option<Vec<_>>>();
-        let endpoints = endpoints.ok_or_else(|| fault("no host, or a port that is none"))?;
+        let endpoints = endpoints.ok_or_else(|| fault("no host, or an invalid port"))?;
         let tls = tls(query, scheme == "etcds")?;
         Ok(EtcdAddress { endpoints, user: user.map(str::to_owned), prefix: format!("/{prefix}/"), tls })
     }
@@ -152,22 +153,26 @@ fn tls(query: &str, is_meant: bool) -> Result<Option<EtcdTls>, AddressFault> {
             "ca" => &mut ca,
             "cert" => &mut cert,
             "key" => &mut key,
-            _ => return Err(AddressFault(format!("unknown parameter {name}; there are ca, cert and key"))),
+            _ => {
+                return Err(AddressFault(format!(
+                    "unknown parameter {name}; the parameters are ca, cert and key"
+                )));
+            }
         };
         *file = Some(PathBuf::from(path)).filter(|path| path.as_os_str() != "");
         if file.is_none() {
-            return Err(AddressFault(format!("{name} names no file")));
+            return Err(AddressFault(format!("the parameter {name} needs the path of a file")));
         }
     }
     let certificate = match (cert, key) {
         (Some(chain_path), Some(key_path)) => Some(EtcdCertificate { chain_path, key_path }),
         (None, None) => None,
-        _ => return Err(AddressFault("cert and key need each other".to_owned())),
+        _ => return Err(AddressFault("the parameters cert and key must be set together".to_owned())),
     };
     match is_meant {
         true => Ok(Some(EtcdTls { ca, certificate })),
         false if ca.is_none() && certificate.is_none() => Ok(None),
-        false => Err(AddressFault("ca, cert and key are for TLS: etcds://".to_owned())),
+        false => Err(AddressFault("the parameters ca, cert and key need TLS: use etcds://".to_owned())),
     }
 }
 
@@ -217,8 +222,8 @@ mod tests {
             ("etcd://h,/a", "no host"),
             ("etcd://me:secret@h/a", "CONVEY_ETCD_PASSWORD"),
             ("etcd://h/a?ca=x", "etcds://"),
-            ("etcds://h/a?cert=x", "need each other"),
-            ("etcds://h/a?ca=", "names no file"),
+            ("etcds://h/a?cert=x", "must be set together"),
+            ("etcds://h/a?ca=", "needs the path of a file"),
             ("etcds://h/a?timeout=3", "unknown parameter timeout"),
         ] {
             let fault = EtcdAddress::parse(text).unwrap_err().to_string();

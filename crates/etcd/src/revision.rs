@@ -37,7 +37,7 @@ pub enum RevisionFault {
     #[error("the key {0} is not the path of a file")]
     NoPath(String),
     /// The keys cannot all be files: a file would have the name of a directory.
-    #[error("the key {0} would be a file and a folder")]
+    #[error("the key {0} would be both a file and a directory")]
     FileAndFolder(String),
     /// There are too many keys, or their values are too long.
     #[error("the configuration below {prefix} is too large: at most {MAX_FILES} keys and {} MiB", MAX_BYTES >> 20)]

@@ -256,7 +256,8 @@ async fn other(first: &Answer, second: impl Future<Output = Answer>, patience: D
     if first.as_ref().map_or(true, DnsRecords::is_empty) {
         return second.await;
     }
-    let late = |_| Err(format!("no answer within {patience:?} after that of the other family"));
+    let late =
+        |_| Err(format!("no answer within {patience:?} after the answer for the other address family"));
     timeout(patience, second).await.unwrap_or_else(late)
 }
 
@@ -438,7 +439,7 @@ mod tests {
         let (v4, v6) = (answer_with("10.0.0.3"), answer_with("2001:db8::3"));
         let (a, aaaa) = at_once(both(ready(v4.clone()), pending(), Duration::ZERO)).await;
         assert_eq!(a, v4);
-        assert_eq!(aaaa.unwrap_err(), "no answer within 0ns after that of the other family");
+        assert_eq!(aaaa.unwrap_err(), "no answer within 0ns after the answer for the other address family");
         let (a, aaaa) = at_once(both(pending(), ready(v6.clone()), Duration::ZERO)).await;
         assert!(a.is_err());
         assert_eq!(aaaa, v6);

@@ -60,7 +60,7 @@ impl Resolver {
     /// Addresses of all hosts of a service, with their ports.
     pub(super) async fn service(&self, system: &System, name: &str) -> (Answer, Answer) {
         let found = timeout(SERVICE_TIMEOUT, self.hosts_of(system, name)).await;
-        let late = || format!("its host names were not looked up within {SERVICE_TIMEOUT:?}");
+        let late = || format!("the lookup of its host names took longer than {SERVICE_TIMEOUT:?}");
         found.unwrap_or_else(|_| Err(late())).unwrap_or_else(|error| (Err(error.clone()), Err(error)))
     }
 

@@ -63,8 +63,8 @@ impl Permit {
             self.answered();
         } else if self.is_first_judgement() {
             let error = match status {
-                Some(status) => format!("answered a request with status {status}"),
-                None => "did not answer a request in time".to_owned(),
+                Some(status) => format!("the server answered with status {status}"),
+                None => "the server did not answer in time".to_owned(),
             };
             self.report(error, failures);
         }

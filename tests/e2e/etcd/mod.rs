@@ -431,5 +431,5 @@ fn unreachable_etcd_is_reported_at_the_start() {
     let checked = run(command(&nobody, &state(&lab)).arg("check")).stderr;
     assert!(checked.contains("Connection refused") && !checked.contains("of before"), "{checked}");
     let ran = run(binary().args(["--config", "etcd://10.0.0.1:2379"]));
-    assert!(ran.stderr.contains("it looks like etcd://HOST:2379/PREFIX"), "{ran:?}");
+    assert!(ran.stderr.contains("expected an address such as etcd://HOST:2379/PREFIX"), "{ran:?}");
 }

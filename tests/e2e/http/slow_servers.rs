@@ -65,7 +65,7 @@ pub(super) fn statuses_of_5xx_eject_a_server_and_those_of_4xx_never() {
             });
             assert_eq!([(); 10].map(|()| fetch()), [200; 10]);
             let why = balancer.stat("/backends/pool/servers/bad/ejected/reason");
-            assert!(why.as_str().unwrap().contains("answered a request with status 503"), "{why}");
+            assert!(why.as_str().unwrap().contains("the server answered with status 503"), "{why}");
         } else {
             let asked: Vec<u16> = (0..40).map(|_| fetch()).collect();
             assert_eq!(asked.iter().filter(|got| **got == status).count(), 20, "{asked:?}");

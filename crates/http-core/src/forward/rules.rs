@@ -166,8 +166,10 @@ fn check_name(name: &str) -> Result<(), FieldFault> {
 impl fmt::Display for FieldFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            FieldFault::Name => "a header's name has letters, digits and hyphens",
-            FieldFault::Value => "a header's value has no control characters, and no spaces around it",
+            FieldFault::Name => "the name of a header consists of letters, digits and hyphens",
+            FieldFault::Value => {
+                "the value of a header must not contain control characters, or begin or end with a space"
+            }
             FieldFault::Reserved => "convey sets this header itself",
         })
     }

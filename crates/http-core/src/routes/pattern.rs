@@ -128,10 +128,10 @@ impl fmt::Display for PatternFault {
         f.write_str(match self {
             PatternFault::Host => "expected a host name, an address, or a glob like \"*.example.com\"",
             PatternFault::Star => "`*` matches only the first label, as in \"*.example.com\"",
-            PatternFault::Port => "a route has no port: its frontend listens on one",
+            PatternFault::Port => "a route must not contain a port: the frontend determines it",
             PatternFault::Path => "a path begins with `/`",
             PatternFault::PathCharacter => {
-                "a path has no query, no space, no `.` or `..` segment and no broken `%`"
+                "a path must not contain a query, a space, a segment `.` or `..`, or an invalid `%` escape"
             }
         })
     }

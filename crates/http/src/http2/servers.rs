@@ -247,7 +247,7 @@ async fn run(
         polled
     });
     if let Err(error) = ended.await {
-        debug!("a connection to a server over HTTP/2 is over: {error}");
+        debug!("an HTTP/2 connection to a server ended: {error}");
     }
     kept.retire();
 }

@@ -146,7 +146,7 @@ impl Http3 {
         match self.library.accept().await {
             Ok(resolver) => resolver.zip(self.notes.try_recv().ok()),
             Err(error) => {
-                debug!("HTTP/3 with {} is over: {error}", client.client());
+                debug!("HTTP/3 connection with {} ended: {error}", client.client());
                 None
             }
         }

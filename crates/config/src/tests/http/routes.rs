@@ -17,7 +17,7 @@ fn a_wrong_route_is_told_with_its_place() {
         ),
         (
             "host = 'a:80', backend = 'api'",
-            "20: frontends.web.routes.host: a route has no port: its frontend listens on one, found \"a:80\"",
+            "20: frontends.web.routes.host: a route must not contain a port: the frontend determines it, found \"a:80\"",
         ),
         (
             "host = 7, backend = 'api'",
@@ -33,7 +33,7 @@ fn a_wrong_route_is_told_with_its_place() {
         ),
         (
             "path = '/a?b', backend = 'api'",
-            "20: frontends.web.routes.path: a path has no query, no space, no `.` or `..` segment and no broken `%`, found \"/a?b\"",
+            "20: frontends.web.routes.path: a path must not contain a query, a space, a segment `.` or `..`, or an invalid `%` escape, found \"/a?b\"",
         ),
         (
             "path = '/a', backend = 'apu'",
@@ -105,7 +105,7 @@ fn a_header_is_checked_and_its_value_is_not_told() {
     for (rules, diagnostics) in [
         (
             "request = { set = { 'X A' = 'b' } }",
-            "33: frontends.web.headers.request.set.\"X A\": a header's name has letters, digits and hyphens, found \"X A\"",
+            "33: frontends.web.headers.request.set.\"X A\": the name of a header consists of letters, digits and hyphens, found \"X A\"",
         ),
         (
             "request = { add = { Host = 'b' } }",
@@ -117,7 +117,7 @@ fn a_header_is_checked_and_its_value_is_not_told() {
         ),
         (
             "response = { set = { X-A = ' b' } }",
-            "40: frontends.web.headers.response.set.X-A: a header's value has no control characters, and no spaces around it",
+            "40: frontends.web.headers.response.set.X-A: the value of a header must not contain control characters, or begin or end with a space",
         ),
         (
             "response = { remove = ['X-A', 'Connection'] }",
