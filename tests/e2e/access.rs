@@ -53,7 +53,7 @@ fn saved_list_of_100_000_networks_ends_connections_of_denied_clients_only() {
     list(&format!("{} # found out\n", lab.ip(66)));
     let [mut let_in, mut denied] = held;
     assert!(was_reset(&mut denied));
-    balancer.wait_for_log("reload: frontend web: access + 1 - 0 networks");
+    balancer.wait_for_log("reload: frontend web: access networks: 1 added and 0 removed");
     assert_eq!(balancer.stat("/frontends/web/ended/access_denied"), 1);
     assert!(is_refused_with_reset_from(lab.ip(66), lab.vip()));
     ping(&mut let_in).unwrap();

@@ -28,7 +28,7 @@ fn a_valid_file_is_described() {
     for line in [
         "is valid; it would run:".to_owned(),
         format!("frontend web proxy tcp {} -> backend pool, at most 1000 connections", lab.vip()),
-        "backend pool (maglev by source; http check of /health for 200-399 every 3s, ".to_owned(),
+        "backend pool (maglev by source; http check of /health (status 200-399) every 3s, ".to_owned(),
         format!("server a {} weight 7", lab.server(1)),
         format!("server b {} weight 1, backup", lab.server(2)),
         format!("statistics http://{}/stats", lab.stats()),
@@ -145,7 +145,7 @@ fn syntax_check_reads_named_files_and_not_the_host() {
     assert!(described(&ran).contains("frontend web proxy tcp 192.0.2.77:80 -> backend pool"), "{ran:?}");
     let named = convey_check(&lab, &["--syntax", "--dsr"], &setup.to_string());
     assert_eq!(named.code, Some(1), "{named:?}");
-    assert!(named.stderr.contains("servers.a.addr: in dsr mode servers have addresses"), "{named:?}");
+    assert!(named.stderr.contains("servers.a.addr: in dsr mode a server needs an IP address"), "{named:?}");
     let setup = Setup::new(&lab).listen(&[elsewhere]).server("a", "192.0.2.78:80", "");
     let dsr = convey_check(&lab, &["--syntax", "--dsr"], &setup.to_string());
     assert_eq!(dsr.code, Some(0), "no address of this host is asked for: {dsr:?}");

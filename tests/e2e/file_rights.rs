@@ -181,8 +181,10 @@ fn reload_and_upgrade_name_landlock_where_it_refuses_a_file() {
     };
     let refusals = |lines: &str, path: &Path| {
         balancer.save(&setup.clone().and(lines));
-        let why =
-            format!("{}: Permission denied (os error 13): its mode permits it, but Landlock", path.display());
+        let why = format!(
+            "{}: Permission denied (os error 13): the file mode permits access, but Landlock",
+            path.display()
+        );
         balancer.wait_for_log(&why);
         let ran = run(balancer.command().arg("upgrade"));
         assert!(ran.code == Some(1) && ran.stderr.contains(&why), "{ran:?}");

@@ -73,7 +73,7 @@ fn check_tells_what_a_list_runs_or_what_is_wrong_with_it() {
     let (vip, server) = (lab.vip(), lab.server(1));
     for line in [
         format!("frontend listen  proxy tcp  {vip}  -> backend servers"),
-        "backend servers (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on down keep)"
+        "backend servers (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on_down keep)"
             .to_owned(),
         format!("  server {server}  {server}  weight 1"),
     ] {

@@ -31,8 +31,10 @@ fn check_start_and_reload_refuse_frontends_that_are_servers_of_each_other() {
     let _server = TcpServer::named("b", lab.server(1));
     let chain = |last| Setup::new(&lab).server("a", lab.second_vip(), "").and(&back(&lab, last));
     let circle = chain(lab.vip());
-    let message = format!("{} leads back to frontend \"web\": web -> back -> web", lab.second_vip());
-    let back_told = format!("{} leads back to frontend \"back\": back -> web -> back", lab.vip());
+    let message =
+        format!("{} would send connections back to frontend \"web\": web -> back -> web", lab.second_vip());
+    let back_told =
+        format!("{} would send connections back to frontend \"back\": back -> web -> back", lab.vip());
     let is_told = |text: &str| text.contains(&message) || text.contains(&back_told);
 
     let checked = check(&lab, &circle);
@@ -58,7 +60,10 @@ fn name_that_resolves_to_a_looping_frontend_is_excluded() {
     let setup = setup.and(&TestNameServer::dns(&lab));
     let _b = TcpServer::named("b", lab.server(2));
     let names = TestNameServer::start(&lab, &[1]);
-    let message = format!("server pool/app/{} is left out: {second} leads back to frontend", second.ip());
+    let message = format!(
+        "server pool/app/{} is not used: {second} would send connections back to frontend",
+        second.ip()
+    );
     assert!(check(&lab, &setup).stderr.contains(&format!("warning: {message}")));
     let balancer = BalancerProcess::start(&lab, &setup);
     balancer.wait_for_log(&message);
@@ -76,7 +81,8 @@ fn an_address_of_this_host_behind_a_wildcard_is_refused() {
     in_namespace("loops::an_address_of_this_host_behind_a_wildcard_is_refused", OWN, || {
         let lab = Loopback::new();
         let checked = check(&lab, &wildcard(&lab, "10.9.9.1:8080"));
-        let message = "10.9.9.1:8080 is frontend \"web\" itself, which listens on 0.0.0.0:8080";
+        let message =
+            "10.9.9.1:8080 would send connections back to frontend \"web\", which listens on 0.0.0.0:8080";
         assert!(checked.code == Some(1) && checked.stderr.contains(message), "{checked:?}");
         assert_eq!(check(&lab, &wildcard(&lab, "10.9.9.1:8081")).code, Some(0));
         assert_eq!(check(&lab, &wildcard(&lab, "10.9.9.2:8080")).code, Some(0));

@@ -289,9 +289,9 @@ fn excluded_addresses_of_a_name_are_logged_once_a_second() {
     let listen: Vec<SocketAddr> = second.iter().map(|n| lab.server(*n)).chain([lab.vip()]).collect();
     let balancer = BalancerProcess::start(&lab, &setup(&lab, "").listen(&listen));
     let left_out = || -> Vec<String> {
-        balancer.log().lines().filter(|line| line.contains(" is left out: ")).map(str::to_owned).collect()
+        balancer.log().lines().filter(|line| line.contains(" not used: ")).map(str::to_owned).collect()
     };
-    balancer.wait_for_log("so are 39 more addresses of pool/app");
+    balancer.wait_for_log("and 39 more addresses of pool/app are not used");
     names.answer(&second);
     wait_for("the new addresses to be told of", || (left_out().len() > 1).then_some(()));
     assert_eq!(left_out().len(), 2, "{:#?}", left_out());

@@ -133,12 +133,13 @@ fn invalid_port_ranges_are_refused_with_their_place() {
     assert!(wide.contains("has 1025 ports; a range in proxy mode has at most 1024"), "{wide}");
     let backwards = refused(&with(&format!("{}:21000-20000", lab.ip(1)), "10.0.0.1", unchecked));
     assert!(
-        backwards.contains("listen_addr: a range of ports begins with the lower one, found "),
+        backwards.contains("listen_addr: a range of ports begins with the lower port, found "),
         "{backwards}"
     );
     let unprobed = refused(&with(&range, "10.0.0.1", ""));
     assert!(
-        unprobed.contains("servers.a.addr: the port is missing, found \"10.0.0.1\"; add it, or set "),
+        unprobed
+            .contains("servers.a.addr: found \"10.0.0.1\" without a port, so health checks have no port; "),
         "{unprobed}"
     );
     let second = format!("[frontends.other]\nlisten_addr = \"{}:21023\"\nbackend = \"pool\"\n", lab.ip(1));

@@ -202,7 +202,7 @@ fn invalid_added_server_is_refused_with_a_reason() {
     assert_eq!(balancer.stats().get("overlays"), None);
     let twice = command_output(&balancer, &format!("server add pool/c {}", lab.server(1)));
     assert!(
-        twice.starts_with("warning: ") && twice.contains("is also backends.pool.servers.a.addr"),
+        twice.starts_with("warning: ") && twice.contains("is also the value of backends.pool.servers.a.addr"),
         "{twice}"
     );
 }

@@ -54,8 +54,9 @@ impl OrderLock for FileLock {
             .truncate(false)
             .mode(0o600)
             .open(&self.path);
-        let mut file = opened
-            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display())))?;
+        let mut file = opened.map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot open {}: {error}", self.path.display()))
+        })?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 file.set_len(0)?;

@@ -54,12 +54,12 @@ impl Store {
         if let Some(open) = open_to_all(&self.folder) {
             let error = io::Error::new(
                 ErrorKind::PermissionDenied,
-                "all users can write there, and replace these keys",
+                "all users can write to this directory and replace the keys; `chmod o-w` fixes it",
             );
             return Err(told("cannot keep keys in", open, &error));
         }
         if let Some((of_others, owner)) = of_other_users(&self.folder) {
-            let why = format!("user {owner} owns it, and can replace these keys; `chown` fixes it");
+            let why = format!("user {owner} owns this directory and can replace the keys; `chown` fixes it");
             let error = io::Error::new(ErrorKind::PermissionDenied, why);
             return Err(told("cannot keep keys in", of_others, &error));
         }
@@ -88,9 +88,14 @@ impl Store {
     /// The file cannot be written, or the chain is invalid.
     pub fn save_certificate(&self, name: &str, chain: &str, key: &str) -> io::Result<Validity> {
         let pem = format!("{}\n{chain}", key.trim_end());
+        let unusable = |fault| {
+            let why = format!("the authority's certificate cannot be used: {fault}");
+            io::Error::new(ErrorKind::InvalidData, why)
+        };
         let certificate = Certificate::from_pem(pem.as_bytes(), pem.as_bytes(), &ring::default_provider())
-            .map_err(|fault| io::Error::new(ErrorKind::InvalidData, fault.to_string()))?;
-        self.write(&self.certificate_path(name), pem.as_bytes())?;
+            .map_err(unusable)?;
+        let path = self.certificate_path(name);
+        self.write(&path, pem.as_bytes()).map_err(|error| told("cannot write", &path, &error))?;
         Ok(certificate.validity)
     }
 
@@ -185,7 +190,9 @@ impl Store {
     /// # Errors
     /// A file cannot be removed.
     pub fn forget_proofs(&self) -> io::Result<()> {
-        for entry in fs::read_dir(self.proofs_folder())? {
+        let folder = self.proofs_folder();
+        let entries = fs::read_dir(&folder).map_err(|error| told("cannot read", &folder, &error))?;
+        for entry in entries {
             remove(&entry?.path())?;
         }
         Ok(())
@@ -282,7 +289,7 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
 
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(told("cannot remove", path, &error)),
         _ => Ok(()),
     }
 }
@@ -333,7 +340,8 @@ mod tests {
             std::os::unix::fs::chown(folder.path(), Some(4_321), None).unwrap();
             let why = store.prepare().unwrap_err().to_string();
             assert!(
-                why.contains("user 4321 owns it") && why.contains(folder.path().to_str().unwrap()),
+                why.contains("user 4321 owns this directory")
+                    && why.contains(folder.path().to_str().unwrap()),
                 "{why}"
             );
         }

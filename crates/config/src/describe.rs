@@ -31,7 +31,7 @@ pub fn describe(config: &Config) -> String {
     }
     if config.frontends_where(Mode::is_dsr).next().is_some() {
         text.push_str(
-            "dsr servers answer clients themselves, with the frontend's address: see tc/README.md\n",
+            "dsr servers answer clients directly, from the frontend's address; tc/README.md shows how to set up the servers\n",
         );
     }
     if let Some(acme) = &config.acme {
@@ -95,7 +95,7 @@ frontend other  proxy tcp  127.0.0.1:8443              -> backend web, at most 5
 frontend web    proxy tcp  127.0.0.1:8080, [::1]:8080  -> backend web
 backend old (round_robin, slow start 20s; no health check, used by no frontend)
   server x  [::1]:9000  weight 1
-backend web (maglev by source; http check of /up for 200-399 on port 9000 every 2s, timeout 1s, rise 2, fall 3; ejected after 7 failures for 30s to 300s, at most 50 % of servers; on down keep)
+backend web (maglev by source; http check of /up (status 200-399) on port 9000 every 2s, timeout 1s, rise 2, fall 3; ejected after 7 failures for 30s to 300s, at most 50 % of servers; on_down keep)
   server a          127.0.0.1:8081   weight 10
   server far        192.0.2.1:80     weight 1, backup
   server known      app.internal:80  weight 2, for each address of the name
@@ -118,7 +118,7 @@ statistics http://127.0.0.1:7000/stats (also /metrics, /healthz, /readyz)
         "#;
         let expected = "\
 frontend web  passthrough tcp  10.0.0.1:80  -> backend web
-backend web (ring by tuple; tcp check every 2s, timeout 1s, rise 2, fall 3; on down keep)
+backend web (ring by tuple; tcp check every 2s, timeout 1s, rise 2, fall 3; on_down keep)
   server a  10.0.0.2:80  weight 1
 timeouts drain 30s
 packets interfaces eth0, eth1; workers automatic; guard off; offload auto
@@ -143,13 +143,13 @@ statistics http://127.0.0.1:7000/stats (also /metrics, /healthz, /readyz)
 frontend dns   dsr udp    10.0.0.1:53   -> backend dns
 frontend logs  proxy udp  10.0.0.1:514  -> backend web
 frontend web   proxy tcp  10.0.0.1:80   -> backend web
-backend dns (ring by tuple; udp check every 4s, timeout 3.5s, rise 2, fall 3; on down reset; dsr l2)
+backend dns (ring by tuple; udp check every 4s, timeout 3.5s, rise 2, fall 3; on_down reset; dsr l2)
   server a  10.0.0.2:53  weight 1
-backend web (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on down keep)
+backend web (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on_down keep)
   server a  10.0.0.2:80  weight 1
 timeouts connect 5s, idle 600s, tcp_user_timeout 30s, udp_idle 60s, drain 30s
 packets interfaces automatic";
         assert!(text.starts_with(expected) && !text.contains("snat"), "{text}");
-        assert!(text.contains("\ndsr servers answer clients themselves"), "{text}");
+        assert!(text.contains("\ndsr servers answer clients directly"), "{text}");
     }
 }

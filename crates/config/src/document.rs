@@ -109,13 +109,16 @@ impl<'a> Document<'a> {
             match fault {
                 DocumentFault::Twice { second, first } => {
                     let line = report.line(first, second);
-                    report.error(second, format!("is in {line} already; keep one of them"));
+                    report.error(second, format!("is already set in {line}; keep one of them"));
                 }
-                DocumentFault::Nested(place) => report.error(place, "only the main file includes others"),
+                DocumentFault::Nested(place) => report.error(
+                    place,
+                    "only the main file can include other files; move this key to the main file",
+                ),
                 DocumentFault::Variable(place, message) => report.error(place, message.as_str()),
                 DocumentFault::Foreign(place, meant) => {
                     let allowed = TOP_LEVEL.join(", ");
-                    let why = "this file is not a configuration: it has no known key";
+                    let why = "this file is not a convey configuration: it has no known key";
                     report.error(place, format!("{why}{meant} (allowed here: {allowed})"));
                 }
             }

@@ -100,7 +100,7 @@ pub(super) fn check(pattern: &str) -> Result<(), String> {
         return Err("found \"\"; allowed: a file, or a pattern such as \"conf.d/*.toml\"".to_owned());
     }
     if pattern.contains("**") {
-        return Err(format!("found {pattern:?}; `**` is not supported, name each folder"));
+        return Err(format!("found {pattern:?}; `**` is not supported; write a pattern for each directory"));
     }
     Pattern::new(pattern).map(drop).map_err(|error| format!("found {pattern:?}; {}", error.msg))
 }

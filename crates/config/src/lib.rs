@@ -162,7 +162,7 @@ impl Loaded {
         if let Some(other) = said.into_iter().flatten().find(|said| said.value != mode) {
             let report = Report::new(texts);
             let message = format!(
-                "every frontend sets its own mode: {} on the command line has no effect",
+                "mode {} of the command line has no effect: every frontend sets its own mode",
                 mode.name()
             );
             report.warning(&other.place, message);

@@ -45,7 +45,10 @@ fn parse(name: &str, text: &str, list: ListSettings) -> Result<Loaded, Vec<Probl
             Err(message) => report.error(&place, message),
             Ok(value) => match lines.get(&value.to_string()) {
                 Some(first) => {
-                    report.warning(&place, format!("{value} is in {} already", report.line(first, &place)));
+                    report.warning(
+                        &place,
+                        format!("{value} is ignored: it is already in {}", report.line(first, &place)),
+                    );
                 }
                 None => {
                     lines.insert(value.to_string(), place.clone());
@@ -137,7 +140,10 @@ mod tests {
         let told: Vec<String> = loaded.warnings.iter().map(Problem::to_string).collect();
         assert_eq!(
             told,
-            ["hosts.txt:3:1: 10.0.0.2:80 is in line 1 already", "hosts.txt:4:1: app:80 is in line 2 already"]
+            [
+                "hosts.txt:3:1: 10.0.0.2:80 is ignored: it is already in line 1",
+                "hosts.txt:4:1: app:80 is ignored: it is already in line 2"
+            ]
         );
         let Config { backends, .. } = &loaded.config;
         assert_eq!((backends[0].servers.len(), backends[0].named.len()), (1, 1));
@@ -146,8 +152,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_the_frontend_itself_is_refused() {
-        let told =
-            "hosts.txt:2:1: 127.0.0.1:7777 is frontend \"listen\" itself, which listens on 0.0.0.0:7777";
+        let told = "hosts.txt:2:1: 127.0.0.1:7777 would send connections back to frontend \"listen\", which listens on 0.0.0.0:7777";
         assert_eq!(parsed("10.0.0.2:80\n127.0.0.1:7777\n").unwrap_err(), [told]);
     }
 }

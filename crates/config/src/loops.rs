@@ -258,12 +258,17 @@ impl Loop<'_> {
     pub(super) fn describe(&self, addr: SocketAddr) -> String {
         let addr = ServerAddr(addr);
         match &self.frontends[..] {
-            [itself] => format!("{addr} is frontend {itself:?} itself, which listens on {}", self.listen),
+            [itself] => format!(
+                "{addr} would send connections back to frontend {itself:?}, which listens on {}",
+                self.listen
+            ),
             [first, others @ ..] => {
                 let others = others.join(" -> ");
-                format!("{addr} leads back to frontend {first:?}: {first} -> {others} -> {first}")
+                format!(
+                    "{addr} would send connections back to frontend {first:?}: {first} -> {others} -> {first}"
+                )
             }
-            [] => format!("{addr} leads back"),
+            [] => format!("{addr} would send connections back"),
         }
     }
 }
@@ -327,7 +332,7 @@ mod tests {
         let told = closed.describe(addr("10.0.0.1:1"));
         assert!(
             ["c -> a -> c", "c -> a -> b -> c"].iter().any(|way| told.ends_with(way)),
-            "10.0.0.1:1 leads back to frontend \"c\": {told}"
+            "10.0.0.1:1 would send connections back to frontend \"c\": {told}"
         );
         assert_eq!(short.frontends, ["c", "b"]);
     }
@@ -355,7 +360,7 @@ mod tests {
         );
         assert_eq!(
             found[0].as_ref().unwrap().describe(addr("10.0.0.1:0")),
-            "10.0.0.1 is frontend \"range\" itself, which listens on 0.0.0.0:21"
+            "10.0.0.1 would send connections back to frontend \"range\", which listens on 0.0.0.0:21"
         );
         assert_eq!([&found[1], &found[2], &found[4]], [&None; 3], "port 30 goes to nobody");
         assert_eq!(found[3].as_ref().unwrap().frontends, ["next", "other"]);

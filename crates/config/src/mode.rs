@@ -161,7 +161,7 @@ impl HostCheck<'_> {
         self.without_effect(self.file.timeouts.of_some_modes(), "", |_| true);
         for backend in &self.file.backends {
             let uses_it = |frontend: &FrontendConfig| frontend.uses(&backend.name);
-            self.without_effect(backend.timeouts.of_some_modes(), " of this backend", uses_it);
+            self.without_effect(backend.timeouts.of_some_modes(), " that uses this backend", uses_it);
         }
     }
 
@@ -194,7 +194,7 @@ impl HostCheck<'_> {
                 self.network.interfaces.iter().map(|interface| interface.name.as_str()).collect();
             let meant = hint::did_you_mean(name, all.iter().copied());
             let message = format!(
-                "no interface {name:?}{meant} (this host has: {}): convey announces nothing until it exists",
+                "no interface {name:?}{meant} (this host has: {}); convey announces no address until the interface exists",
                 or_none(&all)
             );
             self.report.warning(announce.interface_place(), message);
@@ -207,8 +207,8 @@ impl HostCheck<'_> {
         let Some((frontend, mode)) = forwarded else { return };
         if !is_loopback && self.file.passthrough.keys.interfaces.is_empty() {
             let message = format!(
-                "needs passthrough.interfaces, such as [\"eth0\"]: frontend {:?} is in {} mode, and convey would capture its packets on \
-                 {name}; frontends on \"lo\" do not need the key",
+                "needs passthrough.interfaces, such as [\"eth0\"]: without it, convey captures the packets of frontend {:?} ({} \
+                 mode) on {name}, the interface with the frontend's address; interface = \"lo\" does not need it",
                 frontend.name,
                 mode.name()
             );
@@ -227,12 +227,12 @@ impl HostCheck<'_> {
                 if mode.is_proxied() && ports > MAX_PROXIED_PORTS {
                     let message = format!(
                         "{value} has {ports} ports; a range in proxy mode has at most {MAX_PROXIED_PORTS}, because each port \
-                         needs a socket in each worker (packet modes need none)"
+                         needs a socket in each worker (packet modes need no sockets)"
                     );
                     self.report.error(place, message);
                 } else if mode.forwards_packets() && forwarded > MAX_FORWARDED_PORTS {
                     let message = format!(
-                        "with {value} the frontends in packet modes have {forwarded} ports; the limit is {MAX_FORWARDED_PORTS}"
+                        "with {value}, the frontends in packet modes have {forwarded} ports in total; the limit is {MAX_FORWARDED_PORTS}"
                     );
                     return self.report.error(place, message);
                 }

@@ -71,7 +71,7 @@ pub enum LoadError {
     },
     /// The configuration includes too many files, or the files are too long.
     #[error(
-        "cannot read {}: with it the configuration would have more than {} files, or {} MiB",
+        "cannot include {}: the configuration would exceed {} included files, or {} MiB in all",
         path.display(), super::include::MAX_FILES, super::files::MAX_SIZE >> 20
     )]
     TooMuch {
@@ -223,7 +223,7 @@ impl<'a> Report<'a> {
     /// same file. A server added at run time has a place after all texts.
     pub(super) fn line(&self, place: &Place, told_at: &Place) -> String {
         if place.at >= self.texts.len() {
-            return "added while convey runs".to_owned();
+            return "added at run time".to_owned();
         }
         let Spot { file, part, line, .. } = self.texts.spot(place.at);
         if part == self.texts.spot(told_at.at).part {
@@ -445,7 +445,7 @@ impl Duplicates {
         match self.keys.first(second) {
             Some(first) => {
                 let (line, _) = position(text, first);
-                format!("duplicate key `{found}`: it is in line {line} already; keep one of them")
+                format!("duplicate key `{found}`: already used in line {line}; keep one of them")
             }
             None => format!("duplicate key `{found}`"),
         }

@@ -106,7 +106,10 @@ impl<'a> TomlTable<'a> {
         now: &str,
     ) -> Option<Placed<T>> {
         if let (Some(old), Some(_)) = (&old, &new) {
-            self.report.error(&old.place, format!("the same as {now}, which is set too; keep one of them"));
+            self.report.error(
+                &old.place,
+                format!("is the former name of {now}, which is also set; keep one of them"),
+            );
         }
         new.or(old)
     }
@@ -142,7 +145,8 @@ impl<'a> TomlTable<'a> {
             |value: &&Spanned<DeValue<'_>>| value.get_ref().as_array().is_some_and(|a| a.is_empty());
         if let Some(value) = self.entries.and_then(|entries| entries.get(key)).filter(is_empty) {
             let place = Place { key: join(&self.place.key, key), at: value.span().start };
-            self.report.error(&place, "found an empty array; allowed: one value or an array of them");
+            self.report
+                .error(&place, "found an empty array; allowed: one value, or an array of at least one");
         }
         self.any_number(key, parse)
     }
@@ -182,7 +186,7 @@ impl<'a> TomlTable<'a> {
             let place = Place { key: join(&self.place.key, key), at: value.span().start };
             let found = found(value.get_ref());
             let message =
-                format!("found {found}; allowed: an array of tables, each of them [[{}]]", place.key);
+                format!("found {found}; allowed: an array of tables, each written as [[{}]]", place.key);
             self.report.error(&place, message);
             return Vec::new();
         };
@@ -211,7 +215,7 @@ impl<'a> TomlTable<'a> {
             let table = self.below(&name, value);
             if name.is_empty() || name.contains(char::is_control) {
                 let place = Place { at: name_at, ..table.place.clone() };
-                self.report.error(&place, "a name must not be empty and has no control characters");
+                self.report.error(&place, "a name must not be empty or contain control characters");
             }
             tables.push((name, table));
         }

@@ -104,8 +104,11 @@ mod tests {
         let places: Vec<_> = web.listen.iter().map(Listen::ports).collect();
         assert_eq!((&*web.name, places), ("web", vec![80..=80]));
         assert!(!web.access.is_open());
-        let changes =
-            ["frontend dns: removed", "frontend gone: removed", "frontend web: access + 1 - 0 networks"];
+        let changes = [
+            "frontend dns: removed",
+            "frontend gone: removed",
+            "frontend web: access networks: 1 added and 0 removed",
+        ];
         assert_eq!((diff.changes, diff.needs_restart), (changes.map(str::to_owned).to_vec(), vec![]));
     }
 }

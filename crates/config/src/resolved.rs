@@ -1,7 +1,6 @@
 //! Turns servers known by host name or from a discovery source into servers with addresses. Pure.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use super::Config;
@@ -32,12 +31,14 @@ impl LeftOut {
         names.map(|of_name| of_name[0].line(of_name.len())).collect()
     }
 
-    /// Log line about this address, which stands for all `count` left-out addresses of its name.
+    /// Log line about this address and `count` - 1 further left-out addresses of its name.
     pub fn line(&self, count: usize) -> String {
+        let LeftOut { backend, name, addr, why } = self;
+        let server = format!("server {backend}/{name}/{}", addr.ip());
         match count {
-            ..=1 => self.to_string(),
-            2 => format!("{self}; so is 1 more address of {}/{}", self.backend, self.name),
-            _ => format!("{self}; so are {} more addresses of {}/{}", count - 1, self.backend, self.name),
+            ..=1 => format!("{server} is not used: {why}"),
+            2 => format!("{server} and 1 more address of {backend}/{name} are not used: {why}"),
+            _ => format!("{server} and {} more addresses of {backend}/{name} are not used: {why}", count - 1),
         }
     }
 }
@@ -69,13 +70,6 @@ pub struct Resolved {
     pub left_out: BTreeSet<LeftOut>,
     /// Servers that get no new connections, according to their source.
     pub draining: HashSet<ServerKey>,
-}
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LeftOut { backend, name, addr, why } = self;
-        write!(f, "server {backend}/{name}/{} is left out: {why}", addr.ip())
-    }
 }
 
 impl Config {
@@ -201,7 +195,7 @@ mod tests {
             servers
                 .map(|server| format!("{} {} {}", server.name, server.addr, server.settings.weight))
                 .collect(),
-            left_out.iter().map(LeftOut::to_string).collect(),
+            left_out.iter().map(|left_out| left_out.line(1)).collect(),
         )
     }
 
@@ -261,9 +255,11 @@ mod tests {
         assert_eq!(servers, expected);
         let draining: Vec<&str> = resolved.draining.iter().map(|server| &*server.server).collect();
         assert_eq!(draining, ["10.1.0.1:80"]);
-        let line = resolved.left_out.first().unwrap().to_string();
+        let line = resolved.left_out.first().unwrap().line(1);
         assert!(
-            line.starts_with("server web/kubernetes/10.0.0.1 is left out: 10.0.0.1:80 is frontend"),
+            line.starts_with(
+                "server web/kubernetes/10.0.0.1 is not used: 10.0.0.1:80 would send connections back"
+            ),
             "{line}"
         );
     }
@@ -279,7 +275,7 @@ mod tests {
             let (servers, left_out) = resolved(&[own]);
             assert_eq!(servers, ["b 10.0.0.9:80 1".to_owned(), format!("spare/{own} {own}:81 1")]);
             let told = format!(
-                "server web/app/{own} is left out: {own}:80 is frontend \"web\" itself, which listens on 0.0.0.0:80"
+                "server web/app/{own} is not used: {own}:80 would send connections back to frontend \"web\", which listens on 0.0.0.0:80"
             );
             assert_eq!(left_out, BTreeSet::from([told]));
         }
@@ -293,8 +289,8 @@ mod tests {
         };
         let all = BTreeSet::from([left_out("app", 1), left_out("app", 2), left_out("spare", 1)]);
         let expected = [
-            "server web/app/127.0.0.1 is left out: it leads back; so is 1 more address of web/app",
-            "server web/spare/127.0.0.1 is left out: it leads back",
+            "server web/app/127.0.0.1 and 1 more address of web/app are not used: it leads back",
+            "server web/spare/127.0.0.1 is not used: it leads back",
         ];
         assert_eq!(LeftOut::lines(all), expected);
     }

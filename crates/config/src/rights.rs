@@ -16,8 +16,9 @@ const ADVICE: &str = "; with the Debian package, /usr/share/convey/systemd/certi
                       keys of root (docs/guides/tls.md)";
 
 /// Explanation if the file's mode allows access: Linux also asks security modules.
-const BY_MODULE: &str = "its mode permits it, but Landlock (privileges.landlock) or another security module does not. With \
-                         landlock = true convey reads only the folders of its configuration at the start: restart convey";
+const BY_MODULE: &str = "the file mode permits access, but Landlock (privileges.landlock) or another security module \
+                         refuses it. With landlock = true, convey reads only directories that the configuration named at the \
+                         start: if this one is new, restart convey";
 
 /// Maximum number of symbolic links followed to explain a refusal.
 const MAX_LINKS: usize = 8;

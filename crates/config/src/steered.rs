@@ -144,10 +144,10 @@ mod tests {
         let passthrough = format!("mode = 'passthrough'\n{FILE}");
         let dsr = format!("mode = 'dsr'\n{FILE}");
         for (text, addr, told) in [
-            (FILE, "10.0.0.1:80", "10.0.0.1:80 is frontend \"web\" itself"),
-            (FILE, "10.0.0.9", "the port is missing"),
-            (&passthrough, "app.internal:80", "names are looked up for proxy mode only"),
-            (&passthrough, "[2001:db8::9]:80", "are of one family"),
+            (FILE, "10.0.0.1:80", "10.0.0.1:80 would send connections back to frontend \"web\""),
+            (FILE, "10.0.0.9", "found \"10.0.0.9\" without a port"),
+            (&passthrough, "app.internal:80", "host names work only in modes proxy and http"),
+            (&passthrough, "[2001:db8::9]:80", "must be of one family"),
             (&passthrough, "127.0.0.1:80", "127.0.0.1 is this host itself"),
             (&dsr, "10.0.0.9:81", "81"),
         ] {
@@ -156,12 +156,13 @@ mod tests {
         }
         let odd = checked(FILE, &[change("c", Some(&added("10.0.0.2:80")))]).unwrap();
         assert!(
-            odd.iter().any(|line| line.starts_with("10.0.0.2:80 is also backends.web.servers.a.addr")),
+            odd.iter()
+                .any(|line| line.starts_with("10.0.0.2:80 is also the value of backends.web.servers.a.addr")),
             "{odd:?}"
         );
         let again = added("10.0.0.9:80");
         let odd = checked(FILE, &[change("c", Some(&again)), change("d", Some(&again))]).unwrap();
-        let told = "10.0.0.9:80 is also backends.web.servers.c.addr (added while convey runs)";
+        let told = "10.0.0.9:80 is also the value of backends.web.servers.c.addr (added at run time)";
         assert!(odd.iter().any(|line| line == told), "a server that is in no file has no line: {odd:?}");
         let refused = checked(FILE, &[change("a", None), change("b", None)]).unwrap_err();
         assert!(refused[0].starts_with("no servers"), "{refused:?}");

@@ -35,7 +35,9 @@ impl AdminToken {
             return Err("is empty; `openssl rand -hex 32` makes a token".to_owned());
         }
         if !secret.chars().all(|c| c.is_ascii_graphic()) {
-            return Err("must have one line of ASCII letters, digits and signs, without spaces".to_owned());
+            return Err(
+                "must contain one line of ASCII letters, digits and punctuation, without spaces".to_owned()
+            );
         }
         if !LENGTHS.contains(&length) {
             return Err(format!("has {length} characters; allowed: {fewest} to {most}"));

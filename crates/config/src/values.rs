@@ -222,7 +222,9 @@ pub(super) fn server_with_port(value: &DeValue<'_>) -> Result<ServerAddress, Str
     }
     if let Some((host, port)) = text.rsplit_once(':').filter(|(host, _)| is_host_name(host)) {
         return match port.parse() {
-            Ok(_) if is_service(host) => refuse("SRV records have the port: write the name alone"),
+            Ok(_) if is_service(host) => {
+                refuse("SRV records contain the port: write the name without a port")
+            }
             Ok(port) if port != 0 => Ok(ServerAddress::Name(host.to_ascii_lowercase(), port)),
             _ => refuse("a port is 1 to 65535"),
         };
@@ -271,7 +273,7 @@ pub(super) fn network(value: &DeValue<'_>) -> Result<Prefix, String> {
 pub(super) fn network_or(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
     let text = value.as_str().unwrap_or_default();
     text.parse().map_err(|()| {
-        let allowed = "a network (the bits after its length zero), such as 10.0.0.0/8, or an address";
+        let allowed = "a network, such as 10.0.0.0/8 (all bits after the prefix are zero), or an address";
         let meant = Prefix::around(text).map(|network| format!("; did you mean \"{network}\"?"));
         not_allowed(value, &format!("{allowed}{others}")) + &meant.unwrap_or_default()
     })
@@ -373,7 +375,7 @@ fn socket_address(value: &DeValue<'_>, allowed: &str) -> Result<SocketAddr, Stri
         return concrete(addr, value, allowed);
     }
     if let Some(meant) = in_brackets(text) {
-        let why = format!("an IPv6 address with a port has brackets: did you mean `{meant}`?");
+        let why = format!("an IPv6 address with a port needs brackets: did you mean `{meant}`?");
         Err(format!("{why} Found {}; allowed: {allowed}", found(value)))
     } else if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
         refuse("the port is missing")

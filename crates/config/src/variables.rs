@@ -44,7 +44,7 @@ fn value(variable: &str, lookup: VariableLookup<'_>) -> Result<String, String> {
     if name.is_empty() || !name.chars().all(is_word) || name.starts_with(|c: char| c.is_ascii_digit()) {
         let name: String = name.chars().take(60).collect();
         return Err(format!(
-            "found ${{{}}}; allowed: ${{NAME}} or ${{NAME:-default}}, the name of letters, digits and _; write $${{ for a \
+            "found ${{{}}}; allowed: ${{NAME}} or ${{NAME:-default}}, with letters, digits and _ in NAME; write $${{ for a \
              literal ${{",
             name.escape_debug()
         ));

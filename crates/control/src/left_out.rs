@@ -82,7 +82,7 @@ mod tests {
         let mut digest = LeftOutDigest::default();
         let all: Vec<LeftOut> = (1..=200).map(|host| left_out("app", host)).collect();
         let first =
-            "server pool/app/127.0.0.200 is left out: it leads back; so are 199 more addresses of pool/app";
+            "server pool/app/127.0.0.200 and 199 more addresses of pool/app are not used: it leads back";
         assert_eq!(digest.take(&all, Timestamp(0)), [first]);
         for host in 201..=250 {
             assert!(digest.take(&[left_out("app", host)], Timestamp(5)).is_empty());
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(digest.due(), Some(Timestamp(SECOND)));
         assert!(digest.on_time(Timestamp(SECOND - 1)).is_empty());
         let second =
-            "server pool/app/127.0.0.250 is left out: it leads back; so are 49 more addresses of pool/app";
+            "server pool/app/127.0.0.250 and 49 more addresses of pool/app are not used: it leads back";
         assert_eq!(digest.on_time(Timestamp(SECOND)), [second]);
         assert!(digest.on_time(Timestamp(2 * SECOND)).is_empty());
         assert_eq!(digest.due(), None, "it is quiet, and forgotten");
@@ -101,6 +101,6 @@ mod tests {
         let mut digest = LeftOutDigest::default();
         digest.take(&[left_out("app", 1)], Timestamp(0));
         let other = digest.take(&[left_out("other", 1)], Timestamp(1));
-        assert_eq!(other, ["server pool/other/127.0.0.1 is left out: it leads back"]);
+        assert_eq!(other, ["server pool/other/127.0.0.1 is not used: it leads back"]);
     }
 }

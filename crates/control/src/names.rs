@@ -337,7 +337,7 @@ mod tests {
         scenario.answer(records(&["10.0.0.3"], 60), records(&[], 60));
         let change = scenario.answer(records(&[], 60), records(&[], 60)).unwrap();
         assert!(
-            matches!(change.fault, FaultChange::Began(fault) if fault.why.starts_with("there is no such name"))
+            matches!(change.fault, FaultChange::Began(fault) if fault.why.starts_with("the name does not exist"))
         );
         assert_eq!(scenario.has(), ["10.0.0.3"]);
     }

@@ -89,7 +89,7 @@ impl Listing {
         }
         page.push_str("</table>\n");
         if self.is_cut {
-            let _ = writeln!(page, "<p>There are more than these {MAX_LISTED}.</p>");
+            let _ = writeln!(page, "<p>The directory has more entries than the {MAX_LISTED} shown.</p>");
         }
         page.push_str("</body>\n</html>\n");
         (page, PagePosition::End)
@@ -232,6 +232,6 @@ mod tests {
             page.contains("href=\"./javascript%3Aalert%281%29\"") && page.contains("./a%FFb%3Fc%23d"),
             "{page}"
         );
-        assert!(page.contains("more than these 10000"));
+        assert!(page.contains("than the 10000 shown"));
     }
 }

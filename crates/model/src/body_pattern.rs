@@ -13,7 +13,7 @@ pub struct BodyPattern(Regex);
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BodyPatternError {
     /// The compiled expression would take too much memory.
-    #[error("it is too large")]
+    #[error("it needs more than 1 MiB of memory")]
     TooLarge,
     /// The syntax is wrong.
     #[error("{0}")]
@@ -106,7 +106,7 @@ mod tests {
     fn a_wrong_pattern_is_refused_in_one_line() {
         let refused = |text: &str| BodyPattern::parse(text).unwrap_err().to_string();
         assert_eq!(refused("(up"), "unclosed group");
-        assert_eq!(refused("x{1000}{1000}"), "it is too large");
+        assert_eq!(refused("x{1000}{1000}"), "it needs more than 1 MiB of memory");
         assert_eq!(refused("(?=up)"), "look-around, including look-ahead and look-behind, is not supported");
     }
 }

@@ -158,9 +158,9 @@ impl DiscoveryState {
     /// addresses that mean a different machine on each host: see [`crate::Lookup::without_local`].
     #[must_use]
     pub fn with_usable(mut self, allow_local: bool) -> DiscoveryState {
-        self.leave_out(|ip| !is_of_one_machine(ip), "not the address of one machine");
+        self.leave_out(|ip| !is_of_one_machine(ip), "such an address does not belong to a single machine");
         if !allow_local {
-            self.leave_out(is_local, "an address of this host or link (dns.allow_local)");
+            self.leave_out(is_local, "loopback and link-local addresses need dns.allow_local = true");
         }
         self
     }
@@ -172,11 +172,12 @@ impl DiscoveryState {
         let first = servers.iter().find(|server| is_refused(server.addr.ip())).cloned();
         servers.retain(|server| !is_refused(server.addr.ip()));
         if let Some(DiscoveredServer { name, addr, .. }) = first {
-            let others = match before - servers.len() - 1 {
-                0 => String::new(),
-                others => format!(" and {others} more like it"),
+            let which = match before - servers.len() - 1 {
+                0 => "is not used as a server".to_owned(),
+                1 => "and 1 more endpoint are not used as servers".to_owned(),
+                others => format!("and {others} more endpoints are not used as servers"),
             };
-            self.notes.insert(format!("{name} ({}){others} is not used as a server: {why}", addr.ip()));
+            self.notes.insert(format!("{name} ({}) {which}: {why}", addr.ip()));
         }
     }
 }
@@ -228,11 +229,11 @@ mod tests {
         assert_eq!((count(&usable), count(&with_local)), (Some(1), Some(3)));
         let notes: Vec<&String> = usable.notes.iter().collect();
         assert!(
-            notes[0].starts_with("0.0.0.0:80 (0.0.0.0) and 1 more like it is not used as a server: not"),
+            notes[0].starts_with("0.0.0.0:80 (0.0.0.0) and 1 more endpoint are not used as servers: such"),
             "{notes:?}"
         );
         assert!(
-            notes[1].starts_with("127.0.0.1:80 (127.0.0.1) and 1 more like it is not used as a server"),
+            notes[1].starts_with("127.0.0.1:80 (127.0.0.1) and 1 more endpoint are not used as servers"),
             "{notes:?}"
         );
     }

@@ -223,12 +223,12 @@ impl ListedFlow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FlowsUnavailable {
     /// Too many queries are waiting.
-    #[error("too many lists of flows are being made; try again")]
+    #[error("too many flow queries are waiting; try again")]
     Busy,
     /// A worker that has flows is ending.
-    #[error("a worker that has flows ends")]
+    #[error("a worker is stopping")]
     Gone,
     /// A worker did not answer in time.
-    #[error("a worker that has flows did not answer in time; try again")]
+    #[error("a worker did not answer in time; try again")]
     Late,
 }

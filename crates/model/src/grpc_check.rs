@@ -20,12 +20,9 @@ impl fmt::Display for GrpcCheck {
         if !self.service.is_empty() {
             write!(f, " of service {}", self.service)?;
         }
-        if let Some(host) = &self.host {
-            write!(f, ", host {host}")?;
-        }
-        for (name, _) in &self.headers {
-            write!(f, ", header {name}")?;
-        }
-        Ok(())
+        let host = self.host.iter().map(|host| format!("host {host}"));
+        let headers = self.headers.iter().map(|(name, _)| format!("header {name}"));
+        let more: Vec<String> = host.chain(headers).collect();
+        if more.is_empty() { Ok(()) } else { write!(f, " ({})", more.join(", ")) }
     }
 }

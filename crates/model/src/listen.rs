@@ -23,7 +23,7 @@ pub enum ListenError {
     #[error(transparent)]
     Address(#[from] AddrParseError),
     /// The range ends below its beginning.
-    #[error("a range of ports begins with the lower one")]
+    #[error("a range of ports begins with the lower port")]
     Backwards,
 }
 

@@ -52,7 +52,9 @@ impl Lookup {
                 take(&mut records.addresses).into_iter().partition(|addr| is_local(addr.ip()));
             records.addresses = others;
             if let Some(first) = refused.first().filter(|_| records.is_empty()) {
-                *family = Err(format!("{first} is an address of this host or link (dns.allow_local)"));
+                *family = Err(format!(
+                    "{first} is a loopback or link-local address, which needs dns.allow_local = true"
+                ));
             }
             self.refused.extend(refused);
         }
@@ -71,7 +73,7 @@ impl Lookup {
         let found = self.ttl().is_some();
         let (missing, why) = match (&self.v4, &self.v6) {
             (Ok(_), Ok(_)) if found => return None,
-            (Ok(_), Ok(_)) => (Missing::All, "there is no such name, or it has no address"),
+            (Ok(_), Ok(_)) => (Missing::All, "the name does not exist, or has no address"),
             (Err(why), Ok(_)) if found => (Missing::Records("A"), why.as_str()),
             (Ok(_), Err(why)) if found => (Missing::Records("AAAA"), why.as_str()),
             (Err(why), _) | (_, Err(why)) => (Missing::All, why.as_str()),
@@ -178,7 +180,7 @@ mod tests {
         assert_eq!(without.v4, found(&["10.0.0.3"], &[]).v4);
         assert_eq!(
             without.v6.as_ref().unwrap_err(),
-            "::1 is an address of this host or link (dns.allow_local)"
+            "::1 is a loopback or link-local address, which needs dns.allow_local = true"
         );
         assert_eq!(without.refused.len(), 4);
         assert_eq!(without.fault().unwrap().missing, Missing::Records("AAAA"));

@@ -64,7 +64,7 @@ pub enum Unreachable {
     #[error("the route puts packets into a tunnel of the kernel")]
     Encapsulated,
     /// An IPsec policy covers packets to the address. Packet modes would send them unencrypted.
-    #[error("an IPsec policy is for packets to there")]
+    #[error("an IPsec policy covers packets to the address")]
     Ipsec,
 }
 
@@ -237,8 +237,8 @@ impl NextHops {
             let priority = rule.priority;
             (!selectors.is_empty()).then(|| {
                 format!(
-                    "policy rule {priority} ({family} rule) selects packets by {}, which convey does not follow: packet \
-                     modes route as if there were no such rule",
+                    "policy rule {priority} ({family} rule) has no effect in packet modes: it selects packets by {}, which convey \
+                     does not support",
                     selectors.join(", ")
                 )
             })
@@ -254,17 +254,15 @@ impl NextHops {
                 let name = self.interfaces.iter().find(|one| one.index == interface);
                 let name = name.map_or("an interface", |interface| &interface.name);
                 Some(format!(
-                    "packets to it leave by {name}, which carries no Ethernet frames, and packet modes reach servers \
-                     by Ethernet only"
+                    "packets to the server leave through {name}, which carries no Ethernet frames; packet modes need Ethernet"
                 ))
             }
             Unreachable::Encapsulated => Some(
-                "the route to it puts packets into a tunnel of the kernel, which packet modes do not, so they would \
-                 leave without it"
+                "the route to the server encapsulates packets (for example with MPLS), which packet modes do not support"
                     .to_owned(),
             ),
             Unreachable::Ipsec => Some(
-                "an IPsec policy (ip xfrm policy) is for packets to it, and packet modes would send them in the clear"
+                "an IPsec policy (ip xfrm policy) covers packets to the server, and packet modes would send them unencrypted"
                     .to_owned(),
             ),
             Unreachable::NoRoute | Unreachable::Unresolved { .. } | Unreachable::NotOnLink => None,

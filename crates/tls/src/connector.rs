@@ -122,7 +122,7 @@ fn roots(tls: &BackendTls) -> Result<RootCertStore, TlsFault> {
     let mut roots = RootCertStore::empty();
     let certificates = tls.authorities.certificates.iter().map(|der| CertificateDer::from(der.clone()));
     let (added, _) = roots.add_parsable_certificates(certificates);
-    if added > 0 { Ok(roots) } else { Err(TlsFault::Authorities("it has no valid certificate".to_owned())) }
+    if added > 0 { Ok(roots) } else { Err(TlsFault::Authorities("no valid certificate".to_owned())) }
 }
 
 /// Verifier that accepts any certificate. The server must still prove that it has the key of its

@@ -324,7 +324,7 @@ fn slices_without_the_port_and_local_servers_are_logged_and_excluded() {
     assert!(is_refused_with_reset(lab.vip()), "there is no server");
 
     balancer.save(&setup(&lab, &api).to_string().replace("allow_local = true", "allow_local = false"));
-    let note = "is not used as a server: an address of this host or link (dns.allow_local)";
+    let note = "is not used as a server: loopback and link-local addresses need dns.allow_local = true";
     balancer.wait_for_log(&format!("kubernetes shop/web:http: web-a ({}) {note}", lab.server(1).ip()));
     assert_eq!(servers(&balancer), BTreeSet::new());
     let checked =

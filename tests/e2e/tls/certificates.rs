@@ -149,9 +149,9 @@ fn broken_pair_of_a_folder_is_refused_alone() {
     fs::write(folder.join("c.pem"), "nothing").unwrap();
     let (renewed, added) = (issue("b"), issue("d"));
     balancer.wait_for_log(
-        "certificates/a.pem is refused, and the previous one stays in use: it has no certificate",
+        "certificates/a.pem is refused: it has no certificate (-----BEGIN CERTIFICATE-----); the previous certificate stays in use",
     );
-    balancer.wait_for_log("certificates/c.pem is refused, and it is left out: ");
+    balancer.wait_for_log("certificates/c.pem is refused: ");
     balancer.wait_for_log("d.pem");
     wait_for("the certificates that can be used", || {
         (shown("b") == renewed && shown("d") == added).then_some(())

@@ -178,7 +178,7 @@ fn diff_lists_settings_of_a_grpc_check_without_values_of_headers() {
     let more = "kind = 'grpc', service = 'shop.Cart', host = 'app.internal', headers = { X-Key = 's3cret' }";
     assert_eq!(
         changes_to(more),
-        ["backend web: health check tcp -> grpc of service shop.Cart, host app.internal, header X-Key"]
+        ["backend web: health check tcp -> grpc of service shop.Cart (host app.internal, header X-Key)"]
     );
     let before = BEFORE.replace("[backends.web.servers.five]", &with(more));
     let diff = reload(&before, &before.replace("s3cret", "other"));

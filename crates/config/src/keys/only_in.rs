@@ -31,7 +31,7 @@ impl OnlyIn {
                 format!("has no effect with protocol = {protocol_name:?}")
             }
             OnlyIn::Http if mode.is_proxied() => {
-                format!("has no effect in {mode_name} mode: it is for mode = \"http\"")
+                format!("has no effect in {mode_name} mode; it needs mode = \"http\"")
             }
             OnlyIn::Http | OnlyIn::Proxy | OnlyIn::Proxied | OnlyIn::ProxiedTcp | OnlyIn::ProxiedUdp => {
                 format!("has no effect in {mode_name} mode")
@@ -40,7 +40,7 @@ impl OnlyIn {
     }
 
     /// Message about a key that has no effect in any of these frontends; `None` if it has an effect
-    /// in one. `whose` is a text such as ` of this backend`. Without frontends the result is
+    /// in one. `whose` is a text such as ` that uses this backend`. Without frontends the result is
     /// `None`, because another warning covers that case.
     pub(crate) fn common_fault(self, whose: &str, frontends: &[(Mode, Protocol)]) -> Option<String> {
         if frontends.is_empty() || frontends.iter().any(|(mode, protocol)| self.fits(*mode, *protocol)) {
@@ -49,8 +49,8 @@ impl OnlyIn {
         let is_proxied = frontends.iter().any(|(mode, _)| mode.is_proxied());
         let wanted = match self {
             OnlyIn::Http => " is in http mode",
-            OnlyIn::ProxiedTcp if is_proxied => " in proxy mode has protocol = \"tcp\"",
-            OnlyIn::ProxiedUdp if is_proxied => " in proxy mode has protocol = \"udp\"",
+            OnlyIn::ProxiedTcp if is_proxied => " is in proxy mode with protocol = \"tcp\"",
+            OnlyIn::ProxiedUdp if is_proxied => " is in proxy mode with protocol = \"udp\"",
             OnlyIn::Proxy | OnlyIn::Proxied | OnlyIn::ProxiedTcp | OnlyIn::ProxiedUdp => " is in proxy mode",
         };
         Some(format!("has no effect: no frontend{whose}{wanted}"))
@@ -79,7 +79,7 @@ mod tests {
     fn key_for_other_modes_has_no_effect() {
         for (only, mode, protocol, expected) in [
             (OnlyIn::Http, Mode::Http, TCP, ""),
-            (OnlyIn::Http, Mode::Proxy, TCP, "has no effect in proxy mode: it is for mode = \"http\""),
+            (OnlyIn::Http, Mode::Proxy, TCP, "has no effect in proxy mode; it needs mode = \"http\""),
             (OnlyIn::Http, Mode::Dsr, TCP, "has no effect in dsr mode"),
             (OnlyIn::Proxy, Mode::Proxy, UDP, ""),
             (OnlyIn::Proxy, Mode::Http, TCP, "has no effect in http mode"),
@@ -102,27 +102,35 @@ mod tests {
         let packets = (Mode::Dsr, TCP);
         for (only, frontends, expected) in [
             (OnlyIn::Proxied, &[][..], ""),
-            (OnlyIn::Proxied, &[packets], "has no effect: no frontend of this backend is in proxy mode"),
+            (
+                OnlyIn::Proxied,
+                &[packets],
+                "has no effect: no frontend that uses this backend is in proxy mode",
+            ),
             (OnlyIn::Proxied, &[packets, (Mode::Http, TCP)], ""),
             (
                 OnlyIn::Proxy,
                 &[(Mode::Http, TCP)],
-                "has no effect: no frontend of this backend is in proxy mode",
+                "has no effect: no frontend that uses this backend is in proxy mode",
             ),
             (
                 OnlyIn::Http,
                 &[(Mode::Proxy, TCP)],
-                "has no effect: no frontend of this backend is in http mode",
+                "has no effect: no frontend that uses this backend is in http mode",
             ),
-            (OnlyIn::ProxiedTcp, &[packets], "has no effect: no frontend of this backend is in proxy mode"),
+            (
+                OnlyIn::ProxiedTcp,
+                &[packets],
+                "has no effect: no frontend that uses this backend is in proxy mode",
+            ),
             (
                 OnlyIn::ProxiedTcp,
                 &[packets, (Mode::Proxy, UDP)],
-                "has no effect: no frontend of this backend in proxy mode has protocol = \"tcp\"",
+                "has no effect: no frontend that uses this backend is in proxy mode with protocol = \"tcp\"",
             ),
             (OnlyIn::ProxiedUdp, &[(Mode::Proxy, TCP), (Mode::Proxy, UDP)], ""),
         ] {
-            let fault = only.common_fault(" of this backend", frontends).unwrap_or_default();
+            let fault = only.common_fault(" that uses this backend", frontends).unwrap_or_default();
             assert_eq!(fault, expected, "{only:?} {frontends:?}");
         }
     }

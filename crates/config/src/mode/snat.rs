@@ -50,8 +50,8 @@ impl HostCheck<'_> {
         {
             let (first, last) = (settings.snat_ports.start(), settings.snat_ports.end());
             let message = format!(
-                "port {port} of a frontend cannot be a SNAT port of {} ({first}-{last}), and too few others are left; choose \
-                 another port, or set passthrough.snat_ports or passthrough.snat_addresses",
+                "frontends use so many of the SNAT ports of {} ({first}-{last}), such as {port}, that too few are left; choose \
+                 another port here, or set passthrough.snat_ports or passthrough.snat_addresses",
                 vip.value.ip()
             );
             self.report.error(&vip.place, message);
@@ -65,7 +65,7 @@ impl HostCheck<'_> {
         if let Some(named) = self.file.passthrough.keys.snat_addresses.first() {
             if !self.file.passthrough.keys.snat_addresses.iter().any(|address| is_like(address.value, ip)) {
                 let message =
-                    format!("no address is {}, but frontend {:?} needs one", family(ip), frontend.name);
+                    format!("frontend {:?} needs an {} address here; add one", frontend.name, family(ip));
                 self.report.error(&named.place, message);
             }
             return;
@@ -77,8 +77,8 @@ impl HostCheck<'_> {
         let mut own = towards.flat_map(|interface| &interface.addresses);
         if !own.any(|own| can_be_reached(*own) && is_like(*own, ip)) {
             let message = format!(
-                "servers need an {} address to answer to, and {first}, which leads to them, has none; \
-                 set passthrough.snat_addresses",
+                "interface {first}, which leads to the servers, has no {} address for SNAT; add one, or set \
+                 passthrough.snat_addresses",
                 family(ip)
             );
             self.report.error(&vip.place, message);

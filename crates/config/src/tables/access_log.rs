@@ -105,7 +105,7 @@ pub(crate) fn changes(old: &AccessLogConfig, new: &AccessLogConfig) -> Vec<Strin
 /// Line of `convey check` about the access log; empty if there is none.
 pub(crate) fn describe(log: &AccessLogConfig) -> String {
     let AccessLogConfig { output: Some(output), format, sample } = log else { return String::new() };
-    let sample = if *sample == 1 { String::new() } else { format!(", one line in {sample}") };
+    let sample = if *sample == 1 { String::new() } else { format!(", one of {sample} lines") };
     format!("access log as {} to {output}{sample}\n", format.source())
 }
 

@@ -140,7 +140,7 @@ impl ParsedAcme {
         let keys = AcmeKeys::read(&mut table);
         let domains = table.any_number("domains", domain);
         if let Some(Placed { place, .. }) = domains.get(MAX_DOMAINS) {
-            report.error(place, format!("found {} names; allowed: {MAX_DOMAINS}", domains.len()));
+            report.error(place, format!("found {} names; allowed: at most {MAX_DOMAINS}", domains.len()));
         }
         let external_account = external_account(&mut table, report);
         let ca = table.optional("ca", string);
@@ -203,23 +203,25 @@ impl ParsedAcme {
         if names.is_empty() {
             report.error(
                 &self.place,
-                "there is no name to order a certificate for: no route of a frontend with TLS has a host; set domains",
+                "no name to order a certificate for: set domains, because no route of a frontend with these certificates has a host",
             );
         }
         if names.len() > MAX_DOMAINS {
-            report
-                .error(&self.place, format!("found {} hosts of routes; allowed: {MAX_DOMAINS}", names.len()));
+            report.error(
+                &self.place,
+                format!("found {} hosts in routes; allowed: at most {MAX_DOMAINS}", names.len()),
+            );
         }
         // The authority sends its HTTP-01 request without TLS (RFC 8555, section 8.3).
         let is_http = |frontend: &FrontendConfig| frontend.mode.is_http() && frontend.tls.is_none();
         match &self.keys.challenge {
             Some(Placed { value: AcmeChallenge::Http01, place }) if !frontends.iter().any(is_http) => {
-                report.error(place, "needs a frontend with mode = \"http\" and without tls that clients reach at port 80");
+                report.error(place, "needs a frontend in mode http, without tls, that the authority reaches at port 80");
             }
             None if usual_challenge(frontends).is_none() => report.error(
                 &self.place,
-                "no frontend in http mode listens on port 80, and none with these certificates on port 443; set challenge if \
-                 another host forwards port 80 or 443 to a port of convey",
+                "the authority needs port 80 of a frontend in http mode without tls, or port 443 of a frontend with these \
+                 certificates; set challenge if another host forwards one of these ports to convey",
             ),
             _ => {}
         }
@@ -280,7 +282,7 @@ fn external_account(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Ex
         }
         _ => {
             let message = format!(
-                "{}: not a base64url-encoded key, the form in which authorities issue it",
+                "{} does not contain a key in base64url, the form in which authorities issue these keys",
                 path.display()
             );
             report.error(&file.place, message);
@@ -304,7 +306,7 @@ fn is_domain(name: &str) -> bool {
 }
 
 fn domain(value: &DeValue<'_>) -> Result<String, String> {
-    const ALLOWED: &str = "a name of a host in ASCII, such as www.example.com";
+    const ALLOWED: &str = "a host name in ASCII, such as www.example.com";
     let name = value.as_str().unwrap_or_default().trim_end_matches('.').to_ascii_lowercase();
     match () {
         () if name.starts_with("*.") => Err(format!(
@@ -348,8 +350,8 @@ fn folder(value: &DeValue<'_>) -> Result<String, String> {
 /// Line of `convey check` about certificates that convey orders.
 pub(crate) fn describe(acme: &AcmeConfig) -> String {
     let AcmeConfig { directory, domains, challenge, folder, .. } = acme;
-    let (names, challenge) = (list_or(domains, "nothing"), challenge.name());
-    format!("certificates of {directory} by {challenge}, kept in {}: {names}\n", folder.display())
+    let (names, challenge) = (list_or(domains, "no names"), challenge.name());
+    format!("certificates from {directory} by {challenge}, saved in {}: {names}\n", folder.display())
 }
 
 /// Changes of `[acme]` and `state_dir` for the log of a reload.
@@ -363,7 +365,7 @@ pub(crate) fn changes(old: Option<&AcmeConfig>, new: Option<&AcmeConfig>) -> Vec
     let folder = |acme: &AcmeConfig| acme.folder.display().to_string();
     changes.extend(change("state_dir", folder(old), folder(new)));
     if changes.is_empty() && old != new {
-        changes.push("acme: key or authorities changed".to_owned());
+        changes.push("acme: content of eab_key_file or ca changed".to_owned());
     }
     changes
 }

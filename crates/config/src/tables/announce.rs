@@ -45,7 +45,7 @@ keys! {
 
     key "hold" => hold: Duration {
         read: seconds(Duration::ZERO),
-        describe: |announce, _| format!(", held for {}s", announce.hold.as_secs_f64()),
+        describe: |announce, _| format!(", hold {}s", announce.hold.as_secs_f64()),
         kind: "seconds from 0: how long a frontend cannot serve before convey withdraws its address, and can before the address comes back",
         default: "2",
         sample: "#hold = 2                               # seconds of failure before convey withdraws an address, and of success before it returns",
@@ -54,7 +54,7 @@ keys! {
 
     key "min_servers" => min_servers: u32 {
         read: integer(1..=u32::MAX),
-        describe: |announce, _| format!(", with {} or more servers", announce.min_servers),
+        describe: |announce, _| format!(", min_servers {}", announce.min_servers),
         kind: "1 to 4294967295: a backend with fewer servers that can be chosen counts as one without",
         default: "1",
         sample: "#min_servers = 1                        # a backend with fewer available servers counts as one without servers",
@@ -87,7 +87,7 @@ pub(crate) fn check(file: &ParsedFile, report: &Report<'_>) {
     if listens.clone().next().is_some()
         && AnnounceConfig::addresses_of(listens.map(|listen| &listen.value)).is_empty()
     {
-        let message = "has no effect: no frontend has an address to announce, wildcards and loopback addresses cannot be announced";
+        let message = "has no effect: every frontend listens on a wildcard or a loopback address, which cannot be announced";
         report.warning(place, message);
     }
     let Some(Placed { place, .. }) = &keys.min_servers else { return };
@@ -103,7 +103,7 @@ pub(crate) fn check(file: &ParsedFile, report: &Report<'_>) {
     };
     if let Some(backend) = file.backends.iter().filter(is_used).find(is_too_small) {
         let message = format!(
-            "found {}, but backend {:?} has {} servers: the addresses of its frontends are never announced",
+            "found {}, but backend {:?} has fewer servers ({}): convey never announces the addresses of its frontends",
             config.min_servers,
             backend.name,
             backend.servers.len()
@@ -180,9 +180,9 @@ mod tests {
     fn announce_without_address_or_enough_servers_is_warned_about() {
         let warnings = |text: &str| parse("c.toml", text).unwrap().warnings;
         let few = warnings(&format!("{SERVED}[announce]\nmin_servers = 2"));
-        assert!(few[0].to_string().contains("backend \"web\" has 1 servers"), "{few:?}");
+        assert!(few[0].to_string().contains("backend \"web\" has fewer servers (1)"), "{few:?}");
         let wildcard = warnings(&format!("{}[announce]", SERVED.replace("10.0.0.1:", "0.0.0.0:")));
-        assert!(wildcard[0].to_string().contains("no frontend has an address to announce"), "{wildcard:?}");
+        assert!(wildcard[0].to_string().contains("every frontend listens on a wildcard"), "{wildcard:?}");
         assert!(warnings(&format!("{SERVED}[announce]")).is_empty());
     }
 

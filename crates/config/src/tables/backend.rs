@@ -102,7 +102,7 @@ keys! {
     key "hash_key" => hash_key: HashKey {
         read: choice(&HashKey::ALL, HashKey::name),
         describe: |backend, _| match backend.algorithm.hashes() && backend.hash_key != HashKey::default() {
-            true => format!(" to servers by {}", backend.hash_key.name()),
+            true => format!(", hash_key {}", backend.hash_key.name()),
             false => String::new(),
         },
         kind: r#"`"addr_port"`, `"addr"` or `"name"`: property that decides a server's place"#,
@@ -329,8 +329,8 @@ fn on_down(backend: &BackendConfig, modes: &[Mode]) -> String {
     words.dedup();
     match words[..] {
         [] => String::new(),
-        [one] => format!("; on down {one}"),
-        _ => "; on down reset, proxied keep".to_owned(),
+        [one] => format!("; on_down {one}"),
+        _ => "; on_down reset (packet modes), keep (proxy and http)".to_owned(),
     }
 }
 

@@ -154,7 +154,7 @@ keys! {
         // connections, but not for an exact limit.
         only_in: Proxied,
         describe: |frontend, _| {
-            frontend.max_connections_per_client.map_or(String::new(), |most| format!(", {most} a client"))
+            frontend.max_connections_per_client.map_or(String::new(), |most| format!(", {most} per client"))
         },
         kind: "1 to 4294967295, proxy and http: of one address (IPv6: one /64)",
         default: "8 times the number left for others",

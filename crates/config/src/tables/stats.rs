@@ -89,6 +89,7 @@ pub(crate) fn changes(old: &Stats, new: &Stats) -> Vec<String> {
 pub(crate) fn describe(stats: &Stats) -> String {
     let address = format!("statistics http://{}/stats (also /metrics, /healthz, /readyz)\n", stats.listen);
     let token = stats.token.as_ref();
-    let token = token.map(|token| format!("changes there with the token of {}\n", token.path.display()));
+    let token =
+        token.map(|token| format!("statistics accept changes with the token in {}\n", token.path.display()));
     address + &token.unwrap_or_default()
 }

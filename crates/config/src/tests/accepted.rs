@@ -364,13 +364,13 @@ fn a_name_may_be_anything_that_can_be_shown() {
     assert_eq!(
         errors(&GOOD.replace("servers.a", "servers.\"a\\nb\"")),
         [
-            "config.toml:5:23: backends.web.servers.\"a\\nb\": a name must not be empty and has no control characters"
+            "config.toml:5:23: backends.web.servers.\"a\\nb\": a name must not be empty or contain control characters"
         ]
     );
     assert_eq!(
         errors(&GOOD.replace("servers.a", "servers.\"\"")),
         [
-            "config.toml:5:23: backends.web.servers.\"\": a name must not be empty and has no control characters"
+            "config.toml:5:23: backends.web.servers.\"\": a name must not be empty or contain control characters"
         ]
     );
 }
@@ -389,8 +389,8 @@ fn odd_but_valid_settings_are_warnings() {
     assert_eq!(
         warnings(&backups),
         [
-            "config.toml:5:11: backends.web: all servers are backups, so they serve as if none were",
-            "config.toml:9:8: backends.web.servers.b.addr: 10.0.0.2:80 is also backends.web.servers.a.addr (line 6)",
+            "config.toml:5:11: backends.web: all servers are backups, so the key `backup` has no effect",
+            "config.toml:9:8: backends.web.servers.b.addr: 10.0.0.2:80 is also the value of backends.web.servers.a.addr (line 6)",
         ]
     );
     assert_eq!(

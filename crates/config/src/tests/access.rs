@@ -66,9 +66,9 @@ fn invalid_access_list_is_reported_by_line_and_still_watched() {
     };
     let diagnostics: String = problems.iter().map(|problem| format!("{problem}\n")).collect();
     for part in [
-        "bad.txt:2:1: frontends.web.access.deny: the line is not a network; allowed: a network (the bits after its length zero), ",
-        "bad.txt:3:1: frontends.web.access.deny: the line is not a network; allowed: a network (the bits after its length zero), \
-         such as 10.0.0.0/8, or an address; did you mean \"10.0.0.0/8\"?",
+        "bad.txt:2:1: frontends.web.access.deny: the line is not a network; allowed: a network, such as 10.0.0.0/8 ",
+        "bad.txt:3:1: frontends.web.access.deny: the line is not a network; allowed: a network, \
+         such as 10.0.0.0/8 (all bits after the prefix are zero), or an address; did you mean \"10.0.0.0/8\"?",
         "none.txt: No such file",
         "frontends.web.access.deny: the path of the file is missing after @",
         "write an IPv4 network in IPv4 notation, found \"::ffff:10.0.0.0/104\"",

@@ -71,7 +71,7 @@ fn stored_acme_certificates_are_loaded_without_broken_or_unwanted_ones() {
     save_secret(&kept.join("a.example.pem"), "nothing");
     let left = loaded(folder.path(), "", SITE).unwrap();
     assert_eq!(taken(&left), ["b.example"]);
-    assert!(left.warnings[0].to_string().contains("a.example.pem is left out"), "{:?}", left.warnings);
+    assert!(left.warnings[0].to_string().contains("a.example.pem is not used"), "{:?}", left.warnings);
 }
 
 #[test]
@@ -82,18 +82,18 @@ fn acme_errors_are_reported_with_their_place() {
     let proxy = "[frontends.site]\nlisten_addr = '10.0.0.1:443'\nbackend = 'site'\ntls = {}\n";
     for (lines, frontends, expected) in [
         ("domains = '*.a.example'", SITE, "a wildcard needs a DNS challenge"),
-        ("domains = '10.0.0.1'", SITE, "allowed: a name of a host in ASCII"),
-        ("domains = 'ä.example'", SITE, "allowed: a name of a host in ASCII"),
+        ("domains = '10.0.0.1'", SITE, "allowed: a host name in ASCII"),
+        ("domains = 'ä.example'", SITE, "allowed: a host name in ASCII"),
         ("email = 'ops'", SITE, "allowed: one address"),
         ("directory = 'http://a.example'", SITE, "or an https URL"),
         ("challenge = 'dns-01'", SITE, "allowed: http-01, tls-alpn-01"),
         ("eab_key_id = '1'", SITE, "needs eab_key_file"),
         ("eab_key_file = 'open.key'", SITE, "needs eab_key_id"),
         ("eab_key_id = '1'\neab_key_file = 'open.key'", SITE, "all users can read it"),
-        ("eab_key_id = '1'\neab_key_file = 'empty.key'", SITE, "not a base64url-encoded key"),
-        ("", proxy, "there is no name to order a certificate for"),
-        ("challenge = 'http-01'\ndomains = 'a.example'", proxy, "needs a frontend with mode = \"http\""),
-        ("challenge = 'http-01'", SITE, "and without tls that clients reach"),
+        ("eab_key_id = '1'\neab_key_file = 'empty.key'", SITE, "does not contain a key in base64url"),
+        ("", proxy, "no name to order a certificate for"),
+        ("challenge = 'http-01'\ndomains = 'a.example'", proxy, "needs a frontend in mode http"),
+        ("challenge = 'http-01'", SITE, "mode http, without tls, that the authority reaches"),
         ("", &SITE.replace(":443", ":8443"), "set challenge if another host"),
     ] {
         let diagnostics = loaded(folder.path(), lines, frontends).unwrap_err();

@@ -92,11 +92,11 @@ fn a_frontend_has_routes_redirects_and_headers() {
 #[test]
 fn routes_are_described_below_their_frontend() {
     let expected = "\
-frontend web              http tcp  0.0.0.0:80  -> backend site, X-Forwarded-* trusted from 10.0.0.0/8, Forwarded is sent; request headers: set X-A, add X-B, remove x-c; response headers: remove server
+frontend web              http tcp  0.0.0.0:80  -> backend site, X-Forwarded-* trusted from 10.0.0.0/8, sends Forwarded; request headers: set X-A, add X-B, remove x-c; response headers: remove server
   route *.example.com/                          -> redirect to https
   route */static/                               -> backend site
   route api.localhost/v1                        -> backend api, path becomes /, host becomes internal.example:8080; request headers: set X-A
-backend api (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on down keep)
+backend api (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on_down keep)
 ";
     let text = describe(&config(FULL));
     assert!(text.starts_with(expected), "{text}");
@@ -159,12 +159,12 @@ fn a_frontend_says_what_becomes_of_requests() {
     assert_eq!(
         errors(&without(more)),
         [
-            "config.toml:4:12: frontends.web.redirect: frontends.web.backend is set too (line 5); keep one of them"
+            "config.toml:4:12: frontends.web.redirect: frontends.web.backend is also set (line 5); keep one of them"
         ]
     );
     assert_eq!(
         of_frontend("protocol = 'udp'"),
-        ["config.toml:5:12: frontends.web.protocol: found \"udp\"; in http mode allowed: tcp"]
+        ["config.toml:5:12: frontends.web.protocol: found \"udp\"; allowed in http mode: tcp"]
     );
 }
 

@@ -58,10 +58,10 @@ fn errors_in_included_files_are_reported_with_their_file() {
     assert_eq!(
         loaded(directory.path()).expect_err("wrong"),
         [
-            "conf.d/a.toml:2:8: backends.web.servers.a.addr: 10.0.0.1:80 is frontend \"web\" itself, which listens on 10.0.0.1:80",
+            "conf.d/a.toml:2:8: backends.web.servers.a.addr: 10.0.0.1:80 would send connections back to frontend \"web\", which listens on 10.0.0.1:80",
             "conf.d/a.toml:3:1: backends.web.servers.a.wieght: unknown key; did you mean `weight`? (allowed here: addr, backup, max_connections, quic_server_id, weight)",
-            "conf.d/b.toml:1:1: include: only the main file includes others",
-            "conf.d/b.toml:3:1: frontends.web.backend: is in config.toml, line 4 already; keep one of them",
+            "conf.d/b.toml:1:1: include: only the main file can include other files; move this key to the main file",
+            "conf.d/b.toml:3:1: frontends.web.backend: is already set in config.toml, line 4; keep one of them",
             "conf.d/b.toml:5:15: frontends.b.listen_addr: 10.0.0.1:80 is taken by frontends.web.listen_addr (config.toml, line 3)",
             "more.toml:1:7: unclosed table, expected `]`",
         ]
@@ -96,13 +96,16 @@ fn a_pattern_that_is_wrong_is_told() {
 fn errors_quote_nothing_of_an_included_file_that_is_no_configuration() {
     let shadow: String = (0..50).map(|n| format!("user{n}:$6$secret{n}:1:2:3:::\n")).collect();
     for (text, expected) in [
-        ("DB_SECRET = 'hunter2'\n[secret]\na = 1\n", "more.toml:1:1: this file is not a configuration"),
-        ("\"secret sauce\" = 3\n", "more.toml:1:1: this file is not a configuration"),
+        (
+            "DB_SECRET = 'hunter2'\n[secret]\na = 1\n",
+            "more.toml:1:1: this file is not a convey configuration",
+        ),
+        ("\"secret sauce\" = 3\n", "more.toml:1:1: this file is not a convey configuration"),
         (
             "[fronten.secret]\n",
-            "more.toml:1:2: this file is not a configuration: it has no known key; did you mean `frontends`?",
+            "more.toml:1:2: this file is not a convey configuration: it has no known key; did you mean `frontends`?",
         ),
-        ("secret = 1\nsecret = 2\n", "more.toml:1:1: this file is not a configuration"),
+        ("secret = 1\nsecret = 2\n", "more.toml:1:1: this file is not a convey configuration"),
         (&shadow, "more.toml:1:26: "),
     ] {
         let directory = directory(&[

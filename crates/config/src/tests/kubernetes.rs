@@ -22,7 +22,7 @@ fn a_backend_with_a_service_needs_no_servers() {
     assert_eq!(*port, ServicePort::Name("http".into()));
     assert!(cluster.kubeconfig.as_ref().unwrap().ends_with("kube/config"));
     let described = describe(&config);
-    let line = "weight 3, for each endpoint, those outside of zone eu-1a are backups";
+    let line = "weight 3, for each endpoint; endpoints outside of zone eu-1a are backups";
     assert!(described.contains("kubernetes shop/web:http") && described.contains(line), "{described}");
 }
 
@@ -65,7 +65,7 @@ fn packet_modes_have_servers_with_addresses() {
     let problems = crate::validate_mode(&loaded, &network).unwrap_err();
     let diagnostics: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert!(
-        diagnostics.iter().any(|line| line.contains("Services are for proxy and http mode")),
+        diagnostics.iter().any(|line| line.contains("Services work only in modes proxy and http")),
         "{diagnostics:?}"
     );
 }

@@ -95,14 +95,14 @@ fn check_without_host_refuses_everything_that_the_file_alone_decides() {
             Mode::Proxy,
             "a range in proxy mode has at most 1024",
         ),
-        (check("via = \"vip\""), Mode::Passthrough, "no TCP frontend in dsr mode uses this backend"),
-        (kubernetes.to_owned(), Mode::Passthrough, "Services are for proxy and http mode"),
-        (GOOD.replace("10.0.0.2:80", "a.test:80"), Mode::Dsr, "names are looked up for proxy mode only"),
+        (check("via = \"vip\""), Mode::Passthrough, "needs a TCP frontend in dsr mode"),
+        (kubernetes.to_owned(), Mode::Passthrough, "Services work only in modes proxy and http"),
+        (GOOD.replace("10.0.0.2:80", "a.test:80"), Mode::Dsr, "host names work only in modes proxy and http"),
         (GOOD.replace("10.0.0.2:80", "10.0.0.2:81"), Mode::Dsr, "in dsr mode both must be equal"),
         (GOOD.replace("10.0.0.1:80", "0.0.0.0:80"), Mode::Dsr, "0.0.0.0 is a wildcard"),
-        (GOOD.replace("10.0.0.2:80", "[2001:db8::2]:80"), Mode::Passthrough, "are of one family"),
+        (GOOD.replace("10.0.0.2:80", "[2001:db8::2]:80"), Mode::Passthrough, "must be of one family"),
         (GOOD.replace("10.0.0.2:80", "127.0.0.1:80"), Mode::Passthrough, "is this host itself"),
-        (GOOD.replace("10.0.0.2:80", "10.0.0.1:81"), Mode::Passthrough, "is where frontend \"web\" listens"),
+        (GOOD.replace("10.0.0.2:80", "10.0.0.1:81"), Mode::Passthrough, "is the address of frontend \"web\""),
         (
             format!("{GOOD}[passthrough]\nworkers = 9\nsnat_ports = \"4000-4003\""),
             Mode::Passthrough,
@@ -173,8 +173,8 @@ fn the_mode_of_the_command_line_leaves_frontends_that_say_theirs() {
     assert_eq!(modes, [Mode::Proxy, Mode::Dsr]);
     assert_eq!(
         loaded.warnings.iter().map(Problem::to_string).collect::<Vec<_>>(),
-        ["config.toml:4:8: frontends.web.mode: every frontend sets its own mode: \
-          passthrough on the command line has no effect"]
+        ["config.toml:4:8: frontends.web.mode: mode passthrough of the command line \
+          has no effect: every frontend sets its own mode"]
     );
     for text in [mixed().replace("mode = \"dsr\"\n", ""), mixed().replace("\"proxy\"", "\"dsr\"")] {
         let loaded = parse("config.toml", &text).expect("valid").with_default_mode(Mode::Dsr);
@@ -201,7 +201,7 @@ fn frontends_in_several_modes_are_each_held_against_their_own() {
     assert_eq!(
         diagnostics(&mixed().replace("\"proxy\"", "\"passthrough\""), Mode::Proxy).expect_err("a wildcard"),
         [
-            "config.toml:3:15: frontends.web.listen_addr: passthrough mode needs a concrete address, 0.0.0.0 is \
+            "config.toml:3:15: frontends.web.listen_addr: passthrough mode needs a concrete address, but 0.0.0.0 is \
           a wildcard; this host has: 10.0.0.1 (eth0), 10.1.0.1 (eth1)"
         ]
     );
@@ -211,7 +211,7 @@ fn frontends_in_several_modes_are_each_held_against_their_own() {
     let own = mixed().replace("10.0.0.2:80", "10.1.0.1:80");
     assert!(
         diagnostics(&own, Mode::Proxy).expect_err("own")[0]
-            .contains("in dsr mode servers are other machines")
+            .contains("in dsr mode a server must be another machine")
     );
 }
 
@@ -228,7 +228,7 @@ fn a_time_limit_of_the_other_protocol_has_no_effect() {
     let limits = "[timeouts]\nidle = 2\nudp_idle = 3\n";
     let odd = |text: &str| diagnostics(&format!("{text}{limits}"), Mode::Proxy).expect("odd at most");
     let udp = GOOD.replace("backend = ", "protocol = \"udp\"\nbackend = ");
-    let why = |protocol| format!("has no effect: no frontend in proxy mode has protocol = {protocol:?}");
+    let why = |protocol| format!("has no effect: no frontend is in proxy mode with protocol = {protocol:?}");
     assert_eq!(odd(GOOD), [format!("config.toml:9:12: timeouts.udp_idle: {}", why("udp"))]);
     assert_eq!(odd(&udp), [format!("config.toml:9:8: timeouts.idle: {}", why("tcp"))]);
     let both = format!("{udp}[frontends.other]\nlisten_addr = \"10.0.0.1:80\"\nbackend = \"web\"\n");
@@ -252,12 +252,12 @@ fn timeouts_without_effect_in_a_mode_are_warned_about() {
             format!("{place}35: frontends.web.timeouts.udp_idle: has no effect in passthrough mode"),
         ])
     );
-    let why = "has no effect: no frontend of this backend";
+    let why = "has no effect: no frontend that uses this backend";
     let of_backend = |mode| after(mode, "[backends.web.timeouts]\nconnect = 2\nudp_idle = 3");
     assert_eq!(
         of_backend(Mode::Proxy),
         Ok(vec![format!(
-            "config.toml:9:12: backends.web.timeouts.udp_idle: {why} in proxy mode has protocol = \"udp\""
+            "config.toml:9:12: backends.web.timeouts.udp_idle: {why} is in proxy mode with protocol = \"udp\""
         )])
     );
     assert_eq!(
@@ -300,8 +300,8 @@ fn a_server_known_by_name_is_for_proxy_mode_only() {
         assert_eq!(
             error_with(mode, "10.0.0.2:80", "app.internal:80"),
             format!(
-                "config.toml:6:8: backends.web.servers.a.addr: in {} mode servers have addresses; \
-                 names are looked up for proxy mode only",
+                "config.toml:6:8: backends.web.servers.a.addr: in {} mode a server needs an IP address; \
+                 host names work only in modes proxy and http",
                 mode.name()
             )
         );

@@ -23,7 +23,7 @@ fn proxy_header_settings_are_read_and_described() {
     assert_eq!(backend.send_proxy, Some(ProxyVersion::V2));
     let text = describe(&config);
     assert!(text.contains("-> backend web, PROXY header from 10.0.0.5/32, 2001:db8::/32\n"), "{text}");
-    assert!(text.contains("on down keep; PROXY header v2)\n"), "{text}");
+    assert!(text.contains("on_down keep; PROXY header v2)\n"), "{text}");
 }
 
 #[test]
@@ -55,8 +55,8 @@ fn trusted_proxies_that_access_denies_are_a_warning() {
     let denied = |lines: &str, deny: &str| warnings(&with(&format!("{lines}\naccess.deny = {deny}"), ""));
     let message = |place: &str| {
         format!(
-            "config.toml:{place}: frontends.web.trusted_proxies: convey admits trusted proxies even from 10.0.0.0/8, which \
-             access denies: access applies to the clients that they name"
+            "config.toml:{place}: frontends.web.trusted_proxies: access denies 10.0.0.0/8, but convey admits trusted \
+             proxies from there: access applies to the clients whose addresses the proxies report"
         )
     };
     assert_eq!(denied(ACCEPT, "\"10.0.0.0/8\""), [message("6:20")]);
@@ -75,8 +75,8 @@ fn a_wrong_version_is_told_with_the_right_ones() {
         ["config.toml:9:14: backends.web.send_proxy: found \"v3\"; allowed: v1, v2; did you mean `v1`?"]
     );
     let found = errors(&with("protocol = \"udp\"", "send_proxy = \"v1\""));
-    let message = "config.toml:9:14: backends.web.send_proxy: found \"v1\", but frontend \"web\" has protocol = \"udp\"; allowed: \
-                   \"v2\", which precedes each datagram";
+    let message = "config.toml:9:14: backends.web.send_proxy: found \"v1\", which is for TCP only, but frontend \"web\" has \
+                   protocol = \"udp\"; allowed: \"v2\"";
     assert_eq!(found, [message]);
 }
 
@@ -85,8 +85,8 @@ fn packet_modes_refuse_them_and_say_why() {
     for mode in [Mode::Passthrough, Mode::Dsr] {
         let name = mode.name();
         let why = format!(
-            "frontend \"web\" is in {name} mode, in which convey forwards packets and changes none of their bytes; PROXY headers \
-             need mode = \"proxy\""
+            "PROXY headers need mode = \"proxy\" or \"http\"; frontend \"web\" is in {name} mode, in which convey does not \
+             change the data in packets"
         );
         let of = |text: &str| diagnostics(text, mode).unwrap_err();
         let accepts = with(ACCEPT, "");

@@ -57,7 +57,7 @@ fn ids_alone_are_plain_and_a_table_has_a_key() {
     assert_eq!(
         errors(&with(IDS, &keyed(0))),
         [format!(
-            "config.toml:9:12: backends.web.quic_lb.0.key_file: {} must have 32 hexadecimal digits: a key of 16 bytes",
+            "config.toml:9:12: backends.web.quic_lb.0.key_file: {} must contain 32 hexadecimal digits, a key of 16 bytes",
             file.display()
         )]
     );
@@ -69,13 +69,13 @@ fn ids_alone_are_plain_and_a_table_has_a_key() {
 fn unusable_quic_server_ids_are_refused() {
     let long = "quic_server_id = \"00112233445566778899aabbccddee\"";
     for (ids, lines, said) in [
-        (["", ""], "", "7:8: backends.web.hash: found \"quic_cid\", and no server has a quic_server_id"),
+        (["", ""], "", "7:8: backends.web.hash: found \"quic_cid\", but no server has a quic_server_id"),
         (["", ""], "[backends.web.quic_lb.0]", "8:1: backends.web.quic_lb.0: no server has a quic_server_id"),
-        ([IDS[0], IDS[0]], "", "14:18: backends.web.servers.b.quic_server_id: server \"a\" has the same"),
+        ([IDS[0], IDS[0]], "", "14:18: backends.web.servers.b.quic_server_id: server \"a\" has the same id"),
         (
             [IDS[0], "quic_server_id = \"01\""],
             "",
-            "14:18: backends.web.servers.b.quic_server_id: 01 has 1 bytes, and ed793a of server \"a\" has 3",
+            "14:18: backends.web.servers.b.quic_server_id: 01 has 1 bytes, but ed793a of server \"a\" has 3; all ids of a backend have the same length",
         ),
         (
             ["quic_server_id = 7", ""],
@@ -85,12 +85,12 @@ fn unusable_quic_server_ids_are_refused() {
         (
             IDS,
             "[backends.web.quic_lb.7]",
-            "8:1: backends.web.quic_lb.7: found \"7\"; allowed: a number from 0 to 6, which ids begin with",
+            "8:1: backends.web.quic_lb.7: found the table name \"7\"; allowed: a number from 0 to 6, the first bits of connection ids",
         ),
         (
             [long, ""],
             "[backends.web.quic_lb.0]\nnonce_length = 5",
-            "9:16: backends.web.quic_lb.0.nonce_length: server id and nonce have at most 19 bytes together; server ids have 15",
+            "9:16: backends.web.quic_lb.0.nonce_length: server id and nonce have at most 19 bytes together; server ids have 15 bytes",
         ),
     ] {
         let found = errors(&with(ids, lines));
@@ -100,7 +100,7 @@ fn unusable_quic_server_ids_are_refused() {
     let said = errors(&named);
     assert!(
         said.len() == 1
-            && said[0].ends_with("a host name may have several servers: give each its address and an id"),
+            && said[0].ends_with("a host name may have several servers, which cannot share an id: write each server with its IP address and its own id"),
         "{said:?}"
     );
 }
@@ -116,7 +116,7 @@ fn quic_settings_without_effect_are_warned_about() {
     );
     assert_eq!(
         diagnostics(&with([IDS[0], ""], "")),
-        "config.toml:7:8: backends.web.hash: clients that change their address lose their connections to servers without quic_server_id: \"b\""
+        "config.toml:7:8: backends.web.hash: some servers have no quic_server_id: \"b\"; if the address of a client changes, its connection to such a server is lost"
     );
     assert_eq!(
         diagnostics(&text.replace("protocol = \"udp\"\n", "")),

@@ -46,10 +46,10 @@ idle = -1
             "config.toml:10:1: frontends.more.backend: required, but missing",
             "config.toml:11:15: frontends.more.listen_addr: 10.0.0.1:80 is taken by frontends.api.listen_addr (line 7)",
             "config.toml:13:13: backends.web.algorithm: found \"roundrobin\"; allowed: round_robin, least_connections, power_of_two, ewma, ring, maglev; did you mean `round_robin`?",
-            "config.toml:14:25: backends.web.health_check_interval: the same as health_check.interval, which is set too; keep one of them",
+            "config.toml:14:25: backends.web.health_check_interval: is the former name of health_check.interval, which is also set; keep one of them",
             "config.toml:15:39: backends.web.health_check.kind: found \"icmp\"; allowed: tcp, http, https, grpc, udp, none",
             "config.toml:17:10: backends.web.servers.a.weight: found 65536; allowed: an integer from 0 to 65535",
-            "config.toml:18:8: backends.web.servers.a.addr: the port is missing, found \"10.0.0.2\"; add it, or set health_check.port to use the port that each client connects to",
+            "config.toml:18:8: backends.web.servers.a.addr: found \"10.0.0.2\" without a port, so health checks have no port; add the port, or set health_check.port (then each connection keeps the port that its client connected to)",
             "config.toml:19:11: backends.api: no servers; write [backends.NAME.servers.NAME] with addr",
             "config.toml:21:8: stats.port: found \"http\"; allowed: a port from 1 to 65535",
             "config.toml:23:8: timeouts.idle: found -1; allowed: seconds from 0.001 to 31536000, or a time such as \"2s\" or \"500ms\"",
@@ -174,7 +174,10 @@ fn a_health_check_must_make_sense() {
     let allowed_status = "allowed: a status from 100 to 599, such as 200, or a range, such as \"200-399\"";
     let allowed_path = "allowed: a path that begins with `/`, encoded as in a URL";
     let cases = [
-        ("timeout = 3", format!("8:11: {check}.timeout: found 3; allowed: seconds up to the interval, 2")),
+        (
+            "timeout = 3",
+            format!("8:11: {check}.timeout: found 3 s; allowed: at most the interval of the checks, 2 s"),
+        ),
         ("rise = 0", format!("8:8: {check}.rise: found 0; allowed: an integer from 1 to 4294967295")),
         ("fall = \"3\"", format!("8:8: {check}.fall: found \"3\"; allowed: an integer from 1 to 4294967295")),
         ("path = \"/\"", format!("8:8: {check}.path: is for kind = \"http\"; the kind is \"tcp\"")),
@@ -312,10 +315,7 @@ fn ready_needs_names_only_backends_of_its_frontend() {
     let with =
         |needed: &str| GOOD.replacen("backend = ", &format!("ready_needs = [\"{needed}\"]\nbackend = "), 1);
     let wrong = errors(&with("other"));
-    assert!(
-        wrong.iter().any(|line| line.ends_with("no route of frontend web leads to backend other")),
-        "{wrong:?}"
-    );
+    assert!(wrong.iter().any(|line| line.ends_with("frontend web does not use backend other")), "{wrong:?}");
     assert!(super::super::parse("config.toml", &with("web")).is_ok());
 }
 
@@ -324,7 +324,7 @@ fn outlier_detection_says_what_it_allows() {
     let with = |line: &str| error_after(&format!("[backends.web.outlier_detection]\n{line}\n"));
     assert_eq!(
         with("max_ejection_time = 29"),
-        "config.toml:8:21: backends.web.outlier_detection.max_ejection_time: found 29; allowed: at least base_ejection_time, 30"
+        "config.toml:8:21: backends.web.outlier_detection.max_ejection_time: found 29 s; allowed: at least base_ejection_time, 30 s"
     );
     assert_eq!(
         with("max_ejection_percent = 0"),
@@ -374,7 +374,7 @@ fn a_duplicate_key_does_not_hide_other_errors() {
     assert_eq!(
         errors(&format!("{GOOD}weight = 1\nweight = 2\nbackup = 3\n")),
         [
-            "config.toml:8:1: duplicate key `weight`: it is in line 7 already; keep one of them",
+            "config.toml:8:1: duplicate key `weight`: already used in line 7; keep one of them",
             "config.toml:9:10: backends.web.servers.a.backup: found 3; allowed: true, false",
         ]
     );
@@ -386,8 +386,8 @@ fn a_table_that_stands_there_twice_is_told_once_with_both_lines() {
     assert_eq!(
         errors(&format!("{GOOD}{again}[backends.web]\nservers.a.addr = \"10.0.0.3:80\"\n")),
         [
-            "config.toml:7:12: duplicate key `web`: it is in line 2 already; keep one of them",
-            "config.toml:11:9: duplicate key `a`: it is in line 5 already; keep one of them",
+            "config.toml:7:12: duplicate key `web`: already used in line 2; keep one of them",
+            "config.toml:11:9: duplicate key `a`: already used in line 5; keep one of them",
         ]
     );
 }

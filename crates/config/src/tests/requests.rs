@@ -22,7 +22,7 @@ fn paths_and_underscores_are_normalized_unless_the_file_says_otherwise() {
     assert_eq!(of_frontend(routes).len(), 1, "{:?}", of_frontend(routes));
     assert!(parse("c", &format!("{FRONTEND}normalize = false\n{routes}\n{BACKENDS}")).is_ok());
     let diagnostics = describe(&config(&format!("{FRONTEND}normalize = false\n{BACKENDS}")));
-    assert!(diagnostics.contains("paths are matched as sent"), "{diagnostics}");
+    assert!(diagnostics.contains("matches paths as sent"), "{diagnostics}");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn value_of_a_header_that_looks_like_a_variable_is_named() {
         [("{client_ip}", "{client_ip}"), ("a %[src] b", "%[src]"), ("é $remote_addr", "$remote_addr")]
     {
         let expected = format!(
-            "config.toml:5:35: frontends.web.headers.request.set.X-A: `{variable}` is sent literally: values of headers have no variables"
+            "config.toml:5:35: frontends.web.headers.request.set.X-A: convey sends `{variable}` literally, because it does not expand variables in headers"
         );
         assert_eq!(diagnostics(value), [expected]);
     }

@@ -86,7 +86,7 @@ fn sample_defaults_are_the_real_defaults() {
             "frontend web: ready_needs none -> web, max_connections none -> 10000, max_connections_per_client automatic -> 1000, \
              trusted_clients none -> 10.0.0.0/8, accept_proxy false -> true, trusted_proxies none -> 10.0.0.5/32, \
              timeouts.connect unset -> 2s, timeouts.idle unset -> 60s, timeouts.response unset -> 120s, timeouts.send unset -> 20s, timeouts.tcp_user_timeout unset -> 20s, \
-             timeouts.udp_idle unset -> 30s, access + 2 - 0 networks, limits.connections_per_source none -> 100, \
+             timeouts.udp_idle unset -> 30s, access networks: 2 added and 0 removed, limits.connections_per_source none -> 100, \
              limits.rate_per_source none -> 20, limits.burst automatic -> 40, limits.first_byte_timeout none -> 10s",
             "frontend https: added (proxy, 0.0.0.0:8443 -> backend web)",
             "frontend site: added (http, 0.0.0.0:8081 -> backends web, www)",

@@ -68,15 +68,15 @@ fn routes_that_cannot_be_say_why() {
     assert_eq!(of_route("sni = 'a', backend = 'api', path = '/'"), at(48, &format!(".path: {other_mode}")));
     assert_eq!(
         of_route("backend = 'api'"),
-        at(11, ": a route has sni or alpn, or both; connections without a route go to backend \"site\"")
+        at(11, ": a route needs sni or alpn, or both; connections without a route go to backend \"site\"")
     );
     assert_eq!(
         of_route("sni = '*', backend = 'api'"),
-        at(19, ".sni: found \"*\"; connections without a route go to the frontend's own backend: set that")
+        at(19, ".sni: found \"*\"; for connections without a route, set the frontend's backend")
     );
     assert_eq!(
         of_route("sni = '10.0.0.1', backend = 'api'"),
-        at(19, ".sni: found \"10.0.0.1\", an address; clients name hosts, never addresses (RFC 6066)")
+        at(19, ".sni: found \"10.0.0.1\", an address; clients send only host names as SNI (RFC 6066)")
     );
     assert_eq!(
         of_route("sni = 'a.*.b', backend = 'api'"),
@@ -84,7 +84,7 @@ fn routes_that_cannot_be_say_why() {
     );
     assert_eq!(
         of_route("sni = [], backend = 'api'"),
-        at(19, ".sni: found an empty array; allowed: one value or an array of them")
+        at(19, ".sni: found an empty array; allowed: one value, or an array of at least one")
     );
     assert_eq!(
         of_route("alpn = 'http/2', backend = 'api'"),
@@ -127,7 +127,7 @@ fn other_modes_and_udp_have_no_such_routes() {
     let dsr = routed(&format!("mode = 'dsr'\n{route}"));
     assert_eq!(errors(&dsr), [format!("config.toml:5:10: frontends.tls.routes: {needs}")]);
     let udp = routed(&format!("protocol = 'udp'\n{route}"));
-    let why = "match the beginning of a TCP connection; protocol is \"udp\" (line 4)";
+    let why = "need protocol = \"tcp\"; the frontend has \"udp\" (line 4)";
     assert_eq!(errors(&udp), [format!("config.toml:5:10: frontends.tls.routes: {why}")]);
 }
 

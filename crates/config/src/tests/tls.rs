@@ -105,7 +105,7 @@ fn certificate_and_key_errors_are_reported_with_their_place() {
         ),
         (
             "certificate = ['site.pem', 'other.pem']\nkey = 'site.key'",
-            "found 1; allowed: one for each certificate (2)",
+            "found 1 for 2 certificates; allowed: one for each certificate",
         ),
         (
             "certificate = 'site.pem'\nkey = 'site.key'\nalpn = 'http/2'",
@@ -152,7 +152,7 @@ fn folder_of_certificates_is_bounded() {
         std::fs::write(folder.path().join(format!("many/{n}.pem")), "").unwrap();
     }
     let refused = loaded(folder.path(), "", "certificate_dir = 'many'").unwrap_err();
-    assert!(refused.contains("many has 10001 certificates; allowed: 10000"), "{refused}");
+    assert!(refused.contains("many has 10001 certificates; allowed: at most 10000"), "{refused}");
 }
 
 #[test]
@@ -191,11 +191,11 @@ fn tls_is_for_modes_that_end_connections() {
     );
     assert_eq!(
         refused("mode = 'http'", "alpn = ['h2', 'xmpp-client']"),
-        [at(9, 15, ".alpn", "found \"xmpp-client\"; in http mode allowed: \"h2\", \"http/1.1\"")]
+        [at(9, 15, ".alpn", "found \"xmpp-client\"; allowed in http mode: \"h2\", \"http/1.1\"")]
     );
     let in_dsr = refused("mode = 'dsr'", "");
     assert!(
-        in_dsr.iter().any(|message| message.contains("tls needs mode = \"http\" or \"proxy\"")),
+        in_dsr.iter().any(|message| message.contains("needs mode = \"http\" or \"proxy\"; frontend")),
         "{in_dsr:?}"
     );
     // The error does not depend on the host, so it is found on any host.
@@ -230,7 +230,7 @@ fn http3_is_for_mode_http_and_early_data_goes_with_it() {
         (
             "mode = 'http'\naccept_proxy = true\ntrusted_proxies = '10.0.0.1'",
             "http3 = true",
-            "tls.http3: lets clients connect over UDP",
+            "tls.http3: HTTP/3 clients cannot send",
         ),
         ("mode = 'http'", "early_data = true", "tls.early_data: needs http3 = true"),
         (
@@ -241,7 +241,7 @@ fn http3_is_for_mode_http_and_early_data_goes_with_it() {
         (
             "mode = 'http'",
             "http3 = true\nearly_data = true\nclient_ca = 'site.pem'",
-            "tls.early_data: skips the handshake",
+            "tls.early_data: skips the check of client certificates",
         ),
         (
             "mode = 'http'",

@@ -187,7 +187,7 @@ impl Drop for WatchedFolders {
 /// the directory is gone.
 fn lasting_reason(error: &notify::Error, path: &Path) -> Option<String> {
     match &error.kind {
-        ErrorKind::MaxFilesWatch => Some("fs.inotify.max_user_watches is reached".to_owned()),
+        ErrorKind::MaxFilesWatch => Some("the limit fs.inotify.max_user_watches is reached".to_owned()),
         ErrorKind::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Some(format!("convey may not read {}", path.display()))
         }

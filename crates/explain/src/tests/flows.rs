@@ -233,7 +233,7 @@ fn explanation_without_an_open_connection_covers_a_new_one() {
         (
             ClientFlows::Unknown(FlowsUnavailable::Late),
             "198.51.100.7",
-            "not known: a worker that has flows did not answer in time; try again. The answer is for a new one\n",
+            "not known: a worker did not answer in time; try again. The answer is for a new one\n",
         ),
     ] {
         let (explanation, text) = text(&flows, client);

@@ -38,7 +38,7 @@ impl ParsedBackend {
             match only {
                 OnlyIn::Http => only_http(place, used, report),
                 OnlyIn::Proxy | OnlyIn::Proxied | OnlyIn::ProxiedTcp | OnlyIn::ProxiedUdp => {
-                    let fault = only.common_fault(" of this backend", &users);
+                    let fault = only.common_fault(" that uses this backend", &users);
                     fault.into_iter().for_each(|fault| report.warning(place, fault));
                 }
             }
@@ -56,7 +56,7 @@ impl ParsedBackend {
 fn only_http(place: &Place, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
         let (name, mode) = (&frontend.name, mode.name());
-        report.error(place, format!("is for mode http; frontend {name:?} is in {mode} mode"));
+        report.error(place, format!("needs mode = \"http\"; frontend {name:?} is in {mode} mode"));
     }
 }
 
@@ -82,7 +82,7 @@ fn shared_connections(backend: &ParsedBackend, report: &Report<'_>) {
         let line = report.line(&send.place, place);
         let name = value.name();
         let message = format!(
-            "{name:?} lets clients share connections, but send_proxy ({line}) names one client at the start of each; keep one of them"
+            "{name:?} shares connections among clients, but the PROXY header of send_proxy ({line}) names only one client; keep one of them"
         );
         report.error(place, message);
     }
@@ -99,7 +99,7 @@ fn grpc_version(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], repor
         && !used.is_empty()
         && used.iter().all(|(_, mode)| mode.is_http());
     if let Some(place) = check.kind_at.as_ref().filter(|_| is_grpc && gets_http1) {
-        let message = "gRPC needs HTTP/2, but requests go to the servers over HTTP/1.1; set protocol = \"h2\" on the backend";
+        let message = "gRPC needs HTTP/2, but requests go to the servers over HTTP/1.1; set protocol = \"h2\" in the backend";
         report.warning(place, message);
     }
 }
@@ -113,7 +113,7 @@ fn version_fits(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &
     let of_udp = |frontend: &&ParsedFrontend| frontend.protocol() == Protocol::Udp;
     if let Some(frontend) = frontends.iter().filter(uses).find(of_udp) {
         let message = format!(
-            "found \"v1\", but frontend {:?} has protocol = \"udp\"; allowed: \"v2\", which precedes each datagram",
+            "found \"v1\", which is for TCP only, but frontend {:?} has protocol = \"udp\"; allowed: \"v2\"",
             frontend.name
         );
         report.error(&send.place, message);
@@ -161,7 +161,7 @@ fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
         None if backend.discovery.is_none()
             && backend.servers.iter().all(|server| server.settings.backup) =>
         {
-            report.warning(&backend.place, "all servers are backups, so they serve as if none were");
+            report.warning(&backend.place, "all servers are backups, so the key `backup` has no effect");
         }
         None => {}
     }
@@ -172,7 +172,7 @@ fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
         let text = addr.value.to_string();
         if let Some(first) = seen.get(&text) {
             let line = report.line(first, &addr.place);
-            report.warning(&addr.place, format!("{text} is also {} ({line})", first.key));
+            report.warning(&addr.place, format!("{text} is also the value of {} ({line})", first.key));
         }
         seen.entry(text).or_insert(&addr.place);
     }
@@ -188,7 +188,7 @@ fn no_servers(backend: &ParsedBackend, files: &Place, report: &Report<'_>) {
         let line = report.line(files, &server.place);
         report.error(
             &server.place,
-            format!("{} is set too ({line}): a backend serves files or has servers", files.key),
+            format!("{} is also set ({line}), but a backend has either files or servers", files.key),
         );
     }
 }
@@ -203,7 +203,8 @@ fn probed_ports(backend: &ParsedBackend, report: &Report<'_>) {
     for addr in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {
         if addr.value.keeps_port() {
             let message = format!(
-                "the port is missing, found \"{}\"; add it, or set health_check.port to use the port that each client connects to",
+                "found \"{}\" without a port, so health checks have no port; add the port, or set health_check.port (then each \
+                 connection keeps the port that its client connected to)",
                 addr.value
             );
             report.error(&addr.place, message);
@@ -230,8 +231,10 @@ fn names_of_servers(backend: &ParsedBackend, report: &Report<'_>) {
         let (Some((owner, _)), Some(addr)) = (server.name.split_once('/'), &server.addr) else { continue };
         let is_owner = |other: &&ParsedServer| other.name == owner && other.name_place().is_some();
         if let Some(owner) = backend.servers.iter().find(is_owner) {
-            let message =
-                format!("the name is reserved for the servers of {:?}, which has a host name", owner.name);
+            let message = format!(
+                "the name is reserved for the addresses of server {:?}, which has a host name",
+                owner.name
+            );
             report.error(&addr.place, message);
         }
     }

@@ -54,7 +54,7 @@ keys! {
 
     key "listing" => listing: bool {
         read: boolean,
-        describe: |files, _| if files.listing { ", listed".to_owned() } else { String::new() },
+        describe: |files, _| if files.listing { ", listing on".to_owned() } else { String::new() },
         kind: "`true`: a directory without an index is listed",
         default: "`false`",
         sample: "#listing = false                        # true: list a directory without an index file",
@@ -74,7 +74,7 @@ keys! {
         read: boolean,
         describe: |files, _| match files.precompressed {
             true => String::new(),
-            false => ", precompressed forms ignored".to_owned(),
+            false => ", precompressed files ignored".to_owned(),
         },
         kind: "`true`: `.zst`, `.br` and `.gz` beside a file go to clients that take them",
         default: "`true`",
@@ -86,7 +86,7 @@ keys! {
         read: path_of_file,
         unset: "none",
         describe: |files, _| {
-            files.not_found.as_ref().map_or(String::new(), |path| format!(", 404 is {path}"))
+            files.not_found.as_ref().map_or(String::new(), |path| format!(", not_found {path}"))
         },
         kind: "a file of the root: the body of 404 responses",
         default: "none",
@@ -100,8 +100,8 @@ keys! {
         },
         describe: |files, _| match files.cache_control.len() {
             0 => String::new(),
-            1 => ", 1 rule for caches".to_owned(),
-            rules => format!(", {rules} rules for caches"),
+            1 => ", 1 rule in cache_control".to_owned(),
+            rules => format!(", {rules} rules in cache_control"),
         },
         docs: &[table("cache_control", "tables `[[backends.NAME.file_options.cache_control]]`; the first that matches holds", "none")],
     };
@@ -156,7 +156,7 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
     for key in keys.filter(|key| !BESIDE_FILES.contains(key)) {
         if let Some(other) = backend.place_of(key) {
             let line = report.line(&place, &other);
-            let message = format!("is for servers, and this backend has files ({line}); keep one of them");
+            let message = format!("needs servers, but this backend has files ({line}); keep one of them");
             report.error(&other, message);
         }
     }
@@ -186,7 +186,7 @@ fn cache_rule(mut table: TomlTable<'_>, report: &Report<'_>) -> Option<CacheRule
         Ok(rule) => Some(rule),
         Err(why) => {
             let message =
-                format!("found {:?}; allowed: a glob, such as *.css or assets/**: {why}", pattern.value);
+                format!("found {:?}: {why}; allowed: a glob, such as *.css or assets/**", pattern.value);
             report.error(&pattern.place, message);
             None
         }
@@ -202,7 +202,7 @@ pub(super) fn changes(old: Option<&FilesConfig>, new: Option<&FilesConfig>) -> V
     changes
 }
 
-/// Text such as `files /srv/www, index index.html, listed`.
+/// Text such as `files /srv/www, index index.html, listing on`.
 pub(super) fn describe(files: &FilesConfig) -> String {
     format!("files {}{}", files.root.display(), FileKeys::describe(files, &[]))
 }
@@ -226,7 +226,8 @@ fn path_of_file(value: &DeValue<'_>) -> Result<String, String> {
             && text.split('/').all(|part| !matches!(part, "" | "." | ".."))
     };
     let path = value.as_str().map(|text| text.strip_prefix('/').unwrap_or(text)).filter(is_file);
-    path.map(str::to_owned).ok_or_else(|| not_allowed(value, "a file of the root, such as /404.html"))
+    path.map(str::to_owned)
+        .ok_or_else(|| not_allowed(value, "the path of a file below the directory, such as /404.html"))
 }
 
 fn field_value(value: &DeValue<'_>) -> Result<String, String> {

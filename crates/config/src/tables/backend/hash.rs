@@ -77,7 +77,7 @@ pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], r
     if let (Some(field), Some((frontend, mode))) = (value.request(), of_other_mode) {
         let (name, mode) = (&frontend.name, mode.name());
         let message = format!(
-            "found \"{field}\", which only mode http sees; frontend {name:?} is in {mode} mode: allowed are source, tuple, quic_cid"
+            "found \"{field}\", which needs mode = \"http\"; frontend {name:?} is in {mode} mode; allowed: source, tuple, quic_cid"
         );
         report.error(place, message);
     }

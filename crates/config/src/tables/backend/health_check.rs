@@ -39,7 +39,7 @@ keys! {
             ProbeKind::None => "no health check".to_owned(),
             ProbeKind::Tcp | ProbeKind::Udp => format!("{} check", check.kind.name()),
             ProbeKind::Http(http) => {
-                format!("{} check of {} for {}{http}", check.kind.name(), http.path, http.statuses())
+                format!("{} check of {} (status {}{http})", check.kind.name(), http.path, http.statuses())
             }
             ProbeKind::Grpc(grpc) => format!("grpc check{grpc}"),
         },
@@ -136,7 +136,7 @@ impl ParsedHealthCheck {
         default.timeout = default.timeout.min(interval);
         if let Some(timeout) = keys.timeout.as_ref().filter(|timeout| timeout.value > interval) {
             let [found, most] = [timeout.value, interval].map(|time| time.as_secs_f64());
-            let message = format!("found {found}; allowed: seconds up to the interval, {most}");
+            let message = format!("found {found} s; allowed: at most the interval of the checks, {most} s");
             report.error(&timeout.place, message);
         }
         if let Some(via) = keys.via.as_ref().filter(|via| via.value == ProbeVia::Vip) {

@@ -27,7 +27,7 @@ pub(crate) const DOC: TableDoc = TableDoc {
         }),
         Docs::Key(KeyDoc {
             name: "port",
-            kind: "the name of a port of the Service, or the number at which pods listen",
+            kind: "the name of a port of the Service, or the port number at which the pods listen",
             default: "required",
             sample: r#"#port = "http"                          # name of the port in the Service, or number of the port at the pods"#,
             example: "8080",
@@ -132,7 +132,7 @@ fn is_label(text: &str) -> bool {
 /// Parses the name of a Service port, or a port number of the pods.
 fn service_port(value: &DeValue<'_>) -> Result<ServicePort, String> {
     const ALLOWED: &str =
-        "the name of a port of the Service, such as \"http\", or the number at which pods listen";
+        "the name of a port of the Service, such as \"http\", or the port number at which the pods listen";
     let number = |port: u16| (port != 0).then_some(ServicePort::Number(port));
     let found = match value {
         DeValue::Integer(_) => port(value).ok().and_then(number),
@@ -179,6 +179,6 @@ pub(super) fn row(discovery: &DiscoveryConfig) -> [String; 3] {
     let zone = discovery
         .zone
         .as_ref()
-        .map_or(String::new(), |zone| format!(", those outside of zone {zone} are backups"));
+        .map_or(String::new(), |zone| format!("; endpoints outside of zone {zone} are backups"));
     ["  servers of".to_owned(), discovery.source.to_string(), format!("{settings}, for each endpoint{zone}")]
 }

@@ -68,7 +68,10 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
         None => value.max_ejection_time = value.max_ejection_time.max(value.base_ejection_time),
         Some(max) if max.value < value.base_ejection_time => {
             let [found, base] = [max.value, value.base_ejection_time].map(|time| time.as_secs_f64());
-            report.error(&max.place, format!("found {found}; allowed: at least base_ejection_time, {base}"));
+            report.error(
+                &max.place,
+                format!("found {found} s; allowed: at least base_ejection_time, {base} s"),
+            );
         }
         Some(_) => {}
     }

@@ -23,7 +23,7 @@ impl HostCheck<'_> {
         if let Some(via) = via.filter(|_| {
             !used.is_empty() && in_dsr().all(|(frontend, _)| frontend.protocol() != Protocol::Tcp)
         }) {
-            let message = "\"vip\" checks the path of clients' connections in dsr mode; no TCP frontend in dsr mode uses this backend";
+            let message = "\"vip\" needs a TCP frontend in dsr mode, and no such frontend uses this backend";
             self.report.error(&via.place, message);
         }
         let is_unseen =
@@ -43,13 +43,14 @@ impl HostCheck<'_> {
         }
         for place in backend.servers.iter().filter_map(ParsedServer::name_place) {
             let mode = mode.name();
-            let message =
-                format!("in {mode} mode servers have addresses; names are looked up for proxy mode only");
+            let message = format!(
+                "in {mode} mode a server needs an IP address; host names work only in modes proxy and http"
+            );
             self.report.error(place, message);
         }
         if let Some(Placed { place, .. }) = &backend.discovery {
             let message = format!(
-                "in {} mode servers have addresses in the file; Services are for proxy and http mode",
+                "Services work only in modes proxy and http; in {} mode write each server with its IP address",
                 mode.name()
             );
             self.report.error(place, message);
@@ -63,21 +64,23 @@ impl HostCheck<'_> {
         } else if ip.is_loopback() {
             format!("{ip} is this host itself")
         } else if let Some(frontend) = self.listening.get(&ip) {
-            format!("{ip} is where frontend {:?} listens", frontend.name)
+            format!("{ip} is the address of frontend {:?}", frontend.name)
         } else if is_link_local(ip) {
             let message =
-                format!("{ip} is link-local; in {} mode servers have addresses with a route", mode.name());
+                format!("{ip} is a link-local address, which a server cannot have in {} mode", mode.name());
             return self.report.error(&server.place, message);
         } else {
             if self.is_host_known && (self.network.hop_to)(ip).is_none() {
                 self.report.warning(&server.place, format!("no route leads to {ip}"));
             } else if let Some(why) = (self.network.refusal)(ip) {
-                self.report.warning(&server.place, format!("{ip} counts as down until this changes: {why}"));
+                self.report.warning(&server.place, format!("{ip} counts as down: {why}"));
             }
             return;
         };
         let mode = mode.name();
-        let message = format!("{own}; in {mode} mode servers are other machines (proxy mode can do this)");
+        let message = format!(
+            "{own}; in {mode} mode a server must be another machine (in proxy mode it may be this host)"
+        );
         self.report.error(&server.place, message);
     }
 

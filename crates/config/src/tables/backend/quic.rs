@@ -83,7 +83,7 @@ pub(super) fn read(
             Ok(scheme) => schemes.add(scheme),
             Err(why) => {
                 let place = nonce_length.map_or(place, |found| found.place);
-                report.error(&place, format!("{why}; server ids have {len}"));
+                report.error(&place, format!("{why}; server ids have {len} bytes"));
             }
         }
     }
@@ -107,7 +107,7 @@ pub(super) fn check(backend: &ParsedBackend, frontends: &[ParsedFrontend], repor
         return;
     };
     match &backend.quic {
-        None => report.error(place, "found \"quic_cid\", and no server has a quic_server_id"),
+        None => report.error(place, "found \"quic_cid\", but no server has a quic_server_id"),
         Some(_) => without_id(backend, place, report),
     }
     let uses = |frontend: &&ParsedFrontend| frontend.backends().any(|name| name.value == backend.name);
@@ -122,12 +122,14 @@ pub(super) fn check(backend: &ParsedBackend, frontends: &[ParsedFrontend], repor
 fn without_id(backend: &ParsedBackend, place: &Place, report: &Report<'_>) {
     let without = backend.servers.iter().filter(|server| server.quic_server_id.is_none());
     let mut names: Vec<String> = without.map(|server| format!("{:?}", server.name)).collect();
-    names.extend(backend.discovery.as_ref().map(|found| format!("those of {}", found.value.source.kind())));
+    names.extend(
+        backend.discovery.as_ref().map(|found| format!("the servers of {}", found.value.source.kind())),
+    );
     if !names.is_empty() {
         let names = listed(names.into_iter(), MAX_NAMED);
         report.warning(
             place,
-            format!("clients that change their address lose their connections to servers without quic_server_id: {names}"),
+            format!("some servers have no quic_server_id: {names}; if the address of a client changes, its connection to such a server is lost"),
         );
     }
 }
@@ -149,7 +151,7 @@ fn scheme(name: &str, mut table: TomlTable<'_>, report: &Report<'_>) -> Option<P
     let Some(rotation) = rotation.filter(|rotation: &u8| rotation.to_string() == name) else {
         report.error(
             &place,
-            format!("found {name:?}; allowed: a number from 0 to {MAX_ROTATION}, which ids begin with"),
+            format!("found the table name {name:?}; allowed: a number from 0 to {MAX_ROTATION}, the first bits of connection ids"),
         );
         return None;
     };
@@ -166,7 +168,7 @@ fn key(file: &Placed<String>, report: &Report<'_>) -> Option<QuicKey> {
     if key.is_none() {
         report.error(
             &file.place,
-            format!("{} must have 32 hexadecimal digits: a key of 16 bytes", path.display()),
+            format!("{} must contain 32 hexadecimal digits, a key of 16 bytes", path.display()),
         );
     }
     key
@@ -180,13 +182,17 @@ fn ids(servers: &[ParsedServer], report: &Report<'_>) -> Vec<(ServerId, String)>
     for server in servers {
         let Some(Placed { value: id, place }) = &server.quic_server_id else { continue };
         if server.name_place().is_some() {
-            report.error(place, "a host name may have several servers: give each its address and an id");
+            report.error(place, "a host name may have several servers, which cannot share an id: write each server with its IP address and its own id");
         } else if let Some(other) = taken.insert(*id, &server.name) {
-            report.error(place, format!("server {other:?} has the same"));
+            report.error(place, format!("server {other:?} has the same id"));
         } else if let Some((first, name)) = ids.first().filter(|(first, _)| first.len() != id.len()) {
             report.error(
                 place,
-                format!("{id} has {} bytes, and {first} of server {name:?} has {}", id.len(), first.len()),
+                format!(
+                    "{id} has {} bytes, but {first} of server {name:?} has {}; all ids of a backend have the same length",
+                    id.len(),
+                    first.len()
+                ),
             );
         } else {
             ids.push((*id, server.name.clone()));

@@ -101,7 +101,7 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
     let skip_verify = value(&keys.skip_verify).unwrap_or_default();
     let ca = table.optional("ca", string);
     if let Some(ca) = ca.as_ref().filter(|_| skip_verify) {
-        report.warning(&ca.place, "has no effect with skip_verify");
+        report.warning(&ca.place, "has no effect with skip_verify = true");
     }
     let (chain, key) = (table.optional("certificate", string), table.optional("key", string));
     if let (None, Some(key)) = (&chain, &key) {
@@ -149,7 +149,7 @@ fn authorities_of_host(place: &Place, report: &Report<'_>) -> Option<Authorities
         Ok(certificates) => Some(Authorities { path: None, certificates: certificates.into() }),
         Err(errors) => {
             let message = format!(
-                "no certificate authority is installed on this host (package ca-certificates); set ca: {errors}"
+                "this host has no certificate authorities; install the package ca-certificates, or set ca: {errors}"
             );
             report.error(place, message.trim_end_matches(": "));
             None
@@ -164,7 +164,7 @@ pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], r
         used.iter().find(|(frontend, mode)| mode.forwards_packets() || frontend.protocol() == Protocol::Udp);
     if let Some((frontend, mode)) = others {
         let message = format!(
-            "needs connections that convey terminates; frontend {:?} is in {} mode with protocol {}",
+            "needs mode proxy or http with protocol tcp; frontend {:?} is in {} mode with protocol {}",
             frontend.name,
             mode.name(),
             frontend.protocol().name()

@@ -65,7 +65,7 @@ impl HostCheck<'_> {
         };
         if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_dsr()) {
             let message = format!(
-                "{:?} is a tunnel, and those are for mode dsr; frontend {:?} uses this backend in {} mode: write a backend for each",
+                "{:?} is a tunnel, which needs mode = \"dsr\"; frontend {:?} is in {} mode and needs a backend of its own",
                 dsr.value.name(),
                 frontend.name,
                 mode.name()
@@ -79,7 +79,7 @@ impl HostCheck<'_> {
         let is_other = |server: &Placed<SocketAddr>| !is_like(server.value.ip(), source.value.first());
         if let Some(server) = backend.servers.iter().filter_map(ParsedServer::ip).find(is_other) {
             let message = format!(
-                "{} is {}, and server {} is {}: outer packets have addresses of one family",
+                "{} is {}, but server {} is {}; both addresses of an outer packet must be of one family",
                 source.value,
                 family(source.value.first()),
                 server.value.ip(),
@@ -94,14 +94,15 @@ impl HostCheck<'_> {
     fn source_can_be(&self, source: &Placed<Prefix>) {
         let ip = source.value.first();
         let what = match ip {
-            _ if ip.is_loopback() => "this host itself",
+            _ if ip.is_loopback() => "a loopback address",
             _ if ip.is_multicast() => "a multicast address",
             _ if is_link_local(ip) => "a link-local address",
             IpAddr::V4(v4) if v4.is_broadcast() || v4.octets()[0] >= 240 => "an unusable address",
             _ if ip.is_unspecified() => "an unusable address",
             _ => return,
         };
-        let message = format!("{} is {what}: routers and servers drop packets from there", source.value);
+        let message =
+            format!("{} is {what}; routers and servers drop packets with this source", source.value);
         self.report.error(&source.place, message);
     }
 
@@ -117,8 +118,8 @@ impl HostCheck<'_> {
         let lacks = |server: &Placed<SocketAddr>| !sources.iter().any(|ip| is_like(*ip, server.value.ip()));
         if let Some(server) = backend.servers.iter().filter_map(ParsedServer::ip).find(lacks) {
             let message = format!(
-                "no packet can reach {}: this host has no {} address except VIPs as the source of outer packets; add one, or set \
-                 tunnel_source",
+                "no packet can reach {}: outer packets need an {} source address other than a VIP, and this host has none; add one, \
+                 or set tunnel_source",
                 server.value.ip(),
                 family(server.value.ip())
             );

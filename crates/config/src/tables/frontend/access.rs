@@ -75,7 +75,7 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Access {
 pub(super) fn changes(old: &FrontendConfig, new: &FrontendConfig) -> Option<String> {
     (old.access != new.access).then(|| {
         let (added, gone) = new.access.changes_since(&old.access);
-        format!("access + {added} - {gone} networks")
+        format!("access networks: {added} added and {gone} removed")
     })
 }
 
@@ -147,7 +147,7 @@ fn networks(text: &str, (place, path): (&Place, &str), report: &Report<'_>) -> V
 /// Maximum number of errors reported for one file of networks.
 const MAX_ERRORS_OF_FILE: usize = 3;
 
-const NO_NETWORK: &str = "the line is not a network; allowed: a network (the bits after its length zero), such as 10.0.0.0/8, or an address";
+const NO_NETWORK: &str = "the line is not a network; allowed: a network, such as 10.0.0.0/8 (all bits after the prefix are zero), or an address";
 
 /// Entries of a file of networks, with their line numbers from 1.
 pub(crate) fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {

@@ -12,7 +12,7 @@ use convey_model::{Mode, Protocol};
 pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     for needed in frontend.keys.ready_needs.iter().filter(|needed| !frontend.uses(&needed.value)) {
         let (name, needed_name) = (&frontend.name, &needed.value);
-        report.error(&needed.place, format!("no route of frontend {name} leads to backend {needed_name}"));
+        report.error(&needed.place, format!("frontend {name} does not use backend {needed_name}"));
     }
     proxies(frontend, mode, report);
     requests(frontend, mode, report);
@@ -43,8 +43,8 @@ fn denied_proxies(frontend: &ParsedFrontend, report: &Report<'_>) {
     let mut proxies = frontend.keys.trusted_proxies.iter();
     if let Some((proxy, denied)) = proxies.find_map(|proxy| Some((proxy, denied(proxy)?))) {
         let message = format!(
-            "convey admits trusted proxies even from {denied}, which access denies: access applies to the clients that they \
-             name"
+            "access denies {denied}, but convey admits trusted proxies from there: access applies to the clients whose \
+             addresses the proxies report"
         );
         report.warning(&proxy.place, message);
     }
@@ -63,7 +63,7 @@ pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_
     }
     if let Some(protocol) = frontend.keys.protocol.as_ref().filter(|protocol| protocol.value == Protocol::Udp)
     {
-        report.error(&protocol.place, "found \"udp\"; in http mode allowed: tcp");
+        report.error(&protocol.place, "found \"udp\"; allowed in http mode: tcp");
     }
     one_of(frontend.keys.backend.as_ref(), frontend.http.keys.redirect.as_ref(), report);
     unreachable(frontend, report);
@@ -93,6 +93,6 @@ fn unreachable(frontend: &ParsedFrontend, report: &Report<'_>) {
     let rest = backend.or(frontend.http.keys.redirect.as_ref().map(|Placed { place, .. }| place));
     if let (Some(rest), Some(route)) = (rest, for_all) {
         let line = report.line(route, rest);
-        report.error(rest, format!("is unreachable: the route in {line} takes every request"));
+        report.error(rest, format!("is unreachable: the route in {line} matches every request"));
     }
 }

@@ -136,7 +136,9 @@ fn field_rules(
                 false => rules.add(&name.value, &value.value),
             };
             if let Some(variable) = variable_in(&value.value) {
-                let message = format!("`{variable}` is sent literally: values of headers have no variables");
+                let message = format!(
+                    "convey sends `{variable}` literally, because it does not expand variables in headers"
+                );
                 report.warning(&value.place, message);
             }
             if let Err(fault) = outcome {

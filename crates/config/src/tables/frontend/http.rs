@@ -98,7 +98,7 @@ keys! {
     key "forwarded" => forwarded: bool {
         read: boolean,
         only_in: Http,
-        describe: |http, _| (if http.forwarded { ", Forwarded is sent" } else { "" }).to_owned(),
+        describe: |http, _| (if http.forwarded { ", sends Forwarded" } else { "" }).to_owned(),
         kind: "`true`, http: servers also get `Forwarded` (RFC 7239). They always get `X-Forwarded-For`, `-Proto` and `-Host`",
         default: "`false`",
         sample: r##"#forwarded = false                      # true: servers also get the header Forwarded (RFC 7239), beside X-Forwarded-For,
@@ -111,8 +111,8 @@ keys! {
         read: boolean,
         only_in: Http,
         describe: |http, _| {
-            let traces = if http.begin_traces { ", traces are begun" } else { "" };
-            let paths = if http.path_view == PathView::AsSent { ", paths are matched as sent" } else { "" };
+            let traces = if http.begin_traces { ", begins traces" } else { "" };
+            let paths = if http.path_view == PathView::AsSent { ", matches paths as sent" } else { "" };
             format!("{traces}{paths}")
         },
         kind: "`true`, http: a request without a valid `traceparent` (W3C Trace Context) gets one, so that a trace begins here. convey passes on a valid one",

@@ -190,13 +190,13 @@ pub(super) fn changes(old: &Limits, new: &Limits) -> Vec<String> {
 pub(super) fn describe(frontend: &FrontendConfig, _: &[Mode]) -> String {
     let limits = &frontend.limits;
     let connections = limits.connections_per_source.map(|most| format!("{most} connections"));
-    let rate = limits.rate_per_source.map(|rate| format!("{rate} new ones a second"));
+    let rate = limits.rate_per_source.map(|rate| format!("{rate} new connections per second"));
     let requests = frontend.http.as_ref().and_then(|http| http.rate).map(requests);
     let parts: Vec<String> = connections.into_iter().chain(rate).chain(requests).collect();
-    if parts.is_empty() { String::new() } else { format!("; a source has {}", parts.join(", ")) }
+    if parts.is_empty() { String::new() } else { format!("; per source {}", parts.join(", ")) }
 }
 
 /// Text of a request rate limit.
 pub(super) fn requests(rate: RequestRate) -> String {
-    format!("{} requests a second", rate.per_source)
+    format!("{} requests per second", rate.per_source)
 }

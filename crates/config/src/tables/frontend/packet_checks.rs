@@ -46,7 +46,13 @@ impl HostCheck<'_> {
     fn of_trusted_clients(&self, frontend: &ParsedFrontend, mode: Mode) {
         let has_no_limit = mode.is_dsr() && !frontend.limits.are_per_source();
         if let Some(network) = frontend.keys.trusted_clients.first().filter(|_| has_no_limit) {
-            self.report.warning(&network.place, format!("has no effect in {} mode", mode.name()));
+            self.report.warning(
+                &network.place,
+                format!(
+                    "has no effect in {} mode without connections_per_source or rate_per_source",
+                    mode.name()
+                ),
+            );
         }
     }
 
@@ -60,8 +66,8 @@ impl HostCheck<'_> {
         for place in accept.into_iter().chain(send) {
             let (name, mode) = (&frontend.name, mode.name());
             let message = format!(
-                "frontend {name:?} is in {mode} mode, in which convey forwards packets and changes none of their bytes; PROXY \
-                 headers need mode = \"proxy\""
+                "PROXY headers need mode = \"proxy\" or \"http\"; frontend {name:?} is in {mode} mode, in which convey does not \
+                 change the data in packets"
             );
             self.report.error(place, message);
         }
@@ -84,14 +90,14 @@ impl HostCheck<'_> {
             _ if ip.is_unspecified() => "a wildcard",
             _ if ip.is_loopback() => "a loopback address",
             _ if ip == Ipv4Addr::BROADCAST => "the broadcast address",
-            _ if is_link_local(ip) => "link-local",
+            _ if is_link_local(ip) => "a link-local address",
             _ => return self.concrete_vip(vip),
         };
         let addresses = match self.is_host_known {
             true => format!("; this host has: {}", self.addresses(ip)),
             false => String::new(),
         };
-        let message = format!("{} mode needs a concrete address, {ip} is {kind}{addresses}", mode.name());
+        let message = format!("{} mode needs a concrete address, but {ip} is {kind}{addresses}", mode.name());
         self.report.error(&vip.place, message);
     }
 
@@ -123,8 +129,8 @@ impl HostCheck<'_> {
         }
         let families = |found: IpAddr| {
             format!(
-                "{found} is {}, {first} is {}; in {} mode the addresses of a frontend and of its servers are of one family: \
-                 write a frontend and a backend for each",
+                "{found} is {}, but {first} is {}; in {} mode all addresses of a frontend and of its servers must be of one \
+                 family: write a frontend and a backend for each family",
                 family(found),
                 family(first),
                 mode.name()

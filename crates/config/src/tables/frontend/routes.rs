@@ -165,7 +165,7 @@ impl ParsedRoute {
     /// Reads `[[frontends.NAME.routes]]`.
     pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> ParsedRoute {
         if !table.has("redirect") {
-            table.require("backend", "required, but missing: a route has backend or redirect");
+            table.require("backend", "required, but missing: a route needs backend or redirect");
         }
         let (host, path) = (table.optional("host", host_pattern), table.optional("path", path_prefix));
         let is_right = |key: &str, is_read: bool| is_read || !table.has(key);
@@ -258,7 +258,7 @@ pub(crate) fn one_of(
 ) {
     if let (Some(backend), Some(redirect)) = (backend, redirect) {
         let line = report.line(&backend.place, &redirect.place);
-        let message = format!("{} is set too ({line}); keep one of them", backend.place.key);
+        let message = format!("{} is also set ({line}); keep one of them", backend.place.key);
         report.error(&redirect.place, message);
     }
 }

@@ -103,7 +103,7 @@ fn of_connections(frontend: &ParsedFrontend, report: &Report<'_>) {
     if let Some(protocol) = frontend.keys.protocol.as_ref().filter(|protocol| protocol.value == Protocol::Udp)
     {
         let line = report.line(&protocol.place, routes_at);
-        let message = format!("match the beginning of a TCP connection; protocol is \"udp\" ({line})");
+        let message = format!("need protocol = \"tcp\"; the frontend has \"udp\" ({line})");
         report.error(routes_at, message);
     }
     if frontend.http.routes.is_empty() && frontend.keys.backend.is_none() {
@@ -120,9 +120,9 @@ fn of_connections(frontend: &ParsedFrontend, report: &Report<'_>) {
         if says_nothing && route.pattern().is_some() {
             let rest = match &frontend.keys.backend {
                 Some(Placed { value, .. }) => format!("connections without a route go to backend {value:?}"),
-                None => "for connections without a route set the frontend's backend".to_owned(),
+                None => "for connections without a route, set the frontend's backend".to_owned(),
             };
-            report.missing(&route.place, format!("a route has sni or alpn, or both; {rest}"));
+            report.missing(&route.place, format!("a route needs sni or alpn, or both; {rest}"));
         }
     }
     unreachable(&frontend.http.routes, report);
@@ -158,12 +158,10 @@ pub(super) fn changes(old: &[SniRouteConfig], new: &[SniRouteConfig]) -> Vec<Str
 fn name(value: &DeValue<'_>) -> Result<Written<HostPattern>, String> {
     let text = value.as_str().unwrap_or_default();
     if text == "*" {
-        return Err(
-            "found \"*\"; connections without a route go to the frontend's own backend: set that".to_owned()
-        );
+        return Err("found \"*\"; for connections without a route, set the frontend's backend".to_owned());
     }
     if text.parse::<IpAddr>().is_ok() || text.starts_with('[') {
-        let why = "clients name hosts, never addresses (RFC 6066)";
+        let why = "clients send only host names as SNI (RFC 6066)";
         return Err(format!("found {}, an address; {why}", found(value)));
     }
     host_pattern(value)

@@ -319,7 +319,7 @@ fn of_acme(acme: &ParsedAcme, place: &Place, report: &Report<'_>) -> Vec<ReadPai
                 let pair = CertificatePair { chain_path: path.clone(), key_path: path, chain, key };
                 pairs.push(ReadPair { pair, chain_place: place.clone(), key_place: place.clone() });
             }
-            Err(why) => report.warning(place, format!("{} is left out: {why}", path.display())),
+            Err(why) => report.warning(place, format!("{} is not used: {why}", path.display())),
         }
     }
     pairs
@@ -332,7 +332,7 @@ fn pairs(table: &mut TomlTable<'_>, report: &Report<'_>) -> Vec<ReadPair> {
     let keys = table.any_number("key", string);
     if let Some(key) = keys.first().filter(|_| keys.len() != chains.len()) {
         let message = format!(
-            "found {}; allowed: one for each certificate ({}), or none if each file includes its key",
+            "found {} for {} certificates; allowed: one for each certificate, or none if each file includes its key",
             keys.len(),
             chains.len()
         );
@@ -364,8 +364,10 @@ fn of_folder(folder: &str, place: &Place, report: &Report<'_>) -> Vec<ReadPair> 
         report.error(place, format!("there is no certificate in {folder}: no file NAME.pem or NAME.crt"));
     }
     if chains.len() > MAX_CERTIFICATES {
-        report
-            .error(place, format!("{folder} has {} certificates; allowed: {MAX_CERTIFICATES}", chains.len()));
+        report.error(
+            place,
+            format!("{folder} has {} certificates; allowed: at most {MAX_CERTIFICATES}", chains.len()),
+        );
         return Vec::new();
     }
     let pairs = chains.into_iter().filter_map(|name| {
@@ -410,8 +412,9 @@ fn usable_pair(
         Err(why) => why,
     };
     let found = before.get(&chain_path).cloned();
-    let instead = if found.is_some() { "the previous one stays in use" } else { "it is left out" };
-    report.warning(place, format!("{} is refused, and {instead}: {why}", chain_path.display()));
+    let instead =
+        if found.is_some() { "the previous certificate stays in use" } else { "convey does not use it" };
+    report.warning(place, format!("{} is refused: {why}; {instead}", chain_path.display()));
     report.refuse(chain_path);
     found.map(of)
 }
@@ -452,9 +455,10 @@ fn check_early_data(tls: &FrontendTls, place: &Place, report: &Report<'_>) {
     if !tls.http3 {
         report.error(place, "needs http3 = true: convey accepts early data only over HTTP/3");
     } else if !tls.session_tickets {
-        report.error(place, "needs session_tickets: early data needs a resumed session");
+        report.error(place, "needs session_tickets = true: early data needs a resumed session");
     } else if tls.client_ca.is_some() {
-        report.error(place, "skips the handshake that client_ca requires; keep one of them");
+        report
+            .error(place, "skips the check of client certificates that client_ca requires; keep one of them");
     }
 }
 

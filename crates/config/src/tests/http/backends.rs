@@ -34,9 +34,9 @@ fn backend_sets_protocol_and_request_hash_in_mode_http() {
     assert_eq!(
         diagnostics(&proxied, Mode::Proxy).unwrap_err(),
         [
-            "config.toml:5:12: backends.site.protocol: is for mode http; frontend \"web\" is in proxy mode",
-            "config.toml:7:8: backends.site.hash: found \"header:X-User\", which only mode http sees; frontend \"web\" is in \
-             proxy mode: allowed are source, tuple, quic_cid",
+            "config.toml:5:12: backends.site.protocol: needs mode = \"http\"; frontend \"web\" is in proxy mode",
+            "config.toml:7:8: backends.site.hash: found \"header:X-User\", which needs mode = \"http\"; frontend \"web\" is in \
+             proxy mode; allowed: source, tuple, quic_cid",
         ]
     );
     let diagnostics_of =
@@ -44,8 +44,8 @@ fn backend_sets_protocol_and_request_hash_in_mode_http() {
     assert_eq!(
         diagnostics_of("protocol = 'h2'\nsend_proxy = 'v1'"),
         [
-            "config.toml:6:12: backends.site.protocol: \"h2\" lets clients share connections, but send_proxy (line 7) names \
-             one client at the start of each; keep one of them",
+            "config.toml:6:12: backends.site.protocol: \"h2\" shares connections among clients, but the PROXY header \
+             of send_proxy (line 7) names only one client; keep one of them",
         ]
     );
     assert_eq!(
@@ -75,7 +75,7 @@ fn grpc_check_has_a_service_an_authority_and_headers() {
     assert!(text.contains("; grpc check every 2s, timeout 1s, rise 2, fall 3;"), "{text}");
     let text = describe(&full);
     assert!(
-        text.contains("; grpc check of service shop.Cart, host app.internal, header X-Key every 2s"),
+        text.contains("; grpc check of service shop.Cart (host app.internal, header X-Key) every 2s"),
         "{text}"
     );
 }
@@ -87,7 +87,7 @@ fn grpc_check_of_servers_with_http1_requests_is_a_warning() {
         diagnostics(&text.replace("10.0.0.1:80", "127.0.0.1:80"), Mode::Http).unwrap()
     };
     let expected = "config.toml:6:21: backends.site.health_check.kind: gRPC needs HTTP/2, but requests go to the servers over \
-                    HTTP/1.1; set protocol = \"h2\" on the backend";
+                    HTTP/1.1; set protocol = \"h2\" in the backend";
     assert_eq!(of("health_check.kind = 'grpc'"), [expected]);
     for right in ["protocol = 'h2'", "protocol = 'auto'", "health_check.port = 9000"] {
         assert_eq!(of(&format!("health_check.kind = 'grpc'\n{right}")), [""; 0], "{right}");

@@ -18,19 +18,19 @@ fn a_backend_has_servers_or_serves_files() {
         (files.not_found.as_deref(), files.cache_control_of("a/b.css")),
         (Some("404.html"), Some("max-age=60"))
     );
-    let line = "backend site (files www, index index.html or index.txt, listed, with dot files, precompressed forms \
-                ignored, 404 is 404.html, 1 rule for caches; idle 9s)";
+    let line = "backend site (files www, index index.html or index.txt, listing on, with dot files, precompressed files \
+                ignored, not_found 404.html, 1 rule in cache_control; idle 9s)";
     assert!(describe(&config).contains(line), "{}", describe(&config));
     let at = "config.toml:";
     for (lines, expected) in [
         ("files = ''", "6:9: backends.site.files: found \"\"; allowed: a directory, such as /srv/www"),
         (
             "files = '/a'\nalgorithm = 'ring'",
-            "7:13: backends.site.algorithm: is for servers, and this backend has files (line 6); keep one of them",
+            "7:13: backends.site.algorithm: needs servers, but this backend has files (line 6); keep one of them",
         ),
         (
             "files = '/a'\nservers.a.addr = '10.0.0.2:80'",
-            "7:18: backends.site.servers.a.addr: backends.site.files is set too (line 6): a backend serves files or has servers",
+            "7:18: backends.site.servers.a.addr: backends.site.files is also set (line 6), but a backend has either files or servers",
         ),
         (
             "file_options.listing = true\nservers.a.addr = '10.0.0.2:80'",
@@ -38,12 +38,12 @@ fn a_backend_has_servers_or_serves_files() {
         ),
         (
             "files = '/a'\nfile_options.not_found = '../404.html'",
-            "7:26: backends.site.file_options.not_found: found \"../404.html\"; allowed: a file of the root, such as /404.html",
+            "7:26: backends.site.file_options.not_found: found \"../404.html\"; allowed: the path of a file below the directory, such as /404.html",
         ),
         (
             "files = '/a'\nfile_options.cache_control = [{ match = '[', value = 'no-store' }]",
-            "7:41: backends.site.file_options.cache_control.match: found \"[\"; allowed: a glob, such as *.css or assets/**: \
-             invalid range pattern",
+            "7:41: backends.site.file_options.cache_control.match: found \"[\": invalid range pattern; allowed: a glob, \
+             such as *.css or assets/**",
         ),
     ] {
         assert_eq!(errors(&of(lines)), [format!("{at}{expected}")], "{lines}");
@@ -51,7 +51,7 @@ fn a_backend_has_servers_or_serves_files() {
     let proxied = of("files = '/a'").replace("mode = 'http'\n", "").replace("10.0.0.1:80", "127.0.0.1:80");
     assert_eq!(
         diagnostics(&proxied, Mode::Proxy).unwrap_err(),
-        ["config.toml:5:9: backends.site.files: is for mode http; frontend \"web\" is in proxy mode"]
+        ["config.toml:5:9: backends.site.files: needs mode = \"http\"; frontend \"web\" is in proxy mode"]
     );
 }
 

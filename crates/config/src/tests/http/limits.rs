@@ -22,8 +22,8 @@ fn request_rates_are_set_for_frontend_and_route() {
           limits.requests_per_source none -> 20, limits.request_burst automatic -> 50"]
     );
     let shown = describe(&after);
-    assert!(shown.contains("-> backend site; a source has 20 requests a second\n"), "{shown}");
-    assert!(shown.contains("-> backend api; a source has 5 requests a second\n"), "{shown}");
+    assert!(shown.contains("-> backend site; per source 20 requests per second\n"), "{shown}");
+    assert!(shown.contains("-> backend api; per source 5 requests per second\n"), "{shown}");
     let only_of_route = limited("limits.ipv4_prefix = 24\n", ", requests_per_source = 5");
     assert_eq!(warnings(&only_of_route), [""; 0]);
 }

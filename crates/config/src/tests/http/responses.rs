@@ -76,7 +76,7 @@ fn compression_is_a_switch_or_a_table() {
         ),
         (
             "compression = { types = [] }",
-            "5:25: frontends.web.compression.types: found an empty array; allowed: one value or an array of them",
+            "5:25: frontends.web.compression.types: found an empty array; allowed: one value, or an array of at least one",
         ),
         (
             "compression = { encodings = 'deflate' }",

@@ -41,7 +41,7 @@ fn a_wrong_route_is_told_with_its_place() {
         ),
         (
             "path = '/a'",
-            "11: frontends.web.routes.backend: required, but missing: a route has backend or redirect",
+            "11: frontends.web.routes.backend: required, but missing: a route needs backend or redirect",
         ),
         (
             "path = '/a', redirect = 'http'",
@@ -49,7 +49,7 @@ fn a_wrong_route_is_told_with_its_place() {
         ),
         (
             "path = '/a', backend = 'api', redirect = 'https'",
-            "54: frontends.web.routes.redirect: frontends.web.routes.backend is set too (line 5); keep one of them",
+            "54: frontends.web.routes.redirect: frontends.web.routes.backend is also set (line 5); keep one of them",
         ),
         (
             "path = '/a', backend = 'api', rewrite_path = 'b'",
@@ -66,7 +66,7 @@ fn a_wrong_route_is_told_with_its_place() {
     ] {
         assert_eq!(route(keys), [format!("{AT}{diagnostics}")], "{keys}");
     }
-    let array = "found a table; allowed: an array of tables, each of them [[frontends.web.routes]]";
+    let array = "found a table; allowed: an array of tables, each written as [[frontends.web.routes]]";
     assert_eq!(
         of_frontend("routes = { path = '/a', backend = 'api' }"),
         [format!("{AT}10: frontends.web.routes: {array}")]
@@ -91,7 +91,7 @@ fn a_route_that_no_request_could_take_is_refused() {
         ["config.toml:9:1: frontends.web.routes: is unreachable: line 5 has the same host and path"]
     );
     let all = "[[frontends.web.routes]]\nbackend = 'api'\n";
-    let diagnostics = "is unreachable: the route in line 5 takes every request";
+    let diagnostics = "is unreachable: the route in line 5 matches every request";
     assert_eq!(of_frontend(all), [format!("config.toml:4:11: frontends.web.backend: {diagnostics}")]);
     let redirect = FRONTEND.replace("backend = 'site'", "redirect = 'https'") + all + BACKENDS;
     assert_eq!(errors(&redirect), [format!("config.toml:4:12: frontends.web.redirect: {diagnostics}")]);
@@ -142,7 +142,7 @@ fn a_server_of_a_route_may_lead_back() {
     assert_eq!(
         errors(&text),
         [
-            "config.toml:26:12: backends.api.servers.a.addr: 127.0.0.1:80 is frontend \"web\" itself, which listens on 0.0.0.0:80"
+            "config.toml:26:12: backends.api.servers.a.addr: 127.0.0.1:80 would send connections back to frontend \"web\", which listens on 0.0.0.0:80"
         ]
     );
 }

@@ -13,7 +13,7 @@ fn packet_modes_need_a_concrete_address_and_the_error_lists_them() {
             assert_eq!(
                 error_with(mode, "10.0.0.1", vip),
                 format!(
-                    "config.toml:3:15: frontends.web.listen_addr: {} mode needs a concrete address, {vip} is {kind}; \
+                    "config.toml:3:15: frontends.web.listen_addr: {} mode needs a concrete address, but {vip} is {kind}; \
                      this host has: 10.0.0.1 (eth0), 10.1.0.1 (eth1)",
                     mode.name()
                 )
@@ -28,11 +28,13 @@ fn packet_modes_need_a_concrete_address_and_the_error_lists_them() {
 #[test]
 fn a_vip_of_ipv6_can_be_reached_from_everywhere() {
     for mode in PACKETS {
-        for (vip, kind) in [("::", "a wildcard"), ("::1", "a loopback address"), ("fe80::1", "link-local")] {
+        for (vip, kind) in
+            [("::", "a wildcard"), ("::1", "a loopback address"), ("fe80::1", "a link-local address")]
+        {
             assert_eq!(
                 diagnostics(&good6().replace("[2001:db8::1]", &format!("[{vip}]")), mode).expect_err(vip),
                 [format!(
-                    "config.toml:3:15: frontends.web.listen_addr: {} mode needs a concrete address, {vip} is {kind}; \
+                    "config.toml:3:15: frontends.web.listen_addr: {} mode needs a concrete address, but {vip} is {kind}; \
                      this host has: 2001:db8::1 (eth0)",
                     mode.name()
                 )]
@@ -43,15 +45,19 @@ fn a_vip_of_ipv6_can_be_reached_from_everywhere() {
 
 #[test]
 fn dsr_frontend_and_servers_need_the_same_address_family() {
-    let one = "in dsr mode the addresses of a frontend and of its servers are of one family: \
-               write a frontend and a backend for each";
+    let one = "in dsr mode all addresses of a frontend and of its servers must be of one family: \
+               write a frontend and a backend for each family";
     assert_eq!(
         error_with(Mode::Dsr, "\"10.0.0.1:80\"", "[\"10.0.0.1:80\", \"[2001:db8::1]:80\"]"),
-        format!("config.toml:3:31: frontends.web.listen_addr: 2001:db8::1 is IPv6, 10.0.0.1 is IPv4; {one}")
+        format!(
+            "config.toml:3:31: frontends.web.listen_addr: 2001:db8::1 is IPv6, but 10.0.0.1 is IPv4; {one}"
+        )
     );
     assert_eq!(
         error_with(Mode::Dsr, "10.0.0.2:80", "[2001:db8::2]:80"),
-        format!("config.toml:6:8: backends.web.servers.a.addr: 2001:db8::2 is IPv6, 10.0.0.1 is IPv4; {one}")
+        format!(
+            "config.toml:6:8: backends.web.servers.a.addr: 2001:db8::2 is IPv6, but 10.0.0.1 is IPv4; {one}"
+        )
     );
     let proxied = GOOD.replace("10.0.0.2:80", "[2001:db8::2]:80");
     assert_eq!(
@@ -66,8 +72,8 @@ fn a_link_local_server_has_no_route() {
     assert_eq!(
         diagnostics(&good6().replace("[2001:db8::2]", "[fe80::9]"), Mode::Dsr).expect_err("link-local"),
         [
-            "config.toml:6:8: backends.web.servers.a.addr: fe80::9 is link-local; in dsr mode servers have addresses \
-          with a route"
+            "config.toml:6:8: backends.web.servers.a.addr: fe80::9 is a link-local address, which a server cannot \
+          have in dsr mode"
         ]
     );
 }
@@ -126,7 +132,10 @@ fn a_vip_of_ipv6_is_added_without_waiting_whether_another_has_it() {
 fn servers_of_packet_modes_are_other_machines() {
     let place = "config.toml:6:8: backends.web.servers.a.addr";
     for mode in PACKETS {
-        let reason = format!("; in {} mode servers are other machines (proxy mode can do this)", mode.name());
+        let reason = format!(
+            "; in {} mode a server must be another machine (in proxy mode it may be this host)",
+            mode.name()
+        );
         assert_eq!(
             error_with(mode, "10.0.0.2", "10.1.0.1"),
             format!("{place}: 10.1.0.1 is this host's own address (eth1){reason}")
@@ -138,7 +147,7 @@ fn servers_of_packet_modes_are_other_machines() {
         let more = "[frontends.x]\nlisten_addr = \"10.0.0.77:81\"\nbackend = \"web\"\n";
         let text = format!("{}{more}", GOOD.replace("10.0.0.2", "10.0.0.77"));
         let errors = diagnostics(&text, mode).expect_err("a frontend is no server");
-        assert!(errors.contains(&format!("{place}: 10.0.0.77 is where frontend \"x\" listens{reason}")));
+        assert!(errors.contains(&format!("{place}: 10.0.0.77 is the address of frontend \"x\"{reason}")));
     }
 }
 
@@ -158,7 +167,7 @@ fn vip_on_an_interface_without_ethernet_is_refused() {
 fn server_that_packets_must_not_go_to_is_odd() {
     let far =
         format!("{}[passthrough]\nsnat_addresses = \"10.0.0.1\"", GOOD.replace("10.0.0.2", "10.55.0.2"));
-    let odd = "config.toml:6:8: backends.web.servers.a.addr: 10.55.0.2 counts as down until this changes: packets leave by wg0";
+    let odd = "config.toml:6:8: backends.web.servers.a.addr: 10.55.0.2 counts as down: packets leave by wg0";
     assert_eq!(diagnostics(&far, Mode::Passthrough), Ok(vec![odd.to_owned()]));
 }
 
@@ -189,7 +198,9 @@ fn servers_see_an_address_of_their_own_family() {
     let named = "[passthrough]\nsnat_addresses = \"2001:db8::1\"";
     assert_eq!(
         after(Mode::Passthrough, named).expect_err("IPv4"),
-        ["config.toml:8:18: passthrough.snat_addresses: no address is IPv4, but frontend \"web\" needs one"]
+        [
+            "config.toml:8:18: passthrough.snat_addresses: frontend \"web\" needs an IPv4 address here; add one"
+        ]
     );
     assert_eq!(after(Mode::Dsr, named), Ok(vec![]));
     assert_eq!(diagnostics(&format!("{}{named}", good6()), Mode::Passthrough), Ok(vec![]));
@@ -197,8 +208,8 @@ fn servers_see_an_address_of_their_own_family() {
     assert_eq!(
         diagnostics(&without, Mode::Passthrough).expect_err("eth1 has none"),
         [
-            "config.toml:3:15: frontends.web.listen_addr: servers need an IPv6 address to answer to, and eth1, which leads \
-          to them, has none; set passthrough.snat_addresses"
+            "config.toml:3:15: frontends.web.listen_addr: interface eth1, which leads to the servers, has no IPv6 \
+          address for SNAT; add one, or set passthrough.snat_addresses"
         ]
     );
     assert_eq!(diagnostics(&format!("{without}{named}"), Mode::Passthrough), Ok(vec![]));
@@ -225,15 +236,15 @@ fn interfaces_must_be_there_and_carry_packets() {
 fn a_check_via_the_vip_needs_connections_in_dsr_mode() {
     let via = |text: &str| format!("{text}[backends.web.health_check]\nvia = \"vip\"");
     assert_eq!(diagnostics(&via(GOOD), Mode::Dsr), Ok(vec![]));
-    let expected = "config.toml:8:7: backends.web.health_check.via: \"vip\" checks the path of clients' connections in dsr mode; no TCP \
-                    frontend in dsr mode uses this backend";
+    let expected = "config.toml:8:7: backends.web.health_check.via: \"vip\" needs a TCP frontend in dsr \
+                    mode, and no such frontend uses this backend";
     for mode in [Mode::Proxy, Mode::Passthrough] {
         assert_eq!(diagnostics(&via(GOOD), mode), Err(vec![expected.to_owned()]));
     }
     let udp = GOOD.replace("backend = ", "protocol = \"udp\"\nbackend = ");
     assert!(
         diagnostics(&format!("{}\nkind = \"tcp\"", via(&udp)), Mode::Dsr).unwrap_err()[0]
-            .contains("no TCP frontend")
+            .contains("needs a TCP frontend")
     );
 }
 

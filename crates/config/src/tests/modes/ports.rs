@@ -44,7 +44,7 @@ fn ports_are_bounded_by_what_they_cost() {
     assert_eq!(
         diagnostics(&with("10.0.0.1:1-32769"), Mode::Dsr),
         Err(vec![format!(
-            "{place}: with 10.0.0.1:1-32769 the frontends in packet modes have 32769 ports; the limit is 32768"
+            "{place}: with 10.0.0.1:1-32769, the frontends in packet modes have 32769 ports in total; the limit is 32768"
         )])
     );
 }
@@ -73,8 +73,8 @@ fn frontend_port_is_no_snat_port_and_others_must_remain() {
     assert_eq!(diagnostics(&text, Mode::Passthrough), Ok(vec![]), "gRPC's");
     let error = |ports: &str| {
         format!(
-            "config.toml:3:15: frontends.web.listen_addr: port 50051 of a frontend cannot be a SNAT port of 10.0.0.1 ({ports}), \
-             and too few others are left; choose another port, or set passthrough.snat_ports or passthrough.snat_addresses"
+            "config.toml:3:15: frontends.web.listen_addr: frontends use so many of the SNAT ports of \
+             10.0.0.1 ({ports}), such as 50051, that too few are left; choose another port here, or set passthrough.snat_ports or passthrough.snat_addresses"
         )
     };
     for (settings, expected) in [

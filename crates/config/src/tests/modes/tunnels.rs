@@ -15,7 +15,7 @@ fn tunneled_servers_may_be_routed_and_of_the_other_family() {
         }
     }
     let other = diagnostics(&GOOD.replace("10.0.0.2:80", "[2001:db8:1::2]:80"), Mode::Dsr);
-    assert!(other.is_err_and(|lines| lines[0].contains("are of one family")));
+    assert!(other.is_err_and(|lines| lines[0].contains("must be of one family")));
 }
 
 #[test]
@@ -24,8 +24,8 @@ fn other_modes_have_no_tunnels() {
         assert_eq!(
             diagnostics(&with("dsr = \"gue\""), mode),
             Err(vec![format!(
-                "config.toml:8:7: backends.web.dsr: \"gue\" is a tunnel, and those are for mode dsr; frontend \"web\" uses this \
-                 backend in {} mode: write a backend for each",
+                "config.toml:8:7: backends.web.dsr: \"gue\" is a tunnel, which needs mode = \"dsr\"; frontend \"web\" is in {} \
+                 mode and needs a backend of its own",
                 mode.name()
             )])
         );
@@ -50,8 +50,8 @@ fn keys_of_tunnels_go_with_one_and_with_its_family() {
     assert_eq!(
         diagnostics(&with("dsr = \"ipip\"\ntunnel_source = \"fd00::/64\""), Mode::Dsr),
         Err(vec![
-            "config.toml:9:17: backends.web.tunnel_source: fd00::/64 is IPv6, and server 10.0.0.2 is IPv4: outer packets have \
-             addresses of one family"
+            "config.toml:9:17: backends.web.tunnel_source: fd00::/64 is IPv6, but server 10.0.0.2 is IPv4; both addresses \
+             of an outer packet must be of one family"
                 .to_owned()
         ])
     );
@@ -61,7 +61,7 @@ fn keys_of_tunnels_go_with_one_and_with_its_family() {
 fn outer_packets_come_from_somewhere() {
     for (source, what) in [
         ("0.0.0.0/0", "an unusable address"),
-        ("127.0.0.0/8", "this host itself"),
+        ("127.0.0.0/8", "a loopback address"),
         ("224.0.0.0/4", "a multicast address"),
         ("255.255.255.255", "an unusable address"),
     ] {

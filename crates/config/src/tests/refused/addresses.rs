@@ -7,11 +7,14 @@ fn a_listen_address_is_an_ip_address_and_a_port() {
     let cases = [
         ("\"10.0.0.1\"", "the port is missing, found \"10.0.0.1\""),
         ("\"[::1]\"", "the port is missing, found \"[::1]\""),
-        ("\"::\"", "an IPv6 address with a port has brackets: did you mean `[::]:PORT`? Found \"::\""),
-        ("\"::1:80\"", "an IPv6 address with a port has brackets: did you mean `[::1]:80`? Found \"::1:80\""),
+        ("\"::\"", "an IPv6 address with a port needs brackets: did you mean `[::]:PORT`? Found \"::\""),
+        (
+            "\"::1:80\"",
+            "an IPv6 address with a port needs brackets: did you mean `[::1]:80`? Found \"::1:80\"",
+        ),
         (
             "\"1:2:3:4:5:6:7:8:80-90\"",
-            "an IPv6 address with a port has brackets: did you mean `[1:2:3:4:5:6:7:8]:80-90`? \
+            "an IPv6 address with a port needs brackets: did you mean `[1:2:3:4:5:6:7:8]:80-90`? \
              Found \"1:2:3:4:5:6:7:8:80-90\"",
         ),
         ("\"10.0.0.1:0\"", "a port is 1 to 65535, found \"10.0.0.1:0\""),
@@ -20,7 +23,7 @@ fn a_listen_address_is_an_ip_address_and_a_port() {
         ("\"*:80\"", "found \"*:80\""),
         ("\"10.0.0.1:80-\"", "found \"10.0.0.1:80-\""),
         ("\"10.0.0.1:0-80\"", "a port is 1 to 65535, found \"10.0.0.1:0-80\""),
-        ("\"10.0.0.1:81-80\"", "a range of ports begins with the lower one, found \"10.0.0.1:81-80\""),
+        ("\"10.0.0.1:81-80\"", "a range of ports begins with the lower port, found \"10.0.0.1:81-80\""),
         ("\":http\"", "found \":http\""),
         ("\"\"", "found \"\""),
         ("\"tcp://10.0.0.1:80\"", "found \"tcp://10.0.0.1:80\""),
@@ -46,7 +49,7 @@ fn a_listen_address_is_an_ip_address_and_a_port() {
     }
     assert_eq!(
         error_with("\"10.0.0.1:80\"", "[]"),
-        "config.toml:3:15: frontends.web.listen_addr: found an empty array; allowed: one value or an array of them"
+        "config.toml:3:15: frontends.web.listen_addr: found an empty array; allowed: one value, or an array of at least one"
     );
 }
 
@@ -68,7 +71,7 @@ fn a_server_address_is_that_of_one_machine() {
 fn an_ipv6_address_without_a_port_is_in_brackets_too() {
     for (value, meant) in [("2001:db8::2", "[2001:db8::2]:PORT"), ("2001:db8::2:80", "[2001:db8::2]:80")] {
         let error = error_with("10.0.0.2:80", value);
-        let missing = format!("has brackets: did you mean `{meant}`? Found \"{value}\"; allowed: IP:port");
+        let missing = format!("needs brackets: did you mean `{meant}`? Found \"{value}\"; allowed: IP:port");
         assert!(error.contains(&missing), "{error}");
     }
 }
@@ -77,8 +80,8 @@ fn an_ipv6_address_without_a_port_is_in_brackets_too() {
 fn server_without_a_port_needs_a_health_check_port() {
     let missing = |found: &str| {
         format!(
-            "config.toml:6:8: backends.web.servers.a.addr: the port is missing, found \"{found}\"; add it, or set \
-             health_check.port to use the port that each client connects to"
+            "config.toml:6:8: backends.web.servers.a.addr: found \"{found}\" without a port, so health checks have no \
+             port; add the port, or set health_check.port (then each connection keeps the port that its client connected to)"
         )
     };
     for (value, found) in
@@ -151,7 +154,7 @@ fn the_servers_of_a_name_have_names_that_are_nobody_elses() {
     assert_eq!(
         errors(&text),
         ["config.toml:8:8: backends.web.servers.\"a/10.0.0.2\".addr: \
-          the name is reserved for the servers of \"a\", which has a host name"]
+          the name is reserved for the addresses of server \"a\", which has a host name"]
     );
 }
 
@@ -204,14 +207,16 @@ fn an_address_is_listened_on_once() {
 fn a_frontend_cannot_be_its_own_server() {
     assert_eq!(
         error_with("10.0.0.2:80", "10.0.0.1:80"),
-        "config.toml:6:8: backends.web.servers.a.addr: 10.0.0.1:80 is frontend \"web\" itself, \
+        "config.toml:6:8: backends.web.servers.a.addr: 10.0.0.1:80 would send connections back to frontend \"web\", \
          which listens on 10.0.0.1:80"
     );
     let wildcard = GOOD.replace("10.0.0.1:80", "0.0.0.0:80");
     assert_eq!(
         errors(&wildcard.replace("10.0.0.2:80", "127.0.0.1:80")),
-        ["config.toml:6:8: backends.web.servers.a.addr: 127.0.0.1:80 is frontend \"web\" itself, \
-          which listens on 0.0.0.0:80"]
+        [
+            "config.toml:6:8: backends.web.servers.a.addr: 127.0.0.1:80 would send connections back to frontend \"web\", \
+          which listens on 0.0.0.0:80"
+        ]
     );
     assert_eq!(warnings(&wildcard), [""; 0], "a server elsewhere may have the port");
 }
@@ -224,7 +229,8 @@ fn frontends_cannot_be_servers_of_each_other() {
     let found = errors(&circle);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(
-        found[0].ends_with(": 10.0.0.1:81 leads back to frontend \"web\": web -> back -> web"),
+        found[0]
+            .ends_with(": 10.0.0.1:81 would send connections back to frontend \"web\": web -> back -> web"),
         "{found:?}"
     );
     assert_eq!(

@@ -3,7 +3,7 @@
 use super::*;
 use convey_model::{Interface, NetworkTables, Route, RouteHop};
 
-const WHY: &str = "packets to it leave by wg0, which carries no Ethernet frames";
+const WHY: &str = "packets to the server leave through wg0, which carries no Ethernet frames";
 
 /// Network in which server a is behind Ethernet. Server b is behind Ethernet, or behind an
 /// interface without Ethernet.

@@ -26,7 +26,7 @@ pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
     let path = route.rewrite_path.as_ref().map(|path| format!(", path becomes {path}"));
     let host = route.rewrite_host.as_ref().map(|host| format!(", host becomes {host}"));
     let rewrites: String = path.into_iter().chain(host).collect();
-    let rate = route.rate.map_or(String::new(), |rate| format!("; a source has {}", requests(rate)));
+    let rate = route.rate.map_or(String::new(), |rate| format!("; per source {}", requests(rate)));
     let compression = match &route.compression {
         RouteCompression::OfFrontend => String::new(),
         own => format!("; compression: {own}"),

@@ -10,7 +10,7 @@ pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
     let Some(tls) = &frontend.tls else { return };
     if mode.forwards_packets() {
         let message = format!(
-            "frontend {:?} is in {} mode, in which convey forwards packets and changes none of their bytes; tls needs mode = \"http\" or \"proxy\"",
+            "needs mode = \"http\" or \"proxy\"; frontend {:?} is in {} mode, in which convey does not terminate connections",
             frontend.name,
             mode.name()
         );
@@ -22,7 +22,7 @@ pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
     let other = tls.alpn.iter().flatten().find(|other| !usual.contains(&&*other.value));
     if let Some(other) = other.filter(|_| mode.is_http()) {
         let (found, allowed) = (&other.value, usual.join("\", \""));
-        report.error(&other.place, format!("found {found:?}; in http mode allowed: \"{allowed}\""));
+        report.error(&other.place, format!("found {found:?}; allowed in http mode: \"{allowed}\""));
     }
     http3(frontend, tls, mode, report);
 }
@@ -35,7 +35,7 @@ fn http3(frontend: &ParsedFrontend, tls: &ParsedTls, mode: Mode, report: &Report
         let message = format!("needs mode = \"http\"; the frontend is in {} mode", mode.name());
         report.error(&http3.place, message);
     } else if frontend.accepts_proxy() {
-        let message = "lets clients connect over UDP, without the PROXY headers that the frontend requires (accept_proxy); keep one of them";
+        let message = "HTTP/3 clients cannot send the PROXY headers that accept_proxy requires; keep one of the two keys";
         report.error(&http3.place, message);
     }
 }
