@@ -81,7 +81,7 @@ impl Need {
                 long().is_none().then(reason)
             }
             Need::All => {
-                let reason = || "runs in other ways; CONVEY_LONG=all runs it in this one, too".to_owned();
+                let reason = || "another variant of it runs; CONVEY_LONG=all runs this one, too".to_owned();
                 (long().as_deref() != Some("all")).then(reason)
             }
             Need::Namespaces => {
