@@ -58,7 +58,7 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 fn the_demo_shows_a_balancer_that_dies_and_comes_back() {
-    const LAST: &str = "-- the router sends to balancer 1 again";
+    const LAST: &str = "the router sends to balancer 1 again";
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let file = File::create(&log).unwrap();

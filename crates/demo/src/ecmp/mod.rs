@@ -161,16 +161,16 @@ impl EcmpDemo {
                 node.die(&self.lab)?;
                 node.number()
             };
-            print(&format!("-- balancer {number} dies: SIGKILL to convey and BIRD, and its cable is out\n"));
+            print(&format!("-- balancer {number} dies: SIGKILL to convey and BIRD, and its link is down\n"));
             let took = self.wait_until(number, false).await?;
             print(&format!(
-                "-- the router sends nothing to balancer {number} any more, {took:.1?} later (BFD)\n"
+                "-- after {took:.1?}, the router sends nothing to balancer {number} any more (BFD)\n"
             ));
             sleep(PAUSE).await;
             node.lock().await.start(&self.lab)?;
             print(&format!("-- balancer {number} starts again, with BIRD and without any connection\n"));
             let took = self.wait_until(number, true).await?;
-            print(&format!("-- the router sends to balancer {number} again, {took:.1?} later\n"));
+            print(&format!("-- after {took:.1?}, the router sends to balancer {number} again\n"));
         }
         Ok(())
     }
