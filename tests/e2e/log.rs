@@ -33,7 +33,8 @@ fn unread_log_stalls_no_client_and_counts_dropped_lines() {
 
     let lines = read(log);
     let message = lines.iter().find_map(|line| {
-        let (before, _) = line.split_once(" lines of the log were dropped here: the reader was too slow")?;
+        let (before, _) = line
+            .split_once(" lines of the log were dropped here, because the reader of the log was too slow")?;
         before.rsplit(' ').next()?.parse::<u64>().ok()
     });
     let message = message.expect("a line tells how many were dropped");

@@ -139,7 +139,7 @@ fn ignored_signals_are_logged_and_do_not_end_convey() {
     let _server = TcpServer::named("a", lab.server(1));
     let balancer = BalancerProcess::start(&lab, &setup(&lab));
     for (signal, message) in [
-        (Signal::USR1, "SIGUSR1: the log goes to no file"),
+        (Signal::USR1, "SIGUSR1: the log is not written to a file"),
         (Signal::ALARM, "ignored signal SIGALRM"),
         (Signal::VTALARM, "ignored signal SIGVTALRM"),
         (Signal::PROF, "ignored signal SIGPROF"),

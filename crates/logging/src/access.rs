@@ -183,7 +183,7 @@ impl Writer {
                     Ok(true) => log::info!("SIGUSR1: access log file reopened"),
                     Ok(false) => {}
                     Err(error) => log::error!(
-                        "cannot reopen the access log file: {error}; lines still go to the old one"
+                        "cannot reopen the access log file: {error}; convey continues to write to the old file"
                     ),
                 }
             }

@@ -64,7 +64,9 @@ impl Variable {
             match (module, parse_log_level(level)) {
                 (None, Ok(level)) => variable.level = Some(level),
                 (Some(module), Ok(level)) => variable.modules.push((module.to_owned(), level_filter(level))),
-                (_, Err(message)) => variable.problems.push(format!("RUST_LOG: {message}; it is ignored")),
+                (_, Err(message)) => {
+                    variable.problems.push(format!("RUST_LOG: {message}; convey ignores this entry"))
+                }
             }
         }
         variable

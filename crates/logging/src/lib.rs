@@ -96,7 +96,7 @@ impl Log {
         };
         let queue = LogSink::stderr().and_then(LineQueue::start);
         let queue = queue.inspect_err(|error| {
-            to_stderr(&format!("convey: a stalled reader of the log will block convey: {error}\n"));
+            to_stderr(&format!("convey: cannot start the thread that writes the log, so a stalled reader of the log will block convey: {error}\n"));
         });
         let style = LogStyle::new(&WantedLog::default(), level, &variable);
         let most = style.filter.most();
@@ -182,7 +182,7 @@ impl Log {
                 log.log_exit_reason(panic_message(panic).trim_end());
                 if Contained::is_polled() {
                     Contained::count_panic();
-                    log::error!("a connection has panicked and ends; all others continue");
+                    log::error!("this panic ends one connection; all other connections continue");
                 } else {
                     log.flush();
                     std::process::abort();
@@ -321,7 +321,7 @@ mod tests {
         let mut contained = String::new();
         reader.read_to_string(&mut contained).unwrap();
         assert!(
-            contained.contains("out of luck\n") && contained.contains("all others continue"),
+            contained.contains("out of luck\n") && contained.contains("all other connections continue"),
             "{contained}"
         );
 

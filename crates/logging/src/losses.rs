@@ -45,7 +45,7 @@ impl Losses {
         }
         self.is_reported = true;
         Some(LossNotice::InLog(format!(
-            "{} lines of the log are lost, it could not be written: {}",
+            "{} lines of the log are lost, because writing it failed: {}",
             self.lines, self.why
         )))
     }
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(after(lost(3)), None, "once");
         let told = |lines| {
             let text =
-                format!("{lines} lines of the log are lost, it could not be written: no storage space");
+                format!("{lines} lines of the log are lost, because writing it failed: no storage space");
             Some(LossNotice::InLog(text))
         };
         assert_eq!(after(Ok(())), told(5));

@@ -123,7 +123,9 @@ impl LineQueue {
         loop {
             let Work { lines, dropped, change } = self.take();
             if dropped > 0 {
-                log::warn!("{dropped} lines of the log were dropped here: the reader was too slow");
+                log::warn!(
+                    "{dropped} lines of the log were dropped here, because the reader of the log was too slow"
+                );
             }
             let is_left = matches!(change, Some(SinkChange::Replace(_)));
             if !lines.is_empty() {
@@ -140,9 +142,13 @@ impl LineQueue {
                 Some(SinkChange::Replace(other)) => sink = other,
                 Some(SinkChange::Reopen) => match sink.reopen() {
                     Ok(true) => log::info!("SIGUSR1: log file reopened"),
-                    Ok(false) => log::info!("SIGUSR1: the log goes to no file, nothing to reopen"),
+                    Ok(false) => {
+                        log::info!("SIGUSR1: the log is not written to a file, so there is nothing to reopen")
+                    }
                     Err(error) => {
-                        log::error!("cannot reopen the log file: {error}; lines still go to the old one");
+                        log::error!(
+                            "cannot reopen the log file: {error}; convey continues to write to the old file"
+                        );
                     }
                 },
             }
