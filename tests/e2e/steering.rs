@@ -90,7 +90,7 @@ fn drain_wait_fails_if_the_server_is_ready_again_or_gone() {
     ping(&mut held).unwrap();
     let other = Setup::new(&lab).server("other", lab.server(1), "");
     for (change, why) in [
-        ("server ready pool/a", "server pool/a is ready again: it gets connections"),
+        ("server ready pool/a", "server pool/a is ready again, so it gets new connections"),
         ("reload", "backend pool has no server a"),
     ] {
         let ended = thread::scope(|scope| {

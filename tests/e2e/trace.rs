@@ -176,10 +176,10 @@ fn trace_ends_at_its_count_or_timeout_and_reports_omitted_events() {
     assert_eq!((counted.ended(), limited.ended()), (Some(0), Some(0)));
     let text = counted.text();
     assert_eq!(text.lines().filter(|line| !line.starts_with("--")).count(), 2, "{text}");
-    assert!(text.ends_with("-- end: --count\n"), "{text}");
+    assert!(text.ends_with("-- end: reached --count\n"), "{text}");
     let text = limited.text();
     assert!(text.contains("events left out: more than --rate a second"), "{text}");
-    assert!(text.ends_with("-- end: --timeout\n"), "{text}");
+    assert!(text.ends_with("-- end: reached --timeout\n"), "{text}");
 }
 
 fn invalid_trace_filters_are_refused_with_suggestions() {

@@ -103,7 +103,7 @@ fn a_convey_that_ran_out_of_descriptors_is_named(case: Case) {
         log.contains("cannot accept connections on").then_some(())
     });
     let status = run(patient.command().arg("status"));
-    let line = "  web: accepting paused for lack of descriptors or memory, pauses: ";
+    let line = "  web: paused accepting ";
     assert!(status.stdout.contains(line), "{status:?}");
     let mut finding = patient.has("descriptors");
     assert_eq!(finding["severity"], "error", "{finding:#}");

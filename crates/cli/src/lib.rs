@@ -43,9 +43,9 @@ const LOCAL_CONFIG: &str = "config.toml";
     version,
     about = "A load balancer for TCP, UDP and HTTP: one binary, one file, every way to forward.",
     long_about = "A load balancer for TCP, UDP and HTTP: one binary, one file, every way to forward.\n\n\
-        Without a command it runs the balancer described by the configuration file, or, with --listen and \
-        --servers, one that needs no file but a list of servers. Saving the file reloads it; established \
-        connections are never cut.",
+        Without a command, convey runs the balancer that the configuration file describes. With --listen and \
+        --servers it needs no such file, only a list of servers. Saving the file reloads it; a reload never cuts \
+        established connections.",
     after_help = after_help(),
     args_conflicts_with_subcommands = false
 )]
@@ -115,8 +115,8 @@ pub enum Command {
     },
     /// Remove leftovers of a convey process that has ended on this host
     ///
-    /// Leftovers are the guard, which stays for some minutes in dsr mode so that the host resets no
-    /// connections, the announced addresses of a killed process, and, before Linux 6.6, its
+    /// Leftovers are the guard of dsr mode (it stays for some minutes, so that the host does not
+    /// reset connections), the announced addresses of a killed process, and, before Linux 6.6, its
     /// filters. The command removes nothing that belongs to a running convey.
     Clear {
         /// Remove only addresses, and leave the guard
@@ -157,8 +157,8 @@ pub enum Command {
     /// List connections, UDP sessions and packet flows of the running convey, count them, or end
     /// one
     ///
-    /// Flows begin and end while convey makes the list. A flow that exists the whole time is in it
-    /// exactly once.
+    /// Flows begin and end while convey makes the list. The list contains a flow that exists the
+    /// whole time exactly once.
     Flows(Box<FlowsArgs>),
     /// Drain, remove or add a server of the running convey, or change its weight
     ///
@@ -290,8 +290,8 @@ pub struct Options {
     /// Without a configuration file: a list of servers, one HOST:PORT a line; `#` begins a comment.
     ///
     /// convey distributes connections to them in turn, and checks each of them every 2 seconds.
-    /// Three failures in a row, of checks or of clients' connections, take a server out. Two
-    /// successful checks bring it back. If a connection fails, the client gets another server.
+    /// Three failures in a row, of checks or of clients' connections, take a server out of
+    /// rotation. Two successful checks bring it back. If a connection fails, the client gets another server.
     #[arg(short, long, value_name = "PATH", global = true, requires = "listen")]
     pub servers: Option<PathBuf>,
     /// Without a configuration file: the address of the statistics (a port alone: on 127.0.0.1)
@@ -427,7 +427,7 @@ pub const SECTIONS: [Section; 4] = [
         &[
             (
                 "SIGTERM, SIGQUIT, Ctrl-C",
-                "stop accepting, let connections finish (timeouts.drain), exit; again: exit at once",
+                "stop accepting, let connections finish (timeouts.drain), exit; a second signal: exit immediately",
             ),
             ("SIGHUP", "read the configuration file, or the list of servers, again"),
             ("SIGUSR1", "reopen the log files (logrotate)"),
@@ -458,7 +458,7 @@ pub const SECTIONS: [Section; 4] = [
                 "3",
                 "status: a frontend cannot serve its clients; explain: the client gets no server now; doctor: findings",
             ),
-            ("128 + N", "ended at once by a second signal N; top: ended by signal N"),
+            ("128 + N", "ended immediately by a second signal N; top: ended by signal N"),
         ],
     ),
 ];

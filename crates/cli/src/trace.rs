@@ -10,7 +10,7 @@ use super::duration::duration;
 /// Filters, limits and format of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TraceArgs {
-    /// Show only these clients, by their own address or that of a PROXY header
+    /// Show only these clients, selected by their own address or by the address in a PROXY header
     #[arg(long, value_name = "IP[/LEN][:PORT]")]
     pub client: Option<String>,
     /// Show only this frontend

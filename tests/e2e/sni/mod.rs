@@ -370,8 +370,8 @@ fn operators_see_names_and_routes() {
     let watcher = Watcher::start(&balancer, "");
     assert_eq!(who(&lab, &hello("API.example", &["h2"])), "http");
     assert_eq!(who(&lab, b"GET /"), "pool");
-    watcher.wait_for(&["asks for api.example: route api.example+h2"]);
-    watcher.wait_for(&["asks for no name: route default"]);
+    watcher.wait_for(&["SNI api.example: route api.example+h2"]);
+    watcher.wait_for(&["no SNI: route default"]);
     let lines = wait_for("both lines", || {
         let text = fs::read_to_string(&log).unwrap();
         (text.lines().count() == 2).then_some(text)

@@ -178,7 +178,7 @@ async fn open_connections(client: &Client, target: &Target) -> Result<u64, Refus
     match servers.iter().find(|(_, server)| server.state == AdminState::Ready.name()) {
         Some((name, _)) => {
             let ready = Target::server(&target.backend, name);
-            Err(Refused(format!("{ready} is ready again: it gets connections")))
+            Err(Refused(format!("{ready} is ready again, so it gets new connections")))
         }
         None => Ok(servers.values().map(|server| server.traffic.current_connections).sum()),
     }

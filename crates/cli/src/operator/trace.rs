@@ -152,9 +152,9 @@ fn connection(names: &TraceNames, action: &TracedAction) -> String {
 }
 
 fn routed(sni: Option<&str>, route: Option<&str>) -> String {
-    let asks = sni.map_or_else(|| "asks for no name".to_owned(), |name| format!("asks for {name}"));
+    let sni = sni.map_or_else(|| "no SNI".to_owned(), |name| format!("SNI {name}"));
     let route = route.map_or_else(|| "no route".to_owned(), |route| format!("route {route}"));
-    format!("{asks}: {route}")
+    format!("{sni}: {route}")
 }
 
 fn ended(protocol: Option<&str>, reason: Option<&str>, bytes: Option<(u64, u64)>) -> String {
@@ -189,7 +189,7 @@ fn forwarded(names: &TraceNames, packet: &PacketLine) -> String {
     let by = packet.algorithm.as_ref().map_or_else(String::new, |algorithm| format!(" by {algorithm}"));
     let what = match packet.role.as_deref().unwrap_or_default() {
         "new_flow" => format!("new flow, server {} chosen{by}", server(names)),
-        "by_hash" => format!("no record, server {} chosen{by}", server(names)),
+        "by_hash" => format!("no flow record, server {} chosen{by}", server(names)),
         role => format!("{}, server {}", words(role), server(names)),
     };
     let state = packet.state.as_ref().map_or_else(String::new, |state| format!(" ({state})"));
@@ -213,8 +213,8 @@ fn left_out(rate: u64, unread: u64) -> String {
 
 fn end(why: &str) -> &str {
     match why {
-        "count" => "end: --count",
-        "timeout" => "end: --timeout",
+        "count" => "end: reached --count",
+        "timeout" => "end: reached --timeout",
         "upgrade" => "end: convey was upgraded; run the command again to trace the new process",
         "stop" => "end: convey is stopping",
         other => other,
@@ -268,7 +268,7 @@ mod tests {
             text.strip_prefix("12:00:01.234567 web 192.0.2.9:7 ").unwrap().trim_end().to_owned()
         };
         assert_eq!(said("accepted"), "accepted at 10.0.0.1:80");
-        assert_eq!(said("routed"), "asks for a.example: route *.example");
+        assert_eq!(said("routed"), "SNI a.example: route *.example");
         assert_eq!(said("chosen"), "server app/a (10.0.1.1:80), chosen by round_robin, attempt 2");
         assert_eq!(said("connect_failed"), "cannot connect to app/a: Connection refused");
         assert_eq!(said("ended"), "ended: both sides closed, 5 bytes from the client, 7 to it, after 1.5 ms");

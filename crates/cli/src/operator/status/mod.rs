@@ -133,7 +133,7 @@ fn of_frontends(status: &StatsReport, width: Option<usize>) -> String {
         if frontend.accept_backoffs > 0 {
             let pauses = frontend.accept_backoffs;
             remarks +=
-                &format!("  {name}: accepting paused for lack of descriptors or memory, pauses: {pauses}\n");
+                &format!("  {name}: paused accepting {pauses} times, for lack of descriptors or memory\n");
         }
         table.add_row([
             name.clone(),

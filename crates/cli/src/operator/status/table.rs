@@ -34,7 +34,7 @@ pub(super) fn trimmed(table: &Table) -> String {
 /// Reason of an ejection, and the remaining time.
 pub(super) fn until_when(ejected: &EjectedReport) -> String {
     let left = time(Duration::from_secs_f64(ejected.remaining_seconds.max(0.0).ceil()));
-    format!("{}; it comes back in {left}", ejected.reason)
+    format!("{}; the server returns in {left}", ejected.reason)
 }
 
 /// Time since `then`.

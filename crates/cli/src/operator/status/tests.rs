@@ -153,7 +153,7 @@ fn status_screen_lists_down_servers_with_reasons_and_runtime_overrides() {
     assert_eq!(screen.matches("handshakes").count(), 1, "{screen}");
     assert!(has("1: large packets of 1 connection do not arrive at the server"), "{screen}");
     assert_eq!(screen.matches("large packets").count(), 1, "{screen}");
-    assert!(has("web: accepting paused for lack of descriptors or memory, pauses: 12"), "{screen}");
+    assert!(has("web: paused accepting 12 times, for lack of descriptors or memory"), "{screen}");
     assert!(has("app/3: drain, for 30s, by root"), "{screen}");
     assert!(has("app/9: weight 2, for 30s, by root; no effect: this server does not exist now"), "{screen}");
     assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");

@@ -62,9 +62,9 @@ columns! {
     /// 99 of 100 sessions took at most this long.
     Session99 = 15, "sess99", "SESS99", "99 of 100 sessions took at most this";
     /// Half of the responses took at most this long (mode http).
-    Response50 = 12, "resp50", "RESP50", "half of the responses began (frontends: ended) within this";
+    Response50 = 12, "resp50", "RESP50", "50 % of responses begin (frontends: end) within this";
     /// 99 of 100 responses took at most this long (mode http).
-    Response99 = 6, "resp99", "RESP99", "99 of 100 responses began (frontends: ended) within this";
+    Response99 = 6, "resp99", "RESP99", "99 % of responses begin (frontends: end) within this";
     /// Handshakes started a second (packet modes).
     Started = 14, "syn", "SYN/S", "handshakes started a second";
     /// Handshakes completed a second (packet modes).
@@ -72,7 +72,7 @@ columns! {
     /// Responses with a status of 5xx a second (mode http).
     ServerErrors = 5, "5xx", "5XX/S", "responses with a status of 5xx a second";
     /// Errors a second.
-    Errors = 7, "errors", "ERR/S", "failed connects, repeated SYNs, 5xx; of frontends: drops";
+    Errors = 7, "errors", "ERR/S", "failed connects, repeated SYNs, 5xx; frontends: drops";
     /// Share of new connections, in percent.
     Share = 17, "share", "SHARE", "percent of new connections";
     /// Connections since the start.
