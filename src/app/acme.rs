@@ -56,16 +56,19 @@ struct Orders {
     trouble: Option<String>,
 }
 
+/// Log text if the thread cannot start.
+const NO_THREAD: &str = "cannot start the thread that orders certificates";
+
 impl AcmeTask {
     /// Starts the thread, which orders certificates until the program stops. Logs an error if the
     /// thread cannot start.
     pub(super) fn start(self) {
         let begun = thread::Builder::new().name("acme".to_owned()).spawn(move || match runtime() {
             Ok(runtime) => runtime.block_on(self.run()),
-            Err(error) => error!("no certificates are ordered: {error:#}"),
+            Err(error) => error!("{NO_THREAD}: {error:#}"),
         });
         if let Err(error) = begun {
-            error!("no certificates are ordered: {error}");
+            error!("{NO_THREAD}: {error}");
         }
     }
 
@@ -100,7 +103,7 @@ impl AcmeTask {
         if let Err(trouble) = &outcome
             && orders.trouble.as_ref() != Some(trouble)
         {
-            self.log_event(EventLevel::Error, &format!("no certificates are ordered: {trouble}"));
+            self.log_event(EventLevel::Error, &format!("cannot order certificates: {trouble}"));
         }
         orders.trouble = outcome.err();
     }
@@ -164,7 +167,7 @@ impl AcmeTask {
 
     async fn order(&self, orders: &mut Orders, name: &str) -> Result<(), String> {
         let Orders { config, store, unsaved, .. } = orders;
-        info!("acme: ordering a certificate for {name} of {}", config.directory);
+        info!("acme: ordering a certificate for {name} from {}", config.directory);
         let authority = Authority::new(config.clone(), store.clone(), self.challenges.clone());
         let ordered = authority.order(name, UNTIL_ALL_SHOW).await;
         let now = clock::unix_seconds();
@@ -193,7 +196,10 @@ impl AcmeTask {
                 let is_served = store.certificate(name).is_some_and(|validity| validity.until > now);
                 let level = if is_served { EventLevel::Warn } else { EventLevel::Error };
                 let pause = humantime::format_duration(pause);
-                self.log_event(level, &format!("no certificate for {name}: {what}; next attempt in {pause}"));
+                self.log_event(
+                    level,
+                    &format!("cannot get a certificate for {name}: {what}; next attempt in {pause}"),
+                );
                 saved
             }
         };
@@ -238,7 +244,10 @@ fn useful(validity: Validity, now: i64) -> Result<Validity, OrderFault> {
     if left * 3 > validity.until - validity.from {
         return Ok(validity);
     }
-    let what = format!("the new certificate is valid only until {}", date(validity.until));
+    let what = format!(
+        "the new certificate has less than a third of its lifetime left: it expires on {}",
+        date(validity.until)
+    );
     Err(OrderFault { what, retry_after: None })
 }
 

@@ -40,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Hint for a process that lacks the privilege to add addresses.
-pub(super) const PRIVILEGE: &str = " (it takes CAP_NET_ADMIN, from a start on; with the Debian package: /usr/share/convey/systemd/announce.conf)";
+pub(super) const PRIVILEGE: &str = " (convey must be started with CAP_NET_ADMIN; with the Debian package: /usr/share/convey/systemd/announce.conf)";
 
 /// State that the announcing task works with.
 pub(super) struct AnnounceParts {
@@ -204,7 +204,7 @@ impl AnnounceTask {
                 let readiness = match obstacle {
                     _ if is_leaving => ExplainedReadiness::new(Readiness::Leaving, "convey is draining"),
                     Some(why) => ExplainedReadiness { readiness: Readiness::Lacking, why },
-                    None => ExplainedReadiness::new(Readiness::Ready, "a frontend on it can serve"),
+                    None => ExplainedReadiness::new(Readiness::Ready, "a frontend on this address can serve"),
                 };
                 added.extend(self.update_address(ip, readiness, config, &seen).await);
             }
@@ -287,7 +287,7 @@ impl AnnounceTask {
     fn take_name(&mut self, ip: IpAddr, seen: &SeenAddresses) -> Result<(), LogLine> {
         if seen.announced(ip).is_none() && seen.has_foreign(ip) {
             let line = format!(
-                "{ip} is on this host already, and convey did not add it: convey leaves it unchanged"
+                "convey does not announce {ip}: this host has the address already, and another program added it"
             );
             return Err(LogLine::warn(line));
         }
@@ -316,9 +316,11 @@ impl AnnounceTask {
         let (is_wanted, wait) = (row.announcement.is_announced(), row.announcement.wait());
         row.reason = match (is_wanted, readiness) {
             (true, Readiness::Lacking) => {
-                format!("{why}; withdrawn unless that ends within {:?}", config.hold)
+                format!("{why}; convey withdraws the address if this lasts {:?}", config.hold)
             }
-            (false, Readiness::Ready) => format!("{why}; announced once that has lasted {wait:?}"),
+            (false, Readiness::Ready) => {
+                format!("{why}; convey announces the address once this has lasted {wait:?}")
+            }
             _ => why.clone(),
         };
         Some(Decision { is_wanted, is_changed: change.is_some(), is_leaving, why, wait })

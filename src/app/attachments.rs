@@ -103,17 +103,19 @@ impl Attachments {
             return false;
         }
         if let Err(error) = self.drivers.pipeline.set_filter(&CaptureFilter::new(&selection)) {
-            warn!("new frontends are not captured: {error}");
+            warn!("convey does not receive packets of new frontends: {error}");
         }
         if let Some(offloader) = &mut self.drivers.offloader
             && let Err(error) = offloader.select(&selection)
         {
-            warn!("new frontends are not captured: {error}");
+            warn!("convey does not receive packets of new frontends: {error}");
         }
         if let Some(guard) = &mut self.drivers.guard
             && let Err(error) = guard.select(&selection)
         {
-            warn!("new frontends are not guarded: {error}");
+            warn!(
+                "the guard does not cover new frontends, so the host's stack may answer their clients: {error}"
+            );
         }
         self.selection = selection;
         true
@@ -128,7 +130,7 @@ impl Attachments {
             self.drivers.detach(&gone);
             self.drivers.stats.remove_layer(&gone.name);
             warn!(
-                "interface {} is gone: packets pass it again only once an interface of this name exists",
+                "interface {} is gone: convey forwards on it again once an interface of this name exists",
                 gone.name
             );
         }
@@ -141,7 +143,7 @@ impl Attachments {
             match self.add(&new) {
                 Ok(means) => {
                     self.refused.remove(&new.index);
-                    info!("now forwarding packets on {}, packets of open flows by {means}", new.name);
+                    info!("now forwarding packets on {} (open flows: by {means})", new.name);
                     self.captured.push(new);
                 }
                 Err(error) if self.refused.insert(new.index) => {

@@ -75,8 +75,9 @@ fn run_after(
         bootstrap;
     let ControlRuntime { runtime, ignored } = runtime;
     let program = match show {
-        Show::Nothing => Program::of_this_process()
-            .map_err(|error| format!("this process cannot start another one: {error}")),
+        Show::Nothing => Program::of_this_process().map_err(|error| {
+            format!("cannot find the program of this process, to start the new version: {error}")
+        }),
         // A successor would begin its own demo.
         Show::Servers | Show::Lab(_) => {
             Err("a demo cannot be upgraded: end it, and start it again".to_owned())
@@ -278,9 +279,7 @@ impl RunningBalancer {
             }
         }
         if config.frontends_where(Mode::is_dsr).next().is_some() {
-            info!(
-                "servers answer clients of dsr mode themselves, with the frontend's address: see tc/README.md"
-            );
+            info!("dsr mode: servers answer clients directly, from the frontend's address: see tc/README.md");
         }
         self.admin.log_path();
         info!("statistics on http://{}/stats and /metrics", config.stats.listen);

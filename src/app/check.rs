@@ -50,7 +50,7 @@ impl Checked {
         let Some(address) = sources::of(options, &options.state_dir).address() else {
             return Ok(Checked { file: super::file(options), brought: None });
         };
-        let folder = tempfile::tempdir().context("cannot keep the configuration")?;
+        let folder = tempfile::tempdir().context("cannot create a temporary folder for the configuration")?;
         let source = sources::to_check(options, folder.path());
         let file = ConfigFile { mode: options.mode(), ..source.file() };
         let files = file.path.parent().unwrap_or(folder.path()).to_owned();
@@ -142,7 +142,8 @@ impl Checked {
             left.iter().for_each(|line| self.warn(line));
         }
         runtime.block_on(look_up(&loaded.config)).faults.iter().for_each(|line| self.warn(line));
-        let (config, other_ports) = snat_ports::choose(&loaded.config).context("this would not start")?;
+        let (config, other_ports) =
+            snat_ports::choose(&loaded.config).context("convey would not start here")?;
         let few_ports = limits::few_local_ports(&config);
         let missing = proxy_path::missing_addresses(&config);
         let expiring = certificates::expiring(&config);
@@ -173,7 +174,7 @@ impl Checked {
         };
         let path = file.path.display();
         if obstacles.is_empty() {
-            self.print(&format!("{path} is valid; it would run:\n\n"));
+            self.print(&format!("{path} is valid; convey would run:\n\n"));
             self.print(&convey_config::describe(&config));
             memory.describe(&config).iter().for_each(|line| self.print(&format!("{line}\n")));
             self.print(&snat);
@@ -206,7 +207,9 @@ fn snat_of_servers(config: &Config, kernel: &Kernel) -> (String, Vec<String>) {
         format!("snat {ip} for {}{when}\n", snat_watch::named(servers))
     };
     let now = servers.iter().map(|(ip, servers)| line(ip, servers, ""));
-    let later = later.iter().map(|(ip, servers)| line(ip, servers, " once the other ports are in use"));
+    let later = later
+        .iter()
+        .map(|(ip, servers)| line(ip, servers, " once the ports of the other addresses are in use"));
     let lines = now.chain(later).collect();
     let unused = packet_plan::unused_snat_addresses(config, network).into_iter().map(|(_, line)| line);
     let warning = |ip: &IpAddr| match network.own_address(*ip) {
@@ -229,7 +232,7 @@ fn of_sockets(config: &Config) -> Vec<String> {
     let open_files = limits::most_open_files();
     let workers = paths::proxy_workers(config, cores());
     if let Some(refusal) = proxy_path::too_many_ports(config, workers, open_files) {
-        obstacles.push(format!("with {open_files} open files, the limit here: {refusal}"));
+        obstacles.push(format!("under this shell's limit of open files, {refusal}"));
     }
     obstacles
 }
@@ -260,7 +263,10 @@ fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
         if settings.guard
             && let Err(error) = Guard::of_kind(GuardKind::Tcx, &selection, &[])
         {
-            print_error(format!("warning: a start would have to guard by nftables: {}", causes(&error)));
+            print_error(format!(
+                "warning: at a start, the guard would use nftables instead of BPF: {}",
+                causes(&error)
+            ));
         }
         if let Ok(interfaces) = &interfaces {
             match offload::try_out(settings, &selection, interfaces) {

@@ -40,9 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
-const TAKEN: &str = "another convey answers there (--socket selects another path)";
-const SILENT: &str = "a process that does not answer has it (--socket selects another path)";
-const NO_SOCKET: &str = "this is not a socket, so convey leaves it (--socket selects another path)";
+const TAKEN: &str = "another convey process uses this socket (--socket selects another path)";
+const SILENT: &str = "a process that does not respond uses this socket (--socket selects another path)";
+const NO_SOCKET: &str =
+    "this file is not a socket, so convey does not replace it (--socket selects another path)";
 
 /// Possible paths of the socket. If `named` is set, only that path; none if it is empty. Otherwise
 /// the path of the host, then the path of this user's session.
@@ -202,7 +203,7 @@ impl Drop for ControlSocket {
 
 /// Logs why there is no control socket.
 pub(super) fn log_missing(missing: &NotBound) {
-    let then = if missing.is_taken { "; convey tries again until it is free" } else { "" };
+    let then = if missing.is_taken { "; convey tries again until the socket is free" } else { "" };
     let why = &missing.why;
     warn!("no control socket, so commands such as `convey status` do not reach this process: {why}{then}");
 }
@@ -366,7 +367,7 @@ mod tests {
             client.write_all(b"HTTP/1.1 200 OK\r\n\r\nok\n").unwrap();
         });
         let refused = bind_at(&path).unwrap_err();
-        assert!(refused.contains("another convey answers there"), "{refused}");
+        assert!(refused.contains("another convey process uses this socket"), "{refused}");
         answers.join().unwrap();
     }
 
@@ -414,7 +415,10 @@ mod tests {
         let (_folder, path) = folder();
         let living = bind_at(&path).unwrap().unwrap();
         let refused = BoundSocket::where_nobody_listens(Some(&path)).unwrap_err();
-        assert!(refused.is_taken && refused.why.contains("another convey answers there"), "{refused:?}");
+        assert!(
+            refused.is_taken && refused.why.contains("another convey process uses this socket"),
+            "{refused:?}"
+        );
         // No process accepts: the backlog is full.
         let waiting: Vec<_> = std::iter::from_fn(|| connect(&path).ok()).collect();
         assert!(waiting.len() <= BACKLOG as usize + 1);

@@ -23,8 +23,8 @@ pub(super) fn get(workers_own_ports: bool) -> u64 {
         let seed = choose(handed, workers_own_ports, || convey_random::secret_u64().max(KNOWN + 1));
         if seed == KNOWN {
             warn!(
-                "the hash that spreads clients over the workers has no secret key, because the upgraded version has none and open \
-                 connections must stay with their workers; a flood can target one worker until convey restarts"
+                "the hash that assigns clients to workers has no secret key: the version before this upgrade has none, and open \
+                 connections must stay with their workers; until convey restarts, a flood can target one worker"
             );
         }
         seed

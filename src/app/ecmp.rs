@@ -13,11 +13,11 @@ use super::{Failure, print, runtime};
 pub(super) fn run(mode: Mode) -> Result<ExitCode, Failure> {
     let runtime = runtime()?;
     let code = runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt()).context("no demo")?;
-        let mut terminate = signal(SignalKind::terminate()).context("no demo")?;
-        let demo = EcmpDemo::new(mode).context("no demo")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot start the demo")?;
+        let mut terminate = signal(SignalKind::terminate()).context("cannot start the demo")?;
+        let demo = EcmpDemo::new(mode).context("cannot start the demo")?;
         print(&demo.banner());
-        let _servers = demo.start_servers().context("no demo")?;
+        let _servers = demo.start_servers().context("cannot start the demo")?;
         let shown = async {
             demo.start_balancers().await?;
             tokio::try_join!(demo.show(print), demo.play(print))

@@ -64,7 +64,7 @@ async fn dry(
 ) -> Result<Explanation, Failure> {
     let (loaded, kernel) = host::load(&file(options)).await?;
     loaded.warnings.iter().for_each(|warning| print_error(format!("warning: {warning}")));
-    let (config, _) = snat_ports::choose(&loaded.config).context("no SNAT ports")?;
+    let (config, _) = snat_ports::choose(&loaded.config).context("cannot choose SNAT ports")?;
     let mut state = ControlState::new(1);
     state.replace_own_addresses(own_addresses().unwrap_or_default(), clock::now());
     look_up(&config, &mut state).await;
@@ -127,7 +127,7 @@ pub(super) fn without_kernel(offload: Offload) -> String {
     match offload {
         Offload::Off => format!("passthrough.offload = \"{offload}\""),
         Offload::Auto | Offload::Tc | Offload::Xdp => {
-            "this host does not permit a flow cache; the log of the start says why".to_owned()
+            "this host does not support the flow cache; the log of convey's start has the reason".to_owned()
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) async fn limit_floods(
             None => continue,
             Some(FloodEvent::Begins { rate }) => {
                 let line = format!(
-                    "SYN flood: {rate} SYNs a second open no connection; until it ends, clients from unknown networks \
+                    "SYN flood: {rate} SYNs a second open no connection; until the flood ends, clients from unknown networks \
                      connect with their second SYN, one second later"
                 );
                 (Some(&SynLimit::IN_FLOOD), EventLevel::Warn, line)

@@ -11,10 +11,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub(super) fn raise_file_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        Ok(()) => debug!("open files: limit raised from {current:?} to {maximum:?}"),
-        Err(error) => warn!("open files: limit stays {current:?}: {error}"),
+        Ok(()) => debug!("open files: limit raised from {} to {}", shown(current), shown(maximum)),
+        Err(error) => warn!("cannot raise the limit of {} open files: {error}", shown(current)),
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+fn shown(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
 }
 
 /// Raises the limit on locked memory as far as possible. Before Linux 5.11, BPF maps and programs
@@ -73,7 +77,7 @@ pub(super) fn few_local_ports(config: &Config) -> Option<String> {
     let count = ports.count();
     (count < FEW_PORTS).then(|| {
         format!(
-            "proxy mode has {count} local ports, so at most {count} connections to one server at once \
+            "proxy mode has only {count} local ports, so at most {count} simultaneous connections to one server \
              (net.ipv4.ip_local_port_range, ip_local_reserved_ports, passthrough.snat_ports)"
         )
     })

@@ -95,7 +95,7 @@ impl Logs {
         self.access_output = output.filter(|_| match access.turn_on(format, access_sink, sample) {
             Ok(()) => true,
             Err(error) => {
-                error!("there is no access log: {error}");
+                error!("cannot start the access log: {error}");
                 false
             }
         });
@@ -113,7 +113,7 @@ impl Logs {
         let problem = problem(output, key, error);
         if self.has_landlock && error.kind() == io::ErrorKind::PermissionDenied {
             return problem
-                + "; Landlock lets convey log to the folder of its start, and to /var/log: another one needs a restart";
+                + "; with Landlock, a reload can move the log only to /var/log or to the folder of a log at convey's start: restart convey for another folder";
         }
         problem
     }

@@ -83,7 +83,7 @@ impl PacketMemory {
         config.frontends_where(Mode::forwards_packets).next()?;
         let PacketMemory { flows, bytes, .. } = self;
         Some(format!(
-            "packet modes take at most {} MiB of memory, with {flows} flows, and during an upgrade twice that",
+            "packet modes use at most {} MiB of memory for {flows} flows, and twice as much during an upgrade",
             bytes >> 20
         ))
     }
@@ -97,16 +97,16 @@ impl PacketMemory {
         let (mib, file) = (limit.bytes >> 20, limit.file.display());
         if self.bytes > limit.bytes / PROCESSES {
             return Some(format!(
-                "the memory limit, {mib} MiB ({file}), is less than packet modes may take: {} MiB with {} flows, and \
-                 during an upgrade twice that; a flood may end convey",
+                "packet modes may use {} MiB of memory for {} flows, and twice as much during an upgrade, but the limit is \
+                 {mib} MiB ({file}): the kernel may kill convey during a flood",
                 self.bytes >> 20,
                 self.flows
             ));
         }
         (self.flows < named).then(|| {
             format!(
-                "the memory limit, {mib} MiB ({file}), leaves room for {} flows: passthrough.max_flows = {named} \
-                 may take {} MiB, and during an upgrade twice that",
+                "the memory limit of {mib} MiB ({file}) allows only {} flows: passthrough.max_flows = {named} \
+                 may use {} MiB, and twice as much during an upgrade",
                 self.flows,
                 all >> 20
             )

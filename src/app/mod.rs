@@ -227,14 +227,14 @@ fn file(options: &Options) -> ConfigFile {
 }
 
 fn generated(kind: Generated) -> Result<ExitCode, Failure> {
-    print_bytes(&generate::generated(kind).context("cannot be made")?);
+    print_bytes(&generate::generated(kind).context("cannot generate the output")?);
     Ok(ExitCode::SUCCESS)
 }
 
 fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     let (runtime, socket) = (ControlRuntime::new()?, options.socket.as_deref());
     if let Some(mode) = options.mode().filter(|mode| mode.forwards_packets()) {
-        let demo = PacketDemo::new(mode).context("no demo")?;
+        let demo = PacketDemo::new(mode).context("cannot start the demo")?;
         let file = ConfigFile { mode: Some(mode), ..ConfigFile::new(demo.path()) };
         return balancer::run(Bootstrap::shown(runtime, file, socket), &Show::Lab(demo.clone()), log);
     }

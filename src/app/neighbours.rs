@@ -103,7 +103,7 @@ pub(super) async fn resolve(
             if let Err(error) = netlink.resolve(next).await
                 && let Some(suppressed) = log_limit.admit(clock::now())
             {
-                warn!("cannot resolve {}: {error}{suppressed}", next.ip);
+                warn!("cannot resolve the link-layer address of {}: {error}{suppressed}", next.ip);
             }
         }
     }

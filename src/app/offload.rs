@@ -64,7 +64,7 @@ pub(super) fn start(
             return Ok(None);
         }
         (Offload::Auto, Layer::Xdp) => start(Layer::Xdp).or_else(|error| {
-            info!("no native XDP: {}", causes(&error));
+            info!("native XDP is not available, so convey tries tc: {}", causes(&error));
             start(Layer::Tc)
         }),
         (_, layer) => start(layer),

@@ -49,7 +49,8 @@ impl BoundAdmin {
         requests: mpsc::Sender<OperatorRequest>,
         named: Option<PathBuf>,
     ) -> anyhow::Result<Admin> {
-        let routes = convey_admin::routes(source, requests).context("no thread for statistics")?;
+        let routes =
+            convey_admin::routes(source, requests).context("cannot start a thread for statistics")?;
         let statistics = self.statistics.serve(routes.clone());
         let mut admin = Admin { statistics, control: None, retry: None };
         match self.control {
@@ -98,8 +99,8 @@ impl Admin {
         if bound.as_ref().is_err_and(|missing| missing.is_denied) {
             self.retry = None;
             return warn!(
-                "convey has dropped the privileges that the control socket needs (privileges.user): restart convey once \
-                 the other one has stopped, or choose a path that this user may write to (--socket)"
+                "convey cannot take over the control socket, because it has dropped its privileges (privileges.user): restart convey once \
+                 the other process has stopped, or choose a path that this user may write to (--socket)"
             );
         }
         if let Some(Retry { routes, .. }) = self.retry.take() {

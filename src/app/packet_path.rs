@@ -179,7 +179,7 @@ impl PacketPath {
         let drivers = Drivers { pipeline, guard, lasting, offloader, stats: stats.clone() };
         let dsr = dsr(&config.frontends);
         let attachments = Attachments::begin(drivers, selection, dsr, interfaces, parts.is_upgrade)
-            .context("cannot capture")?;
+            .context("cannot capture packets")?;
         let (told, path_mtus) = watch::channel(MtuByServer::default());
         tasks.spawn(path_mtus::publish_reports(packet_state.clone(), told));
         tasks.spawn(route_check::watch(netlink.clone(), packet_state.clone(), snat_addresses.clone()));
@@ -329,7 +329,10 @@ impl PacketPath {
                 let is_announced =
                     snapshot.announce.as_ref().is_some_and(|one| one.interface == interface.name);
                 if !named.contains(&interface.name) && !is_announced {
-                    warn!("traffic passes {}, which is not one of passthrough.interfaces", interface.name);
+                    warn!(
+                        "packets of frontends or servers pass interface {}, where convey does not forward: passthrough.interfaces does not name it",
+                        interface.name
+                    );
                 }
             }
         }
@@ -351,7 +354,10 @@ impl PacketPath {
     /// before Linux 6.6 its flow cache is too.
     pub(super) fn release(&mut self) {
         for error in self.attachments.take_xdp_links() {
-            warn!("the flow cache of the other process may forward on: {}", causes(&error));
+            warn!(
+                "the flow cache of the process that did not take over may continue to forward: {}",
+                causes(&error)
+            );
         }
         self.attachments.pipeline().release_workers();
         self.fresh_neighbours.adopt();
@@ -375,7 +381,7 @@ impl PacketPath {
     /// Begins to capture in an upgrade. Frames are queued until the flows of the other process
     /// arrive.
     pub(super) fn capture(&mut self) -> anyhow::Result<()> {
-        self.attachments.capture().context("cannot capture")
+        self.attachments.capture().context("cannot capture packets")
     }
 
     /// Continues flows of another process, which refer to frontends and servers by their numbers in
@@ -456,7 +462,7 @@ async fn read_network(
         is_new = match read {
             Ok(differs) => differs,
             Err(error) => {
-                warn!("cannot read the kernel's tables: {error}");
+                warn!("cannot read routes and neighbours from the kernel: {error}");
                 tokio::time::sleep(RETRY).await;
                 false
             }

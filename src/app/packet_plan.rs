@@ -49,10 +49,12 @@ pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<
     let ends = PathEnds { sources: &config.passthrough.snat_addresses, servers: &servers };
     let chosen = passed(named, &vips(config), ends, network);
     if let Some(missing) = named.iter().find(|name| chosen.iter().all(|interface| interface.name != **name)) {
-        bail!("there is no interface {missing}");
+        bail!("there is no interface {missing} (passthrough.interfaces)");
     }
     if chosen.is_empty() {
-        bail!("no Ethernet interface holds a VIP or leads to a server; name them in passthrough.interfaces");
+        bail!(
+            "no Ethernet interface has a VIP or leads to a server; name the interfaces in passthrough.interfaces"
+        );
     }
     Ok(chosen)
 }

@@ -88,8 +88,10 @@ fn log(narrower: &[TunnelMtuReport], by_server: &BTreeMap<IpAddr, u32>) {
     let (server, router) = (server.ip(), router.ip());
     let mtu = by_server.get(&server).copied().unwrap_or_default();
     let others =
-        if narrower.len() > 1 { format!(" (and {} more)", narrower.len() - 1) } else { String::new() };
-    info!("router {router} reports a path MTU to server {server}: {mtu} bytes for ten minutes{others}");
+        if narrower.len() > 1 { format!(" (and to {} more)", narrower.len() - 1) } else { String::new() };
+    info!(
+        "router {router} reports a path MTU of {mtu} bytes to server {server}{others}; convey uses it for ten minutes"
+    );
 }
 
 async fn until(due: Option<Timestamp>) {

@@ -10,11 +10,11 @@ use super::socket_owner::SocketOwner;
 /// State of a listening socket in `/proc/net/tcp` (`TCP_LISTEN` of Linux).
 const LISTENING: &str = "0A";
 
-/// Owner of an endpoint as text, such as `; nginx (process 123) has it`. Empty if this user may not
+/// Owner of an endpoint as text, such as `; nginx (process 123) uses it`. Empty if this user may not
 /// see the owner.
 pub(super) fn describe(at: Endpoint) -> String {
     match owner(at) {
-        Some((process, name)) => format!("; {name} (process {process}) has it"),
+        Some((process, name)) => format!("; {name} (process {process}) uses it"),
         None => String::new(),
     }
 }
@@ -96,7 +96,7 @@ mod tests {
         let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port());
         for taken in [at, everywhere] {
             let told = describe(Endpoint::tcp(taken));
-            assert!(told.ends_with(&format!(" (process {}) has it", std::process::id())), "{told}");
+            assert!(told.ends_with(&format!(" (process {}) uses it", std::process::id())), "{told}");
         }
         assert_eq!(describe(Endpoint::udp(at)), "");
         drop(listener);

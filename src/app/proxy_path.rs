@@ -113,7 +113,7 @@ impl ProxyPath {
         if open > 0 && new > left {
             return Err(format!(
                 "the new ports need {new} descriptors, but {open} open connections leave only {left} of {}; \
-                 {ADVICE}, or reload when fewer are open",
+                 {ADVICE}, or reload when fewer connections are open",
                 self.open_files
             ));
         }
@@ -221,8 +221,8 @@ pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -
     let (ports, taken) = (wanted.len(), Workers::descriptors(&wanted, workers));
     (taken > open_files / 2).then(|| {
         format!(
-            "the {ports} ports of frontends in proxy mode need {taken} descriptors of {open_files}, more than half; \
-             {ADVICE}"
+            "the {ports} ports of frontends in proxy mode need {taken} descriptors, more than half of the limit of \
+             {open_files}; {ADVICE}"
         )
     })
 }

@@ -67,7 +67,7 @@ pub(super) fn missing_memory(config: &Config, packet_workers: usize) -> Option<S
 pub(super) fn missing_notes(config: &Config) -> Option<String> {
     config.access_log.output.as_ref()?;
     let error = Reservation::of_notes(PacketMemory::here(config).flows).err()?;
-    Some(format!("no memory for an access log of this many flows (passthrough.max_flows): {error}"))
+    Some(format!("no memory for the access-log records of passthrough.max_flows flows: {error}"))
 }
 
 /// Number of tasks that can still be created, and the name of the limit.

@@ -71,7 +71,7 @@ impl Started<'_> {
             if taken.len() == before {
                 return None;
             }
-            let message = "its ports need a restart: they are SNAT ports of this process, and one of its threads would have none left";
+            let message = "its ports need a restart: they are SNAT ports of this process now, and without them one of its threads would have no SNAT port";
             (snat.split.fewest_without(&taken) == 0).then(|| format!("frontend {}: {message}", frontend.name))
         })
     }
@@ -79,7 +79,7 @@ impl Started<'_> {
     fn obstacle(&self, frontend: &FrontendConfig, forwarded: &BTreeSet<Endpoint>) -> Option<String> {
         match frontend.mode {
             Mode::Proxy | Mode::Http => {
-                (!self.proxies).then(|| "no frontend was in it at the start".to_owned())
+                (!self.proxies).then(|| "no frontend was in proxy or http mode at the start".to_owned())
             }
             Mode::Passthrough | Mode::Dsr => self.obstacle_to_packets(frontend, forwarded),
         }
@@ -96,13 +96,15 @@ impl Started<'_> {
         let addresses = self.snat.map_or(&[][..], |snat| snat.addresses);
         let has_snat = |listen: &Listen| addresses.iter().any(|ip| ip.is_ipv4() == listen.is_ipv4());
         if frontend.mode.has_snat() && !frontend.listen.iter().all(has_snat) {
-            return Some("there was no SNAT address of its family at the start".to_owned());
+            return Some(
+                "convey had no SNAT address of the frontend's address family at the start".to_owned(),
+            );
         }
         // The host's stack has open connections at this endpoint. Their packets would no longer
         // reach it.
         let mut new = frontend.endpoints().filter(|listen| !forwarded.contains(listen));
         let taken = new.find(|listen| self.has_proxied(*listen))?;
-        Some(format!("connections to {taken} that were proxied would be cut"))
+        Some(format!("a reload would cut the proxied connections to {taken}"))
     }
 
     fn has_proxied(&self, listen: Endpoint) -> bool {
@@ -125,7 +127,7 @@ fn new_root(running: &Config, wanted: &Config) -> Option<String> {
     let root = roots(wanted).into_iter().find(is_new)?;
     let root = root.display();
     Some(format!(
-        "files {root} need a restart: with privileges.landlock a reload serves directories that are served already"
+        "files {root} need a restart: with privileges.landlock, a reload can only serve directories that convey serves already"
     ))
 }
 
@@ -187,11 +189,11 @@ mod tests {
         );
         assert_eq!(
             refused(&["dsr 10.0.0.1:81"], "10.0.0.1", &["dsr 10.0.0.1:81", PROXY]).unwrap(),
-            "frontend f1: proxy mode needs a restart: no frontend was in it at the start"
+            "frontend f1: proxy mode needs a restart: no frontend was in proxy or http mode at the start"
         );
         assert_eq!(
             refused(&["dsr 10.0.0.1:81"], "2001:db8::1", &["passthrough 10.0.0.1:81"]).unwrap(),
-            "frontend f0: passthrough mode needs a restart: there was no SNAT address of its family at the start"
+            "frontend f0: passthrough mode needs a restart: convey had no SNAT address of the frontend's address family at the start"
         );
     }
 
@@ -201,14 +203,14 @@ mod tests {
             let other = "dsr 10.0.0.1:82";
             refused(&[proxied, other], "10.0.0.1", &[other, taken])
         };
-        let why = "frontend f1: dsr mode needs a restart: connections to 10.0.0.1:80 that were proxied would be cut";
+        let why = "frontend f1: dsr mode needs a restart: a reload would cut the proxied connections to 10.0.0.1:80";
         assert_eq!(refused(PROXY, "dsr 10.0.0.1:80").unwrap(), why);
         assert_eq!(refused("proxy 0.0.0.0:80", "dsr 10.0.0.1:80").unwrap(), why);
         for beside in ["dsr 10.0.0.1:80 udp", "dsr 10.0.0.1:81", "dsr 10.0.0.2:80"] {
             assert_eq!(refused(PROXY, beside), None, "{beside}");
         }
         assert_eq!(refused("proxy [::]:80", "dsr 10.0.0.1:80"), None);
-        let why = "frontend f1: dsr mode needs a restart: connections to 10.0.0.1:80/udp that were proxied would be cut";
+        let why = "frontend f1: dsr mode needs a restart: a reload would cut the proxied connections to 10.0.0.1:80/udp";
         assert_eq!(refused("proxy 0.0.0.0:80 udp", "dsr 10.0.0.1:80 udp").unwrap(), why);
     }
 
@@ -219,8 +221,8 @@ mod tests {
             let range = format!("passthrough 10.0.0.1:{ports}");
             refused(&[web, PROXY], "10.0.0.1", &[web, PROXY, &range])
         };
-        let why = "frontend f2: its ports need a restart: they are SNAT ports of this process, and one of its threads would \
-                   have none left";
+        let why = "frontend f2: its ports need a restart: they are SNAT ports of this process now, and without them one of \
+                   its threads would have no SNAT port";
         for all_of_a_worker in ["40001-40002", "40003-40005", "40002-40006", "40006-40010"] {
             assert_eq!(added(all_of_a_worker).as_deref(), Some(why), "{all_of_a_worker}");
         }

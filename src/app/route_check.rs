@@ -88,8 +88,8 @@ fn line(
         let link = network.interfaces().iter().find(|link| link.index == interface);
         let name = link.map_or("an interface", |link| &link.name);
         match gateway {
-            Some(gateway) => format!("by {name} and the router {gateway}"),
-            None => format!("by {name}"),
+            Some(gateway) => format!("through {name} and the router {gateway}"),
+            None => format!("through {name}"),
         }
     };
     let is_sent = |route: &KernelRoute| route.kind == KernelRouteKind::Unicast;
@@ -98,7 +98,7 @@ fn line(
     let from = source.map(|source| format!(" from {source}")).unwrap_or_default();
     let none = || "nowhere".to_owned();
     format!(
-        "the kernel sends packets{from} to server {server} {}, and packet modes send them {}",
+        "the kernel sends packets{from} to server {server} {}, but packet modes send them {}",
         kernel.unwrap_or_else(none),
         convey.unwrap_or_else(none)
     )
@@ -132,13 +132,13 @@ mod tests {
         let kernel = Some(route(2, Some([10, 0, 0, 254].into())));
         assert_eq!(
             line(&network, (Some(from), to), kernel, &[]),
-            "the kernel sends packets from 10.0.0.1 to server 10.0.0.9 by eth0 and the router 10.0.0.254, and packet \
+            "the kernel sends packets from 10.0.0.1 to server 10.0.0.9 through eth0 and the router 10.0.0.254, but packet \
              modes send them nowhere"
         );
         let direct = line(&network, (None, to), None, &[RouteHop::by(2, None)]);
         assert_eq!(
             direct,
-            "the kernel sends packets to server 10.0.0.9 nowhere, and packet modes send them by eth0"
+            "the kernel sends packets to server 10.0.0.9 nowhere, but packet modes send them through eth0"
         );
     }
 }

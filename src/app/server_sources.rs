@@ -36,7 +36,7 @@ pub(super) fn begin() -> Arc<SourceRegistry> {
 async fn start(board: Arc<SourceRegistry>) {
     board.any_is_wanted().await;
     while let Err(error) = start_thread(board.clone()) {
-        error!("cannot watch sources of servers, trying again: {error}");
+        error!("cannot start the thread that looks up servers, trying again: {error}");
         sleep(PAUSE).await;
     }
 }

@@ -249,7 +249,9 @@ fn status(snapshot: &Snapshot) -> String {
         count(snapshot.frontends.len(), "frontend"),
         count(servers.count(), "server")
     );
-    let empty = |pool: &str| format!("; backend {pool} has no server, its clients are refused: see the log");
+    let empty = |pool: &str| {
+        format!("; backend {pool} has no usable server, so its clients are refused: see the log")
+    };
     let mut pools = snapshot.frontends.iter().flat_map(|frontend| frontend.pools());
     if let Some(pool) = pools.find(|pool| pool.eligible() == 0) {
         // A name may contain any character, but a newline would end this field of the message.
@@ -276,7 +278,7 @@ mod tests {
         assert_eq!(of(vec![fixture::up(), down()]), "1 frontend, 1 of 2 servers up");
         assert_eq!(
             of(vec![down()]),
-            "1 frontend, 0 of 1 server up; backend web has no server, its clients are refused: see the log"
+            "1 frontend, 0 of 1 server up; backend web has no usable server, so its clients are refused: see the log"
         );
     }
 }

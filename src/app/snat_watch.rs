@@ -68,14 +68,15 @@ impl SnatWatch {
         let mut lines = Vec::new();
         for ((before, now), servers) in changes {
             let (before, now, servers) = (list(before), list(now), named(&servers));
-            lines
-                .push(Line::Info(format!("new flows to {servers} come from {now}, no longer from {before}")));
+            lines.push(Line::Info(format!(
+                "new flows to {servers} get the SNAT address {now} instead of {before}"
+            )));
         }
         let missing: BTreeSet<IpAddr> =
             seen.values().flatten().copied().filter(|ip| !network.is_own(*ip)).collect();
         for ip in missing.difference(&self.missing) {
             lines.push(Line::Warning(format!(
-                "this host does not have the SNAT address {ip}: servers' answers to it may not come back"
+                "this host does not have the SNAT address {ip}: packets of servers to this address may not reach this host"
             )));
         }
         for ip in self.missing.difference(&missing).filter(|ip| network.is_own(**ip)) {
@@ -86,7 +87,7 @@ impl SnatWatch {
         let new: Vec<IpAddr> = far.difference(&self.far).copied().collect();
         if !new.is_empty() && choice == SnatChoice::Kernel {
             lines.push(Line::Warning(format!(
-                "the interface that leads to {} had no SNAT address at the start, and servers' answers may not come back: \
+                "the interface that leads to {} had no SNAT address at the start, so packets of these servers may not come back: \
                  restart convey, or set passthrough.snat_addresses",
                 named(&new)
             )));
@@ -105,7 +106,7 @@ impl SnatWatch {
 
 /// Warning about a configured SNAT address that no server sees.
 pub(super) fn unused_line(ip: IpAddr, reason: &str) -> String {
-    format!("no server sees the SNAT address {ip} of passthrough.snat_addresses: {reason}")
+    format!("convey does not use the SNAT address {ip} (passthrough.snat_addresses): {reason}")
 }
 
 /// Whether the route to a server uses an interface that has addresses of the family, but none of
@@ -171,7 +172,8 @@ mod tests {
         };
         assert_eq!(look(&[]), []);
         let lines = look(&["10.1.0.9"]);
-        let start = "no server sees the SNAT address 10.2.0.1 of passthrough.snat_addresses: it belongs to";
+        let start =
+            "convey does not use the SNAT address 10.2.0.1 (passthrough.snat_addresses): it belongs to";
         assert!(matches!(&lines[..], [Line::Warning(text)] if text.starts_with(start)), "{lines:?}");
         assert_eq!(look(&["10.1.0.9"]), []);
         assert_eq!(look(&["10.1.0.9", "10.2.0.9"]), []);
@@ -188,7 +190,7 @@ mod tests {
         };
         assert_eq!(look(&["10.1.0.5", "10.1.0.1"]), []);
         assert_eq!(look(&["10.1.0.5", "10.1.0.1"]), []);
-        let line = "new flows to 10.1.0.8, 10.1.0.9 come from 10.1.0.1, no longer from 10.1.0.5";
+        let line = "new flows to 10.1.0.8, 10.1.0.9 get the SNAT address 10.1.0.1 instead of 10.1.0.5";
         assert_eq!(look(&["10.1.0.1"]), [Line::Info(line.to_owned())]);
         let gone = look(&[]);
         assert!(

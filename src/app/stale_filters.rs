@@ -144,7 +144,7 @@ pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: K
         if let Some(error) = refused {
             let name = &interface.name;
             warn!(
-                "filters that an earlier convey may have left on {name} stay (`tc filter show dev {name} ingress`): {error}"
+                "cannot remove filters that an earlier convey may have left on {name} (`tc filter show dev {name} ingress` lists them): {error}"
             );
         }
     }
@@ -159,7 +159,7 @@ pub(super) async fn remove_outdated(netlink: &Netlink, dsr: &BTreeSet<Endpoint>)
             guards_of_others(netlink, &interfaces).await
         }
         Err(error) => {
-            warn!("filters that an earlier convey may have left stay: {error}");
+            warn!("cannot remove filters that an earlier convey may have left: {error}");
             Vec::new()
         }
     }
@@ -244,8 +244,8 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
             let (name, manual_command) = (&left.interface, left.manual_command());
             lines.push(match left.is_guard() {
                 true => format!(
-                    "an earlier convey has left the guard of its dsr frontends on {name}: until 5 minutes after its end the host does \
-                     not answer connections that were open (after a kill, nor new ones for a minute); the next start with the same dsr frontends takes the guard over; `convey clear` removes it, as does `{manual_command}`"
+                    "an earlier convey has left the guard of its dsr frontends on {name}: for 5 minutes after that convey's end, the host \
+                     does not answer packets of connections that were open (after a kill, also no new connections for a minute); the next start with the same dsr frontends takes over the guard; `convey clear` removes it, as does `{manual_command}`"
                 ),
                 false => format!(
                     "a killed convey has left a filter on {name} that still forwards packets of old flows; the next start in a \
@@ -276,8 +276,8 @@ async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds<'_>) -> Resul
         }
         if let Some(uid) = OwnedName::foreign_owner(name_of(filter.handle)) {
             found.in_use.push(format!(
-                "filter {} (handle {:#x}) on {} stays: user {uid} has bound `@convey {}`, so it counts as in use (`sudo ss -xap | grep \
-                 @convey` shows by which process)",
+                "filter {} (handle {:#x}) on {} stays, because user {uid} has bound the socket name `@convey {}`, which marks it as in use (`sudo ss -xap | \
+                 grep @convey` shows the process)",
                 filter.name,
                 filter.handle,
                 interface.name,

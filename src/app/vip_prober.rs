@@ -45,7 +45,7 @@ impl PathProber for VipProber {
         Box::pin(async move {
             let paths = paths(server, &self.snapshot.load());
             let Some(first) = paths.first().map(|path| path.vip) else {
-                return Err(PathFault::Ours("no frontend in dsr mode leads to it".to_owned()));
+                return Err(PathFault::Ours("no frontend in dsr mode leads to this server".to_owned()));
             };
             let more = if paths.len() > 1 { format!(" and {} more", paths.len() - 1) } else { String::new() };
             let probes = paths.into_iter().map(|path| self.connect(path, timeout));
@@ -65,7 +65,9 @@ impl VipProber {
         let ours = |error: io::Error| PathFault::Ours(format!("via VIP {}: {error}", path.vip));
         let hop = match tokio::time::timeout(timeout / 2, self.next_hop(path)).await {
             Ok(hop) => hop?,
-            Err(_) => return Err(ours(io::Error::other("its next hop is not known"))),
+            Err(_) => {
+                return Err(ours(io::Error::other("the link-layer address of the next hop is not known")));
+            }
         };
         let port = self.own_address(path).and_then(|own| reserve_port(path, own)).map_err(ours)?;
         let client = port.local_addr().map_err(ours)?;
@@ -91,7 +93,7 @@ impl VipProber {
         let snapshot = self.snapshot.load();
         let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen).map(Listen::ip);
         let own = plan::own_address(vip.ip(), server.ip(), &vips.collect(), &snapshot.network);
-        own.ok_or_else(|| io::Error::other("no source address of the VIP's family"))
+        own.ok_or_else(|| io::Error::other("this host has no address of the VIP's family"))
     }
 
     /// Headers of the tunnel to the server. `None` if the backend uses no tunnel.
@@ -103,7 +105,7 @@ impl VipProber {
         let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen);
         let vips = vips.map(Listen::ip).collect();
         let tunnel = tunnel((path.dsr, &path.tunnel), path.server.ip(), &vips, &snapshot.network);
-        let no_address = || io::Error::other("no source address of the server's family");
+        let no_address = || io::Error::other("this host has no address of the server's family");
         let tunnel = tunnel.ok_or_else(no_address)?;
         Ok(Some(Envelope::new(&tunnel, &FlowKey::tcp(path.vip, path.server))))
     }
@@ -213,14 +215,14 @@ fn paths(server: &ServerKey, snapshot: &Snapshot) -> Vec<VipPath> {
 /// Operator-facing error message. `None` as the answer means that no answer came.
 fn fault(VipPath { vip, server, dsr, .. }: &VipPath, answer: Option<VipAnswer>) -> String {
     let of_server = match dsr {
-        DsrKind::L3 => "its NAT is for another port or interface",
-        DsrKind::L2 => "it does not have the VIP",
-        DsrKind::Ipip | DsrKind::Gue => "it has no such tunnel, or not the VIP",
+        DsrKind::L3 => "the server's NAT is for another port or interface",
+        DsrKind::L2 => "the server does not have the VIP",
+        DsrKind::Ipip | DsrKind::Gue => "the server has no such tunnel, or does not have the VIP",
     };
     match answer {
         Some(VipAnswer::Accepted) => format!("VIP {vip} answers"),
         None => format!(
-            "no answer from VIP {vip} through server {}: {of_server}, or a firewall drops it",
+            "no answer from VIP {vip} through server {}: {of_server}, or a firewall drops the packets",
             server.ip()
         ),
         Some(VipAnswer::WrongSource { from }) => match dsr {
@@ -232,7 +234,9 @@ fn fault(VipPath { vip, server, dsr, .. }: &VipPath, answer: Option<VipAnswer>) 
             }
         },
         Some(VipAnswer::Refused { from }) => {
-            format!("{from} refuses clients of VIP {vip}: nothing listens there, or a firewall rejects them")
+            format!(
+                "{from} refuses clients of VIP {vip}: no program listens on the VIP, or a firewall rejects them"
+            )
         }
         Some(VipAnswer::Unreachable { from, icmp: [kind, code] }) => format!(
             "{from} reports that VIP {vip} is unreachable (ICMP type {kind}, code {code}): a firewall rejects clients"
@@ -286,9 +290,17 @@ mod tests {
         for (dsr, answer, cause) in [
             (DsrKind::L3, Some(VipAnswer::WrongSource { from }), "the server's NAT is missing or wrong"),
             (DsrKind::L2, Some(VipAnswer::WrongSource { from }), "a NAT on the server"),
-            (DsrKind::L3, None, "through server 10.0.0.11: its NAT is for another port or interface"),
-            (DsrKind::L2, None, "through server 10.0.0.11: it does not have the VIP"),
-            (DsrKind::L2, Some(VipAnswer::Refused { from }), "nothing listens there, or a firewall rejects"),
+            (
+                DsrKind::L3,
+                None,
+                "through server 10.0.0.11: the server's NAT is for another port or interface",
+            ),
+            (DsrKind::L2, None, "through server 10.0.0.11: the server does not have the VIP"),
+            (
+                DsrKind::L2,
+                Some(VipAnswer::Refused { from }),
+                "no program listens on the VIP, or a firewall rejects",
+            ),
             (DsrKind::L3, Some(icmp), "(ICMP type 3, code 13): a firewall rejects clients"),
         ] {
             let told = fault(&path(dsr), answer);

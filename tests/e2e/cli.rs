@@ -117,7 +117,7 @@ fn default_file_is_that_of_the_host_or_the_current_folder() {
     )
     .unwrap();
     let checked = check();
-    assert!(checked.stdout.starts_with("config.toml is valid; it would run:"), "{checked:?}");
+    assert!(checked.stdout.starts_with("config.toml is valid; convey would run:"), "{checked:?}");
     let help = convey(&["--help"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("[default: /etc/convey/config.toml if it exists, else ./config.toml]"), "{help}");
 }

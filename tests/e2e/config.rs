@@ -26,7 +26,7 @@ fn a_valid_file_is_described() {
     let ran = check(&lab, &setup.to_string());
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     for line in [
-        "is valid; it would run:".to_owned(),
+        "is valid; convey would run:".to_owned(),
         format!("frontend web proxy tcp {} -> backend pool, at most 1000 connections", lab.vip()),
         "backend pool (maglev by source; http check of /health (status 200-399) every 3s, ".to_owned(),
         format!("server a {} weight 7", lab.server(1)),
@@ -86,7 +86,7 @@ fn check_fails_where_a_start_would_and_says_whose_port_it_is() {
     assert_eq!(check(&lab, &setup.to_string()).code, Some(0));
     let _busy = TcpListener::bind(lab.vip()).unwrap();
     let _busy_statistics = TcpListener::bind(lab.stats()).unwrap();
-    let owner = format!("(process {}) has it", std::process::id());
+    let owner = format!("(process {}) uses it", std::process::id());
     let port = lab.vip().port();
     let message = [
         format!(

@@ -24,7 +24,9 @@ fn control_socket_of_another_process_is_taken_once_it_is_free() {
     });
     let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let other = answers.join().unwrap();
-    balancer.wait_for_log("another convey answers there (--socket selects another path); convey tries again");
+    balancer.wait_for_log(
+        "another convey process uses this socket (--socket selects another path); convey tries again",
+    );
     assert!(!balancer.log().contains("control socket /"), "{}", balancer.log());
     drop(other);
     balancer.wait_for_log("control socket /");

@@ -115,10 +115,10 @@ fn check_says_where_a_start_lacks_descriptors_and_which_limit_it_assumes() {
     let (check, start) = ("check --config config.toml", "--config config.toml");
     let few = ran("100:200", check);
     let refusal = format!(
-        "the 200 ports of frontends in proxy mode need {} descriptors of 200, more than half; ",
+        "the 200 ports of frontends in proxy mode need {} descriptors, more than half of the limit of 200; ",
         200 * available_parallelism().unwrap().get()
     );
-    let obstacle = format!("error: with 200 open files, the limit here: {refusal}");
+    let obstacle = format!("error: under this shell's limit of open files, {refusal}");
     assert_eq!(few.code, Some(1), "nor would it start");
     assert!(few.stderr.contains(&obstacle), "{few:?}");
     let syntax = ran("100:200", "check --syntax --config config.toml");

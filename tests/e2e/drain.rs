@@ -106,7 +106,7 @@ fn a_second_signal_ends_at_once() {
     balancer.wait_for_log("stopping: 1 open connections");
     balancer.signal(Signal::TERM);
     assert_eq!(balancer.wait(), 128 + 15);
-    assert!(balancer.log().contains("stopped at once: 1 connections were cut"));
+    assert!(balancer.log().contains("stopped immediately: 1 connections were cut"));
     assert!(ping(&mut held).is_err());
 }
 

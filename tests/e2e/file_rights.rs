@@ -140,8 +140,7 @@ fn check_judges_with_the_rights_of_the_unit() {
     let refused = check("");
     let live = certbot.live();
     let expected = [
-        "error: convey could not read its configuration as user nobody (User= of convey.service): "
-            .to_owned(),
+        "error: convey cannot read its configuration as user nobody (User= of convey.service): ".to_owned(),
         format!("user 65534 may not enter {}; with the Debian package, ", live.display()),
         "/usr/share/convey/systemd/certificates.conf".to_owned(),
     ];

@@ -48,7 +48,10 @@ fn a_process_keeps_what_it_needs_and_no_more() {
         &setup.clone().and(&format!("[log]\noutput = \"{}\"\n", elsewhere.directory().join("log").display())),
     );
     let log = balancer.wait_for_log("cannot log to");
-    assert!(log.contains("Permission denied (os error 13); Landlock lets convey log to"), "{log}");
+    assert!(
+        log.contains("Permission denied (os error 13); with Landlock, a reload can move the log only to"),
+        "{log}"
+    );
     assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
 }
 
@@ -165,7 +168,7 @@ fn check_reports_a_missing_user_and_unreadable_files() {
 
     save("nobody", 0o600);
     let checked = check();
-    let message = "error: convey could not read its configuration as user nobody: ";
+    let message = "error: convey cannot read its configuration as user nobody: ";
     assert!(checked.code == Some(1) && checked.stderr.contains(message), "{checked:?}");
     assert!(checked.stderr.contains("Permission denied"), "{checked:?}");
     // A start reports the same error.
@@ -188,7 +191,8 @@ fn check_finds_that_it_may_not_become_the_user() {
         let mut without = Command::new("setpriv");
         without.args(["--bounding-set", "-setuid", "--inh-caps", "-setuid"]).arg(&program);
         let ran = run(without.args(command).arg("--config").arg(&path));
-        let message = "cannot become the user nobody (privileges.user): CAP_SETUID";
+        let message =
+            "cannot switch to the user nobody (privileges.user): cannot set the user ID (CAP_SETUID)";
         assert!(ran.code == Some(1) && ran.stderr.contains(message), "{ran:?}");
     }
 }

@@ -116,7 +116,7 @@ fn stored_sockets_survive_a_restart_without_refused_clients() {
         fs::write(&mark, "").unwrap();
         first.signal(Signal::TERM);
         let mut kept = manager.stored_descriptors("FDSTORE=1\nFDNAME=convey\n").into_iter();
-        first.wait_for_log("the service manager keeps 2 sockets, new clients wait");
+        first.wait_for_log("the service manager keeps 2 listening sockets, so new clients wait");
         ping(&mut held).unwrap();
         drop(held);
         assert_eq!(first.wait(), 0);

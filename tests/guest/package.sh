@@ -40,7 +40,7 @@ systemd-analyze security --offline=true --threshold=30 --no-pager convey.service
 
 cd /tmp
 convey check >/tmp/checked 2>&1 || fail "convey check: $(cat /tmp/checked)"
-grep -qx '/etc/convey/config.toml is valid; it would run:' /tmp/checked || fail "another file: $(cat /tmp/checked)"
+grep -qx '/etc/convey/config.toml is valid; convey would run:' /tmp/checked || fail "another file: $(cat /tmp/checked)"
 cd /
 
 # Started as shipped: it serves, and says what to edit.

@@ -59,7 +59,7 @@ fn way_that_differs_from_the_kernels_is_named(case: Case) {
     assert_eq!(found, BTreeSet::from(["policy-rule", "route-differs"]), "{json:#}");
     let difference = findings.iter().find(|one| one["check"] == "route-differs").unwrap();
     let seen = difference["seen"].as_str().unwrap();
-    assert!(seen.contains(&format!("and the router {server}, and packet modes send them by")), "{seen}");
+    assert!(seen.contains(&format!("and the router {server}, but packet modes send them through")), "{seen}");
     patient.ip(Role::Balancer, &format!("{six}rule del priority 700"));
     patient.is_well();
     patient.serves();

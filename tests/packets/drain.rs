@@ -123,7 +123,7 @@ fn a_second_signal_ends_at_once(case: Case) {
     network.convey(|convey| convey.signal(Signal::TERM));
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(128 + 15));
     let (cut, go_on) = if case.is_dsr() { (0, 2) } else { (2, 0) };
-    assert!(logged(&network, &format!("stopped at once: {cut} connections were cut")).is_some());
+    assert!(logged(&network, &format!("stopped immediately: {cut} connections were cut")).is_some());
     let told = logged(&network, &format!("{go_on} connections in dsr mode continue")).is_some();
     assert_eq!(told, case.is_dsr());
 }

@@ -53,7 +53,7 @@ fn a_reload_may_put_a_server_behind_another_interface(case: Case) {
     use_link(&network);
     assert!(passed(&network) > 0, "over the second link");
     let means = if case.is_cached() { "tc (tcx)" } else { "worker" };
-    assert_eq!(logged(&network, &format!("on back, packets of open flows by {means}")), 1);
+    assert_eq!(logged(&network, &format!("on back (open flows: by {means})")), 1);
 }
 
 fn an_interface_that_is_made_anew_is_captured_again(case: Case) {

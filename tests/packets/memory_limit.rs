@@ -62,8 +62,8 @@ fn flood_under_a_memory_limit_ends_nothing_and_its_memory_goes_back(case: Case) 
     };
     let check = in_group(&["check"]).output().unwrap();
     let says = [check.stdout, check.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
-    assert!(says.contains("packet modes take at most 119 MiB of memory, with "), "{says}");
-    assert!(says.contains("the memory limit, 240 MiB ("), "{says}");
+    assert!(says.contains("packet modes use at most 119 MiB of memory for "), "{says}");
+    assert!(says.contains("the memory limit of 240 MiB ("), "{says}");
 
     let mut convey = convey_testkit::start(in_group(&[]), &network.path("balancer"));
     let mut random = fastrand::Rng::with_seed(7);

@@ -159,8 +159,8 @@ fn a_reload_that_takes_a_worker_its_last_snat_ports_is_refused(case: Case) {
     network.save_with(&others);
     wait_for("the reload to be refused", || {
         let log = network.log(Role::Balancer);
-        let why = "frontend range: its ports need a restart: they are SNAT ports of this process, and one of its threads \
-                   would have none left";
+        let why = "frontend range: its ports need a restart: they are SNAT ports of this process now, and without them one \
+                   of its threads would have no SNAT port";
         (log.contains(why) && log.contains("the running configuration stays")).then_some(())
     });
     assert_eq!(network.stat("/frontends/range/listen_addr/0"), format!("{own}:40000-40003"));

@@ -69,7 +69,7 @@ fn check_via_the_vip_names_the_cause_of_each_fault(case: Case) {
     let faults = [
         Fault { made: vec![down.clone()], mended: vec![up.clone()], told },
         Fault { made: vec![down, wrong_port], mended: vec![up], told },
-        nft(&format!("{not_ours} drop"), family, "a firewall drops it"),
+        nft(&format!("{not_ours} drop"), family, "a firewall drops the packets"),
         nft(&format!("{not_ours} reject with tcp reset"), family, "a firewall rejects them"),
     ];
     each_is_found(&network, &faults);
@@ -88,11 +88,11 @@ fn check_via_the_vip_finds_every_fault_of_an_l2_server(case: Case) {
     let without_vip = Fault {
         made: vec![format!("ip addr del {vip}/{length} dev lo")],
         mended: vec![format!("ip addr add {vip}/{length} dev lo{nodad}")],
-        told: "it does not have the VIP",
+        told: "the server does not have the VIP",
     };
     let faults = [
         without_vip,
-        nft(&format!("{to_vip} drop"), &daddr, "a firewall drops it"),
+        nft(&format!("{to_vip} drop"), &daddr, "a firewall drops the packets"),
         nft(&format!("{to_vip} reject with tcp reset"), &daddr, "a firewall rejects them"),
     ];
     each_is_found(&network, &faults);

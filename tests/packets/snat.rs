@@ -62,7 +62,7 @@ fn server_sees_an_snat_address_of_its_network_while_there_is_one(case: Case) {
     assert_eq!(served(), both);
 
     ip(network, Role::Balancer, &format!("addr del {}/24 dev {INTERFACE}", SECOND[0]));
-    let line = format!("new flows to {SERVER} come from {}, no longer from {}", SECOND[1], SECOND[0]);
+    let line = format!("new flows to {SERVER} get the SNAT address {} instead of {}", SECOND[1], SECOND[0]);
     network.wait_for_log(&line);
     assert_eq!(served(), both);
 }
@@ -181,12 +181,12 @@ fn far_snat_address_is_used_once_near_ones_are_exhausted(case: Case) {
     let server = network.address(Role::Server(1)).ip();
     for line in [
         format!("snat {near} for {server}\n"),
-        format!("snat {further} for {server} once the other ports are in use\n"),
+        format!("snat {further} for {server} once the ports of the other addresses are in use\n"),
     ] {
         assert!(output.stdout.contains(&line), "{line} in {output:?}");
     }
     let unused = format!(
-        "no server sees the SNAT address {elsewhere} of passthrough.snat_addresses: it belongs to the network of elsewhere"
+        "convey does not use the SNAT address {elsewhere} (passthrough.snat_addresses): it belongs to the network of elsewhere"
     );
     assert!(output.stderr.contains(&unused), "{output:?}");
 

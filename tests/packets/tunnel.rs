@@ -134,7 +134,7 @@ fn an_upload_passes_a_router_that_takes_less_than_convey_knew(case: Case) {
         network.balance_with(&text(case, outer, backend, UNCHECKED));
         assert_eq!(echoed(&network), BYTES);
         has_told_client(&network, NARROW - overhead(outer, backend));
-        let output = format!("reports a path MTU to server {far}: {NARROW} bytes");
+        let output = format!("reports a path MTU of {NARROW} bytes to server {far}");
         let log = network.log(Role::Balancer);
         assert!(log.contains(&output), "{log}");
         has_forwarded_echoes(&network);
@@ -213,7 +213,7 @@ fn a_check_goes_through_the_tunnel_as_clients_do(case: Case) {
     // The server still accepts connections to its own address.
     network.wait_for_health(1, false);
     let log = network.log(Role::Balancer);
-    assert!(log.contains("it has no such tunnel, or not the VIP"), "{log}");
+    assert!(log.contains("the server has no such tunnel, or does not have the VIP"), "{log}");
     let _opened = network.inside(Role::Server(1), Opener::start);
     network.wait_for_health(1, true);
 }

@@ -28,7 +28,7 @@ impl SeenAddresses {
         let interface = interfaces.iter().find(|interface| interface.name == *name);
         let missing = || {
             format!(
-                "there is no interface {name} (announce.interface; `ip link add {name} type dummy` creates one); announced addresses stay where they are"
+                "there is no interface {name} (announce.interface; `ip link add {name} type dummy` creates one); addresses that are already announced stay"
             )
         };
         let interface = interface.map(|interface| interface.index).ok_or_else(missing);

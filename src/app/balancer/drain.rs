@@ -35,11 +35,16 @@ impl RunningBalancer {
             listening.values().flatten().chain(&statistics).map(AsFd::as_fd).collect();
         match self.manager.store_sockets(&sockets) {
             Ok(()) => {
-                info!("stopping: the service manager keeps {} sockets, new clients wait", sockets.len());
+                info!(
+                    "stopping: the service manager keeps {} listening sockets, so new clients wait for the next start",
+                    sockets.len()
+                );
                 listening.into_keys().collect()
             }
             Err(error) => {
-                warn!("the service manager cannot keep the sockets, new clients are refused: {error}");
+                warn!(
+                    "the service manager cannot keep the listening sockets, so new clients are refused: {error}"
+                );
                 BTreeSet::new()
             }
         }
@@ -108,7 +113,7 @@ impl RunningBalancer {
             // The number was taken before this branch runs. By now the drain is dropped, and
             // connections are being cut.
             (code, open, outlasting) = second => {
-                warn!("stopped at once: {} connections were cut", open - outlasting);
+                warn!("stopped immediately: {} connections were cut", open - outlasting);
                 log_outlasting(outlasting);
                 return ExitCode::from(code);
             }
@@ -188,7 +193,7 @@ impl Ending<'_> {
             if !is_succeeded || signal != SIGTERM {
                 return Ok(signal);
             }
-            info!("stopping: another SIGTERM has no effect; SIGINT or SIGQUIT ends this process at once");
+            info!("stopping: another SIGTERM has no effect; SIGINT or SIGQUIT ends this process immediately");
         }
     }
 
@@ -225,7 +230,7 @@ impl Ending<'_> {
                         self.is_stop_requested = true;
                         return Ok(SIGTERM);
                     }
-                    error!("the new process has ended with {code}: this one ends, too");
+                    error!("the new process has ended with exit code {code}, so this process ends, too");
                     return Err(code);
                 }
                 Request { what, answer } = requests(&mut self.upgrade_requests) => {

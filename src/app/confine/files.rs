@@ -44,14 +44,14 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io";
 
 /// Restricts this thread, and the threads that it starts, to the files that convey needs.
 pub(super) fn restrict(file: &ConfigFile, config: &Config) -> Result<(), KeptPrivilege> {
-    let what = "convey can access all files of its user (privileges.landlock)";
+    let what = "privileges.landlock has no effect, so convey can access all files of its user";
     let readable: Vec<PathBuf> =
         readable(file).into_iter().chain(served(config)).chain(clusters(config)).collect();
     let status = restrict_to(&readable, &writable(file, config))
         .map_err(|error| KeptPrivilege::because(what, &error))?;
     match status.ruleset {
         RulesetStatus::NotEnforced => Err(KeptPrivilege {
-            why: format!("{what}: this kernel has no Landlock (Linux 5.13)"),
+            why: format!("{what}: this kernel has no Landlock, which needs Linux 5.13"),
             errno: None,
         }),
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),

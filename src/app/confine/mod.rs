@@ -162,12 +162,12 @@ fn become_user(name: &str, needed: Needed, drops: bool) -> Result<Result<String,
     }
     if !User::is_root() {
         return Ok(Err(format!(
-            "convey keeps the user that started it: only root can become {name} (privileges.user)"
+            "convey runs as the user that started it: only root can switch to {name} (privileges.user)"
         )));
     }
     let held = user
         .become_it(needed.by_modes())
-        .map_err(|error| format!("cannot become the user {name} (privileges.user): {error:#}"))?;
+        .map_err(|error| format!("cannot switch to the user {name} (privileges.user): {error:#}"))?;
     Ok(Ok(format!("user {name} with {}", capability::names(held))))
 }
 

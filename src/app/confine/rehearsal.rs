@@ -31,8 +31,10 @@ pub(in crate::app) fn rehearse(file: &ConfigFile, config: &Config) -> Rehearsed 
     let tried = thread::scope(|scope| {
         let actor = thread::Builder::new().name("check".to_owned());
         match actor.spawn_scoped(scope, || act(file, config, unit.as_ref())) {
-            Ok(actor) => actor.join().unwrap_or_else(|_| Err("trying it out has failed".to_owned())),
-            Err(error) => Err(format!("no thread to try it out: {error}")),
+            Ok(actor) => actor
+                .join()
+                .unwrap_or_else(|_| Err("the thread that checks files and privileges has failed".to_owned())),
+            Err(error) => Err(format!("cannot start the thread that checks files and privileges: {error}")),
         }
     });
     match tried {
@@ -55,7 +57,7 @@ fn act(file: &ConfigFile, config: &Config, unit: Option<&ServiceUnit>) -> Result
             (None, Some(user)) => format!(" as user {user}"),
             (None, None) => String::new(),
         };
-        obstacles.push(format!("convey could not read its configuration{user}: {problems}"));
+        obstacles.push(format!("convey cannot read its configuration{user}: {problems}"));
     }
     let named: Vec<_> = file.lists.paths().into_iter().chain([file.absolute()]).collect();
     obstacles.extend(unit.iter().flat_map(|unit| unit.hidden(&named)));
@@ -68,13 +70,13 @@ fn act(file: &ConfigFile, config: &Config, unit: Option<&ServiceUnit>) -> Result
 /// capabilities that the configuration needs and the unit lacks.
 fn act_as(unit: &ServiceUnit, config: &Config) -> Result<Rehearsed, String> {
     let user = User::find(&unit.user)?;
-    user.become_it(unit.held).map_err(|error| format!("cannot become {}: {error:#}", unit.described()))?;
+    user.become_it(unit.held).map_err(|error| format!("cannot switch to {}: {error:#}", unit.described()))?;
     convey_config::lower_rights().map_err(|error| error.to_string())?;
     let of_unit = |what: String| format!("as {}: {what}", unit.described());
     let packets = config.frontends_where(Mode::forwards_packets).next().is_some();
     let obstacle = packets.then(privileges::check).and_then(Result::err);
     let announces_none = config.announce.is_some() && !unit.held.contains(CapabilitySet::NET_ADMIN);
-    let warning = announces_none.then(|| of_unit(format!("no address can be announced{PRIVILEGE}")));
+    let warning = announces_none.then(|| of_unit(format!("convey cannot announce addresses{PRIVILEGE}")));
     Ok(Rehearsed {
         obstacles: obstacle.into_iter().map(|why| of_unit(why.to_string())).collect(),
         warnings: warning.into_iter().collect(),

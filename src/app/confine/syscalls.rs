@@ -244,7 +244,7 @@ const NEWEST: u32 = 456;
 
 /// Restricts this thread, and the threads that it starts, to the calls that convey needs.
 pub(super) fn restrict(forwards_packets: bool) -> Result<(), KeptPrivilege> {
-    let what = "convey may make all system calls (privileges.seccomp)";
+    let what = "privileges.seccomp has no effect, so convey can make all system calls";
     let program = program(forwards_packets).map_err(|error| KeptPrivilege::because(what, &error))?;
     seccompiler::apply_filter(&program).map_err(|error| KeptPrivilege::because(what, &error))?;
     // If two filters refuse a call, the one that was installed last sets the error (seccomp(2)).

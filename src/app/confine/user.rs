@@ -42,7 +42,7 @@ impl User {
                 Ok(User { uid, gid, groups: vec![gid] })
             }
             (Ok(None), None) => Err(format!(
-                "there is no user {name} (privileges.user); `useradd --system {name}` makes one, the Debian package does too"
+                "there is no user {name} (privileges.user); `useradd --system {name}` creates it, as does the Debian package"
             )),
             (Err(error), None) => Err(format!("cannot look for the user {name} (privileges.user): {error}")),
         }
@@ -77,9 +77,9 @@ impl User {
         let (uid, gid) = (rustix::thread::Uid::from_raw(self.uid.as_raw()), group(self.gid));
         let groups: Vec<_> = self.groups.iter().copied().map(group).collect();
         set_keep_capabilities(true)?;
-        set_thread_groups(&groups).context("its groups (CAP_SETGID)")?;
-        set_thread_res_gid(gid, gid, gid).context("its group (CAP_SETGID)")?;
-        set_thread_res_uid(uid, uid, uid).context("CAP_SETUID")?;
+        set_thread_groups(&groups).context("cannot set its groups (CAP_SETGID)")?;
+        set_thread_res_gid(gid, gid, gid).context("cannot set its group (CAP_SETGID)")?;
+        set_thread_res_uid(uid, uid, uid).context("cannot set the user ID (CAP_SETUID)")?;
         set_keep_capabilities(false)?;
         set_capabilities(None, CapabilitySets { effective: held, permitted: held, inheritable: held })?;
         for one in held.iter() {

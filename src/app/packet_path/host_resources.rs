@@ -86,7 +86,7 @@ fn reserve_ports(
 }
 
 /// Error text if the kernel is too old, or a container allows neither kind of guard.
-const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs Linux 6.6, or 5.12 and nftables; \
+const NO_GUARD: &str = "the guard cannot keep the host's stack from the traffic of packet modes (needs Linux 6.6, or 5.12 and nftables; \
     passthrough.guard = false turns the guard off, see iptables/)";
 
 fn guard(
@@ -95,10 +95,12 @@ fn guard(
     interfaces: &[Interface],
 ) -> anyhow::Result<Option<Guard>> {
     if !settings.guard {
-        warn!("no guard: make sure that the host does not answer this traffic (see iptables/)");
+        warn!(
+            "no guard: make sure that the host's stack does not answer the traffic of packet modes (see iptables/)"
+        );
         return Ok(None);
     }
     let guard = Guard::new(selection, interfaces).context(NO_GUARD)?;
-    info!("the guard keeps the host's own stack from this traffic: {guard}");
+    info!("the guard keeps the host's stack from the traffic of packet modes: {guard}");
     Ok(Some(guard))
 }

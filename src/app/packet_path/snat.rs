@@ -47,7 +47,7 @@ impl PacketPath {
             let wanted = seen(*server, &[]);
             let reason = wanted.first().and_then(|ip| self.snat.reason(*ip))?;
             let is_without = seen(*server, &withheld).is_empty();
-            is_without.then(|| (*server, format!("there is no SNAT address for it: {reason}")))
+            is_without.then(|| (*server, format!("convey has no SNAT address for this server: {reason}")))
         });
         let refused: BTreeMap<IpAddr, String> = refused.collect();
         if *self.unreachable != refused {

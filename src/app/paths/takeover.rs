@@ -67,7 +67,7 @@ impl Paths {
         };
         anyhow::ensure!(lost == 0, "{}", cannot_go_on(lost, open, self.chosen_addresses(), seen));
         if self.packets.is_some() {
-            info!("{open} open flows continue here");
+            info!("{open} open flows of the old process continue in this process");
         }
         Ok(sessions)
     }
@@ -98,16 +98,16 @@ fn cannot_go_on(lost: usize, open: usize, chosen: Option<&[IpAddr]>, seen: BTree
         if !others.is_empty() {
             let (others, chosen) = (list(&others), list(chosen));
             return format!(
-                "{lost} of {open} open flows cannot continue in the new process: servers see their clients at {others}, and the \
-                 new process has chosen {chosen} of the addresses that this host has now; name {others} in \
-                 passthrough.snat_addresses if this host still has it, upgrade once they have ended, or restart instead"
+                "{lost} of {open} open flows cannot continue in the new process: their SNAT addresses are {others}, and the new \
+                 process has chosen {chosen} of the addresses that this host has now; name {others} in \
+                 passthrough.snat_addresses if this host still has it, upgrade once the flows have ended, or restart instead"
             );
         }
     }
     format!(
-        "{lost} of {open} open flows cannot continue in the new process: their frontend or server is no longer in the file and drains, or \
-         their backend had another dsr when they began, or the file has other passthrough.workers, snat_ports or snat_addresses, or a smaller max_flows; upgrade once they have \
-         ended, with the file as it was, or restart instead"
+        "{lost} of {open} open flows cannot continue in the new process: the file no longer has their frontend or server, or has another `dsr` \
+         for their backend, other passthrough.workers, snat_ports or snat_addresses, or a smaller passthrough.max_flows; upgrade once the flows \
+         have ended, or with the earlier file, or restart instead"
     )
 }
 
@@ -121,10 +121,13 @@ mod tests {
         let (old, new) = (ips(&["10.0.0.9"]), ips(&["10.0.0.1"]));
         let why = |chosen: Option<&[IpAddr]>| cannot_go_on(3, 7, chosen, old.iter().copied().collect());
         let of_host = why(Some(&new));
-        assert!(of_host.contains("at 10.0.0.9, and the new process has chosen 10.0.0.1"), "{of_host}");
+        assert!(
+            of_host.contains("addresses are 10.0.0.9, and the new process has chosen 10.0.0.1"),
+            "{of_host}"
+        );
         assert!(!of_host.contains("the file"), "{of_host}");
         for chosen in [None, Some(&old[..])] {
-            assert!(why(chosen).contains("the file has other passthrough.workers"), "{}", why(chosen));
+            assert!(why(chosen).contains("other passthrough.workers"), "{}", why(chosen));
         }
     }
 }

@@ -95,7 +95,7 @@ impl Channel {
         let descriptors = descriptors.flatten().collect();
         if received.flags.contains(ReturnFlags::CTRUNC) {
             return Err(io::Error::other(
-                "too few descriptors are left for those of the other process (LimitNOFILE, ulimit -n)",
+                "cannot receive the descriptors of the other process: the limit of open files is too low (LimitNOFILE, ulimit -n)",
             ));
         }
         match received.bytes {

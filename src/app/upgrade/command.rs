@@ -120,7 +120,7 @@ fn at_socket<'a>(running: &'a [Running], socket: &Path) -> anyhow::Result<&'a Ru
     found.ok_or_else(|| {
         let at = socket.display();
         anyhow!(
-            "the convey at {at} cannot be upgraded from here: it is another user's, or in another namespace"
+            "the convey process at {at} cannot be upgraded from here: it belongs to another user, or runs in another network namespace"
         )
     })
 }
@@ -200,7 +200,7 @@ fn send_request(one: &Running, what: Asked, patience: Duration) -> anyhow::Resul
     let owner = socket_peercred(&stream)?.uid.as_raw();
     if !one.may_be_of(owner, geteuid().as_raw()) {
         bail!(
-            "user {owner} owns this name of convey, but does not serve its statistics: convey does not trust that process"
+            "a process of user {owner} has bound the upgrade socket of convey, but does not serve its statistics: this command does not trust that process"
         );
     }
     stream.set_write_timeout(Some(patience))?;

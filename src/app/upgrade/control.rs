@@ -138,9 +138,9 @@ async fn converse(stream: UnixStream, requests: mpsc::Sender<Request>) -> io::Re
         Some(what) => {
             let (answer, answered) = oneshot::channel();
             let _ = requests.send(Request { what, answer }).await;
-            answered.await.unwrap_or_else(|_| Err("this process ends".to_owned()))
+            answered.await.unwrap_or_else(|_| Err("this process is ending".to_owned()))
         }
-        None => Err(format!("this version does not know {:?}", line.trim_end())),
+        None => Err(format!("this version of convey does not support the request {:?}", line.trim_end())),
     };
     let said = match said {
         Ok(done) => format!("ok {done}\n"),

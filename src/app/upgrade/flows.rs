@@ -151,7 +151,10 @@ fn write(bytes: &[u8]) -> io::Result<OwnedFd> {
 /// Reads a sealed file. Only memory files have seals, so reading does not block and the length is
 /// fixed.
 fn read(file: OwnedFd, limit: u64) -> anyhow::Result<Vec<u8>> {
-    anyhow::ensure!(fcntl_get_seals(&file)?.contains(SEALS), "the file of flows may still change");
+    anyhow::ensure!(
+        fcntl_get_seals(&file)?.contains(SEALS),
+        "the old process has not sealed the file of flows"
+    );
     let (mut file, mut bytes) = (File::from(file), Vec::new());
     let len = file.seek(SeekFrom::End(0))?;
     anyhow::ensure!(
@@ -186,7 +189,7 @@ mod tests {
     fn unsealed_or_invalid_flow_files_are_refused() {
         let open = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         let error = read(open, 5).unwrap_err();
-        assert_eq!(error.to_string(), "the file of flows may still change");
+        assert_eq!(error.to_string(), "the old process has not sealed the file of flows");
         let error = read_events(write(b"nonsense").unwrap()).unwrap_err();
         assert_eq!(error.to_string(), "this is not a flow table");
         assert_eq!(read_events(write_events(&[]).unwrap()).unwrap(), []);

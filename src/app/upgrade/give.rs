@@ -267,7 +267,7 @@ impl Successor {
                 self.send(&Message::Event(event.into()), &[])?;
             }
         } else if !offer.known.overlays.is_empty() {
-            warn!("upgrade: the version of the new process does not support runtime overrides");
+            warn!("upgrade: the new version does not support runtime overrides, so the file applies again");
         }
         if self.format >= WITH_SOURCES {
             self.hand_sources_over(&offer.known)?;
@@ -362,14 +362,14 @@ impl Successor {
     fn error_message(&mut self, failure: HandoverFailure) -> String {
         let program = self.program.display();
         let error = match failure {
-            HandoverFailure::Refused(why) => return format!("{program} refuses: {why}"),
+            HandoverFailure::Refused(why) => return format!("{program} refused the upgrade: {why}"),
             HandoverFailure::Unexpected(what) => {
                 return format!("unexpected message from {program}: {what}");
             }
             HandoverFailure::OtherWorkers(flows) => {
                 return format!(
-                    "{program} is an older version, which spreads clients over the workers in another way: {flows} open flows \
-                     cannot continue in the new process; upgrade to it once they have ended, or restart instead"
+                    "{program} is an older version, which assigns clients to workers in another way: {flows} open flows \
+                     cannot continue in the new process; upgrade to it once the flows have ended, or restart instead"
                 );
             }
             HandoverFailure::Channel(error) => error,
@@ -381,7 +381,7 @@ impl Successor {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
                 // The new process may have sent the reason before it ended.
                 if let Ok((Message::Refused { why }, _)) = self.channel.receive() {
-                    return format!("{program} refuses: {why}");
+                    return format!("{program} refused the upgrade: {why}");
                 }
                 let status = self.child.as_mut().and_then(status);
                 let status = match status {
@@ -389,10 +389,10 @@ impl Successor {
                     // process goes to the service manager.
                     Some(status) if self.is_detached && status.success() => "exit status unknown".to_owned(),
                     Some(status) => status.to_string(),
-                    None => "without an exit".to_owned(),
+                    None => "exit status unknown".to_owned(),
                 };
                 format!(
-                    "{program} ended before it was ready ({status}); it cannot be upgraded to, or the log says why"
+                    "{program} ended before it was ready ({status}); see the log for the reason: this version may not support upgrades"
                 )
             }
             _ => format!("{program}: {error}"),
@@ -406,8 +406,8 @@ impl Drop for Successor {
             let process = self.process.get_mut();
             if process.id() != child.id() && !process.kill() {
                 warn!(
-                    "upgrade: process {} was killed and has not ended within {} s: what it has attached may stay, and \
-                     `convey clear` removes it once the process has ended",
+                    "upgrade: process {} was killed and has not ended within {} s: filters that it attached may stay; \
+                     run `convey clear` once the process has ended",
                     process.id(),
                     KILL_TIMEOUT.as_secs()
                 );

@@ -266,7 +266,7 @@ async fn try_once(
     HandedService { admin, announcements }: HandedService,
     passage: Passage,
 ) -> Result<Successful, String> {
-    let ends = || "this process ends".to_owned();
+    let ends = || "this process is ending".to_owned();
     let (channel, gate) = (ours.clone(), passage.gate.clone());
     let (offer, offered) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| {
@@ -335,7 +335,7 @@ async fn send_events(calls: &Calls, channel: Arc<Channel>) {
         channel.send(&Message::CacheEvents, &[file.as_fd()])
     });
     if let Ok(Err(error)) = sent.await {
-        warn!("cannot report connections that ended during the upgrade to the new process: {error}");
+        warn!("cannot send the connections that ended during the upgrade to the new process: {error}");
     }
 }
 

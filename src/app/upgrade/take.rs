@@ -161,7 +161,7 @@ impl Predecessor {
     pub(in crate::app) fn ready(&self) -> Vec<CacheEvent> {
         if let Err(error) = self.0.send(&Message::Ready, &[]) {
             // The old process has already handed everything over.
-            warn!("{GONE} ({error}), and its connections with it; this one continues");
+            warn!("{GONE} ({error}), and its connections with it; this process continues");
             return Vec::new();
         }
         match self.0.receive() {
@@ -225,7 +225,7 @@ fn detach() -> anyhow::Result<Infallible> {
     let name = arguments.next().unwrap_or_default();
     let mut command = Command::new("/proc/self/exe");
     let child = command.arg0(name).args(arguments).env(ENVIRONMENT, "1").spawn();
-    let process = child.context("cannot start it detached")?.id();
+    let process = child.context("cannot start the detached process")?.id();
     // Sent here, because the started process may hang before it can send the message itself.
     let _ = Channel::new(io::stdin().as_fd().try_clone_to_owned()?).send(&Message::Detached { process }, &[]);
     std::process::exit(0)

@@ -158,7 +158,7 @@ fn failed_order_is_logged_and_retried_when_its_settings_change() {
     let acme = pebble.table("challenge = \"http-01\"");
     let elsewhere = std::net::SocketAddr::new(lab.ip(1), 8082);
     let balancer = BalancerProcess::start(&lab, &site(&lab, &state(&lab), elsewhere, &acme));
-    let line = balancer.wait_for_log("acme: no certificate for site.example");
+    let line = balancer.wait_for_log("acme: cannot get a certificate for site.example");
     assert!(line.contains("ERROR") && line.contains("connection refused"), "{line}");
     assert!(line.contains("; next attempt in 3m") || line.contains("; next attempt in 4m"), "{line}");
     balancer.wait_for_stat("/acme/names/site.example/failures", 1);
@@ -194,7 +194,7 @@ fn retry_after_of_a_busy_authority_is_respected() {
         format!("[acme]\ndirectory = \"https://{directory}/dir\"\nca = \"{ca}\"\nchallenge = \"http-01\"\n");
     let config = site(&lab, &state(&lab), lab.second_vip(), &acme);
     let balancer = BalancerProcess::start(&lab, &config);
-    let line = balancer.wait_for_log("acme: no certificate for site.example");
+    let line = balancer.wait_for_log("acme: cannot get a certificate for site.example");
     assert!(line.contains("429 Too Many Requests: too many orders of late; next attempt in 2h"), "{line}");
     drop(balancer);
     // A restart does not order sooner.
@@ -246,7 +246,7 @@ fn an_account_is_bound_to_one_elsewhere() {
     let pebble = Pebble::start(&lab, &Habits { external_account: Some(("kid-1", KEY)), ..Habits::default() });
     let config = |lines: &str| site(&lab, &state(&lab), lab.second_vip(), &pebble.table(lines));
     let balancer = BalancerProcess::start(&lab, &config("challenge = \"http-01\""));
-    let line = balancer.wait_for_log("acme: no certificate for site.example");
+    let line = balancer.wait_for_log("acme: cannot get a certificate for site.example");
     assert!(line.contains("externalAccountRequired"), "{line}");
     let key = lab.directory().join("eab.key");
     fs::write(&key, KEY).unwrap();
@@ -309,7 +309,7 @@ fn first_order_arrives_at_an_announced_address_and_failed_orders_withdraw_it() {
         drop((balancer, pebble));
         fs::remove_dir_all(state(&lab)).unwrap();
         let balancer = BalancerProcess::start(&lab, &config);
-        balancer.wait_for_log("acme: no certificate for site.example");
+        balancer.wait_for_log("acme: cannot get a certificate for site.example");
         balancer.wait_for_stat(&format!("/announced/{VIP}/announced"), false);
         let (code, why) = balancer.page("/readyz");
         let expected = "frontend web: it has no certificate; the last order for site.example failed: ";

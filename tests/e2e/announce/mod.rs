@@ -167,7 +167,7 @@ fn an_address_of_somebody_else_stays_as_it_is() {
         ip(&format!("addr add {VIP}/32 dev lo"));
         let server = TcpServer::named("a", lab.server(1));
         let mut balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));
-        let message = format!("{VIP} is on this host already, and convey did not add it");
+        let message = format!("convey does not announce {VIP}: this host has the address already");
         balancer.wait_for_log(&message);
         drop(server);
         balancer.wait_for_log("backend pool has no server left");

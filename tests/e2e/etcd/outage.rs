@@ -41,7 +41,7 @@ pub(super) fn etcd_outage_changes_nothing_and_later_changes_arrive() {
         let status = run(balancer.command().arg("status")).stdout;
         let line = format!("etcd cannot be reached (since {}, ", since.as_str().unwrap());
         assert!(status.contains(&line), "{status}");
-        assert_eq!(balancer.log().matches("cannot be followed").count(), 1, "{}", balancer.log());
+        assert_eq!(balancer.log().matches("cannot watch etcd").count(), 1, "{}", balancer.log());
         assert_eq!(balancer.stat("/config/reload_failures"), 0);
         assert_eq!(files_below(&state(&lab)), kept, "the last good revision stays as it is");
         is_over.store(true, Ordering::Relaxed);
@@ -51,7 +51,7 @@ pub(super) fn etcd_outage_changes_nothing_and_later_changes_arrive() {
 
     etcd.come_back();
     balancer.wait_for_stat("/etcd/connected", true);
-    balancer.wait_for_log("is followed again");
+    balancer.wait_for_log("watching etcd");
     assert!(!run(balancer.command().arg("status")).stdout.contains("cannot be reached"));
     etcd.put("config.toml", &with_server(&lab, 2));
     wait_for_server(&lab, "b");

@@ -5,7 +5,7 @@ check() {
 configure
 for mode in -p -d; do
     check $mode || fail "check $mode: $(cat /tmp/said)"
-    grep -q "is valid; it would run" /tmp/said || fail "check $mode: $(cat /tmp/said)"
+    grep -q "is valid; convey would run" /tmp/said || fail "check $mode: $(cat /tmp/said)"
 done
 on balancer sed -i "s/$VIP:80/0.0.0.0:80/" /tmp/config.toml
 for mode in -p -d; do

@@ -39,7 +39,10 @@ impl Following {
     /// already in force.
     pub(super) fn start(source: EtcdSource, with: FollowedWith) {
         if let Err(error) = source.folder.accept() {
-            warn!("{}: the next start will need etcd: {error}", source.folder.path().display());
+            warn!(
+                "cannot save the accepted configuration in {}, so the next start needs etcd: {error}",
+                source.folder.path().display()
+            );
         }
         let in_force = source.folder.current();
         in_force.iter().for_each(|revision| with.state.accept(revision.number));
@@ -49,10 +52,10 @@ impl Following {
         let following = Following { source, with, node, last, is_postponed: false, pace, status_error: None };
         let begun = thread::Builder::new().name("etcd".to_owned()).spawn(move || match runtime() {
             Ok(runtime) => runtime.block_on(following.run()),
-            Err(error) => error!("cannot follow etcd: {error:#}"),
+            Err(error) => error!("cannot start the thread that watches etcd: {error:#}"),
         });
         if let Err(error) = begun {
-            error!("cannot follow etcd: {error}");
+            error!("cannot start the thread that watches etcd: {error}");
         }
     }
 
@@ -95,7 +98,7 @@ impl Following {
         let mut watch = client.watch().await?;
         self.with.state.connect(clock::now());
         if self.pace.on_followed(clock::now()) {
-            info!("{} is followed again", self.source.address);
+            info!("watching {} again", self.source.address);
         }
         // The interval does not restart when changes arrive, so that this node's status is updated
         // in time.
@@ -127,7 +130,7 @@ impl Following {
         self.with.state.note_disconnected(fault, clock::now());
         let next = self.pace.on_fault(fault, clock::now(), fastrand::f64());
         if next.is_logged {
-            warn!("{} cannot be followed, convey keeps its configuration: {fault}", self.source.address);
+            warn!("cannot watch {}, so convey keeps its configuration: {fault}", self.source.address);
         }
         next.wait
     }
@@ -185,7 +188,10 @@ impl Following {
             Ok(()) => {
                 // The revision is in force. A failure here only matters for a start without etcd.
                 if let Err(error) = folder.accept() {
-                    warn!("{}: the next start will need etcd: {error}", folder.path().display());
+                    warn!(
+                        "cannot save the accepted configuration in {}, so the next start needs etcd: {error}",
+                        folder.path().display()
+                    );
                 }
                 Ok(())
             }
@@ -221,7 +227,7 @@ impl Following {
             Err(problems) => {
                 let first = problems.first().map_or("", |problem| problem);
                 error!(
-                    "revision {number} of {} is refused, convey keeps its configuration: {first}",
+                    "revision {number} of {} is refused, so convey keeps its configuration: {first}",
                     self.source.address
                 );
                 self.with.state.refuse(RefusedRevision { number, problems });

@@ -59,7 +59,7 @@ impl EtcdSource {
         {
             let number = revision.number;
             return Ok(vec![format!(
-                "the last start with revision {number} of {} has failed, {used} is used",
+                "the last start with revision {number} of {} failed, so convey uses revision {used}",
                 self.address
             )]);
         }
@@ -68,7 +68,10 @@ impl EtcdSource {
         // If there is no good revision, the start reports the problems of the newest one.
         let used = self.folder.go_back().map_err(words)?;
         let remark = |used| {
-            format!("revision {} of {} is refused, {used} is used: {error}", revision.number, self.address)
+            format!(
+                "revision {} of {} is refused, so convey uses revision {used}: {error}",
+                revision.number, self.address
+            )
         };
         Ok(used.map(remark).into_iter().collect())
     }
@@ -77,9 +80,9 @@ impl EtcdSource {
     fn without(&self, fault: &EtcdFault, good: Option<i64>) -> Result<Vec<String>, String> {
         let (address, folder) = (&self.address, self.folder.path().display());
         match good {
-            Some(number) => {
-                Ok(vec![format!("{address} cannot be read, the saved revision {number} is used: {fault}")])
-            }
+            Some(number) => Ok(vec![format!(
+                "cannot read {address}, so convey uses the saved revision {number}: {fault}"
+            )]),
             None if self.has_history => {
                 Err(format!("cannot read {address}: {fault} (and {folder} has no saved revision)"))
             }
@@ -96,8 +99,10 @@ impl EtcdSource {
         let failed = |what: &str| Err(EtcdFault::Unreachable(what.to_owned()));
         thread::scope(|scope| {
             match thread::Builder::new().name("etcd".to_owned()).spawn_scoped(scope, read) {
-                Ok(reader) => reader.join().unwrap_or_else(|_| failed("reading it has failed")),
-                Err(error) => failed(&format!("no thread: {error}")),
+                Ok(reader) => {
+                    reader.join().unwrap_or_else(|_| failed("the thread that reads etcd has failed"))
+                }
+                Err(error) => failed(&format!("cannot start a thread that reads etcd: {error}")),
             }
         })
     }
