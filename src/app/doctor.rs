@@ -163,13 +163,13 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
 }
 
 fn unused_address(line: String) -> Diagnosis {
-    let why = "convey uses no port of this address for SNAT. Give the address to the interface that leads to servers, or to the \
+    let why = "Its ports are none of those that convey has. Give the address to the interface that leads to servers, or to the \
                loopback interface with routers that lead to it; or remove it from the file.";
     Diagnosis::warning("snat-unused", line, why)
 }
 
 fn unresolved_name(fault: String) -> Diagnosis {
-    let why = "Without an address, the name gives convey no server. Fix the DNS records of the name, or `[dns]` in the file.";
+    let why = "convey has no server for the name while it has no address. Fix its records, or `[dns]`.";
     Diagnosis::error("name-unresolved", fault, why)
 }
 
@@ -177,7 +177,7 @@ fn expired_certificate(line: String) -> Diagnosis {
     Diagnosis::error(
         "certificate",
         line,
-        "Clients that request one of its names do not trust the certificate. Renew it.",
+        "Clients reject the expired certificate. Replace the file with a renewed certificate.",
     )
 }
 

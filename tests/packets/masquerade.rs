@@ -42,7 +42,7 @@ fn masquerading_that_picks_snat_ports_is_named_with_its_remedy(case: Case) {
     assert!(!check(&patient).contains("snat_ports"), "{}", check(&patient));
     let forward = ["-qw", "net.ipv4.ip_forward=1"];
     patient.network.lab.run(Role::Balancer, "sysctl", &forward).unwrap();
-    let named = "(table ip containers) may give connections of containers";
+    let named = "(table ip containers) may select source ports";
     assert!(check(&patient).contains(named), "{}", check(&patient));
 
     patient.start();

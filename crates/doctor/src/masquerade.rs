@@ -99,8 +99,8 @@ fn diagnosis(config: &Config, rule: CollidingRule, mut servers: Vec<String>) -> 
     let ports = &config.passthrough.snat_ports;
     let (first, last) = (ports.start(), ports.end());
     let seen = format!(
-        "{} may give connections of containers, or of networks behind this host, to server {}{more} source ports among \
-         passthrough.snat_ports ({first}-{last})",
+        "{} may select source ports from passthrough.snat_ports ({first}-{last}) for connections of containers, or of \
+         networks behind this host, to server {}{more}",
         rule.place(),
         servers.join(", ")
     );
@@ -108,20 +108,25 @@ fn diagnosis(config: &Config, rule: CollidingRule, mut servers: Vec<String>) -> 
     let remedy = match others {
         Some(others) => {
             let (first, last) = (others.start(), others.end());
-            format!("Have such a rule pick other ports (masquerade to :{first}-{last})")
+            format!("Let such a rule select other ports (masquerade to :{first}-{last})")
         }
-        None => "Have convey use fewer ports (passthrough.snat_ports), and such a rule the others".to_owned(),
+        None => "Give convey fewer ports (passthrough.snat_ports), and let such a rule select the others"
+            .to_owned(),
     };
     let why = format!(
-        "These connections time out: convey takes the answers for answers to its own clients (drops no_flow). {remedy}; \
-         docs/guides/packet-modes.md has a table that stays when Docker changes its rules."
+        "These connections time out: convey mistakes their answers for answers to its own clients, and drops them \
+         (no_flow). {remedy}; docs/guides/packet-modes.md has an nftables table that stays when Docker changes its rules."
     );
     Diagnosis { fix: rule.fix, ..Diagnosis::warning("snat-masquerade", seen, why) }
 }
 
 /// Formats a finding as one line for the log.
 pub fn line(found: &Diagnosis) -> String {
-    let fix = found.fix.first().map(|command| format!(" Insert before it: `{command}`")).unwrap_or_default();
+    let fix = found
+        .fix
+        .first()
+        .map(|command| format!(" This command inserts such a rule before it: `{command}`"))
+        .unwrap_or_default();
     format!("{}. {}{fix}", found.seen, found.why)
 }
 
@@ -173,9 +178,9 @@ mod tests {
         assert_eq!(all.len(), 1, "{all:?}");
         assert_eq!(all[0].check, "snat-masquerade");
         assert!(
-            all[0].seen.starts_with("rule 1 of chain POSTROUTING (iptables, table nat) may give connections")
-                && all[0].seen.contains("to server 10.2.0.2:80, 10.2.0.3:80 source ports")
-                && all[0].seen.ends_with("passthrough.snat_ports (33768-61000)"),
+            all[0].seen.starts_with("rule 1 of chain POSTROUTING (iptables, table nat) may select source")
+                && all[0].seen.contains("passthrough.snat_ports (33768-61000)")
+                && all[0].seen.ends_with("to server 10.2.0.2:80, 10.2.0.3:80"),
             "{:?}",
             all[0]
         );

@@ -33,11 +33,11 @@ fn is_full(queue: &AcceptQueue) -> bool {
 
 fn diagnosis(AcceptQueue { at, frontend, waiting, most }: &AcceptQueue) -> Diagnosis {
     let seen = format!(
-        "{waiting} connections wait in an accept queue of {at} (frontend {frontend}), which holds {most}"
+        "an accept queue of {at} (frontend {frontend}) holds {waiting} of at most {most} connections"
     );
-    let why = "The kernel drops the SYNs of further clients. convey accepts no connections while the frontend has `max_connections` open, \
-               while descriptors run short, or while its process is stopped: `convey status` shows the first two. A short queue \
-               (`net.core.somaxconn`) fills in a burst of clients; a restart of convey takes over a longer one.";
+    let why = "Once the queue is full, the kernel drops the SYNs of further clients. convey accepts no connections while the frontend has reached `max_connections`, \
+               while convey lacks file descriptors, or while its process is stopped: `convey status` shows the first two causes. \
+               A burst of clients also fills a short queue: raise `net.core.somaxconn`, then restart convey.";
     Diagnosis::error("accept-queue", seen, why)
 }
 
@@ -56,7 +56,7 @@ mod tests {
         let queues = [queue("a", 5, 4), queue("a", 9, 4), queue("b", 8, 10), queue("c", 0, 0)];
         let found = full(&queues);
         assert_eq!(found.len(), 1);
-        assert!(found[0].seen.starts_with("9 connections wait in an accept queue of 10.0.0.100:80"));
+        assert!(found[0].seen.starts_with("an accept queue of 10.0.0.100:80"));
         assert_eq!(full(&[queue("b", 9, 10)]).len(), 1);
     }
 }

@@ -47,10 +47,8 @@ pub(super) fn examine<'a>(
     now: SystemTime,
 ) -> Vec<Diagnosis> {
     const REFUSED: &str = "TLS handshakes with the frontend fail, or clients do not trust its certificate.";
-    const EXPIRED: &str =
-        "Clients that ask for its names do not trust it. Renew the file; convey then loads it by itself.";
-    const FAILING: &str =
-        "Without a new order the certificate expires. The authority has to reach this convey under the name.";
+    const EXPIRED: &str = "Clients reject the expired certificate. Replace the file with a renewed certificate: convey loads it by itself.";
+    const FAILING: &str = "Unless an order succeeds, the certificate expires. The authority has to reach this convey under this name.";
     let has_expired = |certificate: &&RunningCertificate| {
         humantime::parse_rfc3339_weak(&certificate.not_after).is_ok_and(|until| until < now)
     };
@@ -68,9 +66,12 @@ pub(super) fn examine<'a>(
     let orders = acme.into_iter().flat_map(|acme| &acme.names);
     found.extend(orders.filter_map(|(name, order)| {
         let why = order.error.as_ref()?;
-        let next =
-            order.next_order.as_ref().map_or(String::new(), |at| format!(" (the next one is due at {at})"));
-        Some(Diagnosis::warning(CHECK, format!("the last order for {name} failed{next}: {why}"), FAILING))
+        let next = order.next_order.as_ref().map_or(String::new(), |at| format!(" (next order at {at})"));
+        Some(Diagnosis::warning(
+            CHECK,
+            format!("the last ACME order for {name} failed{next}: {why}"),
+            FAILING,
+        ))
     }));
     found
 }
@@ -106,7 +107,7 @@ mod tests {
             [
                 "frontend bare: it has no certificate",
                 "certificate old.pem of frontend site expired at 2020-01-01T00:00:00.000Z",
-                "the last order for a.example failed: no route",
+                "the last ACME order for a.example failed: no route",
             ]
         );
     }

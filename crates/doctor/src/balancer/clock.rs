@@ -16,12 +16,12 @@ pub(super) fn wall_clock(now: SystemTime, files: &[(PathBuf, SystemTime)]) -> Op
     let (path, saved) = files.iter().max_by_key(|(_, saved)| *saved)?;
     let ahead = saved.duration_since(now).ok().filter(|ahead| *ahead > TOLERANCE)?;
     let seen = format!(
-        "{} was saved {} hours in the future, by the clock of this host",
+        "the modification time of {} is {} hours ahead of the clock of this host",
         path.display(),
         ahead.as_secs() / 3_600
     );
-    let why = "The clock is slow, or was fast when the file was saved. With a wrong clock, convey rejects the certificates of health \
-               checks, and times in logs are wrong.";
+    let why = "The clock is behind now, or was ahead when the file was saved. With a wrong clock, health checks reject valid \
+               certificates of servers, and times in logs are wrong.";
     Some(Diagnosis::warning("clock", seen, why).fix("timedatectl set-ntp true"))
 }
 
@@ -43,8 +43,9 @@ pub(super) fn of_records(
             list(believed),
             list(said)
         );
-        let why = "convey caches a record for its time to live, at most 5 minutes. Until then clients get the old servers. A new process \
-                   looks up all names again. A shorter time to live at the name server helps next time.";
+        let why = "convey caches a DNS record for its time to live (TTL), at most 5 minutes, and sends clients to the old addresses until \
+                   then. The command starts a new process, which looks up all names again. A shorter TTL at the name server \
+                   shortens the next change.";
         Some(Diagnosis::warning("clock", seen, why).fix(upgrade))
     };
     running.iter().filter_map(is_old).collect()
@@ -64,7 +65,10 @@ mod tests {
         assert_eq!(wall_clock(now, &[file(-5), file(3_600)]), None);
         assert_eq!(wall_clock(now, &[]), None);
         let found = wall_clock(now, &[file(-5), file(7_300)]).unwrap();
-        assert_eq!(found.seen, "config.toml was saved 2 hours in the future, by the clock of this host");
+        assert_eq!(
+            found.seen,
+            "the modification time of config.toml is 2 hours ahead of the clock of this host"
+        );
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
     let message = icmp(&socket);
     match (message, error.kind()) {
         (Some((by, how)), _) if !own.contains(&by) => Reached::Rejected { by, how },
-        (Some(_), _) => Reached::Unreachable("no host on the link answers for it".to_owned()),
+        (Some(_), _) => Reached::Unreachable("no host on the link answers for its address".to_owned()),
         (None, ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset) => Reached::Refused,
         (None, ErrorKind::TimedOut) => Reached::Silent,
         (None, ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
@@ -65,7 +65,7 @@ fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
         }
         // A packet filter rule of this host dropped the SYN on its way out.
         (None, ErrorKind::PermissionDenied) => {
-            Reached::Unreachable("a rule of this host forbids it".to_owned())
+            Reached::Unreachable("a firewall rule of this host blocks the connection".to_owned())
         }
         (None, _) => Reached::NotTried(error.to_string()),
     }

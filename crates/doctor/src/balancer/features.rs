@@ -17,7 +17,8 @@ pub fn snat_ports(
 ) -> Diagnosis {
     let all = reserved.with(&PortRanges::from(ports));
     let fix = format!("sysctl -w net.ipv4.ip_local_reserved_ports={all}");
-    let why = "convey would mistake a connection of this host with such a port for a client's, so it does not use these ports.";
+    let why = "Connections of this host may use ports that are not reserved, and convey would mistake their packets for packets of clients. So \
+               convey does not use such ports; the command reserves them.";
     let found = match is_fatal {
         true => Diagnosis::error("snat-ports", said, why),
         false => Diagnosis::warning("snat-ports", said, why),
@@ -27,7 +28,7 @@ pub fn snat_ports(
 
 /// Finding for too few local ports for connections to servers.
 pub fn local_ports(said: &str) -> Diagnosis {
-    let why = "A connection to a server takes a port. Once they are used up, clients are refused (`ended.no_local_port`).";
+    let why = "Each connection to a server uses a local port. Once all are in use, convey refuses clients (`ended.no_local_port`).";
     Diagnosis::warning("local-ports", said, why).fix("sysctl -w net.ipv4.ip_local_port_range=\"10240 65535\"")
 }
 
@@ -42,15 +43,18 @@ pub fn not_offloaded(layers: &BTreeMap<String, String>, wanted: Offload) -> Opti
     if by_workers.is_empty() || wanted == Offload::Off {
         return None;
     }
-    let seen = format!("every packet received on {} goes through a worker", by_workers.join(", "));
+    let seen = format!(
+        "the kernel does not forward packets received on {}: every packet goes through a worker",
+        by_workers.join(", ")
+    );
     Some(offload_missing(&seen, false))
 }
 
 /// Finding for a start without offload. `seen` describes the interfaces, or the attempt that
 /// failed.
 pub fn offload_missing(seen: &str, is_fatal: bool) -> Diagnosis {
-    let why = "Workers take several times the CPU of the kernel's flow cache. The log of the start says what was missing: mostly \
-               CAP_BPF and CAP_PERFMON, which containers lack, or the driver's XDP.";
+    let why = "Workers use several times as much CPU time as the kernel's flow cache. convey logs the missing feature at its start: usually \
+               CAP_BPF and CAP_PERFMON, which containers lack, or XDP support of the network driver.";
     if is_fatal {
         Diagnosis::error("offload-missing", seen, why)
     } else {
@@ -65,8 +69,8 @@ pub fn merging(interface: &str, features: &str) -> Option<Diagnosis> {
     if !line.trim().starts_with("on") {
         return None;
     }
-    let seen = format!("{interface} merges packets that come in (large-receive-offload)");
-    let why = "Packets merged by LRO cannot be split into the original packets, and are too large to forward. GRO does no harm.";
+    let seen = format!("{interface} merges received packets (large-receive-offload)");
+    let why = "convey cannot split packets that LRO has merged, and they are too large to forward. GRO does no harm.";
     Some(Diagnosis::error("lro", seen, why).fix(format!("ethtool -K {interface} lro off")))
 }
 

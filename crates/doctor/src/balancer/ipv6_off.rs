@@ -45,8 +45,8 @@ pub(super) fn examine(
     let Some(disabled) = disabled else {
         explained.vips.extend(missing);
         explained.servers.extend(lost);
-        let seen = "the kernel runs without IPv6, and the configuration has addresses of IPv6";
-        let why = "Remove `ipv6.disable=1` from the command line of the kernel, and restart this host.";
+        let seen = "IPv6 is disabled in the kernel, but the configuration has IPv6 addresses";
+        let why = "Remove `ipv6.disable=1` from the kernel command line, and reboot this host.";
         return vec![Diagnosis::error("ipv6-disabled", seen, why)];
     };
     let is_off = |link: &&Interface| disabled.get(&link.name).copied().unwrap_or_default();
@@ -69,9 +69,9 @@ pub(super) fn examine(
 
 fn diagnosis(off: &[&Interface], vips: &[IpAddr]) -> Diagnosis {
     let names: Vec<&str> = off.iter().map(|link| link.name.as_str()).collect();
-    let seen = format!("IPv6 is turned off (disable_ipv6) on {}", names.join(", "));
-    let why = "The configuration has addresses of IPv6, which clients do not reach. Other addresses and routes of IPv6 are gone with the \
-               setting: set them as at boot.";
+    let seen = format!("IPv6 is disabled (`disable_ipv6`) on {}", names.join(", "));
+    let why = "The IPv6 addresses in the configuration cannot be reached. The setting has also removed other IPv6 addresses and routes: \
+               configure them again, as at boot.";
     let settings: Vec<String> =
         names.iter().map(|name| format!("net.ipv6.conf.{name}.disable_ipv6=0")).collect();
     let mut found =

@@ -94,11 +94,11 @@ fn reverse_path(before: &KernelFacts, after: &KernelFacts) -> Option<Diagnosis> 
     }
     let names: Vec<&str> = strict.iter().map(|name| name.as_str()).collect();
     let seen = format!(
-        "rp_filter is strict on {}, and has dropped {dropped} packets during this check",
+        "rp_filter dropped {dropped} packets during this check; it is strict (1) on {}",
         names.join(", ")
     );
-    let why = "The kernel drops packets that arrive on another interface than the one for answers. If clients or servers have two \
-               paths to this host, rp_filter has to be loose (2).";
+    let why = "A strict rp_filter drops packets that arrive on another interface than the one through which answers leave. If clients or \
+               servers have two paths to this host, rp_filter has to be loose (2).";
     let settings: Vec<String> =
         names.iter().map(|name| format!("net.ipv4.conf.{name}.rp_filter=2")).collect();
     Some(Diagnosis::error("rp-filter", seen, why).fix(format!("sysctl -w {}", settings.join(" "))))
@@ -133,9 +133,9 @@ fn second_leg(
     }
     let (name, (vip, exit)) = found.first_key_value()?;
     let seen = format!(
-        "rp_filter is strict on {name}, which has the VIP {vip}, and answers to clients on other networks leave by {exit}"
+        "rp_filter is strict (1) on {name}, which has the VIP {vip}, but answers to clients on other networks leave through {exit}"
     );
-    let why = "The kernel drops packets of these clients if they arrive on the interface of the VIP. If clients have two paths to this \
+    let why = "The kernel drops packets of these clients that arrive on the interface of the VIP. If clients have two paths to this \
                host, rp_filter has to be loose (2).";
     let settings: Vec<String> =
         found.keys().map(|name| format!("net.ipv4.conf.{name}.rp_filter=2")).collect();
@@ -150,9 +150,8 @@ fn unanswered(host: &Host<'_>, facts: &KernelFacts) -> Vec<Diagnosis> {
         if vip.is_ipv6() || facts.arp_ignore.get(name) != Some(&NEVER) {
             return None;
         }
-        let seen = format!("arp_ignore is 8 on {name}, which has the VIP {vip}");
-        let why =
-            "This host answers no ARP request there, so clients and routers on the link do not find the VIP.";
+        let seen = format!("arp_ignore = 8 on {name}, the interface with the VIP {vip}");
+        let why = "This host answers no ARP requests on this interface, so clients and routers on the link do not find the VIP.";
         let all = "net.ipv4.conf.all.arp_ignore=0";
         Some(
             Diagnosis::error("arp-ignore", seen, why)

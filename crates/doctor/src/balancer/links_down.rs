@@ -87,12 +87,12 @@ fn diagnosis(link: &Interface, vips: &BTreeSet<IpAddr>, servers: &BTreeSet<IpAdd
     let of = |what: &str, ips: &BTreeSet<IpAddr>| {
         (!ips.is_empty()).then(|| format!("{what} {}", listed(ips.iter(), MAX_TOLD)))
     };
-    let uses = [of("the VIP", vips), of("the way to", servers)];
+    let uses = [of("the VIP", vips), of("the path to", servers)];
     let uses: Vec<String> = uses.into_iter().flatten().collect();
     let uses = if uses.is_empty() { "packets of clients or servers".to_owned() } else { uses.join(", and ") };
     let seen = format!("interface {name} is down, but needed for {uses}");
-    let why = "No packets pass the interface. Its IPv6 addresses and the routes by routers there are gone, too: if doctor \
-               finds them missing afterwards, set them as at boot.";
+    let why = "No packets pass the interface. The kernel has also removed its IPv6 addresses and its routes through gateways: if \
+               doctor still reports faults after the command, configure them again, as at boot.";
     Diagnosis::error("interface-down", seen, why).fix(format!("ip link set dev {name} up"))
 }
 
@@ -108,7 +108,7 @@ mod tests {
         let found = diagnosis(&link, &ips(100..101), &ips(11..17));
         assert_eq!(
             found.seen,
-            "interface eth1 is down, but needed for the VIP 10.0.0.100, and the way to 10.0.0.11, 10.0.0.12, 10.0.0.13, 10.0.0.14 and 2 more"
+            "interface eth1 is down, but needed for the VIP 10.0.0.100, and the path to 10.0.0.11, 10.0.0.12, 10.0.0.13, 10.0.0.14 and 2 more"
         );
         assert_eq!(found.fix, ["ip link set dev eth1 up"]);
     }

@@ -68,7 +68,7 @@ fn homes<'a>(
 }
 
 fn diagnosis((vip, length): (IpAddr, u8), holder: &str, home: &str, is_reached: bool) -> Diagnosis {
-    let seen = format!("the VIP {vip} is on {holder}, and its network is on {home}");
+    let seen = format!("the VIP {vip} is on {holder}, but its network is on {home}");
     let (add, version) = match vip {
         IpAddr::V4(_) => (format!("ip addr add {vip}/32 dev {home}"), ""),
         // A deprecated address is not used as the source of this host's own connections.
@@ -78,12 +78,12 @@ fn diagnosis((vip, length): (IpAddr, u8), holder: &str, home: &str, is_reached: 
         true => Diagnosis::warning(
             "vip-misplaced",
             seen,
-            "This host still answers ARP requests for it there. At a takeover the switches do not learn where it is now.",
+            "This host answers ARP requests for the VIP on both interfaces. But after a takeover, the switches of the VIP's network do not learn that the VIP has moved here.",
         ),
         false => Diagnosis::error(
             "vip-misplaced",
             seen,
-            "Clients and routers look for it on its network, where this host does not answer for it, or convey gets no packets.",
+            "Clients and routers look for the VIP on its network. There this host does not answer for the VIP, or convey receives no packets.",
         ),
     };
     found.fix(format!("ip {version}addr del {vip}/{length} dev {holder}")).fix(add)

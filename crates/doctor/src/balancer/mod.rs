@@ -156,7 +156,7 @@ pub fn examine(
     seen.skipped.extend(unchecked_reply_route(host));
     match &host.running {
         Some(running) => {
-            let needs = "root, or the user of convey".to_owned();
+            let needs = "root, or the user of the running convey".to_owned();
             let is_unseen = running.descriptors.is_none();
             seen.skipped.extend(is_unseen.then_some(SkippedCheck { check: "descriptors", needs }));
             seen.findings.extend(of_running(host, running));
@@ -179,7 +179,7 @@ fn unchecked_reply_route(host: &Host<'_>) -> Option<SkippedCheck> {
         far.is_some_and(|far| host.network.hop_to(far).is_none())
     };
     let family = if vips.find(|vip| is_unknown(*vip))?.is_ipv4() { "IPv4" } else { "IPv6" };
-    let needs = format!("a default route of {family}, if clients are on other networks than this host");
+    let needs = format!("a default route for {family}, if clients are on other networks than this host");
     Some(SkippedCheck { check: "client-route", needs })
 }
 

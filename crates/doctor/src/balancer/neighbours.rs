@@ -52,7 +52,9 @@ pub(super) fn query_links(host: &Host<'_>) -> (Vec<LinkSeen>, Vec<String>) {
     for ((interface, _), answers) in links.into_iter().zip(asked) {
         match answers {
             Ok(answers) => seen.push(LinkSeen { interface, answers }),
-            Err(error) => failed.push(format!("a packet socket on {}: {error}", interface.name)),
+            Err(error) => {
+                failed.push(format!("a packet socket on {}, which failed: {error}", interface.name))
+            }
         }
     }
     (seen, failed)
@@ -104,10 +106,10 @@ fn diagnosis(interface: &str, ip: IpAddr, known: [u8; 6], macs: &BTreeSet<[u8; 6
     let text = |mac: &[u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
     let answering: Vec<String> = macs.iter().map(text).collect();
     let seen = format!(
-        "the kernel sends to {ip} by the Ethernet address {}, and {ip} answers on {interface} with {}",
+        "the kernel sends packets for {ip} to the Ethernet address {}, but {ip} answers on {interface} from {}",
         text(&known),
         answering.join(", ")
     );
-    let why = "Its packets go to another host or to none: the entry was set by hand, or belongs to a machine that was replaced.";
+    let why = "The packets go to another host or to none: the neighbour entry was set by hand, or belongs to a machine that was replaced.";
     Diagnosis::error("neighbour-stale", seen, why).fix(format!("ip neigh del {ip} dev {interface}"))
 }

@@ -47,17 +47,16 @@ pub(super) fn examine(host: &Host<'_>, networks: &Networks, explained: &mut Expl
 fn diagnosis(held: &[(IpAddr, u8)], have_servers_the_vip: bool) -> Diagnosis {
     let family = if held[0].0.is_ipv4() { "IPv4" } else { "IPv6" };
     let vips = listed(held.iter().map(|(ip, _)| ip), MAX_NAMED);
-    let seen = format!("this host has no address of {family} but the VIP {vips}");
-    let what = "Health checks and connections to servers come from a VIP.";
-    let add = "Add an address besides the VIP to the interface that leads to the servers.";
+    let seen = format!("this host has no {family} address except the VIP {vips}");
+    let what = "So a VIP is the source address of health checks and connections to servers.";
+    let add = "Add another address than a VIP to the interface that leads to the servers.";
     match have_servers_the_vip {
         true => {
-            let why = "The servers have the VIP too, and take such packets for their own: they answer neither ARP nor connections.";
+            let why = "The servers have the VIP too, and mistake such packets for their own: they answer neither ARP requests nor connections.";
             Diagnosis::error("own-address", seen, format!("{what} {why} {add}"))
         }
         false => {
-            let why =
-                "Once another balancer has the VIP, the servers answer that one, and this host reaches none.";
+            let why = "Once another balancer has the VIP, the servers send their answers to that balancer.";
             Diagnosis::warning("own-address", seen, format!("{what} {why} {add}"))
         }
     }
@@ -72,7 +71,7 @@ mod tests {
     fn servers_with_the_vip_make_it_an_error() {
         let vip = [("10.0.0.100".parse().unwrap(), 32)];
         let found = diagnosis(&vip, true);
-        assert_eq!(found.seen, "this host has no address of IPv4 but the VIP 10.0.0.100");
+        assert_eq!(found.seen, "this host has no IPv4 address except the VIP 10.0.0.100");
         assert_eq!(found.severity, Severity::Error);
         assert_eq!(diagnosis(&vip, false).severity, Severity::Warning);
     }

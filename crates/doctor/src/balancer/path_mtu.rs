@@ -89,18 +89,17 @@ fn diagnosis(size: &PathSize, largest: u32, way: &str) -> Diagnosis {
     let length = if server.is_ipv4() { 32 } else { 128 };
     let fix = format!("{family} route replace {server}/{length} {way} mtu {largest}");
     let seen = format!(
-        "the largest packet that reaches {server} is {largest} bytes long, and this host sends up to {expected}"
+        "packets above {largest} bytes do not reach {server}, but this host sends packets of up to {expected} bytes"
     );
-    let lasting =
-        "The command sets this MTU on this host; fix the hop itself, or set the MTU on the servers, too.";
+    let lasting = "The command sets the smaller MTU on this host only: repair the path, or set the MTU on the servers, too.";
     if *is_reported {
         let why = format!(
-            "A router on the path reports this, but each connection loses its first large packets. {lasting}"
+            "A router on the path reports this by ICMP, but each connection loses its first large packets. {lasting}"
         );
         return Diagnosis::warning("path-mtu", seen, why).fix(fix);
     }
     let why = format!(
-        "No ICMP error reports this: large packets are lost, and connections hang once they carry large packets. {lasting}"
+        "No router reports this by ICMP: large packets are lost, and connections that send them hang. {lasting}"
     );
     Diagnosis::error("path-mtu", seen, why).fix(fix)
 }

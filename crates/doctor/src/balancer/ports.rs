@@ -25,21 +25,21 @@ fn diagnosis(TakenPort { at, purpose, owner }: &TakenPort) -> Diagnosis {
     let who =
         owner.as_ref().map_or("another process".to_owned(), |(id, name)| format!("{name} (process {id})"));
     let seen = format!("{who} listens on {} ({protocol}), which convey needs for {purpose}", at.addr);
-    let why = "convey does not start while another process uses the port.";
+    let why = "convey cannot start while another process uses the port.";
     match owner {
         Some((_, name)) if name == "convey" => {
-            let ask = "If that convey runs with this file, it does not answer at the default control socket: select its socket with --socket.";
+            let ask = "If this process runs with the same file, doctor could not reach it: pass its control socket with --socket.";
             Diagnosis::error("port-taken", seen, format!("{why} {ask}"))
         }
         Some((id, _)) => {
             let unit = format!(
-                "If a service manager runs that process, stop and disable its service: `systemctl status {id}` shows the name."
+                "If the process belongs to a service, stop and disable the service instead: `systemctl status {id}` shows its name."
             );
             Diagnosis::error("port-taken", seen, format!("{why} {unit}")).fix(format!("kill {id}"))
         }
         None => {
             let look = format!(
-                "The process belongs to another user, and may be a convey that does not answer. As root, `ss -lnp 'sport = :{}'` shows the process.",
+                "The process belongs to another user; it may be a convey that doctor could not reach. As root, run `ss -lnp 'sport = :{}'` to see it.",
                 at.addr.port()
             );
             Diagnosis::error("port-taken", seen, format!("{why} {look}"))

@@ -37,7 +37,10 @@ pub(super) fn examine(
 ) -> bool {
     let some = &host.servers[..host.servers.len().min(MAX_SERVERS)];
     if some.len() < host.servers.len() {
-        let needs = format!("fewer servers: the first {MAX_SERVERS} of {} were", host.servers.len());
+        let needs = format!(
+            "at most {MAX_SERVERS} servers: doctor checked only the first {MAX_SERVERS} of {}",
+            host.servers.len()
+        );
         seen.skipped.push(SkippedCheck { check: "servers", needs });
     }
     let own: Vec<IpAddr> =

@@ -22,12 +22,13 @@ pub(super) fn foreign<'a>(
 
 /// Finding for an XDP program of other software.
 pub(super) fn diagnosis(XdpProgram { interface, id, name, place }: &XdpProgram) -> Diagnosis {
-    let name =
-        name.as_ref().map_or("a program without a name".to_owned(), |name| format!("the program {name}"));
-    let seen =
-        format!("{name} (XDP, id {id}) runs on {interface}, and does not belong to the running convey");
-    let why = "It sees every packet before convey, and may drop it or send it elsewhere; convey cannot use XDP there. If the command \
-               says that the interface is busy, a process holds the program by a link: `bpftool link show` names it.";
+    let name = name
+        .as_ref()
+        .map_or("an XDP program without a name".to_owned(), |name| format!("the XDP program {name}"));
+    let seen = format!("{name} (id {id}) on {interface} does not belong to the running convey");
+    let why = "The program receives every packet before convey does, and may drop or redirect it. convey cannot use XDP on this interface. If \
+               the command reports that the interface is busy, a process holds the program through a BPF link: `bpftool link \
+               show` shows the process.";
     Diagnosis::warning("xdp-foreign", seen, why).fix(format!("ip link set dev {interface} {place} off"))
 }
 
@@ -36,10 +37,10 @@ pub(super) fn filter(interface: &str, filter: &BpfFilter) -> Diagnosis {
     let BpfFilter { name, priority, handle, .. } = filter;
     let name = if name.is_empty() { "without a name" } else { name };
     let seen = format!(
-        "the BPF filter {name} (tc, pref {priority}, handle {handle:#x}) on the ingress of {interface} is not convey's"
+        "the tc BPF filter {name} (pref {priority}, handle {handle:#x}) on the ingress of {interface} does not belong to convey"
     );
-    let why = "It sees packets before this host does, and may drop them or send them elsewhere. If it belongs to a program that \
-               you know (Cilium, a monitor), leave it there.";
+    let why = "The filter receives packets before this host's network stack does, and may drop or redirect them. If it belongs to a \
+               program that you know (Cilium, a monitor), keep it.";
     let fix = format!("tc filter del dev {interface} ingress pref {priority} handle {handle:#x} bpf");
     Diagnosis::warning("tc-foreign", seen, why).fix(fix)
 }
@@ -62,6 +63,6 @@ mod tests {
         assert_eq!(found.len(), 1);
         let found = [diagnosis(found[0])];
         assert_eq!(found[0].fix, ["ip link set dev eth0 xdpgeneric off"]);
-        assert!(found[0].seen.starts_with("the program drop_all (XDP, id 7) runs on eth0"), "{found:?}");
+        assert!(found[0].seen.starts_with("the XDP program drop_all (id 7) on eth0"), "{found:?}");
     }
 }

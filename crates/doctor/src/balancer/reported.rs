@@ -45,16 +45,16 @@ fn of_config(status: &RunningStatus) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     if !status.config.last_reload_successful {
         let errors = listed(status.config.errors.iter(), MAX_NAMED);
-        let seen = format!("the last reload was refused: {errors}");
-        let why = "convey runs with the configuration from before. Once `convey check` passes, the command loads the file.";
+        let seen = format!("convey refused the last reload: {errors}");
+        let why = "convey still runs with the previous configuration. Correct the file: once `convey check` passes, the command loads it.";
         found.push(Diagnosis::warning("reload-refused", seen, why).fix("convey reload"));
     }
     let Some(etcd) = &status.etcd else { return found };
     if let Some(refused) = etcd.refused_revision {
         let problems = listed(etcd.problems.iter(), MAX_NAMED);
-        let seen = format!("revision {refused} of {} is refused: {problems}", etcd.address);
+        let seen = format!("convey refused revision {refused} of {}: {problems}", etcd.address);
         let why = format!(
-            "convey runs with revision {}. A corrected configuration in etcd is loaded by itself.",
+            "convey still runs with revision {}. Correct the configuration in etcd: convey loads it by itself.",
             etcd.revision
         );
         found.push(Diagnosis::warning("etcd-refused", seen, why));
@@ -62,7 +62,10 @@ fn of_config(status: &RunningStatus) -> Vec<Diagnosis> {
     if !etcd.connected {
         let error = etcd.error.as_deref().unwrap_or("no answer yet");
         let seen = format!("etcd cannot be reached at {}: {error}", etcd.address);
-        let why = format!("convey runs with revision {}, and does not notice newer ones.", etcd.revision);
+        let why = format!(
+            "convey still runs with revision {}, and does not receive newer revisions.",
+            etcd.revision
+        );
         found.push(Diagnosis::warning("etcd-unreachable", seen, why));
     }
     found
@@ -74,14 +77,15 @@ fn of_sources(status: &RunningStatus) -> Vec<Diagnosis> {
     for (backend, of) in &status.discovery {
         if !of.connected {
             let error = of.error.as_deref().unwrap_or("no answer yet");
-            let seen = format!("{} of backend {backend} cannot be watched: {error}", of.source);
-            let why = "The servers stay as they were when the source last answered.";
+            let seen =
+                format!("convey cannot watch {} for the servers of backend {backend}: {error}", of.source);
+            let why = "convey keeps the servers from the last answer of this source.";
             found.push(Diagnosis::warning("discovery", seen, why));
         }
         if !of.notes.is_empty() {
             let notes = listed(of.notes.iter(), MAX_NAMED);
             let seen = format!("backend {backend} does not use some endpoints of {}: {notes}", of.source);
-            let why = "They get no clients.";
+            let why = "These endpoints get no clients.";
             found.push(Diagnosis::warning("discovery", seen, why));
         }
     }
@@ -116,19 +120,20 @@ fn of_servers(
     let stalled =
         list(&|server| server.handshakes.filter(|of| server.up && of.stalled).map(|_| String::new()));
     let down = down.map(|servers| {
-        let why = "convey sends no clients to them. doctor itself found no fault on the path to them: a server that has just come back \
-                   is up after `health_check.rise` checks in a row. Otherwise check its service, and `health_check`.";
+        let why = "convey sends no clients to these servers, but doctor found no fault on the path to them. A server that has just \
+                   recovered is up after `health_check.rise` successful checks in a row. Otherwise, check its service and \
+                   `health_check`.";
         Diagnosis::error("server-down", format!("convey reports servers as down: {servers}"), why)
     });
     let ejected = ejected.map(|servers| {
-        let why = "Connections or requests of clients failed there, so convey keeps new ones away for a while (`outlier_detection`). \
-                   Look at the log of the service.";
+        let why = "Connections or requests of clients failed at these servers, so convey sends them no new ones for a while \
+                   (`outlier_detection`). Look at the log of the service.";
         Diagnosis::warning("server-ejected", format!("convey has ejected servers: {servers}"), why)
     });
     let stalled = stalled.map(|servers| {
-        let why = "Clients begin handshakes and complete none, while other servers of the backend complete theirs. Check the server's \
-                   VIP, NAT, gateway and firewall.";
-        Diagnosis::error("handshakes-stalled", format!("servers answer no client: {servers}"), why)
+        let why = "Clients start TCP handshakes with these servers and complete none; handshakes with other servers of the backend \
+                   succeed. Check the VIP, NAT, gateway and firewall of these servers.";
+        Diagnosis::error("handshakes-stalled", format!("clients cannot connect to servers: {servers}"), why)
     });
     [down, ejected, stalled].into_iter().flatten().collect()
 }
@@ -164,16 +169,15 @@ fn mute(
         return None;
     }
     let list = mute.iter().map(|(name, server)| format!("{backend}/{name} ({})", server.addr));
-    let seen = format!("clients send to servers that send nothing back: {}", listed(list, MAX_NAMED));
+    let seen = format!("servers receive data of clients, but send nothing back: {}", listed(list, MAX_NAMED));
     let has_resets = |frontend: &&RunningFrontend| frontend.ended.get("server_reset").is_some_and(|n| *n > 0);
     let do_others_answer = others.iter().any(|(_, server)| server.bytes_tx > 0);
     if do_others_answer || frontends.iter().any(has_resets) {
-        let why =
-            "The service accepts connections, and resets or swallows what clients send. Look at its log.";
+        let why = "The service accepts connections, then resets them or ignores the data. Look at its log.";
         return Some(Diagnosis::error("server-mute", seen, why));
     }
-    let why = "The service accepts connections, and swallows what clients send: look at its log. Protocols in which servers send nothing, \
-               such as syslog, look the same.";
+    let why = "The service accepts connections, but does not answer: look at its log. If servers never send data in its protocol, such as \
+               syslog, this is no fault.";
     Some(Diagnosis::warning("server-mute", seen, why))
 }
 
@@ -229,7 +233,7 @@ fn with_resets(mut found: Diagnosis, status: &RunningStatus) -> Diagnosis {
         found = found.fix(format!("convey reset {backend}"));
     }
     if !found.fix.is_empty() {
-        found.why += " Operators have changed servers there: the command takes their changes back.";
+        found.why += " Operators have changed servers at runtime: `convey reset` removes these changes.";
     }
     found
 }
@@ -243,8 +247,8 @@ fn not_announced(status: &RunningStatus, known: &[Diagnosis], found: &[Diagnosis
     if withdrawn.is_empty() || known.iter().chain(found).any(is_error) {
         return None;
     }
-    let seen = format!("addresses are not announced: {}", listed(withdrawn.iter(), MAX_NAMED));
-    let why = "Routers send no clients of these addresses to this host.";
+    let seen = format!("convey does not announce addresses: {}", listed(withdrawn.iter(), MAX_NAMED));
+    let why = "So routers do not send packets for these addresses to this host.";
     Some(Diagnosis::error("not-announced", seen, why))
 }
 

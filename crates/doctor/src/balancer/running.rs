@@ -79,21 +79,20 @@ pub(super) fn used_up(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
 /// start. convey pauses before all descriptors are used, because connections may use only a part of
 /// them.
 fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
-    const WHY: &str = "A connection in proxy mode needs two. Without free descriptors convey accepts no connections, and clients wait.";
-    const LASTING: &str =
-        "The commands apply until convey ends; `LimitNOFILE=` of its unit (`ulimit -n`) is permanent.";
+    const WHY: &str = "A connection in proxy mode needs two file descriptors. Without free descriptors, convey accepts no connections, and clients wait.";
+    const LASTING: &str = "A limit set by `prlimit` lasts until convey stops; `LimitNOFILE=` in its unit (or `ulimit -n`) is permanent.";
     let pauses: u64 = running.status.frontends.values().map(|frontend| frontend.accept_backoffs).sum();
     let has = running.descriptors;
     let is_low = |part: u64| has.is_some_and(|has| has.open * 100 >= has.soft_limit * part);
-    let open =
-        has.map(|has| format!("convey has {} open descriptors, of at most {}", has.open, has.soft_limit));
+    let open = has
+        .map(|has| format!("convey has {} open file descriptors, of at most {}", has.open, has.soft_limit));
     let seen = match (pauses, open) {
         (0, open) => open.filter(|_| is_low(90))?,
         (_, open) => {
             let times = if pauses == 1 { "once".to_owned() } else { format!("{pauses} times") };
             let open = open.map(|open| format!("; {open}")).unwrap_or_default();
             format!(
-                "convey has paused accepting {times} since its start, for lack of descriptors or memory{open}"
+                "convey has paused accepting connections {times} since its start, because it lacked file descriptors or memory{open}"
             )
         }
     };
@@ -122,7 +121,7 @@ fn flows(host: &Host<'_>, flows: u64) -> Option<Diagnosis> {
         return None;
     }
     let seen = format!("convey tracks {flows} flows, of at most {most} (`passthrough.max_flows`)");
-    let why = "Once the table is full of open connections, convey refuses new ones.";
+    let why = "Once the table is full of open connections, convey refuses new connections.";
     Some(host.with_setting(
         Diagnosis::error("table-full", seen, why),
         "max_flows",
@@ -145,10 +144,10 @@ fn snat_ports(host: &Host<'_>, in_use: u64) -> Option<Diagnosis> {
         return None;
     }
     let seen = format!(
-        "{in_use} of {most} SNAT ports are in use: {ports} of each address for {} servers",
+        "{in_use} of {most} SNAT ports are in use ({ports} ports of each SNAT address, for each of {} servers)",
         servers.len()
     );
-    let why = "Once all are in use, convey refuses new connections. More `passthrough.snat_addresses` bring more ports.";
+    let why = "Once all are in use, convey refuses new connections. Each further address in `passthrough.snat_addresses` adds ports.";
     let found = Diagnosis::error("table-full", seen, why);
     let usual = convey_model::PacketSettings::default().snat_ports;
     if settings.snat_ports.len() >= usual.len() {
@@ -186,7 +185,7 @@ mod tests {
     fn accept_pauses_are_reported_at_any_number_of_open_descriptors() {
         use crate::Severity;
         let found = has(Some(7), 12, [630, 1_000]).unwrap();
-        assert!(found.seen.starts_with("convey has paused accepting 12 times"), "{}", found.seen);
+        assert!(found.seen.starts_with("convey has paused accepting connections 12 times"), "{}", found.seen);
         assert_eq!(found.severity, Severity::Error);
         assert_eq!(found.fix, ["prlimit --pid 7 --nofile=65536:65536", "convey upgrade"]);
         assert_eq!(has(Some(7), 1, [20, 1_000]).unwrap().severity, Severity::Warning, "a peak that is over");

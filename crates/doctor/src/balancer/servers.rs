@@ -94,15 +94,16 @@ fn ended(server: &TargetServer, is_reset: bool) -> Diagnosis {
     let does = if is_reset { "resets" } else { "closes" };
     let port = server.probed().port();
     let seen =
-        format!("{} accepts connections to port {port}, and {does} them at once", server.description());
-    let why = "The service serves no clients, or not this host: a program that fails, a limit of connections, or a list of allowed addresses. \
-               Look at the log of the service.";
+        format!("{} accepts connections to port {port}, but {does} them immediately", server.description());
+    let why = "The service does not serve this host: its program fails, its limit of connections is reached, or its access list does not \
+               contain this host. Look at the log of the service.";
     Diagnosis::error("server-ends", seen, why).on(server.description())
 }
 
 /// Finding for a server of mode http that accepts connections but answers no request.
 pub(super) fn mute(server: &TargetServer, words: &str) -> Diagnosis {
-    let seen = format!("{} accepts connections, and answers no HTTP request: {words}", server.description());
+    let seen =
+        format!("{} accepts connections, but does not answer an HTTP request: {words}", server.description());
     let why = "Clients of mode http get an error. Look at the log of the service. A health check with `kind = \"http\"` takes such a \
                server out of rotation.";
     Diagnosis::error("server-mute", seen, why).on(server.description())
@@ -115,13 +116,13 @@ pub(super) fn closed_ports(server: &TargetServer, refused: &[u16], tried: usize)
         return None;
     }
     let seen = format!(
-        "{} refuses connections to {} of {tried} ports that were tried of its frontends: {}",
+        "{} refuses connections to {} of {tried} tested ports of its frontends: {}",
         server.description(),
         refused.len(),
         listed(refused.iter(), 4)
     );
-    let why = "Nothing listens there, and clients of these ports are refused. Ports that a service opens on demand, as FTP does, look the \
-               same. On the server, `ss -ltn` shows what listens where.";
+    let why = "No process listens on these ports, so their clients are refused. If the service opens ports on demand, as FTP does, this is no \
+               fault. On the server, `ss -ltn` lists the open ports.";
     let found = if refused.len() == tried { Diagnosis::error } else { Diagnosis::warning };
     Some(found("range-refused", seen, why.to_owned()).on(server.description()))
 }
@@ -129,7 +130,7 @@ pub(super) fn closed_ports(server: &TargetServer, refused: &[u16], tried: usize)
 fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
     let at = server.probed();
     let seen = format!("{} refuses connections to port {}", server.description(), at.port());
-    let why = "Nothing listens at that address and port: the service does not run, listens on another address, or has another port.";
+    let why = "No process listens on this address and port: the service does not run, or it uses another address or port.";
     if let [port] = hints.open_ports[..]
         && server.check.port.is_none()
         && let Some(file) = &hints.file
@@ -141,27 +142,24 @@ fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
             .fix(format!("sed -i 's/\"{pattern}\"/\"{right}\"/' {file}"));
     }
     let of_vip = if server.has_vip {
-        " It has to listen on the server's own address, too: health checks come there."
+        " The service has to listen on the server's own address, too, for health checks."
     } else {
         ""
     };
-    let look = format!(
-        "On the server, `ss -ltnp` shows what listens where; `sport = :{}` should be there.",
-        at.port()
-    );
+    let look = format!("On the server, `ss -ltnp 'sport = :{}'` should show the service.", at.port());
     Diagnosis::error("server-refused", seen, format!("{why}{of_vip} {look}")).on(server.description())
 }
 
 fn rejected(server: &TargetServer, by: IpAddr, how: &str) -> Diagnosis {
     let port = server.probed().port();
     let whose =
-        if by == server.addr.ip() { "its own firewall".to_owned() } else { format!("{by} on the path") };
+        if by == server.addr.ip() { "its own firewall".to_owned() } else { format!("{by}, on the path") };
     let seen = format!(
         "connections to port {port} of {} are rejected: ICMP \"{how}\" from {by}",
         server.description()
     );
     let why = format!(
-        "The rejection comes from {whose}: a host without the service would answer with a TCP reset. {}",
+        "The ICMP error comes from {whose}: a server on which no process listens would send a TCP reset. {}",
         elsewhere(port)
     );
     let place = if by == server.addr.ip() { server.description() } else { by.to_string() };
@@ -173,14 +171,14 @@ fn silent(server: &TargetServer, hints: &Hints) -> Diagnosis {
     let seen = format!("{} does not answer at port {port}", server.description());
     if hints.is_there {
         let why = format!(
-            "The host is there, so a firewall drops the packets, on the server or on the way, or its answers take another way. {}",
+            "The host is up. So a firewall on the server or on the path drops the packets, or the answers take another path. {}",
             elsewhere(port)
         );
         return Diagnosis::error("server-silent", seen, why)
             .on(server.description())
             .fix(accept(server.addr.ip(), port));
     }
-    let why = "The host answers nothing, not even pings: it is off, a router on the way has no route, or a firewall drops all.";
+    let why = "The host sends no answer at all: it is off, a router on the path has no route to it, or a firewall drops all packets.";
     let look = format!("`traceroute -n {}` shows how far packets get.", server.addr.ip());
     Diagnosis::error("server-silent", seen, format!("{why} {look}")).on(server.description())
 }
@@ -189,7 +187,7 @@ fn unreachable(server: &TargetServer, why: &str) -> Diagnosis {
     let seen = format!("{} cannot be reached: {why}", server.description());
     let ip = server.addr.ip();
     let look = format!(
-        "It is off, on another link, or has another address. `ip route get {ip}` and `ip neigh show {ip}` show the way."
+        "The server is off, is on another link, or has another address. `ip route get {ip}` and `ip neigh show {ip}` show the path to it."
     );
     Diagnosis::error("server-unreachable", seen, look).on(server.description())
 }
@@ -209,7 +207,7 @@ fn elsewhere(port: u16) -> String {
 /// Finding for a server that accepts connections but fails its HTTP or UDP health check.
 pub(super) fn wrong_reply(server: &TargetServer, words: &str) -> Diagnosis {
     let seen = format!("the health check of {} fails: {words}", server.description());
-    let why = "The host can be reached, and the service does not answer as `health_check` expects. Look at the service's log, or \
+    let why = "The host can be reached, but the service does not answer as `health_check` expects. Look at the service's log, or \
                change `health_check`.";
     Diagnosis::error("server-reply", seen, why).on(server.description())
 }

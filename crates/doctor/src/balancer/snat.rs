@@ -19,8 +19,8 @@ pub(super) fn missing(
 
 fn absent(ip: IpAddr) -> Diagnosis {
     let seen = format!("no interface has the SNAT address {ip}");
-    let why = "Servers answer it, and their answers do not come back: it may have moved to another host. convey uses it only where no \
-               other of `passthrough.snat_addresses` is left.";
+    let why = "Answers of servers to this address do not reach this host; the address may have moved to another host. convey uses it only \
+               if no other address in `passthrough.snat_addresses` is left.";
     Diagnosis::warning("snat-address", seen, why)
 }
 

@@ -27,16 +27,20 @@ pub(super) fn examine(
 }
 
 fn all_out(backend: &str, servers: usize) -> Diagnosis {
-    let seen = format!("an operator has taken out all servers of backend {backend} ({servers})");
-    Diagnosis::error("backend-taken-out", seen, "Its clients get no server.")
+    let seen = format!("an operator has taken all servers of backend {backend} ({servers}) out of rotation");
+    Diagnosis::error("backend-taken-out", seen, "Clients of this backend get no server.")
         .fix(format!("convey backend ready {backend}"))
         .fix(format!("convey reset {backend}"))
 }
 
 fn one_out(backend: &str, server: &str, state: &str) -> Diagnosis {
     let seen = format!("server {backend}/{server} is in state {state}, set by an operator");
-    Diagnosis::warning("server-taken-out", seen, "It gets no new connections, and the others get its share.")
-        .fix(format!("convey server ready {backend}/{server}"))
+    Diagnosis::warning(
+        "server-taken-out",
+        seen,
+        "The server gets no new connections; the other servers get its share.",
+    )
+    .fix(format!("convey server ready {backend}/{server}"))
 }
 
 /// Finding for a server that an operator has added, and that is down. The server is not in the
@@ -46,10 +50,10 @@ fn added(backends: &BTreeMap<&String, &RunningBackend>, said: &RunningOverlay) -
     let (backend, name) = (said.backend.as_ref()?, said.server.as_ref()?);
     let server = backends.get(backend)?.servers.get(name).filter(|server| !server.up)?;
     let seen = format!(
-        "server {backend}/{name} ({}), which {} has added, is down: {}",
+        "server {backend}/{name} ({}), added by {}, is down: {}",
         server.addr, said.by, server.health.reason
     );
-    let why = "It gets no connections. If its address is wrong, remove it and add it again.";
+    let why = "The server gets no connections. If its address is wrong, remove the server and add it again.";
     Some(
         Diagnosis::error("added-server-down", seen, why)
             .fix(format!("convey server remove {backend}/{name}")),

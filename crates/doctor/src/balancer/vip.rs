@@ -36,8 +36,8 @@ pub(super) fn missing(
 
 fn absent(host: &Host<'_>, vip: IpAddr) -> Diagnosis {
     let seen = format!("no interface has the VIP {vip}");
-    let why = "No host answers clients and routers that look up its Ethernet address, so their packets do not arrive. On a standby \
-               this is normal.";
+    let why = "This host does not answer when clients and routers look up the Ethernet address of the VIP, so their packets do not \
+               arrive here. On a standby balancer this is normal.";
     let found = Diagnosis::error("vip-missing", seen, why);
     let Some(name) = link_of(host, vip).map(|interface| &interface.name) else { return found };
     found.fix(match vip {
@@ -74,18 +74,20 @@ fn duplicate(host: &Host<'_>, interface: &Interface, vip: IpAddr, mac: [u8; 6]) 
     let neighbours = host.tables.neighbours.iter().filter(|known| known.mac == mac);
     let known = neighbours.filter(|known| known.interface == interface.index && is_of_link(known.ip));
     let ip = known.map(|known| known.ip).next();
-    let whose = ip.map(|ip| format!(", which is {ip}'s,")).unwrap_or_default();
-    let seen =
-        format!("{text}{whose} answers for the VIP {vip} on {}, and so does this host", interface.name);
+    let whose = ip.map(|ip| format!("{ip}, ")).unwrap_or_default();
+    let seen = format!(
+        "another host ({whose}Ethernet address {text}) also answers for the VIP {vip} on {}",
+        interface.name
+    );
     let place = ip.map_or_else(|| format!("the host with {text}"), |ip| format!("{ip} ({text})"));
     let of_server = ip.is_some_and(|ip| host.servers.iter().any(|s| s.addr.ip() == ip && s.has_vip));
     if of_server && vip.is_ipv4() {
-        let why = "Clients on the link send to the host that answered last. A server of dsr = \"l2\" has the VIP, and must not answer for it.";
+        let why = "Clients on the link send packets to the host that answered last. A server with dsr = \"l2\" has the VIP, but must not answer ARP requests for it.";
         return Diagnosis::error("vip-duplicate", seen, why)
             .on(place)
             .fix("sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2");
     }
-    let why = "Clients on the link send to the host that answered last, and the other host resets their connections.";
+    let why = "Clients on the link send packets to the host that answered last. If this is the other host, it resets their connections.";
     Diagnosis::error("vip-duplicate", seen, why).on(place).fix(format!(
         "ip -o addr show to {vip} | while read -r _ dev _ addr _; do ip addr del \"$addr\" dev \"$dev\"; done"
     ))

@@ -20,12 +20,12 @@ pub(super) fn examine(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnos
         let Some(reason) = host.network.refusal_of(ip, host.config.snat_addresses()) else { continue };
         explained.servers.insert(ip);
         let seen = format!("server {}/{} ({ip}) is down: {reason}", backend.name, server.name);
-        let why = "convey sends it nothing in a packet mode. Give it a route over Ethernet without IPsec and kernel \
-                   tunnels, or use mode proxy for it.";
+        let why = "In packet modes convey sends this server no packets. Give the server a route over Ethernet without \
+                   IPsec and kernel tunnels, or use mode proxy.";
         found.push(Diagnosis::error("server-way", seen, why));
     }
-    let why = "Health checks, and services of this host, may take other routes than packets of clients. If the routes have to be \
-               the same, select only by source or destination address.";
+    let why = "Health checks and services of this host may take other routes than packets of clients. If the routes have to be \
+               the same, write the rule so that it selects only by source or destination address.";
     let rules = host.network.rules_not_followed();
     found.extend(rules.into_iter().map(|rule| Diagnosis::warning("policy-rule", rule, why)));
     found
@@ -33,7 +33,7 @@ pub(super) fn examine(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnos
 
 /// Finding for a server that convey and the kernel reach by different routes.
 pub(super) fn differs(difference: &str) -> Diagnosis {
-    let why = "Health checks use the kernel's route, and packets of clients convey's route. Look at `ip rule`, `ip route show \
+    let why = "Health checks take the kernel's route, but packets of clients take convey's route. Look at `ip rule`, `ip route show \
                table all` and `ip nexthop`.";
     Diagnosis::warning("route-differs", difference, why)
 }

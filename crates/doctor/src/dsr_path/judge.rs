@@ -85,7 +85,7 @@ pub(super) fn diagnosis(
                 target,
                 PathLeg::Forward,
                 &format!("answers ARP requests for {}", vip.ip()),
-                "Clients and routers then send to it instead of this host. Its ARP is not silenced.",
+                "So clients and routers may send packets to this server instead of the balancer. The server must not answer ARP requests for the VIP.",
             );
             if clients.are_served() {
                 found.severity = Severity::Warning;
@@ -102,25 +102,25 @@ pub(super) fn diagnosis(
             found(
                 PathLeg::Return,
                 format!(
-                    "accepts a connection of this host by {vip}, and clients completed none of the last {consecutive_incomplete} that they began"
+                    "accepts a connection of this host to {vip}, but clients completed none of their last {consecutive_incomplete} handshakes"
                 ),
-                "Its answers to this host need no router. Those to clients are lost: by its gateway, or by a filter on their way.",
+                "Answers of the server to this host need no router. Its answers to clients are lost: its gateway is wrong, or a firewall on the path drops them.",
             )
         }
         SeenOnPath::NoNextHop => found(
             PathLeg::Forward,
-            "no host answers for its address on the link".to_owned(),
-            "convey cannot send packets to it. It is down, or it has another address.",
+            "no host on the link answers for its address".to_owned(),
+            "So convey cannot send packets to the server. The server is down, or it has another address.",
         ),
         SeenOnPath::Answer(VipAnswer::WrongSource { from }) => found(
             PathLeg::Return,
-            format!("answers a client of {vip} from {from}"),
-            "Clients ignore such answers. The rules that give its answers the VIP are missing, or are for another port or interface.",
+            format!("answers a client of {vip} with the source address {from}"),
+            "Clients ignore such answers. The rules on the server that set the VIP as the source address are missing, or are for another port or interface.",
         ),
         SeenOnPath::Answer(VipAnswer::Refused { from }) => found(
             PathLeg::Forward,
             format!("refuses a client of {vip} with a reset from {from}"),
-            "No service listens where the packets come to, or a firewall rejects them.",
+            "No service on the server listens on the address and port of these packets, or a firewall rejects them.",
         ),
         SeenOnPath::Answer(VipAnswer::Unreachable { from, icmp: [kind, code] }) => found(
             PathLeg::Forward,
@@ -148,22 +148,23 @@ fn silent(target: &PathTarget, met: Option<ErrorKind>) -> Diagnosis {
     if let Some(does) = does {
         let why = match target.dsr {
             DsrKind::L2 => {
-                "It drops packets for the VIP: it does not have it on lo, or rp_filter or a firewall drops them."
+                "The server drops packets for the VIP: the VIP is not on lo, or rp_filter or a firewall drops the packets."
             }
             DsrKind::Ipip | DsrKind::Gue => {
-                "It drops packets of the tunnel, or those for the VIP within: it has no tunnel, or rp_filter or a firewall drops them."
+                "The server drops packets of the tunnel, or the packets for the VIP in them: it has no tunnel device, or rp_filter or a firewall drops the packets."
             }
             DsrKind::L3 => {
-                "It drops packets of clients, or its answers leave by another way: a firewall, rp_filter or its routes."
+                "The server drops packets of clients (a firewall, rp_filter), or its answers take another path (its routes)."
             }
         };
         let seen =
-            format!("does not answer a client of {vip}, and {does} connections to its own address {own}");
+            format!("does not answer a client of {vip}, but {does} connections to its own address {own}");
         return finding(target, PathLeg::Forward, &seen, why);
     }
     let kind = met.unwrap_or(ErrorKind::TimedOut);
-    let seen = format!("does not answer a client of {vip}, nor on its own address {own} ({kind})");
-    finding(target, PathLeg::Forward, &seen, "It is down, or a firewall drops the packets.")
+    let seen =
+        format!("answers neither a client of {vip} nor a connection to its own address {own} ({kind})");
+    finding(target, PathLeg::Forward, &seen, "The server is down, or a firewall drops the packets.")
 }
 
 fn finding(target: &PathTarget, leg: PathLeg, seen: &str, why: &str) -> Diagnosis {
@@ -204,7 +205,7 @@ mod tests {
             (
                 SeenOnPath::Answer(VipAnswer::WrongSource { from: server }),
                 "dsr-return-leg",
-                "from 10.77.0.11:80",
+                "with the source address 10.77.0.11:80",
             ),
             (
                 SeenOnPath::Answer(VipAnswer::Refused { from: vip }),
@@ -217,14 +218,18 @@ mod tests {
                 "(ICMP type 3, code 3)",
             ),
             (SeenOnPath::HasVip, "dsr-forward-leg", "answers ARP requests for 10.77.0.100"),
-            (SeenOnPath::NoNextHop, "dsr-forward-leg", "no host answers"),
-            (SeenOnPath::Silence(None), "dsr-forward-leg", "and accepts connections to its own address"),
+            (SeenOnPath::NoNextHop, "dsr-forward-leg", "no host on the link answers"),
+            (SeenOnPath::Silence(None), "dsr-forward-leg", "but accepts connections to its own address"),
             (
                 SeenOnPath::Silence(Some(ErrorKind::ConnectionRefused)),
                 "dsr-forward-leg",
-                "and refuses connections to its own address",
+                "but refuses connections to its own address",
             ),
-            (SeenOnPath::Silence(Some(ErrorKind::TimedOut)), "dsr-forward-leg", "nor on its own address"),
+            (
+                SeenOnPath::Silence(Some(ErrorKind::TimedOut)),
+                "dsr-forward-leg",
+                "nor a connection to its own address",
+            ),
         ] {
             for dsr in DsrKind::ALL {
                 let found = diagnosis(&target(dsr), seen.clone(), ClientHandshakes::default()).unwrap();

@@ -56,7 +56,7 @@ fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
         Ok(ran) if ran.status.success() => Ok(String::from_utf8_lossy(&ran.stdout).into_owned()),
         Ok(ran) => {
             let said = String::from_utf8_lossy(&ran.stderr).lines().next().unwrap_or_default().to_owned();
-            Err(format!("root, for {program}: {said}"))
+            Err(format!("root ({program} failed: {said})"))
         }
         Err(_) => Err(format!("{program} (Debian package nftables)")),
     }

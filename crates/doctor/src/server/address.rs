@@ -26,9 +26,9 @@ fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     if links.is_empty() {
         return error(
             "vip-not-on-lo",
-            format!("{vip} is an address of no interface"),
+            format!("no interface has the VIP {vip}"),
             &format!(
-                "Packets come here for the VIP (dsr = {:?}). A host that does not have the VIP drops them.",
+                "With dsr = {:?} this server receives packets for the VIP. A host that does not have the VIP drops them.",
                 setup.dsr.name()
             ),
             vec![up],
@@ -42,24 +42,24 @@ fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
             return error(
                 "vip-not-on-lo",
                 format!("{vip} is the only address of {name}"),
-                "If it is the server's own address, name the VIP instead. If it is the VIP, the interface needs an address of its \
-                 own first: without one the command to remove the VIP would cut this host off.",
+                "If this is the server's own address, run doctor with the VIP instead. If this is the VIP, first give the \
+                 interface an address of its own: without one, the removal of the VIP would cut this host off.",
                 Vec::new(),
             );
         }
         return error(
             "vip-not-on-lo",
-            format!("{vip} is an address of {name}, which makes this host answer for the VIP"),
-            "Clients and routers then send to this server instead of the balancer.",
+            format!("the VIP {vip} is on {name}, so this server answers for the VIP on the link"),
+            "Clients and routers then send packets to this server instead of the balancer.",
             vec![format!("ip addr del {vip}/{length} dev {name}"), up],
         );
     }
     let Some(link) = links.iter().find(|link| !is_single(vip, length(link))) else { return Vec::new() };
-    let (name, length) = (&link.name, length(link));
+    let (name, length, full) = (&link.name, length(link), if vip.is_ipv4() { 32 } else { 128 });
     error(
         "vip-prefix",
-        format!("{name} has {vip} with a prefix of {length} bits"),
-        "This host treats all addresses of that network as its own, so it cannot answer clients there.",
+        format!("{name} has the VIP {vip} with the prefix length {length}, not {full}"),
+        "This server treats all addresses of this network as its own, so it cannot answer clients with such addresses.",
         vec![format!("ip addr del {vip}/{length} dev {name}"), up],
     )
 }
@@ -93,16 +93,18 @@ fn silence(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let (name, ignore, announce) = (&link.name, link.arp_ignore, link.arp_announce);
     let why = match ignore {
         0 => {
-            "This server answers ARP requests for the VIP. Clients and routers then send to it instead of the balancer."
+            "This server answers ARP requests for the VIP. Clients and routers then send packets to it instead of the balancer."
         }
         _ => {
-            "ARP requests of this server name the VIP as their sender. Others may learn that this server has it."
+            "ARP requests of this server have the VIP as their sender address, so other hosts may send packets for the VIP to this server."
         }
     };
     vec![Diagnosis {
         check: "arp-not-silenced",
         severity: Severity::Error,
-        seen: format!("{vip} is on lo, and {name} has arp_ignore = {ignore} and arp_announce = {announce}"),
+        seen: format!(
+            "the VIP {vip} is on lo, but {name} has arp_ignore = {ignore} and arp_announce = {announce}"
+        ),
         why: why.to_owned(),
         on: None,
         fix: vec![script::with_vip(setup, facts)],

@@ -64,7 +64,7 @@ fn diagnosis(fate: Fate, packet: &JudgedPacket, whose: &str) -> Option<Diagnosis
     let Fate::Lost(taken) = fate else { return None };
     let (check, why) = match taken.how {
         TakenHow::Drops => ("firewall-drops", "Clients wait until they time out."),
-        TakenHow::Rejects => ("firewall-rejects", "Clients are refused, or see their answers refused."),
+        TakenHow::Rejects => ("firewall-rejects", "Clients are refused, or get no answer."),
         // The redirection may be intended, for example to a container of the service.
         TakenHow::Redirects => return None,
     };

@@ -10,7 +10,7 @@ use super::setup::ServerSetup;
 use crate::ruleset::{Fate, HOOKS_OUT, JudgedPacket, PacketEnd, SourceRule};
 use crate::{Diagnosis, Severity};
 
-const WHY: &str = "Clients wait for answers from the VIP, and ignore those from this server's own address.";
+const WHY: &str = "Clients wait for answers from the VIP, and ignore answers from this server's own address.";
 
 /// Findings for missing or wrong rules that set the source of answers.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
@@ -26,8 +26,10 @@ fn rewriting(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
         rules.iter().filter(|rule| rule.vip.is_ipv4() == setup.vip.is_ipv4()).collect();
     let wanted = ScriptVariables::wanted(setup, facts);
     let Some(first) = of_family.first() else {
-        let seen =
-            format!("neither nftables nor tc has a rule that sets {} as the source of answers", setup.vip);
+        let seen = format!(
+            "neither nftables nor tc has a rule that sets the VIP {} as the source address of answers",
+            setup.vip
+        );
         return Some(error("nat-missing", seen, vec![wanted.up(facts)]));
     };
     let of_table = |rule: &SourceRule| -> ScriptVariables {
@@ -36,7 +38,7 @@ fn rewriting(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
     };
     let of_vip: Vec<&&SourceRule> = of_family.iter().filter(|rule| rule.vip == setup.vip).collect();
     if of_vip.is_empty() {
-        let seen = format!("answers get the source {}, and not {}", first.vip, setup.vip);
+        let seen = format!("answers get the source address {} instead of the VIP {}", first.vip, setup.vip);
         return Some(error("nat-wrong-vip", seen, vec![of_table(first).for_vip(setup.vip).up(facts)]));
     }
     let egress_interface = facts.egress_interface(setup.vip)?;
@@ -44,7 +46,7 @@ fn rewriting(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
     let Some(rule) = of_vip.iter().find(fits) else {
         let variables = of_table(of_vip[0]);
         let seen = format!(
-            "answers get the source {} where they leave by {}, and they leave by {egress_interface}",
+            "the rule that sets the source address {} is for {}, but answers leave through {egress_interface}",
             setup.vip, variables.interface
         );
         let fix = vec![variables.down(facts), variables.by(egress_interface).up(facts)];
@@ -52,7 +54,7 @@ fn rewriting(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
     };
     if let Some(foreign) = rule.server.filter(|server| facts.links_with(*server).next().is_none()) {
         let seen = format!(
-            "answers from {foreign} get the source {}, and this host has no address {foreign}",
+            "the rule that sets the source address {} is for answers from {foreign}, but this server does not have this address",
             setup.vip
         );
         let variables = setup.server.map(|server| of_table(rule).for_server(server)).unwrap_or(wanted);
@@ -77,7 +79,7 @@ fn port(
         wrong.into_iter().find(|(port, protocol)| !is_rewritten(setup, facts, *port, protocol))?;
     let (ports, protocols) = (rule.ports.join(", "), rule.protocols.join(" and "));
     let seen = format!(
-        "answers from port {ports} ({protocols}) get the source {}, but answers from port {port} ({protocol}) do not",
+        "answers from port {ports} ({protocols}) get the source address {}, but answers from port {port} ({protocol}) do not",
         setup.vip
     );
     let fix = variables.and_port(port).and_protocol(protocol).up(facts);

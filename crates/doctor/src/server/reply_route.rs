@@ -19,8 +19,8 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
         None => found.push(finding(
             "gateway",
             Severity::Warning,
-            format!("no route leads to a router, and {} is on no network of this host", setup.vip),
-            "Clients get no answer: this host has no route to them. It needs a route through their router.",
+            format!("this host has no route to a router, and {} is in none of its networks", setup.vip),
+            "Clients get no answers, because this host has no route to them. Add a route through the router of the clients.",
             Vec::new(),
         )),
         Some(way) => {
@@ -39,8 +39,7 @@ fn may_reach_clients(setup: &ServerSetup, facts: &ServerFacts) -> bool {
 /// The check of the route to clients, which needs a default route; `None` if the check was made.
 pub(super) fn unseen(setup: &ServerSetup, facts: &ServerFacts) -> Option<SkippedCheck> {
     let family = if setup.vip.is_ipv4() { "IPv4" } else { "IPv6" };
-    let needs =
-        format!("a default route of {family}, if clients are where no other route of this host leads");
+    let needs = format!("a default route for {family}, if no other route of this host leads to clients");
     let is_unknown = facts.reply_route.is_none() && may_reach_clients(setup, facts);
     is_unknown.then_some(SkippedCheck { check: "client-route", needs })
 }
@@ -56,8 +55,10 @@ fn router(setup: &ServerSetup, way: &ReplyRoute, facts: &ServerFacts) -> Option<
     let Some(mac) = &seen.mac else {
         return found(
             Severity::Error,
-            format!("the gateway {router} on {interface} does not answer: no host there has this address"),
-            "Answers to clients behind routers leave this server by its gateway. They are lost.",
+            format!(
+                "the gateway {router} on {interface} does not answer: no host on the link has this address"
+            ),
+            "Answers to clients behind routers leave this server through its gateway, so they are lost.",
         );
     };
     // The balancer drops packets whose source is one of its own addresses.
@@ -65,7 +66,7 @@ fn router(setup: &ServerSetup, way: &ReplyRoute, facts: &ServerFacts) -> Option<
         return found(
             Severity::Error,
             format!("the gateway {router} on {interface} is the balancer: it has the VIP {}", setup.vip),
-            "The balancer's host drops answers, because their source is its own address.",
+            "The balancer drops the answers, because their source address, the VIP, is its own address.",
         );
     }
     // If this host has the VIP on a link, the router sends the error to the VIP, and the balancer
@@ -77,10 +78,8 @@ fn router(setup: &ServerSetup, way: &ReplyRoute, facts: &ServerFacts) -> Option<
     }
     found(
         Severity::Warning,
-        format!(
-            "the gateway {router} on {interface} ({mac}) sent no ICMP error for a packet with one hop left"
-        ),
-        "Routers send this error. A host that is not a router silently drops answers to clients.",
+        format!("the gateway {router} on {interface} ({mac}) sent no ICMP error for a packet with TTL 1"),
+        "A router sends such an error. A host that is not a router silently drops answers to clients.",
     )
 }
 
@@ -91,14 +90,17 @@ fn right_router(interface: &str, routers: &[IpAddr]) -> (String, Vec<String>) {
     let found = match routers {
         [only] => {
             let fix = format!("{command} {only} dev {interface}");
-            return (format!("{only} on {interface} is a router."), vec![fix]);
+            return (format!("doctor found the router {only} on {interface}."), vec![fix]);
         }
-        [] => format!("None was found on {interface}."),
-        several => format!("Routers on {interface}: {}.", convey_config::listed(several.iter(), MAX_NAMED)),
+        [] => format!("doctor found no router on {interface}."),
+        several => format!(
+            "doctor found these routers on {interface}: {}.",
+            convey_config::listed(several.iter(), MAX_NAMED)
+        ),
     };
     (
         format!(
-            "Set the default route to the router that clients are behind: `{command}` with its address. {found}"
+            "Set the default route to the router that leads to the clients: `{command}` with its address. {found}"
         ),
         Vec::new(),
     )
@@ -127,9 +129,9 @@ fn longest(way: &ReplyRoute, facts: &ServerFacts) -> Option<Diagnosis> {
             "mtu",
             Severity::Error,
             format!(
-                "{name} sends packets of {mtu} bytes, and the gateway {router} answers none above {longest}"
+                "{name} sends packets of up to {mtu} bytes, but the gateway {router} answers no ping above {longest} bytes"
             ),
-            "Large answers are lost, small ones arrive: pages start to load and never finish.",
+            "Small answers arrive, but large answers are lost: pages start to load and never finish.",
             vec![format!("ip link set {name} mtu {longest}")],
         )
     })
@@ -145,8 +147,8 @@ fn reverse_path(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
         finding(
             "rp-filter",
             Severity::Error,
-            format!("{name}, which receives packets from the balancer, has rp_filter = {STRICT}, and answers to clients leave by {out}"),
-            "The kernel drops packets of clients that it would answer by another interface.",
+            format!("{name}, which receives packets from the balancer, has a strict rp_filter ({STRICT}), but answers to clients leave through {out}"),
+            "The kernel drops packets of clients that it would answer through another interface.",
             vec![format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", name.replace('.', "/"))],
         )
     })

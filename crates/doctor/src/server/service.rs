@@ -27,11 +27,13 @@ fn listening(setup: &ServerSetup, facts: &ServerFacts, port: u16) -> Option<Diag
     let there: Vec<&ServerSocket> = facts.sockets.iter().filter(|socket| socket.port == port).collect();
     let why = match setup.dsr {
         DsrKind::Ipip | DsrKind::Gue => {
-            "Packets come for the VIP (through a tunnel), and find no service: clients are refused."
+            "This server receives packets for the VIP (through a tunnel), but no service listens there: clients are refused."
         }
-        DsrKind::L2 => "Packets come for the VIP (dsr = \"l2\"), and find no service: clients are refused.",
+        DsrKind::L2 => {
+            "This server receives packets for the VIP (dsr = \"l2\"), but no service listens there: clients are refused."
+        }
         DsrKind::L3 => {
-            "Packets come for this server's own address (dsr = \"l3\"), and find no service: clients are refused."
+            "This server receives packets for its own address (dsr = \"l3\"), but no service listens there: clients are refused."
         }
     };
     if there.iter().any(|socket| socket.receives(wanted)) {
@@ -40,7 +42,7 @@ fn listening(setup: &ServerSetup, facts: &ServerFacts, port: u16) -> Option<Diag
     let (seen, fix) = match there.first() {
         Some(socket) => (
             format!(
-                "{} listens on {} only, and packets come for {}",
+                "{} listens only on {}, but packets arrive for {}",
                 socket.process,
                 socket.at(),
                 at(wanted, port)
@@ -48,7 +50,7 @@ fn listening(setup: &ServerSetup, facts: &ServerFacts, port: u16) -> Option<Diag
             format!("# let {} listen on {}, or on every address", name(&socket.process), at(wanted, port)),
         ),
         None => (
-            format!("nothing listens on port {port}{}", others(facts)),
+            format!("no process listens on port {port}{}", others(facts)),
             format!("# start the service on {}, or on every address", at(wanted, port)),
         ),
     };
@@ -74,8 +76,9 @@ fn udp(setup: &ServerSetup, there: &[&ServerSocket], port: u16) -> Option<Diagno
     Some(Diagnosis {
         check: "service-address",
         severity: Severity::Warning,
-        seen: format!("{} receives datagrams on {}, and not on the VIP itself", socket.process, socket.at()),
-        why: "It may answer from the server's own address, and clients ignore that.".to_owned(),
+        seen: format!("{} receives UDP datagrams on {}, not on the VIP itself", socket.process, socket.at()),
+        why: "The process may answer from the server's own address, and clients ignore such answers."
+            .to_owned(),
         on: None,
         fix: vec![format!("# let {} receive on {} too", name(&socket.process), at(setup.vip, port))],
     })
@@ -94,7 +97,7 @@ fn others(facts: &ServerFacts) -> String {
         .collect();
     others.dedup();
     others.truncate(3);
-    if others.is_empty() { String::new() } else { format!("; there is {}", others.join(", ")) }
+    if others.is_empty() { String::new() } else { format!("; other processes listen: {}", others.join(", ")) }
 }
 
 /// Name of a process without its process id.

@@ -183,7 +183,7 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
         assert_eq!(gateway(|router| router.forwards = false), ("gateway", fix.clone()));
         // With several candidates, or none, only the operator can choose the right router.
         for (routers, words) in
-            [(vec![], "None was found on eth0."), (vec![router, of_lab(v6, 253)], "Routers on eth0: ")]
+            [(vec![], "found no router on eth0."), (vec![router, of_lab(v6, 253)], "these routers on eth0: ")]
         {
             let mut facts = healthy(l2, v6);
             facts.gateway.iter_mut().for_each(|router| router.mac = None);

@@ -16,20 +16,20 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     let wanted = devices(setup.vip);
     let there: Vec<&HostLink> =
         facts.links.iter().filter(|link| wanted.contains(&link.name.as_str())).collect();
-    let error = |check, seen, why, fix| vec![finding(check, Severity::Error, seen, why, fix)];
+    let error = |check, seen, why: &str, fix| vec![finding(check, Severity::Error, seen, why, fix)];
     if there.is_empty() {
         return error(
             "tunnel-device",
             format!(
-                "neither {} nor {} is up, which decapsulate packets for {}",
+                "neither {} nor {} is up, so this server cannot decapsulate packets for {}",
                 wanted[0], wanted[1], setup.vip
             ),
-            "This host drops packets of the tunnel, or answers that it does not know the protocol.",
+            "This server drops packets of the tunnel, or rejects them with an ICMP error.",
             vec![script::with_vip(setup, facts)],
         );
     }
     // The script sets up all these devices.
-    let usual = if setup.vip.is_ipv4() { "tunl0" } else { "ip6tnl0" };
+    let (usual, family) = if setup.vip.is_ipv4() { ("tunl0", "IPv4") } else { ("ip6tnl0", "IPv6") };
     let others =
         facts.links.iter().filter(|link| TUNNEL_DEVICES.contains(&link.name.as_str()) && link.name != usual);
     if others.count() == TUNNEL_DEVICES.len() - 1
@@ -38,8 +38,10 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     {
         return error(
             "tunnel-device",
-            format!("{usual} is not up, and the other devices of tunnels are"),
-            "If convey sends to this host's address of the VIP's family, this host drops packets of the tunnel.",
+            format!("{usual} is not up, but the other tunnel devices are"),
+            &format!(
+                "If convey sends packets of the tunnel to this server's {family} address, this server drops them."
+            ),
             vec![script::with_vip(setup, facts)],
         );
     }
@@ -49,8 +51,8 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     let name = &link.name;
     error(
         "rp-filter",
-        format!("{name}, which receives packets of the tunnel, has rp_filter = {STRICT}"),
-        "No client is behind a tunnel: the kernel silently drops the packets.",
+        format!("{name}, which receives packets of the tunnel, has a strict rp_filter ({STRICT})"),
+        "No route to clients leads through this device, so the kernel silently drops their packets.",
         vec![
             "sysctl -w net.ipv4.conf.all.rp_filter=0".to_owned(),
             format!("sysctl -w net.ipv4.conf.{name}.rp_filter=0"),

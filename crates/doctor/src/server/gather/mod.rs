@@ -20,8 +20,10 @@ const FAR: [&str; 2] = ["203.0.113.1", "2001:db8::1"];
 /// Gathers all facts that the checks need.
 pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
     if !rustix::process::geteuid().is_root() {
-        return Err("doctor --server needs root, to read the packet filter and to see which process listens"
-            .to_owned());
+        return Err(
+            "doctor --server needs root, to read firewall rules and the names of listening processes"
+                .to_owned(),
+        );
     }
     let links = host::links()?;
     let has_vip = links.iter().any(|link| link.addresses.iter().any(|(ip, _)| *ip == vip));
