@@ -116,12 +116,12 @@ fn explain_says_which_route_and_server_a_request_gets() {
     assert!(curl(&[&format!("http://{}/api/v1", lab.vip())]).starts_with("b "), "and so it is");
     let old = said("shop.example/old");
     assert!(
-        old.contains("gets an answer of convey itself: redirect")
-            && old.contains("takes route */old, and is sent to https"),
+        old.contains("gets an answer from convey itself: redirect")
+            && old.contains("takes route */old, and is redirected to https"),
         "{old}"
     );
     let wrong = run_command(&balancer, "explain 127.0.0.1 web http://a/../b");
-    assert!(wrong.code == Some(2) && wrong.stderr.contains("convey refuses it"), "{wrong:?}");
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("convey refuses such a request"), "{wrong:?}");
 }
 
 fn explain_says_how_many_requests_a_source_may_send_now() {
@@ -132,9 +132,9 @@ fn explain_says_how_many_requests_a_source_may_send_now() {
     let balancer =
         BalancerProcess::start(&lab, &Setup::new(&lab).frontend(routes).server("a", lab.server(1), ""));
     let fetch = |path: &str| run_command(&balancer, &format!("explain {} web http://a{path}", lab.ip(5)));
-    let of_route =
-        |left: u32| format!("{}: {left} more may be sent at once, at 1 a second (route */login)", lab.ip(5));
-    let of_frontend = format!("{}: 50 more may be sent at once, at 1000 a second (frontend web)", lab.ip(5));
+    let now = "requests are allowed immediately, further ones at";
+    let of_route = |left: u32| format!("{}: {left} {now} 1 per second (limit of route */login)", lab.ip(5));
+    let of_frontend = format!("{}: 50 {now} 1000 per second (limit of frontend web)", lab.ip(5));
     let before = fetch("/login");
     assert_eq!(before.code, Some(0), "{before:?}");
     assert!(before.stdout.contains(&of_route(2)) && before.stdout.contains(&of_frontend), "{before:?}");

@@ -73,12 +73,13 @@ fn three_hundred_connections_get_the_servers_that_are_explained(case: Case) {
     let explanation = explained(network, SocketAddr::new(case.family.address(Role::Client(1)), 4_242));
     let own = case.family.address(Role::Balancer).to_string();
     assert!(message(&explanation, "algorithm").starts_with(algorithm), "{explanation:#}");
-    assert!(message(&explanation, "next hop").contains(" on the link by "), "{explanation:#}");
+    assert!(message(&explanation, "next hop").starts_with("neighbour "), "{explanation:#}");
     match case.is_dsr() {
         true => assert!(message(&explanation, "dsr").starts_with("l3: packets go to "), "{explanation:#}"),
         false => {
             assert!(
-                message(&explanation, "snat").contains(&format!(" sees {own} with a free port of ")),
+                message(&explanation, "snat")
+                    .contains(&format!(" sees {own} as the client, with a free port of ")),
                 "{explanation:#}"
             )
         }
@@ -154,7 +155,7 @@ fn explanation_predicts_the_server_of_a_flow_and_its_successor(case: Case) {
     }
     let other = if server == "s1" { "s2" } else { "s1" };
     assert!(
-        message(&explanation, "flow").ends_with(&format!("it stays with pool/{server}")),
+        message(&explanation, "flow").ends_with(&format!("the flow stays with pool/{server}")),
         "{explanation:#}"
     );
     assert!(message(&explanation, "new").contains(&format!("gets pool/{other}")), "{explanation:#}");
@@ -162,7 +163,7 @@ fn explanation_predicts_the_server_of_a_flow_and_its_successor(case: Case) {
     let expected =
         flow["snat"].as_str().map_or("l3: packets go to ".to_owned(), |snat| format!(" sees {snat}"));
     assert!(message(&explanation, subject).contains(&expected), "{explanation:#}");
-    assert!(message(&explanation, "next hop").contains(" on the link by "), "{explanation:#}");
+    assert!(message(&explanation, "next hop").starts_with("neighbour "), "{explanation:#}");
     let by =
         if case.is_cached() { "the kernel (" } else { "a worker forwards its packets: passthrough.offload" };
     assert!(message(&explanation, "offload").starts_with(by), "{explanation:#}");
@@ -185,7 +186,7 @@ fn explanation_predicts_the_server_of_a_flow_and_its_successor(case: Case) {
     assert_eq!((&now["server"], &now["snat_addr"]), (&json!(server), &flow["snat"]), "{now:#}");
     let free = explained(network, SocketAddr::new(client.ip(), 9));
     assert!(
-        free["flow"].is_null() && message(&free, "flow").ends_with("the answer is for a new one"),
+        free["flow"].is_null() && message(&free, "flow").ends_with("the answer is for a new flow"),
         "{free:#}"
     );
 }

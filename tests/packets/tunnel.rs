@@ -72,7 +72,8 @@ pub(crate) fn reached_in(network: &mut Network, outer: Family, kind: &str, backe
     let output = explained(network, client);
     let (way, server) = (message(&output, "dsr"), far(outer).to_string());
     assert!(way.starts_with(kind) && way.contains(&server), "{output:#}");
-    let by = if case.is_cached() { "a worker forwards the first packet, the kernel" } else { "every packet" };
+    let by =
+        if case.is_cached() { "a worker forwards the first packets, and the kernel" } else { "every packet" };
     assert!(message(&output, "offload").starts_with(by), "{output:#}");
     // The end of the handshake, a request, acknowledgements, a FIN.
     has_forwarded(network, 20 * 3);

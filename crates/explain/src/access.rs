@@ -97,11 +97,11 @@ fn written_at(SearchedNetwork { files, .. }: &SearchedNetwork) -> String {
     }
     let may_have = files.iter().filter_map(|SearchedFile { path, outcome }| match outcome {
         Ok(SearchedText { has_changed: true, .. }) => Some(format!(
-            "{} had it when it was loaded, or the configuration has it; the file has changed since",
+            "{} has changed since it was loaded; the network was in its old text, or is in the configuration",
             path.display()
         )),
         Ok(_) => None,
-        Err(why) => Some(format!("{} may have it, and was not read: {why}", path.display())),
+        Err(why) => Some(format!("{} may contain the network, but could not be read: {why}", path.display())),
     });
     may_have.map(|file| format!("; {file}")).collect()
 }

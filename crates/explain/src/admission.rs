@@ -17,7 +17,8 @@ use super::{ClientVerdict, End, ExplainSources, Steps};
 pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {
     let (config, slots) = (&place.frontend.config, &place.frontend.live.slots);
     let Some(most) = config.max_connections else { return };
-    let message = format!("frontend {} has {} of {most} connections", config.name, slots.open());
+    let message =
+        format!("frontend {} has {} open connections, of at most {most}", config.name, slots.open());
     match slots.has_room(config.max_connections) {
         true => steps.note("limit", message),
         false => steps.end("limit", full(place), message + eviction_note(place)),
@@ -29,7 +30,7 @@ pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {
 pub(super) fn check_loop(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (client, protocol) = (place.client_addr(), place.frontend.config.protocol);
     if sources.snapshot.server_endpoints.contain(protocol, client, place.vip.port()) {
-        let message = format!("{client} is where a server listens: its answers would loop");
+        let message = format!("a server listens on {client}, so its answers would loop");
         steps.refuse("client", Counter::DroppedLoop.drop_label(), message);
     }
 }
@@ -55,10 +56,15 @@ fn is_tcp(place: &AskedPlace) -> bool {
 pub(super) fn check_access(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (access, ip) = (&place.frontend.config.access, place.client.ip);
     if place.frontend.config.accept_proxy {
-        steps.note("client", format!("{ip} is taken for the client that a PROXY header names"));
+        steps.note(
+            "client",
+            format!("the frontend expects a PROXY header; explain takes {ip} as the client in this header"),
+        );
     }
     if place.frontend.config.is_http_proxy(ip) {
-        let message = format!("{ip} is in trusted_proxies: access lists apply to the client of each request");
+        let message = format!(
+            "{ip} is in trusted_proxies: access lists apply to the client of each request, not to {ip}"
+        );
         return steps.note("access", message);
     }
     if access.is_open() {
@@ -83,9 +89,12 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
     let who = source(client_of(ip));
     let config = &frontend.config;
     let of = match (config.max_connections_per_client, config.max_connections) {
-        (Some(most), _) => format!(" of {most} at this frontend"),
-        (None, Some(_)) => " at this frontend, which shares its max_connections among clients".to_owned(),
-        (None, None) => " in this process, and may have its share of what is left".to_owned(),
+        (Some(most), _) => format!(", of at most {most}, at this frontend"),
+        (None, Some(_)) => " at this frontend, which divides its max_connections among clients".to_owned(),
+        (None, None) => {
+            " in this process, which limits each client to a share of the connections that are left"
+                .to_owned()
+        }
     };
     let message = format!("{who} has {} open connections{of}", quota.open);
     let Some(shortage) = quota.shortage else { return steps.note("share", message) };
@@ -94,7 +103,7 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
         ClientShortage::Descriptors => (
             is_tcp,
             Counter::DroppedNoResources.drop_label(),
-            "this process has too few descriptors left for any client".to_owned(),
+            "this process has too few free file descriptors to accept a client".to_owned(),
         ),
         ClientShortage::Process => {
             (false, limit, format!("{message}: the client has used its share of this process"))
@@ -121,12 +130,12 @@ pub(super) fn check_packet_share(sources: ExplainSources<'_>, place: &AskedPlace
     };
     let ClientShare { of, own, used, free, is_refused } = share;
     let who = source(client_of(ip));
-    let message = format!("open flows of {who} hold {own} {of}; {used} are taken in all, {free} are free");
+    let message = format!("open flows of {who} use {own} {of}; all clients use {used}, and {free} are free");
     match is_refused {
         true => steps.refuse(
             "share",
             DropReason::ClientLimit.label(),
-            format!("{message}. A client may have eight times what is free"),
+            format!("{message}. One client may use at most eight times as many as are free"),
         ),
         false => steps.note("share", message),
     }
@@ -144,7 +153,9 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
         has.push(format!("{} of {most} open connections", counts.open(ip)));
     }
     if let (Some(rate), Some(left)) = (limits.rate_per_source, counts.left_of_rate(ip, limits, sources.now)) {
-        has.push(format!("{left} more may begin at once, at {rate} a second"));
+        has.push(format!(
+            "{left} new connections are allowed immediately, further ones at {rate} per second"
+        ));
     }
     let message = format!("{}: {}", source(counts.source_of(ip)), has.join("; "));
     match counts.may_begin(ip, limits, sources.now) {
@@ -157,13 +168,15 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
 pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (ip, limits) = (place.client.ip, place.asked.as_ref().map_or(&[][..], |asked| &asked.limits));
     if !limits.is_empty() && place.frontend.config.trusts(ip) {
-        let message = format!("{ip} is in {}: its number is not limited", trusting(place));
+        let message = format!("{ip} is in {}: its requests are not limited", trusting(place));
         return steps.note("requests", message);
     }
     for AskedLimit { of, limit } in limits {
         let Some(rate) = limit.rate() else { continue };
         let (left, who) = (limit.left(ip, sources.now), source(limit.source_of(ip)));
-        let message = format!("{who}: {left} more may be sent at once, at {rate} a second ({of})");
+        let message = format!(
+            "{who}: {left} requests are allowed immediately, further ones at {rate} per second (limit of {of})"
+        );
         match left {
             0 => steps.refuse("requests", Counter::AnsweredRateLimit.answer_label(), message),
             _ => steps.note("requests", message),

@@ -44,13 +44,16 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
     let pool = &place.frontend.pool;
     if let Some(index) = again {
         let (backend, name) = (&pool.config.name, &pool.servers[index].config.name);
-        let why = "the last connection from this port was reset, and its next one goes there";
+        let why =
+            "the last connection from this port was reset, so the next connection goes to the same server";
         steps.note("server", format!("{backend}/{name} again: {why}"));
         return Choice { pick: Pick::Server(index), depends_on: None, is_previous: true };
     }
     if let Some(files) = &pool.config.files {
-        let message =
-            format!("convey answers with a file of {}, or that there is none", files.root.display());
+        let message = format!(
+            "convey answers with a file in {}, or with 404 if it does not exist",
+            files.root.display()
+        );
         steps.end("files", End::FILES, message);
         return Choice { pick: Pick::Nobody, depends_on: None, is_previous: false };
     }
@@ -66,23 +69,21 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
     let choice = Choice { pick, depends_on, is_previous: false };
     steps.note("algorithm", algorithm(place));
     match choice.pick {
-        Pick::Nobody => steps.refuse("server", Counter::NoServer.label(), "no server can be chosen"),
+        Pick::Nobody => steps.refuse("server", Counter::NoServer.label(), "no server is available"),
         Pick::Busy => steps.end(
             "server",
             busy(place),
-            format!(
-                "every server that can be chosen has reached its max_connections{}",
-                eviction_note(place)
-            ),
+            format!("all available servers have reached their max_connections{}", eviction_note(place)),
         ),
-        Pick::Server(_) if choice.server().is_none() => {
-            steps.note("server", "one of those that can be chosen, by the client's port, which was not given")
-        }
+        Pick::Server(_) if choice.server().is_none() => steps.note(
+            "server",
+            "one of the available servers; the choice depends on the client's port, which was not given",
+        ),
         Pick::Server(index) => {
             note_steps(pool, &foreseen, steps);
             let name = &pool.servers[index].config.name;
             let moment = match choice.depends_on {
-                Some(Dependence::OtherConnections) => "; other connections that begin before change that",
+                Some(Dependence::OtherConnections) => "; connections that begin earlier may change this",
                 Some(Dependence::Port) | None => "",
             };
             steps.note("server", format!("{}/{name}{moment}", pool.config.name));
@@ -111,13 +112,13 @@ pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> 
     let (rest, end) = match http.default_action(config.backend.as_deref()) {
         // With TLS, all requests arrive by https, so the redirect does not apply.
         Some(RouteAction::Redirect(Redirect::Https)) if config.tls.is_some() => {
-            ("one without a route gets a 404".to_owned(), Some(End::NO_ROUTE))
+            ("a request without a route gets a 404".to_owned(), Some(End::NO_ROUTE))
         }
         Some(RouteAction::Backend(name)) => {
-            (format!("one without a route goes to backend {name}, as follows"), None)
+            (format!("a request without a route goes to backend {name}, as follows"), None)
         }
-        Some(action) => (format!("one without a route gets a {action}"), Some(End::REDIRECT)),
-        None => ("one without a route gets a 404".to_owned(), Some(End::NO_ROUTE)),
+        Some(action) => (format!("a request without a route gets a {action}"), Some(End::REDIRECT)),
+        None => ("a request without a route gets a 404".to_owned(), Some(End::NO_ROUTE)),
     };
     note_route(end, &format!("routes match the host and path of each request; {rest}"), steps);
     config.backend.is_none().then_some(none)
@@ -142,14 +143,14 @@ pub(super) fn note_path(place: &AskedPlace, server: Option<usize>, steps: &mut S
         Protocol::Tcp => "convey connects to",
         Protocol::Udp => "convey sends to",
     };
-    steps.note("way", format!("{verb} {at}{header}; a server that does not answer is replaced by another"));
+    steps.note("way", format!("{verb} {at}{header}; if the server does not answer, convey tries another"));
 }
 
 fn algorithm(place: &AskedPlace) -> String {
     let config = &place.frontend.pool.config;
     let name = config.algorithm.name();
     if !config.algorithm.hashes() {
-        return format!("{name}: the choice depends on the current state, not on the client");
+        return format!("{name}: the choice depends on the state of the servers, not on the client");
     }
     if let Some(field) = &config.hash_request {
         return format!("{name}: it hashes the request's {field}; without it, the client's address");
@@ -158,7 +159,7 @@ fn algorithm(place: &AskedPlace) -> String {
         HashOn::Source => "the client's address",
         HashOn::Tuple => "client address and port, VIP and port",
         HashOn::QuicCid => {
-            "client address and port, VIP and port, of packets whose connection id names no server,"
+            "client address and port, VIP and port, if the connection id of the packet names no server"
         }
     };
     if place.depends_on_port() && place.client.port.is_none() {
@@ -171,7 +172,7 @@ fn algorithm(place: &AskedPlace) -> String {
 /// Note that a new connection may evict another one. Empty for proxies, which evict none.
 pub(super) fn eviction_note(place: &AskedPlace) -> &'static str {
     match place.frontend.config.mode.forwards_packets() {
-        true => "; convey evicts one that is not open yet, if there is one",
+        true => "; if a connection is not established yet, convey evicts it",
         false => "",
     }
 }
@@ -189,25 +190,27 @@ fn busy(place: &AskedPlace) -> End {
 fn note_steps(pool: &Pool, foreseen: &Foreseen, steps: &mut Steps) {
     let name = |index: usize| pool.servers[index].config.name.as_str();
     let open = |index: usize| pool.servers[index].live.slots.open();
-    let full = |usable: bool| if usable { "" } else { ", which is full: convey tries another place" };
+    let full = |usable: bool| if usable { "" } else { ", which is full: convey tries another server" };
     for step in &foreseen.steps {
         let message = match *step {
             Step::Point { place, point, server, usable } => {
                 format!(
-                    "place {place:#018x} of the ring; the next point, {point:#018x}, is one of {}{}",
+                    "position {place:#018x} on the ring; the next point, {point:#018x}, belongs to {}{}",
                     name(server),
                     full(usable)
                 )
             }
             Step::Slot { slot, of, server, usable } => {
-                format!("slot {slot} of {of} is one of {}{}", name(server), full(usable))
+                format!("slot {slot} of {of} belongs to {}{}", name(server), full(usable))
             }
             Step::Turn { turn, of, server, usable } => {
-                format!("turn {} of {of} is one of {}{}", turn + 1, name(server), full(usable))
+                format!("turn {} of {of} belongs to {}{}", turn + 1, name(server), full(usable))
             }
-            Step::Drawn { pair: [a, b] } if a == b => format!("{} was drawn, there is no other", name(a)),
+            Step::Drawn { pair: [a, b] } if a == b => {
+                format!("{} was drawn, because no other server is available", name(a))
+            }
             Step::Drawn { pair: [a, b] } => format!(
-                "{} ({} connections) and {} ({}) were drawn; {} has less to do for its weight, or was drawn first",
+                "{} ({} connections) and {} ({}) were drawn; {} has less load for its weight, or was drawn first",
                 name(a),
                 open(a),
                 name(b),
@@ -218,9 +221,9 @@ fn note_steps(pool: &Pool, foreseen: &Foreseen, steps: &mut Steps) {
                 format!("{} has the fewest connections for its weight: {}", name(server), open(server))
             }
             Step::FirstUsable { server: Some(server) } => {
-                format!("{} is the first that is not full", name(server))
+                format!("{} is the first server that is not full", name(server))
             }
-            Step::FirstUsable { server: None } => "all are full".to_owned(),
+            Step::FirstUsable { server: None } => "all servers are full".to_owned(),
         };
         steps.note("table", message);
     }

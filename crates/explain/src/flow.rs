@@ -178,14 +178,19 @@ pub(super) fn note(flows: &ClientFlows, place: &AskedPlace, steps: &mut Steps) {
     let client = place.client;
     let message = match flows {
         ClientFlows::NotAsked => return,
-        ClientFlows::One(None) => format!("{client} has none here: the answer is for a new one"),
+        ClientFlows::One(None) => format!("{client} has no flow here: the answer is for a new flow"),
         ClientFlows::One(Some(found)) if found.is_over() => {
-            format!("{client} has one that is over ({}): a SYN begins a new one in its place", since(found))
+            format!(
+                "{client} has a flow that has ended ({}): a SYN starts a new flow in its place",
+                since(found)
+            )
         }
-        ClientFlows::One(Some(found)) => format!("{}, and has no server yet", since(found)),
-        ClientFlows::All(FlowAnswer { matching: 0, .. }) => format!("{client} has none open here"),
-        ClientFlows::All(answer) => format!("{client} has {}; they stay there", open(answer)),
-        ClientFlows::Unknown(why) => format!("not known: {why}. The answer is for a new one"),
+        ClientFlows::One(Some(found)) => format!("{}: the flow has no server yet", since(found)),
+        ClientFlows::All(FlowAnswer { matching: 0, .. }) => format!("{client} has no open flow here"),
+        ClientFlows::All(answer) => {
+            format!("{client} has {}; these flows stay with their servers", open(answer))
+        }
+        ClientFlows::Unknown(why) => format!("not known: {why}. The answer is for a new flow"),
     };
     steps.note("flow", message);
 }
@@ -200,12 +205,12 @@ pub(super) fn explain(
     let listed = found.listed();
     let mut steps = Steps::default();
     let whose = server(listed).unwrap_or_default();
-    steps.note("flow", format!("{}: it stays with {whose}", since(found)));
+    steps.note("flow", format!("{}: the flow stays with {whose}", since(found)));
     match found {
         FoundFlow::Packets(flow) => packets::note_flow(sources, flow, &mut steps),
         FoundFlow::Proxied(_) => note_proxied(listed, &mut steps),
     }
-    steps.note("new", format!("the next one {}", next(&new)));
+    steps.note("new", format!("the next flow {}", next(&new)));
     let (pool, (backend, name)) = (&place.frontend.pool, names(listed));
     let mut servers = new.servers;
     for (index, note) in servers.iter_mut().enumerate() {
@@ -215,7 +220,7 @@ pub(super) fn explain(
             (true, false) => "has the flow".to_owned(),
             (true, true) => format!("has the flow; new flows skip it: {}", note.why),
             (false, true) => note.why.clone(),
-            (false, false) => "another has the flow".to_owned(),
+            (false, false) => "another server has the flow".to_owned(),
         };
     }
     Explanation {
@@ -233,8 +238,8 @@ pub(super) fn explain(
 fn note_proxied(listed: &ListedFlow, steps: &mut Steps) {
     let Some((.., addr)) = &listed.server else { return };
     let message = match listed.snat {
-        Some(from) => format!("{addr} sees {from}, an address of this host"),
-        None => format!("to {addr}"),
+        Some(from) => format!("{addr} sees {from}, an address of this host, as the client"),
+        None => format!("the flow goes to {addr}"),
     };
     steps.note("way", message);
 }
@@ -245,7 +250,7 @@ fn next(new: &Explanation) -> String {
         (ClientVerdict::Server, Some(server)) => format!("gets {}/{server}, as things are now", new.backend),
         (ClientVerdict::Server | ClientVerdict::OneOfThem, _) => format!("gets a server of {}", new.backend),
         (ClientVerdict::Waits, _) => format!("waits: {reason}"),
-        (ClientVerdict::Answered, _) => format!("is answered: {reason}"),
+        (ClientVerdict::Answered, _) => format!("is answered by convey: {reason}"),
         (ClientVerdict::Refused, _) => format!("is refused: {reason}"),
     }
 }
@@ -282,7 +287,7 @@ fn open(FlowAnswer { matching, groups, more_flows, .. }: &FlowAnswer) -> String 
     };
     let mut servers: Vec<String> = groups.iter().map(of).collect();
     if *more_flows > 0 {
-        servers.push(format!("{more_flows} with others"));
+        servers.push(format!("{more_flows} with other servers"));
     }
-    format!("{matching} open here: {}", servers.join(", "))
+    format!("{matching} open flows here: {}", servers.join(", "))
 }

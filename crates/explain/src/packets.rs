@@ -85,7 +85,9 @@ impl PacketInquiry<'_> {
         if let Err(reason) = self.inquiry.check_source(client) {
             let message = match reason {
                 DropReason::VipLoop => format!("{ip} is an address of this host, so it cannot be a client"),
-                _ => format!("packets from {ip} are not forwarded: no router sends them on"),
+                _ => {
+                    format!("packets from {ip} are not forwarded: routers do not forward this source address")
+                }
             };
             return steps.refuse("client", reason.label(), message);
         }
@@ -102,7 +104,7 @@ impl PacketInquiry<'_> {
             Err(reason) => steps.refuse(
                 "client",
                 reason.label(),
-                format!("{client} is where a server listens: its answers would loop"),
+                format!("a server listens on {client}, so its answers would loop"),
             ),
         }
     }
@@ -122,7 +124,7 @@ impl PacketInquiry<'_> {
         let server = match self.inquiry.server(self.frontend, client, picked(choice.pick)) {
             Ok(server) => server,
             Err(reason) => {
-                let message = "the client is this server itself: its answer would not leave it";
+                let message = "the client is this server itself, so its answers would not leave the server";
                 return steps.refuse("server", reason.label(), message);
             }
         };
@@ -161,12 +163,17 @@ impl PacketInquiry<'_> {
             (Mode::Passthrough, _) => match over.filter(|over| over.server.source() == at) {
                 Some(over) => steps.note(
                     "snat",
-                    format!("{at} sees {}, as in the flow that is over", over.server.destination()),
+                    format!(
+                        "{at} sees {} as the client, as in the flow that has ended",
+                        over.server.destination()
+                    ),
                 ),
                 None => steps.note("snat", self.snat(at)),
             },
-            (Mode::Dsr, DsrKind::L3) => steps
-                .note("dsr", format!("l3: packets go to {at}; the server answers with {vip} as its source")),
+            (Mode::Dsr, DsrKind::L3) => steps.note(
+                "dsr",
+                format!("l3: packets go to {at}; the server answers with the source address {vip}"),
+            ),
             (Mode::Dsr, kind @ (DsrKind::Ipip | DsrKind::Gue)) => {
                 let tunnel = self.inquiry.tunnel(server);
                 steps.note("dsr", format!("{}: {}", kind.name(), through(tunnel, vip)));
@@ -193,20 +200,22 @@ impl PacketInquiry<'_> {
             Some(worker) => {
                 let ports = split.ports(worker);
                 format!(
-                    "{server} sees {addresses} with a free port of {}-{} (the range of worker {worker})",
+                    "{server} sees {addresses} as the client, with a free port of {}-{} (the range of worker {worker})",
                     ports.start(),
                     ports.end()
                 )
             }
-            None => format!("{server} sees {addresses} with a free port"),
+            None => format!("{server} sees {addresses} as the client, with a free port"),
         }
     }
 
     fn unreachable(&self, server: &PlannedServer, reason: DropReason) -> String {
         let ip = server.addr.ip();
         match reason {
-            DropReason::NoRoute => format!("no route leads to {ip} from here"),
-            DropReason::ServerNotOnLink => format!("{ip} is behind a router, and l2 needs it on a link"),
+            DropReason::NoRoute => format!("this host has no route to {ip}"),
+            DropReason::ServerNotOnLink => {
+                format!("{ip} is behind a router, but dsr = \"l2\" needs the server on a link of this host")
+            }
             _ => {
                 let gateway = self.network.hop_to(ip).and_then(|hop| hop.gateway).unwrap_or(ip);
                 format!(
@@ -222,11 +231,11 @@ impl PacketInquiry<'_> {
         match facts.layers.iter().find(|(_, layer)| by_kernel(layer)) {
             None => format!("every packet goes through a worker: {}", facts.without_kernel),
             Some((_, layer)) if facts.layers.get(name).is_none_or(|at| !by_kernel(at)) => format!(
-                "the kernel ({}) forwards what comes in by other interfaces; what comes in by {name} goes through a worker",
+                "the kernel ({}) forwards packets received on other interfaces; packets received on {name} go through a worker",
                 layer.name()
             ),
             Some((_, layer)) => format!(
-                "a worker forwards the first packet, the kernel ({}) those of the open flow",
+                "a worker forwards the first packets, and the kernel ({}) the packets of the open flow",
                 layer.name()
             ),
         }
@@ -239,7 +248,7 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
     let server = info.server.source();
     let tunnel = || sources.plan.and_then(|plan| plan.tunnels.get(&info.owners.server));
     match (listed.snat, info.method) {
-        (Some(snat), _) => steps.note("snat", format!("{server} sees {snat}")),
+        (Some(snat), _) => steps.note("snat", format!("{server} sees {snat} as the client")),
         (None, ForwardingMethod::Rewritten) => steps.note("dsr", format!("l3: packets go to {server}")),
         (None, ForwardingMethod::OnLink) => {
             steps.note("dsr", format!("l2: packets keep {} as their destination", listed.listen));
@@ -269,8 +278,8 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
 /// Operator-facing description of the tunnel for packets to a VIP.
 fn through(tunnel: Option<&Tunnel>, vip: SocketAddr) -> String {
     let Some(tunnel) = tunnel else {
-        return "there is no tunnel, and packets are dropped: this host has no address of the server's family except VIPs; \
-                set tunnel_source"
+        return "convey drops the packets, because it has no tunnel: this host has no address of the server's family except \
+                VIPs; set tunnel_source"
             .to_owned();
     };
     let Tunnel { encapsulation, source, server } = tunnel;
@@ -304,10 +313,10 @@ fn by_kernel(layer: &Layer) -> bool {
 fn next_hop(network: &NextHops, (source, ip): (Option<IpAddr>, IpAddr), hop: &NextHop) -> String {
     let way = source.map_or_else(|| network.hop_to(ip), |source| network.hop_from(source, ip));
     let gateway = way.and_then(|hop| hop.gateway);
-    let who = gateway.map_or_else(|| format!("{ip} on the link"), |gateway| format!("gateway {gateway}"));
+    let who = gateway.map_or_else(|| format!("neighbour {ip}"), |gateway| format!("gateway {gateway}"));
     let [a, b, c, d, e, f] = hop.dst_mac;
     let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
-    format!("{who} by {} at {mac}, MTU {}", interface(network, hop), hop.mtu)
+    format!("{who} on {} at {mac}, MTU {} bytes", interface(network, hop), hop.mtu)
 }
 
 fn interface<'a>(network: &'a NextHops, hop: &NextHop) -> &'a str {

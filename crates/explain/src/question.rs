@@ -76,7 +76,7 @@ impl FromStr for ClientAddr {
             format!("client: found {text:?}, expected an address such as 203.0.113.9, 203.0.113.9:4242 or [2001:db8::9]:4242")
         })?;
         if port == Some(0) {
-            return Err(format!("client: found {text:?}; a port is 1 to 65535, or left out"));
+            return Err(format!("client: found {text:?}, expected a port from 1 to 65535, or no port"));
         }
         Ok(ClientAddr { ip: ip.to_canonical(), port })
     }
@@ -105,11 +105,11 @@ pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Resu
     let name = &frontend.config.name;
     match fitting[..] {
         [] => Err(Unanswerable::Unclear(format!(
-            "frontend {name} listens on no {} address, and the client {client} has one",
-            if client.ip.is_ipv4() { "IPv4" } else { "IPv6" }
+            "frontend {name} listens on no {family} address, but the client {client} has an {family} address",
+            family = if client.ip.is_ipv4() { "IPv4" } else { "IPv6" }
         ))),
         [first, _, ..] if matters => Err(Unanswerable::Unclear(format!(
-            "frontend {name} listens on {} addresses and ports, and the choice depends on them: name one, such as {name}:{} or {first}",
+            "frontend {name} listens on {} addresses and ports, and the choice of the server depends on them: name one, such as {name}:{} or {first}",
             fitting.len(),
             first.port()
         ))),
@@ -179,7 +179,9 @@ fn at_address(snapshot: &Snapshot, text: &str) -> Result<Meant, Unanswerable> {
         _ => {
             let names: Vec<&str> = found.iter().map(|(frontend, _)| frontend.config.name.as_str()).collect();
             let names = names.join(", ");
-            Err(Unanswerable::Unclear(format!("several frontends listen on {text}: name one of {names}")))
+            Err(Unanswerable::Unclear(format!(
+                "several frontends listen on {text}: select one by its name ({names})"
+            )))
         }
     }
 }

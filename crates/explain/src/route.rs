@@ -51,7 +51,7 @@ impl FromStr for AskedRequest {
     /// Parses `http://HOST/PATH` or `https://HOST/PATH`. The default scheme is http.
     fn from_str(text: &str) -> Result<AskedRequest, String> {
         let expected =
-            || format!("URL: found {text:?}, expected one such as http://api.example.com/v1/items");
+            || format!("URL: found {text:?}, expected a URL such as http://api.example.com/v1/items");
         let (scheme, rest) = match text.strip_prefix("https://") {
             Some(rest) => (ClientScheme::Https, rest),
             None => (ClientScheme::Http, text.strip_prefix("http://").unwrap_or(text)),
@@ -66,7 +66,9 @@ impl FromStr for AskedRequest {
                 Ok(AskedRequest { head: Arc::new(head), scheme })
             }
             Ok(_) => Err(expected()),
-            Err(malformed) => Err(format!("{}: convey refuses it ({})", expected(), malformed.label())),
+            Err(malformed) => {
+                Err(format!("{}; convey refuses such a request ({})", expected(), malformed.label()))
+            }
         }
     }
 }
@@ -94,14 +96,14 @@ impl AskedPlace {
         let Some(http) = &self.frontend.http else {
             let (name, mode) = (&config.name, config.mode.name());
             return Err(Unanswerable::Unclear(format!(
-                "frontend {name} is in {mode} mode, which sees no requests, and has no routes: leave out the URL"
+                "frontend {name} has no routes, and its mode {mode} does not read requests: leave out the URL"
             )));
         };
         let [host, path] = [head.host(), head.path()].map(String::from_utf8_lossy);
         let scheme = scheme_at(config, *scheme);
         let by = match scheme {
             ClientScheme::Http => "",
-            ClientScheme::Https => " by https",
+            ClientScheme::Https => " over https",
         };
         let of = format!("a request for {host}{path}{by}");
         let route = http.route(scheme, head.host(), head.path());
@@ -109,7 +111,7 @@ impl AskedPlace {
             None => (format!("{of} has no route, and gets a 404"), None, Some(End::NO_ROUTE)),
             Some(route) => match &route.action {
                 HttpAction::Redirect(Redirect::Https) => (
-                    format!("{of} takes route {}, and is sent to https", route.name),
+                    format!("{of} takes route {}, and is redirected to https", route.name),
                     None,
                     Some(End::REDIRECT),
                 ),

@@ -67,19 +67,23 @@ fn why(sources: ExplainSources<'_>, pool: &Pool, choice: &Choice, index: usize, 
             let left = ejected.until.since(sources.now).as_secs();
             format!("ejected for {left} s more: {}", ejected.reason)
         }),
-        PassedOver::Backup => "a backup, and others can serve".to_owned(),
+        PassedOver::Backup => "a backup, not used while other servers are available".to_owned(),
     });
     let is_full = !live.slots.has_room(settings.max_connections);
     match (passed_over, choice.server() == Some(index), choice.depends_on()) {
         (Some(why), ..) => why,
         (None, true, _) if !is_let_in => "would be chosen".to_owned(),
-        (None, true, _) if settings.backup => "chosen: a backup, and no other can serve".to_owned(),
-        (None, true, _) if health.ejected.is_some() => "chosen: ejected, and no other can serve".to_owned(),
+        (None, true, _) if settings.backup => {
+            "chosen: a backup, because no other server is available".to_owned()
+        }
+        (None, true, _) if health.ejected.is_some() => {
+            "chosen although ejected, because no other server is available".to_owned()
+        }
         (None, true, _) => "chosen".to_owned(),
         (None, false, _) if is_full => format!("full: {} connections", live.slots.open()),
-        (None, false, Some(Dependence::Port)) => "can be chosen".to_owned(),
-        (None, false, Some(Dependence::OtherConnections)) => "can be chosen, not now".to_owned(),
-        (None, false, None) if choice.is_previous => "the client goes back to another".to_owned(),
-        (None, false, None) => "the hash leads to another".to_owned(),
+        (None, false, Some(Dependence::Port)) => "available".to_owned(),
+        (None, false, Some(Dependence::OtherConnections)) => "available, but not the next choice".to_owned(),
+        (None, false, None) if choice.is_previous => "the client returns to another server".to_owned(),
+        (None, false, None) => "the hash selects another server".to_owned(),
     }
 }

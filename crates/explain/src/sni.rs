@@ -21,8 +21,8 @@ pub(super) fn of_host(routes: &SniRoutes, host: &str) -> (AskedRoute, Option<Arc
     let name = Some(name).filter(|name| !name.starts_with('[') && name.parse::<IpAddr>().is_err());
     let route = routes.route(name, iter::empty());
     let asks = match name {
-        Some(name) => format!("a TLS client that asks for {name}"),
-        None => format!("a TLS client of {host} names no server, and"),
+        Some(name) => format!("a TLS client with the server name {name}"),
+        None => format!("a TLS client of {host} sends no server name, and"),
     };
     let takes = match route {
         Some(route) => takes(route),
@@ -43,10 +43,11 @@ pub(super) fn of_all(routes: &SniRoutes) -> (String, Option<End>) {
     let named: Vec<String> = routes.routes().filter(is_named).map(to).collect();
     let all = listed(named.iter(), MAX_LISTED);
     let (rest, end) = match &routes.default {
-        Some(route) => {
-            (format!("one without a route goes to backend {}, as follows", route.pool.config.name), None)
-        }
-        None => ("one without a route is refused".to_owned(), Some(End::NO_ROUTE)),
+        Some(route) => (
+            format!("a connection without a route goes to backend {}, as follows", route.pool.config.name),
+            None,
+        ),
+        None => ("a connection without a route is refused".to_owned(), Some(End::NO_ROUTE)),
     };
     (format!("routes match the name and protocols of each TLS connection ({all}); {rest}"), end)
 }
@@ -63,7 +64,13 @@ fn by_protocol(routes: &SniRoutes, name: Option<&str>, without: Option<&Arc<SniR
     let other = |protocol: &&[u8]| {
         let route = routes.route(name, iter::once(*protocol))?;
         let is_other = without.is_none_or(|without| !Arc::ptr_eq(route, without));
-        is_other.then(|| format!("; one that offers {} {}", String::from_utf8_lossy(protocol), takes(route)))
+        is_other.then(|| {
+            format!(
+                "; a client that offers the protocol {} {}",
+                String::from_utf8_lossy(protocol),
+                takes(route)
+            )
+        })
     };
     protocols.iter().filter_map(other).collect()
 }

@@ -309,12 +309,12 @@ fn verdict_names_its_dependence_on_port_or_load() {
     };
     let (verdict, depends_on, text) = explain_client(Algorithm::Maglev, "198.51.100.1");
     assert_eq!((verdict, depends_on), (ClientVerdict::OneOfThem, Some(Dependence::Port)));
-    assert!(text.contains("gets a server of app; which one depends on its port"), "{text}");
+    assert!(text.contains("gets a server of app; the choice depends on the client's port"), "{text}");
     let (verdict, depends_on, _) = explain_client(Algorithm::Maglev, "198.51.100.1:4242");
     assert_eq!((verdict, depends_on), (ClientVerdict::Server, None));
     let (verdict, depends_on, text) = explain_client(Algorithm::RoundRobin, "198.51.100.1");
     assert_eq!((verdict, depends_on), (ClientVerdict::Server, Some(Dependence::OtherConnections)));
-    assert!(text.contains("turn 1 of 2 is one of a") && text.contains(", as things are now\n"), "{text}");
+    assert!(text.contains("turn 1 of 2 belongs to a") && text.contains(", as things are now\n"), "{text}");
 }
 
 #[test]

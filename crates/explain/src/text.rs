@@ -37,7 +37,7 @@ fn headline(answer: &Explanation) -> String {
     let address = answer.address.map_or_else(|| "?".to_owned(), |address| address.to_string());
     let stays = answer.flow.as_ref().filter(|flow| !flow.over).and_then(|flow| flow.server.as_ref());
     if let Some(server) = stays {
-        return format!("{at} has a flow, with {server} at {address}");
+        return format!("{at} has a flow with {server} at {address}");
     }
     match (answer.verdict, &answer.server) {
         (ClientVerdict::Server, Some(server)) => {
@@ -45,10 +45,10 @@ fn headline(answer: &Explanation) -> String {
             format!("{at} gets {backend}/{server} at {address}{moment}")
         }
         (ClientVerdict::OneOfThem, _) => {
-            format!("{at} gets a server of {backend}; which one depends on its port")
+            format!("{at} gets a server of {backend}; the choice depends on the client's port")
         }
-        (ClientVerdict::Answered, _) => format!("{at} gets an answer of convey itself: {reason}"),
-        (ClientVerdict::Waits, _) => format!("{at} waits, without success: {reason}"),
+        (ClientVerdict::Answered, _) => format!("{at} gets an answer from convey itself: {reason}"),
+        (ClientVerdict::Waits, _) => format!("{at} has to wait: {reason}"),
         (ClientVerdict::Refused | ClientVerdict::Server, _) => format!("{at} is refused: {reason}"),
     }
 }

@@ -421,7 +421,7 @@ fn served_folder_is_shown_in_status_explanation_and_access_log() {
     assert!(status.contains("ready: every frontend can serve"), "{status}");
     assert!(status.contains("\nbackend pool: files ") && status.contains("link\n"), "{status}");
     let explained = said(&["explain", "203.0.113.9", "web", "http://a/docs/"]);
-    assert!(explained.contains("convey answers with a file of"), "{explained}");
+    assert!(explained.contains("convey answers with a file in"), "{explained}");
     site.get("/digits", "");
     let line = convey_testkit::wait_for("a line of the access log", || {
         fs::read_to_string(&log).ok().filter(|log| log.ends_with('\n'))

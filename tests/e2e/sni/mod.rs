@@ -387,11 +387,11 @@ fn operators_see_names_and_routes() {
 
     let all = command_output(&balancer, "explain 127.0.0.1 web");
     let named = "(*.example to backend glob, api.example to backend apis, api.example+h2 to backend http, \
-                 other.example+h2 to backend http); one without a route goes to backend pool, as follows";
+                 other.example+h2 to backend http); a connection without a route goes to backend pool, as follows";
     assert!(all.contains(named), "{all}");
     let one = command_output(&balancer, "explain 127.0.0.1 web https://api.example/");
-    let says = "asks for api.example takes route api.example to backend apis; one that offers h2 takes route \
-                api.example+h2 to backend http";
+    let says = "a TLS client with the server name api.example takes route api.example to backend apis; a client that \
+                offers the protocol h2 takes route api.example+h2 to backend http";
     assert!(one.contains(says) && one.contains("gets apis/a at"), "{one}");
     balancer.save(&without_backend(&setup));
     balancer.wait_for_log("backend pool -> none");

@@ -105,7 +105,8 @@ fn explanation_predicts_outcome_of_open_and_new_flows() {
                     );
                     let is_same = snat == Some(seen);
                     assert!(ends || snat.is_none() || is_same);
-                    let is_said_same = message(&explanation, "snat").ends_with("as in the flow that is over");
+                    let is_said_same =
+                        message(&explanation, "snat").ends_with("as in the flow that has ended");
                     let is_same_server = forwarded.flow.server == before;
                     assert!(!ends || snat.is_none() || is_said_same == is_same_server, "{explanation:#?}");
                     assert!(!is_said_same || is_same, "{seen} {explanation:#?}");
@@ -184,12 +185,12 @@ fn open_connection_keeps_its_server_and_the_next_pick_is_predicted() {
     assert_eq!((explanation.verdict, explanation.server.as_deref()), (ClientVerdict::Server, Some("a")));
     assert_eq!(explanation.flow.as_ref().unwrap().age_seconds, Some(75.9));
     for line in [
-        "198.51.100.7:4242 at frontend web (192.0.2.1:80, proxy tcp) has a flow, with app/a at 10.0.0.11:80\n",
-        "  1. flow       established, began 1m 15s ago, silent for 3s: it stays with app/a\n",
-        "  2. way        10.0.0.11:80 sees 10.0.0.254:50000, an address of this host\n",
-        "  3. new        the next one gets app/b, as things are now\n",
+        "198.51.100.7:4242 at frontend web (192.0.2.1:80, proxy tcp) has a flow with app/a at 10.0.0.11:80\n",
+        "  1. flow       established, began 1m 15s ago, silent for 3s: the flow stays with app/a\n",
+        "  2. way        10.0.0.11:80 sees 10.0.0.254:50000, an address of this host, as the client\n",
+        "  3. new        the next flow gets app/b, as things are now\n",
         "share 0 %: has the flow; new flows skip it: draining, set by an operator\n",
-        "share 100 %: another has the flow\n",
+        "share 100 %: another server has the flow\n",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
@@ -218,22 +219,27 @@ fn explanation_without_an_open_connection_covers_a_new_one() {
         })
     };
     for (flows, client, expected) in [
-        (waits, "198.51.100.7:4242", "connecting, began 1m 15s ago, silent for 3s, and has no server yet\n"),
+        (
+            waits,
+            "198.51.100.7:4242",
+            "connecting, began 1m 15s ago, silent for 3s: the flow has no server yet\n",
+        ),
         (
             ClientFlows::One(None),
             "198.51.100.7:4242",
-            "198.51.100.7:4242 has none here: the answer is for a new one\n",
+            "198.51.100.7:4242 has no flow here: the answer is for a new flow\n",
         ),
-        (counted(&[], 0, 0), "198.51.100.7", "198.51.100.7 has none open here\n"),
+        (counted(&[], 0, 0), "198.51.100.7", "198.51.100.7 has no open flow here\n"),
         (
             counted(&groups, 10, 2),
             "198.51.100.7",
-            "198.51.100.7 has 10 open here: 7 with app/a, 1 without a server yet, 2 with others; they stay there\n",
+            "198.51.100.7 has 10 open flows here: 7 with app/a, 1 without a server yet, 2 with other servers; these flows stay with their servers\n",
         ),
         (
             ClientFlows::Unknown(FlowsUnavailable::Late),
             "198.51.100.7",
-            "not known: a worker did not answer in time; try again. The answer is for a new one\n",
+            "not known: a worker did not answer in time; try again. The answer is for a new flow
+",
         ),
     ] {
         let (explanation, text) = text(&flows, client);

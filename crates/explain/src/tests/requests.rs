@@ -66,8 +66,9 @@ fn routed(config: FrontendConfig, url: Option<&str>) -> (Option<String>, String)
 
 #[test]
 fn redirect_to_https_is_skipped_for_requests_by_https() {
-    let to_backend = (None, "a request for a/ by https takes route default to backend app".to_owned());
-    let redirect = (Some("redirect".into()), "a request for a/ takes route */, and is sent to https".into());
+    let to_backend = (None, "a request for a/ over https takes route default to backend app".to_owned());
+    let redirect =
+        (Some("redirect".into()), "a request for a/ takes route */, and is redirected to https".into());
     let route = || redirecting(false);
     assert_eq!(routed(behind_proxy(route()), Some("https://a/")), to_backend);
     assert_eq!(routed(behind_proxy(route()), Some("http://a/")), redirect);
@@ -105,11 +106,11 @@ fn default_redirect_to_https_is_no_route_at_frontend_with_tls() {
     let with_tls = || with_tls(redirecting(true));
     let (reason, message) = routed(with_tls(), Some("https://a/"));
     assert_eq!(reason.as_deref(), Some("no_route"));
-    assert_eq!(message, "a request for a/ by https has no route, and gets a 404");
+    assert_eq!(message, "a request for a/ over https has no route, and gets a 404");
     let (reason, message) = routed(with_tls(), None);
     assert_eq!(reason.as_deref(), Some("no_route"));
-    assert!(message.ends_with("one without a route gets a 404"), "{message}");
+    assert!(message.ends_with("a request without a route gets a 404"), "{message}");
     let (reason, message) = routed(redirecting(true), None);
     assert_eq!(reason.as_deref(), Some("redirect"));
-    assert!(message.ends_with("one without a route gets a redirect to https"), "{message}");
+    assert!(message.ends_with("a request without a route gets a redirect to https"), "{message}");
 }

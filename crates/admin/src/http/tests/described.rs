@@ -205,7 +205,7 @@ async fn a_frontend_in_mode_http_is_as_the_description_says() {
     let path = "/v1/explain?client=127.0.0.9&frontend=web";
     let (_, answer) = exchange(&admin, &Method::GET, path, None).await;
     let message =
-        "routes match the host and path of each request; one without a route gets a redirect to https";
+        "routes match the host and path of each request; a request without a route gets a redirect to https";
     assert!(answer["steps"].as_array().unwrap().iter().any(|step| step["message"] == message), "{answer:#}");
 }
 
