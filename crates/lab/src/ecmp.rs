@@ -94,7 +94,7 @@ impl EcmpLab {
     /// Builds a lab with `balancers` and `servers` (at most 8 of each), and starts BIRD on the
     /// router. Configurations and sockets of BIRD go into `directory`.
     pub fn new(balancers: u8, servers: u8, directory: &Path) -> Result<EcmpLab, LabError> {
-        assert!(balancers <= 8 && servers <= 8, "the addresses of a lab end there");
+        assert!(balancers <= 8 && servers <= 8, "a lab has addresses for 8 balancers and 8 servers");
         find("bird", "bird2")?;
         let roles: Vec<EcmpRole> = [EcmpRole::Switch, EcmpRole::Router, EcmpRole::Client]
             .into_iter()
@@ -230,8 +230,10 @@ impl EcmpLab {
                 }
             }
         }
-        self.enter(EcmpRole::Router, become_router)?
-            .map_err(|source| LabError::System { what: "make a router".to_owned(), source })
+        self.enter(EcmpRole::Router, become_router)?.map_err(|source| LabError::System {
+            what: "enable IP forwarding on the router".to_owned(),
+            source,
+        })
     }
 
     /// Starts BIRD on a machine.

@@ -184,7 +184,10 @@ impl Lab {
         if self.machines.contains(&Role::Router) {
             let on = |file| fs::write(format!("/proc/sys/net/{file}"), "1");
             self.enter(Role::Router, || on("ipv4/ip_forward").and_then(|()| on("ipv6/conf/all/forwarding")))?
-                .map_err(|source| LabError::System { what: "make a router".to_owned(), source })?;
+                .map_err(|source| LabError::System {
+                    what: "enable IP forwarding on the router".to_owned(),
+                    source,
+                })?;
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ pub struct LabPlan {
 impl LabPlan {
     /// Plans a balancer, `clients` (at most 50) and `servers` (at most 80), all on one switch.
     pub fn new(clients: u8, servers: u8) -> LabPlan {
-        assert!(clients <= 50 && servers <= 80, "the addresses of a lab end there");
+        assert!(clients <= 50 && servers <= 80, "a lab has addresses for 50 clients and 80 servers");
         LabPlan { clients, servers, standby: false, behind_router: None }
     }
 
