@@ -49,7 +49,7 @@ pub struct BackendReport {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename = "FileCache")]
 pub struct FileCacheReport {
-    /// Requests for cached files: small ones in memory, others open.
+    /// Requests for cached files. The cache keeps small files in memory, and other files open.
     pub hits: u64,
     /// Requests for files that a worker had to open.
     pub misses: u64,
@@ -140,8 +140,8 @@ pub struct HandshakeReport {
     /// Handshakes that clients have started since the last completed one.
     #[serde(alias = "in_vain")]
     pub consecutive_incomplete: u64,
-    /// Whether the server has stopped answering clients: no handshake with it completes, and
-    /// handshakes with others of its backend do.
+    /// Whether the server has stopped answering clients: no handshake with it completes, but
+    /// handshakes with other servers of its backend do.
     #[serde(alias = "answers_nobody")]
     pub stalled: bool,
 }

@@ -16,7 +16,7 @@ pub struct ServerChange {
     #[cfg_attr(test, schemars(extend("enum" = crate::allowed::states())))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<Label>,
-    /// Weight of the server; 0: no new connections. A change of a backend has none.
+    /// Weight of the server; 0: no new connections. A change of a backend has no weight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
     /// Whether the change may withdraw announced addresses, or leave a backend of `ready_needs`
@@ -58,7 +58,7 @@ pub struct LogLevelChange {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename = "Changed")]
 pub struct ChangeReport {
-    /// False if the state was so already.
+    /// False if the change had no effect, because the state was the same before.
     pub changed: bool,
     /// Consequences of the change, such as that no server of the backend is left. Left out if there
     /// are none.
@@ -122,7 +122,7 @@ pub struct AccessReport {
     pub name: String,
     /// Whether the requester may change things.
     pub may_change: bool,
-    /// Whether a token would grant that right.
+    /// Whether a token would give the requester this right.
     pub token: bool,
 }
 

@@ -37,7 +37,7 @@ pub struct Explanation {
     #[cfg_attr(test, schemars(with = "Option<String>"))]
     #[serde(deserialize_with = "nullable")]
     pub address: Option<SocketAddr>,
-    /// Condition of the answer, besides configuration and health.
+    /// Condition that the answer depends on, besides the configuration and the health of servers.
     #[serde(deserialize_with = "nullable")]
     pub depends_on: Option<Dependence>,
     /// Flow from the client's port at this frontend, if one exists. The flow decides, unless it is
@@ -76,7 +76,7 @@ pub enum ClientVerdict {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Dependence {
-    /// Other connections that begin before change the answer.
+    /// Other connections, because connections that begin earlier may change the answer.
     #[serde(alias = "moment")]
     OtherConnections,
     /// Client's port, which was not given.
@@ -91,7 +91,7 @@ pub struct ExplainedFlow {
     pub id: String,
     /// State of the flow.
     pub state: Label,
-    /// Whether the flow is over: a SYN begins a new one in its place.
+    /// Whether the flow has ended: a SYN starts a new flow in its place.
     pub over: bool,
     /// Backend and server; null while the flow has no server.
     #[serde(deserialize_with = "nullable")]

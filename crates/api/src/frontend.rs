@@ -20,7 +20,7 @@ pub struct FrontendReport {
     /// Backend of the frontend; with routes, the backend of requests and connections that match no
     /// route. Empty without such a backend.
     pub backend: String,
-    /// Routes, the default one last. Left out if there are none.
+    /// Routes; the default route comes last. Left out if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteReport>,
     /// Reason why the frontend cannot serve. Left out if it can.
@@ -39,7 +39,7 @@ pub struct FrontendReport {
     /// Traffic of the frontend.
     #[serde(flatten)]
     pub traffic: TrafficReport,
-    /// Connections that did not end by both sides closing, by reason.
+    /// Connections that ended otherwise than by a close of both sides, by reason.
     pub ended: Counts,
     /// Dropped datagrams (UDP in proxy mode), by reason.
     pub drops: Counts,

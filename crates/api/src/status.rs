@@ -25,7 +25,7 @@ pub struct StatsReport {
     pub uptime_seconds: u64,
     /// Connections accepted by all frontends, including removed ones.
     pub total_connections: u64,
-    /// Open connections among them.
+    /// Open connections.
     pub current_connections: u64,
     /// Bytes received by all frontends, including removed ones.
     pub total_bytes_rx: u64,
@@ -78,7 +78,7 @@ pub struct StatsReport {
 pub struct TrafficReport {
     /// Connections accepted (frontend) or given to a server (backend, server).
     pub total_connections: u64,
-    /// Open connections among them.
+    /// Open connections.
     pub current_connections: u64,
     /// Bytes received from clients.
     pub bytes_rx: u64,

@@ -15,14 +15,14 @@ pub enum TraceRemark {
     Started,
     /// Events that were left out.
     LeftOut {
-        /// Events above the limit of events a second.
+        /// Events that exceeded the limit of events per second.
         rate: u64,
-        /// Events that were not read in time.
+        /// Events that the client did not read in time.
         unread: u64,
     },
     /// The trace has ended.
     TraceEnded {
-        /// Reason of the end.
+        /// Reason why the trace ended.
         #[cfg_attr(test, schemars(extend("enum" = ["count", "timeout", "upgrade", "stop"])))]
         why: Label,
     },

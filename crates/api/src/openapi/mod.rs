@@ -27,9 +27,9 @@ fn description() -> Value {
         "info": {
             "title": "convey",
             "version": "1",
-            "description": "The control API of a running convey. The control socket serves it. The statistics address \
-                serves it for reading, and for changes with a token. A path or method that is not described is \
-                answered with 404 or 405 and an Error.",
+            "description": "The control API of a running convey. The control socket serves all of it. The statistics address \
+                serves it for reading, and with a token also for changes. For a path or method that is not described \
+                here, convey returns 404 or 405 and an Error.",
         },
         "paths": paths,
         "components": {
@@ -38,7 +38,7 @@ fn description() -> Value {
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "The token of the file in stats.token_file. Only the statistics address needs it.",
+                    "description": "The token in the file stats.token_file. Only the statistics address requires it.",
                 },
             },
         },

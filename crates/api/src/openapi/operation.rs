@@ -24,15 +24,15 @@ pub(super) struct Describe<'a> {
     responses: BTreeMap<u16, Value>,
 }
 
-const WRONG_TOKEN: &str = "The token is not the one of stats.token_file.";
-const NEEDS_TOKEN: &str = "stats.token_file is set: the token is missing, or not the one of that file.";
-const WRONG_HOST: &str = "The request names a host that is not this machine, and has no token.";
-const WRONG_TOKENS: &str = "Too many wrong tokens came from this address.";
+const WRONG_TOKEN: &str = "The token differs from the token in stats.token_file.";
+const NEEDS_TOKEN: &str = "stats.token_file is set, and the request has no token or a wrong token.";
+const WRONG_HOST: &str =
+    "The Host header is not a name or address of this machine, and the request has no token.";
+const WRONG_TOKENS: &str = "This client address has sent too many wrong tokens.";
 const READ_ONLY: &str =
-    "The statistics address permits this only with a token, and stats.token_file names none.";
-const ENDING: &str = "convey ends, or an upgrade is in progress.";
-const CLIENTS: &str =
-    "The answer shows clients: without stats.token_file, this address gives it only to this host.";
+    "The statistics address permits this only with a token, and stats.token_file is not set.";
+const ENDING: &str = "convey is stopping, or an upgrade is in progress.";
+const CLIENTS: &str = "The response contains addresses of clients. Without stats.token_file, the statistics address sends it only to this host.";
 pub(super) const BAD: &str = "The request is invalid.";
 
 impl<'a> Describe<'a> {

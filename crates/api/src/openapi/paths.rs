@@ -19,7 +19,7 @@ const LOG_LEVEL: &str = "/v1/log-level";
 
 const UNKNOWN: &str = "There is no backend or server of this name.";
 const CONFLICT: &str = "The change is not possible.";
-const DONE: &str = "The change is in force.";
+const DONE: &str = "The change has taken effect.";
 
 /// Description of each path and method.
 pub(super) fn operations(schemas: &mut Schemas) -> Vec<Operation> {
@@ -34,7 +34,10 @@ pub(super) fn operations(schemas: &mut Schemas) -> Vec<Operation> {
 pub(super) fn parameters(path: &str) -> Vec<Value> {
     let names = [
         ("backend", "Name of the backend."),
-        ("server", "Name of the server; NAME/ADDRESS is one address of a host name."),
+        (
+            "server",
+            "Name of the server. If the server has a host name, NAME/ADDRESS selects one of its addresses.",
+        ),
         ("id", "Identifier of the flow, from the list."),
     ];
     let in_path = names.into_iter().filter(|(name, _)| path.contains(&format!("{{{name}}}")));
@@ -63,8 +66,8 @@ fn read(schemas: &mut Schemas) -> Vec<Operation> {
         Describe::read_clients(
             schemas,
             "/v1/explain",
-            "Which server a client of a frontend gets now, and why. The query takes no turn and no slot, and does not \
-             count toward limits.",
+            "Which server a client of a frontend gets now, and why. The query does not advance round robin, occupies no slot, \
+             and does not count toward limits.",
         )
         .query::<ExplainParameters>()
         .ok::<Explanation>(200, "Explanation of the client's treatment.")
@@ -101,7 +104,7 @@ fn servers(schemas: &mut Schemas) -> Vec<Operation> {
         Describe::change(
             schemas,
             ("put", SERVER),
-            "Add a server that the file does not have, or change an added one.",
+            "Add a server that is not in the file, or change a server that was added this way.",
         )
         .body::<NewServer>()
         .ok::<AdditionReport>(200, "The server replaces an earlier addition or removal.")
@@ -113,7 +116,7 @@ fn servers(schemas: &mut Schemas) -> Vec<Operation> {
         Describe::change(
             schemas,
             ("delete", SERVER),
-            "Remove a server. Its connections continue, in packet modes for timeouts.drain.",
+            "Remove a server. Its open connections continue, in packet modes for at most timeouts.drain.",
         )
         .query::<RemovalParameters>()
         .ok::<ChangeReport>(200, "The server gets no new connections.")
@@ -130,14 +133,14 @@ fn flows(schemas: &mut Schemas) -> Vec<Operation> {
         Describe::read_clients(
             schemas,
             "/v1/flows",
-            "Open connections, sessions and packet flows. The list is made in slices: it contains a flow that is open \
-             throughout exactly once.",
+            "Open connections, sessions and packet flows. The workers list their flows in slices: a flow that stays open until \
+             the list is complete is in it exactly once.",
         )
         .query::<FlowParameters>()
         .ok::<FlowListReport>(200, "The first matching flows, or groups.")
         .or(400, BAD)
         .or(404, "No flow matches, and there is no frontend, backend or server of this name.")
-        .or(503, "Too many lists are being made, or a worker did not answer in time.")
+        .or(503, "convey is already making too many lists, or a worker did not answer in time.")
         .end(),
         Describe::change(schemas, ("delete", FLOW), "End a flow.")
             .ok::<KilledFlow>(200, "The flow that was ended.")
@@ -148,14 +151,14 @@ fn flows(schemas: &mut Schemas) -> Vec<Operation> {
         Describe::change(
             schemas,
             ("get", "/v1/trace"),
-            "Live events of connections and packets, a line of JSON each, while the client reads. It requires the \
-             right to change things, because the events contain clients' packets.",
+            "Live events of connections, requests and packets, one line of JSON each, until the client disconnects. A trace \
+             requires the right to change the configuration, because its events contain clients' packets.",
         )
         .query::<TraceParameters>()
         .ok_with("Lines until the trace ends. The last line has the reason.", lines)
         .or(400, BAD)
         .or(404, "There is no frontend, backend or server of this name.")
-        .or(429, "Four traces run already; or too many wrong tokens came from this address.")
+        .or(429, "Four traces run already, or this client address has sent too many wrong tokens.")
         .end(),
     ]
 }
@@ -165,14 +168,21 @@ fn program(schemas: &mut Schemas) -> Vec<Operation> {
         Describe::read(schemas, OVERLAYS, "Runtime overrides, which take precedence over the file.")
             .ok::<Vec<OverlayReport>>(200, "The overrides.")
             .end(),
-        Describe::change(schemas, ("delete", OVERLAYS), "Remove overrides: the file is in force again.")
-            .query::<OverlayParameters>()
-            .ok::<ResetReport>(200, "The removed overrides.")
-            .or(400, BAD)
-            .end(),
+        Describe::change(
+            schemas,
+            ("delete", OVERLAYS),
+            "Remove runtime overrides: the values in the file apply again.",
+        )
+        .query::<OverlayParameters>()
+        .ok::<ResetReport>(200, "The removed overrides.")
+        .or(400, BAD)
+        .end(),
         Describe::change(schemas, ("post", "/v1/reload"), "Reload the file.")
-            .ok::<ReloadReport>(200, "Changes, a line each, and refused certificates of folders.")
-            .or(422, "The file was refused; the running configuration stays.")
+            .ok::<ReloadReport>(
+                200,
+                "One line for each change, and for each refused certificate of a folder.",
+            )
+            .or(422, "convey refused the file, and keeps the running configuration.")
             .end(),
         Describe::read(schemas, LOG_LEVEL, "Level of the log.").ok::<LogLevelReport>(200, "The level.").end(),
         Describe::change(schemas, ("put", LOG_LEVEL), "Change the level of the log.")
@@ -183,7 +193,7 @@ fn program(schemas: &mut Schemas) -> Vec<Operation> {
         Describe::change(
             schemas,
             ("delete", LOG_LEVEL),
-            "Return to the level of the command line, RUST_LOG and the file.",
+            "Remove the override: the level from the command line, RUST_LOG or the file applies again.",
         )
         .ok::<ChangeReport>(200, DONE)
         .end(),

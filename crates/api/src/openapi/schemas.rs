@@ -72,11 +72,11 @@ fn merged(kinds: &[Value], all: &mut Map<String, Value>) -> Value {
     kinds.iter().for_each(|kind| collect(kind, all, &mut properties, &mut events));
     all.remove("PacketLine");
     all.remove("RequestLine");
-    let about = "The first three are about the trace, `packet` is of packet modes, `request` of mode http, the others are of the modes proxy and http.";
+    let about = "The first three values are about the trace. `packet` occurs in packet modes, `request` in mode http, and the other values in the modes proxy and http.";
     properties.insert("event".to_owned(), json!({ "type": "string", "enum": events, "description": about }));
     json!({
         "type": "object",
-        "description": "Line of a trace. Unknown values are left out.",
+        "description": "Line of a trace. It has no field for an unknown value.",
         "properties": properties,
         "required": ["event"],
     })
