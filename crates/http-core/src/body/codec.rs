@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use bytes::Bytes;
+
 use super::trailers::Trailers;
 use super::{BodyFraming, BodyPiece, BodyReader};
 use crate::{HeadLimits, Malformed};
@@ -88,6 +90,28 @@ impl BodyDecoder {
             }
         }
         Ok(None)
+    }
+
+    /// Decodes received bytes, and passes the data among them to `put`. Returns the number of bytes
+    /// that belong to the body, and its last frame, if it has arrived.
+    ///
+    /// # Errors
+    /// The body is malformed.
+    pub fn decode(
+        &mut self,
+        bytes: &[u8],
+        mut put: impl FnMut(&[u8]),
+    ) -> Result<(usize, Option<Frame<Bytes>>), Malformed> {
+        let mut left = bytes;
+        let mut last = None;
+        while let Some(frame) = self.next(&mut left)? {
+            match frame {
+                Frame::Data(data) => put(data),
+                Frame::End => last = Some(Frame::End),
+                Frame::Trailers(trailers) => last = Some(Frame::Trailers(trailers)),
+            }
+        }
+        Ok((bytes.len() - left.len(), last))
     }
 
     /// Notes that the connection has ended. Returns the end of a body that lasts until its

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::{ClientConnection, FieldRules, passed_on, write_field};
-use crate::BodyFraming;
 use crate::compression::CompressionChange;
 use crate::head::ResponseHead;
+use crate::{BodyEncoder, BodyFraming};
 
 /// Head of a response for a client, in any version of HTTP: a server's head or a local reply's,
 /// with the changes of the operator and of compression.
@@ -34,6 +34,14 @@ impl<'a> OutgoingResponse<'a> {
             _ if self.compression.has_coding() => BodyFraming::Chunked,
             framing => framing,
         }
+    }
+
+    /// Encoder of the body for a client of HTTP/1 whose connection has this state.
+    pub fn body_encoder(&self, connection: ClientConnection) -> BodyEncoder {
+        BodyEncoder::new(match connection {
+            ClientConnection::ClosesWithoutChunks => BodyFraming::UntilClose,
+            _ => self.framing(),
+        })
     }
 
     /// Names and values of the fields for the client, in order. Hop-by-hop fields are left out.

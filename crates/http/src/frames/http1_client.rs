@@ -9,7 +9,6 @@ use convey_http_core::{
 };
 use convey_stream::{ByteStream, More};
 
-use super::decode::decode;
 use crate::buffer;
 use crate::data_queue::{DataQueue, FRAME};
 use crate::ends::UnreadSocket;
@@ -150,9 +149,7 @@ impl<'a> Http1Client<'a> {
     }
 
     pub(super) fn send_head(&mut self, response: &OutgoingResponse<'_>, connection: ClientConnection) {
-        let has_chunks = connection != ClientConnection::ClosesWithoutChunks;
-        self.encoder =
-            BodyEncoder::new(if has_chunks { response.framing() } else { BodyFraming::UntilClose });
+        self.encoder = response.body_encoder(connection);
         self.stays = connection == ClientConnection::Stays;
         self.out.append(|out| response.write(connection, out));
     }
@@ -194,7 +191,7 @@ impl<'a> Http1Client<'a> {
     /// Decodes bytes. Bytes after the body stay received.
     fn decode(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         let data = &mut self.data;
-        let (len, last) = decode(&mut self.decoder, bytes, |part| data.put_copy(part))?;
+        let (len, last) = self.decoder.decode(bytes, |part| data.put_copy(part))?;
         self.last = last;
         if let Some(kept) = &mut self.kept {
             kept.extend_from_slice(&bytes[..len]);

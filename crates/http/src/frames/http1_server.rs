@@ -5,12 +5,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use convey_http_core::{
-    BodyDecoder, BodyEncoder, BodyFraming, HeadLimits, HeadReader, HttpMethod, ResponseHead, ServerFault,
-    Trailers,
+    BodyEncoder, BodyFraming, Frame, HeadLimits, HttpMethod, Malformed, ResponseDecoder, ResponseHead,
+    ServerFault, Trailers,
 };
 use convey_stream::{ByteStream, More};
 
-use super::decode::decode;
 use super::response_body::ResponseBody;
 use crate::buffer;
 use crate::data_queue::FRAME;
@@ -23,18 +22,14 @@ const FIRST: usize = 8 * 1024;
 /// A request on a connection of HTTP/1.1 to a server.
 pub(crate) struct Http1Server<'a> {
     socket: &'a mut ByteStream,
-    method: HttpMethod,
-    limits: HeadLimits,
     encoder: BodyEncoder,
     /// Bytes that the server has not accepted yet.
     out: Outgoing,
     /// Whether the sending side is closed once the server has accepted all bytes.
     closes: bool,
-    reader: HeadReader,
-    /// Received bytes that are not parsed yet.
+    decoder: ResponseDecoder,
+    /// Received bytes that are not decoded yet.
     received: BytesMut,
-    /// Decoder of the response's body, once its head was received.
-    decoder: Option<BodyDecoder>,
     has_sent_bytes: bool,
     has_surplus: bool,
 }
@@ -49,14 +44,11 @@ impl<'a> Http1Server<'a> {
     ) -> Http1Server<'a> {
         Http1Server {
             socket,
-            method,
-            limits,
             encoder: BodyEncoder::new(framing),
             out: Outgoing::new(head),
             closes: false,
-            reader: HeadReader::default(),
+            decoder: ResponseDecoder::new(method, limits),
             received: BytesMut::new(),
-            decoder: None,
             has_sent_bytes: false,
             has_surplus: false,
         }
@@ -84,7 +76,7 @@ impl<'a> Http1Server<'a> {
 
     /// Number of the response's next bytes that certainly belong to its body.
     pub(super) fn opaque(&self) -> u64 {
-        self.decoder.as_ref().map_or(0, BodyDecoder::opaque)
+        self.decoder.opaque()
     }
 
     /// Returns how many of `most` bytes are accepted without buffering more than a frame; `None`:
@@ -116,8 +108,7 @@ impl<'a> Http1Server<'a> {
     /// Receives the next head: interim responses, and then the final one.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, TransferEnd>> {
         loop {
-            let head = self.reader.response(&mut self.received, self.method, &self.limits);
-            if let Some(head) = head.map_err(malformed)? {
+            if let Some(head) = self.decoder.next_head(&mut self.received).map_err(malformed)? {
                 return Poll::Ready(Ok(head));
             }
             let n = buffer::with(|buffer| {
@@ -136,12 +127,11 @@ impl<'a> Http1Server<'a> {
     /// Begins the body of the response with this head. `has_changed`: both connections switch to
     /// another protocol, so that all further bytes are data.
     pub(super) fn begin_body(&mut self, head: &ResponseHead, has_changed: bool) {
-        let framing = if has_changed { BodyFraming::UntilClose } else { head.framing() };
         if has_changed {
             self.encoder = BodyEncoder::new(BodyFraming::UntilClose);
         }
-        self.decoder = Some(BodyDecoder::of_response(framing, self.limits));
-        if framing.is_empty() {
+        self.decoder.begin_body(head, has_changed);
+        if self.decoder.has_ended() {
             self.has_surplus = !self.received.is_empty();
         }
     }
@@ -175,14 +165,13 @@ impl<'a> Http1Server<'a> {
     }
 
     fn decode(&mut self, bytes: &[u8], body: &mut ResponseBody<'_>) -> Result<(), TransferEnd> {
-        let Some(decoder) = &mut self.decoder else { return Ok(()) };
         let mut put = Ok(());
-        let (len, last) = decode(decoder, bytes, |data| {
+        let decoded = self.decoder.decode(bytes, |data| {
             if put.is_ok() {
                 put = body.put_copy(data);
             }
-        })
-        .map_err(malformed)?;
+        });
+        let (len, last) = decoded.map_err(malformed)?;
         put?;
         if let Some(last) = last {
             body.put_frame(last)?;
@@ -192,13 +181,13 @@ impl<'a> Http1Server<'a> {
     }
 
     fn closed(&mut self, body: &mut ResponseBody<'_>) -> Result<(), TransferEnd> {
-        match self.decoder.as_mut().and_then(BodyDecoder::connection_ended) {
-            Some(_) => Ok(body.put_frame(convey_http_core::Frame::End)?),
-            None => Err(TransferEnd::ServerFault(ServerFault::Closed)),
+        match self.decoder.connection_ended() {
+            true => Ok(body.put_frame(Frame::End)?),
+            false => Err(TransferEnd::ServerFault(ServerFault::Closed)),
         }
     }
 }
 
-fn malformed(malformed: convey_http_core::Malformed) -> TransferEnd {
+fn malformed(malformed: Malformed) -> TransferEnd {
     TransferEnd::ServerFault(ServerFault::Malformed(malformed))
 }

@@ -11,7 +11,6 @@
 //! the rest waits in a bounded buffer.
 
 mod client;
-mod decode;
 mod down;
 mod http1_client;
 mod http1_server;
