@@ -101,6 +101,8 @@ enum Place {
 struct TrailerName {
     letters: [u8; MAX_NAME],
     len: usize,
+    /// Whether the name has a `_`, which some servers treat like `-`.
+    has_underscore: bool,
 }
 
 impl Place {
@@ -297,7 +299,7 @@ pub(super) fn is_forbidden_in_trailers(name: &[u8]) -> bool {
 impl TrailerName {
     fn push(&mut self, byte: u8) {
         if let Some(place) = self.letters.get_mut(self.len) {
-            // Some servers treat `_` like `-`.
+            self.has_underscore |= byte == b'_';
             *place = if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
         }
         self.len += 1;
@@ -305,7 +307,8 @@ impl TrailerName {
 
     fn is_allowed(&self, is_of_response: bool) -> bool {
         let name = self.letters.get(..self.len);
-        let is_harmless = |name: &[u8]| is_of_response && name == b"content-length";
+        let is_length = |name: &[u8]| !self.has_underscore && name == b"content-length";
+        let is_harmless = |name: &[u8]| is_of_response && is_length(name);
         name.is_none_or(|name| !FORBIDDEN.contains(&name) || is_harmless(name))
     }
 }
