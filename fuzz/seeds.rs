@@ -58,6 +58,7 @@ fn main() -> io::Result<()> {
     write("proxy_header", &proxy_headers())?;
     write("client_hello", &client_hellos())?;
     write("http_request", &http_requests())?;
+    write("http1_messages", &http1_messages())?;
     write("http_forwarded", &http_forwarded())?;
     write("http3_frames", &http3_frames())?;
     write("handed_over", &handed_over())?;
@@ -262,6 +263,27 @@ fn http_requests() -> Vec<(String, Vec<u8>)> {
         ("old", "\r\nGET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
     ];
     requests.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).to_vec()
+}
+
+/// As `http1_messages` reads them: requests, or the request whose response follows; the sizes of the
+/// pieces; then bytes.
+fn http1_messages() -> Vec<(String, Vec<u8>)> {
+    const CHUNKS: &str = "2;x=y\r\nhi\r\n03\r\nabc\r\n0\r\nX-Sum: 1\r\nContent-Length: 5\r\n\r\n";
+    let chunked = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{CHUNKS}");
+    let responses = [
+        ("length", "HTTP/1.1 200 OK\r\nContent-Length: 02\r\nConnection: close, x\r\nX: 1\r\n\r\nhi"),
+        ("chunks", &chunked),
+        ("until-close", "HTTP/1.0 404 Not here\r\n\r\nany bytes"),
+        ("none", "HTTP/1.1 304 \r\nContent-Length: 5\r\n\r\n"),
+        ("interim", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 \r\nLink: a\r\n\r\nHTTP/1.1 204\r\n\r\n"),
+        ("upgrade", "HTTP/1.1 101 \r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n\0any"),
+    ];
+    let of_request = |(name, text): (&str, &str), request: u8| {
+        (format!("response-{name}-{request}"), [&[0x80 | request, 0x21], text.as_bytes()].concat())
+    };
+    let responses = responses.into_iter().flat_map(|one| (0..4).map(move |request| of_request(one, request)));
+    let requests = http_requests().into_iter();
+    requests.map(|(name, bytes)| (name, [&[0, 0x21][..], &bytes].concat())).chain(responses).collect()
 }
 
 /// Heads of HTTP/1 and HTTP/2, each behind a byte that selects the version and the

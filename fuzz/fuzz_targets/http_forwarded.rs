@@ -1,26 +1,25 @@
 //! Requests that servers get from clients, as HTTP/1 or translated from HTTP/2: our reader,
 //! httparse and hyper read exactly one request with that body, and nothing behind it. If the
-//! request is refused, the server gets no whole request.
+//! request is refused, the server gets no whole request. The body is forwarded as bytes, and in
+//! frames that are encoded again.
 
 #![no_main]
 
-use std::convert::Infallible;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+#[allow(dead_code, reason = "other targets use the rest")]
+#[path = "../../crates/http-core/tests/http1/oracle/mod.rs"]
+mod oracle;
 
-use bytes::{Bytes, BytesMut};
+use std::net::IpAddr;
+
+use bytes::BytesMut;
 use convey_http::request_from_http2;
 use convey_http_core::{
-    BodyFraming, BodyPiece, BodyReader, ClientIdentity, Exchange, FieldRules, ForwardedFields, HeadLimits, HeadReader,
-    PathPrefix, OutgoingRequest, RequestChanges, RequestHead,
+    BodyDecoder, BodyEncoder, BodyFraming, BodyPiece, BodyReader, ClientIdentity, Exchange, FieldRules,
+    ForwardedFields, Frame, HeadLimits, HeadReader, OutgoingRequest, PathPrefix, RequestChanges, RequestHead,
 };
-use http_body_util::{BodyExt, Empty};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
+use hyper::Request;
 use libfuzzer_sys::fuzz_target;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use oracle::{Message, Start, hyper as by_hyper, pieces};
 
 const LIMITS: HeadLimits = HeadLimits { bytes: 4_096, fields: 32 };
 
@@ -39,17 +38,31 @@ fuzz_target!(|bytes: &[u8]| {
     let mut written = Vec::new();
     OutgoingRequest::new(&head, &changes(*how, &FieldRules::default())).write(&mut written);
     let head_len = written.len();
-    let is_whole = forward(&head, &received, usize::from(*how >> 5) + 1, &mut written);
-    let expected = once_more(&head, &written, head_len, is_whole);
+    let mut encoded = written.clone();
+    let size = usize::from(*how >> 5) + 1;
+    let is_whole = forward(&head, &received, size, &mut written);
+    assert_eq!(forward_frames(&head, &received, size, &mut encoded), is_whole);
     by_httparse(&head, &written[..head_len]);
-    let seen = by_hyper(&written);
-    match (is_whole, &seen[..]) {
-        // hyper may refuse more than we do.
-        (_, []) => {}
-        (true, [seen]) => assert_eq!(seen, &expected),
-        _ => panic!("{seen:?} of {:?}", String::from_utf8_lossy(&written)),
+    for written in [written, encoded] {
+        let expected = once_more(&head, &written, head_len, is_whole);
+        let seen = by_hyper::requests(&written);
+        match (is_whole, &seen[..]) {
+            // hyper may refuse more than we do.
+            (_, []) => {}
+            (true, [seen]) => assert_eq!(Seen::of(seen), expected),
+            _ => panic!("{seen:?} of {:?}", String::from_utf8_lossy(&written)),
+        }
     }
 });
+
+impl Seen {
+    fn of(message: &Message) -> Seen {
+        match &message.start {
+            Start::Request { method, .. } => Seen { method: method.to_vec(), body: message.data.to_vec() },
+            Start::Response { .. } => panic!("a response"),
+        }
+    }
+}
 
 /// Returns a head, and the bytes after it.
 fn from_http1(bytes: &[u8]) -> Option<(RequestHead, Vec<u8>)> {
@@ -111,6 +124,20 @@ fn forward(head: &RequestHead, mut received: &[u8], size: usize, written: &mut V
     exchange.state().is_request_whole()
 }
 
+/// Decodes the body in pieces of `size` bytes, and encodes its frames. Returns whether it ended.
+fn forward_frames(head: &RequestHead, received: &[u8], size: usize, written: &mut Vec<u8>) -> bool {
+    let (mut decoder, encoder) = (BodyDecoder::of_request(head.framing()), BodyEncoder::new(head.framing()));
+    for piece in pieces(received, &[size]) {
+        match decoder.decode(piece, |data| encoder.data(data, written)) {
+            Err(_) => return false,
+            Ok((_, None)) => {}
+            Ok((_, Some(Frame::Trailers(trailers)))) => encoder.end(Some(&trailers), written),
+            Ok((_, Some(_))) => encoder.end(None, written),
+        }
+    }
+    decoder.has_ended()
+}
+
 /// Parses the written bytes as convey parses bytes of clients. `is_whole`: they have to be one
 /// request with nothing behind it.
 fn once_more(head: &RequestHead, written: &[u8], head_len: usize, is_whole: bool) -> Seen {
@@ -146,33 +173,4 @@ fn by_httparse(head: &RequestHead, written: &[u8]) {
     assert_eq!(count("host"), 1);
     let has_framing = head.framing() != BodyFraming::Empty;
     assert_eq!(count("content-length") + count("transfer-encoding"), usize::from(has_framing));
-}
-
-/// Whole requests that hyper reads from these bytes.
-fn by_hyper(bytes: &[u8]) -> Vec<Seen> {
-    let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    runtime.block_on(async {
-        let (mut client, server) = tokio::io::duplex(1 << 20);
-        client.write_all(bytes).await.expect("room");
-        client.shutdown().await.expect("open");
-        let requests = seen.clone();
-        let service = service_fn(move |request: Request<Incoming>| note(requests.clone(), request));
-        // hyper ends with an error where the bytes end early.
-        let _ = hyper::server::conn::http1::Builder::new()
-            .half_close(true)
-            .serve_connection(TokioIo::new(server), service)
-            .await;
-        let _ = client.read_to_end(&mut Vec::new()).await;
-    });
-    std::mem::take(&mut *seen.lock().expect("one thread"))
-}
-
-async fn note(seen: Arc<Mutex<Vec<Seen>>>, request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, Infallible> {
-    let (head, body) = request.into_parts();
-    if let Ok(body) = body.collect().await {
-        let method = head.method.as_str().as_bytes().to_vec();
-        seen.lock().expect("one thread").push(Seen { method, body: body.to_bytes().to_vec() });
-    }
-    Ok(Response::new(Empty::new()))
 }

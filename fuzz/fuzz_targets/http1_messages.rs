@@ -1,0 +1,25 @@
+//! Any bytes as messages of HTTP/1, in typed heads and frames: they do not depend on how the bytes
+//! are cut, hyper reads the same messages, and convey forwards the same messages, as bytes and in
+//! frames.
+
+#![no_main]
+
+#[path = "../../crates/http-core/tests/http1/oracle/mod.rs"]
+mod oracle;
+
+use libfuzzer_sys::fuzz_target;
+use oracle::{REQUESTS, checks, parsed_request};
+
+// The first byte: below 128, the bytes are requests; else they are the response to the request that
+// its last bits select. The second byte has the sizes of the pieces in which the bytes arrive.
+fuzz_target!(|bytes: &[u8]| {
+    let [how, sizes, bytes @ ..] = bytes else { return };
+    let sizes = [usize::from(sizes & 15) + 1, usize::from(sizes >> 4) + 1];
+    if *how < 128 {
+        let read = checks::requests(bytes, &sizes);
+        checks::forwarded_requests(bytes, &read, &sizes);
+    } else {
+        let request = parsed_request(REQUESTS[usize::from(*how) % REQUESTS.len()]);
+        checks::response(&request, bytes, &sizes);
+    }
+});
