@@ -238,8 +238,7 @@ fn explanation_without_an_open_connection_covers_a_new_one() {
         (
             ClientFlows::Unknown(FlowsUnavailable::Late),
             "198.51.100.7",
-            "not known: a worker did not answer in time; try again. The answer is for a new flow
-",
+            "not known: a worker did not answer in time; try again. The answer is for a new flow\n",
         ),
     ] {
         let (explanation, text) = text(&flows, client);
