@@ -114,7 +114,7 @@ fn refusal_for_another_reason_leaves_the_server_down() {
     state.on_network(other, Timestamp(2));
     let changes = transitions(&mut state);
     assert!(changes.len() == 1 && changes[0].0 == HealthTransition::StillDown, "{changes:?}");
-    assert!(changes[0].1.contains("leave by wg1"), "{changes:?}");
+    assert!(changes[0].1.contains("leave through wg1"), "{changes:?}");
     let health = state.snapshot().pools[0].servers[1].health.clone();
     assert_eq!(health.since, Timestamp(1), "down since the first refusal");
 }
