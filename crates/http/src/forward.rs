@@ -219,7 +219,9 @@ impl Forwarding<'_, '_> {
             self.client.connect(permit, self.request.named(), within, self.within_tls(permit)).await?;
         if self.chose_http2(permit, &mut server).unwrap_or(false) {
             let opening = OpeningConnection::new(self.place(permit), self.stream_client());
-            return Ok(ServerEnd::Stream(Box::pin(http2::connect(opening, server, within)).await?));
+            return Ok(ServerEnd::Stream(
+                Box::pin(http2::connect(opening, server, permit.name(), within)).await?,
+            ));
         }
         Ok(ServerEnd::Socket(server))
     }
@@ -241,7 +243,7 @@ impl Forwarding<'_, '_> {
                 if !self.chose_http2(permit, &mut server).unwrap_or(true) {
                     return Ok((ServerEnd::Socket(server), true));
                 }
-                (http2::connect(opening, server, within).await?, true)
+                (http2::connect(opening, server, permit.name(), within).await?, true)
             }
             FoundStream::Full => return Err(Unreached::Full),
             FoundStream::BeyondShare => {

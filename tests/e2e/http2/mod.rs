@@ -7,6 +7,7 @@ pub(crate) mod frames;
 mod from_proxies;
 mod held;
 mod malformed;
+mod resets;
 pub(crate) mod server;
 mod short_frames;
 mod unread;
@@ -54,6 +55,11 @@ use malformed::{
     body_of_another_length_than_announced_ends_its_stream, malformed_request_ends_its_stream_alone,
     malformed_response_leaves_the_connection_to_its_server,
     response_of_another_length_than_announced_is_not_whole,
+};
+use resets::{
+    cut_requests_fail_no_other_request_of_their_server,
+    server_that_resets_all_streams_of_a_connection_gets_another,
+    unprocessed_request_is_retried_after_goaway_with_an_error,
 };
 use server::EchoServer;
 use short_frames::{
@@ -108,6 +114,9 @@ tests!("http2":
     short_frames_of_an_unread_upload_leave_other_streams,
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
+    cut_requests_fail_no_other_request_of_their_server,
+    server_that_resets_all_streams_of_a_connection_gets_another,
+    unprocessed_request_is_retried_after_goaway_with_an_error,
     requests_cancelled_at_once_leave_others_of_their_connection,
     many_requests_cancelled_at_once_leave_others_of_a_proxy,
     many_malformed_requests_leave_others_of_a_proxy,

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::placement;
 use super::receive::ReceiveQueue;
+use super::resets::StreamResets;
 use super::send_window::SendWindow;
 use super::servers::{self, StreamShare};
 use super::uploads::{Upload, UploadProgress, Uploads};
@@ -53,6 +54,7 @@ pub(super) struct KeptState {
     begun: AtomicUsize,
     /// Streams that the server refused when it ended the connection gracefully.
     refused: AtomicUsize,
+    resets: StreamResets,
     window: Arc<SendWindow>,
     uploads: Mutex<Uploads>,
     /// Queue of the streams that have received data.
@@ -86,9 +88,19 @@ impl KeptConnection {
         freed: Arc<Notify>,
     ) -> KeptConnection {
         let [open, begun, refused] = [(); 3].map(|()| AtomicUsize::new(0));
-        let (is_over, uploads) = (AtomicBool::new(false), Mutex::default());
-        let state =
-            KeptState { server, is_over, open, begun, refused, window, uploads, receive_queue, freed };
+        let (is_over, uploads, resets) = Default::default();
+        let state = KeptState {
+            server,
+            is_over,
+            open,
+            begun,
+            refused,
+            resets,
+            window,
+            uploads,
+            receive_queue,
+            freed,
+        };
         KeptConnection { send, state: Arc::new(state), unused: None, has_no_window: false }
     }
 
@@ -122,10 +134,10 @@ impl KeptConnection {
         StreamPlace { send: self.send.clone(), state: self.state.clone(), upload, _share: share }
     }
 
-    /// Whether to keep the connection: it is not over, and has not been without a stream for too
-    /// long.
+    /// Whether to keep the connection: it has streams, or accepts some and has not been without one
+    /// for too long.
     pub(super) fn stays(&mut self, now: Instant) -> bool {
-        let is_unused = self.open() == 0;
+        let is_unused = self.is_unused();
         let since = *self.unused.get_or_insert(now);
         if !is_unused {
             self.unused = None;
@@ -136,7 +148,17 @@ impl KeptConnection {
         if had_no_window && self.has_no_window {
             self.state.retire();
         }
-        !self.state.is_over() && (!is_unused || now - since < LIFETIME)
+        !is_unused || (!self.is_retired() && now - since < LIFETIME)
+    }
+
+    /// Whether the connection accepts no further streams.
+    pub(super) fn is_retired(&self) -> bool {
+        self.state.is_over()
+    }
+
+    /// Whether the connection has no open stream.
+    pub(super) fn is_unused(&self) -> bool {
+        self.open() == 0
     }
 
     /// Number of streams that the server has served.
@@ -158,6 +180,11 @@ impl KeptState {
     /// Stops new streams on this connection. Open streams continue.
     pub(super) fn retire(&self) {
         self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Reset streams of the connection.
+    pub(super) fn resets(&self) -> &StreamResets {
+        &self.resets
     }
 
     /// Open uploads.

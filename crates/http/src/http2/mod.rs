@@ -12,6 +12,7 @@ mod kept;
 mod outgoing;
 mod placement;
 mod receive;
+mod resets;
 mod send_window;
 mod servers;
 mod stream;

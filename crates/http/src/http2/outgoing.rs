@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use convey_http_core::{
@@ -247,11 +247,14 @@ impl OutgoingStream {
 
 impl Drop for OutgoingStream {
     fn drop(&mut self) {
+        let Some(body) = &mut self.request else { return };
+        let resets = self.place.state().resets();
         // A complete exchange needs no reset. Otherwise, the reset lets the server stop its work.
-        if let Some(body) = &mut self.request
-            && !matches!(self.response, Answer::Over)
-        {
-            body.reset(StreamFault::Cancelled);
+        if matches!(self.response, Answer::Over) {
+            return resets.note_served();
         }
+        let is_by_server = body.poll_reset(&mut Context::from_waker(Waker::noop())).is_ready();
+        body.reset(StreamFault::Cancelled);
+        resets.count(is_by_server);
     }
 }

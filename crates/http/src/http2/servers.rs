@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use convey_model::Prefix;
+use convey_pacing::LogLimit;
 use convey_proxy::{Contained, ServerStream};
 use h2::client::{Builder, SendRequest};
-use log::debug;
+use log::{debug, info};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
@@ -25,6 +26,7 @@ use super::kept::{KeptConnection, KeptState, MAX_REQUESTS, MAX_STREAMS, StreamPl
 use super::outgoing::OutgoingStream;
 use super::placement::{self, ConnectionState, Placement};
 use super::receive::{DATA_FRAME_BUDGET, ReceiveQueue};
+use super::resets;
 use super::send_window::{SendWindow, WindowMeter};
 use super::stream::broken;
 use super::stream_shares::StreamShares;
@@ -55,6 +57,9 @@ const MAX_ERRORS: usize = 2 * MAX_REQUESTS;
 /// clients have left.
 const MAX_CONNECTIONS: usize = 32;
 
+/// Minimum time between two log lines about the reset streams of a server.
+const RESET_LOG_PERIOD: Duration = Duration::from_secs(60);
+
 thread_local! {
     static SERVERS: RefCell<HashMap<ServerPlace, Connections>> = RefCell::default();
 }
@@ -62,6 +67,8 @@ thread_local! {
 /// Shared HTTP/2 connections to one server.
 #[derive(Default)]
 struct Connections {
+    /// Name of the server in log lines.
+    name: String,
     kept: Vec<KeptConnection>,
     /// Number of connections that are being opened, until the server's SETTINGS arrive.
     opening: usize,
@@ -74,6 +81,16 @@ struct Connections {
     changed: Arc<Notify>,
     /// Streams, by client.
     shares: StreamShares,
+    reset_log: ResetLog,
+}
+
+/// Limit of log lines about reset streams.
+struct ResetLog(LogLimit<Instant>);
+
+impl Default for ResetLog {
+    fn default() -> ResetLog {
+        ResetLog(LogLimit::once_in(RESET_LOG_PERIOD))
+    }
 }
 
 /// Result of the search for a stream.
@@ -185,14 +202,15 @@ pub(crate) async fn take(
     }
 }
 
-/// Returns a stream on this new connection to the server, and shares the connection with other
-/// requests.
+/// Returns a stream on this new connection to the server with this name, and shares the connection
+/// with other requests.
 ///
 /// # Errors
 /// The HTTP/2 handshake fails, or takes longer than `within`.
 pub(crate) async fn connect(
     mut opening: OpeningConnection,
     stream: ServerStream,
+    name: String,
     within: Duration,
 ) -> io::Result<Box<OutgoingStream>> {
     let filter = FieldFilter::new(Sender::Server, MAX_HEAD as usize, EmptyFrames::SHARED);
@@ -216,6 +234,7 @@ pub(crate) async fn connect(
     let share = opening.share.take();
     let (kept, first) = SERVERS.with_borrow_mut(|servers| {
         let connections = servers.entry(server).or_default();
+        connections.name = name;
         let changed = connections.changed.clone();
         let mut kept = KeptConnection::new(server, send.clone(), window, queue, changed);
         let share = share.unwrap_or_else(|| connections.share(server, StreamClient::default()));
@@ -283,6 +302,7 @@ async fn begin(mut place: StreamPlace) -> io::Result<Box<OutgoingStream>> {
 impl Connections {
     /// Finds a place for a request of this client to this server.
     fn find(&mut self, server: ServerPlace, client: StreamClient) -> Found {
+        self.retire_after_resets(server);
         self.limit.take_if(|limit| self.kept.iter().any(|kept| kept.served() > limit.requests));
         if let Some(sharing) = client.sharing
             && !self.shares.has_room(sharing, || most_streams(&self.kept))
@@ -311,6 +331,16 @@ impl Connections {
             Some(at) => self.found(at, server, client),
             None => self.wait(server),
         }
+    }
+
+    /// Retires connections on which too many streams were reset.
+    fn retire_after_resets(&mut self, server: ServerPlace) {
+        let (name, addr, limit) = (&self.name, server.1, &mut self.reset_log.0);
+        resets::retire(&self.kept, |kept| {
+            let Some(more) = limit.admit(Instant::now()) else { return };
+            let resets = kept.state().resets();
+            info!("server {name} ({addr}): an HTTP/2 connection takes no further requests: {resets}{more}");
+        });
     }
 
     /// Returns a place on the connection with this index.
@@ -517,6 +547,38 @@ mod tests {
             let upload = StreamClient { upload: Some(Upload { client, length }), sharing: None };
             assert_eq!(matches!(connections.find(SERVER, upload), Found::Wait(_)), waits, "{length:?}");
         }
+    }
+
+    /// Resets streams of this connection until it has to retire.
+    fn reset_streams(kept: &KeptConnection) {
+        (0..10).for_each(|_| kept.state().resets().count(false));
+    }
+
+    #[tokio::test]
+    async fn connection_with_reset_streams_keeps_its_open_ones_and_takes_no_other() {
+        let mut connections = connections(1, 100).await;
+        let client = StreamClient::default();
+        let long = place(&mut connections, client).unwrap();
+        reset_streams(&connections.kept[0]);
+        assert!(place(&mut connections, client).is_none(), "another one has to be opened");
+        assert!(connections.kept[0].stays(Instant::now()));
+        drop(long);
+        assert!(!connections.kept[0].stays(Instant::now()));
+    }
+
+    #[tokio::test]
+    async fn resets_retire_few_connections_that_have_open_streams() {
+        let mut connections = connections(33, 1).await;
+        let client = StreamClient::default();
+        let open: Vec<_> = (0..33).map(|_| place(&mut connections, client).unwrap()).collect();
+        connections.kept.iter().for_each(reset_streams);
+        assert!(place(&mut connections, client).is_none());
+        let retired =
+            |connections: &Connections| connections.kept.iter().filter(|one| one.is_retired()).count();
+        assert_eq!(retired(&connections), 32);
+        drop(open);
+        assert!(place(&mut connections, client).is_none());
+        assert_eq!(retired(&connections), 33);
     }
 
     #[tokio::test]
