@@ -151,14 +151,9 @@ impl ExchangeState {
         self.client
     }
 
-    /// Notes that the final head goes to the client, so that no other response can replace it.
+    /// Notes that no other response can reach the client: the final head goes to it, or it has
+    /// received only a part of an interim response.
     pub fn note_answer(&mut self) {
-        self.has_answered = true;
-    }
-
-    /// Notes that the client has received only a part of an interim response, so that no other
-    /// response can follow.
-    pub fn note_passed_part(&mut self) {
         self.has_answered = true;
     }
 
@@ -215,8 +210,8 @@ impl ExchangeState {
         self.response == ResponsePhase::Changed
     }
 
-    /// Whether the client has received a part of the final response, so that no other response can
-    /// replace it. A complete interim response does not count.
+    /// Whether the client has received a part of the final response, or an incomplete interim one,
+    /// so that no other response can reach it.
     pub fn has_answered(&self) -> bool {
         self.has_answered
     }

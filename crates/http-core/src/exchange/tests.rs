@@ -152,7 +152,7 @@ fn interim_responses_reach_clients_that_know_them() {
 fn interim_response_rules_out_another_server_but_not_a_local_reply() {
     let mut told = tell(GET, "HTTP/1.1 103 Early Hints\r\n\r\n", &[]).unwrap();
     assert!(!told.exchange.state().has_answered() && !told.exchange.state().may_be_sent_elsewhere());
-    told.exchange.state_mut().note_passed_part();
+    told.exchange.state_mut().note_answer();
     assert!(told.exchange.state().has_answered());
 }
 

@@ -117,7 +117,7 @@ impl<'d> Driver<'d> {
         let (status, is_clean, is_torn) = (transfer.meter().status, transfer.is_clean(), transfer.is_torn());
         let mut state = transfer.into_state();
         if is_torn {
-            state.note_passed_part();
+            state.note_answer();
         }
         Transferred { end, state, status, is_clean, sent, rest: None }
     }
@@ -150,7 +150,7 @@ impl<'d> Driver<'d> {
         let body_back = if did_nothing { transfer.take_body_back() } else { None };
         let (mut state, rest) = transfer.into_rest();
         if is_torn {
-            state.note_passed_part();
+            state.note_answer();
         }
         if let Some(len) = body_back {
             state.note_body_taken_back();
