@@ -14,6 +14,10 @@ use tokio::net::TcpStream;
 use crate::http2::OutgoingStream;
 use crate::streams::IncomingStream;
 
+/// Maximum number of bytes of further requests that convey reads from a client's connection of
+/// HTTP/1 while a request runs.
+pub(crate) const MAX_AHEAD: usize = 16 * 1024;
+
 /// Upper bound for the bytes that a TLS session has read from its socket, and that convey has not
 /// read from the session.
 const MAX_WITHIN_TLS: u64 = 64 * 1024;

@@ -5,19 +5,16 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use convey_http_core::{
-    BodyDecoder, BodyEncoder, BodyFraming, ClientConnection, Frame, Malformed, OutgoingResponse, Trailers,
+    BodyDecoder, BodyFraming, ClientConnection, Frame, Malformed, OutgoingResponse, Trailers,
 };
 use convey_stream::{ByteStream, More};
 
+use super::http1_encoder::Http1Encoder;
 use crate::buffer;
 use crate::data_queue::{DataQueue, FRAME};
-use crate::ends::UnreadSocket;
+use crate::ends::{MAX_AHEAD, UnreadSocket};
 use crate::streams::MAX_KEPT;
 use crate::streams::body::BodyFault;
-use crate::transfer::Outgoing;
-
-/// Maximum number of bytes of further requests that convey reads while a request runs.
-pub(crate) const MAX_AHEAD: usize = 16 * 1024;
 
 /// A request on a connection of HTTP/1.
 pub(crate) struct Http1Client<'a> {
@@ -32,8 +29,7 @@ pub(crate) struct Http1Client<'a> {
     kept: Option<BytesMut>,
     /// Number of bytes that were read, since the caller last took the number.
     read: u64,
-    encoder: BodyEncoder,
-    out: Outgoing,
+    out: Http1Encoder,
     /// Whether more data follows the next write. TCP holds the last bytes back, to send them in one
     /// segment with the FIN.
     more: More,
@@ -58,8 +54,7 @@ impl<'a> Http1Client<'a> {
             last: None,
             kept: None,
             read: 0,
-            encoder: BodyEncoder::new(BodyFraming::Empty),
-            out: Outgoing::default(),
+            out: Http1Encoder::new(Vec::new(), BodyFraming::Empty),
             more: More::No,
             stays: false,
             is_done: false,
@@ -145,34 +140,33 @@ impl<'a> Http1Client<'a> {
     }
 
     pub(super) fn send_interim(&mut self, response: &OutgoingResponse<'_>) {
-        self.out.append(|out| response.write(ClientConnection::Stays, out));
+        self.out.append_head(|out| response.write(ClientConnection::Stays, out));
     }
 
     pub(super) fn send_head(&mut self, response: &OutgoingResponse<'_>, connection: ClientConnection) {
-        self.encoder = response.body_encoder(connection);
+        self.out.set_body(response.body_encoder(connection));
         self.stays = connection == ClientConnection::Stays;
-        self.out.append(|out| response.write(connection, out));
+        self.out.append_head(|out| response.write(connection, out));
     }
 
     pub(super) fn send_data(&mut self, data: &[u8], is_last: bool) {
-        let encoder = self.encoder;
-        self.out.append(|out| encoder.data(data, out));
+        self.out.append_data(data, is_last);
         if is_last {
-            self.end(None);
+            self.note_end();
         }
     }
 
     pub(super) fn send_trailers(&mut self, trailers: &Trailers) {
-        self.end(Some(trailers));
+        self.out.append_end(Some(trailers));
+        self.note_end();
     }
 
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.out.poll_flush(cx, self.socket, self.more)
     }
 
-    fn end(&mut self, trailers: Option<&Trailers>) {
-        let encoder = self.encoder;
-        self.out.append(|out| encoder.end(trailers, out));
+    /// Notes that the whole response is encoded.
+    fn note_end(&mut self) {
         self.more = if self.stays { More::No } else { More::End };
     }
 

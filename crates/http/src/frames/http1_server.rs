@@ -10,11 +10,12 @@ use convey_http_core::{
 };
 use convey_stream::{ByteStream, More};
 
+use super::http1_encoder::Http1Encoder;
 use super::response_body::ResponseBody;
 use crate::buffer;
 use crate::data_queue::FRAME;
 use crate::ends::UnreadSocket;
-use crate::transfer::{Outgoing, TransferEnd, server_broke};
+use crate::transfer::{TransferEnd, server_broke};
 
 /// Maximum number of bytes that are read together with a head.
 const FIRST: usize = 8 * 1024;
@@ -22,9 +23,7 @@ const FIRST: usize = 8 * 1024;
 /// A request on a connection of HTTP/1.1 to a server.
 pub(crate) struct Http1Server<'a> {
     socket: &'a mut ByteStream,
-    encoder: BodyEncoder,
-    /// Bytes that the server has not accepted yet.
-    out: Outgoing,
+    out: Http1Encoder,
     /// Whether the sending side is closed once the server has accepted all bytes.
     closes: bool,
     decoder: ResponseDecoder,
@@ -44,8 +43,7 @@ impl<'a> Http1Server<'a> {
     ) -> Http1Server<'a> {
         Http1Server {
             socket,
-            encoder: BodyEncoder::new(framing),
-            out: Outgoing::new(head),
+            out: Http1Encoder::new(head, framing),
             closes: false,
             decoder: ResponseDecoder::new(method, limits),
             received: BytesMut::new(),
@@ -86,15 +84,11 @@ impl<'a> Http1Server<'a> {
     }
 
     pub(super) fn send_data(&mut self, data: &[u8], is_last: bool) {
-        let encoder = self.encoder;
-        self.out.append(|out| encoder.data(data, out));
-        if is_last {
-            self.end(None);
-        }
+        self.out.append_data(data, is_last);
     }
 
     pub(super) fn send_trailers(&mut self, trailers: &Trailers) {
-        self.end(Some(trailers));
+        self.out.append_end(Some(trailers));
     }
 
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -128,7 +122,7 @@ impl<'a> Http1Server<'a> {
     /// another protocol, so that all further bytes are data.
     pub(super) fn begin_body(&mut self, head: &ResponseHead, has_changed: bool) {
         if has_changed {
-            self.encoder = BodyEncoder::new(BodyFraming::UntilClose);
+            self.out.set_body(BodyEncoder::new(BodyFraming::UntilClose));
         }
         self.decoder.begin_body(head, has_changed);
         if self.decoder.has_ended() {
@@ -157,11 +151,6 @@ impl<'a> Http1Server<'a> {
             Ok(0) => Poll::Ready(self.closed(body)),
             Ok(n) => Poll::Ready(self.decode(&buffer[..n], body)),
         })
-    }
-
-    fn end(&mut self, trailers: Option<&Trailers>) {
-        let encoder = self.encoder;
-        self.out.append(|out| encoder.end(trailers, out));
     }
 
     fn decode(&mut self, bytes: &[u8], body: &mut ResponseBody<'_>) -> Result<(), TransferEnd> {

@@ -13,6 +13,7 @@
 mod client;
 mod down;
 mod http1_client;
+mod http1_encoder;
 mod http1_server;
 mod response_body;
 mod server;
@@ -33,7 +34,7 @@ use crate::transfer::{ResponseChanges, RunningTransfer, Step, TransferEnd, Trans
 use response_body::ResponseBody;
 
 pub(crate) use client::FrameClient;
-pub(crate) use http1_client::{Http1Client, MAX_AHEAD};
+pub(crate) use http1_client::Http1Client;
 pub(crate) use http1_server::Http1Server;
 pub(crate) use response_body::WaitingFrames;
 pub(crate) use server::FrameServer;

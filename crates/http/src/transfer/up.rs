@@ -8,7 +8,7 @@ use convey_stream::More;
 use super::end::client_broke;
 use super::{Step, Transfer, TransferEnd};
 use crate::buffer;
-use crate::frames::MAX_AHEAD;
+use crate::ends::MAX_AHEAD;
 
 impl Transfer<'_> {
     /// Moves bytes towards the server.
