@@ -8,13 +8,13 @@ use std::process::Stdio;
 
 use convey_testkit::{
     BalancerProcess, Loopback, Process, Setup, TcpServer, TestHttpServer, UdpServer, connect, connect_from,
-    fetch, ping, run, tests, wait_for, whole_lines,
+    fetch, ping, reset, run, tests, wait_for, whole_lines,
 };
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::http::{self, HTTP};
-use crate::http2;
+use crate::{http2, http3};
 
 tests!("trace":
     trace_shows_a_connection_from_accept_to_end,
@@ -28,6 +28,8 @@ tests!("trace":
     an_upgrade_and_a_stop_end_a_trace_with_a_line,
     requests_are_shown_step_by_step_with_retries,
     local_replies_and_early_ends_of_requests_count_as_drops,
+    requests_over_http3_are_shown_with_their_stream,
+    websocket_that_its_client_resets_ends_in_phase_tunnel,
 );
 
 /// A running `convey trace`, and its output.
@@ -333,4 +335,47 @@ fn local_replies_and_early_ends_of_requests_count_as_drops() {
         "\"reason\":\"no_server\"",
         "\"phase\":\"pick\"",
     ]);
+}
+
+fn requests_over_http3_are_shown_with_their_stream() {
+    let lab = Loopback::new();
+    let authority = http3::authority(&lab);
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &http3::site(&lab, ""));
+    let watcher = Watcher::start(&balancer, "");
+    http2::block_on(async {
+        let client = http3::client::Clients::trusting(&authority).connect(lab.vip()).await;
+        for path in ["/one", "/two"] {
+            assert_eq!(client.get(path).await.status, 200);
+        }
+    });
+    // Streams of requests have the numbers 0, 4, 8.
+    watcher.wait_for(&["stream 0: GET site.example/one HTTP/3"]);
+    watcher.wait_for(&["stream 4: GET site.example/two HTTP/3"]);
+    watcher.wait_for(&["stream 4: response 200 from pool/a"]);
+    watcher.wait_for(&["stream 4: request ended, status 200"]);
+}
+
+fn websocket_that_its_client_resets_ends_in_phase_tunnel() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::start(lab.server(1), |_, stream| {
+        let upgrade = "Connection: Upgrade\r\nUpgrade: websocket";
+        write!(stream, "HTTP/1.1 101 Switching Protocols\r\n{upgrade}\r\n\r\n")?;
+        let mut reader = stream.try_clone()?;
+        std::io::copy(&mut reader, stream)?;
+        Err(std::io::ErrorKind::Other.into())
+    });
+    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let watcher = Watcher::start(&balancer, "");
+    let mut client = http::client::Client::new(lab.vip());
+    let upgrade = "Connection: Upgrade\r\nUpgrade: websocket";
+    let key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
+    let request = format!("GET /chat HTTP/1.1\r\nHost: a.example\r\n{upgrade}\r\n{key}\r\n\r\n");
+    assert_eq!(client.send(&request).status, 101);
+    client.0.write_all(b"ping").unwrap();
+    client.0.read_exact(&mut [0; 4]).unwrap();
+    reset(client.0);
+    watcher.wait_for(&["response 101 from pool/a"]);
+    watcher.wait_for(&["request ended early: client_reset in phase tunnel, status 101"]);
 }
