@@ -6,6 +6,7 @@ mod takeover;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -62,6 +63,8 @@ pub(super) struct Parts<'a> {
     pub(super) access_log: Arc<AccessLog>,
     pub(super) event_log: Arc<EventLog>,
     pub(super) trace: Arc<TraceHub>,
+    /// Whether the process stops, or does so once `timeouts.drain_delay` has passed.
+    pub(super) draining: Arc<AtomicBool>,
     /// Whether another process hands over to this one.
     pub(super) is_upgrade: bool,
     /// XDP links of the previous process's flow cache.

@@ -59,6 +59,7 @@ impl ProxyPath {
             access_log: parts.access_log.clone(),
             trace: parts.trace.clone(),
             http: Some(HttpServer::usual()),
+            stops_soon: parts.draining.clone(),
             started: clock::start().into(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;

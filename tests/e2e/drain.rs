@@ -4,13 +4,18 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Setup, TcpServer, connect, connect_from, ping, tests, wait_for, was_reset,
+    BalancerProcess, Loopback, Setup, TcpServer, TestHttpServer, connect, connect_from, ping, tests,
+    wait_for, was_reset,
 };
 use rustix::process::Signal;
+
+use crate::http::HTTP;
+use crate::http::client::Client;
 
 tests!("drain":
     a_stop_lets_open_connections_finish_and_takes_no_new_ones,
     clients_are_served_until_whoever_sends_them_has_noticed_the_stop,
+    http_response_during_the_drain_delay_announces_the_close,
     ctrl_c_with_nothing_open_ends_at_once,
     connections_open_after_the_drain_timeout_are_cut_and_counted,
     a_second_signal_ends_at_once,
@@ -78,6 +83,23 @@ fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop() {
     balancer.signal(Signal::INT);
     assert_eq!(balancer.wait(), 0);
     assert!(!balancer.log().contains("stopping in"));
+}
+
+fn http_response_during_the_drain_delay_announces_the_close() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let setup = Setup::new(&lab).frontend(HTTP).timeouts("drain_delay = 3600").server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut held = Client::new(lab.vip());
+    assert!(!held.get("a", "/").head.contains("Connection: close"));
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping in 3600s");
+    for mut client in [held, Client::new(lab.vip())] {
+        let response = client.get("a", "/");
+        assert_eq!(response.status, 200);
+        assert!(response.head.contains("\r\nConnection: close\r\n"), "{}", response.head);
+        assert!(client.is_closed());
+    }
 }
 
 fn ctrl_c_with_nothing_open_ends_at_once() {

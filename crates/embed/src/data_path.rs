@@ -55,6 +55,7 @@ impl EmbeddedPath {
             access_log: Arc::default(),
             trace: Arc::default(),
             http: Some(http),
+            stops_soon: Arc::default(),
             started: started.into(),
         };
         let workers = Workers::start(&shared)?;

@@ -347,7 +347,7 @@ impl<S: DecideRequest> Connection<S> {
     async fn serve(&mut self, head: &Arc<RequestHead>) -> After {
         let mut record = RequestRecord::begin(&self.client, "");
         self.requests = self.requests.saturating_add(1);
-        let is_served = self.client.refresh() && !self.client.is_draining();
+        let is_served = self.client.refresh() && !self.client.ends_with_response();
         let is_last = !is_served || self.requests >= self.client.frontend().config.http_limits().requests;
         self.client.count(Counter::Requests, 1);
         let frontend = self.client.frontend().clone();

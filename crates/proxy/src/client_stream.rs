@@ -332,6 +332,13 @@ impl ClientStream {
         self.drain().is_some()
     }
 
+    /// Whether an HTTP/1 connection should end with its next response: the worker drains, or the
+    /// process stops once `timeouts.drain_delay` has passed. A client that pauses between requests
+    /// learns it in time, and loses no request to the close.
+    pub fn ends_with_response(&self) -> bool {
+        self.is_draining() || self.session.context.shared.stops_soon.load(Ordering::Relaxed)
+    }
+
     /// Drain of the worker, if it has begun. Each change wakes the tasks that wait for
     /// [`ClientStream::over`].
     pub fn drain(&self) -> Option<Drain> {

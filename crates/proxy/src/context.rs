@@ -50,6 +50,9 @@ pub struct WorkersShared {
     /// Implementation of mode http, which serves the clients of its frontends; `None` without mode
     /// http.
     pub http: Option<Arc<dyn ServeStream>>,
+    /// Whether the process is about to stop, but still accepts connections
+    /// (`timeouts.drain_delay`).
+    pub stops_soon: Arc<AtomicBool>,
     /// Time of `Timestamp(0)` in the tables that all workers share.
     pub started: Instant,
 }
@@ -166,6 +169,7 @@ pub(super) mod tests {
             access_log: Arc::default(),
             trace: Arc::default(),
             http: None,
+            stops_soon: Arc::default(),
             started: Instant::now(),
         };
         WorkerContext::new(0, shared).0

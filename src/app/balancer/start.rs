@@ -52,6 +52,7 @@ impl RunningBalancer {
             access_log: logs.access_log(),
             event_log: event_log.clone(),
             trace: trace.clone(),
+            draining: draining.clone(),
             // Sockets from the service manager belong to a restart of convey; that is no upgrade.
             is_upgrade: handed.as_ref().is_some_and(Handed::is_upgrade),
             xdp_links: &xdp_links,
