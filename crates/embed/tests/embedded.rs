@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use convey_embed::{BalancerError, EmbeddedBalancer};
 use convey_http::stack::{Check, Forwards, find_route};
-use convey_http::{ExchangeHook, ExchangeSummary, HttpRequest, LocalReply, ResponseEdit, Trailers};
+use convey_http::{
+    ExchangeHook, ExchangePhase, ExchangeSummary, HttpRequest, LocalReply, ResponseEdit, Trailers,
+};
 use convey_testkit::{Loopback, TestHttpServer, wait_for};
 
 fn config(lab: &Loopback) -> String {
@@ -101,7 +103,8 @@ impl ExchangeHook for Witness {
     }
 
     fn on_end(&mut self, end: &ExchangeSummary) {
-        self.note(format!("end {:?} {} {:?}", end.status, end.bytes_rx, end.reason));
+        let early = end.reason.zip(end.phase.map(ExchangePhase::label));
+        self.note(format!("end {:?} {} {early:?}", end.status, end.bytes_rx));
     }
 }
 
@@ -143,7 +146,7 @@ async fn hook_follows_a_request_to_its_end_and_changes_the_response() {
     ];
     assert_eq!(notes, expected);
     let (_, notes) = exchange("GET / HTTP/1.1\r\nHost: a\r\nX-Key: x\r\nConnection: close\r\n\r\n");
-    assert_eq!(notes, ["response 403 local=true", "end Some(403) 0 Some(\"layer\")"]);
+    assert_eq!(notes, ["response 403 local=true", "end Some(403) 0 Some((\"layer\", \"layers\"))"]);
     balancer.stop(Duration::from_secs(5)).await;
 }
 

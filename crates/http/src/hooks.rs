@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use convey_http_core::{Field, FieldFault, FieldRules, ResponseHead, Trailers};
+use convey_http_core::{ExchangePhase, Field, FieldFault, FieldRules, ResponseHead, Trailers};
 
 /// Own code that follows one request. A service of the stack attaches it with
 /// [`HttpRequest::follow`](crate::HttpRequest::follow). Each method does nothing by default.
@@ -72,6 +72,9 @@ pub struct ExchangeSummary {
     /// Reason for a local reply or for an early end, as in the access log; `None`: the client got
     /// the whole response of a server or of a file.
     pub reason: Option<&'static str>,
+    /// Phase that the request had reached when it got a local reply or ended early; `None` without
+    /// a reason.
+    pub phase: Option<ExchangePhase>,
 }
 
 impl ResponseEdit<'_> {
@@ -266,8 +269,14 @@ mod tests {
         hooks.request_data(b"abc");
         hooks.will_repeat(3);
         hooks.request_data(b"abcd");
-        let took = Duration::ZERO;
-        hooks.end(|| ExchangeSummary { status: Some(204), bytes_rx: 3, bytes_tx: 0, took, reason: None });
+        hooks.end(|| ExchangeSummary {
+            status: Some(204),
+            bytes_rx: 3,
+            bytes_tx: 0,
+            took: Duration::ZERO,
+            reason: None,
+            phase: None,
+        });
         let expected = ["inner 200", "outer 200", "inner abc", "inner d", "inner 204", "outer 204"];
         assert_eq!(*seen.lock().unwrap(), expected);
     }

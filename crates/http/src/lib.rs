@@ -53,7 +53,7 @@ mod time_limit;
 mod transfer;
 
 pub use connection::HttpServer;
-pub use convey_http_core::Trailers;
+pub use convey_http_core::{ExchangePhase, Trailers};
 pub use files::{MIN_DISK_THREADS, start_disk_threads};
 pub use hooks::{ExchangeHook, ExchangeSummary, ResponseEdit};
 #[cfg(feature = "test-util")]

@@ -327,8 +327,14 @@ impl RequestRecord {
     }
 
     fn summary(&self, took: Duration) -> ExchangeSummary {
-        let (bytes_rx, bytes_tx) = self.bytes;
-        ExchangeSummary { status: self.status, bytes_rx, bytes_tx, took, reason: self.ending().reason }
+        ExchangeSummary {
+            status: self.status,
+            bytes_rx: self.bytes.0,
+            bytes_tx: self.bytes.1,
+            took,
+            reason: self.ending().reason,
+            phase: self.early_phase(),
+        }
     }
 
     /// Phase in which the request ended early or got a local reply.
