@@ -4,21 +4,29 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::thread;
+use std::time::Duration;
 
 use convey_model::{Protocol, ProxyVersion};
 use convey_proxy_protocol::{Addresses, write};
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Setup, TcpServer, UdpClient, UdpServer, Wrk, binary, connect, fetch,
-    is_refused_with_reset, ping, reset, run, tests, wait_for, was_reset, whole_lines,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, TlsClient, TlsSettings, UdpClient, UdpServer, Wrk,
+    binary, connect, fetch, is_refused_with_reset, ping, reset, run, tests, wait_for, was_reset, whole_lines,
 };
+use http::Request;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::http::HTTP;
+use crate::{http2, http3};
+
 tests!("access_log":
     connection_line_has_server_bytes_and_times,
     each_way_to_end_has_its_words,
+    requests_of_killed_connections_have_lines,
+    requests_cut_at_the_end_of_a_stop_have_lines,
     a_second_server_is_a_retry,
     client_behind_a_proxy_is_logged_but_not_its_payload,
     a_udp_session_has_a_line_once_it_is_silent_or_cut,
@@ -166,6 +174,82 @@ impl Lines {
         assert_eq!(line["backend"], "pool");
         line
     }
+}
+
+/// Waits until the server has received something on each of this number of connections.
+fn wait_until_asked(accepted: &Mutex<Vec<TcpStream>>, count: usize) {
+    wait_for("requests at the server", || (accepted.lock().unwrap().len() == count).then_some(()));
+    for stream in accepted.lock().unwrap().iter_mut() {
+        stream.read_exact(&mut [0; 4]).unwrap();
+    }
+}
+
+/// Checks the line of a request whose server never responded.
+fn expect_cut(line: &Value, version: &str, reason: &str) {
+    for (field, value) in [
+        ("http_version", version),
+        ("method", "GET"),
+        ("server", "pool/a"),
+        ("termination", "cut"),
+        ("reason", reason),
+        ("phase", "response_head"),
+    ] {
+        assert_eq!(line[field], value, "{field}: {line}");
+    }
+    assert!(line["status"].is_null(), "{line}");
+}
+
+fn requests_of_killed_connections_have_lines() {
+    let lab = Loopback::new();
+    let (_server, accepted) = TcpServer::holding(lab.server(1));
+    let setup = setup(&lab).frontend(HTTP).health("kind = \"none\"");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let http2 = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*http2::frames::frame(4, 0, 0, &[])].concat();
+    let http2 = [http2, http2::frames::frame(1, 5, 1, b"\x82\x86\x84\x41\x01a")].concat();
+    let _held = [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], &http2].map(|request| {
+        let mut client = connect(lab.vip());
+        client.write_all(request).unwrap();
+        client
+    });
+    wait_until_asked(&accepted, 2);
+    let flows = run(balancer.command().args(["flows", "--json"])).stdout;
+    let flows: Value = serde_json::from_str(&flows).unwrap();
+    for flow in flows["flows"].as_array().unwrap() {
+        let killed = run(balancer.command().args(["flows", "kill", flow["id"].as_str().unwrap()]));
+        assert_eq!(killed.code, Some(0), "{killed:?}");
+    }
+    let mut lines = wait_for_lines(&path(&lab), 2);
+    lines.sort_by_key(|line| line["http_version"].to_string());
+    expect_cut(&lines[0], "1.1", "killed");
+    expect_cut(&lines[1], "2", "killed");
+    balancer.wait_for_stat("/frontends/web/requests/early_ends/response_head", 2);
+}
+
+fn requests_cut_at_the_end_of_a_stop_have_lines() {
+    let lab = Loopback::new();
+    let authority = http3::authority(&lab);
+    let (_server, accepted) = TcpServer::holding(lab.server(1));
+    let setup = http3::site(&lab, "").health("kind = \"none\"").timeouts("drain = 0.1");
+    let mut balancer = BalancerProcess::start(&lab, &setup.and(&log(&lab, "format = 'json'")));
+    let settings = TlsSettings::trusting(&authority).client();
+    let mut http1 = TlsClient::connect(lab.vip(), "site.example", &settings).unwrap();
+    http1.write_all(b"GET / HTTP/1.1\r\nHost: site.example\r\n\r\n").unwrap();
+    http2::block_on(async {
+        let client = http3::client::Clients::trusting(&authority).connect(lab.vip()).await;
+        let request = Request::get(http3::client::uri("/")).body(()).unwrap();
+        let mut call = client.begin(request).await.unwrap();
+        call.finish().await.unwrap();
+        while accepted.lock().unwrap().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        wait_until_asked(&accepted, 2);
+        balancer.signal(Signal::TERM);
+        assert_eq!(balancer.wait(), 0);
+    });
+    let mut lines = wait_for_lines(&path(&lab), 2);
+    lines.sort_by_key(|line| line["http_version"].to_string());
+    expect_cut(&lines[0], "1.1", "cut");
+    expect_cut(&lines[1], "3", "cut");
 }
 
 fn a_second_server_is_a_retry() {

@@ -11,12 +11,13 @@ use bytes::BytesMut;
 use convey_http_core::{FieldRules, HeadReader, HttpMethod, Malformed, RequestHead};
 use convey_proxy::{ClientBytes, ClientStream, Drain, QuicClient, RequestCharge, ServeStream, StreamEnd};
 use convey_snapshot::stats::Counter;
-use convey_stream::More;
+use convey_stream::{ByteStream, More};
 use tokio::time::timeout;
 
 use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd, StallLimit};
 use crate::local_reply::{ANSWER_TIME, AnswerTo, LocalReply, LocalReplyReason};
+use crate::open_request::OpenRequest;
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest, local_reply_fields};
 use crate::stack::{DecideRequest, UsualStack, decide};
@@ -99,6 +100,13 @@ struct Connection<S> {
     requests: u32,
     /// Charge of the last request. It lasts until the client has received the whole response.
     charge: RequestCharge,
+}
+
+/// Socket of a client's connection of HTTP/1, while a request runs.
+struct ClientSocket<'a> {
+    bytes: &'a mut ByteStream,
+    received: &'a mut BytesMut,
+    time_limit: &'a mut TimeLimit,
 }
 
 /// Version of HTTP at the beginning of a connection.
@@ -262,11 +270,14 @@ impl<S: DecideRequest> Connection<S> {
 
     /// Replies to a request whose head is malformed, or does not arrive in time.
     async fn refuse(&mut self, reason: LocalReplyReason) -> After {
-        let mut record = RequestRecord::begin(&self.client, "");
+        let record = RequestRecord::begin(&self.client, "");
         self.client.refresh();
         self.client.count(Counter::Requests, 1);
-        let after = self.answer(&reason.into(), None, true, &mut record).await;
-        record.end(&self.client, None);
+        let Connection { client, bytes, received, time_limit, .. } = self;
+        let mut open = OpenRequest::new(record, client, None);
+        let mut socket = ClientSocket { bytes: bytes.stream(), received, time_limit };
+        let after = socket.answer(&reason.into(), true, &mut open).await;
+        open.end();
         after
     }
 
@@ -345,29 +356,32 @@ impl<S: DecideRequest> Connection<S> {
 
     /// Serves a request.
     async fn serve(&mut self, head: &Arc<RequestHead>) -> After {
-        let mut record = RequestRecord::begin(&self.client, "");
+        let record = RequestRecord::begin(&self.client, "");
         self.requests = self.requests.saturating_add(1);
         let is_served = self.client.refresh() && !self.client.ends_with_response();
         let is_last = !is_served || self.requests >= self.client.frontend().config.http_limits().requests;
         self.client.count(Counter::Requests, 1);
-        let frontend = self.client.frontend().clone();
-        let request = HttpRequest::new(head.clone(), &self.client, frontend, record.began);
-        record.arrives(&self.client, &request);
+        let Connection { client, bytes, stack, received, time_limit, charge, .. } = self;
+        let client = &*client;
+        let mut open = OpenRequest::new(record, client, Some(head.clone()));
+        let request = HttpRequest::new(head.clone(), client, client.frontend().clone(), open.record.began);
+        open.record.arrives(client, &request);
         let route = request.route_in_frontend().cloned();
         // This request replaces the previous one in the client's charge.
-        self.charge = RequestCharge::default();
-        let decision = match request.charge(&self.client) {
-            Ok(charge) => {
-                self.charge = charge;
-                decide(&mut self.stack, request).await
+        *charge = RequestCharge::default();
+        let decision = match request.charge(client) {
+            Ok(charged) => {
+                *charge = charged;
+                decide(stack, request).await
             }
             Err(reply) => Decision::Answer { reply, request },
         };
+        let mut socket = ClientSocket { bytes: bytes.stream(), received, time_limit };
         let end = match decision {
-            Decision::Forward(request) => self.forward(request, is_last, &mut record).await,
+            Decision::Forward(request) => socket.forward(request, is_last, &mut open).await,
             Decision::Answer { reply, mut request } => {
-                record.hooks = request.take_hooks();
-                record.is_answered_on_its_route(route);
+                open.record.hooks = request.take_hooks();
+                open.record.is_answered_on_its_route(route);
                 RequestEnd::Unanswered(reply)
             }
         };
@@ -378,34 +392,37 @@ impl<S: DecideRequest> Connection<S> {
             RequestEnd::Answered { is_silent: true, .. } => After::Ends(StreamEnd::Closed),
             RequestEnd::Answered { .. } => After::Closes,
             RequestEnd::Broken(reason) => {
-                record.broke(reason);
+                open.record.broke(reason);
                 After::Ends(StreamEnd::Reset(reason))
             }
             RequestEnd::Unanswered(answer) => {
                 let has_body = !head.framing().is_empty();
                 let closes = is_last || has_body || !head.keeps_alive() || !head.is_http11();
-                self.answer(&answer, Some(head), closes, &mut record).await
+                socket.answer(&answer, closes, &mut open).await
             }
         };
-        record.end(&self.client, Some(head));
+        open.end();
         after
     }
+}
 
+impl ClientSocket<'_> {
     /// Forwards a request to a server.
     async fn forward(
         &mut self,
         mut request: HttpRequest,
         is_last: bool,
-        record: &mut RequestRecord,
+        open: &mut OpenRequest<'_>,
     ) -> RequestEnd {
+        let (client, record) = (open.client(), &mut open.record);
         record.hooks = request.take_hooks();
         let Some((route, pool)) = request.way() else {
             return RequestEnd::Unanswered(LocalReplyReason::NoRoute.into());
         };
-        record.takes(&self.client, route, &request);
-        let Connection { client, bytes, received, time_limit, .. } = self;
-        let (client, request) = (&*client, &request);
-        let mut end = ClientEnd::Socket(bytes.stream());
+        record.takes(client, route, &request);
+        let ClientSocket { bytes, received, time_limit } = self;
+        let request = &request;
+        let mut end = ClientEnd::Socket(bytes);
         let end = &mut end;
         let timeouts = client.timeouts_with(request.frontend(), pool);
         let forwarding =
@@ -414,25 +431,20 @@ impl<S: DecideRequest> Connection<S> {
     }
 
     /// Sends a local reply.
-    async fn answer(
-        &mut self,
-        answer: &LocalReply,
-        head: Option<&RequestHead>,
-        closes: bool,
-        record: &mut RequestRecord,
-    ) -> After {
-        record.answered(&self.client, answer.status(), answer.reason());
-        self.client.count(answer.reason().counter(), 1);
-        self.client.count(Counter::of_status(answer.status()), 1);
+    async fn answer(&mut self, answer: &LocalReply, closes: bool, open: &mut OpenRequest<'_>) -> After {
+        let client = open.client();
+        open.record.answered(client, answer.status(), answer.reason());
+        client.count(answer.reason().counter(), 1);
+        client.count(Counter::of_status(answer.status()), 1);
         let (mut out, none) = (Vec::new(), FieldRules::default());
-        let fields = local_reply_fields(&self.client, self.client.frontend(), head).unwrap_or(&none);
-        let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
-        let page = self.client.frontend().config.error_page(answer.status());
+        let fields = local_reply_fields(client, client.frontend(), open.head()).unwrap_or(&none);
+        let has_body = open.head().is_none_or(|head| head.method() != HttpMethod::Head);
+        let page = client.frontend().config.error_page(answer.status());
         let to = AnswerTo { fields, page, closes, has_body };
-        answer.write(to, &mut record.hooks, &mut out);
+        answer.write(to, &mut open.record.hooks, &mut out);
         self.time_limit.renew(ANSWER_TIME);
-        let (bytes, limit, mut sent) = (self.bytes.stream(), &mut self.time_limit, 0);
-        let (client, mut stall) = (&self.client, StallLimit::of_reader(ANSWER_TIME));
+        let (bytes, limit, mut sent) = (&mut *self.bytes, &mut *self.time_limit, 0);
+        let mut stall = StallLimit::of_reader(ANSWER_TIME);
         let written = poll_fn(|cx| {
             while sent < out.len() {
                 match bytes.poll_write(cx, &out[sent..], More::No) {
@@ -447,11 +459,11 @@ impl<S: DecideRequest> Connection<S> {
             Poll::Ready(Ok(()))
         });
         if let Err(reason) = written.await {
-            record.broke(reason);
+            open.record.broke(reason);
             return After::Ends(StreamEnd::Reset(reason));
         }
-        self.client.count_bytes(0, out.len() as u64);
-        record.count(0, out.len() as u64);
+        client.count_bytes(0, out.len() as u64);
+        open.record.count(0, out.len() as u64);
         if closes { After::Closes } else { After::Stays }
     }
 }

@@ -44,6 +44,7 @@ mod http3;
 mod idle;
 mod linger;
 mod local_reply;
+mod open_request;
 mod pace;
 mod record;
 mod request;

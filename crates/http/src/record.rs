@@ -240,8 +240,8 @@ impl RequestRecord {
     }
 
     /// Ends the record: counts the request, and logs it if it is selected. `head` is `None` if the
-    /// head never arrived completely.
-    pub(crate) fn end(mut self, client: &ClientStream, head: Option<&RequestHead>) {
+    /// head never arrived completely. Call this once.
+    pub(crate) fn end(&mut self, client: &ClientStream, head: Option<&RequestHead>) {
         let total = self.began.elapsed();
         self.count_for_route(total);
         std::mem::take(&mut self.hooks).end(|| self.summary(total));
@@ -258,8 +258,8 @@ impl RequestRecord {
         let frontend = client.frontend();
         log.put(|| {
             let Ending { termination, reason } = self.ending();
-            let (backend, server) = self.server.unzip();
-            let (of_files, version) = (self.of_files, version_of(self.version, head));
+            let (backend, server) = self.server.take().unzip();
+            let (of_files, version) = (self.of_files.take(), version_of(self.version, head));
             Some(Record {
                 ended: log.now(),
                 total,
@@ -284,12 +284,12 @@ impl RequestRecord {
                     method: text(head.map_or(b"", |head| head.method_token())),
                     host: text(head.map_or(b"", |head| head.host())),
                     target: text(head.map_or(b"", |head| head.path_and_query())),
-                    route: self.route.map(|route| route.name.clone()),
+                    route: self.route.as_ref().map(|route| route.name.clone()),
                     status: self.status,
                     phase: phase.map(ExchangePhase::label),
                     is_answered_here: self.is_file || self.answered.is_some(),
                     version,
-                    trace_id: self.trace.map(|trace| trace.trace_id().into()),
+                    trace_id: self.trace.as_ref().map(|trace| trace.trace_id().into()),
                     compression: self.compression.map(ContentCoding::name),
                 })),
             })
@@ -347,6 +347,13 @@ impl RequestRecord {
             (Some(reason @ (Counter::IdleTimeout | Counter::ClientTooSlow)), _) => {
                 Ending::early(Termination::Timeout, reason.label())
             }
+            (
+                Some(
+                    reason
+                    @ (Counter::Cut | Counter::Killed | Counter::AccessDenied | Counter::UnprovenPaths),
+                ),
+                _,
+            ) => Ending::early(Termination::Cut, reason.label()),
             (Some(reason), _) => Ending::early(Termination::Reset, reason.label()),
             (None, Some(reason)) => Ending::early(Termination::Refused, reason.label()),
             (None, None) => Ending::usual(Termination::Closed),

@@ -10,8 +10,8 @@ use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -68,6 +68,8 @@ pub struct ClientStream {
     transport: ClientTransport,
     /// Number of servers and files that the client's streams hold.
     held_resources: Arc<AtomicUsize>,
+    /// Reason for which the connection ends while requests run.
+    early_end: OnceLock<Counter>,
 }
 
 /// Byte stream of a client's TCP connection. A drop without [`ClientStream::end`] resets the
@@ -139,6 +141,7 @@ impl ClientStream {
                     has_moved,
                     transport: ClientTransport::Tcp(leg.tcp().as_raw_fd()),
                     held_resources: Arc::default(),
+                    early_end: OnceLock::new(),
                 };
                 Some((client, ClientBytes { leg }))
             }
@@ -168,6 +171,7 @@ impl ClientStream {
             has_moved: AtomicBool::new(false),
             transport: ClientTransport::Quic(paths),
             held_resources: Arc::default(),
+            early_end: OnceLock::new(),
         }
     }
 
@@ -324,6 +328,22 @@ impl ClientStream {
                 () = overdrawn => Counter::UnprovenPaths,
             }
         }
+    }
+
+    /// Notes the reason for which the connection ends while requests run.
+    pub fn note_early_end(&self, reason: Counter) {
+        let _ = self.early_end.set(reason);
+    }
+
+    /// Reason for the end of a request whose connection ends now: that of
+    /// [`ClientStream::note_early_end`] or of [`ClientStream::over`]. Without any, convey stops.
+    pub fn cut_reason(&self) -> Counter {
+        let noted = self.early_end.get().copied();
+        let overdrawn = || self.transport.paths().is_some_and(|paths| paths.is_overdrawn());
+        noted
+            .or_else(|| self.session.entry.end().and_then(reason_of))
+            .or_else(|| overdrawn().then_some(Counter::UnprovenPaths))
+            .unwrap_or(Counter::Cut)
     }
 
     /// Whether the worker is draining, so that an HTTP connection should end with its next

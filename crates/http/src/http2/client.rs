@@ -22,7 +22,7 @@ use super::{RESET_STREAMS, RESET_TIME, stream};
 use crate::linger;
 use crate::local_reply::ANSWER_TIME;
 use crate::stack::DecideRequest;
-use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, until_true};
+use crate::streams::connection::{HEAD_ROOM, ResetVerdict, StreamCounts, end_streams, until_true};
 use crate::time_limit::TimeLimit;
 
 /// Connection preface of an HTTP/2 client (RFC 9113, section 3.4).
@@ -117,8 +117,7 @@ pub(crate) async fn serve<S: DecideRequest>(
     // The library notifies the streams when the connection is dropped, not when it fails. They log
     // their end.
     drop(connection);
-    let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
-    drop(streams);
+    end_streams(client, streams).await;
     linger::close(bytes, time_limit).await;
     StreamEnd::Closed
 }

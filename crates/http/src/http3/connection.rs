@@ -23,7 +23,7 @@ use super::quic::{QuicConnection, StreamNotes, number};
 use super::stream::{self, HandshakeState};
 use crate::local_reply::ANSWER_TIME;
 use crate::stack::DecideRequest;
-use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, until_true};
+use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, end_streams, until_true};
 
 /// Time between two checks of a connection in use: of the moved bytes, and of the client's address.
 const LOOKS: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ async fn serve_streams<S: DecideRequest>(
             accepted = http3.accept(client) => {
                 let Some((resolver, notes)) = accepted else { break };
                 if let Err(reason) = client.note_address(connection.remote_address()) {
-                    return StreamEnd::Early(reason);
+                    return ends_early(client, reason);
                 }
                 counts.begun += 1;
                 let handshake = HandshakeState { is_over: is_established.clone(), is_address_proven };
@@ -94,7 +94,7 @@ async fn serve_streams<S: DecideRequest>(
                 http3.note_stream(&connection, counts.begun, is_last).await;
             }
             false = &mut handshaking, if !*is_established.borrow() => {
-                return StreamEnd::Early(Counter::TlsHandshakeTimeout);
+                return ends_early(client, Counter::TlsHandshakeTimeout);
             }
             () = until_true(|| client.is_draining()), if !http3.has_farewell() => {
                 until = Instant::now() + ANSWER_TIME;
@@ -104,7 +104,7 @@ async fn serve_streams<S: DecideRequest>(
             _ = looks.tick(), if !streams.is_empty() => {
                 bytes.count();
                 if let Err(reason) = client.note_address(connection.remote_address()) {
-                    return StreamEnd::Early(reason);
+                    return ends_early(client, reason);
                 }
             }
             () = sleep_until(until), if streams.is_empty() => {
@@ -118,8 +118,14 @@ async fn serve_streams<S: DecideRequest>(
         }
     }
     // The streams notice that the connection is over, and log it.
-    let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
+    end_streams(client, streams).await;
     StreamEnd::Closed
+}
+
+/// Returns the early end of a connection for this reason, which its requests log, too.
+fn ends_early(client: &ClientStream, reason: Counter) -> StreamEnd {
+    client.note_early_end(reason);
+    StreamEnd::Early(reason)
 }
 
 impl Http3 {

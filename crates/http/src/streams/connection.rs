@@ -5,6 +5,12 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
+use convey_proxy::ClientStream;
+use convey_snapshot::stats::Counter;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::timeout;
+
 /// Maximum time in which streams have to end once their connection is over.
 pub(crate) const ENDING: Duration = Duration::from_secs(2);
 
@@ -68,6 +74,13 @@ impl StreamCounts {
 /// wake the task.
 pub(crate) async fn until_true(condition: impl Fn() -> bool) {
     poll_fn(|_| if condition() { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+/// Waits until the streams of a connection that is over have ended. Those that take too long are
+/// dropped, and log that the client has left.
+pub(crate) async fn end_streams<F: Future>(client: &ClientStream, mut streams: FuturesUnordered<F>) {
+    let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
+    client.note_early_end(Counter::ClientReset);
 }
 
 #[cfg(test)]

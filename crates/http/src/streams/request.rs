@@ -18,6 +18,7 @@ use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd, StallLimit};
 use crate::linger;
 use crate::local_reply::{ANSWER_TIME, LocalReply, LocalReplyReason};
+use crate::open_request::OpenRequest;
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest, local_reply_fields};
 use crate::stack::{DecideRequest, decide};
@@ -30,13 +31,15 @@ pub(crate) async fn serve<S: DecideRequest>(
     mut stack: S,
     head: Result<Arc<RequestHead>, Malformed>,
     stream: &mut impl IncomingStream,
-    mut record: RequestRecord,
+    record: RequestRecord,
 ) -> bool {
     client.count(Counter::Requests, 1);
     // The request counts for its client until the response has been sent.
     let mut charge = RequestCharge::default();
+    let mut open = OpenRequest::new(record, client, head.as_ref().ok().cloned());
+    let record = &mut open.record;
     let end = match &head {
-        Ok(head) => forward(client, &mut stack, head.clone(), stream, (&mut record, &mut charge)).await,
+        Ok(head) => forward(client, &mut stack, head.clone(), stream, (record, &mut charge)).await,
         Err(malformed) => RequestEnd::Unanswered(LocalReplyReason::Malformed(*malformed).into()),
     };
     let head = head.as_deref().ok();
@@ -44,7 +47,7 @@ pub(crate) async fn serve<S: DecideRequest>(
         RequestEnd::Answered { .. } => None,
         RequestEnd::Broken(reason) => Some(reason),
         RequestEnd::Unanswered(answer) => {
-            let written = write(client, &answer, head, stream, &mut record).await;
+            let written = write(client, &answer, head, stream, record).await;
             // The HTTP/2 library has already reset the stream of a malformed body.
             let is_refused = matches!(answer.reason(), LocalReplyReason::Malformed(_));
             written.err().filter(|reason| !is_refused || *reason != Counter::ClientReset)
@@ -67,7 +70,7 @@ pub(crate) async fn serve<S: DecideRequest>(
         });
     }
     let is_early = is_early_reset(record.has_begun_response(), record.began.elapsed());
-    record.end(client, head);
+    open.end();
     if broken.is_none() {
         take_rest(stream).await;
     }

@@ -88,7 +88,8 @@ impl ClientPaths {
         }
     }
 
-    fn is_overdrawn(&self) -> bool {
+    /// Whether the connection has exceeded its budget.
+    pub(crate) fn is_overdrawn(&self) -> bool {
         self.drawn.load(Ordering::Relaxed) > FACTOR * self.received.load(Ordering::Relaxed)
     }
 
