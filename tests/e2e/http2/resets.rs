@@ -39,7 +39,8 @@ async fn serve_strictly(stream: TcpStream, seen: Arc<AtomicUsize>) {
                 tokio::spawn(async move {
                     if is_held {
                         let _ = poll_fn(|cx| respond.poll_reset(cx)).await;
-                        return reset.send(()).unwrap_or_default();
+                        let _ = reset.send(());
+                        return;
                     }
                     while let Some(Ok(_)) = body.data().await {}
                     ok(&mut respond);
