@@ -6,7 +6,7 @@ use convey_http_core::{
 };
 use proptest::prelude::*;
 
-use super::oracle::{Field, Message, Start, convey, hyper, parsed_request, relay, sorted};
+use super::oracle::{Field, Limits, Message, Start, convey, hyper, parsed_request, relay, sorted};
 
 /// Fields that convey adds to a message.
 const ADDED: [&str; 8] = [
@@ -108,7 +108,7 @@ proptest! {
         let mut expected = Message::new(start, pairs(&fields));
         (expected.data, expected.is_whole) = (frames.data()[..].into(), true);
         expected.trailers = frames.arriving_trailers(!frames.has_length);
-        let again = convey::requests(&out, &[]);
+        let again = convey::requests(&out, &[], Limits::OF_REQUESTS);
         prop_assert_eq!(again.messages.rest, 0);
         assert_message(&hyper::requests(&out), &again.messages.all, &expected);
     }
@@ -143,7 +143,7 @@ proptest! {
             (expected.data, expected.trailers) = (frames.data()[..].into(), frames.arriving_trailers(has_chunks));
         }
         let request = parsed_request(if is_head { "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n" } else { "GET / HTTP/1.1\r\nHost: a\r\n\r\n" });
-        let again = convey::response(&request, &out, &[]);
+        let again = convey::response(&request, &out, &[], Limits::OF_RESPONSES);
         prop_assert_eq!(again.messages.rest, 0);
         assert_message(&hyper::response(&request, &out), &again.messages.all, &expected);
     }

@@ -1,11 +1,21 @@
 //! Random messages of HTTP/1, mostly with a fault.
 
 use bytes::Bytes;
+use convey_http_core::HeadLimits;
 use proptest::prelude::*;
+
+use super::oracle::Limits;
 
 /// Sizes of the pieces in which bytes arrive.
 pub(crate) fn sizes() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(prop_oneof![Just(1), 1..9_usize, 9..200_usize], 1..6)
+}
+
+/// Usual limits of messages, and limits that some messages exceed.
+pub(crate) fn limits(usual: Limits) -> impl Strategy<Value = Limits> {
+    let small = (20..200_usize, 1..7_usize, prop::option::of(0..9_u64));
+    let small = small.prop_map(|(bytes, fields, body)| Limits { head: HeadLimits { bytes, fields }, body });
+    prop_oneof![2 => Just(usual), 1 => small]
 }
 
 /// Requests of one connection.

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use super::generate::{requests, response, sizes};
-use super::oracle::{REQUESTS, Stop, checks, convey, hyper, parsed_request};
+use super::generate::{limits, requests, response, sizes};
+use super::oracle::{Limits, REQUESTS, Stop, checks, convey, hyper, parsed_request};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
@@ -15,9 +15,10 @@ proptest! {
     fn requests_are_equal_in_any_split_for_hyper_and_servers(
         bytes in requests(),
         sizes in sizes(),
+        limits in limits(Limits::OF_REQUESTS),
     ) {
-        let read = checks::requests(&bytes, &sizes);
-        checks::forwarded_requests(&bytes, &read, &sizes);
+        let read = checks::requests(&bytes, &sizes, limits);
+        checks::forwarded_requests(&bytes, &read, &sizes, limits);
     }
 
     #[test]
@@ -25,8 +26,9 @@ proptest! {
         request in prop::sample::select(&REQUESTS[..]),
         bytes in response(),
         sizes in sizes(),
+        limits in limits(Limits::OF_RESPONSES),
     ) {
-        checks::response(&parsed_request(request), &bytes, &sizes);
+        checks::response(&parsed_request(request), &bytes, &sizes, limits);
     }
 }
 
@@ -37,14 +39,14 @@ fn random_messages_end_in_all_ways() {
     let mut stops = [0; 7];
     for _ in 0..1_000 {
         let bytes = requests().new_tree(&mut runner).unwrap().current();
-        let read = convey::requests(&bytes, &[]).messages;
+        let read = convey::requests(&bytes, &[], Limits::OF_REQUESTS).messages;
         let kind = match read.stop {
             Stop::Missing | Stop::Last => usize::from(read.whole().len() > 1),
             Stop::Request(_) | Stop::Response(_) => 2,
         };
         stops[kind] += 1;
         let bytes = response().new_tree(&mut runner).unwrap().current();
-        let read = convey::response(&parsed_request(REQUESTS[0]), &bytes, &[]).messages;
+        let read = convey::response(&parsed_request(REQUESTS[0]), &bytes, &[], Limits::OF_RESPONSES).messages;
         let kind = match read.stop {
             Stop::Response(ServerFault::Closed) => 3,
             Stop::Response(_) => 4,
@@ -80,7 +82,7 @@ fn hyper_reads_each_framing_and_convey_reads_the_same() {
         let head = parsed_request(request);
         assert_eq!(hyper::response(&head, bytes.as_bytes()).len(), count, "{bytes:?}");
         for size in 1..bytes.len() {
-            let read = checks::response(&head, bytes.as_bytes(), &[size]);
+            let read = checks::response(&head, bytes.as_bytes(), &[size], Limits::OF_RESPONSES);
             assert_eq!(read.messages.whole().len(), count, "{bytes:?}");
         }
     }
@@ -98,7 +100,12 @@ fn refused_bytes_are_refused_at_the_same_place_in_any_split() {
         ),
     ] {
         for size in 1..bytes.len() {
-            let read = checks::response(&parsed_request(REQUESTS[0]), bytes.as_bytes(), &[size]);
+            let read = checks::response(
+                &parsed_request(REQUESTS[0]),
+                bytes.as_bytes(),
+                &[size],
+                Limits::OF_RESPONSES,
+            );
             assert_eq!(read.messages.stop, Stop::Response(ServerFault::Malformed(fault)), "{bytes:?}");
         }
     }

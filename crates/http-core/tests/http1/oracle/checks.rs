@@ -1,18 +1,19 @@
 //! Comparisons of convey with itself and with hyper. Each function panics at a difference.
 
-use convey_http_core::{BodyEncoder, BodyFraming, RequestHead, ServerFault};
+use convey_http_core::{BodyEncoder, BodyFraming, RequestHead, ServerFault, Trailers};
 
 use super::convey::{self, Requests, Response};
-use super::{Message, Start, Stop, hyper, relay};
+use super::relay::Relayed;
+use super::{Limits, Message, Start, Stop, hyper, relay};
 
 /// Fields that frame a message or belong to one connection. convey writes its own.
 const OF_CONNECTIONS: [&str; 4] = ["connection", "content-length", "transfer-encoding", "upgrade"];
 
 /// Compares the requests in the bytes of a client with the same bytes in pieces of these sizes, and
 /// with the requests that hyper reads.
-pub(crate) fn requests(bytes: &[u8], sizes: &[usize]) -> Requests {
-    let at_once = convey::requests(bytes, &[]);
-    let in_pieces = convey::requests(bytes, sizes);
+pub(crate) fn requests(bytes: &[u8], sizes: &[usize], limits: Limits) -> Requests {
+    let at_once = convey::requests(bytes, &[], limits);
+    let in_pieces = convey::requests(bytes, sizes, limits);
     assert_eq!(in_pieces.messages, at_once.messages, "{}", text(bytes));
     assert_eq!(in_pieces.trailers, at_once.trailers);
     // The framing and all other properties of the heads.
@@ -66,42 +67,61 @@ fn with_encoded_target(mut message: Message) -> Message {
     message
 }
 
-/// Forwards each whole request of a client to a server, as bytes in pieces of these sizes and in
-/// frames. convey and hyper read the same request with the same body from both.
-pub(crate) fn forwarded_requests(bytes: &[u8], requests: &Requests, sizes: &[usize]) {
-    for (n, message) in requests.messages.whole().iter().enumerate() {
+/// Forwards the requests of a client to a server, as bytes in pieces of these sizes and in frames.
+/// convey and hyper read the same request with the same body from both. The relay refuses the same
+/// bodies as the frame path.
+pub(crate) fn forwarded_requests(bytes: &[u8], requests: &Requests, sizes: &[usize], limits: Limits) {
+    for (n, message) in requests.messages.all.iter().enumerate() {
         let (head, places) = (&requests.heads[n], requests.places[n]);
-        let mut by_bytes = Vec::new();
-        relay::write_request_head(head, &mut by_bytes);
-        let mut by_frames = by_bytes.clone();
-        by_bytes.extend(relay::request_bytes(head, &bytes[places.body..places.end], sizes));
-        let encoder = BodyEncoder::new(head.framing());
-        relay::encode(encoder, &message.data, requests.trailers[n].as_ref(), &mut by_frames);
-        for written in [by_bytes, by_frames] {
-            let again = convey::requests(&written, &[]);
-            assert_eq!((again.messages.rest, again.heads[0].framing()), (0, head.framing()));
-            let mut expected = message.clone();
-            expected.fields = again.messages.all[0].fields.clone();
-            if let (Start::Request { host, .. }, b"") = (&mut expected.start, head.host()) {
-                *host = "10.0.0.2:80".into();
-            }
-            assert_eq!(again.messages.all, [expected], "{}", text(&written));
-            assert_eq!(hyper::requests(&written), again.messages.all, "{}", text(&written));
+        let body = &bytes[places.body..if message.is_whole { places.end } else { bytes.len() }];
+        let fault = match requests.messages.stop {
+            Stop::Request(malformed) if !message.is_whole => Some(malformed),
+            _ => None,
+        };
+        let (body, is_whole) = match relay::request_bytes(head, body, sizes, limits) {
+            Ok(relayed) => relayed,
+            Err(malformed) => return assert_eq!(Some(malformed), fault, "{}", text(bytes)),
+        };
+        assert_eq!((is_whole, None), (message.is_whole, fault), "{}", text(bytes));
+        if is_whole {
+            forwarded_request(head, (&body, message), requests.trailers[n].as_ref());
         }
+    }
+}
+
+fn forwarded_request(head: &RequestHead, (body, message): (&[u8], &Message), trailers: Option<&Trailers>) {
+    let mut by_bytes = Vec::new();
+    relay::write_request_head(head, &mut by_bytes);
+    let mut by_frames = by_bytes.clone();
+    by_bytes.extend(body);
+    relay::encode(BodyEncoder::new(head.framing()), &message.data, trailers, &mut by_frames);
+    for written in [by_bytes, by_frames] {
+        let again = convey::requests(&written, &[], Limits::OF_REQUESTS);
+        assert_eq!((again.messages.rest, again.heads[0].framing()), (0, head.framing()));
+        let mut expected = message.clone();
+        expected.fields = again.messages.all[0].fields.clone();
+        if let (Start::Request { host, .. }, b"") = (&mut expected.start, head.host()) {
+            *host = "10.0.0.2:80".into();
+        }
+        assert_eq!(again.messages.all, [expected], "{}", text(&written));
+        assert_eq!(hyper::requests(&written), again.messages.all, "{}", text(&written));
     }
 }
 
 /// Compares the response of a server with the same bytes in pieces of these sizes, with the
 /// response that hyper reads, and with the response that convey forwards.
-pub(crate) fn response(request: &RequestHead, bytes: &[u8], sizes: &[usize]) -> Response {
-    let at_once = convey::response(request, bytes, &[]);
-    let in_pieces = convey::response(request, bytes, sizes);
+pub(crate) fn response(request: &RequestHead, bytes: &[u8], sizes: &[usize], limits: Limits) -> Response {
+    let at_once = convey::response(request, bytes, &[], limits);
+    let in_pieces = convey::response(request, bytes, sizes, limits);
     assert_eq!(in_pieces.messages, at_once.messages, "{}", text(bytes));
     assert_eq!(in_pieces.trailers, at_once.trailers);
     assert_eq!(format!("{:?}", in_pieces.heads), format!("{:?}", at_once.heads));
     assert_eq!(in_pieces.state.end(), at_once.state.end());
     compare_response(request, bytes, &at_once);
-    forwarded_response(request, (bytes, sizes), &at_once);
+    for sizes in [&[], sizes] {
+        let relayed = relay::response_bytes(request, bytes, sizes, limits);
+        forwarded_response(request, relayed, &at_once);
+    }
     at_once
 }
 
@@ -137,23 +157,19 @@ fn without_length_trailer(mut message: Message) -> Message {
 }
 
 /// The relay and the frame path give the client the same response, and both refuse the same bytes.
-fn forwarded_response(request: &RequestHead, (bytes, sizes): (&[u8], &[usize]), response: &Response) {
-    for sizes in [&[], sizes] {
-        let relayed = relay::response_bytes(request, bytes, sizes);
-        let fault = match response.messages.stop {
-            Stop::Response(fault) => Some(fault),
-            _ => None,
-        };
-        assert_eq!(relayed.fault, fault, "{}", text(bytes));
-        assert_eq!(relayed.end, response.state.end(), "{}", text(bytes));
-        if fault.is_none() {
-            let expected = for_client(request, response);
-            let by_frames = relay::response_frames(request, response);
-            for to_client in [relayed.to_client, by_frames] {
-                let seen = hyper::response(request, &to_client).into_iter().map(without_length_trailer);
-                let seen: Vec<Message> = seen.map(|message| message.without(&OF_CONNECTIONS)).collect();
-                assert_eq!(seen, expected, "{} for {}", text(&to_client), text(bytes));
-            }
+fn forwarded_response(request: &RequestHead, relayed: Relayed, response: &Response) {
+    let fault = match response.messages.stop {
+        Stop::Response(fault) => Some(fault),
+        _ => None,
+    };
+    assert_eq!((relayed.fault, relayed.end), (fault, response.state.end()), "{:?}", response.messages);
+    if fault.is_none() {
+        let expected = for_client(request, response);
+        let by_frames = relay::response_frames(request, response);
+        for to_client in [relayed.to_client, by_frames] {
+            let seen = hyper::response(request, &to_client).into_iter().map(without_length_trailer);
+            let seen: Vec<Message> = seen.map(|message| message.without(&OF_CONNECTIONS)).collect();
+            assert_eq!(seen, expected, "{}", text(&to_client));
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use bytes::BytesMut;
 use convey_http_core::{
-    BodyDecoder, ExchangeState, Frame, HeadLimits, HeadReader, HeadVerdict, Malformed, RequestHead,
-    ResponseDecoder, ResponseHead, ServerFault, Trailers,
+    BodyDecoder, ExchangeState, Frame, HeadReader, HeadVerdict, Malformed, RequestHead, ResponseDecoder,
+    ResponseHead, ServerFault, Trailers,
 };
 
-use super::{Message, Messages, Stop, pieces};
+use super::{Limits, Message, Messages, Stop, pieces};
 
 /// Requests of one connection.
 #[derive(Debug)]
@@ -15,6 +15,7 @@ pub(crate) struct Requests {
     pub(crate) heads: Vec<RequestHead>,
     pub(crate) trailers: Vec<Option<Trailers>>,
     pub(crate) places: Vec<Places>,
+    limits: Limits,
     arrived: usize,
     received: BytesMut,
     reader: HeadReader,
@@ -31,12 +32,13 @@ pub(crate) struct Places {
 }
 
 /// Reads requests until one is the last of its connection, or is malformed.
-pub(crate) fn requests(bytes: &[u8], sizes: &[usize]) -> Requests {
+pub(crate) fn requests(bytes: &[u8], sizes: &[usize], limits: Limits) -> Requests {
     let mut requests = Requests {
         messages: Messages { all: Vec::new(), stop: Stop::Missing, rest: 0 },
         heads: Vec::new(),
         trailers: Vec::new(),
         places: Vec::new(),
+        limits,
         arrived: 0,
         received: BytesMut::new(),
         reader: HeadReader::default(),
@@ -66,13 +68,16 @@ impl Requests {
 
     fn read_head(&mut self) -> Result<bool, Malformed> {
         let begin = self.at();
-        let Some(head) = self.reader.request(&mut self.received, &HeadLimits::default())? else {
+        let Some(head) = self.reader.request(&mut self.received, &self.limits.head)? else {
             return Ok(false);
         };
         self.messages.all.push(Message::of_request(&head));
         self.trailers.push(None);
         self.places.push(Places { head: begin, body: self.at(), end: 0 });
-        let body = BodyDecoder::of_request(head.framing());
+        let mut body = BodyDecoder::of_request(head.framing());
+        if let Some(most) = self.limits.body {
+            body.limit(most);
+        }
         self.heads.push(head);
         match body.has_ended() {
             true => self.end(None),
@@ -121,7 +126,7 @@ pub(crate) struct Response {
 }
 
 /// Reads the response to a request, from a server that closes its connection after these bytes.
-pub(crate) fn response(request: &RequestHead, bytes: &[u8], sizes: &[usize]) -> Response {
+pub(crate) fn response(request: &RequestHead, bytes: &[u8], sizes: &[usize], limits: Limits) -> Response {
     let mut state = ExchangeState::new(request);
     state.note_request_end();
     let mut response = Response {
@@ -129,7 +134,7 @@ pub(crate) fn response(request: &RequestHead, bytes: &[u8], sizes: &[usize]) -> 
         heads: Vec::new(),
         trailers: None,
         state,
-        decoder: ResponseDecoder::new(request.method(), HeadLimits::OF_RESPONSES),
+        decoder: ResponseDecoder::new(request.method(), limits.head),
     };
     let mut received = BytesMut::new();
     for piece in pieces(bytes, sizes) {

@@ -140,6 +140,21 @@ pub(crate) fn sorted<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> 
     fields
 }
 
+/// Limits of the messages that convey accepts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Limits of a head, and of the trailers of a response.
+    pub(crate) head: HeadLimits,
+    /// Maximum number of bytes of a request's body in chunks.
+    pub(crate) body: Option<u64>,
+}
+
+impl Limits {
+    pub(crate) const OF_REQUESTS: Limits =
+        Limits { head: HeadLimits { bytes: 16 * 1024, fields: 100 }, body: None };
+    pub(crate) const OF_RESPONSES: Limits = Limits { head: HeadLimits::OF_RESPONSES, body: None };
+}
+
 /// Parses the head of a valid request.
 ///
 /// # Panics

@@ -4,11 +4,12 @@
 use bytes::BytesMut;
 use convey_http_core::{
     BodyEncoder, BodyPiece, ClientConnection, ClientIdentity, Exchange, ExchangeEnd, FieldRules,
-    ForwardedFields, OutgoingRequest, OutgoingResponse, RequestChanges, RequestHead, ServerFault, Trailers,
+    ForwardedFields, Malformed, OutgoingRequest, OutgoingResponse, RequestChanges, RequestHead, ServerFault,
+    Trailers,
 };
 
 use super::convey::Response;
-use super::pieces;
+use super::{Limits, pieces};
 
 /// Response that the relay has forwarded.
 #[derive(Debug)]
@@ -20,8 +21,14 @@ pub(crate) struct Relayed {
 
 /// Forwards the response to a request as bytes, as between two connections of HTTP/1. The server
 /// closes its connection after these bytes.
-pub(crate) fn response_bytes(request: &RequestHead, bytes: &[u8], sizes: &[usize]) -> Relayed {
+pub(crate) fn response_bytes(
+    request: &RequestHead,
+    bytes: &[u8],
+    sizes: &[usize],
+    limits: Limits,
+) -> Relayed {
     let mut exchange = Exchange::new(request);
+    exchange.limit_response(limits.head);
     exchange.state_mut().note_request_end();
     let (mut received, mut to_client) = (BytesMut::new(), Vec::new());
     let mut forward = || {
@@ -112,13 +119,21 @@ pub(crate) fn encode(encoder: BodyEncoder, data: &[u8], trailers: Option<&Traile
     encoder.end(trailers, out);
 }
 
-/// Bytes of a request's whole body that the relay forwards from bytes in pieces.
-pub(crate) fn request_bytes(head: &RequestHead, body: &[u8], sizes: &[usize]) -> Vec<u8> {
+/// Forwards a request's body from bytes in pieces. Returns its bytes, and whether the request is
+/// whole.
+pub(crate) fn request_bytes(
+    head: &RequestHead,
+    body: &[u8],
+    sizes: &[usize],
+    limits: Limits,
+) -> Result<(Vec<u8>, bool), Malformed> {
     let (mut exchange, mut out) = (Exchange::new(head), Vec::new());
+    if let Some(most) = limits.body {
+        exchange.limit_body(most);
+    }
     for piece in pieces(body, sizes) {
-        let len = exchange.from_client(piece).expect("the body is valid");
+        let len = exchange.from_client(piece)?;
         out.extend_from_slice(&piece[..len]);
     }
-    assert!(exchange.state().is_request_whole());
-    out
+    Ok((out, exchange.state().is_request_whole()))
 }
