@@ -9,6 +9,7 @@ mod lives_on;
 mod malformed;
 mod recorder;
 mod requests;
+mod uploads;
 
 use convey_testkit::{Loopback, Setup, TestAuthority};
 use libtest_mimic::Trial;
@@ -16,6 +17,7 @@ use libtest_mimic::Trial;
 pub(crate) fn tests() -> Vec<Trial> {
     let all = [
         requests::tests(),
+        uploads::tests(),
         browser::tests(),
         lives_on::tests(),
         early::tests(),

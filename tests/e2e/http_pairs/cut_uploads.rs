@@ -23,10 +23,6 @@ const MOST: usize = 80_000;
 /// Length of the upload that must pass: above all windows of a stream.
 const WHOLE: usize = 300_000;
 
-/// Whether convey's debug build ends a connection of HTTP/3 with the first stream on which it waited
-/// for a reset before it read the end (an assertion of quinn fails): the upload takes another one.
-const ENDS_CONNECTIONS_OF_HTTP3: bool = true;
-
 /// Time of an upload that must pass.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -96,9 +92,6 @@ async fn cut_then_upload(clients: &StreamClients, random: &mut Rng) -> Result<()
     }
     if random.bool() {
         begun.into_iter().for_each(|(sending, _reading)| sending.reset());
-        if matches!(connection, Connection::Http3(_)) && ENDS_CONNECTIONS_OF_HTTP3 {
-            connection = clients.connect().await?;
-        }
     } else {
         connection.close();
         connection = clients.connect().await?;

@@ -22,11 +22,7 @@ const CALLS: usize = 100;
 const CONNECTIONS: usize = 5;
 
 /// Calls at once on a connection.
-const CALLS_OF_HTTP2: usize = 4;
-
-/// Calls of a connection over HTTP/3: one, because convey's debug build ends a connection with the
-/// first stream on which it waited for a reset before it read the end (an assertion of quinn fails).
-const CALLS_OF_HTTP3: usize = 1;
+const AT_ONCE: usize = 4;
 
 const UNARY: &str = "/pkg.Service/Unary";
 const STREAM: &str = "/pkg.Service/Stream";
@@ -92,13 +88,9 @@ fn make(version: Version, path: &str, calls: &[Call]) -> Vec<String> {
         serve(lab.server(1)).await;
         let clients = StreamClients::new(version, addresses(&lab), &authority, None);
         let of_connection = calls.chunks(calls.len() / CONNECTIONS).map(async |calls| {
-            let mut connection = clients.connect().await.unwrap();
+            let connection = clients.connect().await.unwrap();
             let mut failed = Vec::new();
-            let at_once = if version == Version::Http3 { CALLS_OF_HTTP3 } else { CALLS_OF_HTTP2 };
-            for together in calls.chunks(at_once) {
-                if version == Version::Http3 {
-                    connection = clients.connect().await.unwrap();
-                }
+            for together in calls.chunks(AT_ONCE) {
                 let ends = join_all(together.iter().map(|call| finish(&connection, path, call))).await;
                 failed.extend(ends.into_iter().filter_map(Result::err).map(|failure| format!("{failure:?}")));
             }

@@ -149,7 +149,8 @@ impl FrameFilter {
     fn has_fields(&mut self, fields: &mut [u8]) {
         if self.kind == StreamKind::Request {
             match field_section::check(fields, self.section) {
-                Ok(protocol) => self.protocol = protocol.map(|protocol| protocol.hide(fields)),
+                Ok(Some(protocol)) => self.protocol = Some(protocol.hide(fields)),
+                Ok(None) => {}
                 Err(fault) => _ = self.fault.get_or_insert(fault),
             }
             self.section = SectionKind::Trailers;

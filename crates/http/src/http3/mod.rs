@@ -1,19 +1,21 @@
 //! HTTP/3 (RFC 9114), over QUIC connections that `convey-proxy` has admitted.
 //!
 //! - `connection` serves a client's connection: its streams, each with one request, and its end.
-//! - `quic` is the transport of the HTTP/3 library: the streams of the QUIC library, with the
-//!   limits of `frames` and `unread`.
+//! - `quic` is the transport of the HTTP/3 library: the streams of the QUIC library.
+//! - `receiving` limits the data of a stream that waits for its reader, and notices resets.
+//! - `frames` limits the frames of a stream.
 //! - `field_section` finds misplaced pseudo-header fields.
 //! - `stream` serves one stream with [`streams`](crate::streams).
 //!
 //! The HTTP/3 library buffers the data of a stream until somebody asks for it, and a frame until it
-//! is complete. So `quic` passes on no frame that is too long, and no more data while the library
-//! buffers too much.
+//! is complete. So `receiving` passes on no frame that is too long, and no more data while the
+//! library buffers too much.
 
 mod connection;
 mod field_section;
 mod frames;
 mod quic;
+mod receiving;
 mod stream;
 
 pub(crate) use connection::{close, serve};

@@ -1,33 +1,25 @@
-//! QUIC connection for the HTTP/3 library: limits the buffered data of each stream, and resets
-//! unfinished streams.
+//! QUIC connection for the HTTP/3 library: refuses streams after the end, and resets unfinished
+//! streams.
 
 use std::collections::VecDeque;
 use std::io;
-use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use convey_http_core::Malformed;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use h3::error::Code;
 use h3::quic::{
     BidiStream, Connection, ConnectionErrorIncoming, OpenStreams, RecvStream, SendStream,
     StreamErrorIncoming, StreamId, WriteBuf,
 };
-use quinn::{ConnectionError, ReadError, VarInt, WriteError};
-use tokio::io::ReadBuf;
+use quinn::{ConnectionError, VarInt, WriteError};
 use tokio::sync::mpsc;
 
 use super::frames::{FrameFilter, StreamKind};
-
-/// Maximum number of bytes that are read from a stream at once.
-const READ: usize = 16 * 1024;
-
-/// Maximum number of data bytes of a stream that the library buffers.
-const MAX_UNREAD: usize = 32 * 1024;
+use super::receiving::{ReceivingStream, ResetWatcher, SharedReceiver};
 
 /// A client's connection.
 pub(super) struct QuicConnection {
@@ -52,18 +44,14 @@ const MAX_REJECTED: u64 = 1_000;
 pub(super) struct StreamNotes {
     /// Whether the stream was opened before the end of the handshake (0-RTT).
     pub(super) is_early: bool,
-    /// Number of data bytes in the library's buffer.
-    pub(super) unread: Arc<AtomicUsize>,
-    /// Reason why the request is malformed, if the library does not detect it.
-    pub(super) fault: Arc<OnceLock<Malformed>>,
-    /// Protocol of an extended CONNECT.
-    pub(super) protocol: Arc<OnceLock<Bytes>>,
+    /// Receiving direction of the stream.
+    pub(super) receiver: SharedReceiver,
     pub(super) stopped: Stopped,
 }
 
 /// Reports once that the client has received everything, has stopped reading, or has reset its
 /// request.
-pub(super) struct Stopped(Option<(StoppedSending, SharedReceive)>);
+pub(super) struct Stopped(Option<(StoppedSending, ResetWatcher)>);
 
 /// Completes when the client has received everything, or has stopped reading.
 type StoppedSending = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
@@ -74,33 +62,10 @@ impl Stopped {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let Some((stopped, request)) = &mut self.0 else { return Poll::Pending };
         if stopped.as_mut().poll(cx).is_pending() {
-            ready!(request.poll_reset(cx));
+            ready!(request.poll(cx));
         }
         self.0 = None;
         Poll::Ready(io::ErrorKind::ConnectionReset.into())
-    }
-}
-
-/// Receiving direction of a stream, shared by the reader and a task that waits for its reset while
-/// the reader is idle.
-#[derive(Clone)]
-struct SharedReceive(Arc<Mutex<quinn::RecvStream>>);
-
-impl SharedReceive {
-    fn lock(&self) -> MutexGuard<'_, quinn::RecvStream> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until the client resets the receiving direction, also if unread data precedes the
-    /// reset.
-    fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut stream = self.lock();
-        let reset = pin!(stream.received_reset());
-        match ready!(reset.poll(cx)) {
-            // The direction is complete.
-            Ok(None) => Poll::Pending,
-            Ok(Some(_)) | Err(_) => Poll::Ready(()),
-        }
     }
 }
 
@@ -162,13 +127,9 @@ impl Connection<Bytes> for QuicConnection {
         let receive_filter = FrameFilter::new(StreamKind::Request, self.max_frame);
         let (is_early, stopped) = (receive.is_0rtt(), send.stopped());
         let receiving = ReceivingStream::new(receive, receive_filter);
-        let notes = StreamNotes {
-            is_early,
-            unread: receiving.unread.clone(),
-            fault: receiving.fault.clone(),
-            protocol: receiving.protocol.clone(),
-            stopped: Stopped(Some((Box::pin(async { _ = stopped.await }), receiving.stream.clone()))),
-        };
+        let (receiver, watcher) = (receiving.share(), ResetWatcher::new(receiving.share()));
+        let stopped = Stopped(Some((Box::pin(async { _ = stopped.await }), watcher)));
+        let notes = StreamNotes { is_early, receiver, stopped };
         let _ = self.notes.send(notes);
         Poll::Ready(Ok(BothWays { sending: SendingStream::new(send), receiving }))
     }
@@ -273,74 +234,6 @@ impl RecvStream for BothWays {
     }
 }
 
-/// Receiving direction of a stream.
-pub(super) struct ReceivingStream {
-    stream: SharedReceive,
-    filter: FrameFilter,
-    unread: Arc<AtomicUsize>,
-    fault: Arc<OnceLock<Malformed>>,
-    protocol: Arc<OnceLock<Bytes>>,
-}
-
-impl ReceivingStream {
-    fn new(stream: quinn::RecvStream, filter: FrameFilter) -> ReceivingStream {
-        let stream = SharedReceive(Arc::new(Mutex::new(stream)));
-        let (unread, fault, protocol) = Default::default();
-        ReceivingStream { stream, filter, unread, fault, protocol }
-    }
-}
-
-impl RecvStream for ReceivingStream {
-    type Buf = Bytes;
-
-    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
-        // The library also polls while it still has buffered data. It then returns the buffered
-        // data first, and polls again later.
-        if self.unread.load(Ordering::Relaxed) > MAX_UNREAD {
-            return Poll::Pending;
-        }
-        // The buffer is on the stack, so that a waiting stream needs no memory for it. Received
-        // data gets a buffer of its own size.
-        let mut room = [MaybeUninit::uninit(); READ];
-        loop {
-            let mut room = ReadBuf::uninit(&mut room);
-            let result = ready!(self.stream.lock().poll_read_buf(cx, &mut room));
-            result.map_err(|error| of_read(&error))?;
-            if room.filled().is_empty() {
-                let rest = self.filter.end();
-                return Poll::Ready(Ok((!rest.is_empty()).then(|| rest.freeze())));
-            }
-            let passed = self.filter.pass(room.filled().into());
-            if let Some(fault) = self.filter.fault() {
-                self.fault.get_or_init(|| fault);
-            }
-            if let Some(protocol) = self.filter.protocol() {
-                self.protocol.get_or_init(|| protocol.clone());
-            }
-            let (passed, data) = match passed {
-                Ok(passed) => passed,
-                Err(_) => {
-                    let code = Code::H3_EXCESSIVE_LOAD.value();
-                    let _ = self.stream.lock().stop(number(code));
-                    return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated { error_code: code }));
-                }
-            };
-            self.unread.fetch_add(data, Ordering::Relaxed);
-            if !passed.is_empty() {
-                return Poll::Ready(Ok(Some(passed.freeze())));
-            }
-        }
-    }
-
-    fn stop_sending(&mut self, code: u64) {
-        let _ = self.stream.lock().stop(number(code));
-    }
-
-    fn recv_id(&self) -> StreamId {
-        id(self.stream.lock().id())
-    }
-}
-
 /// Sending direction of a stream. A drop before its end resets it, because the client's data is
 /// incomplete.
 pub(super) struct SendingStream {
@@ -427,30 +320,25 @@ pub(super) fn number(code: u64) -> VarInt {
     VarInt::from_u64(code).unwrap_or(VarInt::MAX)
 }
 
-fn id(id: quinn::StreamId) -> StreamId {
+/// Converts the id of a stream for the HTTP/3 library.
+pub(super) fn id(id: quinn::StreamId) -> StreamId {
     // Both libraries allow the same range of ids.
     StreamId::try_from(u64::from(id)).expect("a number of QUIC is one of HTTP/3")
 }
 
-fn of_stream(connection_error: ConnectionErrorIncoming) -> StreamErrorIncoming {
+/// Converts the error of a connection to the error of its streams.
+pub(super) fn of_stream(connection_error: ConnectionErrorIncoming) -> StreamErrorIncoming {
     StreamErrorIncoming::ConnectionErrorIncoming { connection_error }
 }
 
-fn of_connection(error: &ConnectionError) -> ConnectionErrorIncoming {
+/// Converts the error of a connection for the HTTP/3 library.
+pub(super) fn of_connection(error: &ConnectionError) -> ConnectionErrorIncoming {
     match error {
         ConnectionError::ApplicationClosed(close) => {
             ConnectionErrorIncoming::ApplicationClose { error_code: close.error_code.into() }
         }
         ConnectionError::TimedOut => ConnectionErrorIncoming::Timeout,
         other => ConnectionErrorIncoming::Undefined(Arc::new(other.clone())),
-    }
-}
-
-fn of_read(error: &ReadError) -> StreamErrorIncoming {
-    match error {
-        ReadError::Reset(code) => StreamErrorIncoming::StreamTerminated { error_code: code.into_inner() },
-        ReadError::ConnectionLost(error) => of_stream(of_connection(error)),
-        other => StreamErrorIncoming::Unknown(Box::new(other.clone())),
     }
 }
 

@@ -3,8 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -19,7 +18,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::field_section::HIDDEN_PROTOCOL;
-use super::quic::{QuicConnection, ReceivingStream, SendingStream, Stopped, StreamNotes, broken};
+use super::quic::{QuicConnection, SendingStream, Stopped, StreamNotes, broken};
+use super::receiving::{ReceivingStream, SharedReceiver};
 use crate::linger::LINGER;
 use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
@@ -55,20 +55,20 @@ pub(super) async fn serve<S: DecideRequest>(
     handshake: HandshakeState,
 ) -> StreamOutcome {
     let limits = client.newest().config.http_limits();
-    let (is_early, unread, fault, protocol) = (notes.is_early, notes.unread, notes.fault, notes.protocol);
+    let (is_early, receiver) = (notes.is_early, notes.receiver);
     let head = async {
         let resolved = resolver.resolve_request().await;
-        let (mut request, stream) = resolved.map_err(|error| refusal(&error, fault.get().copied()))?;
+        let (mut request, stream) = resolved.map_err(|error| refusal(&error, receiver.fault()))?;
         if is_early && !await_handshake(&request, handshake).await {
             request.headers_mut().insert(EARLY_DATA, HeaderValue::from_static("1"));
         }
-        if let Some(protocol) = protocol.get() {
+        if let Some(protocol) = receiver.protocol() {
             request.headers_mut().remove(HIDDEN_PROTOCOL);
-            request.extensions_mut().insert(heads::Tunnel(protocol.clone()));
+            request.extensions_mut().insert(heads::Tunnel(protocol));
         }
         let (respond, receive) = stream.split();
         let mut source =
-            ClientData { stream: receive, unread, fault: fault.clone(), first: None, trailers: None };
+            ClientData { stream: receive, receiver: receiver.clone(), first: None, trailers: None };
         let has_body = source.has_body(&request).await;
         let has_data = has_body && source.trailers.is_none();
         Ok((request, respond, source, (has_body, has_data)))
@@ -87,7 +87,7 @@ pub(super) async fn serve<S: DecideRequest>(
             return StreamOutcome::Reset;
         }
     };
-    let head = match fault.get().copied().or_else(|| malformed(&request, has_data)) {
+    let head = match receiver.fault().or_else(|| malformed(&request, has_data)) {
         Some(fault) => Err(fault),
         None => heads::request_from(&request.into_parts().0, has_body, &limits.head).map(Arc::new),
     };
@@ -152,10 +152,7 @@ async fn await_handshake(request: &Request<()>, mut handshake: HandshakeState) -
 /// The request's body.
 struct ClientData {
     stream: RequestStream<ReceivingStream, Bytes>,
-    /// Number of bytes in the buffer of the library.
-    unread: Arc<AtomicUsize>,
-    /// Fault in the stream that the library does not detect.
-    fault: Arc<OnceLock<Malformed>>,
+    receiver: SharedReceiver,
     /// Result of the first read, which shows whether the request has data; `Some(None)`: it has
     /// none.
     first: Option<Option<io::Result<Bytes>>>,
@@ -196,7 +193,7 @@ impl ClientData {
         let data = ready!(self.stream.poll_recv_data(cx));
         let data = data.map(|data| data.map(|mut data| data.copy_to_bytes(data.remaining())));
         if let Ok(Some(data)) = &data {
-            self.unread.fetch_sub(data.len(), Ordering::Relaxed);
+            self.receiver.note_taken(data.len());
         }
         Poll::Ready(data.map_err(broken).transpose())
     }
@@ -215,8 +212,8 @@ impl DataSource for ClientData {
             Some(trailers) => Some(trailers),
             None => ready!(self.stream.poll_recv_trailers(cx)).map_err(broken)?,
         };
-        Poll::Ready(match self.fault.get() {
-            Some(fault) => Err(BodyFault::new(*fault).into()),
+        Poll::Ready(match self.receiver.fault() {
+            Some(fault) => Err(BodyFault::new(fault).into()),
             None => Ok(trailers),
         })
     }
