@@ -193,6 +193,6 @@ fn reload_and_upgrade_name_landlock_where_it_refuses_a_file() {
     let included = file("more.toml", "[backends.more]\nservers.a.addr = \"192.0.2.1:80\"\n");
     let main = format!("include = \"{}\"\n{setup}", included.display());
     balancer.save(&main);
-    balancer.wait_for_log(&format!("{}: Permission denied (os error 13): its mode", included.display()));
+    balancer.wait_for_log(&format!("{}: Permission denied (os error 13): the file mode", included.display()));
     assert_eq!(fetch(lab.vip(), "/").unwrap().1, "a");
 }

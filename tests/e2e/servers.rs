@@ -188,7 +188,7 @@ fn invalid_added_server_is_refused_with_a_reason() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let itself = format!("server add pool/c {}", lab.vip());
     for (line, code, why) in [
-        (itself.as_str(), 1, "is frontend \"web\" itself"),
+        (itself.as_str(), 1, "would send connections back to frontend \"web\""),
         ("server add pol/c 10.0.0.9:80", 1, "did you mean `pool`?"),
         ("server add pool/c 10.0.0:80", 2, "allowed: IP:port of one server"),
         ("server add pool/c 10.0.0.9:80 --weight 70000", 2, "70000"),

@@ -51,7 +51,7 @@ fn service_manager_is_notified_of_start_reloads_and_stop() {
     manager.message_beginning("READY=1\n");
 
     drop(server);
-    manager.message_beginning("STATUS=1 frontend, 0 of 1 server up; backend pool has no server");
+    manager.message_beginning("STATUS=1 frontend, 0 of 1 server up; backend pool has no usable server");
     balancer.signal(Signal::TERM);
     let stopping = manager.message_beginning("STOPPING=1\nSTATUS=stopping: ");
     assert!(stopping.contains("EXTEND_TIMEOUT_USEC="), "{stopping}");

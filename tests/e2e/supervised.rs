@@ -50,7 +50,7 @@ fn the_first_process_ends_when_its_successor_crashes() {
     first.wait_for_log("stopping: 1 open connections continue until they end");
     kill_process(pid(second), Signal::KILL).unwrap();
     assert_eq!(first.wait(), 128 + 9);
-    assert!(first.log().contains("the new process has ended with 137"));
+    assert!(first.log().contains("the new process has ended with exit code 137"));
 }
 
 fn the_first_process_of_a_container_can_be_upgraded() {

@@ -7,6 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net as unix;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
@@ -29,6 +30,12 @@ const UPGRADE: Duration = Duration::from_secs(120);
 
 /// Timeout for the answer of a process that is stopping, which answers immediately.
 const RELEASE: Duration = Duration::from_secs(5);
+
+/// Maximum time in which this command tries again while convey serves its maximum of clients.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// Time between two attempts.
+const RETRY: Duration = Duration::from_millis(50);
 
 /// Maximum number of processes that an error lists.
 const MAX_NAMED: usize = 8;
@@ -195,16 +202,14 @@ impl Running {
 #[expect(clippy::disallowed_methods, reason = "a command: it goes by the clock of the host")]
 fn send_request(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<String> {
     let deadline = Instant::now() + patience;
-    let address = unix::SocketAddr::from_abstract_name(&one.name)?;
-    let mut stream = unix::UnixStream::connect_addr(&address).context("cannot reach convey")?;
-    let owner = socket_peercred(&stream)?.uid.as_raw();
-    if !one.may_be_of(owner, geteuid().as_raw()) {
-        bail!(
-            "a process of user {owner} has bound the upgrade socket of convey, but does not serve its statistics: this command does not trust that process"
-        );
-    }
-    stream.set_write_timeout(Some(patience))?;
-    stream.write_all(format!("{}\n", what.name()).as_bytes())?;
+    let stream = loop {
+        match deliver(one, what, patience)? {
+            Ok(stream) => break stream,
+            // convey disconnects a client while it has its maximum of them.
+            Err(_) if Instant::now() + patience < deadline + BUSY => thread::sleep(RETRY),
+            Err(error) => return Err(error).context("convey disconnects this command"),
+        }
+    };
     let answer = read_until(&stream, deadline).context("convey does not answer")?;
     // Clean the answer, because it is printed to a terminal.
     let answer = one_line(answer.trim_end());
@@ -214,6 +219,24 @@ fn send_request(one: &Running, what: Asked, patience: Duration) -> anyhow::Resul
         _ => bail!(
             "convey closed the connection without an answer: that process belongs to another user, or has just exited"
         ),
+    }
+}
+
+/// Connects to a process, and sends a request. The inner error means that the process has
+/// disconnected without reading the request.
+fn deliver(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<io::Result<unix::UnixStream>> {
+    let address = unix::SocketAddr::from_abstract_name(&one.name)?;
+    let mut stream = unix::UnixStream::connect_addr(&address).context("cannot reach convey")?;
+    let owner = socket_peercred(&stream)?.uid.as_raw();
+    if !one.may_be_of(owner, geteuid().as_raw()) {
+        bail!(
+            "a process of user {owner} has bound the upgrade socket of convey, but does not serve its statistics: this command does not trust that process"
+        );
+    }
+    stream.set_write_timeout(Some(patience))?;
+    match stream.write_all(format!("{}\n", what.name()).as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Err(error)),
+        written => Ok(written.map(|()| Ok(stream))?),
     }
 }
 

@@ -211,7 +211,7 @@ fn a_start_with_a_bad_revision_has_the_last_good_one() {
     etcd.put("config.toml", "nonsense");
     let balancer = start(&lab, &etcd);
     let line = balancer.wait_for_log("is refused,");
-    assert!(line.contains("is used"), "{line}");
+    assert!(line.contains("so convey uses revision"), "{line}");
     wait_for_server(&lab, "a");
     wait_for_status(&etcd, false);
     etcd.put("config.toml", &with_server(&lab, 2));

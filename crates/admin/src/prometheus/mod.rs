@@ -142,6 +142,11 @@ fn frontends(page: &mut MetricsPage, report: &StatsReport) {
         &all,
         |f| f64::from(f.waiting_connections),
     );
+    frontend_failures(page, report, &all);
+}
+
+/// Adds the counters of refused, cut and untracked traffic.
+fn frontend_failures(page: &mut MetricsPage, report: &StatsReport, all: &[(Labels, &FrontendReport)]) {
     by_reason(
         page,
         "convey_frontend_connections_ended_total",
@@ -163,13 +168,13 @@ fn frontends(page: &mut MetricsPage, report: &StatsReport) {
     page.counter(
         "convey_frontend_uncounted_sources_total",
         "Times a source was not tracked, because the table of sources was full.",
-        &all,
+        all,
         |f| f.uncounted_sources as f64,
     );
     page.counter(
         "convey_frontend_accept_backoffs_total",
         "Times accepting paused because descriptors or memory ran out.",
-        &all,
+        all,
         |f| f.accept_backoffs as f64,
     );
 }
