@@ -15,7 +15,7 @@ use convey_control::{
     ReloadHistory, Resolver, Task, own_addresses,
 };
 use convey_model::{Mode, Timestamp};
-use convey_proxy::ServeStream;
+use convey_proxy::HttpMode;
 use convey_snapshot::Snapshot;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -40,7 +40,7 @@ impl ControlThread {
     /// until its sender is dropped.
     pub(crate) fn run(
         config: String,
-        http: Arc<dyn ServeStream>,
+        http: Arc<dyn HttpMode>,
         requests: mpsc::Receiver<OperatorRequest>,
         started: oneshot::Sender<Result<(), BalancerError>>,
         stops: oneshot::Receiver<Duration>,
@@ -62,7 +62,7 @@ impl ControlThread {
 
     async fn start(
         config: &str,
-        http: Arc<dyn ServeStream>,
+        http: Arc<dyn HttpMode>,
         requests: mpsc::Receiver<OperatorRequest>,
     ) -> Result<ControlThread, BalancerError> {
         let loaded = checked(config)?;

@@ -10,7 +10,7 @@ use convey_config::Config;
 use convey_control::{ConfigRefusal, DataPath};
 use convey_model::{ConnectFailures, Endpoint, FrontendConfig, Mode};
 use convey_proxy::{
-    ConnectionReaper, Descriptors, LocalPorts, PreparedSockets, ServeStream, Sessions, Workers, WorkersShared,
+    ConnectionReaper, Descriptors, HttpMode, LocalPorts, PreparedSockets, Sessions, Workers, WorkersShared,
 };
 use convey_snapshot::Snapshot;
 use rustix::process::{Resource, getrlimit};
@@ -34,7 +34,7 @@ impl EmbeddedPath {
         workers: usize,
         snapshot: &Arc<ArcSwap<Snapshot>>,
         failures: mpsc::Sender<ConnectFailures>,
-        http: Arc<dyn ServeStream>,
+        http: Arc<dyn HttpMode>,
         started: Instant,
     ) -> io::Result<EmbeddedPath> {
         let open_files = getrlimit(Resource::Nofile).current.unwrap_or(UNLIMITED);

@@ -34,7 +34,7 @@ use std::time::Duration;
 use convey_control::{Done, OperatorRequest, RequestRefusal, Requested};
 use convey_http::{HttpServer, stack::DecideRequest};
 use convey_model::{AddedServer, ServerSettings, Target};
-use convey_proxy::ServeStream;
+use convey_proxy::HttpMode;
 use tokio::sync::{mpsc, oneshot};
 
 use control::ControlThread;
@@ -51,7 +51,7 @@ pub struct EmbeddedBalancer {
 #[derive(Debug)]
 pub struct BalancerBuilder {
     config: String,
-    http: Arc<dyn ServeStream>,
+    http: Arc<dyn HttpMode>,
 }
 
 /// Reason why a balancer cannot start, or why it refuses a request.

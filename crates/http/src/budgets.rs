@@ -1,7 +1,6 @@
-//! Retry budgets of this thread, one for each backend.
+//! Retry budgets of one worker, one for each backend.
 
-use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use convey_http_core::RetryBudget;
 use convey_snapshot::Pool;
@@ -11,23 +10,26 @@ use foldhash::HashMap;
 /// budgets start again.
 const MAX: usize = 4_096;
 
-thread_local! {
+/// Retry budgets of a worker.
+#[derive(Debug, Default)]
+pub(crate) struct RetryBudgets {
     /// Budgets by the backend's name.
-    static BUDGETS: RefCell<HashMap<Arc<str>, RetryBudget>> = RefCell::default();
+    by_backend: Mutex<HashMap<Arc<str>, RetryBudget>>,
 }
 
-/// Adds a new request to the retry budget of its backend.
-pub(crate) fn earn(pool: &Pool) {
-    with(pool, RetryBudget::earn);
-}
+impl RetryBudgets {
+    /// Adds a new request to the retry budget of its backend.
+    pub(crate) fn earn(&self, pool: &Pool) {
+        self.with(pool, RetryBudget::earn);
+    }
 
-/// Takes one retry from the budget of this backend. Returns whether the request may be retried.
-pub(crate) fn spend(pool: &Pool) -> bool {
-    with(pool, RetryBudget::spend)
-}
+    /// Takes one retry from the budget of this backend. Returns whether the request may be retried.
+    pub(crate) fn spend(&self, pool: &Pool) -> bool {
+        self.with(pool, RetryBudget::spend)
+    }
 
-fn with<T>(pool: &Pool, act: impl FnOnce(&mut RetryBudget) -> T) -> T {
-    BUDGETS.with_borrow_mut(|budgets| {
+    fn with<T>(&self, pool: &Pool, act: impl FnOnce(&mut RetryBudget) -> T) -> T {
+        let mut budgets = self.by_backend.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(budget) = budgets.get_mut(&pool.live.name) {
             return act(budget);
         }
@@ -35,5 +37,5 @@ fn with<T>(pool: &Pool, act: impl FnOnce(&mut RetryBudget) -> T) -> T {
             budgets.clear();
         }
         act(budgets.entry(pool.live.name.clone()).or_default())
-    })
+    }
 }

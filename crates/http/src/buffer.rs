@@ -1,5 +1,5 @@
 //! Read buffer that all connections of a thread share, so that an idle connection needs no memory
-//! for bytes.
+//! for bytes. It holds nothing between two calls, so any thread may use its own.
 
 use std::cell::RefCell;
 

@@ -1,7 +1,8 @@
-//! Compression of a response's body on its way to the client: an encoder within the thread's memory
+//! Compression of a response's body on its way to the client: an encoder within the worker's memory
 //! budget.
 
-use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use convey_compression::{Encoder, EncoderFault};
 use convey_http_core::{CompressionOffer, CompressionOutcome, ContentCoding, OutgoingResponse};
@@ -12,7 +13,7 @@ use convey_snapshot::stats::Counter;
 use crate::record::RequestRecord;
 use crate::request::HttpRequest;
 
-/// Memory limit of a thread's encoders, in bytes.
+/// Memory limit of a worker's encoders, in bytes.
 const BUDGET: usize = 128 << 20;
 
 /// Part of `BUDGET`, in bytes, that is reserved for gzip. gzip is the fallback if the rest is used
@@ -22,16 +23,18 @@ const FOR_GZIP: usize = BUDGET / 4;
 /// Maximum number of bytes that are compressed in one turn, which takes at most a millisecond.
 pub(crate) const PIECE: usize = 16 * 1024;
 
-thread_local! {
+/// Memory budget of a worker for encoders.
+#[derive(Debug, Default)]
+pub(crate) struct EncoderMemory {
     /// Memory of the encoders in use, in bytes.
-    static IN_USE: Cell<usize> = const { Cell::new(0) };
+    in_use: AtomicUsize,
 }
 
 /// Compression of the response to a request.
 #[derive(Debug, Default)]
 pub(crate) struct Compression<'a> {
     /// `None` if the route does not compress.
-    offer: Option<CompressionOffer<'a>>,
+    offer: Option<(CompressionOffer<'a>, &'a Arc<EncoderMemory>)>,
     /// Set while a body is compressed.
     compressor: Option<Box<Compressor>>,
     tally: CompressionTally,
@@ -56,7 +59,10 @@ struct Compressor {
 
 /// Memory taken from the budget. Dropping it returns the memory.
 #[derive(Debug)]
-struct MemoryCharge(usize);
+struct MemoryCharge {
+    bytes: usize,
+    memory: Arc<EncoderMemory>,
+}
 
 impl<'a> Compression<'a> {
     /// Returns the compression by the rules of the request's route.
@@ -64,25 +70,26 @@ impl<'a> Compression<'a> {
         client: &ClientStream,
         request: &'a HttpRequest,
         route: &'a HttpRoute,
+        memory: &'a Arc<EncoderMemory>,
     ) -> Compression<'a> {
-        Compression::new(route.compression.as_ref().map(|rules| {
+        route.compression.as_ref().map_or_else(Compression::default, |rules| {
             let has_certificate = client.tls().is_some_and(|tls| !tls.client_subject.is_empty());
-            CompressionOffer::new(rules, request.head(), has_certificate)
-        }))
+            Compression::new(CompressionOffer::new(rules, request.head(), has_certificate), memory)
+        })
     }
 
-    /// Returns the compression by this offer; `None`: no compression.
-    pub(crate) fn new(offer: Option<CompressionOffer<'a>>) -> Compression<'a> {
-        Compression { offer, ..Compression::default() }
+    /// Returns the compression by this offer, with an encoder that uses this memory.
+    pub(crate) fn new(offer: CompressionOffer<'a>, memory: &'a Arc<EncoderMemory>) -> Compression<'a> {
+        Compression { offer: Some((offer, memory)), ..Compression::default() }
     }
 
     /// Decides whether to compress a response, changes its head accordingly, and creates the
     /// encoder.
     pub(crate) fn decide(&mut self, response: &mut OutgoingResponse<'_>) {
-        let Some(offer) = &self.offer else { return };
+        let Some((offer, memory)) = &self.offer else { return };
         let mut compressor = None;
         let outcome = offer.decide(response, |coding, len| {
-            compressor = Compressor::new(coding, len).map(Box::new);
+            compressor = Compressor::new(coding, len, memory).map(Box::new);
             compressor.is_some()
         });
         match outcome {
@@ -173,28 +180,25 @@ impl CompressionTally {
 impl Compressor {
     /// Creates an encoder for a body of `len` bytes, or of unknown length. Returns `None` if the
     /// budget has too little memory left.
-    fn new(coding: ContentCoding, len: Option<u64>) -> Option<Compressor> {
+    fn new(coding: ContentCoding, len: Option<u64>, memory: &Arc<EncoderMemory>) -> Option<Compressor> {
         let budget = if coding == ContentCoding::Gzip { BUDGET } else { BUDGET - FOR_GZIP };
-        let charge = MemoryCharge::of(Encoder::memory(coding), budget)?;
+        let charge = memory.charge(Encoder::memory(coding), budget)?;
         Some(Compressor { encoder: Encoder::new(coding, len).ok()?, _charge: charge })
     }
 }
 
-impl MemoryCharge {
-    /// Charges this thread's encoders with these bytes; `None` if their sum would exceed the
-    /// budget.
-    fn of(bytes: usize, budget: usize) -> Option<MemoryCharge> {
-        let in_use = IN_USE.get() + bytes;
-        (in_use <= budget).then(|| {
-            IN_USE.set(in_use);
-            MemoryCharge(bytes)
-        })
+impl EncoderMemory {
+    /// Charges these bytes to the budget; `None` if the memory of all encoders would exceed `most`.
+    fn charge(self: &Arc<EncoderMemory>, bytes: usize, most: usize) -> Option<MemoryCharge> {
+        let add = |in_use: usize| Some(in_use + bytes).filter(|sum| *sum <= most);
+        self.in_use.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        Some(MemoryCharge { bytes, memory: self.clone() })
     }
 }
 
 impl Drop for MemoryCharge {
     fn drop(&mut self) {
-        IN_USE.set(IN_USE.get().saturating_sub(self.0));
+        self.memory.in_use.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -232,17 +236,19 @@ mod tests {
     #[test]
     fn memory_of_an_encoder_is_freed_with_the_end_of_its_body() {
         let (rules, request) = (CompressionRules::default(), request("gzip"));
-        let mut compression = Compression::new(Some(CompressionOffer::new(&rules, &request, false)));
+        let memory = Arc::<EncoderMemory>::default();
+        let in_use = || memory.in_use.load(Ordering::Relaxed);
+        let mut compression = Compression::new(CompressionOffer::new(&rules, &request, false), &memory);
         let mut out = Vec::new();
         decide(&mut compression);
-        assert!(compression.is_on() && IN_USE.get() == Encoder::memory(ContentCoding::Gzip));
+        assert!(compression.is_on() && in_use() == Encoder::memory(ContentCoding::Gzip));
         assert_eq!(compression.flush(&mut out), Ok(false), "nothing was written");
         compression.write(b"so much", &mut out).unwrap();
         assert_eq!(compression.flush(&mut out), Ok(true));
         assert_eq!(compression.flush(&mut out), Ok(false), "the client has it all");
         compression.finish(&mut out).unwrap();
         compression.finish(&mut out).unwrap();
-        assert!(!compression.is_on() && IN_USE.get() == 0);
+        assert!(!compression.is_on() && in_use() == 0);
         let mut counted = Vec::new();
         compression.take_tally().unwrap().count(|counter, n| counted.push((counter, n)));
         let expected = [
@@ -256,7 +262,9 @@ mod tests {
     #[test]
     fn beyond_the_budget_a_cheaper_coding_is_taken_and_then_none() {
         let (rules, request) = (CompressionRules::default(), request("zstd, gzip"));
-        let new = || Compression::new(Some(CompressionOffer::new(&rules, &request, false)));
+        let memory = Arc::<EncoderMemory>::default();
+        let in_use = || memory.in_use.load(Ordering::Relaxed);
+        let new = || Compression::new(CompressionOffer::new(&rules, &request, false), &memory);
         let mut all = Vec::new();
         let outcome = loop {
             let mut compression = new();
@@ -272,12 +280,12 @@ mod tests {
         let (zstd, gzip) = (of(ContentCoding::Zstd), of(ContentCoding::Gzip));
         assert_eq!(zstd, (BUDGET - FOR_GZIP) / Encoder::memory(ContentCoding::Zstd));
         assert!(gzip >= FOR_GZIP / Encoder::memory(ContentCoding::Gzip), "{zstd} {gzip}");
-        assert!(IN_USE.get() <= BUDGET);
+        assert!(in_use() <= BUDGET);
         drop(all);
         let mut compression = new();
         decide(&mut compression);
         assert!(compression.is_on(), "there is room again");
         drop(compression);
-        assert_eq!(IN_USE.get(), 0);
+        assert_eq!(in_use(), 0);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use convey_http_core::{FieldRules, HeadReader, HttpMethod, Malformed, RequestHead};
-use convey_proxy::{ClientBytes, ClientStream, Drain, QuicClient, RequestCharge, ServeStream, StreamEnd};
+use convey_proxy::{ClientBytes, ClientStream, Drain, RequestCharge, StreamEnd};
 use convey_snapshot::stats::Counter;
 use convey_stream::{ByteStream, More};
 use tokio::time::timeout;
@@ -20,9 +20,11 @@ use crate::local_reply::{ANSWER_TIME, AnswerTo, LocalReply, LocalReplyReason};
 use crate::open_request::OpenRequest;
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest, local_reply_fields};
-use crate::stack::{DecideRequest, UsualStack, decide};
+use crate::server::WorkerServer;
+use crate::stack::{DecideRequest, decide};
 use crate::time_limit::TimeLimit;
-use crate::{buffer, files, http2, http3, idle, linger, stack, time_limit};
+use crate::worker::HttpWorker;
+use crate::{buffer, http2, linger};
 
 /// Period at which convey checks whether a client has acknowledged all of its response.
 const UNTAKEN_PERIOD: Duration = Duration::from_secs(1);
@@ -31,68 +33,28 @@ const UNTAKEN_PERIOD: Duration = Duration::from_secs(1);
 /// its way gets its response, which announces the end of the connection.
 const STOP_IDLE: Duration = Duration::from_secs(1);
 
-/// HTTP server for the clients of frontends in mode http.
-#[derive(Debug)]
-pub struct HttpServer<S = UsualStack> {
-    stack: S,
-}
-
-impl HttpServer {
-    /// Returns convey's own server, which decides by the configuration alone. Its code is compiled
-    /// in this crate. A server with another stack is compiled in the crate that names the stack.
-    pub fn usual() -> Arc<dyn ServeStream> {
-        Arc::new(HttpServer::new(stack::usual()))
-    }
-}
-
-impl<S: DecideRequest> HttpServer<S> {
-    /// Returns a server in which `stack` decides on each request, for example [`stack::usual`]
-    /// within a layer of your own.
-    pub fn new(stack: S) -> HttpServer<S> {
-        HttpServer { stack }
-    }
-}
-
-impl<S: DecideRequest> ServeStream for HttpServer<S> {
-    fn serve(&self, client: ClientStream, bytes: ClientBytes) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let (over, mut connection) = (client.over(), Connection::new(client, bytes, self.stack.clone()));
-        Box::pin(async move {
-            let end = tokio::select! {
-                biased;
-                reason = over => StreamEnd::Reset(reason),
-                end = connection.run() => end,
-            };
-            connection.client.end(connection.bytes, end);
-        })
-    }
-
-    fn serve_quic(&self, client: ClientStream, quic: QuicClient) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let (over, stack) = (client.over(), self.stack.clone());
-        Box::pin(async move {
-            let connection = quic.connection.clone();
-            let end = tokio::select! {
-                biased;
-                reason = over => StreamEnd::Reset(reason),
-                end = http3::serve(&client, quic, &stack) => end,
-            };
-            http3::close(&connection, end);
-            client.end_quic(end);
-        })
-    }
-
-    fn each_second(&self) {
-        time_limit::tell_time();
-        idle::sweep();
-        files::sweep();
-        http2::sweep();
-    }
+/// Serves a client until its connection has ended.
+pub(crate) fn serve<S: DecideRequest>(
+    client: ClientStream,
+    bytes: ClientBytes,
+    server: WorkerServer<S>,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let (over, mut connection) = (client.over(), Connection::new(client, bytes, server));
+    Box::pin(async move {
+        let end = tokio::select! {
+            biased;
+            reason = over => StreamEnd::Reset(reason),
+            end = connection.run() => end,
+        };
+        connection.client.end(connection.bytes, end);
+    })
 }
 
 /// A client's connection.
 struct Connection<S> {
     client: ClientStream,
     bytes: ClientBytes,
-    stack: S,
+    server: WorkerServer<S>,
     /// Received bytes that no request has consumed.
     received: BytesMut,
     time_limit: TimeLimit,
@@ -104,6 +66,7 @@ struct Connection<S> {
 
 /// Socket of a client's connection of HTTP/1, while a request runs.
 struct ClientSocket<'a> {
+    worker: &'a HttpWorker,
     bytes: &'a mut ByteStream,
     received: &'a mut BytesMut,
     time_limit: &'a mut TimeLimit,
@@ -146,14 +109,15 @@ enum Read {
 }
 
 impl<S: DecideRequest> Connection<S> {
-    fn new(mut client: ClientStream, bytes: ClientBytes, stack: S) -> Connection<S> {
+    fn new(mut client: ClientStream, bytes: ClientBytes, server: WorkerServer<S>) -> Connection<S> {
         let received = BytesMut::from(&client.take_early()[..]);
         let config = &client.frontend().config;
         let head_timeout = config.http_limits().head_timeout;
         let first_byte = config.limits.first_byte_timeout.filter(|_| received.is_empty());
-        let time_limit = TimeLimit::new(first_byte.map_or(head_timeout, |time| time.min(head_timeout)));
+        let within = first_byte.map_or(head_timeout, |time| time.min(head_timeout));
+        let time_limit = TimeLimit::new(&server.worker.clock, within);
         let charge = RequestCharge::default();
-        Connection { client, bytes, stack, received, time_limit, requests: 0, charge }
+        Connection { client, bytes, server, received, time_limit, requests: 0, charge }
     }
 
     /// Serves requests until the connection is over.
@@ -180,7 +144,7 @@ impl<S: DecideRequest> Connection<S> {
                     let received = std::mem::take(&mut self.received);
                     let bytes = self.bytes.stream();
                     let served =
-                        http2::serve(&self.client, bytes, &self.stack, received, &mut self.time_limit);
+                        http2::serve(&self.client, bytes, &self.server, received, &mut self.time_limit);
                     return Some(Box::pin(served).await);
                 }
                 BeginningVersion::Unagreed => {
@@ -273,9 +237,10 @@ impl<S: DecideRequest> Connection<S> {
         let record = RequestRecord::begin(&self.client, "");
         self.client.refresh();
         self.client.count(Counter::Requests, 1);
-        let Connection { client, bytes, received, time_limit, .. } = self;
+        let Connection { client, bytes, server, received, time_limit, .. } = self;
         let mut open = OpenRequest::new(record, client, None);
-        let mut socket = ClientSocket { bytes: bytes.stream(), received, time_limit };
+        let worker = &*server.worker;
+        let mut socket = ClientSocket { worker, bytes: bytes.stream(), received, time_limit };
         let after = socket.answer(&reason.into(), true, &mut open).await;
         open.end();
         after
@@ -361,7 +326,7 @@ impl<S: DecideRequest> Connection<S> {
         let is_served = self.client.refresh() && !self.client.ends_with_response();
         let is_last = !is_served || self.requests >= self.client.frontend().config.http_limits().requests;
         self.client.count(Counter::Requests, 1);
-        let Connection { client, bytes, stack, received, time_limit, charge, .. } = self;
+        let Connection { client, bytes, server, received, time_limit, charge, .. } = self;
         let client = &*client;
         let mut open = OpenRequest::new(record, client, Some(head.clone()));
         let request = HttpRequest::new(head.clone(), client, client.frontend().clone(), open.record.began);
@@ -372,11 +337,12 @@ impl<S: DecideRequest> Connection<S> {
         let decision = match request.charge(client) {
             Ok(charged) => {
                 *charge = charged;
-                decide(stack, request).await
+                decide(&mut server.stack, request).await
             }
             Err(reply) => Decision::Answer { reply, request },
         };
-        let mut socket = ClientSocket { bytes: bytes.stream(), received, time_limit };
+        let worker = &*server.worker;
+        let mut socket = ClientSocket { worker, bytes: bytes.stream(), received, time_limit };
         let end = match decision {
             Decision::Forward(request) => socket.forward(request, is_last, &mut open).await,
             Decision::Answer { reply, mut request } => {
@@ -420,13 +386,23 @@ impl ClientSocket<'_> {
             return RequestEnd::Unanswered(LocalReplyReason::NoRoute.into());
         };
         record.takes(client, route, &request);
-        let ClientSocket { bytes, received, time_limit } = self;
+        let ClientSocket { worker, bytes, received, time_limit } = self;
         let request = &request;
         let mut end = ClientEnd::Socket(bytes);
         let end = &mut end;
         let timeouts = client.timeouts_with(request.frontend(), pool);
-        let forwarding =
-            Forwarding { client, end, request, route, received, is_last, timeouts, time_limit, record };
+        let forwarding = Forwarding {
+            worker,
+            client,
+            end,
+            request,
+            route,
+            received,
+            is_last,
+            timeouts,
+            time_limit,
+            record,
+        };
         forwarding.run(pool).await
     }
 

@@ -33,7 +33,8 @@ use crate::record::RequestRecord;
 use crate::request::HttpRequest;
 use crate::time_limit::TimeLimit;
 use crate::transfer::TransferEnd;
-use crate::{budgets, files, http2, idle};
+use crate::worker::HttpWorker;
+use crate::{files, http2};
 use broken::timed_out;
 use head::missing;
 pub(crate) use held::ClientHasShare;
@@ -46,6 +47,7 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// A request for a server, while it is forwarded.
 pub(crate) struct Forwarding<'a, 'b> {
+    pub(crate) worker: &'a HttpWorker,
     pub(crate) client: &'a ClientStream,
     pub(crate) end: &'a mut ClientEnd<'b>,
     pub(crate) request: &'a HttpRequest,
@@ -118,7 +120,7 @@ impl Forwarding<'_, '_> {
         if let Some(server) = self.request.chosen() {
             attempts.prefer(server);
         }
-        budgets::earn(&pool);
+        self.worker.budgets.earn(&pool);
         let mut failed = None;
         loop {
             let newest = || self.client.newest_pool(&pool);
@@ -152,7 +154,7 @@ impl Forwarding<'_, '_> {
             match self.attempt((permit, held), server, is_kept, &mut attempts).await {
                 Attempt::Over(forwarded) => return forwarded,
                 Attempt::Again(reason) => failed = Some(reason),
-                Attempt::AgainWithin(reason) if budgets::spend(&pool) => failed = Some(reason),
+                Attempt::AgainWithin(reason) if self.worker.budgets.spend(&pool) => failed = Some(reason),
                 Attempt::AgainWithin(reason) => return unanswered(reason),
             }
             pool = self.client.newest_pool(&pool);
@@ -173,7 +175,7 @@ impl Forwarding<'_, '_> {
         // After a failure, convey trusts no idle connection.
         if !speaks_http2 && !attempts.have_begun() {
             let most = if self.may_go_twice() { Duration::MAX } else { FRESH };
-            if let Some(kept) = idle::take(self.place(permit), most) {
+            if let Some(kept) = self.worker.idle.take(self.place(permit), most) {
                 permit.opened();
                 self.record.connected(self.client, true);
                 return Ok((ServerEnd::Socket(kept), true));
@@ -218,7 +220,8 @@ impl Forwarding<'_, '_> {
         let mut server =
             self.client.connect(permit, self.request.named(), within, self.within_tls(permit)).await?;
         if self.chose_http2(permit, &mut server).unwrap_or(false) {
-            let opening = OpeningConnection::new(self.place(permit), self.stream_client());
+            let connections = self.worker.http2.of(self.place(permit));
+            let opening = OpeningConnection::new(connections, self.stream_client());
             return Ok(ServerEnd::Stream(
                 Box::pin(http2::connect(opening, server, permit.name(), within)).await?,
             ));
@@ -229,11 +232,11 @@ impl Forwarding<'_, '_> {
     /// Returns a stream to the server of the permit, and whether its connection is new.
     async fn stream(&mut self, permit: &Permit) -> Result<(ServerEnd, bool), Unreached> {
         let within = self.timeouts.connect;
-        let (place, client) = (self.place(permit), self.stream_client());
+        let (connections, client) = (self.worker.http2.of(self.place(permit)), self.stream_client());
         let left = self.end.left(missing(self.request, self.received));
         // After a failure, too, the request uses a shared connection: `take` returns no ended
         // connection, and new connections for refused streams would increase the server's load.
-        let (stream, is_new) = match http2::take(place, client, within, left).await? {
+        let (stream, is_new) = match http2::take(&connections, client, within, left).await? {
             FoundStream::Stream(stream) => (stream, false),
             FoundStream::Nothing(opening) => {
                 let mut server = self
@@ -304,7 +307,7 @@ impl Forwarding<'_, '_> {
             let ExchangeEnd { client_stays, server_stays } = state.end();
             if let ServerEnd::Socket(mut server) = server {
                 if server_stays && is_clean && permit.send_proxy().is_none() {
-                    idle::put(self.place(&permit), server);
+                    self.worker.idle.put(self.place(&permit), server);
                 } else {
                     server.close_in_order();
                 }

@@ -1,8 +1,8 @@
-//! Memory budget of a thread for responses that wait for their clients. One client gets at most
+//! Memory budget of a worker for responses that wait for their clients. One client gets at most
 //! half of it.
 
-use std::cell::RefCell;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convey_model::{ClientNetwork, Prefix, client_of, networks_of};
 use foldhash::HashMap;
@@ -13,16 +13,18 @@ pub(crate) const ALWAYS_HELD: usize = 8 * 1024;
 /// Bytes of a response that convey may buffer for its client with a place in the budget.
 pub(crate) const MAX_HELD: usize = 64 * 1024;
 
-/// Number of places in a thread's budget. Together, they are 32 MiB.
+/// Number of places in a worker's budget. Together, they are 32 MiB.
 const PLACES: u32 = 512;
 
-thread_local! {
-    static HELD: RefCell<HeldResponses> = RefCell::default();
+/// Memory budget of a worker for responses that wait for their clients.
+#[derive(Debug, Default)]
+pub(crate) struct HeldResponses {
+    taken: Mutex<TakenPlaces>,
 }
 
-/// Places of a thread that are in use.
+/// Places in a worker's budget that are in use.
 #[derive(Debug, Default)]
-struct HeldResponses {
+struct TakenPlaces {
     all: u32,
     /// Places by client, and by the networks around it.
     by_client: HashMap<Prefix, u32>,
@@ -32,24 +34,39 @@ struct HeldResponses {
 #[derive(Debug)]
 pub(crate) struct HeldResponse {
     client: Prefix,
+    budget: Arc<HeldResponses>,
 }
 
-impl HeldResponse {
+/// Client of a stream, for which a part of a response may wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WaitingClient<'a> {
+    pub(crate) ip: IpAddr,
+    pub(crate) budget: &'a Arc<HeldResponses>,
+}
+
+impl WaitingClient<'_> {
     /// Takes a place for a response to this client; `None`: the client already has as many places
     /// as are left for others.
-    pub(crate) fn take(client: IpAddr) -> Option<HeldResponse> {
-        let client = client_of(client);
-        HELD.with_borrow_mut(|held| held.take(client)).then(|| HeldResponse { client })
+    pub(crate) fn take_place(self) -> Option<HeldResponse> {
+        let client = client_of(self.ip);
+        let is_taken = self.budget.lock().take(client);
+        is_taken.then(|| HeldResponse { client, budget: self.budget.clone() })
+    }
+}
+
+impl HeldResponses {
+    fn lock(&self) -> MutexGuard<'_, TakenPlaces> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for HeldResponse {
     fn drop(&mut self) {
-        let _ = HELD.try_with(|held| held.borrow_mut().release(self.client));
+        self.budget.lock().release(self.client);
     }
 }
 
-impl HeldResponses {
+impl TakenPlaces {
     fn take(&mut self, client: Prefix) -> bool {
         let left = PLACES - self.all;
         let taken = |network| self.by_client.get(&network).copied().unwrap_or_default();
@@ -77,25 +94,40 @@ impl HeldResponses {
 mod tests {
     use super::*;
 
-    fn take_all(client: &str) -> Vec<HeldResponse> {
-        std::iter::from_fn(|| HeldResponse::take(client.parse().unwrap())).collect()
+    fn take(budget: &Arc<HeldResponses>, client: &str) -> Option<HeldResponse> {
+        WaitingClient { ip: client.parse().unwrap(), budget }.take_place()
+    }
+
+    fn take_all(budget: &Arc<HeldResponses>, client: &str) -> Vec<HeldResponse> {
+        std::iter::from_fn(|| take(budget, client)).collect()
     }
 
     #[test]
     fn client_leaves_half_of_the_places_to_others() {
-        let first = take_all("192.0.2.1");
+        let budget = Arc::default();
+        let first = take_all(&budget, "192.0.2.1");
         assert_eq!(first.len(), PLACES as usize / 2);
-        let second = take_all("192.0.2.2");
+        let second = take_all(&budget, "192.0.2.2");
         assert_eq!(second.len(), PLACES as usize / 4);
         drop(first);
-        assert!(HeldResponse::take("192.0.2.3".parse().unwrap()).is_some());
+        assert!(take(&budget, "192.0.2.3").is_some());
         drop(second);
-        assert!(HELD.with_borrow(|held| held.all == 0 && held.by_client.is_empty()));
+        let taken = budget.lock();
+        assert!(taken.all == 0 && taken.by_client.is_empty());
+    }
+
+    #[test]
+    fn place_that_another_thread_drops_is_free_again() {
+        let budget = Arc::default();
+        let places = take_all(&budget, "192.0.2.1");
+        std::thread::scope(|scope| _ = scope.spawn(|| drop(places)));
+        assert_eq!(budget.lock().all, 0);
     }
 
     #[test]
     fn places_never_exceed_the_budget() {
-        let held: Vec<_> = (0..=255).map(|n| take_all(&format!("192.0.2.{n}"))).collect();
+        let budget = Arc::default();
+        let held: Vec<_> = (0..=255).map(|n| take_all(&budget, &format!("192.0.2.{n}"))).collect();
         assert_eq!(held.iter().map(Vec::len).sum::<usize>(), PLACES as usize);
     }
 }

@@ -1,10 +1,10 @@
-//! Pool of idle HTTP/1.1 connections to servers. Each thread has its own pool, because a request
+//! Pool of idle HTTP/1.1 connections to servers. Each worker has its own pool, because a request
 //! never leaves its core.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldhash::HashMap;
@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 use convey_proxy::ServerStream;
 
-/// Maximum number of idle connections to one server that a thread keeps. At the limit, the oldest
+/// Maximum number of idle connections to one server that a worker keeps. At the limit, the oldest
 /// is evicted.
 const MAX_OF_SERVER: usize = 256;
 
-/// Maximum number of idle connections that a thread keeps for all servers.
+/// Maximum number of idle connections that a worker keeps for all servers.
 const MAX: usize = 4_096;
 
 /// Maximum idle time of a connection. Servers close idle connections after 5 seconds (node) to 75
@@ -26,13 +26,15 @@ const LIFETIME: Duration = Duration::from_secs(30);
 /// Key of a server's connections: server id, address, and number of the TLS settings.
 pub(crate) type ServerPlace = (u32, SocketAddr, u64);
 
-thread_local! {
-    static IDLE: RefCell<IdlePool> = RefCell::default();
+/// Idle connections of a worker.
+#[derive(Default)]
+pub(crate) struct IdlePool {
+    // No connection is closed while the lock is held.
+    connections: Mutex<IdleConnections>,
 }
 
-/// Idle connections of a thread.
 #[derive(Default)]
-struct IdlePool {
+struct IdleConnections {
     /// The newest connection is last.
     servers: HashMap<ServerPlace, VecDeque<IdleConnection>>,
     count: usize,
@@ -43,80 +45,86 @@ struct IdleConnection {
     since: Instant,
 }
 
-/// Takes the newest idle connection to this server. `None`: there is none, or it has been idle for
-/// `most` or longer.
-pub(crate) fn take(server: ServerPlace, most: Duration) -> Option<ServerStream> {
-    IDLE.with_borrow_mut(|pool| pool.take(server, most))
-}
-
-/// Puts a connection without outstanding responses into the pool.
-pub(crate) fn put(server: ServerPlace, stream: ServerStream) {
-    IDLE.with_borrow_mut(|pool| pool.put(server, stream));
-}
-
-/// Closes the idle connections to this server, after one of them was found dead.
-pub(crate) fn forget(server: ServerPlace) {
-    IDLE.with_borrow_mut(|pool| {
-        let gone = pool.servers.remove(&server).unwrap_or_default();
-        pool.count -= gone.len();
-        gone.into_iter().for_each(IdleConnection::close);
-    });
-}
-
-/// Closes connections that their servers have closed, or that have been idle too long. Call it from
-/// time to time.
-pub(crate) fn sweep() {
-    IDLE.with_borrow_mut(|pool| pool.sweep(Instant::now()));
-}
-
 impl IdlePool {
-    fn take(&mut self, server: ServerPlace, most: Duration) -> Option<ServerStream> {
-        let of_server = self.servers.get_mut(&server)?;
-        while let Some(mut last) = of_server.pop_back() {
-            self.count -= 1;
-            if !last.is_alive() {
-                last.close();
-                continue;
+    /// Takes the newest idle connection to this server. `None`: there is none, or it has been idle
+    /// for `most` or longer.
+    pub(crate) fn take(&self, server: ServerPlace, most: Duration) -> Option<ServerStream> {
+        loop {
+            let mut newest = self.lock().pop(server, most)?;
+            if newest.is_alive() {
+                return Some(newest.stream);
             }
-            if last.since.elapsed() < most.min(LIFETIME) {
-                return Some(last.stream);
-            }
-            // All others have been idle for longer.
-            of_server.push_back(last);
-            self.count += 1;
-            break;
+            newest.close();
         }
-        None
     }
 
-    fn put(&mut self, server: ServerPlace, stream: ServerStream) {
-        let now = Instant::now();
+    /// Puts a connection without outstanding responses into the pool.
+    pub(crate) fn put(&self, server: ServerPlace, stream: ServerStream) {
+        let connection = IdleConnection { stream, since: Instant::now() };
+        let evicted = self.lock().push(server, connection);
+        evicted.into_iter().for_each(IdleConnection::close);
+    }
+
+    /// Closes the idle connections to this server, after one of them was found dead.
+    pub(crate) fn forget(&self, server: ServerPlace) {
+        let gone = self.lock().remove(server);
+        gone.into_iter().for_each(IdleConnection::close);
+    }
+
+    /// Closes connections that their servers have closed, or that have been idle too long. Call it
+    /// from time to time.
+    pub(crate) fn sweep(&self) {
+        let gone = self.lock().remove_stale(Instant::now());
+        gone.into_iter().for_each(IdleConnection::close);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, IdleConnections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl IdleConnections {
+    /// Removes the newest connection to this server, unless it has been idle for `most` or longer.
+    fn pop(&mut self, server: ServerPlace, most: Duration) -> Option<IdleConnection> {
+        let of_server = self.servers.get_mut(&server)?;
+        // All others have been idle for longer than the newest.
+        of_server.back().filter(|newest| newest.since.elapsed() < most.min(LIFETIME))?;
+        self.count -= 1;
+        of_server.pop_back()
+    }
+
+    /// Adds a connection. Returns the one that has to be closed for it.
+    fn push(&mut self, server: ServerPlace, connection: IdleConnection) -> Option<IdleConnection> {
         if self.count >= MAX {
-            return IdleConnection { stream, since: now }.close();
+            return Some(connection);
         }
         let of_server = self.servers.entry(server).or_default();
-        if of_server.len() >= MAX_OF_SERVER
-            && let Some(oldest) = of_server.pop_front()
-        {
-            self.count -= 1;
-            oldest.close();
-        }
-        of_server.push_back(IdleConnection { stream, since: now });
-        self.count += 1;
+        let oldest = if of_server.len() >= MAX_OF_SERVER { of_server.pop_front() } else { None };
+        of_server.push_back(connection);
+        self.count += usize::from(oldest.is_none());
+        oldest
     }
 
-    fn sweep(&mut self, now: Instant) {
+    fn remove(&mut self, server: ServerPlace) -> VecDeque<IdleConnection> {
+        let gone = self.servers.remove(&server).unwrap_or_default();
+        self.count -= gone.len();
+        gone
+    }
+
+    fn remove_stale(&mut self, now: Instant) -> Vec<IdleConnection> {
+        let mut gone = Vec::new();
         self.servers.retain(|_, of_server| {
             for mut one in std::mem::take(of_server) {
                 if now - one.since >= LIFETIME || !one.is_alive() {
-                    one.close();
+                    gone.push(one);
                 } else {
                     of_server.push_back(one);
                 }
             }
             !of_server.is_empty()
         });
-        self.count = self.servers.values().map(VecDeque::len).sum();
+        self.count -= gone.len();
+        gone
     }
 }
 

@@ -1,6 +1,7 @@
 //! Mode http: serves the HTTP requests of clients, and balances them one by one.
 //!
-//! A worker of `convey-proxy` admits each connection. One task owns the connection and, while a
+//! A worker of `convey-proxy` admits each connection. The state that the requests of a worker share
+//! is a value, `HttpWorker`, which each connection passes on. One task owns the connection and, while a
 //! request runs, the connection to the server, too. So both connections stay on one core, and a
 //! body passes through a buffer that all tasks of the core share.
 //!
@@ -9,6 +10,8 @@
 //! - [`stack`] decides on the head of each request: Tower services, to which an application adds
 //!   its own.
 //! - [`ExchangeHook`] is own code that follows a request to its end.
+//! - `server` has the part of the server in each worker; `worker` is the state that the requests of
+//!   one worker share.
 //! - `connection` reads one request after the other, and decides when a connection ends.
 //! - `forward` chooses the server of a request, connects to it, and retries where that is safe.
 //! - `transfer` moves one request and its response between two connections of HTTP/1, as
@@ -48,12 +51,13 @@ mod open_request;
 mod pace;
 mod record;
 mod request;
+mod server;
 pub mod stack;
 mod streams;
 mod time_limit;
 mod transfer;
+mod worker;
 
-pub use connection::HttpServer;
 pub use convey_http_core::{ExchangePhase, Trailers};
 pub use files::{MIN_DISK_THREADS, start_disk_threads};
 pub use hooks::{ExchangeHook, ExchangeSummary, ResponseEdit};
@@ -63,3 +67,4 @@ pub use http2::{ServedField, ServedResponse, request_from_http2, response_from_h
 pub use http3::{FilteredStream, filter_http3};
 pub use local_reply::{LocalReply, LocalReplyReason};
 pub use request::{Decision, HttpRequest};
+pub use server::HttpServer;

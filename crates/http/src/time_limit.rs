@@ -1,25 +1,48 @@
 //! Time limit of a connection: one timer, which is reset only when it fires.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
-use std::cell::Cell;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Maximum delay of a thread's coarse time.
+/// Maximum delay of a worker's coarse clock.
 const LATE: Duration = Duration::from_secs(1);
 
-thread_local! {
-    /// Coarse time of the thread, updated by [`tell_time`], so that a request reads no clock for
-    /// its limits.
-    static COARSE: Cell<Option<Instant>> = const { Cell::new(None) };
+/// Value of a coarse clock before its first update.
+const NOT_UPDATED: u64 = u64::MAX;
+
+/// Coarse clock of a worker, updated once a second, so that a request reads no clock for its
+/// limits.
+#[derive(Debug)]
+pub(crate) struct CoarseClock {
+    created: Instant,
+    /// Time of the last update, in nanoseconds since the creation.
+    updated: AtomicU64,
 }
 
-/// Updates the coarse time of this thread. Call it once a second.
-pub(crate) fn tell_time() {
-    COARSE.set(Some(Instant::now()));
+impl CoarseClock {
+    /// Sets the clock to the present time. Call it once a second.
+    pub(crate) fn update(&self) {
+        self.updated.store(self.created.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Present time, or up to a second later. Before the first update, the exact time.
+    fn present(&self) -> Instant {
+        match self.updated.load(Ordering::Relaxed) {
+            NOT_UPDATED => Instant::now(),
+            nanos => self.created + Duration::from_nanos(nanos) + LATE,
+        }
+    }
+}
+
+impl Default for CoarseClock {
+    fn default() -> CoarseClock {
+        CoarseClock { created: Instant::now(), updated: AtomicU64::new(NOT_UPDATED) }
+    }
 }
 
 /// Deadline of a wait, up to a second late.
@@ -27,18 +50,19 @@ pub(crate) fn tell_time() {
 pub(crate) struct TimeLimit {
     until: Instant,
     timer: Pin<Box<Sleep>>,
+    clock: Arc<CoarseClock>,
 }
 
 impl TimeLimit {
     /// Returns a limit that ends after this time.
-    pub(crate) fn new(after: Duration) -> TimeLimit {
-        let until = present() + after;
-        TimeLimit { until, timer: Box::pin(sleep_until(until)) }
+    pub(crate) fn new(clock: &Arc<CoarseClock>, after: Duration) -> TimeLimit {
+        let until = clock.present() + after;
+        TimeLimit { until, timer: Box::pin(sleep_until(until)), clock: clock.clone() }
     }
 
     /// Restarts the limit, which then ends after this time.
     pub(crate) fn renew(&mut self, after: Duration) {
-        self.until = present() + after;
+        self.until = self.clock.present() + after;
         // If the limit moves to a later time, the timer is reset only when it fires. That costs
         // less than a reset at each renewal.
         if self.until < self.timer.deadline() {
@@ -66,11 +90,6 @@ impl TimeLimit {
     }
 }
 
-/// Present time, or up to a second later.
-fn present() -> Instant {
-    COARSE.get().map_or_else(Instant::now, |told| told + LATE)
-}
-
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
@@ -81,7 +100,7 @@ mod tests {
     async fn shortened_time_limit_never_ends_later() {
         for (first, shortened, expected) in [(60, 1, 1), (1, 60, 1)] {
             let began = Instant::now();
-            let mut time_limit = TimeLimit::new(Duration::from_secs(first));
+            let mut time_limit = TimeLimit::new(&Arc::default(), Duration::from_secs(first));
             time_limit.shorten(Duration::from_secs(shortened));
             poll_fn(|cx| time_limit.poll_over(cx)).await;
             assert_eq!(began.elapsed().as_secs(), expected);
@@ -92,7 +111,7 @@ mod tests {
     async fn renewed_time_limit_ends_at_its_last_value() {
         for (first, second) in [(5, 20), (20, 5)] {
             let began = Instant::now();
-            let mut time_limit = TimeLimit::new(Duration::from_secs(first));
+            let mut time_limit = TimeLimit::new(&Arc::default(), Duration::from_secs(first));
             time_limit.renew(Duration::from_secs(second));
             poll_fn(|cx| time_limit.poll_over(cx)).await;
             assert_eq!(began.elapsed().as_secs(), second);

@@ -201,7 +201,7 @@ impl QuicAcceptor {
         let snapshot = context.snapshot();
         let frontend = snapshot.listener(&Endpoint::udp(self.vip)).ok_or(QuicRefusal::Refuse)?;
         let settings = self.settings(frontend).ok_or(QuicRefusal::Refuse)?;
-        let http = context.shared.http.clone().ok_or(QuicRefusal::Refuse)?;
+        let http = context.http.clone().ok_or(QuicRefusal::Refuse)?;
         self.check_descriptors(&snapshot)?; // DroppedNoResources
         let arrived = self.unproven.take_arrived(incoming.remote_address());
         let place = self.handshake_place(frontend, incoming)?; // Retry, TlsHandshakeLimit

@@ -36,7 +36,14 @@ use convey_tls::SpokenWithin;
 use convey_trace::TracedRequest;
 use convey_upstream::{Opening, Origin, Permit, PickContext};
 
-/// Handler of client connections in mode http, instead of the byte relay.
+/// Implementation of mode http. Each worker has its own [`ServeStream`].
+pub trait HttpMode: Send + Sync + fmt::Debug {
+    /// Returns the handler of one worker, with the state that the worker's requests share. Each
+    /// worker calls this function once.
+    fn for_worker(&self) -> Arc<dyn ServeStream>;
+}
+
+/// Handler of a worker's client connections in mode http, instead of the byte relay.
 pub trait ServeStream: Send + Sync + fmt::Debug {
     /// Serves a client until its connection has ended. If the future is dropped earlier, the
     /// connection is cut.
@@ -49,7 +56,7 @@ pub trait ServeStream: Send + Sync + fmt::Debug {
         connection: QuicClient,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-    /// Periodic work: each worker thread calls this function once a second.
+    /// Periodic work: the worker calls this function once a second.
     fn each_second(&self) {}
 }
 

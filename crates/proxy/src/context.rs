@@ -10,7 +10,7 @@ use arc_swap::{ArcSwap, Guard};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::client_stream::ServeStream;
+use super::client_stream::{HttpMode, ServeStream};
 use super::own_sockets::Towards;
 use super::udp;
 use super::{ClientLines, Clients, Descriptors, OwnSockets, SourceHandshakes};
@@ -47,9 +47,8 @@ pub struct WorkersShared {
     pub access_log: Arc<AccessLog>,
     /// Subscribers of traces.
     pub trace: Arc<TraceHub>,
-    /// Implementation of mode http, which serves the clients of its frontends; `None` without mode
-    /// http.
-    pub http: Option<Arc<dyn ServeStream>>,
+    /// Implementation of mode http; `None` without mode http.
+    pub http: Option<Arc<dyn HttpMode>>,
     /// Whether the process is about to stop, but still accepts connections
     /// (`timeouts.drain_delay`).
     pub stops_soon: Arc<AtomicBool>,
@@ -63,6 +62,8 @@ pub(super) struct WorkerContext {
     pub(super) core: usize,
     /// State that all workers share.
     pub(super) shared: WorkersShared,
+    /// Handler of this worker's clients in mode http; `None` without mode http.
+    pub(super) http: Option<Arc<dyn ServeStream>>,
     /// Whether the worker is draining.
     is_draining: AtomicBool,
     /// Whether the process stops. Without a stop, a drain has no time limit.
@@ -89,7 +90,8 @@ impl WorkerContext {
     pub(super) fn new(core: usize, shared: WorkersShared) -> (Arc<WorkerContext>, LastHolder) {
         let (_alive, all_ended) = mpsc::channel(1);
         let (is_draining, is_stopping) = Default::default();
-        let context = WorkerContext { core, shared, is_draining, is_stopping, _alive };
+        let http = shared.http.as_ref().map(|http| http.for_worker());
+        let context = WorkerContext { core, shared, http, is_draining, is_stopping, _alive };
         (Arc::new(context), LastHolder(all_ended))
     }
 

@@ -45,7 +45,7 @@ mod worker;
 mod workers;
 
 pub use charge::{HeldResource, RequestCharge};
-pub use client_stream::{ClientBytes, ClientStream, ServeStream, ServerStream, StreamEnd};
+pub use client_stream::{ClientBytes, ClientStream, HttpMode, ServeStream, ServerStream, StreamEnd};
 pub use clients::Clients;
 pub use connection_bytes::ConnectionBytes;
 pub use contained::Contained;

@@ -73,8 +73,8 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
     drop_capabilities();
     Pipe::limit(shared.descriptors.pipes());
     let operators = Operators { worker: (core - shared.columns.start) as u16, started: shared.started };
-    tokio::spawn(update_clock(shared.http.clone()));
     let (context, mut last_holder) = WorkerContext::new(core, shared);
+    tokio::spawn(update_clock(context.http.clone()));
     let mut listeners = Listeners::new(context.clone());
     let (left, drained) = loop {
         match commands.recv().await {

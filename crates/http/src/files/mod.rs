@@ -1,7 +1,7 @@
 //! Static files: responses to requests for the files of a backend.
 //!
 //! - `find` finds the file of a request, in the form that the client accepts.
-//! - `store` caches small files and descriptors of open files for each thread, and opens other
+//! - `store` caches small files and descriptors of open files for each worker, and opens other
 //!   files.
 //! - `directory_page` makes the page of a directory, part by part.
 //! - `disk` has the threads that wait for disks.
@@ -19,7 +19,7 @@ mod send_compressed;
 mod store;
 
 pub use disk::{MIN_DISK_THREADS, start_disk_threads};
-pub(crate) use store::sweep;
+pub(crate) use store::FileCache;
 
 use std::io;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) async fn serve(
     let core = request.client.core();
     pool.live.traffic.add(core, Counter::Requests, 1);
     request.record.asks_for_file_of(&pool.live.name);
-    let user = FileUser { live: &pool.live, core };
+    let user = FileUser { cache: &request.worker.files, live: &pool.live, core };
     // An open file counts for its client's share, like a request at a server. It counts before it
     // is opened.
     let end = match request.hold() {
@@ -164,7 +164,7 @@ impl Forwarding<'_, '_> {
             Ok(reply) => reply,
             Err(answer) => return RequestEnd::Unanswered(answer),
         };
-        let mut compression = Compression::of(self.client, self.request, self.route);
+        let mut compression = Compression::of(self.client, self.request, self.route, &self.worker.encoders);
         let fields = self.record.hooks.edit(&reply.head, &self.route.response, false);
         let mut response = OutgoingResponse::new(&reply.head, &fields);
         compression.decide(&mut response);
@@ -183,6 +183,7 @@ impl Forwarding<'_, '_> {
             end: self.end,
             time_limit: self.time_limit,
             client,
+            cache: &self.worker.files,
             stall: StallLimit::of_file(&self.timeouts),
             moved: &mut |bytes| {
                 if !is_counted {

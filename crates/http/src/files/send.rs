@@ -22,7 +22,7 @@ use tokio::task::yield_now;
 use super::directory_page::{PART, PageInParts};
 use super::disk::aside;
 use super::reply::{Reply, ReplyPiece};
-use super::store::{FileContent, LoadedFile};
+use super::store::{FileCache, FileContent, LoadedFile};
 use crate::buffer;
 use crate::data_queue::FRAME;
 use crate::ends::ClientEnd;
@@ -49,6 +49,7 @@ pub(super) struct Sending<'a, 'b> {
     pub(super) has_ended: bool,
     pub(super) time_limit: &'a mut TimeLimit,
     pub(super) client: &'a ClientStream,
+    pub(super) cache: &'a FileCache,
     /// Upper bound for the time in which the client reads too little.
     pub(super) stall: StallLimit,
     /// Called with the number of bytes that the client has accepted.
@@ -80,9 +81,9 @@ impl Sending<'_, '_> {
                 }
                 (ReplyPiece::OfFile(range), Some(FileContent::Open(opened))) => {
                     self.write(before, &[], More::Data).await?;
-                    let is_known = file.is_some_and(|file| file.was_in_memory(range));
+                    let is_known = file.is_some_and(|file| file.was_in_memory(range, self.cache));
                     let was_there = self.send_range(opened, range.clone(), is_known).await?;
-                    file.filter(|_| was_there).iter().for_each(|file| file.is_in_memory(range));
+                    file.filter(|_| was_there).iter().for_each(|file| file.is_in_memory(range, self.cache));
                 }
                 (ReplyPiece::Page(page), _) => {
                     self.write(before, &[], More::Data).await?;

@@ -1,14 +1,13 @@
-//! File cache of one thread: small files in memory, others open. `stat` detects a changed file at
+//! File cache of one worker: small files in memory, others open. `stat` detects a changed file at
 //! the next request, which then reads it again.
 
-use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use convey_files::beneath::{self, DiskWait, FileStamp, FoundKind};
@@ -24,10 +23,10 @@ use super::{date, directory_page};
 /// cache.
 pub(super) const MAX_SMALL: u64 = 32 * 1024;
 
-/// Limits for the files that a thread keeps in memory.
+/// Limits for the files that a worker keeps in memory.
 const SMALL: CacheBounds = CacheBounds { entries: 4_096, bytes: 16 << 20 };
 
-/// Limits for the files that a thread keeps open. A deleted file occupies disk space as long as it
+/// Limits for the files that a worker keeps open. A deleted file occupies disk space as long as it
 /// is open.
 const OPEN: CacheBounds = CacheBounds { entries: 128, bytes: usize::MAX };
 
@@ -42,20 +41,18 @@ const OVERHEAD: usize = 512;
 /// shorter time could have the same timestamp.
 const SETTLED: u64 = 50_000_000;
 
-thread_local! {
-    static FILES: RefCell<FileCache> = RefCell::new(FileCache {
-        small: BoundedCache::new(SMALL),
-        open: BoundedCache::new(OPEN),
-        seconds: 0,
-    });
+/// File cache of one worker.
+#[derive(Default)]
+pub(crate) struct FileCache {
+    files: Mutex<CachedFiles>,
+    /// Seconds since the cache was created, counted by [`FileCache::sweep`].
+    seconds: AtomicU64,
 }
 
-/// Files of a thread, by root and name.
-struct FileCache {
+/// Files in the cache, by root and name.
+struct CachedFiles {
     small: BoundedCache<CString, KeptFile>,
     open: BoundedCache<CString, KeptFile>,
-    /// Seconds since the cache was created, counted by `sweep`.
-    seconds: u64,
 }
 
 struct KeptFile {
@@ -65,9 +62,10 @@ struct KeptFile {
     _held: HeldBytes,
 }
 
-/// Backend of a loaded file, and core of this thread, for the counters.
+/// Cache of a loaded file, and its backend and the worker's core, for the counters.
 #[derive(Clone, Copy)]
 pub(super) struct FileUser<'a> {
+    pub(super) cache: &'a FileCache,
     pub(super) live: &'a Arc<PoolLive>,
     pub(super) core: usize,
 }
@@ -93,7 +91,7 @@ pub(super) struct LoadedFile {
     pub(super) last_modified: Box<str>,
     /// Whether the file may be cached.
     is_settled: bool,
-    /// Second in which the whole file was in the page cache, counted by [`sweep`] from 1; 0:
+    /// Second of the cache in which the whole file was in the page cache, counted from 1; 0:
     /// unknown.
     in_memory_at: AtomicU64,
 }
@@ -114,27 +112,11 @@ pub(super) enum Opened {
     Other,
 }
 
-/// Drops cached files that were opened too long ago. Call this once a second.
-pub(crate) fn sweep() {
-    FILES.with_borrow_mut(|kept| {
-        kept.seconds += 1;
-        let now = kept.seconds;
-        kept.small.expire(|file| file.opened + KEPT < now);
-        kept.open.expire(|file| file.opened + KEPT < now);
-    });
-    directory_page::sweep();
-}
-
-/// Returns the current second. Each thread counts its seconds from 1.
-fn second() -> u64 {
-    FILES.with_borrow(|kept| kept.seconds + 1)
-}
-
 /// Returns the file with this name beneath the root, in its current state.
 pub(super) async fn load(user: FileUser<'_>, root: &Path, name: &[u8]) -> Result<Opened, Errno> {
     // Roots and names contain no NUL. Two slashes separate the root from the name.
     let key = CString::new([root.as_os_str().as_bytes(), b"//", name].concat()).map_err(|_| Errno::NOENT)?;
-    if let Some(file) = FILES.with_borrow_mut(|kept| kept.fresh(&key)) {
+    if let Some(file) = user.cache.fresh(&key) {
         user.count(Counter::FileCacheHits, 1);
         return Ok(Opened::File(file));
     }
@@ -147,39 +129,71 @@ pub(super) async fn load(user: FileUser<'_>, root: &Path, name: &[u8]) -> Result
     };
     if let Opened::File(file) = &opened {
         user.count(Counter::FileCacheMisses, 1);
-        let evicted = FILES.with_borrow_mut(|kept| kept.keep(key, file, user));
+        let evicted = user.cache.keep(key, file, user);
         user.count(Counter::FileCacheEvictions, evicted as u64);
     }
     Ok(opened)
 }
 
 impl FileCache {
+    /// Drops cached files that were opened too long ago. Call this once a second.
+    pub(crate) fn sweep(&self) {
+        let now = self.seconds.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut files = self.lock();
+        files.small.expire(|file| file.opened + KEPT < now);
+        files.open.expire(|file| file.opened + KEPT < now);
+        drop(files);
+        directory_page::sweep();
+    }
+
+    /// Current second, counted from 1.
+    fn second(&self) -> u64 {
+        self.seconds() + 1
+    }
+
     /// Returns the cached file of this key, if the file is unchanged.
-    fn fresh(&mut self, key: &CStr) -> Option<Arc<LoadedFile>> {
-        let of = |cache: &mut BoundedCache<CString, KeptFile>, now: u64| {
+    fn fresh(&self, key: &CStr) -> Option<Arc<LoadedFile>> {
+        let now = self.seconds();
+        let of = |cache: &mut BoundedCache<CString, KeptFile>| {
             cache.get(key).filter(|kept| kept.opened + KEPT >= now).map(|kept| kept.file.clone())
         };
-        let file = of(&mut self.small, self.seconds).or_else(|| of(&mut self.open, self.seconds))?;
+        let mut files = self.lock();
+        let file = of(&mut files.small).or_else(|| of(&mut files.open))?;
         if beneath::stamp_at(key).is_ok_and(|stamp| stamp == file.stamp) {
             return Some(file);
         }
-        self.small.remove(key);
-        self.open.remove(key);
+        files.small.remove(key);
+        files.open.remove(key);
         None
     }
 
     /// Caches a file. Returns the number of evicted files.
-    fn keep(&mut self, key: CString, file: &Arc<LoadedFile>, user: FileUser<'_>) -> usize {
+    fn keep(&self, key: CString, file: &Arc<LoadedFile>, user: FileUser<'_>) -> usize {
         if !file.is_settled {
             return 0;
         }
+        let mut files = self.lock();
         let (content, cache) = match &file.content {
-            FileContent::Small(content) => (content.len(), &mut self.small),
-            FileContent::Open(_) => (0, &mut self.open),
+            FileContent::Small(content) => (content.len(), &mut files.small),
+            FileContent::Open(_) => (0, &mut files.open),
         };
         let bytes = content + key.as_bytes().len() + OVERHEAD;
-        let kept = KeptFile { file: file.clone(), opened: self.seconds, _held: user.hold(bytes as u64) };
+        let kept = KeptFile { file: file.clone(), opened: self.seconds(), _held: user.hold(bytes as u64) };
         cache.put(key, kept, bytes)
+    }
+
+    fn seconds(&self) -> u64 {
+        self.seconds.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CachedFiles> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for CachedFiles {
+    fn default() -> CachedFiles {
+        CachedFiles { small: BoundedCache::new(SMALL), open: BoundedCache::new(OPEN) }
     }
 }
 
@@ -259,14 +273,14 @@ impl LoadedFile {
 
     /// Whether this part was in the page cache in the current second. Known only for a whole file
     /// that is sent in one turn.
-    pub(super) fn was_in_memory(&self, range: &Range<u64>) -> bool {
-        range.end - range.start == self.len && self.in_memory_at.load(Ordering::Relaxed) == second()
+    pub(super) fn was_in_memory(&self, range: &Range<u64>, cache: &FileCache) -> bool {
+        range.end - range.start == self.len && self.in_memory_at.load(Ordering::Relaxed) == cache.second()
     }
 
     /// Notes that this part is in the page cache now. Only a whole file is noted.
-    pub(super) fn is_in_memory(&self, range: &Range<u64>) {
+    pub(super) fn is_in_memory(&self, range: &Range<u64>, cache: &FileCache) {
         if range.end - range.start == self.len {
-            self.in_memory_at.store(second(), Ordering::Relaxed);
+            self.in_memory_at.store(cache.second(), Ordering::Relaxed);
         }
     }
 }

@@ -5,7 +5,6 @@ use convey_snapshot::stats::Counter;
 use convey_upstream::{Attempts, Permit};
 
 use super::{Attempt, Forwarding, RequestEnd, unanswered};
-use crate::idle;
 use crate::local_reply::LocalReplyReason;
 use crate::transfer::TransferEnd;
 
@@ -62,7 +61,7 @@ impl Forwarding<'_, '_> {
         } else if was_closed {
             // The server had closed the idle connection before. That is not a failure, but it has
             // probably closed its other idle connections, too.
-            idle::forget(self.place(permit));
+            self.worker.idle.forget(self.place(permit));
         } else {
             permit.reset(self.client.failures());
             attempts.pass_over(permit);

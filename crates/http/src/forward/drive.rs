@@ -19,9 +19,11 @@ use crate::record::RequestRecord;
 use crate::request::HttpRequest;
 use crate::time_limit::TimeLimit;
 use crate::transfer::{RunningTransfer, TransferEnd};
+use crate::worker::HttpWorker;
 
 /// What drives the transfer of a request.
 pub(super) struct Driver<'d> {
+    pub(super) worker: &'d HttpWorker,
     pub(super) client: &'d ClientStream,
     pub(super) request: &'d HttpRequest,
     pub(super) route: &'d HttpRoute,

@@ -17,6 +17,7 @@ use crate::ends::{ClientEnd, ServerEnd};
 use crate::frames::{
     FrameClient, FrameServer, FrameTransfer, Http1Client, Http1Server, ToClient, WaitingFrames,
 };
+use crate::held_responses::WaitingClient;
 use crate::hooks::Hooks;
 use crate::transfer::{ResponseChanges, RunningTransfer, Sockets, Transfer, TransferEnd};
 
@@ -60,6 +61,7 @@ impl Forwarding<'_, '_> {
         server: &mut ServerEnd,
     ) -> Transferred {
         let driver = Driver {
+            worker: self.worker,
             client: self.client,
             request: self.request,
             route: self.route,
@@ -140,7 +142,7 @@ impl<'d> Driver<'d> {
         }
         let to_client = ToClient {
             changes: self.changes(hooks),
-            stream_of: self.is_stream.then(|| self.request.client().ip()),
+            stream_of: self.is_stream.then(|| self.waiting_client()),
             tunnel_key: self.is_stream.then(|| self.tunnel_key()).flatten(),
         };
         let mut transfer = FrameTransfer::new(client, server, state, limits.body, to_client);
@@ -167,8 +169,12 @@ impl<'d> Driver<'d> {
     where
         'd: 't,
     {
-        let compression = Compression::of(self.client, self.request, self.route);
+        let compression = Compression::of(self.client, self.request, self.route, &self.worker.encoders);
         ResponseChanges { fields: &self.route.response, compression, hooks }
+    }
+
+    fn waiting_client(&self) -> WaitingClient<'d> {
+        WaitingClient { ip: self.request.client().ip(), budget: &self.worker.held }
     }
 
     /// `Sec-WebSocket-Key` of a request that asks for a tunnel.

@@ -22,13 +22,13 @@ mod tests;
 mod unread;
 mod up;
 
-use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use convey_http_core::{ExchangeState, FieldRules, Frame};
 use convey_proxy::ClientStream;
 
+use crate::held_responses::WaitingClient;
 use crate::record::RequestRecord;
 use crate::transfer::{ResponseChanges, RunningTransfer, Step, TransferEnd, TransferMeter};
 use response_body::ResponseBody;
@@ -47,8 +47,8 @@ pub(crate) struct FrameTransfer<'a> {
     /// Configured changes of the response's fields.
     fields: &'a FieldRules,
     meter: TransferMeter,
-    /// Address of the client, if it uses a stream: convey may buffer the response for it.
-    stream_of: Option<IpAddr>,
+    /// The client, if it uses a stream: convey may buffer the response for it.
+    stream_of: Option<WaitingClient<'a>>,
     /// `Sec-WebSocket-Key` of the server's request, if the client's stream asks for a tunnel.
     tunnel_key: Option<&'a [u8]>,
     /// Maximum number of further bytes of the request's body; `None`: no limit.
@@ -74,8 +74,8 @@ pub(crate) struct FrameTransfer<'a> {
 /// How a response is passed to its client.
 pub(crate) struct ToClient<'a> {
     pub(crate) changes: ResponseChanges<'a>,
-    /// Address of the client, if it uses a stream.
-    pub(crate) stream_of: Option<IpAddr>,
+    /// The client, if it uses a stream.
+    pub(crate) stream_of: Option<WaitingClient<'a>>,
     /// `Sec-WebSocket-Key` of the server's request, if the client's stream asks for a tunnel.
     pub(crate) tunnel_key: Option<&'a [u8]>,
 }

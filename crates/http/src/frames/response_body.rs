@@ -1,7 +1,6 @@
 //! Body of a response between its server and its client: compressed if the client and the rules
 //! allow it, and stored while the client has no room.
 
-use std::net::IpAddr;
 use std::task::{Context, Poll, ready};
 use std::{io, mem};
 
@@ -12,7 +11,7 @@ use convey_http_core::{Frame, Trailers};
 use super::client::FrameClient;
 use crate::compress::Compression;
 use crate::data_queue::{DataQueue, FRAME};
-use crate::held_responses::{ALWAYS_HELD, HeldResponse, MAX_HELD};
+use crate::held_responses::{ALWAYS_HELD, HeldResponse, MAX_HELD, WaitingClient};
 use crate::hooks::Hooks;
 
 /// Frames that the client has not accepted yet.
@@ -69,9 +68,9 @@ impl WaitingFrames {
     }
 
     /// Number of further bytes that may wait for this client.
-    pub(super) fn room(&mut self, client: IpAddr) -> usize {
+    pub(super) fn room(&mut self, client: WaitingClient<'_>) -> usize {
         if self.len() >= ALWAYS_HELD && self.place.is_none() {
-            self.place = HeldResponse::take(client);
+            self.place = client.take_place();
         }
         let most = if self.place.is_some() { MAX_HELD } else { ALWAYS_HELD };
         most.saturating_sub(self.len())

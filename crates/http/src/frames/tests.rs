@@ -1,7 +1,8 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
 use convey_http_core::{
@@ -15,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::compress::{Compression, PIECE};
-use crate::held_responses::MAX_HELD;
+use crate::held_responses::{HeldResponses, MAX_HELD};
 use crate::hooks::Hooks;
 use crate::streams::IncomingStream;
 use crate::streams::body::StreamFault;
@@ -125,10 +126,12 @@ fn transfer<'a>(
     server: &'a mut ByteStream,
     head: &RequestHead,
     changes: ResponseChanges<'a>,
+    budget: &'a Arc<HeldResponses>,
 ) -> FrameTransfer<'a> {
     let kind = (head.method(), head.framing());
     let server = Http1Server::new(server, b"head".to_vec(), kind, HeadLimits::OF_RESPONSES);
-    let to_client = ToClient { changes, stream_of: Some(CLIENT), tunnel_key: None };
+    let stream_of = Some(WaitingClient { ip: CLIENT, budget });
+    let to_client = ToClient { changes, stream_of, tunnel_key: None };
     let (client, server) = (FrameClient::Stream(client), FrameServer::Http1(server));
     FrameTransfer::new(client, server, ExchangeState::new(head), None, to_client)
 }
@@ -152,13 +155,14 @@ impl Noise {
 /// are the whole response. The server sends a head with these fields and then these parts.
 async fn waiting_bytes(fields: &str, parts: &[usize], compression: Compression<'_>) -> (usize, bool) {
     let ((mut server, mut app), mut client) = (connection().await, FakeStream::default());
-    let mut hooks = Hooks::default();
+    let (mut hooks, budget) = (Hooks::default(), Arc::default());
     let (rules, request) = (FieldRules::default(), head("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
     let mut transfer = transfer(
         &mut client,
         &mut server,
         &request,
         ResponseChanges { fields: &rules, compression, hooks: &mut hooks },
+        &budget,
     );
     let (head, parts) = (format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), parts.to_vec());
     tokio::spawn(async move {
@@ -197,7 +201,8 @@ async fn response_needs_no_server_while_its_client_reads_nothing() {
 async fn compressed_response_needs_no_server_while_its_client_reads_nothing() {
     let rules = CompressionRules::default();
     let head = head("GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n");
-    let compression = || Compression::new(Some(CompressionOffer::new(&rules, &head, false)));
+    let memory = Arc::default();
+    let compression = || Compression::new(CompressionOffer::new(&rules, &head, false), &memory);
     let fields = |len: usize| format!("Content-Type: text/plain\r\nContent-Length: {len}\r\n");
     let (waiting, is_whole) = waiting_bytes(&fields(40_000), &[20_000, 20_000], compression()).await;
     assert!(is_whole && waiting > 8 * 1024, "{waiting}");
@@ -220,7 +225,8 @@ async fn reset_is_noticed_while_the_server_reads_nothing() {
     let mut hooks = Hooks::default();
     let (rules, request) =
         (FieldRules::default(), head("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n"));
-    let mut transfer = transfer(&mut client, &mut server, &request, changes(&rules, &mut hooks));
+    let (budget, changes) = (Arc::default(), changes(&rules, &mut hooks));
+    let mut transfer = transfer(&mut client, &mut server, &request, changes, &budget);
     assert_eq!(poll_fn(|cx| transfer.poll(cx)).await, TransferEnd::ClientGone);
 }
 
@@ -275,7 +281,8 @@ async fn relay(is_chunked: bool, pieces: Vec<Vec<u8>>, windows: Vec<usize>, has_
     let mut hooks = Hooks::default();
     let (rules, request) =
         (FieldRules::default(), head(&format!("PUT / HTTP/1.1\r\nHost: a\r\n{length}\r\n\r\n")));
-    let mut transfer = transfer(&mut client, &mut server, &request, changes(&rules, &mut hooks));
+    let (budget, changes) = (Arc::default(), changes(&rules, &mut hooks));
+    let mut transfer = transfer(&mut client, &mut server, &request, changes, &budget);
     let (end, mut rest) = tokio::select! {
         end = poll_fn(|cx| transfer.poll(cx)) => (end, transfer.into_rest().1),
         () = echo(app, framing) => unreachable!(),

@@ -21,6 +21,7 @@ use super::receive::{DATA_FRAME_BUDGET, ReceiveQueue};
 use super::{RESET_STREAMS, RESET_TIME, stream};
 use crate::linger;
 use crate::local_reply::ANSWER_TIME;
+use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
 use crate::streams::connection::{HEAD_ROOM, ResetVerdict, StreamCounts, end_streams, until_true};
 use crate::time_limit::TimeLimit;
@@ -54,7 +55,7 @@ pub(crate) fn has_preface(received: &[u8]) -> Option<bool> {
 pub(crate) async fn serve<S: DecideRequest>(
     client: &ClientStream,
     bytes: &mut ByteStream,
-    stack: &S,
+    server: &WorkerServer<S>,
     received: BytesMut,
     time_limit: &mut TimeLimit,
 ) -> StreamEnd {
@@ -99,7 +100,7 @@ pub(crate) async fn serve<S: DecideRequest>(
                     // If the frontend is gone, the connection ends after the requests that are
                     // already on their way.
                     max_requests = if client.is_served() { newest().requests } else { 0 };
-                    streams.push(stream::serve(client, stack.clone(), request, respond, queue.clone()));
+                    streams.push(stream::serve(client, server.clone(), request, respond, queue.clone()));
                 }
                 Some(Err(_)) | None => break,
             },

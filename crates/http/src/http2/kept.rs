@@ -14,9 +14,8 @@ use super::placement;
 use super::receive::ReceiveQueue;
 use super::resets::StreamResets;
 use super::send_window::SendWindow;
-use super::servers::{self, StreamShare};
+use super::servers::StreamShare;
 use super::uploads::{Upload, UploadProgress, Uploads};
-use crate::idle::ServerPlace;
 
 /// Maximum number of concurrent streams on a connection; a server may allow fewer. For further
 /// streams, convey opens another connection.
@@ -45,7 +44,6 @@ pub(super) struct KeptConnection {
 
 /// State that a connection shares with its streams and the task that moves its frames.
 pub(super) struct KeptState {
-    server: ServerPlace,
     /// Whether the connection accepts no further streams.
     is_over: AtomicBool,
     /// Number of open streams.
@@ -68,7 +66,7 @@ pub(super) struct StreamPlace {
     send: SendRequest<Bytes>,
     state: Arc<KeptState>,
     upload: Option<OpenUpload>,
-    _share: StreamShare,
+    share: StreamShare,
 }
 
 /// A request with a body on a connection, until its response is over.
@@ -81,7 +79,6 @@ pub(super) struct OpenUpload {
 impl KeptConnection {
     /// Creates a connection without streams. `window` counts its bytes.
     pub(super) fn new(
-        server: ServerPlace,
         send: SendRequest<Bytes>,
         window: Arc<SendWindow>,
         receive_queue: Arc<ReceiveQueue>,
@@ -89,18 +86,8 @@ impl KeptConnection {
     ) -> KeptConnection {
         let [open, begun, refused] = [(); 3].map(|()| AtomicUsize::new(0));
         let (is_over, uploads, resets) = Default::default();
-        let state = KeptState {
-            server,
-            is_over,
-            open,
-            begun,
-            refused,
-            resets,
-            window,
-            uploads,
-            receive_queue,
-            freed,
-        };
+        let state =
+            KeptState { is_over, open, begun, refused, resets, window, uploads, receive_queue, freed };
         KeptConnection { send, state: Arc::new(state), unused: None, has_no_window: false }
     }
 
@@ -131,7 +118,7 @@ impl KeptConnection {
             self.state.retire();
         }
         let upload = share.upload().map(|upload| OpenUpload::new(self.state.clone(), &upload));
-        StreamPlace { send: self.send.clone(), state: self.state.clone(), upload, _share: share }
+        StreamPlace { send: self.send.clone(), state: self.state.clone(), upload, share }
     }
 
     /// Whether to keep the connection: it has streams, or accepts some and has not been without one
@@ -245,7 +232,7 @@ impl Drop for StreamPlace {
         let open = self.state.open.fetch_sub(1, Ordering::Relaxed) - 1;
         // Once the last stream is over, the number of refused streams is final.
         if open == 0 && self.state.refused.load(Ordering::Relaxed) > 0 {
-            servers::note_end(self.state.server, self.state.taken().max(1));
+            self.share.note_end(self.state.taken().max(1));
         }
         self.state.freed.notify_one();
     }

@@ -31,7 +31,7 @@ pub(crate) use outgoing::{OutgoingStream, StreamError};
 #[cfg(feature = "test-util")]
 pub use testing::{ServedField, ServedResponse, response_from_http2};
 
-pub(crate) use servers::{FoundStream, OpeningConnection, StreamClient, connect, sweep, take};
+pub(crate) use servers::{FoundStream, Http2Servers, OpeningConnection, StreamClient, connect, take};
 pub(crate) use uploads::Upload;
 
 /// Maximum number of streams of a shared connection that convey has reset and whose late frames it

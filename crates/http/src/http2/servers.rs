@@ -1,13 +1,12 @@
-//! HTTP/2 connections to servers. Each thread has its own connections, and each connection has many
+//! HTTP/2 connections to servers. Each worker has its own connections, and each connection has many
 //! streams.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -60,8 +59,11 @@ const MAX_CONNECTIONS: usize = 32;
 /// Minimum time between two log lines about the reset streams of a server.
 const RESET_LOG_PERIOD: Duration = Duration::from_secs(60);
 
-thread_local! {
-    static SERVERS: RefCell<HashMap<ServerPlace, Connections>> = RefCell::default();
+/// HTTP/2 connections of a worker to its servers.
+#[derive(Default)]
+pub(crate) struct Http2Servers {
+    // No share, place or opening connection is dropped while the lock is held: that takes it, too.
+    servers: Mutex<HashMap<ServerPlace, Connections>>,
 }
 
 /// Shared HTTP/2 connections to one server.
@@ -120,9 +122,16 @@ pub(crate) enum FoundStream {
 /// Connection that is being opened. When this is dropped, the requests that wait for the connection
 /// wake up.
 pub(crate) struct OpeningConnection {
-    server: ServerPlace,
+    at: ServerConnections,
     /// Share of the stream that the connection is opened for.
     share: Option<StreamShare>,
+}
+
+/// A server, and the connections of a worker to it.
+#[derive(Clone)]
+pub(crate) struct ServerConnections {
+    servers: Arc<Http2Servers>,
+    server: ServerPlace,
 }
 
 /// Client of a stream to a server.
@@ -136,14 +145,39 @@ pub(crate) struct StreamClient {
 
 /// Counts a stream for its client's share of the streams to a server, until this is dropped.
 pub(super) struct StreamShare {
-    server: ServerPlace,
+    at: ServerConnections,
     client: StreamClient,
 }
 
 /// Request that waits until a connection has been opened, or a stream has ended.
 struct Waiting {
-    server: ServerPlace,
+    at: ServerConnections,
     changed: Arc<Notify>,
+}
+
+impl Http2Servers {
+    /// Connections to this server.
+    pub(crate) fn of(self: &Arc<Http2Servers>, server: ServerPlace) -> ServerConnections {
+        ServerConnections { servers: self.clone(), server }
+    }
+
+    /// Closes connections that are over or have had no stream for long. Call this once a second.
+    pub(crate) fn sweep(&self) {
+        let (now, mut gone) = (Instant::now(), Vec::new());
+        let mut servers = self.lock();
+        servers.retain(|_, connections| {
+            gone.extend(connections.kept.extract_if(.., |one| !one.stays(now)));
+            connections.limit.take_if(|limit| limit.is_stale(now));
+            let is_in_use = connections.opening + connections.waiting > 0 || !connections.shares.is_empty();
+            is_in_use || !connections.kept.is_empty()
+        });
+        drop(servers);
+        drop(gone);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ServerPlace, Connections>> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Finds a stream on a connection to this server, or lets the caller open a connection. The stream
@@ -154,7 +188,7 @@ struct Waiting {
 /// # Errors
 /// The connection that is being opened was not ready in time.
 pub(crate) async fn take(
-    server: ServerPlace,
+    server: &ServerConnections,
     client: StreamClient,
     within: Duration,
     left: impl Future<Output = ()>,
@@ -162,9 +196,7 @@ pub(crate) async fn take(
     let (until, mut left) = (Instant::now() + within, pin!(left));
     let mut woken = None::<Arc<Notify>>;
     loop {
-        let found =
-            SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().find(server, client));
-        match found {
+        match server.find(client) {
             Found::Place(place) => {
                 let state = place.state().clone();
                 if let Ok(stream) = begin(place).await {
@@ -230,14 +262,11 @@ pub(crate) async fn connect(
         .reset_stream_duration(RESET_TIME)
         .max_local_error_reset_streams(Some(MAX_ERRORS));
     let (send, connection) = timeout(within, builder.handshake(io)).await?.map_err(broken)?;
-    let server = opening.server;
-    let share = opening.share.take();
-    let (kept, first) = SERVERS.with_borrow_mut(|servers| {
-        let connections = servers.entry(server).or_default();
+    let (at, share) = (opening.at.clone(), opening.share.take());
+    let share = share.unwrap_or_else(|| at.share(StreamClient::default()));
+    let (kept, first) = at.with(|connections| {
         connections.name = name;
-        let changed = connections.changed.clone();
-        let mut kept = KeptConnection::new(server, send.clone(), window, queue, changed);
-        let share = share.unwrap_or_else(|| connections.share(server, StreamClient::default()));
+        let mut kept = KeptConnection::new(send.clone(), window, queue, connections.changed.clone());
         let (state, first) = (kept.state().clone(), kept.another(share, None));
         connections.kept.push(kept);
         (state, first)
@@ -271,28 +300,6 @@ async fn run(
     kept.retire();
 }
 
-/// Notes that a server has ended a connection gracefully after this number of requests.
-pub(super) fn note_end(server: ServerPlace, requests: usize) {
-    let _ = SERVERS.try_with(|servers| {
-        if let Some(connections) = servers.borrow_mut().get_mut(&server) {
-            connections.limit = Some(KeepAliveLimit::after_end(connections.limit, requests, Instant::now()));
-        }
-    });
-}
-
-/// Closes connections that are over or have had no stream for long. Call this once a second.
-pub(crate) fn sweep() {
-    let now = Instant::now();
-    SERVERS.with_borrow_mut(|servers| {
-        servers.retain(|_, connections| {
-            connections.kept.retain_mut(|one| one.stays(now));
-            connections.limit.take_if(|limit| limit.is_stale(now));
-            let is_in_use = connections.opening + connections.waiting > 0 || !connections.shares.is_empty();
-            is_in_use || !connections.kept.is_empty()
-        });
-    });
-}
-
 /// Waits until the connection lets a stream begin.
 async fn begin(mut place: StreamPlace) -> io::Result<Box<OutgoingStream>> {
     poll_fn(|cx| place.send().poll_ready(cx)).await.map_err(broken)?;
@@ -301,8 +308,8 @@ async fn begin(mut place: StreamPlace) -> io::Result<Box<OutgoingStream>> {
 
 impl Connections {
     /// Finds a place for a request of this client to this server.
-    fn find(&mut self, server: ServerPlace, client: StreamClient) -> Found {
-        self.retire_after_resets(server);
+    fn find(&mut self, at: &ServerConnections, client: StreamClient) -> Found {
+        self.retire_after_resets(at.server);
         self.limit.take_if(|limit| self.kept.iter().any(|kept| kept.served() > limit.requests));
         if let Some(sharing) = client.sharing
             && !self.shares.has_room(sharing, || most_streams(&self.kept))
@@ -310,26 +317,26 @@ impl Connections {
             return Found::BeyondShare(self.shares.waiting(sharing));
         }
         match (self.position(client.upload.as_ref()), client.sharing) {
-            (Placement::On(at), _) => return self.found(at, server, client),
+            (Placement::On(place), _) => return self.found(place, at, client),
             (Placement::Beyond, Some(sharing)) => return Found::BeyondShare(self.shares.waiting(sharing)),
             (Placement::Beyond | Placement::Another, _) => {}
         }
         // The request that opens a connection also uses one of its streams.
         let together = client.upload.map_or(MAX_STREAMS, |upload| placement::together(&upload));
         if self.opening * together > self.opening + self.waiting {
-            return self.wait(server);
+            return self.wait(at);
         }
         let opened = self.kept.iter().filter(|kept| kept.limit().is_some()).count();
         if opened + self.opening < MAX_CONNECTIONS {
             self.opening += 1;
-            let share = Some(self.share(server, client));
-            return Found::Nothing(OpeningConnection { server, share });
+            let share = Some(self.share(at, client));
+            return Found::Nothing(OpeningConnection { at: at.clone(), share });
         }
         // No further connection may be opened, so the upload uses any connection with room.
         let place = |upload| self.with_states(|states| placement::place_anywhere(&upload, states));
         match client.upload.and_then(place) {
-            Some(at) => self.found(at, server, client),
-            None => self.wait(server),
+            Some(place) => self.found(place, at, client),
+            None => self.wait(at),
         }
     }
 
@@ -344,10 +351,10 @@ impl Connections {
     }
 
     /// Returns a place on the connection with this index.
-    fn found(&mut self, at: usize, server: ServerPlace, client: StreamClient) -> Found {
+    fn found(&mut self, place: usize, at: &ServerConnections, client: StreamClient) -> Found {
         let most = self.limit.filter(KeepAliveLimit::is_believed).map(|limit| limit.requests);
-        let share = self.share(server, client);
-        Found::Place(self.kept[at].another(share, most))
+        let share = self.share(at, client);
+        Found::Place(self.kept[place].another(share, most))
     }
 
     /// Chooses the connection for a request. Requests without a body use the first one with room.
@@ -372,44 +379,73 @@ impl Connections {
     }
 
     /// Counts a stream of this client.
-    fn share(&mut self, server: ServerPlace, client: StreamClient) -> StreamShare {
+    fn share(&mut self, at: &ServerConnections, client: StreamClient) -> StreamShare {
         self.shares.add(client.sharing);
-        StreamShare { server, client }
+        StreamShare { at: at.clone(), client }
     }
 
-    fn wait(&mut self, server: ServerPlace) -> Found {
+    fn wait(&mut self, at: &ServerConnections) -> Found {
         self.waiting += 1;
-        Found::Wait(Waiting { server, changed: self.changed.clone() })
+        Found::Wait(Waiting { at: at.clone(), changed: self.changed.clone() })
+    }
+}
+
+impl ServerConnections {
+    /// Finds a place for a request of this client.
+    fn find(&self, client: StreamClient) -> Found {
+        self.with(|connections| connections.find(self, client))
+    }
+
+    /// Counts a stream of this client.
+    fn share(&self, client: StreamClient) -> StreamShare {
+        self.with(|connections| connections.share(self, client))
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Connections) -> T) -> T {
+        act(self.servers.lock().entry(self.server).or_default())
+    }
+
+    /// Returns `None` if there is no connection and no request.
+    fn with_existing<T>(&self, act: impl FnOnce(&mut Connections) -> T) -> Option<T> {
+        self.servers.lock().get_mut(&self.server).map(act)
     }
 }
 
 impl OpeningConnection {
     /// Notes that a connection to this server is being opened, regardless of existing connections.
-    pub(crate) fn new(server: ServerPlace, client: StreamClient) -> OpeningConnection {
-        SERVERS.with_borrow_mut(|servers| {
-            let connections = servers.entry(server).or_default();
+    pub(crate) fn new(at: ServerConnections, client: StreamClient) -> OpeningConnection {
+        let share = at.with(|connections| {
             connections.opening += 1;
-            OpeningConnection { server, share: Some(connections.share(server, client)) }
-        })
+            connections.share(&at, client)
+        });
+        OpeningConnection { at, share: Some(share) }
     }
 }
 
 impl Drop for OpeningConnection {
     fn drop(&mut self) {
-        let _ = SERVERS.try_with(|servers| {
-            if let Some(connections) = servers.borrow_mut().get_mut(&self.server) {
-                connections.opening -= 1;
-                connections.changed.notify_waiters();
-            }
+        let changed = self.at.with_existing(|connections| {
+            connections.opening -= 1;
+            connections.changed.clone()
         });
+        changed.iter().for_each(|changed| changed.notify_waiters());
     }
 }
 
 impl StreamShare {
-    /// Returns the share of a stream that is not counted. The server must have no counted streams.
+    /// Returns the share of a stream that no worker counts.
     #[cfg(feature = "test-util")]
     pub(super) fn uncounted(server: ServerPlace) -> StreamShare {
-        StreamShare { server, client: StreamClient::default() }
+        let at = Arc::<Http2Servers>::default().of(server);
+        StreamShare { at, client: StreamClient::default() }
+    }
+
+    /// Notes that the server of this stream has ended a connection gracefully after this number of
+    /// requests.
+    pub(super) fn note_end(&self, requests: usize) {
+        self.at.with_existing(|connections| {
+            connections.limit = Some(KeepAliveLimit::after_end(connections.limit, requests, Instant::now()));
+        });
     }
 
     /// The request's body; `None` if the request has none.
@@ -420,30 +456,20 @@ impl StreamShare {
 
 impl Drop for StreamShare {
     fn drop(&mut self) {
-        let _ = SERVERS.try_with(|servers| {
-            if let Some(connections) = servers.borrow_mut().get_mut(&self.server) {
-                connections.shares.release(self.client.sharing);
-            }
-        });
+        self.at.with_existing(|connections| connections.shares.release(self.client.sharing));
     }
 }
 
 impl Waiting {
     /// Whether no connection is being opened, so that the request waits for room.
     fn is_for_room(&self) -> bool {
-        SERVERS.with_borrow(|servers| {
-            servers.get(&self.server).is_none_or(|connections| connections.opening == 0)
-        })
+        self.at.with_existing(|connections| connections.opening).is_none_or(|opening| opening == 0)
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let _ = SERVERS.try_with(|servers| {
-            if let Some(connections) = servers.borrow_mut().get_mut(&self.server) {
-                connections.waiting -= 1;
-            }
-        });
+        self.at.with_existing(|connections| connections.waiting -= 1);
     }
 }
 
@@ -465,7 +491,10 @@ mod tests {
 
     use super::*;
 
-    const SERVER: ServerPlace = (0, SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80), 0);
+    fn server() -> ServerConnections {
+        let place = (0, SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80), 0);
+        Arc::<Http2Servers>::default().of(place)
+    }
 
     /// Returns `count` connections to a server that allows `streams` streams on each of them.
     async fn connections(count: usize, streams: u32) -> Connections {
@@ -486,7 +515,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             let (queue, changed) = (ReceiveQueue::new(1), Arc::default());
-            connections.kept.push(KeptConnection::new(SERVER, send, Arc::default(), queue, changed));
+            connections.kept.push(KeptConnection::new(send, Arc::default(), queue, changed));
         }
         connections
     }
@@ -498,7 +527,7 @@ mod tests {
 
     /// Finds a place, and the index of its connection; `None`: another connection has to be opened.
     fn place(connections: &mut Connections, client: StreamClient) -> Option<(usize, StreamPlace)> {
-        let Found::Place(place) = connections.find(SERVER, client) else { return None };
+        let Found::Place(place) = connections.find(&server(), client) else { return None };
         let at = connections.kept.iter().position(|kept| Arc::ptr_eq(kept.state(), place.state()));
         Some((at.unwrap(), place))
     }
@@ -545,7 +574,7 @@ mod tests {
             connections.opening = 1;
             let client = Prefix::of([192, 0, 2, 1].into(), 32);
             let upload = StreamClient { upload: Some(Upload { client, length }), sharing: None };
-            assert_eq!(matches!(connections.find(SERVER, upload), Found::Wait(_)), waits, "{length:?}");
+            assert_eq!(matches!(connections.find(&server(), upload), Found::Wait(_)), waits, "{length:?}");
         }
     }
 

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::receive::{ReceiveQueue, ReceivedStream};
 use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
+use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, StreamFault};
 use crate::streams::{self, ClientRequest, StreamOfClient, heads};
@@ -23,7 +24,7 @@ use crate::streams::{self, ClientRequest, StreamOfClient, heads};
 /// Serves a client's stream. Returns whether the client has reset it early.
 pub(super) async fn serve<S: DecideRequest>(
     client: &ClientStream,
-    stack: S,
+    server: WorkerServer<S>,
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
     queue: Arc<ReceiveQueue>,
@@ -48,7 +49,7 @@ pub(super) async fn serve<S: DecideRequest>(
     let head = heads::request_from(&parts, !body.is_end_stream(), &limits.head).map(Arc::new);
     let body = ReceivedStream::of_body(body, queue);
     let mut stream = ClientRequest::new(head.as_deref().ok(), body, respond);
-    streams::serve(client, stack, head, &mut stream, record).await
+    streams::serve(client, server, head, &mut stream, record).await
 }
 
 /// Waits for the end of a body whose head announces that it is empty. Returns false if the body has

@@ -51,7 +51,7 @@ pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: u
     let Poll::Ready(Ok((send, mut connection))) = handshake.as_mut().poll(cx) else { return response };
     let place = (0, ([10, 0, 0, 2], 80).into(), 0);
     let queue = ReceiveQueue::new(arrive);
-    let mut kept = KeptConnection::new(place, send, Arc::default(), queue.clone(), Arc::new(Notify::new()));
+    let mut kept = KeptConnection::new(send, Arc::default(), queue.clone(), Arc::new(Notify::new()));
     let mut stream = OutgoingStream::new(kept.another(StreamShare::uncounted(place), None));
     let mut request = BytesMut::from(request);
     let head = HeadReader::default().request(&mut request, &HeadLimits::default());

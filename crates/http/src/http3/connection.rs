@@ -22,6 +22,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use super::quic::{QuicConnection, StreamNotes, number};
 use super::stream::{self, HandshakeState};
 use crate::local_reply::ANSWER_TIME;
+use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
 use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, end_streams, until_true};
 
@@ -32,10 +33,14 @@ const LOOKS: Duration = Duration::from_secs(1);
 const GRACE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Serves a client until its connection is over.
-pub(crate) async fn serve<S: DecideRequest>(client: &ClientStream, quic: QuicClient, stack: &S) -> StreamEnd {
+pub(crate) async fn serve<S: DecideRequest>(
+    client: &ClientStream,
+    quic: QuicClient,
+    server: &WorkerServer<S>,
+) -> StreamEnd {
     let QuicClient { connection, handshake } = quic;
     let mut bytes = CountedBytes { client, connection: connection.clone(), counted: (0, 0) };
-    let end = serve_streams(client, connection, handshake, stack, &mut bytes).await;
+    let end = serve_streams(client, connection, handshake, server, &mut bytes).await;
     bytes.count();
     end
 }
@@ -54,7 +59,7 @@ async fn serve_streams<S: DecideRequest>(
     client: &ClientStream,
     connection: quinn::Connection,
     handshake: Option<PendingHandshake>,
-    stack: &S,
+    server: &WorkerServer<S>,
     bytes: &mut CountedBytes<'_>,
 ) -> StreamEnd {
     let newest = || client.newest().config.http_limits();
@@ -87,7 +92,7 @@ async fn serve_streams<S: DecideRequest>(
                 }
                 counts.begun += 1;
                 let handshake = HandshakeState { is_over: is_established.clone(), is_address_proven };
-                streams.push(stream::serve(client, stack.clone(), resolver, notes, handshake));
+                streams.push(stream::serve(client, server.clone(), resolver, notes, handshake));
                 // If the frontend is gone, the connection ends after the requests that are already
                 // on their way.
                 let is_last = counts.begun >= u64::from(newest().requests) || !client.is_served();

@@ -23,6 +23,7 @@ use super::receiving::{ReceivingStream, SharedReceiver};
 use crate::linger::LINGER;
 use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
+use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, DataSource, StreamFault};
 use crate::streams::{self, ClientRequest, IncomingStream, StreamOfClient, heads};
@@ -49,7 +50,7 @@ pub(super) struct HandshakeState {
 /// Serves a client's stream.
 pub(super) async fn serve<S: DecideRequest>(
     client: &ClientStream,
-    stack: S,
+    server: WorkerServer<S>,
     resolver: RequestResolver<QuicConnection, Bytes>,
     notes: StreamNotes,
     handshake: HandshakeState,
@@ -95,7 +96,7 @@ pub(super) async fn serve<S: DecideRequest>(
     let record = record.on_stream(respond.send_id().index() << 2);
     let sending = SendingHead { stream: Some(respond), stopped: Some(notes.stopped) };
     let mut stream = ClientRequest::new(head.as_deref().ok(), source, sending);
-    match streams::serve(client, stack, head, &mut stream, record).await {
+    match streams::serve(client, server, head, &mut stream, record).await {
         true => StreamOutcome::Reset,
         false => {
             // The connection may be closed once the client has everything, and not before.

@@ -21,14 +21,16 @@ use crate::local_reply::{ANSWER_TIME, LocalReply, LocalReplyReason};
 use crate::open_request::OpenRequest;
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest, local_reply_fields};
+use crate::server::WorkerServer;
 use crate::stack::{DecideRequest, decide};
 use crate::time_limit::TimeLimit;
+use crate::worker::HttpWorker;
 
 /// Serves the request of a stream. `head` is an error if the head is malformed. Returns whether the
 /// client has reset the stream early.
 pub(crate) async fn serve<S: DecideRequest>(
     client: &ClientStream,
-    mut stack: S,
+    mut server: WorkerServer<S>,
     head: Result<Arc<RequestHead>, Malformed>,
     stream: &mut impl IncomingStream,
     record: RequestRecord,
@@ -39,7 +41,7 @@ pub(crate) async fn serve<S: DecideRequest>(
     let mut open = OpenRequest::new(record, client, head.as_ref().ok().cloned());
     let record = &mut open.record;
     let end = match &head {
-        Ok(head) => forward(client, &mut stack, head.clone(), stream, (record, &mut charge)).await,
+        Ok(head) => forward(client, &mut server, head.clone(), stream, (record, &mut charge)).await,
         Err(malformed) => RequestEnd::Unanswered(LocalReplyReason::Malformed(*malformed).into()),
     };
     let head = head.as_deref().ok();
@@ -47,14 +49,14 @@ pub(crate) async fn serve<S: DecideRequest>(
         RequestEnd::Answered { .. } => None,
         RequestEnd::Broken(reason) => Some(reason),
         RequestEnd::Unanswered(answer) => {
-            let written = write(client, &answer, head, stream, record).await;
+            let written = write((client, &server.worker), &answer, head, stream, record).await;
             // The HTTP/2 library has already reset the stream of a malformed body.
             let is_refused = matches!(answer.reason(), LocalReplyReason::Malformed(_));
             written.err().filter(|reason| !is_refused || *reason != Counter::ClientReset)
         }
     };
     if broken.is_none() {
-        broken = deliver(client, |cx| stream.poll_finish(cx)).await.err();
+        broken = deliver((client, &server.worker), |cx| stream.poll_finish(cx)).await.err();
     }
     if let Some(reason) = broken {
         record.broke(reason);
@@ -80,15 +82,16 @@ pub(crate) async fn serve<S: DecideRequest>(
 /// Polls the rest of a response, which needs no server any more, until the client has accepted it.
 /// An error is returned if the client reads nothing for too long.
 async fn deliver(
-    client: &ClientStream,
+    (client, worker): (&ClientStream, &HttpWorker),
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>>,
 ) -> Result<(), Counter> {
     let mut waiting = None;
     poll_fn(|cx| match poll(cx) {
         Poll::Ready(delivered) => Poll::Ready(delivered.map_err(|_| Counter::ClientReset)),
         Poll::Pending => {
-            let (time_limit, stall) = waiting
-                .get_or_insert_with(|| (TimeLimit::new(ANSWER_TIME), StallLimit::of_reader(ANSWER_TIME)));
+            let (time_limit, stall) = waiting.get_or_insert_with(|| {
+                (TimeLimit::new(&worker.clock, ANSWER_TIME), StallLimit::of_reader(ANSWER_TIME))
+            });
             stall.poll_over(cx, time_limit, client, || None).map(|()| Err(Counter::IdleTimeout))
         }
     })
@@ -118,7 +121,7 @@ async fn take_rest(stream: &mut impl IncomingStream) {
 /// Passes a request through the stack, and forwards it to a server.
 async fn forward<S: DecideRequest>(
     client: &ClientStream,
-    stack: &mut S,
+    server: &mut WorkerServer<S>,
     head: Arc<RequestHead>,
     stream: &mut impl IncomingStream,
     (record, charge): (&mut RequestRecord, &mut RequestCharge),
@@ -130,7 +133,7 @@ async fn forward<S: DecideRequest>(
     let decision = match request.charge(client) {
         Ok(charged) => {
             *charge = charged;
-            decide(stack, request).await
+            decide(&mut server.stack, request).await
         }
         Err(reply) => Decision::Answer { reply, request },
     };
@@ -150,10 +153,11 @@ async fn forward<S: DecideRequest>(
     };
     record.takes(client, route, &request);
     let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
-    let mut time_limit = TimeLimit::new(ANSWER_TIME);
+    let mut time_limit = TimeLimit::new(&server.worker.clock, ANSWER_TIME);
     let (request, received, time_limit) = (&request, &mut received, &mut time_limit);
     let timeouts = client.timeouts_with(request.frontend(), pool);
     let forwarding = Forwarding {
+        worker: &server.worker,
         client,
         end: &mut end,
         request,
@@ -169,7 +173,7 @@ async fn forward<S: DecideRequest>(
 
 /// Sends a local reply on a stream.
 async fn write(
-    client: &ClientStream,
+    (client, worker): (&ClientStream, &HttpWorker),
     answer: &LocalReply,
     head: Option<&RequestHead>,
     stream: &mut impl IncomingStream,
@@ -188,7 +192,7 @@ async fn write(
     let mut body = if has_body { reply.body } else { Bytes::new() };
     record.count(0, (response.head_len() + body.len()) as u64);
     stream.send_head(&response, body.is_empty()).map_err(|_| Counter::ClientReset)?;
-    let written = deliver(client, |cx| {
+    let written = deliver((client, worker), |cx| {
         while !body.is_empty() {
             let part = body.split_to(ready!(stream.poll_room(cx, body.len()))?);
             stream.send_data(part, body.is_empty())?;

@@ -23,7 +23,7 @@ impl TcpSession {
     /// Serves the client in a new task until the connection ends. Each mode has its own type of
     /// task, so a relayed connection needs no memory for mode http.
     pub(crate) fn spawn(self, client: Leg) {
-        match self.context.shared.http.clone().filter(|_| self.frontend.config.mode.is_http()) {
+        match self.context.http.clone().filter(|_| self.frontend.config.mode.is_http()) {
             Some(http) => drop(tokio::spawn(Contained::new(ClientStream::serve(self, client, http)))),
             None => drop(tokio::spawn(Contained::new(self.serve_bytes(client)))),
         }
