@@ -199,7 +199,7 @@ const PREDICTABLE: [&str; 16] = [
     "crates/proxy/src/listener.rs: fastrand::f64",
     "crates/proxy/src/quic/late.rs: fastrand::f64",
     "crates/proxy/src/udp/relay.rs: fastrand::u32",
-    "crates/proxy/src/registry/connection.rs: fastrand::u32",
+    "crates/proxy/src/registry.rs: fastrand::u32",
     "src/app/acme.rs: fastrand::f64",
     "src/app/sources/etcd/follow.rs: fastrand::f64",
 ];

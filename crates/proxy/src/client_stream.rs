@@ -431,10 +431,9 @@ impl ClientStream {
         // The registry acts only on later snapshots, so this call checks whether the server is
         // already down in the newest snapshot.
         permit.ends_when_down().then(|| {
-            RegisteredRequest::new(
-                permit.server().live.id,
-                permit.is_down_in(&self.session.context.snapshot()),
-            )
+            let context = &self.session.context;
+            let is_down = permit.is_down_in(&context.snapshot());
+            RegisteredRequest::new(&context.registry, permit.server().live.id, is_down)
         })
     }
 

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::client_stream::{HttpMode, ServeStream};
 use super::own_sockets::Towards;
+use super::registry::Registry;
 use super::udp;
 use super::{ClientLines, Clients, Descriptors, OwnSockets, SourceHandshakes};
 use convey_access_log::AccessLog;
@@ -64,6 +65,8 @@ pub(super) struct WorkerContext {
     pub(super) shared: WorkersShared,
     /// Handler of this worker's clients in mode http; `None` without mode http.
     pub(super) http: Option<Arc<dyn ServeStream>>,
+    /// Open connections and requests of this worker.
+    pub(super) registry: Arc<Registry>,
     /// Whether the worker is draining.
     is_draining: AtomicBool,
     /// Whether the process stops. Without a stop, a drain has no time limit.
@@ -89,9 +92,9 @@ impl WorkerContext {
     /// Creates the context of a worker; `core` is its column in the traffic counters.
     pub(super) fn new(core: usize, shared: WorkersShared) -> (Arc<WorkerContext>, LastHolder) {
         let (_alive, all_ended) = mpsc::channel(1);
-        let (is_draining, is_stopping) = Default::default();
+        let (registry, is_draining, is_stopping) = Default::default();
         let http = shared.http.as_ref().map(|http| http.for_worker());
-        let context = WorkerContext { core, shared, http, is_draining, is_stopping, _alive };
+        let context = WorkerContext { core, shared, http, registry, is_draining, is_stopping, _alive };
         (Arc::new(context), LastHolder(all_ended))
     }
 

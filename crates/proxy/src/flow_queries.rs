@@ -2,12 +2,15 @@
 //! that its other tasks run between two slices.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
+use std::sync::Arc;
+
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
+use super::registry::Registry;
 use super::worker::{WorkerCommand, WorkerThread};
-use super::{Workers, registry, udp};
+use super::{Workers, udp};
 use convey_model::{FlowKind, FlowListing, FlowQuery, FlowsUnavailable, ListedFlow, ListedFlowId, Timestamp};
 
 /// Number of table entries that a worker reads in one slice.
@@ -64,11 +67,11 @@ fn send(
     worker.send(command).map_err(|_| FlowsUnavailable::Gone)
 }
 
-/// Starts a task that lists the connections and sessions of this thread. `worker` is the number of
-/// the thread, and `started` is the time of `Timestamp(0)`.
+/// Starts a task that lists the connections in this registry and the sessions of this thread.
+/// `worker` is the number of the worker, and `started` is the time of `Timestamp(0)`.
 pub(super) fn begin_list(
-    worker: u16,
-    started: Instant,
+    registry: Arc<Registry>,
+    (worker, started): (u16, Instant),
     query: FlowQuery,
     answer: oneshot::Sender<FlowListing>,
 ) {
@@ -76,7 +79,7 @@ pub(super) fn begin_list(
         let mut listing = FlowListing::new(query);
         let mut next = Some(0);
         while let Some(from) = next.filter(|_| !answer.is_closed()) {
-            next = registry::list((from, SLICE), worker, Instant::now(), &mut listing);
+            next = registry.list((from, SLICE), worker, Instant::now(), &mut listing);
             yield_now().await;
         }
         next = Some(0);
@@ -88,11 +91,11 @@ pub(super) fn begin_list(
     });
 }
 
-/// Ends a connection or UDP session of this thread, and returns it. Returns `None` if it does not
-/// exist any more.
-pub(super) fn kill(id: ListedFlowId, started: Instant) -> Option<ListedFlow> {
+/// Ends a connection in this registry or a UDP session of this thread, and returns it. Returns
+/// `None` if it does not exist any more.
+pub(super) fn kill(registry: &Registry, id: ListedFlowId, started: Instant) -> Option<ListedFlow> {
     match id.kind {
-        FlowKind::Connection => registry::kill(id),
+        FlowKind::Connection => registry.kill(id),
         FlowKind::Session => udp::kill(id, since(started)),
         FlowKind::Packets => None,
     }

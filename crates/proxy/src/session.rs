@@ -85,14 +85,17 @@ impl TcpSession {
         let totals = snapshot.totals.clone();
         totals.add(context.core, Counter::Opened, 1);
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
-        let entry = RegisteredConnection::new(ConnectionClient {
-            frontend: (frontend.live.id, frontend.live.name.clone()),
-            mode: frontend.config.mode,
-            client,
-            vip,
-            is_client_known: !frontend.config.accept_proxy,
-            began,
-        });
+        let entry = RegisteredConnection::new(
+            &context.registry,
+            ConnectionClient {
+                frontend: (frontend.live.id, frontend.live.name.clone()),
+                mode: frontend.config.mode,
+                client,
+                vip,
+                is_client_known: !frontend.config.accept_proxy,
+                began,
+            },
+        );
         Some(TcpSession {
             downstream: PickContext { client, proxy: None, vip, protocol, core, began, request: None },
             context: context.clone(),

@@ -19,7 +19,8 @@ use tokio::time::Instant;
 
 use super::client_stream::ServeStream;
 use super::context::{WorkerContext, WorkersShared};
-use super::{flow_queries, registry};
+use super::flow_queries;
+use super::registry::Registry;
 use convey_stream::Pipe;
 use listeners::Listeners;
 
@@ -72,9 +73,10 @@ fn drop_capabilities() {
 async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedReceiver<WorkerCommand>) {
     drop_capabilities();
     Pipe::limit(shared.descriptors.pipes());
-    let operators = Operators { worker: (core - shared.columns.start) as u16, started: shared.started };
+    let (worker, started) = ((core - shared.columns.start) as u16, shared.started);
     let (context, mut last_holder) = WorkerContext::new(core, shared);
-    tokio::spawn(update_clock(context.http.clone()));
+    let operators = Operators { worker, started, registry: context.registry.clone() };
+    tokio::spawn(update_clock(context.registry.clone(), context.http.clone()));
     let mut listeners = Listeners::new(context.clone());
     let (left, drained) = loop {
         match commands.recv().await {
@@ -96,7 +98,7 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
     context.begin_drain();
     let draining = Arc::downgrade(&context);
     drop(context);
-    registry::wake_all();
+    operators.registry.wake_all();
     listeners.drain(&left).await;
     // The drain ends with the last connection. If the command channel closes earlier, because the
     // drain takes too long, the remaining connections are cut.
@@ -107,7 +109,7 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
                 match command {
                     WorkerCommand::Stop => {
                         draining.upgrade().inspect(|context| context.begin_stop());
-                        registry::wake_all();
+                        operators.registry.wake_all();
                     }
                     other => operators.execute(other),
                 }
@@ -117,23 +119,24 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
 }
 
 /// Executor of commands about open connections, both in normal operation and during a drain.
-#[derive(Clone, Copy)]
 struct Operators {
     worker: u16,
     started: Instant,
+    registry: Arc<Registry>,
 }
 
 impl Operators {
-    fn execute(self, command: WorkerCommand) {
+    fn execute(&self, command: WorkerCommand) {
         match command {
-            WorkerCommand::EndConnections { servers } => registry::end_servers(&servers),
-            WorkerCommand::EndDenied { access } => registry::end_denied(&access),
-            WorkerCommand::CountSources { frontends } => registry::count_sources(&frontends),
+            WorkerCommand::EndConnections { servers } => self.registry.end_servers(&servers),
+            WorkerCommand::EndDenied { access } => self.registry.end_denied(&access),
+            WorkerCommand::CountSources { frontends } => self.registry.count_sources(&frontends),
             WorkerCommand::ListFlows { query, answer } => {
-                flow_queries::begin_list(self.worker, self.started, query, answer);
+                let worker = (self.worker, self.started);
+                flow_queries::begin_list(self.registry.clone(), worker, query, answer);
             }
             WorkerCommand::KillFlow { id, answer } => {
-                let _ = answer.send(flow_queries::kill(id, self.started));
+                let _ = answer.send(flow_queries::kill(&self.registry, id, self.started));
             }
             // Other commands are ignored: the drop of their channels notifies the sender.
             _ => {}
@@ -141,13 +144,13 @@ impl Operators {
     }
 }
 
-/// Updates the coarse clock of this thread's connections, and runs the periodic work of mode http,
+/// Updates the coarse clock of the worker's connections, and runs the periodic work of mode http,
 /// once a second.
-async fn update_clock(http: Option<Arc<dyn ServeStream>>) {
+async fn update_clock(registry: Arc<Registry>, http: Option<Arc<dyn ServeStream>>) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     loop {
         seconds.tick().await;
-        registry::advance_clock(Instant::now());
+        registry.advance_clock(Instant::now());
         if let Some(http) = &http {
             http.each_second();
         }

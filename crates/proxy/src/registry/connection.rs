@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 
 use tokio::time::Instant;
 
-use super::REGISTRY;
+use super::Registry;
 use crate::relay::RelayEnd;
 use convey_model::{CountedSource, Mode};
 
@@ -44,35 +44,38 @@ pub(crate) struct ConnectionServer {
     pub(crate) is_only: bool,
 }
 
-/// Entry of a connection in this thread's registry. The drop removes the entry.
-pub(crate) struct RegisteredConnection(usize);
+/// Entry of a connection in its worker's registry. The drop removes the entry.
+pub(crate) struct RegisteredConnection {
+    registry: Arc<Registry>,
+    place: usize,
+}
 
 impl RegisteredConnection {
     /// Registers a connection of this client.
-    pub(crate) fn new(of: ConnectionClient) -> RegisteredConnection {
+    pub(crate) fn new(registry: &Arc<Registry>, of: ConnectionClient) -> RegisteredConnection {
         let ConnectionClient { frontend, mode, client, vip, is_client_known, began } = of;
-        REGISTRY.with(|registry| {
-            registry.advance_clock(began);
-            let serial = registry.next_serial.get().unwrap_or_else(|| fastrand::u32(..));
-            registry.next_serial.set(Some(serial.wrapping_add(1)));
-            let (source, server, end, waker, bytes, moved) = (None, None, None, None, [0; 2], began);
-            let entry = OpenConnection {
-                serial,
-                frontend,
-                mode,
-                client,
-                vip,
-                is_client_known,
-                source,
-                server,
-                began,
-                moved,
-                bytes,
-                end,
-                waker,
-            };
-            RegisteredConnection(registry.connections.borrow_mut().insert(entry))
-        })
+        let mut connections = registry.connections();
+        connections.advance_clock(began);
+        let serial = connections.next_serial;
+        connections.next_serial = serial.wrapping_add(1);
+        let (source, server, end, waker, bytes, moved) = (None, None, None, None, [0; 2], began);
+        let entry = OpenConnection {
+            serial,
+            frontend,
+            mode,
+            client,
+            vip,
+            is_client_known,
+            source,
+            server,
+            began,
+            moved,
+            bytes,
+            end,
+            waker,
+        };
+        let place = connections.entries.insert(entry);
+        RegisteredConnection { registry: registry.clone(), place }
     }
 
     /// Moves the connection to the frontend with this id, name and mode.
@@ -97,22 +100,18 @@ impl RegisteredConnection {
 
     /// Id of the server of the connection.
     pub(crate) fn server(&self) -> Option<u32> {
-        let id = REGISTRY.try_with(|registry| {
-            let connections = registry.connections.borrow();
-            connections.get(self.0).and_then(|entry| entry.server.as_ref().map(|server| server.id))
-        });
-        id.ok().flatten()
+        self.with(|entry| entry.server.as_ref().map(|server| server.id))
     }
 
     /// Counts bytes from the client (`rx`) and to the client (`tx`).
     #[inline]
     pub(crate) fn count(&self, rx: u64, tx: u64) {
-        REGISTRY.with(|registry| {
-            let entry = &mut registry.connections.borrow_mut()[self.0];
-            entry.bytes[0] += rx;
-            entry.bytes[1] += tx;
-            entry.moved = registry.clock.get().unwrap_or(entry.moved);
-        });
+        let mut connections = self.registry.connections();
+        let clock = connections.clock;
+        let entry = &mut connections.entries[self.place];
+        entry.bytes[0] += rx;
+        entry.bytes[1] += tx;
+        entry.moved = clock.unwrap_or(entry.moved);
     }
 
     /// Returns the reason for which the connection must end; `None` while it may continue.
@@ -123,34 +122,32 @@ impl RegisteredConnection {
     /// Waits until the connection must end. The future must not be polled after the entry is
     /// dropped.
     pub(crate) fn over(&self) -> impl Future<Output = RelayEnd> + use<> {
-        let number = self.0;
+        let (registry, place) = (self.registry.clone(), self.place);
         poll_fn(move |cx| {
-            REGISTRY.with(|registry| {
-                let entry = &mut registry.connections.borrow_mut()[number];
-                if let Some(end) = entry.end {
-                    return Poll::Ready(end);
-                }
-                if !entry.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    entry.waker = Some(cx.waker().clone());
-                }
-                Poll::Pending
-            })
+            let entry = &mut registry.connections().entries[place];
+            if let Some(end) = entry.end {
+                return Poll::Ready(end);
+            }
+            if !entry.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                entry.waker = Some(cx.waker().clone());
+            }
+            Poll::Pending
         })
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut OpenConnection) -> T) -> T {
-        REGISTRY.with(|registry| change(&mut registry.connections.borrow_mut()[self.0]))
+        change(&mut self.registry.connections().entries[self.place])
     }
 }
 
 impl Drop for RegisteredConnection {
     fn drop(&mut self) {
-        let entry = REGISTRY.with(|registry| registry.connections.borrow_mut().try_remove(self.0));
+        let entry = self.registry.connections().entries.try_remove(self.place);
         drop(entry);
     }
 }
 
-/// Open connection of this thread, as it is stored in the registry.
+/// Open connection of a worker, as it is stored in the registry.
 pub(super) struct OpenConnection {
     pub(super) serial: u32,
     pub(super) frontend: (u32, Arc<str>),

@@ -1,26 +1,29 @@
-//! List of this thread's connections for operators, read in slices.
+//! List of a worker's connections for operators, read in slices.
 
 use std::net::SocketAddr;
+use std::task::Waker;
 
 use tokio::time::Instant;
 
-use super::REGISTRY;
+use super::Registry;
 use super::connection::OpenConnection;
 use crate::relay::RelayEnd;
 use convey_model::{
     FlowActivity, FlowFacts, FlowKind, FlowListing, FlowServer, ListedFlow, ListedFlowId, Protocol,
 };
 
-/// Adds one slice of the registry to a listing: `places` entries, beginning with index `from`.
-/// `worker` is the number of this thread. Returns the index of the next slice; `None` at the end.
-pub(crate) fn list(
-    (from, places): (usize, usize),
-    worker: u16,
-    now: Instant,
-    listing: &mut FlowListing,
-) -> Option<usize> {
-    REGISTRY.with(|registry| {
-        let open = registry.connections.borrow();
+impl Registry {
+    /// Adds one slice of the registry to a listing: `places` entries, beginning with index `from`.
+    /// `worker` is the number of the worker. Returns the index of the next slice; `None` at the
+    /// end.
+    pub(crate) fn list(
+        &self,
+        (from, places): (usize, usize),
+        worker: u16,
+        now: Instant,
+        listing: &mut FlowListing,
+    ) -> Option<usize> {
+        let open = &self.connections().entries;
         let end = open.capacity();
         let next = from.saturating_add(places).min(end);
         for place in from..next {
@@ -29,24 +32,22 @@ pub(crate) fn list(
             }
         }
         (next < end).then_some(next)
-    })
-}
-
-/// Ends the connection with this id, and returns it. Returns `None` if the connection does not
-/// exist any more.
-pub(crate) fn kill(id: ListedFlowId) -> Option<ListedFlow> {
-    let (killed, waker) = REGISTRY.with(|registry| {
-        let mut open = registry.connections.borrow_mut();
-        let place = usize::try_from(id.place).ok()?;
-        let entry = open.get_mut(place).filter(|entry| entry.serial == id.serial)?;
-        entry.end.get_or_insert(RelayEnd::Killed);
-        let waker = entry.waker.take();
-        Some((ListedFlow::new(&facts(place, id.worker, entry), FlowActivity::default()), waker))
-    })?;
-    if let Some(waker) = waker {
-        waker.wake();
     }
-    Some(killed)
+
+    /// Ends the connection with this id, and returns it. Returns `None` if the connection does not
+    /// exist any more.
+    pub(crate) fn kill(&self, id: ListedFlowId) -> Option<ListedFlow> {
+        let (killed, waker) = {
+            let open = &mut self.connections().entries;
+            let place = usize::try_from(id.place).ok()?;
+            let entry = open.get_mut(place).filter(|entry| entry.serial == id.serial)?;
+            entry.end.get_or_insert(RelayEnd::Killed);
+            let killed = ListedFlow::new(&facts(place, id.worker, entry), FlowActivity::default());
+            (killed, entry.waker.take())
+        };
+        waker.into_iter().for_each(Waker::wake);
+        Some(killed)
+    }
 }
 
 fn facts(place: usize, worker: u16, entry: &OpenConnection) -> FlowFacts<'_> {
