@@ -9,9 +9,9 @@
 //! from new ones.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
-use std::cell::Cell;
 use std::io;
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -26,20 +26,25 @@ const MAX_TRIED_PORTS: usize = 128;
 /// probes and other programs.
 const PART: u32 = 8;
 
-/// Time after a failed choice of the kernel in which this thread chooses ports itself. The kernel's
+/// Time after a failed choice of the kernel in which convey chooses ports itself. The kernel's
 /// search is expensive, because it tries every port.
 const SHORT: Duration = Duration::from_millis(100);
 
-thread_local! {
-    /// End of the time in which this thread chooses ports itself.
-    static SHORT_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
-}
-
 /// Range of local ports that this host uses for outgoing connections.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LocalPorts {
     ranges: Vec<RangeInclusive<u16>>,
     count: u32,
+    created: Instant,
+    /// End of the time in which convey chooses ports itself, in nanoseconds since `created`. All
+    /// workers share it, because they share the ports. It is written only when ports are short.
+    short_until: AtomicU64,
+}
+
+impl Default for LocalPorts {
+    fn default() -> LocalPorts {
+        LocalPorts::new([])
+    }
 }
 
 impl LocalPorts {
@@ -47,7 +52,7 @@ impl LocalPorts {
     pub fn new(ranges: impl IntoIterator<Item = RangeInclusive<u16>>) -> LocalPorts {
         let ranges: Vec<_> = ranges.into_iter().collect();
         let count = ranges.iter().map(|range| range.len() as u32).sum();
-        LocalPorts { ranges, count }
+        LocalPorts { ranges, count, created: Instant::now(), short_until: AtomicU64::new(0) }
     }
 
     /// Number of local ports that are usable towards one address and port of a server, even if all
@@ -62,11 +67,13 @@ impl LocalPorts {
     /// # Errors
     /// Errors of `connect`; `ADDRNOTAVAIL` if no port is free.
     pub fn connect<T>(&self, mut connect: impl FnMut(Option<u16>) -> io::Result<T>) -> io::Result<T> {
-        let now = Instant::now();
-        let is_short = SHORT_UNTIL.get().is_some_and(|until| now < until);
+        let now = self.created.elapsed();
+        let is_short = now.as_nanos() < u128::from(self.short_until.load(Ordering::Relaxed));
         if !is_short {
             match connect(None) {
-                Err(error) if is_taken(&error) => SHORT_UNTIL.set(Some(now + SHORT)),
+                Err(error) if is_taken(&error) => {
+                    self.short_until.store((now + SHORT).as_nanos() as u64, Ordering::Relaxed);
+                }
                 begun => return begun,
             }
         }
@@ -107,7 +114,6 @@ mod tests {
 
     #[test]
     fn port_in_time_wait_is_reused_when_the_kernel_has_none_left() {
-        SHORT_UNTIL.set(None);
         let ports = LocalPorts::new([10..=19, 30..=39]);
         assert_eq!(ports.count(), 18);
         let mut asked = Vec::new();
@@ -129,12 +135,10 @@ mod tests {
             asked.iter().all(|port| (12..=39).contains(&port.unwrap())),
             "not the first eighth: {asked:?}"
         );
-        SHORT_UNTIL.set(None);
     }
 
     #[test]
     fn other_errors_try_no_other_port() {
-        SHORT_UNTIL.set(None);
         let ports = LocalPorts::new([10..=19]);
         let mut asked = 0;
         let refused = ports.connect(|_| {
