@@ -1,23 +1,30 @@
 //! Large bodies, which the kernel moves from socket to socket (`splice`).
 
 use std::io;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use convey_stream::Pipe;
+use convey_stream::{Pipe, PipePool};
 use tokio::net::TcpStream;
 
 use crate::buffer;
 
 /// Kernel transfer (`splice`) of one direction, while its body is large.
-#[derive(Debug, Default)]
-pub(crate) struct Bulk {
+#[derive(Debug)]
+pub(crate) struct Bulk<'a> {
+    pipes: &'a Arc<PipePool>,
     /// Set while bytes are in the pipe.
     pipe: Option<Pipe>,
     /// Whether the last read filled the buffer, and much of the body follows.
     is_on: bool,
 }
 
-impl Bulk {
+impl<'a> Bulk<'a> {
+    /// Creates the transfer, with pipes of this pool.
+    pub(crate) fn new(pipes: &'a Arc<PipePool>) -> Bulk<'a> {
+        Bulk { pipes, pipe: None, is_on: false }
+    }
+
     /// Notes that a read brought `len` bytes, and that `opaque` bytes of the body follow that need
     /// no parsing.
     pub(crate) fn has_read(&mut self, len: usize, opaque: u64) {
@@ -64,7 +71,7 @@ impl Bulk {
         let pipe = match &mut self.pipe {
             Some(pipe) => pipe,
             // Without a pipe, convey copies the bytes.
-            None => match Pipe::get() {
+            None => match self.pipes.get() {
                 Ok(pipe) => self.pipe.insert(pipe),
                 Err(_) => return Ok(self.stop()),
             },
@@ -88,7 +95,7 @@ impl Bulk {
     }
 }
 
-impl Drop for Bulk {
+impl Drop for Bulk<'_> {
     fn drop(&mut self) {
         self.stop();
     }

@@ -31,7 +31,7 @@ use convey_access_log::{AccessLog, LoggedTls};
 use convey_model::{ConnectFailures, Endpoint, Timeouts, Timestamp};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool, Snapshot};
-use convey_stream::{ByteStream, Leg};
+use convey_stream::{ByteStream, Leg, PipePool};
 use convey_tls::SpokenWithin;
 use convey_trace::TracedRequest;
 use convey_upstream::{Opening, Origin, Permit, PickContext};
@@ -390,6 +390,11 @@ impl ClientStream {
     /// Adds `n` to a counter of the frontend, and to the same counter of all traffic.
     pub fn count(&self, counter: Counter, n: u64) {
         self.session.count(counter, n);
+    }
+
+    /// Pipes for bulk data of the worker's connections.
+    pub fn pipes(&self) -> &Arc<PipePool> {
+        &self.session.context.pipes
     }
 
     /// Channel for reports of server failures.

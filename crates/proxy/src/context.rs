@@ -18,6 +18,7 @@ use super::{ClientLines, Clients, Descriptors, OwnSockets, SourceHandshakes};
 use convey_access_log::AccessLog;
 use convey_model::{ConnectFailures, Endpoint, Timestamp};
 use convey_snapshot::Snapshot;
+use convey_stream::PipePool;
 use convey_trace::TraceHub;
 use convey_upstream::LocalPorts;
 
@@ -67,6 +68,8 @@ pub(super) struct WorkerContext {
     pub(super) http: Option<Arc<dyn ServeStream>>,
     /// Open connections and requests of this worker.
     pub(super) registry: Arc<Registry>,
+    /// Pipes for bulk data of this worker's connections.
+    pub(super) pipes: Arc<PipePool>,
     /// Whether the worker is draining.
     is_draining: AtomicBool,
     /// Whether the process stops. Without a stop, a drain has no time limit.
@@ -94,7 +97,8 @@ impl WorkerContext {
         let (_alive, all_ended) = mpsc::channel(1);
         let (registry, is_draining, is_stopping) = Default::default();
         let http = shared.http.as_ref().map(|http| http.for_worker());
-        let context = WorkerContext { core, shared, http, registry, is_draining, is_stopping, _alive };
+        let pipes = PipePool::new(shared.descriptors.pipes());
+        let context = WorkerContext { core, shared, http, registry, pipes, is_draining, is_stopping, _alive };
         (Arc::new(context), LastHolder(all_ended))
     }
 

@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use super::socket;
 use super::window::Window;
-use convey_stream::{ByteStream, More, Pipe, tcp_info};
+use convey_stream::{ByteStream, More, Pipe, PipePool, tcp_info};
 
 /// Reason of the end of a relayed connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,7 @@ const SMALL: usize = 16 * 1024;
 const SMALL_READS: u8 = 4;
 
 thread_local! {
+    /// Holds nothing between two calls, so any thread may use its own.
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
 }
 
@@ -71,16 +73,17 @@ const LONGEST_PULSE: Duration = Duration::from_secs(15);
 
 /// Relays bytes between `client` and `server` until the connection ends. `early` holds the bytes
 /// that have been read from the client already; the server gets them first. Whenever bytes move,
-/// calls `count` with the numbers of bytes received from and sent to the client.
+/// calls `count` with the numbers of bytes received from and sent to the client. Bulk data uses
+/// `pipes`.
 pub(super) async fn relay(
-    client: &mut ByteStream,
-    server: &mut ByteStream,
+    (client, server): (&mut ByteStream, &mut ByteStream),
     early: Vec<u8>,
+    pipes: &Arc<PipePool>,
     patience: Patience,
     mut count: impl FnMut(u64, u64),
 ) -> RelayEnd {
-    let mut up = OneWay { rest: early, ..OneWay::default() };
-    let mut down = OneWay::default();
+    let mut up = OneWay::new(pipes, early);
+    let mut down = OneWay::new(pipes, Vec::new());
     // The first burst of a server may be larger than everything that a client sends, so convey
     // limits the server's window from the beginning.
     down.window.begin(server.tcp());
@@ -221,8 +224,8 @@ impl Done {
 }
 
 /// One direction of a connection.
-#[derive(Default)]
-struct OneWay {
+struct OneWay<'a> {
+    pipes: &'a Arc<PipePool>,
     /// Number of bytes that have been written to the destination.
     moved: u64,
     /// Bytes that were read. The destination has not yet accepted the bytes from index `sent` on.
@@ -238,7 +241,23 @@ struct OneWay {
     done: Option<Done>,
 }
 
-impl OneWay {
+impl<'a> OneWay<'a> {
+    /// Creates a direction with these bytes for the destination.
+    fn new(pipes: &'a Arc<PipePool>, rest: Vec<u8>) -> OneWay<'a> {
+        OneWay {
+            pipes,
+            moved: 0,
+            rest,
+            sent: 0,
+            pipe: None,
+            splicing: false,
+            window: Window::default(),
+            small_reads: 0,
+            at_end: false,
+            done: None,
+        }
+    }
+
     /// Whether the direction holds bytes that the destination does not accept yet.
     fn is_blocked(&self) -> bool {
         self.done.is_none() && (!self.rest.is_empty() || self.pipe.as_ref().is_some_and(|p| !p.is_empty()))
@@ -397,7 +416,7 @@ impl OneWay {
     ) -> Poll<Result<(), Done>> {
         let pipe = match &mut self.pipe {
             Some(pipe) => pipe,
-            None => match Pipe::get() {
+            None => match self.pipes.get() {
                 Ok(pipe) => self.pipe.insert(pipe),
                 Err(_) => {
                     self.splicing = false; // no pipes left: copying needs none

@@ -21,7 +21,6 @@ use super::client_stream::ServeStream;
 use super::context::{WorkerContext, WorkersShared};
 use super::flow_queries;
 use super::registry::Registry;
-use convey_stream::Pipe;
 use listeners::Listeners;
 
 /// Handle of a worker thread, which ends when its command channel is dropped.
@@ -72,7 +71,6 @@ fn drop_capabilities() {
 
 async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedReceiver<WorkerCommand>) {
     drop_capabilities();
-    Pipe::limit(shared.descriptors.pipes());
     let (worker, started) = ((core - shared.columns.start) as u16, shared.started);
     let (context, mut last_holder) = WorkerContext::new(core, shared);
     let operators = Operators { worker, started, registry: context.registry.clone() };

@@ -13,6 +13,6 @@ mod tls_layer;
 
 pub use byte_stream::ByteStream;
 pub use leg::Leg;
-pub use pipe::Pipe;
+pub use pipe::{Pipe, PipePool};
 pub use socket_io::{More, try_read, try_write};
 pub use tcp_info::tcp_info;

@@ -1,8 +1,9 @@
 //! Pooled pipes for splice(2), which moves bytes from socket to socket inside the kernel.
 
-use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;
@@ -18,23 +19,56 @@ const SIZE: usize = 256 * 1024;
 /// pipes get only two pages, which is too small to be useful.
 const MIN_SIZE: usize = 64 * 1024;
 
-/// Maximum number of idle pipes that a thread keeps for reuse.
+/// Maximum number of idle pipes that a pool keeps for reuse.
 const POOLED: usize = 64;
 
-thread_local! {
-    static POOL: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
-    static OPEN: Cell<usize> = const { Cell::new(0) };
-    static LIMIT: Cell<usize> = const { Cell::new(usize::MAX) };
+/// Pool of pipes. Each worker has its own.
+#[derive(Debug)]
+pub struct PipePool {
+    idle: Mutex<Vec<KernelPipe>>,
+    /// Number of open pipes, idle ones included.
+    open: Arc<AtomicUsize>,
+    /// Maximum number of open pipes.
+    limit: usize,
 }
 
-/// Kernel pipe between two sockets.
+/// Kernel pipe between two sockets, of a [`PipePool`].
 #[derive(Debug)]
 pub struct Pipe {
-    read: OwnedFd,
-    write: OwnedFd,
+    kernel: KernelPipe,
     /// Number of bytes in the pipe. convey fills only an empty pipe, so that `WouldBlock` always
     /// refers to the socket.
     held: usize,
+    pool: Arc<PipePool>,
+}
+
+#[derive(Debug)]
+struct KernelPipe {
+    read: OwnedFd,
+    write: OwnedFd,
+    /// Number of open pipes of the pool.
+    open: Arc<AtomicUsize>,
+}
+
+impl PipePool {
+    /// Creates a pool with at most this number of open pipes.
+    pub fn new(limit: usize) -> Arc<PipePool> {
+        Arc::new(PipePool { idle: Mutex::default(), open: Arc::default(), limit })
+    }
+
+    /// Returns an empty pipe: an idle one if there is one, otherwise a new one.
+    ///
+    /// # Errors
+    /// The pool has reached its limit, or the kernel cannot create a pipe.
+    pub fn get(self: &Arc<PipePool>) -> io::Result<Pipe> {
+        let idle = self.idle().pop();
+        let kernel = idle.map_or_else(|| KernelPipe::new(self.open.clone(), self.limit), Ok)?;
+        Ok(Pipe { kernel, held: 0, pool: self.clone() })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<KernelPipe>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Pipe {
@@ -42,27 +76,14 @@ impl Pipe {
     /// kernel counts slots of one page, and a slot may hold a longer fragment.
     pub const MAX_MOVED: usize = 1024 * 1024;
 
-    /// Sets the maximum number of open pipes of this thread.
-    pub fn limit(pipes: usize) {
-        LIMIT.set(pipes);
-    }
-
-    /// Returns an empty pipe: from the pool of the thread if it has one, otherwise a new one.
-    ///
-    /// # Errors
-    /// This thread has reached its limit of pipes, or the kernel cannot create one.
-    pub fn get() -> io::Result<Pipe> {
-        POOL.with_borrow_mut(Vec::pop).map_or_else(Pipe::new, Ok)
-    }
-
-    /// Returns the pipe to the pool. Closes the pipe instead if it still holds bytes of a
-    /// connection, or if the pool is full.
+    /// Returns the pipe to its pool. Closes the pipe instead if it still holds bytes of a
+    /// connection, or if the pool has enough idle pipes.
     pub fn put(self) {
-        POOL.with_borrow_mut(|pool| {
-            if self.held == 0 && pool.len() < POOLED {
-                pool.push(self);
-            }
-        });
+        let Pipe { kernel, held, pool } = self;
+        let mut idle = pool.idle();
+        if held == 0 && idle.len() < POOLED {
+            idle.push(kernel);
+        }
     }
 
     /// Number of bytes in the pipe.
@@ -83,7 +104,7 @@ impl Pipe {
     /// bytes have arrived, or splice cannot move them.
     pub fn fill(&mut self, from: &TcpStream, most: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty());
-        self.held = splice(from, None, &self.write, None, most, FLAGS)?;
+        self.held = splice(from, None, &self.kernel.write, None, most, FLAGS)?;
         // After a splice, TCP does not know that all bytes have been read. Without TCP_QUICKACK,
         // the sender would wait for a delayed ACK (40 ms) at the end of each burst.
         let _ = set_tcp_quickack(from, true);
@@ -97,27 +118,38 @@ impl Pipe {
     /// Errors of splice(2), `WouldBlock` if the socket accepts no bytes.
     pub fn drain(&mut self, to: &TcpStream) -> io::Result<usize> {
         let held = self.held;
-        let sent = to.try_io(Interest::WRITABLE, || Ok(splice(&self.read, None, to, None, held, FLAGS)?))?;
+        let sent =
+            to.try_io(Interest::WRITABLE, || Ok(splice(&self.kernel.read, None, to, None, held, FLAGS)?))?;
         self.held -= sent;
         Ok(sent)
     }
+}
 
-    fn new() -> io::Result<Pipe> {
-        if OPEN.get() >= LIMIT.get() {
+impl KernelPipe {
+    /// Creates a pipe, unless `limit` pipes are open.
+    fn new(open: Arc<AtomicUsize>, limit: usize) -> io::Result<KernelPipe> {
+        let add = |open: usize| Some(open + 1).filter(|open| *open <= limit);
+        if open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
             return Err(Errno::MFILE.into());
         }
-        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        if fcntl_setpipe_size(&write, SIZE).is_err() && fcntl_getpipe_size(&write)? < MIN_SIZE {
+        let (read, write) = match pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) {
+            Ok(ends) => ends,
+            Err(error) => {
+                open.fetch_sub(1, Ordering::Relaxed);
+                return Err(error.into());
+            }
+        };
+        let pipe = KernelPipe { read, write, open };
+        if fcntl_setpipe_size(&pipe.write, SIZE).is_err() && fcntl_getpipe_size(&pipe.write)? < MIN_SIZE {
             return Err(Errno::NOBUFS.into());
         }
-        OPEN.set(OPEN.get() + 1);
-        Ok(Pipe { read, write, held: 0 })
+        Ok(pipe)
     }
 }
 
-impl Drop for Pipe {
+impl Drop for KernelPipe {
     fn drop(&mut self) {
-        OPEN.set(OPEN.get() - 1);
+        self.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -128,14 +160,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pipes_of_a_thread_are_limited_and_few_are_pooled() {
+    fn pipes_of_a_pool_are_limited_and_few_are_kept() {
         const SOME: usize = POOLED + 6;
-        Pipe::limit(SOME);
-        let mut pipes: Vec<Pipe> = (0..SOME).map(|_| Pipe::get().unwrap()).collect();
-        assert!(Pipe::get().is_err());
+        let pool = PipePool::new(SOME);
+        let mut pipes: Vec<Pipe> = (0..SOME).map(|_| pool.get().unwrap()).collect();
+        assert!(pool.get().is_err());
         pipes.pop().unwrap().put();
-        pipes.push(Pipe::get().expect("one that was given back"));
+        pipes.push(pool.get().expect("one that was given back"));
         pipes.into_iter().for_each(Pipe::put);
-        assert_eq!((POOL.with_borrow(Vec::len), OPEN.get()), (POOLED, POOLED));
+        assert_eq!((pool.idle().len(), pool.open.load(Ordering::Relaxed)), (POOLED, POOLED));
     }
 }

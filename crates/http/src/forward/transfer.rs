@@ -74,7 +74,8 @@ impl Forwarding<'_, '_> {
         let received = &mut *self.received;
         let (client, server) = match (&mut *self.end, server) {
             (ClientEnd::Socket(client), ServerEnd::Socket(server)) if !hooks.want_bodies() => {
-                let sockets = Sockets { client, server: server.stream() };
+                let pipes = driver.client.pipes();
+                let sockets = Sockets { client, server: server.stream(), pipes };
                 return driver.move_bytes(sockets, hooks, (head, received), permit).await;
             }
             (ClientEnd::Socket(client), server) => {

@@ -8,12 +8,13 @@ mod running;
 mod unread;
 mod up;
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use convey_http_core::{Exchange, ExchangeState, FieldRules};
 use convey_proxy::ClientStream;
-use convey_stream::ByteStream;
+use convey_stream::{ByteStream, PipePool};
 
 use crate::bulk::Bulk;
 use crate::compress::Compression;
@@ -43,9 +44,9 @@ pub(crate) struct Transfer<'a> {
     to_server: Outgoing,
     to_client: Outgoing,
     /// Bulk transfer of the response's body.
-    down: Bulk,
+    down: Bulk<'a>,
     /// Bulk transfer of the request's body.
-    up: Bulk,
+    up: Bulk<'a>,
     /// Received part of the response's head.
     head: BytesMut,
     /// Whether the client has closed its side.
@@ -67,17 +68,18 @@ pub(crate) struct ResponseChanges<'a> {
     pub(crate) hooks: &'a mut Hooks,
 }
 
-/// The two connections of a transfer.
+/// The two connections of a transfer, and the pipes for large bodies.
 pub(crate) struct Sockets<'a> {
     pub(crate) client: &'a mut ByteStream,
     pub(crate) server: &'a mut ByteStream,
+    pub(crate) pipes: &'a Arc<PipePool>,
 }
 
 impl<'a> Transfer<'a> {
     /// Creates the transfer of a request. `head` is the head for the server, `received` are the
     /// bytes that the client has sent after its head.
     pub(crate) fn new(
-        Sockets { client, server }: Sockets<'a>,
+        Sockets { client, server, pipes }: Sockets<'a>,
         exchange: Exchange,
         head: Vec<u8>,
         received: &'a mut BytesMut,
@@ -95,8 +97,8 @@ impl<'a> Transfer<'a> {
             reads_server: false,
             to_server: Outgoing::new(head),
             to_client: Outgoing::default(),
-            down: Bulk::default(),
-            up: Bulk::default(),
+            down: Bulk::new(pipes),
+            up: Bulk::new(pipes),
             head: BytesMut::new(),
             client_is_done: false,
             server_takes_nothing: false,

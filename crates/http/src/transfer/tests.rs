@@ -26,7 +26,8 @@ async fn is_with_server(body: usize, reads: usize) -> bool {
     received.resize(received.len() + body, b'x');
     let fields = FieldRules::default();
     let (exchange, mut hooks) = (Exchange::new(&head), Hooks::default());
-    let sockets = Sockets { client: &mut client, server: &mut server };
+    let pipes = PipePool::new(8);
+    let sockets = Sockets { client: &mut client, server: &mut server, pipes: &pipes };
     let mut transfer =
         Transfer::new(sockets, exchange, b"head".to_vec(), &mut received, changes(&fields, &mut hooks));
     let answers = async {
@@ -60,7 +61,8 @@ async fn unread_end(breaks: impl FnOnce(TcpStream, TcpStream) -> TcpStream) -> T
     let (exchange, rules) = (read_head(&mut received), FieldRules::default());
     received.resize(received.len() + body - 1, b'x');
     let mut hooks = Hooks::default();
-    let sockets = Sockets { client: &mut client, server: &mut server };
+    let pipes = PipePool::new(8);
+    let sockets = Sockets { client: &mut client, server: &mut server, pipes: &pipes };
     let mut transfer =
         Transfer::new(sockets, exchange, b"head".to_vec(), &mut received, changes(&rules, &mut hooks));
     app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n").await.unwrap();

@@ -33,7 +33,8 @@ impl Line {
                 rx.fetch_add(up, Relaxed);
                 tx.fetch_add(down, Relaxed);
             };
-            let end = relay(&mut front, &mut back, early, Patience { idle, unanswered: NEVER }, count).await;
+            let (pipes, patience) = (PipePool::new(8), Patience { idle, unanswered: NEVER });
+            let end = relay((&mut front, &mut back), early, &pipes, patience, count).await;
             if end != RelayEnd::Closed {
                 let _ = (front.tcp().set_zero_linger(), back.tcp().set_zero_linger());
             }

@@ -129,9 +129,10 @@ impl TcpSession {
         if let Some(end) = self.entry.end() {
             return end;
         }
+        let streams = (&mut client.stream, &mut leg.stream);
         let end = tokio::select! {
             biased;
-            end = relay(&mut client.stream, &mut leg.stream, early, patience, count) => end,
+            end = relay(streams, early, &self.context.pipes, patience, count) => end,
             end = self.until_ended(permit) => end,
         };
         // A connection without bytes proves nothing about the server: health checks of other load
