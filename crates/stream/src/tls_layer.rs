@@ -1,7 +1,8 @@
 //! TLS layer of a connection: converts between records on the socket and plaintext for the caller.
 //!
-//! Records pass through buffers that all connections of the thread share. A connection keeps only
-//! bytes that the kernel or the reader has not accepted yet, so an idle connection holds no buffer.
+//! Records pass through buffers that all connections of the thread share. The buffers hold nothing
+//! between two calls, so any thread may use its own. A connection keeps only bytes that the kernel
+//! or the reader has not accepted yet, so an idle connection holds no buffer.
 
 use std::cell::RefCell;
 use std::future::poll_fn;

@@ -14,7 +14,8 @@ use crate::Certificate;
 
 thread_local! {
     /// Server name of the last ClientHello that this thread has processed. rustls passes the name
-    /// only to the certificate resolver, so the resolver stores it here.
+    /// only to the certificate resolver, so the resolver stores it here. The caller of rustls takes
+    /// it at once, so any thread may use its own.
     static ASKED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
