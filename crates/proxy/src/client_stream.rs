@@ -394,7 +394,7 @@ impl ClientStream {
 
     /// Pipes for bulk data of the worker's connections.
     pub fn pipes(&self) -> &Arc<PipePool> {
-        &self.session.context.pipes
+        &self.session.context.relay.pipes
     }
 
     /// Channel for reports of server failures.

@@ -13,7 +13,9 @@ use tokio::time::Instant;
 use super::client_stream::{HttpMode, ServeStream};
 use super::own_sockets::Towards;
 use super::registry::Registry;
+use super::relay::RelayResources;
 use super::udp;
+use super::window_budget::WindowBudget;
 use super::{ClientLines, Clients, Descriptors, OwnSockets, SourceHandshakes};
 use convey_access_log::AccessLog;
 use convey_model::{ConnectFailures, Endpoint, Timestamp};
@@ -68,8 +70,8 @@ pub(super) struct WorkerContext {
     pub(super) http: Option<Arc<dyn ServeStream>>,
     /// Open connections and requests of this worker.
     pub(super) registry: Arc<Registry>,
-    /// Pipes for bulk data of this worker's connections.
-    pub(super) pipes: Arc<PipePool>,
+    /// Pipes and memory for bulk data of this worker's connections.
+    pub(super) relay: RelayResources,
     /// Whether the worker is draining.
     is_draining: AtomicBool,
     /// Whether the process stops. Without a stop, a drain has no time limit.
@@ -98,7 +100,8 @@ impl WorkerContext {
         let (registry, is_draining, is_stopping) = Default::default();
         let http = shared.http.as_ref().map(|http| http.for_worker());
         let pipes = PipePool::new(shared.descriptors.pipes());
-        let context = WorkerContext { core, shared, http, registry, pipes, is_draining, is_stopping, _alive };
+        let relay = RelayResources { pipes, windows: WindowBudget::of_host() };
+        let context = WorkerContext { core, shared, http, registry, relay, is_draining, is_stopping, _alive };
         (Arc::new(context), LastHolder(all_ended))
     }
 

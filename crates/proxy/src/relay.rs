@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use super::socket;
 use super::window::Window;
+use super::window_budget::WindowBudget;
 use convey_stream::{ByteStream, More, Pipe, PipePool, tcp_info};
 
 /// Reason of the end of a relayed connection.
@@ -52,6 +53,13 @@ pub(super) struct Patience {
     pub(super) unanswered: Duration,
 }
 
+/// Pipes and memory that the relayed connections of a worker share.
+#[derive(Debug)]
+pub(super) struct RelayResources {
+    pub(super) pipes: Arc<PipePool>,
+    pub(super) windows: Arc<WindowBudget>,
+}
+
 /// Size of the buffer that all connections of a thread share, in bytes.
 const SCRATCH: usize = 64 * 1024;
 
@@ -74,16 +82,16 @@ const LONGEST_PULSE: Duration = Duration::from_secs(15);
 /// Relays bytes between `client` and `server` until the connection ends. `early` holds the bytes
 /// that have been read from the client already; the server gets them first. Whenever bytes move,
 /// calls `count` with the numbers of bytes received from and sent to the client. Bulk data uses
-/// `pipes`.
+/// `resources`.
 pub(super) async fn relay(
     (client, server): (&mut ByteStream, &mut ByteStream),
     early: Vec<u8>,
-    pipes: &Arc<PipePool>,
+    resources: &RelayResources,
     patience: Patience,
     mut count: impl FnMut(u64, u64),
 ) -> RelayEnd {
-    let mut up = OneWay::new(pipes, early);
-    let mut down = OneWay::new(pipes, Vec::new());
+    let mut up = OneWay::new(resources, early);
+    let mut down = OneWay::new(resources, Vec::new());
     // The first burst of a server may be larger than everything that a client sends, so convey
     // limits the server's window from the beginning.
     down.window.begin(server.tcp());
@@ -225,7 +233,7 @@ impl Done {
 
 /// One direction of a connection.
 struct OneWay<'a> {
-    pipes: &'a Arc<PipePool>,
+    resources: &'a RelayResources,
     /// Number of bytes that have been written to the destination.
     moved: u64,
     /// Bytes that were read. The destination has not yet accepted the bytes from index `sent` on.
@@ -243,9 +251,9 @@ struct OneWay<'a> {
 
 impl<'a> OneWay<'a> {
     /// Creates a direction with these bytes for the destination.
-    fn new(pipes: &'a Arc<PipePool>, rest: Vec<u8>) -> OneWay<'a> {
+    fn new(resources: &'a RelayResources, rest: Vec<u8>) -> OneWay<'a> {
         OneWay {
-            pipes,
+            resources,
             moved: 0,
             rest,
             sent: 0,
@@ -265,7 +273,7 @@ impl<'a> OneWay<'a> {
 
     fn on_pulse(&mut self, from: &TcpStream) {
         let is_blocked = self.is_blocked();
-        self.window.on_pulse(self.moved, is_blocked, from);
+        self.window.on_pulse(self.moved, is_blocked, from, &self.resources.windows);
     }
 
     /// Moves the available bytes. `other` is the outcome of the other direction, if it is done.
@@ -353,7 +361,7 @@ impl<'a> OneWay<'a> {
             self.sent += n;
             self.moved += n as u64;
         }
-        self.window.on_moved(self.moved, from.tcp(), to.tcp());
+        self.window.on_moved(self.moved, from.tcp(), to.tcp(), &self.resources.windows);
         if self.sent > 0 {
             self.rest = Vec::new(); // its memory is worth more to others than to a direction that flows
             self.sent = 0;
@@ -416,7 +424,7 @@ impl<'a> OneWay<'a> {
     ) -> Poll<Result<(), Done>> {
         let pipe = match &mut self.pipe {
             Some(pipe) => pipe,
-            None => match self.pipes.get() {
+            None => match self.resources.pipes.get() {
                 Ok(pipe) => self.pipe.insert(pipe),
                 Err(_) => {
                     self.splicing = false; // no pipes left: copying needs none

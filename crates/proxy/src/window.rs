@@ -3,11 +3,12 @@
 //! the destination does not read, and many such buffers would starve all other connections.
 
 use std::io;
+use std::sync::Arc;
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::window_budget::{BlockedBytes, WindowSlot};
+use super::window_budget::{BlockedBytes, WindowBudget, WindowSlot};
 use convey_model::client_of;
 use convey_stream::tcp_info;
 
@@ -47,7 +48,7 @@ enum WindowState {
     New,
     /// The direction flows, and has no slot.
     Flowing,
-    /// The direction flows, and has one of the thread's slots: the kernel chooses its window.
+    /// The direction flows, and has one of the worker's slots: the kernel chooses its window.
     Unlimited { _slot: Box<WindowSlot> },
     /// The direction was unlimited until its destination stopped reading. The direction holds the
     /// bytes that it has buffered, and buffers no more until the destination has accepted them.
@@ -70,13 +71,19 @@ impl Window {
     /// Widens the window if the direction flows. `moved` is the number of bytes that the direction
     /// has moved so far.
     #[inline]
-    pub(super) fn on_moved(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
+    pub(super) fn on_moved(
+        &mut self,
+        moved: u64,
+        from: &TcpStream,
+        to: &TcpStream,
+        budget: &Arc<WindowBudget>,
+    ) {
         if moved < self.next.max(MIN_MOVED) {
             return;
         }
         match self.state {
-            WindowState::New => self.adjust(moved, from, to),
-            WindowState::Flowing | WindowState::Blocked { .. } => self.take_slot(moved, from, to),
+            WindowState::New => self.adjust(moved, from, to, budget),
+            WindowState::Flowing | WindowState::Blocked { .. } => self.take_slot(moved, from, to, budget),
             WindowState::Unlimited { .. } => {}
         }
     }
@@ -84,14 +91,20 @@ impl Window {
     /// Releases the slot of a direction that has moved no byte since the last pulse. A blocked
     /// direction may still hold a full buffer. So it releases the slot only if the budget for
     /// blocked directions has room for these bytes.
-    pub(super) fn on_pulse(&mut self, moved: u64, is_blocked: bool, from: &TcpStream) {
+    pub(super) fn on_pulse(
+        &mut self,
+        moved: u64,
+        is_blocked: bool,
+        from: &TcpStream,
+        budget: &Arc<WindowBudget>,
+    ) {
         let stands_still = moved == self.at_pulse;
         self.at_pulse = moved;
         if !stands_still || !matches!(self.state, WindowState::Unlimited { .. }) {
             return;
         }
         let Ok(buffer) = SockRef::from(from).recv_buffer_size() else { return };
-        let held = if is_blocked { BlockedBytes::charge(buffer as u64) } else { None };
+        let held = if is_blocked { budget.charge(buffer as u64) } else { None };
         if held.is_some() != is_blocked || limit(from).is_err() {
             return;
         }
@@ -100,7 +113,7 @@ impl Window {
         self.state = held.map_or(WindowState::Flowing, |held| WindowState::Blocked { _held: held });
     }
 
-    fn adjust(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
+    fn adjust(&mut self, moved: u64, from: &TcpStream, to: &TcpStream, budget: &Arc<WindowBudget>) {
         if self.next == 0 {
             return self.begin(from);
         }
@@ -110,17 +123,17 @@ impl Window {
             widen(from, taken.min(WIDEST) as usize);
         } else {
             widen(from, WIDEST as usize);
-            self.take_slot(moved, from, to);
+            self.take_slot(moved, from, to, budget);
         }
     }
 
     /// Takes a slot if one is free for the destination of the direction.
-    fn take_slot(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
+    fn take_slot(&mut self, moved: u64, from: &TcpStream, to: &TcpStream, budget: &Arc<WindowBudget>) {
         self.next = moved + FLOWING;
         self.state = WindowState::Flowing;
-        if WindowSlot::is_free()
+        if budget.has_slot()
             && let Ok(end) = to.peer_addr()
-            && let Some(slot) = WindowSlot::take(client_of(end.ip()))
+            && let Some(slot) = budget.take_slot(client_of(end.ip()))
             && unlimit(from).is_ok()
         {
             self.state = WindowState::Unlimited { _slot: Box::new(slot) };
@@ -189,7 +202,6 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::window_budget;
 
     async fn stream() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -203,11 +215,11 @@ mod tests {
     }
 
     /// Returns a window that has a slot.
-    fn unlimited(from: &TcpStream, to: &TcpStream) -> Window {
+    fn unlimited(from: &TcpStream, to: &TcpStream, budget: &Arc<WindowBudget>) -> Window {
         let mut window = flowing();
-        window.on_moved(FLOWING, from, to);
+        window.on_moved(FLOWING, from, to, budget);
         assert!(is_unlimited(&window));
-        window.on_pulse(FLOWING, false, from);
+        window.on_pulse(FLOWING, false, from, budget);
         assert!(is_unlimited(&window), "it has moved since the pulse before");
         window
     }
@@ -219,41 +231,41 @@ mod tests {
     #[tokio::test]
     async fn the_slot_of_one_that_stands_still_goes_to_one_that_moves() {
         let (from, to) = stream().await;
-        window_budget::set(1, 0);
-        let (mut idle, mut moving) = (unlimited(&from, &to), flowing());
-        moving.on_moved(FLOWING, &from, &to);
+        let budget = WindowBudget::new(1, 0);
+        let (mut idle, mut moving) = (unlimited(&from, &to, &budget), flowing());
+        moving.on_moved(FLOWING, &from, &to, &budget);
         assert!(!is_unlimited(&moving));
 
-        idle.on_pulse(FLOWING, false, &from);
+        idle.on_pulse(FLOWING, false, &from, &budget);
         assert!(!is_unlimited(&idle));
-        moving.on_moved(2 * FLOWING, &from, &to);
+        moving.on_moved(2 * FLOWING, &from, &to, &budget);
         assert!(is_unlimited(&moving));
 
         drop(moving);
-        idle.on_moved(2 * FLOWING, &from, &to);
+        idle.on_moved(2 * FLOWING, &from, &to, &budget);
         assert!(is_unlimited(&idle), "it moves again");
         drop(idle);
-        assert_eq!(window_budget::left(), (1, 0));
+        assert_eq!(budget.left(), (1, 0));
     }
 
     #[tokio::test]
     async fn blocked_relay_yields_its_slot_and_is_charged_for_buffered_bytes() {
         let (from, to) = stream().await;
         let buffer = SockRef::from(&from).recv_buffer_size().unwrap() as u64;
-        window_budget::set(1, 2 * buffer);
-        let (mut blocked, mut moving) = (unlimited(&from, &to), flowing());
-        (0..9).for_each(|_| blocked.on_pulse(FLOWING, true, &from));
-        assert_eq!(window_budget::left(), (1, buffer));
-        moving.on_moved(FLOWING, &from, &to);
+        let budget = WindowBudget::new(1, 2 * buffer);
+        let (mut blocked, mut moving) = (unlimited(&from, &to, &budget), flowing());
+        (0..9).for_each(|_| blocked.on_pulse(FLOWING, true, &from, &budget));
+        assert_eq!(budget.left(), (1, buffer));
+        moving.on_moved(FLOWING, &from, &to, &budget);
         assert!(is_unlimited(&moving));
 
         let all_taken = FLOWING + FLOWING.max(buffer);
-        blocked.on_moved(all_taken - 1, &from, &to);
-        assert_eq!(window_budget::left().1, buffer, "some of it is still there");
-        blocked.on_moved(all_taken, &from, &to);
-        assert_eq!(window_budget::left(), (0, 2 * buffer));
+        blocked.on_moved(all_taken - 1, &from, &to, &budget);
+        assert_eq!(budget.left().1, buffer, "some of it is still there");
+        blocked.on_moved(all_taken, &from, &to, &budget);
+        assert_eq!(budget.left(), (0, 2 * buffer));
         drop(moving);
-        blocked.on_moved(all_taken + FLOWING, &from, &to);
+        blocked.on_moved(all_taken + FLOWING, &from, &to, &budget);
         assert!(is_unlimited(&blocked));
     }
 
@@ -261,16 +273,16 @@ mod tests {
     async fn blocked_relay_keeps_its_slot_if_the_budget_is_used_up() {
         let (from, to) = stream().await;
         let buffer = SockRef::from(&from).recv_buffer_size().unwrap() as u64;
-        window_budget::set(3, buffer);
+        let budget = WindowBudget::new(3, buffer);
         // Both directions have the same destination.
         let (_, other) = stream().await;
-        let mut blocked = [unlimited(&from, &to), unlimited(&from, &other)];
+        let mut blocked = [unlimited(&from, &to, &budget), unlimited(&from, &other, &budget)];
         for _ in 0..9 {
-            blocked.iter_mut().for_each(|blocked| blocked.on_pulse(FLOWING, true, &from));
+            blocked.iter_mut().for_each(|blocked| blocked.on_pulse(FLOWING, true, &from, &budget));
         }
         assert_eq!((is_unlimited(&blocked[0]), is_unlimited(&blocked[1])), (false, true));
-        assert_eq!(window_budget::left(), (2, 0));
+        assert_eq!(budget.left(), (2, 0));
         drop(blocked);
-        assert_eq!(window_budget::left(), (3, buffer), "an end gives all back");
+        assert_eq!(budget.left(), (3, buffer), "an end gives all back");
     }
 }

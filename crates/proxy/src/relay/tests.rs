@@ -33,8 +33,10 @@ impl Line {
                 rx.fetch_add(up, Relaxed);
                 tx.fetch_add(down, Relaxed);
             };
-            let (pipes, patience) = (PipePool::new(8), Patience { idle, unanswered: NEVER });
-            let end = relay((&mut front, &mut back), early, &pipes, patience, count).await;
+            let resources =
+                RelayResources { pipes: PipePool::new(8), windows: WindowBudget::new(8, 1 << 20) };
+            let patience = Patience { idle, unanswered: NEVER };
+            let end = relay((&mut front, &mut back), early, &resources, patience, count).await;
             if end != RelayEnd::Closed {
                 let _ = (front.tcp().set_zero_linger(), back.tcp().set_zero_linger());
             }

@@ -132,7 +132,7 @@ impl TcpSession {
         let streams = (&mut client.stream, &mut leg.stream);
         let end = tokio::select! {
             biased;
-            end = relay(streams, early, &self.context.pipes, patience, count) => end,
+            end = relay(streams, early, &self.context.relay, patience, count) => end,
             end = self.until_ended(permit) => end,
         };
         // A connection without bytes proves nothing about the server: health checks of other load
