@@ -216,6 +216,34 @@ fn secrets_come_from_the_kernels_generator() {
     assert!(unknown.is_empty(), "take seeds, ids and ports from `convey_random`: {}", unknown.join("\n"));
 }
 
+/// Files with thread-local variables. Except for the last two, they are scratch memory that holds
+/// nothing between two calls, so any thread may use its own. The state of a worker is a value that
+/// is passed on.
+const THREAD_LOCAL: [&str; 9] = [
+    "crates/http/src/buffer.rs",
+    "crates/http/src/files/date.rs",
+    "crates/proxy/src/contained.rs",
+    "crates/proxy/src/relay.rs",
+    "crates/proxy/src/udp/socket.rs",
+    "crates/stream/src/tls_layer.rs",
+    "crates/tls/src/chooser.rs",
+    // Sessions of UDP, which only the tasks of their worker use.
+    "crates/proxy/src/udp/relay.rs",
+    // A counter for tests.
+    "crates/proxy/src/context.rs",
+];
+
+#[test]
+fn thread_local_variables_are_scratch_memory() {
+    let mut found: Vec<PathBuf> = sources()
+        .into_iter()
+        .filter(|(_, text)| text.contains("thread_local!"))
+        .map(|(path, _)| path)
+        .collect();
+    found.retain(|path| !THREAD_LOCAL.iter().any(|known| path == Path::new(known)));
+    assert!(found.is_empty(), "state of a worker belongs into a value: {found:?}");
+}
+
 #[test]
 fn the_check_finds_impurities_however_they_are_written() {
     for text in [
