@@ -297,7 +297,7 @@ fn links_are_taken_also_where_the_interface_of_another_is_gone() {
         namespace.exec("ip link del gone");
         let errors = new.take_links();
         let [error] = &errors[..] else { panic!("{errors:?}") };
-        assert!(error.is_detached() && error.to_string().contains("the driver of gone: "), "{error}");
+        assert!(error.is_detached() && error.to_string().contains("the driver of gone (XDP): "), "{error}");
         let [_, front, back] = programs();
         assert!(front.is_some() && front == back && front != olds[1], "{front:?} {back:?} {olds:?}");
     });

@@ -164,7 +164,7 @@ fn ipsec_policies_and_tunnels_of_routes_refuse_servers() {
             wait(&netlink, &mut hops, |hops| refusal(hops).is_empty()).await;
             host.ip("xfrm policy flush");
             host.ip("route add 10.2.0.2/32 encap seg6 mode encap segs fd02::7 dev eb");
-            wait(&netlink, &mut hops, |hops| refusal(hops).contains("tunnel")).await;
+            wait(&netlink, &mut hops, |hops| refusal(hops).contains("encapsulates")).await;
             host.ip("route del 10.2.0.2/32");
             wait(&netlink, &mut hops, |hops| refusal(hops).is_empty()).await;
         });
