@@ -1,19 +1,19 @@
 //! HTTP/2 connection of a client: its streams, each with one request, and its end.
-#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use convey_model::HttpLimits;
 use convey_proxy::{ClientStream, StreamEnd};
 use convey_snapshot::stats::Counter;
 use convey_stream::ByteStream;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use h2::Reason;
-use h2::server::Builder;
-use tokio::time::{Instant, sleep_until, timeout};
+use h2::server::{self, Builder, SendResponse};
+use h2::{Reason, RecvStream};
+use http::Request;
+use tokio::time::timeout;
 
 use super::frame_filter::{EmptyFrames, FieldFilter, Sender};
 use super::io::{Connection, CountedStream};
@@ -23,7 +23,8 @@ use crate::linger;
 use crate::local_reply::ANSWER_TIME;
 use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
-use crate::streams::connection::{HEAD_ROOM, ResetVerdict, StreamCounts, end_streams, until_true};
+use crate::streams::connection::{HEAD_ROOM, StreamCounts};
+use crate::streams::serving::{self, StreamConnection};
 use crate::time_limit::TimeLimit;
 
 /// Connection preface of an HTTP/2 client (RFC 9113, section 3.4).
@@ -59,68 +60,56 @@ pub(crate) async fn serve<S: DecideRequest>(
     received: BytesMut,
     time_limit: &mut TimeLimit,
 ) -> StreamEnd {
-    let newest = || client.newest().config.http_limits();
-    let limits = newest();
+    let limits = client.newest().config.http_limits();
     let (malformed, is_shared) = (AtomicU64::new(0), client.is_trusted_proxy(&client.newest()));
     let counted = CountedStream { client, stream: &mut *bytes, malformed: &malformed };
     let queue = ReceiveQueue::new(STREAM_WINDOW as usize);
     let filtered = Connection::new(counted, received, filter(&limits, is_shared), queue.clone());
     let handshake = builder(&limits, is_shared).handshake::<_, Bytes>(filtered);
-    let mut connection = match timeout(limits.head_timeout, handshake).await {
-        Ok(Ok(connection)) => connection,
+    let library = match timeout(limits.head_timeout, handshake).await {
+        Ok(Ok(library)) => library,
         Ok(Err(_)) => return StreamEnd::Early(Counter::ClientReset),
         Err(_) => return StreamEnd::Early(Counter::FirstByteTimeout),
     };
-    let (mut streams, mut is_ending) = (FuturesUnordered::new(), false);
-    let mut counts = StreamCounts::new(is_shared);
-    let mut max_requests = limits.requests;
-    let is_last = |counts: &StreamCounts, max: u32| {
-        let begun = counts.begun + malformed.load(Ordering::Relaxed);
-        begun >= max.into() || counts.verdict() != ResetVerdict::Fine || client.is_draining()
-    };
-    // Time at which a connection without streams ends.
-    let mut until = Instant::now() + limits.keep_alive;
-    loop {
-        tokio::select! {
-            biased;
-            Some(was_reset) = streams.next(), if !streams.is_empty() => {
-                until = Instant::now() + if is_ending { ANSWER_TIME } else { newest().keep_alive };
-                counts.reset += u64::from(was_reset);
-                if counts.verdict() == ResetVerdict::EndAtOnce {
-                    connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                }
-            }
-            () = until_true(|| is_last(&counts, max_requests)), if !is_ending => {
-                (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
-                connection.graceful_shutdown();
-            }
-            accepted = poll_fn(|cx| queue.poll(|| connection.poll_accept(cx))) => match accepted {
-                Some(Ok((request, respond))) => {
-                    counts.begun += 1;
-                    // If the frontend is gone, the connection ends after the requests that are
-                    // already on their way.
-                    max_requests = if client.is_served() { newest().requests } else { 0 };
-                    streams.push(stream::serve(client, server.clone(), request, respond, queue.clone()));
-                }
-                Some(Err(_)) | None => break,
-            },
-            () = sleep_until(until), if streams.is_empty() => {
-                // The client has not reacted to the graceful shutdown: convey closes the
-                // connection.
-                if is_ending {
-                    break;
-                }
-                (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
-                connection.graceful_shutdown();
-            }
-        }
-    }
-    // The library notifies the streams when the connection is dropped, not when it fails. They log
-    // their end.
-    drop(connection);
-    end_streams(client, streams).await;
+    let counts = StreamCounts::new(is_shared, Some(&malformed));
+    let connection = Http2 { library, queue: queue.clone() };
+    let end = serving::serve(client, connection, counts, |(request, respond)| {
+        stream::serve(client, server.clone(), request, respond, queue.clone())
+    });
+    let end = end.await;
     linger::close(bytes, time_limit).await;
-    StreamEnd::Closed
+    end
+}
+
+/// HTTP/2 connection of the library.
+struct Http2<'a> {
+    library: server::Connection<Connection<CountedStream<'a>>, Bytes>,
+    queue: Arc<ReceiveQueue>,
+}
+
+impl StreamConnection for Http2<'_> {
+    type Stream = (Request<RecvStream>, SendResponse<Bytes>);
+
+    const IDLE_END: Duration = ANSWER_TIME;
+
+    async fn accept(&mut self, _: bool) -> Result<Self::Stream, StreamEnd> {
+        let Http2 { library, queue } = self;
+        let accepted = poll_fn(|cx| queue.poll(|| library.poll_accept(cx))).await;
+        accepted.and_then(Result::ok).ok_or(StreamEnd::Closed)
+    }
+
+    async fn announce_end(&mut self, _: u64) {
+        self.library.graceful_shutdown();
+    }
+
+    /// Announces the end. The library refuses further streams after a round trip.
+    async fn refuse_streams(&mut self) {
+        self.library.graceful_shutdown();
+    }
+
+    fn abort(&mut self) {
+        self.library.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+    }
 }
 
 fn filter(limits: &HttpLimits, is_shared: bool) -> FieldFilter {

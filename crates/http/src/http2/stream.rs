@@ -19,16 +19,17 @@ use crate::record::RequestRecord;
 use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, StreamFault};
+use crate::streams::serving::StreamOutcome;
 use crate::streams::{self, ClientRequest, StreamOfClient, heads};
 
-/// Serves a client's stream. Returns whether the client has reset it early.
+/// Serves a client's stream.
 pub(super) async fn serve<S: DecideRequest>(
     client: &ClientStream,
     server: WorkerServer<S>,
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
     queue: Arc<ReceiveQueue>,
-) -> bool {
+) -> StreamOutcome {
     let record = RequestRecord::begin(client, "2").on_stream(respond.stream_id().as_u32().into());
     let (mut parts, mut body) = request.into_parts();
     if let Some(protocol) = parts.extensions.remove::<Protocol>() {
@@ -43,7 +44,7 @@ pub(super) async fn serve<S: DecideRequest>(
         };
         if let Some(reason) = refused {
             record.end_refused(client, reason);
-            return false;
+            return StreamOutcome::Served;
         }
     }
     let head = heads::request_from(&parts, !body.is_end_stream(), &limits.head).map(Arc::new);

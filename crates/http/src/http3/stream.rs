@@ -26,21 +26,15 @@ use crate::record::RequestRecord;
 use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, DataSource, StreamFault};
+use crate::streams::serving::StreamOutcome;
 use crate::streams::{self, ClientRequest, IncomingStream, StreamOfClient, heads};
 
 /// Header that warns the server of a possible replay: the request came as early data (RFC 8470,
 /// section 5.1).
 const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
-/// How a client's stream ended, for its connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StreamOutcome {
-    Served,
-    /// The client has reset the stream early.
-    Reset,
-}
-
 /// Progress of the client's handshake.
+#[derive(Clone)]
 pub(super) struct HandshakeState {
     pub(super) is_over: watch::Receiver<bool>,
     /// Whether the client's address was validated before the handshake.
@@ -96,14 +90,12 @@ pub(super) async fn serve<S: DecideRequest>(
     let record = record.on_stream(respond.send_id().index() << 2);
     let sending = SendingHead { stream: Some(respond), stopped: Some(notes.stopped) };
     let mut stream = ClientRequest::new(head.as_deref().ok(), source, sending);
-    match streams::serve(client, server, head, &mut stream, record).await {
-        true => StreamOutcome::Reset,
-        false => {
-            // The connection may be closed once the client has everything, and not before.
-            let _ = timeout(LINGER, poll_fn(|cx| stream.poll_reset(cx))).await;
-            StreamOutcome::Served
-        }
+    let outcome = streams::serve(client, server, head, &mut stream, record).await;
+    if outcome == StreamOutcome::Served {
+        // The connection may be closed once the client has everything, and not before.
+        let _ = timeout(LINGER, poll_fn(|cx| stream.poll_reset(cx))).await;
     }
+    outcome
 }
 
 /// Reason to refuse a request whose head could not be read; `None` if the client reset the stream,

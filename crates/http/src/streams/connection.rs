@@ -1,18 +1,7 @@
-//! Common parts of clients' HTTP/2 and HTTP/3 connections: time limits, and counts of reset
-//! streams.
+//! Counts of the streams of a client's HTTP/2 or HTTP/3 connection, and of those that it has reset.
 
-use std::future::poll_fn;
-use std::task::Poll;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use convey_proxy::ClientStream;
-use convey_snapshot::stats::Counter;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use tokio::time::timeout;
-
-/// Maximum time in which streams have to end once their connection is over.
-pub(crate) const ENDING: Duration = Duration::from_secs(2);
 
 /// Number of bytes by which the library's limit for a head exceeds convey's limit. The library
 /// counts 32 bytes more for each field, and convey replies to a head that is too long.
@@ -32,9 +21,11 @@ pub(crate) fn is_early_reset(has_response: bool, age: Duration) -> bool {
 
 /// Counts of the streams of a connection so far.
 #[derive(Debug)]
-pub(crate) struct StreamCounts {
+pub(crate) struct StreamCounts<'a> {
     /// Whether the streams belong to many clients of a proxy.
     is_shared: bool,
+    /// Number of malformed requests that did not become streams, if the version has such requests.
+    malformed: Option<&'a AtomicU64>,
     /// Number of streams that the client has opened.
     pub(crate) begun: u64,
     /// Number of streams that the client has reset early.
@@ -52,11 +43,17 @@ pub(crate) enum ResetVerdict {
     EndAtOnce,
 }
 
-impl StreamCounts {
+impl<'a> StreamCounts<'a> {
     /// Creates the counts of a new connection. `is_shared` if its streams belong to many clients of
-    /// a proxy.
-    pub(crate) fn new(is_shared: bool) -> StreamCounts {
-        StreamCounts { is_shared, begun: 0, reset: 0 }
+    /// a proxy. `malformed` is the number of requests that are refused before they become streams.
+    pub(crate) fn new(is_shared: bool, malformed: Option<&'a AtomicU64>) -> StreamCounts<'a> {
+        StreamCounts { is_shared, malformed, begun: 0, reset: 0 }
+    }
+
+    /// Whether the client has sent this number of requests.
+    pub(crate) fn has_begun(&self, requests: u32) -> bool {
+        let malformed = self.malformed.map_or(0, |malformed| malformed.load(Ordering::Relaxed));
+        self.begun + malformed >= requests.into()
     }
 
     /// Returns the consequence of the client's early resets so far.
@@ -68,19 +65,6 @@ impl StreamCounts {
             _ => ResetVerdict::EndAtOnce,
         }
     }
-}
-
-/// Waits until a condition holds, such as a drain of the worker. A change of the condition has to
-/// wake the task.
-pub(crate) async fn until_true(condition: impl Fn() -> bool) {
-    poll_fn(|_| if condition() { Poll::Ready(()) } else { Poll::Pending }).await;
-}
-
-/// Waits until the streams of a connection that is over have ended. Those that take too long are
-/// dropped, and log that the client has left.
-pub(crate) async fn end_streams<F: Future>(client: &ClientStream, mut streams: FuturesUnordered<F>) {
-    let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
-    client.note_early_end(Counter::ClientReset);
 }
 
 #[cfg(test)]
@@ -96,7 +80,8 @@ mod tests {
 
     #[test]
     fn connection_ends_in_order_before_it_ends_at_once() {
-        let verdict = |begun, reset| StreamCounts { begun, reset, ..StreamCounts::new(false) }.verdict();
+        let verdict =
+            |begun, reset| StreamCounts { begun, reset, ..StreamCounts::new(false, None) }.verdict();
         assert_eq!(verdict(100, 150), ResetVerdict::Fine);
         assert_eq!(verdict(100, 151), ResetVerdict::EndInOrder);
         assert_eq!(verdict(100, 250), ResetVerdict::EndInOrder);
@@ -104,8 +89,15 @@ mod tests {
     }
 
     #[test]
+    fn malformed_requests_count_as_requests() {
+        let malformed = AtomicU64::new(2);
+        let counts = StreamCounts { begun: 3, ..StreamCounts::new(false, Some(&malformed)) };
+        assert!(counts.has_begun(5) && !counts.has_begun(6));
+    }
+
+    #[test]
     fn connection_of_a_proxy_never_ends_at_once() {
-        let verdict = |begun, reset| StreamCounts { begun, reset, ..StreamCounts::new(true) }.verdict();
+        let verdict = |begun, reset| StreamCounts { begun, reset, ..StreamCounts::new(true, None) }.verdict();
         assert_eq!(verdict(100, 150), ResetVerdict::Fine);
         assert_eq!(verdict(10_000, 10_000), ResetVerdict::EndInOrder);
     }

@@ -8,7 +8,7 @@
 //! - `heads` converts heads and trailers between the libraries' types and convey's.
 //! - `incoming` is the stream of a request, `request` serves it.
 //! - `websocket` is the handshake with a server of HTTP/1.1 for a stream that becomes a tunnel.
-//! - `connection` has what the connections of both versions have in common.
+//! - `serving` is the loop of a connection, `connection` counts its streams.
 
 pub(crate) mod body;
 pub(crate) mod connection;
@@ -16,6 +16,7 @@ pub(crate) mod heads;
 mod incoming;
 mod request;
 mod request_body;
+pub(crate) mod serving;
 pub(crate) mod websocket;
 
 pub(crate) use incoming::{ClientRequest, IncomingStream, StreamOfClient};

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::IncomingStream;
 use super::body::StreamFault;
 use super::connection::is_early_reset;
+use super::serving::StreamOutcome;
 use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd, StallLimit};
 use crate::linger;
@@ -26,15 +27,15 @@ use crate::stack::{DecideRequest, decide};
 use crate::time_limit::TimeLimit;
 use crate::worker::HttpWorker;
 
-/// Serves the request of a stream. `head` is an error if the head is malformed. Returns whether the
-/// client has reset the stream early.
+/// Serves the request of a stream. `head` is an error if the head is malformed. Returns how the
+/// stream ended.
 pub(crate) async fn serve<S: DecideRequest>(
     client: &ClientStream,
     mut server: WorkerServer<S>,
     head: Result<Arc<RequestHead>, Malformed>,
     stream: &mut impl IncomingStream,
     record: RequestRecord,
-) -> bool {
+) -> StreamOutcome {
     client.count(Counter::Requests, 1);
     // The request counts for its client until the response has been sent.
     let mut charge = RequestCharge::default();
@@ -76,7 +77,10 @@ pub(crate) async fn serve<S: DecideRequest>(
     if broken.is_none() {
         take_rest(stream).await;
     }
-    broken == Some(Counter::ClientReset) && is_early
+    match broken {
+        Some(Counter::ClientReset) if is_early => StreamOutcome::Reset,
+        _ => StreamOutcome::Served,
+    }
 }
 
 /// Polls the rest of a response, which needs no server any more, until the client has accepted it.

@@ -1,0 +1,142 @@
+//! Loop of a client's HTTP/2 or HTTP/3 connection: serves its streams, and ends it in order.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
+
+use std::future::{Future, pending, poll_fn};
+use std::task::Poll;
+use std::time::Duration;
+
+use convey_proxy::{ClientStream, StreamEnd};
+use convey_snapshot::stats::Counter;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::connection::{ResetVerdict, StreamCounts};
+use crate::local_reply::ANSWER_TIME;
+
+/// Maximum time in which streams have to end once their connection is over.
+pub(crate) const ENDING: Duration = Duration::from_secs(2);
+
+/// Connection of one HTTP version.
+pub(crate) trait StreamConnection: Send {
+    /// New stream of the client.
+    type Stream: Send;
+
+    /// Time after the announced end of an idle connection until convey closes it.
+    const IDLE_END: Duration;
+
+    /// Waits for the next stream that the client opens. The future may be dropped at any time.
+    /// `is_idle` if the connection has no streams.
+    ///
+    /// # Errors
+    /// The connection accepts no further streams (`Closed`), or ends at once (`Early`).
+    fn accept(&mut self, is_idle: bool) -> impl Future<Output = Result<Self::Stream, StreamEnd>> + Send;
+
+    /// Announces to the client that the connection will end, so that it opens no further streams.
+    /// The connection still accepts streams that are on their way. `begun` is the number of streams
+    /// so far. Also called after each stream that follows the announcement.
+    fn announce_end(&mut self, begun: u64) -> impl Future<Output = ()> + Send;
+
+    /// Time at which the connection has to refuse further streams; `None` if it does so by itself.
+    fn refuses_at(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Accepts no further streams.
+    fn refuse_streams(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Ends the connection at once, because the client resets too many streams.
+    fn abort(&mut self);
+}
+
+/// How a client's stream ended, for its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamOutcome {
+    Served,
+    /// The client has reset the stream early.
+    Reset,
+}
+
+/// Serves the streams of a connection until it is over. `begin` returns the future that serves one
+/// stream.
+pub(crate) async fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>>(
+    client: &ClientStream,
+    mut connection: C,
+    mut counts: StreamCounts<'_>,
+    begin: impl Fn(C::Stream) -> F,
+) -> StreamEnd {
+    let newest = || client.newest().config.http_limits();
+    let (mut streams, mut is_ending) = (FuturesUnordered::new(), false);
+    let mut max_requests = newest().requests;
+    // Time at which a connection without streams ends.
+    let mut until = Instant::now() + newest().keep_alive;
+    loop {
+        let (is_idle, refuses_at) = (streams.is_empty(), connection.refuses_at());
+        tokio::select! {
+            biased;
+            Some(outcome) = streams.next(), if !is_idle => {
+                counts.reset += u64::from(outcome == StreamOutcome::Reset);
+                match counts.verdict() {
+                    ResetVerdict::Fine => {}
+                    ResetVerdict::EndInOrder => {
+                        is_ending = true;
+                        connection.refuse_streams().await;
+                    }
+                    ResetVerdict::EndAtOnce => connection.abort(),
+                }
+                until = Instant::now() + if is_ending { ANSWER_TIME } else { newest().keep_alive };
+            }
+            () = until_true(|| counts.has_begun(max_requests) || client.is_draining()), if !is_ending => {
+                (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
+                connection.announce_end(counts.begun).await;
+            }
+            accepted = connection.accept(is_idle) => match accepted {
+                Ok(stream) => {
+                    counts.begun += 1;
+                    streams.push(begin(stream));
+                    // If the frontend is gone, the connection ends after the requests that are
+                    // already on their way.
+                    max_requests = if client.is_served() { newest().requests } else { 0 };
+                    if is_ending {
+                        connection.announce_end(counts.begun).await;
+                    }
+                }
+                Err(StreamEnd::Early(reason)) => {
+                    // The requests of the streams log this reason, too.
+                    client.note_early_end(reason);
+                    return StreamEnd::Early(reason);
+                }
+                Err(_) => break,
+            },
+            () = until_some(refuses_at) => connection.refuse_streams().await,
+            () = sleep_until(until), if is_idle => {
+                // The client has not reacted to the announcement: convey closes the connection.
+                if is_ending {
+                    break;
+                }
+                (is_ending, until) = (true, Instant::now() + C::IDLE_END);
+                connection.announce_end(counts.begun).await;
+            }
+        }
+    }
+    // The libraries notify the streams when the connection is dropped. They log their end.
+    drop(connection);
+    let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
+    // Streams that take too long are dropped, and log that the client has left.
+    client.note_early_end(Counter::ClientReset);
+    StreamEnd::Closed
+}
+
+/// Waits until a condition holds, such as a drain of the worker. A change of the condition has to
+/// wake the task.
+async fn until_true(condition: impl Fn() -> bool) {
+    poll_fn(|_| if condition() { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+/// Waits until this time. Without a time, it never returns.
+async fn until_some(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
+    }
+}
