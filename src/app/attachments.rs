@@ -226,7 +226,8 @@ impl Drivers {
         let Some(lasting) = &mut self.lasting else { return };
         if let Err(error) = lasting.cover(dsr, draining, interfaces) {
             warn!(
-                "if convey is killed, the host's stack will reset connections in dsr mode (iptables/dsr.sh prevents this): {}",
+                "cannot set up the guard that stays after convey is killed: {}; without this guard, the host's stack resets \
+                 connections in dsr mode after a kill; to prevent this, run iptables/dsr.sh",
                 causes(&error)
             );
         }

@@ -149,7 +149,11 @@ impl SnatOwnership {
     }
 
     fn refusal(&self, ip: IpAddr) -> String {
-        format!("cannot use the passthrough.snat_ports {}-{} of {ip}", self.ports.start(), self.ports.end())
+        format!(
+            "cannot use the SNAT ports {}-{} of {ip} (passthrough.snat_ports)",
+            self.ports.start(),
+            self.ports.end()
+        )
     }
 }
 
@@ -199,7 +203,8 @@ mod tests {
         let second = third(other_lineage(), b, 20_000);
         let mut first = SnatOwnership::take(&config(20_000), [a]).unwrap();
         let said = first.take_needed(|_| BTreeSet::from([b]));
-        let start = "cannot use the passthrough.snat_ports 20000-20009 of 198.51.100.2: another process";
+        let start =
+            "cannot use the SNAT ports 20000-20009 of 198.51.100.2 (passthrough.snat_ports): another process";
         assert!(said.len() == 1 && said[0].starts_with(start), "{said:?}");
         assert_eq!(first.take_needed(|_| BTreeSet::from([b])), [""; 0], "once");
         first.retry_withheld();
@@ -230,7 +235,7 @@ mod tests {
         let own = std::process::id();
         for refused in [ours.take_all([b]), SnatOwnership::take(&config(20_020), [b]).map(drop)] {
             let why = format!("{:#}", refused.unwrap_err());
-            let start = "cannot use the passthrough.snat_ports 20020-20029 of 198.51.100.6: another process";
+            let start = "cannot use the SNAT ports 20020-20029 of 198.51.100.6 (passthrough.snat_ports): another process";
             assert!(why.starts_with(start) && why.ends_with(&format!(" (process {own})")), "{why}");
         }
         assert_eq!(ours.addresses(), [a, c]);

@@ -96,7 +96,7 @@ impl ProxyPath {
     }
 
     /// Binds the endpoints that the configuration adds. `owned` is the number of frontends that
-    /// packet modes have just added.
+    /// packet modes have just added; each takes a file descriptor, too.
     pub(super) fn prepare(&mut self, config: &Config, owned: u64) -> Result<PreparedSockets, String> {
         if let Some(refusal) = too_many_ports(config, self.shared.columns.len(), self.open_files) {
             return Err(refusal);

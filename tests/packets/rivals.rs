@@ -42,7 +42,9 @@ fn vip_in_use_is_refused_to_a_second_process(case: Case) {
         let refused = run(&mut Second::new(&network, &[OTHER], "33768-61000").command());
         assert_eq!(refused.code, Some(1), "{refused:?}");
         let own = case.family.address(Role::Balancer);
-        let error = format!("cannot use the passthrough.snat_ports 33768-61000 of {own}: another process");
+        let error = format!(
+            "cannot use the SNAT ports 33768-61000 of {own} (passthrough.snat_ports): another process"
+        );
         assert!(refused.stderr.contains(&error), "{refused:?}");
     }
     for _ in 0..20 {
@@ -107,7 +109,7 @@ fn upgrade_takes_nothing_of_another_process(case: Case) {
     if case.is_passthrough() {
         let with_spare = format!("[passthrough]\nsnat_addresses = [\"{spare}\"]");
         let text = config().text(case).replace("[passthrough]", &with_spare);
-        refused(&text, &format!("cannot use the passthrough.snat_ports 33768-61000 of {spare}"));
+        refused(&text, &format!("cannot use the SNAT ports 33768-61000 of {spare}"));
     }
     network.save_with(&with_frontend);
     drop(third);

@@ -147,7 +147,10 @@ fn server_is_down_while_another_convey_uses_its_snat_address(case: Case) {
         })
     };
     let reason = health(false);
-    let why = format!("cannot use the passthrough.snat_ports 33768-61000 of {}: another process", SECOND[1]);
+    let why = format!(
+        "cannot use the SNAT ports 33768-61000 of {} (passthrough.snat_ports): another process",
+        SECOND[1]
+    );
     assert!(reason.contains(&why), "{reason}");
     network.wait_for_log(&why);
     asks_other();

@@ -92,7 +92,7 @@ pub(super) fn seconds(min: Duration) -> impl Fn(&DeValue<'_>) -> Result<Duration
             DeValue::Float(n) => n.as_str().parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok()),
             DeValue::String(text) if text.split(|c: char| !c.is_alphabetic()).any(|unit| unit == "M") => {
                 return Err(format!(
-                    "found {text:?}, where M would be a month; write \"m\" for minutes, \"days\" for days"
+                    "found {text:?}: the unit M could mean minutes or months; write \"m\" for minutes, \"days\" for days"
                 ));
             }
             DeValue::String(text) => humantime::parse_duration(text).ok(),

@@ -75,7 +75,8 @@ pub(super) struct PortPool {
     unused: Vec<(u16, u16)>,
     /// Number of ports that were handed out.
     handed: u32,
-    /// Ranges of numbers that were skipped because they are left out.
+    /// Ranges of ports that were skipped because they are excluded from SNAT. They return to
+    /// `unused` when the set of excluded ports changes.
     passed: Vec<(u16, u16)>,
     /// Ports that were released, the oldest first.
     freed: VecDeque<u32>,

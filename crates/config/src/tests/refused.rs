@@ -417,7 +417,10 @@ fn a_file_that_is_not_utf_8_says_where() {
 fn a_month_is_never_meant_for_minutes() {
     for text in ["1M", "2h 5M"] {
         let diagnostics = error_after(&format!("[timeouts]\nidle = '{text}'\n"));
-        assert!(diagnostics.contains("where M would be a month; write \"m\" for minutes"), "{diagnostics}");
+        assert!(
+            diagnostics.contains("the unit M could mean minutes or months; write \"m\" for minutes"),
+            "{diagnostics}"
+        );
     }
     assert!(error_after("[timeouts]\nidle = '5 Mm'\n").contains("or a time such as"));
 }

@@ -7,7 +7,7 @@ use convey_config::Config;
 use convey_model::{Access, FrontendConfig, RequestRate, Sources};
 use convey_snapshot::RequestLimit;
 
-/// Counts per source, for frontends with limits.
+/// Numbers of connections, flows and requests per source, for frontends that limit sources.
 #[derive(Default)]
 pub(super) struct SourceLimits {
     /// Connections and flows per source, by the name of the frontend.

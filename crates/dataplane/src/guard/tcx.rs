@@ -36,7 +36,7 @@ pub enum TcxError {
     #[error("the kernel refuses the program of the guard (needs Linux 6.6): {0}")]
     Program(#[from] ProgramError),
     /// A map could not be changed, most likely because it is full.
-    #[error("cannot change a map of the guard: {0}")]
+    #[error("cannot change a BPF map of the guard: {0}")]
     Map(#[from] MapError),
     /// The object file lacks a program or map that this binary expects.
     #[error("the BPF object of the guard contains no `{0}`")]

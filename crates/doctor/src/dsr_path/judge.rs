@@ -114,12 +114,12 @@ pub(super) fn diagnosis(
         ),
         SeenOnPath::Answer(VipAnswer::WrongSource { from }) => found(
             PathLeg::Return,
-            format!("answers a client of {vip} with the source address {from}"),
+            format!("the server answers a client of {vip} with the source address {from}"),
             "Clients ignore such answers. The rules on the server that set the VIP as the source address are missing, or are for another port or interface.",
         ),
         SeenOnPath::Answer(VipAnswer::Refused { from }) => found(
             PathLeg::Forward,
-            format!("refuses a client of {vip} with a reset from {from}"),
+            format!("the server refuses a client of {vip} with a reset from {from}"),
             "No service on the server listens on the address and port of these packets, or a firewall rejects them.",
         ),
         SeenOnPath::Answer(VipAnswer::Unreachable { from, icmp: [kind, code] }) => found(
@@ -157,13 +157,15 @@ fn silent(target: &PathTarget, met: Option<ErrorKind>) -> Diagnosis {
                 "The server drops packets of clients (a firewall, rp_filter), or its answers take another path (its routes)."
             }
         };
-        let seen =
-            format!("does not answer a client of {vip}, but {does} connections to its own address {own}");
+        let seen = format!(
+            "the server does not answer a client of {vip}, but {does} connections to its own address {own}"
+        );
         return finding(target, PathLeg::Forward, &seen, why);
     }
     let kind = met.unwrap_or(ErrorKind::TimedOut);
-    let seen =
-        format!("answers neither a client of {vip} nor a connection to its own address {own} ({kind})");
+    let seen = format!(
+        "the server answers neither a client of {vip} nor a connection to its own address {own} ({kind})"
+    );
     finding(target, PathLeg::Forward, &seen, "The server is down, or a firewall drops the packets.")
 }
 

@@ -34,7 +34,8 @@ impl Path {
         Path { mtu: self.mtu.saturating_sub(tunnel.overhead()), has_tunnel: true, ..self }
     }
 
-    /// Path of packets of a flow. In passthrough, servers use one path MTU for all clients: see
+    /// Path of packets of a flow. In passthrough, a narrow path to a client is hidden from the
+    /// server, because a server uses one path MTU for all clients: see
     /// [`path_mtu`](super::path_mtu).
     #[inline]
     pub(super) fn of(

@@ -32,8 +32,8 @@ pub enum ClientConnection {
     StaysHttp10,
     /// The connection is closed after the body.
     Closes,
-    /// The connection is closed after the data of the body, whose chunks are removed: the client
-    /// speaks HTTP/1.0.
+    /// The client speaks HTTP/1.0, so the body is sent without chunked encoding, and the connection
+    /// is closed after it.
     ClosesWithoutChunks,
     /// The connection changes to another protocol: the response is a 101.
     Changes,

@@ -271,13 +271,14 @@ impl LoadedFile {
         matches!(self.content, FileContent::Open(_))
     }
 
-    /// Whether this part was in the page cache in the current second. Known only for a whole file
-    /// that is sent in one turn.
+    /// Whether this part of the file was found in the page cache in the current second. Only a part
+    /// that is the whole file is remembered; for other parts the result is `false`.
     pub(super) fn was_in_memory(&self, range: &Range<u64>, cache: &FileCache) -> bool {
         range.end - range.start == self.len && self.in_memory_at.load(Ordering::Relaxed) == cache.second()
     }
 
-    /// Notes that this part is in the page cache now. Only a whole file is noted.
+    /// Remembers that this part of the file is in the page cache now. Has no effect unless the part
+    /// is the whole file.
     pub(super) fn is_in_memory(&self, range: &Range<u64>, cache: &FileCache) {
         if range.end - range.start == self.len {
             self.in_memory_at.store(cache.second(), Ordering::Relaxed);

@@ -128,7 +128,7 @@ impl ReceivedStream {
         ReceivedStream::new(LibraryStream::Response(response), queue)
     }
 
-    /// Returns the receiver of a request's body, for a stream of a client.
+    /// Returns the receiver of the request body of a client's stream.
     pub(super) fn of_body(body: RecvStream, queue: Arc<ReceiveQueue>) -> ReceivedStream {
         ReceivedStream::new(LibraryStream::Body(body), queue)
     }

@@ -116,8 +116,8 @@ impl ClientPaths {
 
 /// Observes packets after the handshake (1-RTT packets).
 impl PacketObserver for Arc<ClientPaths> {
-    /// Charges a packet to the budget if its first frame shows that the library's limit does not
-    /// cover it.
+    /// Charges a packet to the budget if its first frame and its length show that the packet is
+    /// exempt from the library's limit.
     fn on_sent(&self, payload: &[u8], bytes: usize) {
         let is_charged = match payload.first() {
             Some(&PATH_RESPONSE) => true,
