@@ -424,7 +424,7 @@ fn snat_ports_avoid_the_local_range_with_read_only_proc_sys(case: Case) {
     for part in [
         "warning: passthrough uses the SNAT ports 5535-32767",
         "Read-only file system",
-        "would take 33768-60999 of them",
+        "may take 33768-60999 of them",
         "docker run --sysctl net.ipv4.ip_local_reserved_ports=33768-61000",
     ] {
         assert!(check.stderr.contains(part), "{part}: {check:?}");

@@ -128,7 +128,7 @@ fn busy_client_leaves_local_ports_for_others(case: Case) {
         "[frontends.web]\nmode = \"proxy\"\nlisten_addr = \"{vip}\"\nbackend = \"web\"\n\
          [backends.web]\nhealth_check.kind = \"none\"\nservers.s.addr = \"{server}\"\n"
     ));
-    network.wait_for_log("proxy mode has 100 local ports");
+    network.wait_for_log("proxy mode has only 100 local ports");
     let network = &network;
     let _server = network.server(1, |_| TcpServer::echo(server));
     let pinged = |client| {

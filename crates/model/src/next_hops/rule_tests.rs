@@ -213,7 +213,7 @@ fn policies_and_tunnels_of_routes_take_flows_off_their_ways() {
     let closed = hops.update_all(&NetworkTables { routes: tunneled.into(), ..open.clone() });
     assert!(closed.moves_flows_of(&hops));
     assert_eq!(closed.lookup_on_link(ip("10.1.0.9")), Err(Unreachable::Encapsulated));
-    assert!(closed.refusal_of(ip("10.1.0.9"), None).is_some_and(|why| why.contains("tunnel")));
+    assert!(closed.refusal_of(ip("10.1.0.9"), None).is_some_and(|why| why.contains("encapsulates")));
 }
 
 #[test]
