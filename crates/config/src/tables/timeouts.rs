@@ -95,7 +95,7 @@ keys! {
             Duration::ZERO => String::new(),
             time => format!(", drain_delay {time:?}"),
         },
-        kind: "seconds from 0: how long convey still serves after SIGTERM, while `/readyz` answers 503",
+        kind: "seconds from 0: how long convey still serves after SIGTERM, while `/readyz` answers 503 and responses over HTTP/1.1 have `Connection: close`",
         default: "0",
         sample: "#drain_delay = 0                        # time for which convey still serves after SIGTERM, while /readyz answers 503",
         example: "5",
