@@ -16,15 +16,15 @@ pub enum HelloAlert {
     DecodeError = 50,
     /// The version is not supported.
     ProtocolVersion = 70,
-    /// No server has the server name (RFC 6066 3).
+    /// No server serves the requested server name (RFC 6066 3).
     UnrecognizedName = 112,
     /// The server supports none of the client's protocols (RFC 7301 3.2).
     NoApplicationProtocol = 120,
 }
 
 impl HelloAlert {
-    /// Returns an unencrypted record with this alert, for the time before the peers have agreed on
-    /// a version and keys.
+    /// Returns an unencrypted TLS record with this alert, to send before the peers have agreed on a
+    /// version and keys.
     pub fn record(self) -> [u8; 7] {
         const ALERT: u8 = 21;
         const FATAL: u8 = 2;

@@ -50,10 +50,12 @@ fn read_extensions(extensions: &[u8]) -> Result<ClientHello, HelloFault> {
     if has_double { Err(HelloFault::DoubleExtension) } else { Ok(hello) }
 }
 
-/// Returns the host name of a server_name list; `None` if it is an IP address, or if the list has
-/// no host name. Names of other types also begin with a length (RFC 6066 3). A server that does not
-/// know this may end the list at such a name. So a length that does not fit makes the whole list
-/// invalid.
+/// Returns the host name of a server_name list; `None` if the host name is an IP address, or if the
+/// list has no host name.
+///
+/// Names of other types also begin with a length (RFC 6066 3). Some servers do not know that, and
+/// may stop reading the list at such a name. So if the length of such a name exceeds the rest of
+/// the list, the whole list is invalid.
 fn server_name(data: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     let mut fields = Fields(data);
     let mut names = Fields(fields.long()?);

@@ -10,9 +10,9 @@
 //! The parser is stricter than servers are. Otherwise, a ClientHello that can be read in two ways
 //! could be routed by one name and served by another.
 //!
-//! Alternatives do not fit: `tls-parser` leaves records and duplicate extensions to its user, and
-//! the `Acceptor` of `rustls` needs the settings of a server and keeps up to 64 KiB. The fuzz
-//! target `client_hello` compares this parser with that `Acceptor`.
+//! Existing crates do not fit: `tls-parser` leaves records and duplicate extensions to its user,
+//! and the `Acceptor` of `rustls` needs the settings of a server and keeps up to 64 KiB. The fuzz
+//! target `client_hello` compares this parser with the `Acceptor` of `rustls`.
 //!
 //! ```
 //! use convey_client_hello::{HelloVerdict, parse};
@@ -70,7 +70,7 @@ pub struct ClientHello {
 /// Reason why a ClientHello is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HelloFault {
-    /// Another record is between the records of the ClientHello.
+    /// A record of another kind is between the records of the ClientHello.
     #[error("a record of another type within the ClientHello")]
     Interleaved,
     /// A record is empty (RFC 8446 5.1).
@@ -88,13 +88,14 @@ pub enum HelloFault {
     /// The ClientHello is longer than 16 KiB.
     #[error("a ClientHello longer than {MAX_MESSAGE} bytes")]
     TooLong,
-    /// The last record has further bytes after the ClientHello.
+    /// The last record contains further bytes after the ClientHello.
     #[error("data after the ClientHello in its record")]
     Trailing,
     /// The version is not a version of TLS.
     #[error("an invalid TLS version")]
     Version,
-    /// A length exceeds the remaining bytes, leaves bytes over, or is not valid for its field.
+    /// A length field exceeds the remaining bytes, does not cover all of them, or is not valid for
+    /// its field.
     #[error("an invalid length")]
     Length,
     /// An extension occurs twice (RFC 8446 4.2).
@@ -128,8 +129,8 @@ impl ClientHello {
         }
     }
 
-    /// Application protocols that the client offers, such as `h2`. The preferred protocol comes
-    /// first. Empty without ALPN.
+    /// Application protocols that the client offers, such as `h2`; the preferred protocol comes
+    /// first. The iterator is empty if the client does not use ALPN.
     pub fn alpn(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let mut rest = &self.alpn[..];
         std::iter::from_fn(move || {

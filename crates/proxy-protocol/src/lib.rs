@@ -27,8 +27,8 @@ use std::net::SocketAddr;
 
 use convey_model::Protocol;
 
-/// Upper bound of an accepted header, in bytes. The specification requires at least 232, plus room
-/// for additional fields.
+/// Upper bound of an accepted header, in bytes. The specification requires receivers to accept at
+/// least 232 bytes; the rest is for additional fields (TLVs).
 pub const MAX_HEADER: usize = 4096;
 
 /// Addresses of a client's connection: the client, and the address that it connected to. Both have
@@ -39,8 +39,8 @@ pub struct Addresses {
     pub source: SocketAddr,
     /// Address that the client connected to.
     pub destination: SocketAddr,
-    /// Transport protocol of the client, which may differ from that of the header. Version 1
-    /// supports only TCP.
+    /// Transport protocol that the client uses. The header itself may arrive over another protocol.
+    /// Version 1 supports only TCP.
     pub transport: Protocol,
 }
 

@@ -6,10 +6,10 @@ use convey_model::{Protocol, ProxyVersion};
 
 use crate::{Addresses, Header, HeaderFault, ProxyHeaderError};
 
-/// Beginning of every line.
+/// First bytes of every version 1 header.
 pub(super) const BEGIN: &[u8] = b"PROXY ";
 
-/// End of every line.
+/// Last bytes of every version 1 header.
 const END: &[u8] = b"\r\n";
 
 /// Upper bound of a line in bytes, including its end.

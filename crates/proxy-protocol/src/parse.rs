@@ -42,7 +42,7 @@ pub enum ProxyHeaderError {
 /// Fault of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HeaderFault {
-    /// The bytes begin like a header of neither version.
+    /// The first bytes match neither version 1 nor version 2.
     #[error("no PROXY header")]
     NotAHeader,
     /// The line of version 1 is longer than 107 bytes, or invalid.
@@ -76,7 +76,7 @@ pub enum HeaderFault {
 ///
 /// # Errors
 /// [`ProxyHeaderError::Incomplete`] if more bytes are needed; [`MAX_HEADER`] bytes always suffice.
-/// Otherwise the fault of the header.
+/// [`ProxyHeaderError::Malformed`] if the bytes are not a valid header.
 pub fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     if bytes.starts_with(&SIGNATURE) {
         binary(bytes)

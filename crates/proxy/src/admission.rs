@@ -284,8 +284,9 @@ impl UdpCandidate<'_> {
 }
 
 impl SessionSlot {
-    /// Takes a slot for a new UDP session, and takes the count of its `source` out of the option.
-    /// If there is no room, the caller may evict another session and try again.
+    /// Takes a slot for a new UDP session. On success, the slot takes over the guard in `source`,
+    /// so that `source` is `None` afterwards. If there is no room, the caller may evict another
+    /// session and try again.
     ///
     /// # Errors
     /// Reason why the datagram is dropped.

@@ -1,5 +1,5 @@
-//! Counts for mode http: requests of clients behind trusted proxies, and servers and files that the
-//! streams of a client hold.
+//! Counts against a client's share in mode http: each request of a client behind a trusted proxy,
+//! and the servers and files that a client's streams hold.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use super::clients::{Clients, Counted};
 
 /// Guard that counts a request in the share of its client until it is dropped.
 ///
-/// The connections of a trusted proxy do not count in any share, so each request counts in the
-/// share of the client that the proxy has named. A request without a named client is not counted,
-/// because its connection is.
+/// The connection of a trusted proxy does not count in any share, so each of its requests counts in
+/// the share of the client that the proxy has named. If the proxy names no client, the request is
+/// not counted. Requests on the connections of other clients are not counted either, because the
+/// connection already is.
 #[derive(Debug, Default)]
 pub struct RequestCharge(Option<Box<Counted>>);
 
@@ -36,9 +37,9 @@ pub(super) struct FurtherResource {
 }
 
 impl Clients {
-    /// Counts a server or file in the share of this client, like one more connection. Returns
-    /// `None` if the client has used up its share. `left` is the number of further connections that
-    /// the process may have.
+    /// Counts a server or file like one more connection of this client. Returns `None` if the
+    /// client has used up its share. `left` is the number of further connections that the process
+    /// may have.
     pub(super) fn hold(
         self: &Arc<Self>,
         client: IpAddr,

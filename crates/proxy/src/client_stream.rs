@@ -294,8 +294,8 @@ impl ClientStream {
         })
     }
 
-    /// Returns the newest version of the frontend without an update of `ClientStream::frontend`,
-    /// for connections with concurrent requests.
+    /// Returns the newest version of the frontend, and leaves `ClientStream::frontend` unchanged.
+    /// For connections with concurrent requests.
     pub fn newest(&self) -> Arc<Frontend> {
         self.newest_in(&self.session.context.snapshot())
     }
@@ -342,8 +342,9 @@ impl ClientStream {
         let _ = self.early_end.set(reason);
     }
 
-    /// Reason for the end of a request whose connection ends now: that of
-    /// [`ClientStream::note_early_end`] or of [`ClientStream::over`]. Without any, convey stops.
+    /// Counter for a request that ends because its connection ends now: the reason of
+    /// [`ClientStream::note_early_end`], otherwise the reason of [`ClientStream::over`]. Without
+    /// either reason, convey is stopping, and the counter is `Counter::Cut`.
     pub fn cut_reason(&self) -> Counter {
         let noted = self.early_end.get().copied();
         let overdrawn = || self.transport.paths().is_some_and(|paths| paths.is_overdrawn());
@@ -360,8 +361,9 @@ impl ClientStream {
     }
 
     /// Whether an HTTP/1 connection should end with its next response: the worker drains, or the
-    /// process stops once `timeouts.drain_delay` has passed. A client that pauses between requests
-    /// learns it in time, and loses no request to the close.
+    /// process stops once `timeouts.drain_delay` has passed. The response then announces the close,
+    /// so that a client that pauses between requests does not send a request to a connection that
+    /// convey closes.
     pub fn ends_with_response(&self) -> bool {
         self.is_draining() || self.session.context.shared.stops_soon.load(Ordering::Relaxed)
     }
@@ -430,8 +432,8 @@ impl ClientStream {
         });
     }
 
-    /// Registers a request at the permit's server, so that it ends when the server goes down.
-    /// Returns `None` if `on_down` lets requests continue.
+    /// Registers a request at the permit's server, so that the request ends when the server goes
+    /// down. Returns `None` if `on_down` lets requests continue.
     pub fn register_request(&self, permit: &Permit) -> Option<RegisteredRequest> {
         // The registry acts only on later snapshots, so this call checks whether the server is
         // already down in the newest snapshot.

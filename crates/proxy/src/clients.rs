@@ -36,7 +36,7 @@ struct ShareKey {
     client: Prefix,
 }
 
-/// Scope of a connection count. The numbers are ids of frontends.
+/// Scope of a connection count. The numbers are the ids of frontends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum ShareScope {
     Process(Protocol),
@@ -59,13 +59,13 @@ pub(super) struct Left {
 struct ClientUsage {
     /// Number of connections and UDP sessions.
     all: u32,
-    /// Number of UDP sessions among `all` that are questions: the client has not sent again after
-    /// an answer, so any new session may evict them.
+    /// Number of UDP sessions among `all` that are questions. A session is a question until its
+    /// client sends again after an answer; any new session may evict a question.
     questions: u32,
 }
 
-/// Guard that counts a connection or UDP session of a client until it is dropped. A UDP session is
-/// first counted as a question.
+/// Guard that counts a connection or UDP session of a client until it is dropped. A new UDP session
+/// is counted as a question.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     process: Option<Count>,
@@ -76,7 +76,7 @@ pub(super) struct Counted {
 #[derive(Debug)]
 struct Count {
     all: Arc<Clients>,
-    /// Key of the client. The connection also counts for the networks around the client.
+    /// Key of the client. The connection also counts in the networks that contain the client.
     key: ShareKey,
     is_question: bool,
 }
@@ -107,8 +107,9 @@ impl Clients {
     }
 
     /// Counts a new TCP connection, which can wait until its client has room at the frontend.
-    /// Returns `None` if the connection must be refused. If the connection has to wait, also
-    /// returns its place in the queue, and the caller must call [`Clients::count_waiting`] later.
+    /// Returns `None` if the connection must be refused. The second value is the connection's place
+    /// in the queue if the connection has to wait; the caller must then call
+    /// [`Clients::count_waiting`] later.
     pub(super) fn count_or_wait(
         self: &Arc<Self>,
         client: IpAddr,
@@ -133,11 +134,11 @@ impl Clients {
         Some((counted, Some(self.beyond.enter(id, of, left.connections, has)?)))
     }
 
-    /// Counts a waiting connection at the frontend, if it is the first of its client and the client
-    /// has room. Returns whether the connection is counted.
+    /// Counts a waiting connection at the frontend, if the connection is the first of its client in
+    /// the queue and the client has room. Returns whether the connection is counted.
     ///
-    /// If the client has no room, calls the connection whose turn it is. Once the connection is
-    /// served, the caller must call [`Clients::call_next`].
+    /// If the client has no room, wakes the connection that is next in the queue. Once the
+    /// connection is served, the caller must call [`Clients::call_next`].
     pub(super) fn count_waiting(
         self: &Arc<Self>,
         frontend: &Frontend,
@@ -161,9 +162,9 @@ impl Clients {
         true
     }
 
-    /// Calls the next waiting connection of a frontend, if its client has room there. Call this
-    /// function when the frontend has more room, or when the number of connections of `client` has
-    /// changed.
+    /// Wakes the next waiting connection of a frontend, if that connection's client has room there.
+    /// Call this function when the frontend has more room, or when the number of connections of
+    /// `client` has changed.
     pub(super) fn call_next(&self, frontend: &Frontend, client: IpAddr) {
         let (id, of) = (frontend.live.id, client_of(client));
         let may = |all| has_room(frontend, ClientUsage { all, questions: 0 });
@@ -171,8 +172,8 @@ impl Clients {
     }
 
     /// Returns the number of a client's connections, and the limit that another connection would
-    /// exceed. The number is that at the frontend if the frontend has a limit, otherwise that in
-    /// the process. Counts nothing.
+    /// exceed. The number is the client's connections at the frontend if the frontend has a limit,
+    /// otherwise in the whole process. This function only reads the counts.
     pub(super) fn quota(
         &self,
         client: IpAddr,
@@ -207,8 +208,8 @@ impl Clients {
         self.shard(key).get(key).copied().unwrap_or_default()
     }
 
-    /// Usage of a client and of each network around it. The number of connections of a network is
-    /// divided by its number of shares.
+    /// Usage of a client, and of each network that contains the client. A network's number of
+    /// connections is divided by the number of shares that the network has.
     fn usages(&self, key: ShareKey) -> impl Iterator<Item = (ShareKey, ClientUsage)> {
         networks_of(key.client).map(move |ClientNetwork { network, shares }| {
             let key = ShareKey { client: network, ..key };
@@ -217,8 +218,8 @@ impl Clients {
         })
     }
 
-    /// Number of connections of a client at a frontend. If a network around the client uses more
-    /// per share, returns that number.
+    /// Number of connections of a client at a frontend. If a network that contains the client has
+    /// more connections per share, returns that number.
     fn has_at(&self, frontend: u32, client: Prefix) -> u32 {
         let key = ShareKey { of: ShareScope::Frontend(frontend), client };
         self.usages(key).map(|(_, usage)| usage.all).max().unwrap_or_default()
@@ -255,8 +256,8 @@ impl Clients {
         Some(Counted { process: Some(process), ..Counted::default() })
     }
 
-    /// Also counts a connection at a frontend, if that has a limit. Returns whether the client has
-    /// room there.
+    /// Also counts a connection at a frontend, if the frontend has a limit. Returns `false` if the
+    /// client has no room there.
     pub(super) fn count_at(
         self: &Arc<Self>,
         frontend: &Frontend,
@@ -326,9 +327,9 @@ impl ClientUsage {
         self.questions += u32::from(is_question);
     }
 
-    /// Whether another connection of this client fits, with `left` connections free for all. The
-    /// client's own questions are subtracted from `left`, because they are not free for this
-    /// client.
+    /// Whether another connection of this client fits; `left` is the number of connections that are
+    /// free for all clients. The questions of other clients count as free, because this client can
+    /// evict them. The client's own questions are subtracted from `left`.
     fn fits(self, left: u64) -> bool {
         fits(self.all, left.saturating_sub(self.questions.into()))
     }

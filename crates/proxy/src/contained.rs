@@ -11,8 +11,8 @@ use pin_project_lite::pin_project;
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Whether the thread is polling a contained future. Set only during a poll, so any thread may
-    /// use its own.
+    /// Whether the thread is polling a contained future. The value is set only during a poll, so a
+    /// task may move to another thread between two polls.
     static IS_POLLED: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -17,9 +17,10 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// Divides `limit` descriptors. Of those that the `listeners` do not need, an eighth is kept as
-    /// a reserve (at least 24, at most 1,024), and a quarter is for the pipes of all `workers`.
-    /// Connections get the remainder, which changes when a reload changes the number of listeners.
+    /// Divides `limit` descriptors. First come the descriptors for `listeners`. An eighth of the
+    /// rest (at least 24, at most 1,024) is kept as a reserve, and a quarter of the rest is for the
+    /// pipes of all `workers`. Connections get the remainder, which changes when a reload changes
+    /// the number of listeners.
     pub fn share(limit: u64, listeners: u64, workers: usize) -> Descriptors {
         let left = limit.saturating_sub(listeners);
         let reserve = (left / 8).clamp(24, 1024);

@@ -46,8 +46,8 @@ impl ProxyFlows {
         Ok(all)
     }
 
-    /// Ends a connection or UDP session, and returns it. Returns `None` if it does not exist any
-    /// more.
+    /// Ends a connection or UDP session, and returns it. Returns `None` if the connection or
+    /// session does not exist any more.
     ///
     /// # Errors
     /// Reason why there is no answer.
@@ -92,7 +92,7 @@ pub(super) fn begin_list(
 }
 
 /// Ends a connection in this registry or a UDP session of this thread, and returns it. Returns
-/// `None` if it does not exist any more.
+/// `None` if the connection or session does not exist any more.
 pub(super) fn kill(registry: &Registry, id: ListedFlowId, started: Instant) -> Option<ListedFlow> {
     match id.kind {
         FlowKind::Connection => registry.kill(id),

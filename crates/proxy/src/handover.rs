@@ -66,14 +66,14 @@ impl Workers {
         }
     }
 
-    /// Sets the sockets that a previous process has handed over. [`Workers::prepare`] uses them
-    /// instead of new sockets.
+    /// Sets the sockets that a previous process has handed over. [`Workers::prepare`] then uses
+    /// these sockets instead of new ones.
     pub fn expect(&mut self, sockets: HandedSockets) {
         self.handed = sockets;
     }
 
-    /// Returns the endpoints that use sockets of the previous process. Closes the unused sockets of
-    /// [`Workers::expect`]; the previous process keeps serving these.
+    /// Returns the endpoints that use sockets of the previous process. Closes the other sockets of
+    /// [`Workers::expect`]; the previous process keeps serving their endpoints.
     pub fn taken(&mut self) -> BTreeSet<Endpoint> {
         self.handed.clear();
         self.taken.clone()

@@ -36,8 +36,8 @@ pub(super) struct HandshakeSlot {
 
 impl TcpSession {
     /// Performs the TLS handshake with the client, if the frontend has TLS. `early` holds the bytes
-    /// that have been read already. Returns the bytes for the relay: `early` without TLS, else
-    /// none.
+    /// that have been read already. Returns the bytes to relay first: `early` without TLS,
+    /// otherwise an empty vector.
     ///
     /// # Errors
     /// Reason of the end; `None` if the client closed in order before it sent a byte.
@@ -122,8 +122,8 @@ fn logged(facts: SessionFacts) -> LoggedTls {
 }
 
 impl HandshakeSlot {
-    /// Takes a handshake slot for a client; its source may have `most` slots. Returns `None` for
-    /// trusted proxies, which have no limit.
+    /// Takes a handshake slot for a client, whose source may have at most `most` slots. Returns
+    /// `None` for trusted proxies, which have no limit.
     ///
     /// # Errors
     /// The source has reached its limit of handshakes.

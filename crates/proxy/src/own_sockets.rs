@@ -50,7 +50,8 @@ pub(super) struct OwnSocket {
 
 impl OwnSockets {
     /// Adds a socket that connects this frontend to a `server`. Returns `None` if tracking has not
-    /// begun. `before` is the path of the frontend's client, if that is a socket of convey, too.
+    /// begun. `before` lists the frontends that the client's connection has already passed through;
+    /// `None` if the client is not one of convey's own sockets.
     pub(super) fn note(
         self: &Arc<Self>,
         socket: &impl AsFd,

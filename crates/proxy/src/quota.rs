@@ -13,8 +13,8 @@ use crate::clients::Left;
 /// Open connections of a client, and whether it may open another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientQuota {
-    /// Number of open connections or sessions: at the frontend if that has a limit, otherwise in
-    /// the process.
+    /// Number of open connections or sessions of the client: at the frontend if the frontend has a
+    /// limit, otherwise in the whole process.
     pub open: u32,
     /// First limit that another connection would exceed; `None` if there is room.
     pub shortage: Option<ClientShortage>,

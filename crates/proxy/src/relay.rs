@@ -72,7 +72,8 @@ const SMALL: usize = 16 * 1024;
 const SMALL_READS: u8 = 4;
 
 thread_local! {
-    /// Holds nothing between two calls, so any thread may use its own.
+    /// Buffer of the thread. It holds no bytes between two calls, so a task may move to another
+    /// thread.
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
 }
 

@@ -138,8 +138,8 @@ impl TcpSession {
     }
 
     /// Returns the frontend's version in this snapshot, or the old version if a reload removed the
-    /// frontend. Does not look for the frontend only at the client's destination address, because
-    /// that may belong to another frontend now.
+    /// frontend. Searches all frontends if the client's destination address belongs to another
+    /// frontend now.
     pub(super) fn frontend_in<'a>(&'a self, snapshot: &'a Snapshot) -> &'a Arc<Frontend> {
         let is_ours = |frontend: &&Arc<Frontend>| Arc::ptr_eq(&frontend.live, &self.frontend.live);
         let at_address = snapshot.listener(&Endpoint::tcp(self.downstream.vip)).filter(is_ours);

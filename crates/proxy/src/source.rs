@@ -1,5 +1,5 @@
-//! Limits of a source (the network of a client) at a frontend. TCP connections and UDP sessions
-//! count alike.
+//! Limits of a source (the network of a client) at a frontend. Both TCP connections and UDP
+//! sessions count towards these limits.
 
 use std::net::IpAddr;
 use std::sync::Arc;

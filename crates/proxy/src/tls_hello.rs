@@ -1,6 +1,6 @@
 //! Routes of TLS connections: the server name (SNI) and the protocols (ALPN) in the ClientHello
-//! select the backend. convey decrypts nothing for that. If convey itself terminates TLS, it takes
-//! both from its own handshake.
+//! select the backend. convey does not have to decrypt anything for that. If convey itself
+//! terminates TLS, it takes name and protocols from its own handshake.
 //!
 //! convey peeks at the ClientHello, which stays in the socket's receive buffer. So a slow client
 //! uses no memory of this process, and the server receives the bytes unchanged. The ClientHello has
@@ -74,7 +74,7 @@ impl Routed {
         LoggedHello { sni: self.sni.clone(), route: self.route.as_ref().map(|route| route.name.clone()) }
     }
 
-    /// Adds 1 to a counter of the route, if there is one.
+    /// Adds 1 to a counter of the route, if a route was selected.
     pub(super) fn count(&self, core: usize, counter: Counter) {
         if let Some(route) = &self.route {
             route.live.traffic.add(core, counter, 1);

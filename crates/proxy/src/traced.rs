@@ -52,8 +52,8 @@ pub(super) fn connect_failed(error: &io::Error) -> ConnectionStep {
     ConnectionStep::ConnectFailed { errno: error.raw_os_error(), fault: tls_fault(error) }
 }
 
-/// Reason of a failed TLS handshake with a server, as readable text; `None`: the connect failed for
-/// another cause.
+/// Returns the reason of a failed TLS handshake with a server, as readable text. `None` if the
+/// connect failed for another cause.
 pub fn tls_fault(error: &io::Error) -> Option<&'static str> {
     error.get_ref().and_then(|error| error.downcast_ref::<TlsError>()).map(handshake_fault)
 }

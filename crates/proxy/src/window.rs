@@ -19,12 +19,13 @@ const MIN_MOVED: u64 = 16 * 1024;
 /// Maximum size of one splice in the state [`WindowState::New`], in bytes.
 const FIRST_SPLICES: usize = 64 * 1024;
 
-/// Maximum receive buffer, in bytes, of a direction without a slot. The window is between half of
-/// the buffer and all of it.
+/// Maximum receive buffer, in bytes, of a direction without a slot. The receive window is between
+/// half of the buffer and the whole buffer.
 pub(super) const WIDEST: u64 = 256 * 1024;
 
-/// Number of acknowledged bytes from which on a direction counts as flowing. The buffers of a
-/// destination that reads nothing are smaller, so this destination must have read some bytes.
+/// A direction counts as flowing once its destination has acknowledged this number of bytes. The
+/// buffers of a destination that reads nothing hold fewer bytes, so the destination must have read
+/// some of them.
 const FLOWING: u64 = 512 * 1024;
 
 /// Number of moved bytes between two checks of the destination's acknowledgements.
@@ -148,8 +149,8 @@ fn unlimit(from: &TcpStream) -> io::Result<()> {
     socket_options::clamp_window(from, SockRef::from(from).recv_buffer_size()?)
 }
 
-/// Limits the window to [`WIDEST`]. It shrinks as the sender uses up the window that it already
-/// has. The buffer keeps its size, because the kernel would not grow it a second time.
+/// Limits the window to [`WIDEST`]. The window shrinks as the sender uses up the window that it
+/// already has. The buffer keeps its size, because the kernel would not grow it a second time.
 fn limit(from: &TcpStream) -> io::Result<()> {
     socket_options::lock_receive_buffer(from, true)?;
     socket_options::clamp_window(from, WIDEST as usize)

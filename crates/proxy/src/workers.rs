@@ -276,7 +276,7 @@ impl Workers {
     /// Stops accepting. The returned future waits until all open connections have ended. Call this
     /// function once.
     ///
-    /// `left` are the endpoints whose sockets another process has: it serves the clients in their
+    /// Another process has the sockets of the endpoints in `left`, and serves the clients in their
     /// accept queues.
     pub fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
         self.late.end();

@@ -12,7 +12,8 @@ const LONG_LEN_AT: usize = 5;
 
 /// Returns the destination connection id of the first packet in a datagram (RFC 8999, section 5);
 /// `None` if the datagram is too short for QUIC. A short header does not contain the length of the
-/// id, so in this case the result has up to 20 bytes, which may exceed the id.
+/// connection id. For a short header, the result therefore has up to 20 bytes: the connection id,
+/// and possibly bytes that follow it.
 pub fn destination(datagram: &[u8]) -> Option<&[u8]> {
     let first = datagram.first()?;
     if first & IS_LONG == 0 {

@@ -1,4 +1,5 @@
-//! Encoding of server ids in connection ids, as configured on servers and load balancer (QUIC-LB).
+//! QUIC-LB schemes: how servers encode their server ids in connection ids. The servers and the load
+//! balancer must have the same configuration.
 
 use std::fmt;
 
@@ -38,7 +39,8 @@ pub struct QuicKey {
     cipher: Aes128,
 }
 
-/// Schemes that are in use at the same time, while servers migrate from one to another.
+/// Schemes that are in use at the same time, while servers migrate from one scheme to another. Each
+/// number has at most one scheme.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Schemes([Option<Scheme>; MAX_ROTATION as usize + 1]);
 
@@ -76,9 +78,9 @@ impl Scheme {
         }
     }
 
-    /// Returns the server id in a connection id; `None` if the id belongs to another scheme or is
-    /// too short. Ignores bytes after server id and nonce. If a client has invented the connection
-    /// id, the result is a random server id.
+    /// Returns the server id in a connection id; `None` if the connection id belongs to another
+    /// scheme or is too short. Ignores bytes after server id and nonce. If a client has chosen the
+    /// connection id at random, the result is an arbitrary server id.
     pub fn server_of(&self, cid: &[u8]) -> Option<ServerId> {
         let (first, rest) = cid.split_first()?;
         if first >> 5 != self.rotation {
@@ -97,8 +99,9 @@ impl Scheme {
         ServerId::new(&id[..self.server_id_len])
     }
 
-    /// Encodes a connection id as a server does; the first byte contains its length. Returns `None`
-    /// if the length of `server` or `nonce` differs from that of the scheme.
+    /// Encodes a connection id as a server does; the first byte contains the number of the scheme
+    /// and the length. Returns `None` if `server` or `nonce` does not have the length that the
+    /// scheme defines.
     pub fn encode(&self, server: &ServerId, nonce: &[u8]) -> Option<Vec<u8>> {
         if server.len() != self.server_id_len || nonce.len() != self.nonce_len {
             return None;
@@ -152,8 +155,8 @@ impl Schemes {
         self.0.iter().flatten()
     }
 
-    /// Returns the server id in the connection id of a datagram's first packet; `None` if there is
-    /// none.
+    /// Returns the server id in the connection id of a datagram's first packet; `None` if no scheme
+    /// finds a server id in this connection id.
     pub fn server_of(&self, datagram: &[u8]) -> Option<ServerId> {
         let cid = destination(datagram)?;
         let rotation = usize::from(cid.first()? >> 5);

@@ -127,14 +127,15 @@ impl TlsAcceptor {
         TlsAcceptor { challenges: Some(challenges), ..self }
     }
 
-    /// Returns the ACME challenges; `None` if there are none now.
+    /// Returns the ACME challenges; `None` while convey serves no challenge.
     pub(crate) fn challenges(&self) -> Option<Arc<AcmeChallenges>> {
         self.challenges.clone().filter(|challenges| challenges.are_shown())
     }
 
     /// Whether a request for `host` (without port) is misdirected (RFC 9110, section 7.4): the
-    /// connection's certificate, which clients get for `server_name`, does not cover the host, but
-    /// another certificate does. The default certificate counts as covering any host.
+    /// certificate of the connection does not cover `host`, but another certificate of the frontend
+    /// does. `server_name` is the server name for which the certificate was chosen. Returns `false`
+    /// if no certificate covers `server_name`, so that the connection has the default certificate.
     pub fn is_misdirected(&self, server_name: &str, host: &str) -> bool {
         let [server_name, host] =
             [server_name, host].map(|name| name.trim_end_matches('.').to_ascii_lowercase());

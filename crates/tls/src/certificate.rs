@@ -121,7 +121,7 @@ impl fmt::Debug for Certificate {
     }
 }
 
-/// Parses the certificates of a PEM file. Returns each as DER.
+/// Parses the certificates of a PEM file. Returns each certificate as DER.
 ///
 /// # Errors
 /// The file is not PEM, or has no certificate.
@@ -138,8 +138,8 @@ pub fn certificates_of(pem: &[u8]) -> Result<Vec<Vec<u8>>, CertificateFault> {
 #[error("{}", .0.join("; "))]
 pub struct NoAuthorities(Vec<String>);
 
-/// Reads the certificate authorities that this host trusts. Returns each as DER. Blocks, because it
-/// reads files.
+/// Reads the certificate authorities that this host trusts. Returns each certificate as DER.
+/// Blocks, because it reads files.
 ///
 /// # Errors
 /// The host trusts no certificate authority.

@@ -14,8 +14,8 @@ use crate::Certificate;
 
 thread_local! {
     /// Server name of the last ClientHello that this thread has processed. rustls passes the name
-    /// only to the certificate resolver, so the resolver stores it here. The caller of rustls takes
-    /// it at once, so any thread may use its own.
+    /// only to the certificate resolver, so the resolver stores the name here. The caller of rustls
+    /// takes the name immediately, before this thread processes another ClientHello.
     static ASKED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -57,8 +57,9 @@ impl CertificateChooser {
         CertificateChooser { by_name, default: default.collect(), refuses_unknown }
     }
 
-    /// Returns the candidates for a server name in lower case; `None` if the client sent no name.
-    /// Without candidates, the client is refused.
+    /// Returns the candidate certificates for a client. `name` is the requested server name in
+    /// lower case; `None` if the client sent no name. If the result is empty, the client is
+    /// refused.
     fn candidates(&self, name: Option<&str>) -> &[Arc<CertifiedKey>] {
         let Some(name) = name else { return &self.default };
         match self.named(name).next() {
@@ -95,8 +96,8 @@ impl ResolvesServerCert for CertificateChooser {
     }
 }
 
-/// Returns the first candidate whose signatures the client can verify, otherwise the first
-/// candidate.
+/// Returns the first candidate whose signatures the client can verify. If there is none, returns
+/// the first candidate; `None` without candidates.
 fn choose(candidates: &[Arc<CertifiedKey>], offered: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
     let fits = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(offered).is_some();
     candidates.iter().find(fits).or(candidates.first()).cloned()

@@ -101,8 +101,8 @@ impl TlsConnector {
     }
 }
 
-/// Returns the name for SNI and for the check of the server's certificate: `name`, otherwise the
-/// address.
+/// Returns the server name for SNI and for the check of the server's certificate: `name` if it is
+/// set, otherwise the address `ip`.
 ///
 /// # Errors
 /// The name is not a valid host name.

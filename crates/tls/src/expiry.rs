@@ -4,14 +4,15 @@ use foldhash::{HashMap, HashMapExt};
 
 use crate::Validity;
 
-/// Numbers of days before the expiry. One warning is due when fewer days are left than each number.
+/// Thresholds of the warnings, in days before the expiry. A warning is due as soon as fewer days
+/// are left than its threshold.
 const WARNINGS: [i64; 3] = [30, 7, 1];
 
 /// Tracks the warnings about expiring certificates, so that each warning is returned once.
 #[derive(Debug, Default)]
 pub struct ExpiryWatch {
-    /// Last warning about each certificate, by its name and time of expiry: the number in
-    /// `WARNINGS`; -1 after the expiry.
+    /// Last warning about each certificate, by the certificate's name and time of expiry. The value
+    /// is the threshold in `WARNINGS`, or -1 after the expiry.
     last_warnings: HashMap<(String, i64), i64>,
 }
 
@@ -46,8 +47,9 @@ impl ExpiryWatch {
     }
 }
 
-/// Returns the warning that is due with this number of days left: the smallest of `WARNINGS` that
-/// is greater, or -1 after the expiry. `None` if no warning is due.
+/// Returns the threshold of the warning that is due with this number of days left: the smallest of
+/// `WARNINGS` that is greater than `days_left`, or -1 after the expiry. `None` if no warning is
+/// due.
 fn due(days_left: i64) -> Option<i64> {
     if days_left < 0 { Some(-1) } else { WARNINGS.into_iter().rev().find(|days| days_left < *days) }
 }

@@ -29,8 +29,8 @@ pub struct TlsSession {
     side: Side,
     /// Server name that the client requested (SNI). Only on the server's side.
     server_name: Option<Box<str>>,
-    /// Bytes of an unfinished record or handshake message. Each call passes them to rustls again,
-    /// which remembers its position in them.
+    /// Bytes of an unfinished record or handshake message. Each call passes these bytes to rustls
+    /// again; rustls remembers how many of them it has processed.
     unfinished: Vec<u8>,
     /// Whether the session has failed. rustls must not be called again then.
     has_failed: bool,
@@ -39,8 +39,8 @@ pub struct TlsSession {
     undecided: Option<Box<Undecided>>,
 }
 
-/// Possible handshake settings of a client whose ClientHello is incomplete: those of a challenge,
-/// or the usual ones.
+/// Possible handshake settings of a client whose ClientHello is incomplete: the settings of a
+/// challenge, or the usual settings.
 struct Undecided {
     challenges: Arc<AcmeChallenges>,
     usual: Arc<ServerConfig>,
@@ -61,8 +61,8 @@ pub struct Received {
 }
 
 impl TlsSession {
-    /// Upper bound of the bytes that a session keeps between calls. An unfinished handshake message
-    /// (RFC 8446, section 4) and a record fit.
+    /// Upper bound of the bytes that a session keeps between calls: one unfinished handshake
+    /// message (RFC 8446, section 4) and one record.
     pub const MAX_UNFINISHED: usize = 72 * 1024;
 
     /// Creates the server's side of a connection with a client.

@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 
 use convey_model::{Prefix, fits};
 
-/// Upper bound of the clients whose number of connections one call recomputes to find the next
-/// connection.
+/// Maximum number of clients for which one call of `ShareQueue::call_next` recomputes the number of
+/// connections.
 const MAX_ASKED_AGAIN: usize = 16;
 
 /// Waiting connections of all clients.
@@ -63,9 +63,8 @@ impl ShareQueue {
     /// Adds a connection to the queue. Returns `None` if the queue is full, or if the client has
     /// used up its share of the queue.
     ///
-    /// `left` is the number of further connections that the process may have, and the upper bound
-    /// of waiting connections. `has` returns the number of the client's connections at the
-    /// frontend.
+    /// `left` is the number of further connections that the process may have; the queue may hold at
+    /// most as many. `has` returns the number of the client's connections at the frontend.
     pub(crate) fn enter(
         self: &Arc<Self>,
         frontend: u32,
@@ -99,12 +98,12 @@ impl ShareQueue {
         self.len.load(Ordering::SeqCst) == 0
     }
 
-    /// Calls the next waiting connection of a frontend, if its client has room. Called when the
+    /// Wakes the next waiting connection of a frontend, if its client has room. Called when the
     /// frontend has more room, or when the number of connections of `client` there has changed.
     ///
     /// `has` returns the number of a client's connections; `may` returns whether a client with this
-    /// number may have another one. The number of the first client is recomputed, because other
-    /// clients of its network may have changed it.
+    /// number of connections may have another one. The number of the first client in the queue is
+    /// recomputed, because other clients of its network may have changed it.
     pub(crate) fn call_next(
         &self,
         frontend: u32,
@@ -195,7 +194,8 @@ impl Waiting {
         queue.is_some_and(|queue| queue.rank.1 == self.ticket)
     }
 
-    /// Waits until the connection is called. A call before this wait is not lost.
+    /// Waits until the connection is woken by `call_next` or `call_behind`. A wake-up before this
+    /// wait is not lost.
     pub(crate) async fn called(&self) {
         self.call.notified().await;
     }
@@ -220,7 +220,7 @@ impl Waiting {
         queues.remove(self, has);
     }
 
-    /// Calls the first waiting connection of the same client.
+    /// Wakes the first waiting connection of the same client.
     pub(crate) fn call_behind(&self) {
         let queues = self.queue.queues();
         if let Some(queue) = queues.frontends.get(&self.frontend).and_then(|at| at.queues.get(&self.client)) {
@@ -248,7 +248,7 @@ mod tests {
         Prefix::of([192, 0, high, low].into(), 32)
     }
 
-    /// Whether the connection was called since the last check.
+    /// Whether the connection was woken since the last check.
     fn is_called(waiting: &Waiting) -> bool {
         waiting.called().now_or_never().is_some()
     }

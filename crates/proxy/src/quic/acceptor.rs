@@ -145,8 +145,8 @@ impl QuicAcceptor {
     }
 
     /// Registers the address of a client. Until the client has validated the address, convey limits
-    /// the bytes that it sends there. `arrived` is the number of bytes of the client's first
-    /// packets.
+    /// the bytes that it sends to this address. `arrived` is the number of bytes of the client's
+    /// first packets.
     ///
     /// # Errors
     /// There are too many unfinished handshakes: the client must validate its address first.
@@ -176,9 +176,9 @@ impl QuicAcceptor {
         Some(settings)
     }
 
-    /// Whether the worker may accept a client that has not validated its address. The address may
-    /// be forged. So there is no room if the frontend has limits for sources or clients, and
-    /// otherwise at most an eighth of the frontend's connections is for such clients.
+    /// Whether the worker may accept a client that has not validated its address, which may be
+    /// forged. Returns `false` if the frontend has limits for sources or clients. Otherwise, such
+    /// clients may use at most an eighth of the frontend's connections.
     fn has_room_for_unproven(&self, frontend: &Frontend) -> bool {
         let config = &frontend.config;
         if frontend.sources.is_some() || config.max_connections_per_client.is_some() {

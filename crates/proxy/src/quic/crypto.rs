@@ -50,8 +50,8 @@ impl QuicCrypto {
         Some(QuicCrypto { tls, library, initial, client: None })
     }
 
-    /// Returns the settings for the connection of one client. They validate its address when the
-    /// first packet with a handshake key arrives.
+    /// Returns the settings for the connection of one client. The client's address counts as
+    /// validated when the first packet with a handshake key arrives.
     pub(super) fn of_client(&self, client: QuicClientState) -> QuicCrypto {
         let QuicCrypto { tls, library, initial, .. } = self;
         let (tls, library, initial) = (tls.clone(), library.clone(), *initial);

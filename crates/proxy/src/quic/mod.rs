@@ -29,6 +29,6 @@ pub(super) use listener::QuicListener;
 pub(super) use paths::ClientPaths;
 pub(super) use sockets::{QuicPlace, QuicSockets};
 
-/// Maximum number of workers that share an address. The worker key in a connection id has two
-/// bytes, so each worker has at least 15 different keys.
+/// Maximum number of workers that share an address. A connection id contains a worker key of two
+/// bytes, and each worker has several keys. With this limit, each worker has at least 15 keys.
 pub(super) const MAX_WORKERS: usize = 4096;

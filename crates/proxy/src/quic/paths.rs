@@ -129,8 +129,8 @@ impl PacketObserver for Arc<ClientPaths> {
         }
     }
 
-    /// If the connection has exceeded its budget, its packets are refused until it is closed. So
-    /// they do not make the library send more packets.
+    /// After the connection has exceeded its budget, refuses all packets until the connection is
+    /// closed. Refused packets cannot make the library send more packets.
     fn refuses_packets(&self) -> bool {
         self.is_overdrawn()
     }

@@ -58,8 +58,8 @@ impl HandedPlace {
     /// Splits the descriptors into the socket and the links to older processes.
     ///
     /// # Errors
-    /// There is no link to the previous process, because it has served UDP without HTTP/3 at this
-    /// address.
+    /// There is no link to the previous process, because that process has served UDP without HTTP/3
+    /// at this address.
     pub(super) fn into_links(self) -> io::Result<(OwnedFd, Vec<PredecessorLink>)> {
         let sockets = self.links.into_iter().map(UnixDatagram::from).collect::<Vec<_>>();
         let no_link = || io::Error::other("the previous process serves UDP at this address without HTTP/3");

@@ -27,7 +27,7 @@ const SEND_WINDOW: u64 = 1024 * 1024;
 /// 6.2), and some of unknown types.
 const ONE_WAY_STREAMS: u32 = 8;
 
-/// Idle timeout of a connection. It expires only if the client does not even answer the packets of
+/// Idle timeout of a connection. It expires if the client does not answer even the packets of
 /// [`KEEP_ALIVE`].
 const MAX_SILENCE: Duration = Duration::from_secs(30);
 

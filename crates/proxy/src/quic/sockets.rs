@@ -60,7 +60,8 @@ pub(super) struct WeakPlace {
 
 impl QuicSockets {
     /// Binds `addr` once for each worker; `runtimes` are the runtimes of the workers. `ours` are
-    /// the addresses that this process has bound already, and `reserved` holds the descriptors.
+    /// the addresses that this process has bound already. `reserved` is the reservation of the
+    /// descriptors that the sockets need.
     ///
     /// # Errors
     /// The address cannot be bound. After an error no socket stays bound.

@@ -3,9 +3,9 @@
 //! limit, too, but exceeds it: it sends a whole datagram if one byte of its budget is left.
 //!
 //! An established connection may move to an address that is limited because of another, possibly
-//! forged, handshake. Packets of established connections have short headers. They are not limited
-//! if packets with short headers have arrived from the address, or if the address has no unfinished
-//! handshake.
+//! forged, handshake. So packets with short headers, which only established connections send, are
+//! not limited if packets with short headers have arrived from the address, or if the address has
+//! no unfinished handshake.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -214,7 +214,7 @@ impl UnprovenAddresses {
         self.lock().arriving.pop(&from).unwrap_or(0).max(MIN_INITIAL)
     }
 
-    /// Registers the address of a client that has validated it before the connection begins.
+    /// Registers an address that its client has validated before the connection begins.
     pub(super) fn begin_proven(self: &Arc<Self>, address: SocketAddr) -> ClientAddress {
         let address = ClientAddress { of: self.clone(), address, is_proven: AtomicBool::new(false) };
         address.prove();
@@ -284,8 +284,9 @@ impl Drop for ClientAddress {
     }
 }
 
-/// Returns the number of bytes in whole datagrams of `each` bytes that fit into `most` bytes; at
-/// most `len`.
+/// Returns the number of bytes that may be sent: `len` if it is at most `most`, otherwise as many
+/// whole datagrams of `each` bytes as fit into `most`. Without `each`, `len` bytes are one
+/// datagram, so the result is then 0 instead.
 fn whole_datagrams(len: usize, each: Option<usize>, most: u64) -> usize {
     match usize::try_from(most) {
         Ok(most) if most < len => each.map_or(0, |each| most / each.max(1) * each),

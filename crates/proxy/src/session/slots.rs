@@ -18,8 +18,8 @@ impl TcpSession {
         self.waiting.is_some()
     }
 
-    /// If the connection waits for its client's share of the frontend, waits until it has room
-    /// there, and then for a slot. The wait for the share takes at most `timeouts.connect`.
+    /// If the connection waits for its client's share of the frontend, waits until the client has
+    /// room there, and then for a slot. The wait for the share takes at most `timeouts.connect`.
     ///
     /// # Errors
     /// Reason of the end, if the client had no room within `timeouts.connect`.

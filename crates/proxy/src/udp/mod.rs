@@ -31,7 +31,8 @@ use convey_model::Slots;
 #[derive(Debug)]
 pub struct Sessions {
     open: Slots,
-    /// Number of questions, which any new session may evict; part of `open`.
+    /// Number of sessions among `open` that are questions, whose client has not sent again after an
+    /// answer. Any new session may evict a question.
     questions: Slots,
     /// Number of local ports that sessions may use.
     ports: u32,
@@ -52,9 +53,9 @@ impl Sessions {
         (most, self.left(most, left))
     }
 
-    /// Opens a session as a question if there is room, and returns whether there was. `most` is the
-    /// limit of sessions, and `connections` is the number of further connections and sessions that
-    /// the process can have.
+    /// Opens a session as a question if there is room. Returns `false` if there is no room. `most`
+    /// is the limit of sessions, and `connections` is the number of further connections and
+    /// sessions that the process can have.
     pub(crate) fn try_open(&self, most: u32, connections: u64) -> bool {
         self.leave(connections) && self.open.try_take(Some(most))
     }
@@ -70,9 +71,9 @@ impl Sessions {
         self.ports.min(u32::try_from(connections / 2).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// Whether another question leaves enough room for TCP: the process must have room for more
-    /// further `connections` than there are questions. Anybody can forge questions, and forged
-    /// sessions stay idle for minutes.
+    /// Whether another question leaves enough room for TCP: the number of questions must be below
+    /// the number of further `connections` that the process can have. Anybody can forge questions,
+    /// and a forged session stays open for minutes, until its idle timeout.
     fn leave(&self, connections: u64) -> bool {
         u64::from(self.questions.open()) < connections
     }

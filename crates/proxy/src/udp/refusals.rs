@@ -31,8 +31,9 @@ impl Refusals {
         *last = Some(Refusal { peer, why, count: before + 1 });
     }
 
-    /// Takes all collected refusals. Returns those of each kind that may be logged now for the
-    /// frontend with this id, with the number of suppressed events.
+    /// Takes all collected refusals. Returns, for each kind, the refusal that may be logged now for
+    /// the frontend with this id, with the number of suppressed events. `None` for a kind that must
+    /// not be logged now, or that had no refusal.
     pub(super) fn take(&mut self, frontend: u32, lines: &ClientLines) -> [Option<(Refusal, Suppressed)>; 2] {
         [self.untrusted.take(), self.wrong.take()].map(|last| {
             let last = last?;

@@ -50,7 +50,8 @@ struct Upstream {
 
 impl UdpSession {
     /// Opens the session of a client that has a `slot`: picks a server and connects a socket to it.
-    /// The first `datagram` may name the server. `generation` is the generation of the snapshot.
+    /// If `datagram`, the client's first, is a QUIC packet whose connection id contains a server
+    /// id, picks that server first. `generation` is the generation of the snapshot.
     ///
     /// # Errors
     /// Reason why the datagram is dropped.
@@ -156,9 +157,10 @@ impl UdpSession {
         self.upstream.permit.is_of(pool)
     }
 
-    /// Keeps the server of the session if it is up and has not refused the last datagram. Otherwise
-    /// picks another server. If there is no other, keeps a server that is up although it has
-    /// refused. Returns whether the session has a new server and socket.
+    /// Keeps the server of the session if the server is up and has not refused the last datagram.
+    /// Otherwise picks another server. If no other server is available, keeps a server that is up,
+    /// even though it has refused the datagram. Returns whether the session has a new server and
+    /// socket.
     ///
     /// `generation` is the generation of the snapshot that `pool` comes from.
     ///
@@ -282,8 +284,8 @@ impl Drop for UdpSession {
     }
 }
 
-/// Connects a socket to the `named` server, or else to a server that has not yet failed in these
-/// attempts.
+/// Connects a socket to the `named` server. If `named` is `None` or the connect fails, picks a
+/// server that has not yet failed in these attempts.
 fn connect(
     downstream: &PickContext,
     slot: &SessionSlot,

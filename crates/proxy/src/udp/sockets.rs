@@ -63,8 +63,8 @@ pub(crate) struct Listening {
 
 impl UdpSockets {
     /// Binds `addr` once for each worker; `runtimes` are the runtimes of the workers. After an
-    /// error no socket stays bound. `ours` are the addresses that this process has bound already,
-    /// and `reserved` holds the descriptors.
+    /// error no socket stays bound. `ours` are the addresses that this process has bound already.
+    /// `reserved` is the reservation of the descriptors that the sockets need.
     pub(crate) fn bind<'a>(
         addr: SocketAddr,
         runtimes: impl IntoIterator<Item = &'a Handle>,

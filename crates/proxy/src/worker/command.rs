@@ -39,8 +39,8 @@ pub(crate) enum WorkerCommand {
     KillFlow { id: ListedFlowId, answer: oneshot::Sender<Option<ListedFlow>> },
     /// Return duplicates of the listening sockets.
     Offer { sockets: oneshot::Sender<Vec<(Endpoint, OwnedFd)>> },
-    /// Close every listener, and report when the last connection has ended. `left` are the
-    /// endpoints whose sockets another process has: it serves the clients in their accept queues.
+    /// Close every listener, and report when the last connection has ended. Another process has the
+    /// sockets of the endpoints in `left`, and serves the clients in their accept queues.
     Drain { left: Arc<BTreeSet<Endpoint>>, done: oneshot::Sender<()> },
     /// Note during a drain that the process stops.
     Stop,

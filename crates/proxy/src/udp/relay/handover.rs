@@ -15,8 +15,8 @@ impl Relay {
     /// Returns the sessions for another process, which has the same listening socket. The session
     /// that has been idle longest comes first.
     ///
-    /// If the socket of a session cannot be duplicated, for lack of descriptors, the session is
-    /// left out. Then the client's next datagram begins a new session in the other process.
+    /// The list lacks a session if its socket cannot be duplicated, for lack of descriptors. Then
+    /// the client's next datagram begins a new session in the other process.
     pub(in crate::udp) fn sessions(&self) -> Vec<HandedSession> {
         SESSIONS.with_borrow(|sessions| {
             let all = sessions.of_address(self.address);
@@ -31,9 +31,9 @@ impl Relay {
         })
     }
 
-    /// Restores a session that another process has handed over. If its client is denied, its server
-    /// is gone or there is no room, ignores the session, and the client's next datagram has to
-    /// begin a new one.
+    /// Restores a session that another process has handed over. Ignores the session if its client
+    /// is denied, its server is gone or there is no room; then the client's next datagram has to
+    /// begin a new session.
     pub(in crate::udp) fn restore(&mut self, known: HandedSession) {
         let snapshot = self.load_snapshot();
         let Some(frontend) = self.frontend.clone() else { return };
