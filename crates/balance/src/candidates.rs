@@ -7,7 +7,7 @@ use super::{FlowHash, Identity, Loads, Member};
 /// Maximum number of table lookups for one flow; afterwards the servers are searched one by one.
 const MAX_PLACES_TRIED: usize = 8;
 
-/// Length in bytes of a server's identity in a hash table: an address with its port, and a number.
+/// Length of `Candidate::identity` in bytes: an address with its port, then a two-byte number.
 pub(super) const IDENTITY: usize = ADDRESS + 2;
 
 /// Server that a hash table may include.
@@ -78,17 +78,17 @@ pub(super) trait HashTable {
     /// Looks up the server of a flow; `None` if the table is empty.
     fn named(&self, flow: FlowHash) -> Option<usize>;
 
-    /// Describes the lookup of this flow, which found `server`, as a step of a prediction. `usable`
-    /// is the state of the server.
+    /// Step of a prediction: the lookup of this flow found the server with index `server`. `usable`
+    /// is whether the server can take the connection now.
     fn step(&self, flow: FlowHash, server: usize, usable: bool) -> Step;
 }
 
 /// Chooses a usable server for a flow from a hash table.
 ///
-/// If the flow's own server is not usable, tries further hashes of the flow, `MAX_PLACES_TRIED` in
-/// all. So the flows of a full server spread over the others by weight, and each flow always
-/// finds the same substitute. Then searches the servers one by one. Returns `None` if no server is
-/// usable.
+/// Looks up the flow's hash first. While the found server is not usable, tries further hashes of
+/// the flow, up to `MAX_PLACES_TRIED` lookups in total. So the flows of a full server spread over
+/// the other servers by weight, and each flow always finds the same substitute. Then searches the
+/// servers one by one. Returns `None` if no server is usable.
 pub(super) fn usable_or_again(
     table: &impl HashTable,
     flow: FlowHash,

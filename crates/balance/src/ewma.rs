@@ -16,8 +16,8 @@ use super::pairs::{DrawnServer, PairTable};
 use super::steps::{Foreseen, ForeseenTurns, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// Minimum ratio of the second server's cost to the first server's cost at which a first server
-/// with an overdue answer may still get the request.
+/// If the answer of the first drawn server is overdue, the second server gets the request whenever
+/// its cost is below this fraction of the first server's cost.
 const LEAST_RATIO: f64 = 0.5;
 
 /// Least response time balancer: usually chooses the cheaper of two servers, by [`Loads::cost`].

@@ -106,7 +106,8 @@ pub(super) const ADDRESS: usize = IP + 2;
 /// Bytes of an address and its port, in network order.
 ///
 /// An IPv4 address and its IPv4-mapped form give the same bytes, as the listener's family decides
-/// which form convey sees. Scope ids differ between machines and are left out.
+/// which form convey sees. The bytes contain no scope id, because scope ids differ between
+/// machines.
 fn address_bytes(addr: SocketAddr) -> [u8; ADDRESS] {
     let ip = match addr.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

@@ -38,7 +38,7 @@ const FAILING_COSTS: f64 = 1_000.0;
 /// The average rises immediately to a slower response time, and falls gradually to a faster one. It
 /// ignores a single slow answer; the second slow answer in a row raises it.
 ///
-/// If two threads record answers simultaneously, one of them may be lost.
+/// If two threads record answers simultaneously, one answer may be lost.
 #[derive(Debug, Default)]
 pub struct AnswerTimes {
     /// Average response time (high half), and last response time, both in microseconds as `f32`.
@@ -89,8 +89,8 @@ impl AnswerTimes {
     }
 
     /// Cost of sending a request to this server at the time `now`, at least 1, without regard to
-    /// its other connections. `None` if the server has no history and no pending request: it may be
-    /// probed.
+    /// its other connections. `None` if the server has no history and no pending request, so that
+    /// the next request may probe the server.
     pub fn cost(&self, now: Duration) -> Option<f64> {
         let is_awaited = self.is_awaited();
         if !self.has_history() {

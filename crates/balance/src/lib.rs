@@ -96,8 +96,8 @@ pub struct Member {
 
 /// Loads of the servers at the time of a choice.
 pub trait Loads {
-    /// Whether the server can take the connection now: below its limit, and not already tried for
-    /// it.
+    /// Whether the server can take the connection now: the server is below its connection limit,
+    /// and has not been tried for this connection yet.
     fn usable(&self, index: usize) -> bool;
     /// Number of the server's open connections.
     fn active(&self, index: usize) -> u32;

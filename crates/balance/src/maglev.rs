@@ -29,7 +29,7 @@ pub(super) struct Maglev {
 
 impl Maglev {
     /// Fills a table with the servers that may be chosen. The number of slots depends on the number
-    /// of all members, so that a change of a server's health keeps it.
+    /// of all members, eligible or not, so a change of a server's health does not change it.
     pub(super) fn new(members: &[Member]) -> Self {
         Maglev::with_slots(members, next_prime(MIN_SLOTS.max(SLOTS_PER_MEMBER * members.len())))
     }
@@ -90,14 +90,14 @@ fn fill(candidates: &[Candidate], slots: usize) -> Box<[u32]> {
 
 const FREE: u32 = u32::MAX;
 
-/// Server while a table is filled. It takes the first free slot in its permutation: `slot`, `slot +
-/// skip`, `slot + 2 * skip` and so on, modulo the number of slots. That number is prime, so the
-/// permutation contains all slots.
+/// State of one server while a Maglev table is filled. In each of its turns, the server takes the
+/// first free slot in its permutation: `slot`, `slot + skip`, `slot + 2 * skip` and so on, modulo
+/// the number of slots. The number of slots is prime, so the permutation contains all slots.
 struct Filling {
     index: u32,
     slot: usize,
     skip: usize,
-    /// Time between two turns, in units of 2^-32.
+    /// Time between two turns of the server: 1 / weight, in units of 2^-32.
     interval: u64,
 }
 

@@ -188,8 +188,8 @@ mod tests {
         }
     }
 
-    /// Checks the shares of whole rings; the tests above cover only a few pools of servers, and
-    /// chance may favour these.
+    /// Checks the shares in 200 pools of servers. The tests above cover only a few pools, whose
+    /// shares may be even by chance.
     #[test]
     fn ring_shares_in_small_pools_are_within_a_quarter_of_weights() {
         let weights = [3, 4, 5, 6, 7];
@@ -309,7 +309,8 @@ mod tests {
         }
     }
 
-    /// Servers of which three share each address, so that `key` may give them one place.
+    /// Servers in groups of three with a common IP address. With a `key` that ignores ports, the
+    /// servers of a group have equal places on the ring.
     fn of_key(key: HashKey, weights: &[u16]) -> Vec<Member> {
         let mut servers = members(weights);
         for (n, server) in (0u8..).zip(&mut servers) {

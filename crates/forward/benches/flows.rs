@@ -1,7 +1,7 @@
 //! Benchmark of the connection table with one thousand to ten million flows, in random order. The
 //! choice of each flow depends on data that was read for the previous flow, so that memory accesses
-//! cannot overlap. Misses are an exception, because the processor can predict their result.
-//! `packet_of_batch` measures the gain from overlapping accesses.
+//! cannot overlap. Lookups that find no flow are an exception, because the processor can predict
+//! their result. `packet_of_batch` measures the gain from overlapping accesses.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Path MTU black hole detection: large segments that a sender repeats and a live receiver never
-//! acknowledges. A hop on the path takes only shorter packets and sends no ICMP error. Pure.
+//! Path MTU black hole detection: finds large segments that a sender repeats and a live receiver
+//! never acknowledges. The cause is a hop on the path that takes only shorter packets and sends no
+//! ICMP error. Pure.
 
 use std::time::Duration;
 
@@ -15,18 +16,18 @@ pub(super) const MAX_UNSUSPECTED: usize = 1280;
 /// Upper bound for the suspected segments of one worker.
 const PLACES: usize = 256;
 
-/// Minimum number of repeats of a segment before it is reported.
+/// Minimum number of repeats of a large segment before convey reports the flow.
 const MIN_REPEATS: u8 = 4;
-/// Minimum time between the first and the last of these repeats. Hosts double the time between two
-/// repeats.
+/// Minimum time between the first and the last repeat of a large segment before convey reports the
+/// flow. Hosts double the time between two repeats.
 const MIN_TIME: Duration = Duration::from_secs(2);
 
-/// Time after its last repeat for which a suspect cannot be replaced by another one, if it was
-/// repeated more than once.
+/// Time for which a segment that was repeated more than once keeps its place in the table, counted
+/// from its last repeat. Until then, no other segment replaces it.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// Time without a repeat after which a suspect is removed. Linux waits at most 120 s between two
-/// repeats.
+/// Time without a repeat after which a suspected segment is removed from the table. Linux waits at
+/// most 120 s between two repeats.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(150);
 
 /// Suspicion that large segments of a flow are lost while short packets arrive.
@@ -97,7 +98,8 @@ struct Suspect {
     first: Timestamp,
     before_last: Timestamp,
     last: Timestamp,
-    /// Time of the first packet of the receiver since the first repeat.
+    /// Time of the receiver's first packet after the first repeat; `None`: the receiver has sent no
+    /// packet since.
     answered: Option<Timestamp>,
 }
 

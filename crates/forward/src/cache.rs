@@ -60,15 +60,16 @@ pub struct CachedRoute {
     pub owners: FlowOwners,
     /// Whether the key has no entry yet; otherwise this route replaces the entry.
     pub is_new: bool,
-    /// Time of the last packet. If an entry is replaced, this is its last packet in the cache, or
-    /// the packet from another interface that a worker has just forwarded. `None` if no packet is
-    /// known.
+    /// Time of the last packet with this key; `None`: no packet is known. If the route replaces an
+    /// entry, this is the last packet that the old entry has forwarded, or the packet from another
+    /// interface that a worker has just forwarded.
     pub last: Option<Timestamp>,
     /// TCP: progress of the sender.
     pub progress: Progress,
-    /// Set while only the SYN of the connection is known. The cache then forwards the SYN-ACK, and
-    /// the client's segment that fits the SYN-ACK and completes the handshake. Where the server's
-    /// packets do not pass, the cache forwards any segment that follows the SYN.
+    /// `Some` while only the SYN of the connection is known; the value is the connection's view.
+    /// The cache then forwards the SYN-ACK, and the client's segment that fits the SYN-ACK and
+    /// completes the handshake. Where the server's packets do not pass, the cache forwards any
+    /// segment that follows the SYN.
     pub opening: Option<View>,
     /// TCP: whether another process had the flow. That process may have forwarded more packets
     /// since it reported this progress. The cache takes over the numbers of the server's next
@@ -121,7 +122,7 @@ impl Progress {
         Progress { sent: later(self.sent, known.sent), acked }
     }
 
-    /// Later value of each number. The numbers must be less than 2 GiB apart.
+    /// Progress with the later value of each number. The numbers must be less than 2 GiB apart.
     pub(crate) fn furthest(self, other: Progress) -> Progress {
         let later = |one: u32, other: u32| if one.wrapping_sub(other) as i32 > 0 { one } else { other };
         Progress { sent: later(self.sent, other.sent), acked: later(self.acked, other.acked) }

@@ -118,7 +118,7 @@ impl Counters {
     }
 }
 
-/// First address of the network whose addresses count as one client.
+/// First address of the client's network: all addresses of this network count as one client.
 fn network_of(client: Addr) -> Addr {
     client_of(client.ip()).first().into()
 }

@@ -25,9 +25,10 @@ pub enum Cut {
 /// `payload` bytes of payload. The kernel or the interface cuts the frame, and numbers the segments
 /// upwards from that number.
 ///
-/// There are more segments than the sender has numbers for. With the sender's numbers, the last
-/// segments would have the numbers of the sender's next packets. If routers cut both into
-/// fragments, the receiver could mix them up (RFC 6864, section 4.3).
+/// convey makes more segments than the sender expects. Numbered upwards from the sender's number,
+/// the last segments would have the numbers of the sender's next packets. If routers cut such
+/// packets into fragments, the receiver could combine fragments of different packets (RFC 6864,
+/// section 4.3).
 pub fn number_segments(frame: &mut Frame<'_>, payload: u16, ids: &IpIds) {
     if let Ok(headers) = frame.headers
         && headers.is_v4()

@@ -212,8 +212,8 @@ impl Flow {
         HandshakeEvent { flow, client: self.client, step }
     }
 
-    /// Handshake step of a client's SYN with this sequence number; `None` if the SYN is no step of
-    /// a handshake. A SYN with the known number repeats the handshake. A SYN with another number
+    /// Handshake step of a client's SYN with this sequence number; `None` if the SYN belongs to no
+    /// handshake. A SYN with the known number repeats the handshake. A SYN with another number
     /// begins a new one, unless the server has answered already.
     pub(super) fn step_of_syn(&self, seq: u32) -> Option<HandshakeStep> {
         let next = seq.wrapping_add(1);
@@ -240,13 +240,14 @@ impl Flow {
         TrafficKind::new(self.view(), self.flags.protocol())
     }
 
-    /// Last acknowledgement number of the client; 0 if there is none. A reset in the server's name
-    /// needs this sequence number, or the client ignores it (RFC 5961, section 3.2).
+    /// Last acknowledgement number of the client; 0 if there is none. The client ignores a reset in
+    /// the server's name that has another sequence number (RFC 5961, section 3.2).
     pub(crate) fn last_ack(&self) -> u32 {
         self.sequence.acked()
     }
 
-    /// Sequence number that a reset in the client's name needs, or the server ignores it.
+    /// Next sequence number that the server expects from the client. The server ignores a reset in
+    /// the client's name that has another sequence number.
     pub(super) fn expected_of_client(&self) -> u32 {
         self.sequence.progress(self.flags.pending_fin(), Direction::ToServer).sent
     }
@@ -318,8 +319,8 @@ impl Flow {
         self.flags.narrowness() != 0
     }
 
-    /// Narrowness of the path to the client: from 0, if the path carries the MTU that the server
-    /// uses, to 3.
+    /// Narrowness of the path to the client, from 0 to 3. At 0, the path takes the longest packets
+    /// that the server sends; higher values mean that convey cuts packets to shorter lengths.
     #[inline]
     pub(super) fn narrowness(&self) -> u8 {
         self.flags.narrowness()
@@ -416,8 +417,8 @@ impl Flow {
         matches!(self.flags.pending_fin(), PendingFin::Clients | PendingFin::Servers)
     }
 
-    /// The pending FIN, with its direction and as its sender would repeat it, if it has been
-    /// acknowledged.
+    /// Direction of the pending FIN, and the FIN as its sender would repeat it. `None` if no FIN is
+    /// pending, or the pending FIN has not been acknowledged.
     pub(super) fn acknowledged_fin(&self) -> Option<(Direction, Segment)> {
         self.sequence.acknowledged_fin(self.flags.pending_fin(), self.view())
     }

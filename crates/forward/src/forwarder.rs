@@ -54,7 +54,7 @@ pub struct Forwarder {
     /// Generation of the plan that `served` was derived from.
     generation: Option<u64>,
     served: Served,
-    /// SYNs that should have begun a flow, including repeated SYNs.
+    /// Number of SYNs that should have begun a flow, including repeated SYNs.
     syns: u64,
     /// Flow that was over when the current SYN arrived for the same addresses and ports.
     replaced: Option<Flow>,

@@ -28,9 +28,9 @@ pub struct KnownFlow {
     pub was_cached: bool,
     /// State of the connection.
     pub state: FlowState,
-    /// Number of the server that both processes have agreed on.
+    /// Number of the server, on which both processes have agreed.
     pub server_id: u32,
-    /// Number of the frontend that both processes have agreed on.
+    /// Number of the frontend, on which both processes have agreed.
     pub frontend_id: u32,
     /// Deadline, in ticks of a quarter of a second.
     pub(crate) deadline: u32,
@@ -57,7 +57,7 @@ impl KnownFlow {
         journal::began(self.journal)
     }
 
-    /// Whether losing the flow would be noticed: it is open, as far as convey can see.
+    /// Whether the flow is open, as far as convey can see, so that its loss would be noticed.
     pub fn is_open(&self) -> bool {
         !self.state.is_over(self.view) && !self.state.is_handshake() && self.state != FlowState::UdpNew
     }

@@ -18,7 +18,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Creates an index for up to `keys` keys, with three slots for every two.
+    /// Creates an index for up to `keys` keys, with three slots for every two keys.
     pub(super) fn new(keys: usize) -> Self {
         Index { slots: vec![0; keys + keys / 2 + 1].into_boxed_slice() }
     }

@@ -81,8 +81,8 @@ impl Note {
         [began, bases, rx, tx | flags]
     }
 
-    /// Payload bytes of a TCP connection from and to the client, if they are known. `sent` is the
-    /// progress of both sides, `state` the state before the end.
+    /// Payload bytes of a TCP connection from and to the client; `None` for a number that is not
+    /// known. `sent` is the progress of both sides, `state` the state before the end.
     pub(super) fn tcp_bytes(&self, state: FlowState, view: View, sent: [u32; 2]) -> [Option<u64>; 2] {
         // A FIN takes a sequence number.
         let (client_fin, server_fin) = match state {
@@ -106,7 +106,7 @@ impl Note {
         self.known(view, bytes)
     }
 
-    /// Payload bytes of a UDP flow from and to the client, if they are known.
+    /// Payload bytes of a UDP flow from and to the client; `None` for a number that is not known.
     pub(super) fn udp_bytes(&self, view: View) -> [Option<u64>; 2] {
         self.known(view, self.bytes.map(Some))
     }

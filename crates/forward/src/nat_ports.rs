@@ -2,7 +2,7 @@
 //! server.
 //!
 //! One port may be used for many servers at the same time, because replies are distinguished by
-//! their source. Each server gets it for one flow at a time.
+//! their source. Towards each server, only one flow at a time uses the port.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -62,7 +62,8 @@ impl Places {
         Places { first: first.len(), all: first.into_iter().chain(further).collect() }
     }
 
-    /// Index to try in this step: the preferred addresses in turn, then the others in turn.
+    /// Index of the address to try in this step: the preferred addresses in turn, then the others
+    /// in turn.
     fn in_turn(&self, turn: usize, step: usize) -> u16 {
         let (first, further) = self.all.split_at(self.first);
         let places = if step < first.len() { first } else { further };

@@ -79,7 +79,8 @@ pub struct PlannedFrontend {
     pub access: Access,
     /// Limits for each source.
     pub limits: Limits,
-    /// Counts for each source, over all workers; `None` without limits for sources.
+    /// Open connections and rate limit tokens of each source, over all workers; `None` if the
+    /// frontend has no limits per source.
     pub sources: Option<Arc<Sources>>,
     /// Connection slots in use, over all workers.
     pub slots: Arc<Slots>,

@@ -30,8 +30,8 @@ const SURE: u32 = 64;
 /// pools, the total is at most 96 MiB.
 const MAX_FRESH: usize = 1 << 21;
 
-/// Upper bound for the pools that are searched for pools without a port in use, for each new pool
-/// beyond the maximum.
+/// Upper bound for the pools that are examined when a new pool exceeds the maximum number of pools,
+/// to find pools without a port in use.
 const MAX_LOOKED_AT_POOLS: usize = 16;
 
 /// Pools of one worker.
@@ -46,7 +46,7 @@ pub(super) struct PortPools {
     /// Next place to check for a pool without a port in use.
     hand: usize,
     draws: Draws,
-    /// Version of the set of ports that are left out.
+    /// Version of the set of ports that are excluded from SNAT.
     excluded_version: u32,
     /// Pools before this place are still to be checked.
     unchecked: usize,
@@ -70,8 +70,8 @@ impl Draws {
 #[derive(Debug)]
 pub(super) struct PortPool {
     of: PoolKey,
-    /// Numbers that were neither handed out nor skipped: the first and the last of each range, in
-    /// order.
+    /// Ranges of port numbers that were neither handed out nor skipped, in ascending order: the
+    /// first and the last number of each range.
     unused: Vec<(u16, u16)>,
     /// Number of ports that were handed out.
     handed: u32,
@@ -82,7 +82,7 @@ pub(super) struct PortPool {
     freed: VecDeque<u32>,
     /// Whether the first of the released ports was never seen by a server.
     has_unseen: bool,
-    /// Ports that were released and are left out.
+    /// Released ports that are not handed out again, because they are excluded from SNAT.
     excluded: Vec<u32>,
     excluded_version: u32,
     /// Whether the pool is removed when its last port is released: its server is gone, or no
@@ -109,8 +109,8 @@ impl PortPools {
     /// Takes one of `total` numbers that fits. Numbers that were never handed out come first,
     /// unless many are remembered, in an unpredictable order (RFC 6056); then the numbers that have
     /// been free for longest. A released number that no server has seen comes before all of these.
-    /// `misfits` returns how many numbers, beginning with this one, do not fit; 0 if the number
-    /// fits.
+    /// `misfits` returns how many numbers, beginning with its argument, do not fit; 0 if the
+    /// argument fits.
     pub(super) fn take(&mut self, of: PoolKey, total: u32, misfits: impl Fn(u32) -> u32) -> Option<u32> {
         if total == 0 {
             return None;
@@ -199,7 +199,7 @@ impl PortPools {
         pool.map_or(0, PortPool::in_use)
     }
 
-    /// Notes that the set of ports that are left out has changed.
+    /// Notes that the set of ports that are excluded from SNAT has changed.
     pub(super) fn note_exclusions_changed(&mut self) {
         self.excluded_version = self.excluded_version.wrapping_add(1);
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::RangeInclusive;
 
-/// Ports of each `K`, as sorted ranges that do not touch.
+/// Ports of each key `K`, as sorted ranges that do not touch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PortsByKey<K: Eq + Hash>(HashMap<K, Vec<RangeInclusive<u16>>>);
 

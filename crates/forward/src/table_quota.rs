@@ -116,7 +116,7 @@ impl TableQuota {
         self.queues.iter().map(Queues::open).sum()
     }
 
-    /// Number of flows of a kind in the table, and number of further flows that fit.
+    /// Number of flows of a kind in the table, and number of further flows of this kind that fit.
     pub(super) fn occupancy(&self, kind: TrafficKind) -> Occupancy {
         let (used, guaranteed) = (self.counts[kind.index()], self.guaranteed[kind.index()]);
         let free = self.capacity.saturating_sub(self.promised()) + guaranteed.saturating_sub(used);

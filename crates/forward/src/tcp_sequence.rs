@@ -185,8 +185,9 @@ impl TcpSequence {
         }
     }
 
-    /// The pending FIN as its sender would repeat it, if it has been acknowledged; in DSR, if all
-    /// bytes that were lost before it have arrived.
+    /// Direction of the pending FIN, and the FIN as its sender would repeat it. `None` if no FIN is
+    /// pending, or its receiver has not acknowledged it. In DSR, the FIN counts as acknowledged
+    /// once all bytes that were lost before it have arrived.
     pub(super) fn acknowledged_fin(&self, pending: PendingFin, view: View) -> Option<(Direction, Segment)> {
         let fin = |end: u32, ack| Segment { flags: FIN | ACK, seq: end.wrapping_sub(1), ack, len: 1 };
         match pending {

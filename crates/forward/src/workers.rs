@@ -133,8 +133,8 @@ impl WorkerPeers {
         }
     }
 
-    /// Number of taken slots that will soon be given back. Read it before the number of taken
-    /// slots.
+    /// Number of taken slots that will soon be given back. Read this number before the number of
+    /// taken slots.
     pub(super) fn leaving(&self, resource: Resource) -> u32 {
         let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(resource)) else { return 0 };
         let of = |counts: &Counts| counts.leaving[kind][id as usize % COUNTED_TARGETS].load(Acquire);

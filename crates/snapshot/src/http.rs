@@ -31,8 +31,8 @@ pub struct HttpFrontend {
     pub response: FieldRules,
     /// Rate limit for the requests of one source; `None`: no limit.
     pub limit: Option<RequestLimit>,
-    /// Backends of all routes and of the default route, without duplicates. Backends with files are
-    /// left out.
+    /// Backends of all routes and of the default route, without duplicates. The list has no
+    /// backends that serve files.
     pub(crate) pools: Vec<Arc<Pool>>,
 }
 
@@ -82,8 +82,8 @@ pub enum HttpAction {
 
 impl HttpFrontend {
     /// Builds the routes of a frontend. `lives` has the counters of its routes, and `pool` finds a
-    /// backend by name. `limit` returns the rate limit of the route with a name, or with `None` the
-    /// rate limit of the frontend.
+    /// backend by name. `limit` gets the name of a route and returns the route's rate limit; with
+    /// `None`, it returns the frontend's rate limit.
     pub fn new(
         frontend: &FrontendConfig,
         http: &HttpConfig,
@@ -172,7 +172,7 @@ impl HttpFrontend {
     }
 
     /// Header rules for a local reply to a request that arrived by this scheme. `request` is `None`
-    /// if its head could not be read.
+    /// if convey could not read the head of the request.
     pub fn response_to(&self, request: Option<(ClientScheme, &RequestHead)>) -> &FieldRules {
         let route = request.and_then(|(scheme, head)| self.route(scheme, head.host(), head.path()));
         route.map_or(&self.response, |route| &route.response)

@@ -50,7 +50,7 @@ use convey_model::{
 };
 use convey_tls::{AcmeChallenges, TlsAcceptor};
 
-/// State of convey that new connections need, at one time.
+/// Configuration and state of convey at one point in time, for new connections.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Number of the snapshot, one higher than that of the previous snapshot; 0 is
@@ -119,7 +119,8 @@ pub struct Frontend {
     /// Challenges that ACME authorities request over HTTP while convey orders a certificate;
     /// `None`: convey orders no certificate.
     pub challenges: Option<Arc<AcmeChallenges>>,
-    /// Counts per source; `None`: the frontend has no limits per source.
+    /// Open connections and rate limit tokens of each source, for the frontend's limits per source;
+    /// `None`: the frontend has no such limits.
     pub sources: Option<Arc<Sources>>,
     /// State of the frontend that outlives this snapshot.
     pub live: Arc<FrontendLive>,
@@ -151,7 +152,7 @@ pub struct FrontendLive {
 
 impl Frontend {
     /// Backends whose servers serve the frontend's clients, including backends of routes, without
-    /// duplicates. Backends with files are left out.
+    /// duplicates. The list has no backends that serve files.
     pub fn pools(&self) -> &[Arc<Pool>] {
         match (&self.http, &self.sni) {
             (Some(http), _) => &http.pools,

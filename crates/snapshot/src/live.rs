@@ -192,7 +192,7 @@ impl ServerLive {
         }
     }
 
-    /// Time of the last answer, if the server answered after `since`.
+    /// Time of the last answer, if the server has answered after `since`; otherwise `None`.
     pub fn answered_since(&self, since: Timestamp) -> Option<Timestamp> {
         let last = Timestamp(self.last_answer.load(Ordering::Relaxed));
         (last > since).then_some(last)

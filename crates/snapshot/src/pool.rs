@@ -27,8 +27,8 @@ pub struct Pool {
     pub live: Arc<PoolLive>,
     balancer: Arc<dyn Balancer>,
     members: Vec<Member>,
-    /// Members in which healthy backups are also eligible, for clients that all other servers have
-    /// failed.
+    /// Members of the table for clients whose connections to all other servers have failed: healthy
+    /// backups are eligible, too.
     backups: Vec<Member>,
     /// For each server, the reason why the server cannot be chosen; `None` if the server can be
     /// chosen.
@@ -170,8 +170,9 @@ impl Pool {
         }
     }
 
-    /// Chooses a server for a client of `vip`. Skips the servers in `tried`, which have just failed
-    /// this client. After a failure, a backup may serve if no other server is left.
+    /// Chooses a server for a client of `vip`. Skips the servers in `tried`: the client's
+    /// connections to these servers have just failed. If no other server is left then, a backup may
+    /// serve the client.
     pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
         self.pick_for(None, client, vip, tried)
     }
@@ -225,8 +226,8 @@ impl Pool {
         self.eligible > tried.iter().filter(|index| self.is_eligible(**index)).count()
     }
 
-    /// Whether a backup is left that has not failed the client. False before the client's first
-    /// failure.
+    /// Whether an eligible backup is left that is not in `tried`. Always false if `tried` is empty,
+    /// that is, before the client's first failure.
     fn is_backup_left(&self, tried: &[usize]) -> bool {
         let mut backups = self.backups.iter().enumerate();
         !tried.is_empty() && backups.any(|(index, backup)| backup.eligible && !tried.contains(&index))
@@ -246,8 +247,8 @@ impl Pool {
     }
 
     /// Index of the server that the connection id of a QUIC packet names; `None` if there is no
-    /// such server, or if the server is down or in maintenance. A draining server keeps its
-    /// connections, and their clients may have a new address.
+    /// such server, or if the server is down or in maintenance. A draining server is returned: it
+    /// keeps its connections, even if a client continues from a new address.
     pub fn named_by(&self, datagram: &[u8]) -> Option<usize> {
         let server = self.config.quic.as_ref()?.schemes.server_of(datagram)?;
         let index = *self.quic_servers.get(&server)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use convey_model::{Limits, Prefix, Sources, Timestamp};
 
-/// Request rate limit and the counts of its sources. Clones share the counts.
+/// Request rate limit, with the token bucket of each source. Clones share the token buckets.
 #[derive(Debug, Clone)]
 pub struct RequestLimit {
     limits: Limits,
@@ -14,8 +14,8 @@ pub struct RequestLimit {
 }
 
 impl RequestLimit {
-    /// Builds a limit with the rate of `limits`. Keeps the counts of `before` if both limits group
-    /// clients into the same sources.
+    /// Builds a limit with the rate of `limits`. Keeps the token buckets of `before` if both limits
+    /// group clients into the same sources.
     pub fn new(limits: Limits, before: Option<RequestLimit>) -> RequestLimit {
         let kept = before.map(|before| before.sources).filter(|sources| sources.fit(&limits));
         RequestLimit { limits, sources: kept.unwrap_or_else(|| Arc::new(Sources::new(&limits))) }
@@ -31,7 +31,7 @@ impl RequestLimit {
         self.sources.left_of_rate(client, &self.limits, now).unwrap_or(u32::MAX)
     }
 
-    /// Number of requests a second that one source may send.
+    /// Number of requests a second that one source may send; `None`: no limit.
     pub fn rate(&self) -> Option<NonZeroU32> {
         self.limits.rate_per_source
     }
@@ -41,8 +41,8 @@ impl RequestLimit {
         self.sources.source_of(client)
     }
 
-    /// Returns the token of a request to the client's source, after another limit has refused the
-    /// request.
+    /// Gives back the token that a request has taken from the client's source, because another
+    /// limit has refused the request.
     pub fn refund_token(&self, client: IpAddr) {
         self.sources.refund_token(client, &self.limits);
     }

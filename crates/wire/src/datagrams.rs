@@ -52,8 +52,8 @@ pub fn datagram<'a>(frame: &'a [u8], headers: &Headers) -> Option<&'a [u8]> {
     content.get(..headers.payload_len.into())
 }
 
-/// Sets the length fields of the IP header in `outer`, for a TCP or UDP part of `transport_len`
-/// bytes. Adds `number` to the ID of an IPv4 header.
+/// Sets the length fields of the IP header in `outer` for a packet whose TCP or UDP header and
+/// payload have `transport_len` bytes in total. Adds `number` to the ID of an IPv4 header.
 pub(super) fn put_lengths(outer: &mut [u8], headers: &Headers, transport_len: usize, number: u16) {
     let ip = &mut outer[headers.l3..];
     if !headers.is_v4() {

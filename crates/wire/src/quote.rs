@@ -23,7 +23,8 @@ pub(super) struct Quote {
     pub(super) seq: u32,
 }
 
-/// Whether the type of an ICMP message of this version is an error. Errors quote a packet.
+/// Whether the type of an ICMP message is the type of an error; errors quote a packet. `version`
+/// selects ICMP for IPv4 or ICMPv6.
 pub(super) fn is_error(message: &[u8], version: u8) -> bool {
     let errors = if version == icmp::V4 { &ERRORS[..] } else { &ERRORS_V6[..] };
     message.get(icmp::TYPE).is_some_and(|kind| errors.contains(kind))

@@ -11,8 +11,9 @@ use convey_model::{Addr, NextHop, Rewrite, TCP};
 /// addresses, and decrements the TTL.
 ///
 /// Checksums are updated without reading the payload. A later fragment has no ports to change. In
-/// an ICMP error, the quoted packet is rewritten too, back to the form in which its sender sent it.
-/// `to` is then the rewrite for packets in the direction of the error (RFC 5508, section 4).
+/// an ICMP error, the quoted packet is rewritten too: it gets the addresses and ports with which
+/// its sender sent it. `to` is then the rewrite for packets in the direction of the error (RFC
+/// 5508, section 4).
 ///
 /// The caller has checked that the TTL is above 1, and that both addresses of `to` are of the
 /// packet's family. `checksum` is the state of the frame's TCP or UDP checksum field; the rewrite

@@ -15,11 +15,11 @@ pub(super) struct QuotedAt {
 }
 
 /// Rewrites an ICMP error about a packet from `to.dst` to `to.src`; the error then goes to
-/// `to.dst`. The quoted packet is at `quoted`.
+/// `to.dst`. `quoted` has the offsets of the quoted packet's headers.
 ///
-/// If `to.src` differs from the address of the flow's other end (source NAT, or a VIP), it also
-/// replaces the source of the error, the address of a router that may be unreachable from `to.dst`
-/// (RFC 5508, REQ-5). Otherwise the source of the error stays.
+/// If convey translates the address of the flow's other end (source NAT, or a VIP), `to.src` also
+/// replaces the source address of the error: `to.dst` may have no route to the router that sent the
+/// error (RFC 5508, REQ-5). Otherwise the source address of the error stays.
 pub(super) fn translate(frame: &mut [u8], headers: &Headers, quoted: QuotedAt, to: &Rewrite) {
     let is_v4 = headers.is_v4();
     let (outer, message) = frame[headers.l3..headers.end].split_at_mut(headers.l4 - headers.l3);

@@ -109,7 +109,7 @@ impl Envelope {
     ///
     /// Outer packets are never fragmented. They have the traffic class of the inner packet,
     /// including its ECN bits (RFC 6040, normal mode). The UDP checksum is computed over IPv6,
-    /// where receivers may require it, and left out over IPv4.
+    /// where receivers may require it; over IPv4 the field is 0 (no checksum).
     ///
     /// The caller has checked that `packet` is an IP packet, and that the outer packet is at most
     /// 65,535 bytes long.

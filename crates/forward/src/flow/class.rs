@@ -4,15 +4,15 @@
 use super::Flow;
 use crate::state::FlowState;
 
-/// How a flow counts at its client's source.
+/// How a flow counts towards the limit of open connections of its client's source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtSource {
-    /// Not among the open connections of the source.
+    /// The flow is not open, and does not count.
     Nothing,
-    /// Open, but possibly forged. If the flow is silent, it may be evicted for another flow of its
-    /// source.
+    /// The flow counts as open, but may be forged. While it is silent, it may be evicted for
+    /// another flow of its source.
     Yields,
-    /// Open.
+    /// The flow counts as open, and is not evicted for another flow of its source.
     Stays,
 }
 
@@ -56,9 +56,9 @@ impl Flow {
         }
     }
 
-    /// How the flow counts at its client's source. In DSR a completed handshake counts as open: the
-    /// flow cache does not report the data after it, and an attacker who forges the handshake can
-    /// forge data as well.
+    /// How the flow counts towards the limit of its client's source. In DSR a completed handshake
+    /// counts as open: the flow cache does not report the data that follows the handshake, and an
+    /// attacker who forges a handshake can forge data as well.
     #[inline]
     pub(crate) fn at_source(&self) -> AtSource {
         match self.state {

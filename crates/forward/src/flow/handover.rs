@@ -8,7 +8,7 @@ use crate::tcp_sequence::TcpSequence;
 use crate::wheel::Slot;
 use convey_model::{TCP, UDP};
 
-/// Flags that the next process gets because no other field implies them.
+/// Flags that a handover passes to the next process, because no other field implies them.
 const NOTES: u8 = FlowFlags::MET | FlowFlags::NARROW | FlowFlags::CLIENTS_FIN;
 
 impl Flow {

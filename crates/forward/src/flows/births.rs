@@ -22,8 +22,8 @@ struct Birth {
 }
 
 impl Births {
-    /// Creates births for `capacity` places. `first` is a random serial number, so that identifiers
-    /// of flows of another process do not match.
+    /// Creates births for `capacity` places. `first` is a random serial number, so that a flow
+    /// identifier from another process matches no flow of this table.
     pub(super) fn new(capacity: u32, first: u32) -> Births {
         Births { of_places: Vec::with_capacity(capacity as usize), next: first }
     }

@@ -68,14 +68,14 @@ impl FlowTable {
         self.get(id).deadline <= tick(now)
     }
 
-    /// Time of the last packet that extended a flow's deadline here. Up to a quarter of a second
-    /// too early.
+    /// Time of the last packet that extended a flow's deadline in this table. The returned time is
+    /// up to a quarter of a second too early.
     pub(crate) fn last_extension(&self, flow: &Flow) -> Timestamp {
         begin(flow.deadline.saturating_sub(self.timeouts[flow.state as usize] + 1))
     }
 
-    /// Time since the last packet that extended a flow's deadline here, to a quarter of a second.
-    /// The flow is in the table or was just removed from it.
+    /// Time since the last packet that extended a flow's deadline in this table, with a precision
+    /// of a quarter of a second. The flow is in the table or was just removed from it.
     pub(crate) fn silence(&self, flow: &Flow, now: Timestamp) -> Duration {
         time(tick(now).saturating_sub(flow.deadline.saturating_sub(self.timeouts[flow.state as usize])))
     }

@@ -9,13 +9,14 @@ use crate::wheel::{Slot, begin};
 use convey_model::Timestamp;
 
 impl FlowTable {
-    /// Number of flows of a kind in the table, and number of further flows that fit.
+    /// Number of flows of a kind in the table, and number of further flows of this kind that fit.
     pub(crate) fn occupancy(&self, kind: TrafficKind) -> Occupancy {
         self.quota.occupancy(kind)
     }
 
     /// A flow that was opened since the last call and still is open: a connection in passthrough,
-    /// or a flow in DSR that is counted at its source. The newest flow comes first.
+    /// or a flow in DSR that is counted at its source. The newest flow comes first; `None` if no
+    /// such flow is left.
     pub(crate) fn next_opened(&mut self) -> Option<FlowId> {
         while let Some(id) = self.opened.pop() {
             // The flow may have ended since, and its record may be gone.
@@ -64,9 +65,9 @@ impl FlowTable {
         self.quota.move_to_back(&mut self.flows, id.0, class, last_use);
     }
 
-    /// Time when a stream was last in use, not counting packets in the flow cache: its server has
-    /// sent or, where the server's packets do not pass, its client. Up to a quarter of a second too
-    /// early.
+    /// Time when a stream was last in use, not counting packets in the flow cache: when its server
+    /// last sent a packet or, where the server's packets do not pass convey, when its client last
+    /// sent one. The returned time is up to a quarter of a second too early.
     pub(crate) fn last_use(&self, flow: &Flow) -> Timestamp {
         match flow.view() {
             View::BothSides => begin(flow.last_answer()),

@@ -27,7 +27,8 @@ struct Counting {
 struct Yielding {
     /// Number of evictable flows.
     len: usize,
-    /// Numbers of their records, the oldest first. Stale and duplicate entries are possible.
+    /// Record numbers of the evictable flows, the oldest flow first. Stale and duplicate entries
+    /// are possible.
     queue: VecDeque<u32>,
     /// Time when all evictable flows were last found to be in use.
     in_use_at: Option<Timestamp>,
@@ -110,8 +111,8 @@ impl FlowTable {
         self.sources.note(&mut self.flows, id.0, (before, now));
     }
 
-    /// Sets the frontends that count open flows per source. For a new count, flows that are already
-    /// open are counted too, with one scan of all flows.
+    /// Sets the frontends that count open flows per source. If a frontend is new in this set, its
+    /// flows that are already open are counted too, with one scan of all flows.
     pub(crate) fn count_sources<'a>(&mut self, frontends: impl Iterator<Item = &'a Arc<PlannedFrontend>>) {
         let mut before = std::mem::take(&mut self.sources.0);
         let mut new = HashSet::new();

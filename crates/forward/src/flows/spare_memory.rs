@@ -7,8 +7,8 @@ use crate::state::{Direction, View};
 /// Upper bound for the vacant records that one call drops at the end of the table.
 const AT_ONCE: usize = 4_096;
 
-/// Maximum number of flows for which the index is rebuilt. Rebuilding it for so many takes a few
-/// milliseconds.
+/// Maximum number of flows for which the index is rebuilt. Rebuilding the index for this many flows
+/// takes a few milliseconds.
 const MAX_INDEXED: u32 = 65_536;
 
 /// Peak use of the table since memory was last given back.
@@ -19,9 +19,9 @@ pub(super) struct Peak {
 }
 
 impl FlowTable {
-    /// Gives memory back to the kernel once less than a quarter of it is needed. The address range
-    /// stays reserved. Records before the last flow stay until that flow ends. Returns whether
-    /// there is more to give back.
+    /// Gives memory of the table back to the kernel once less than a quarter of this memory is
+    /// needed. The address range stays reserved. Records before the last flow stay until that flow
+    /// ends. Returns whether there is more to give back.
     pub(crate) fn release_memory(&mut self) -> bool {
         let (live, used) = (self.quota.len(), self.flows.len() as u32);
         self.peak.flows = self.peak.flows.max(live);

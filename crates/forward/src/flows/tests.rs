@@ -51,7 +51,7 @@ fn to(n: u16) -> AddrPort {
     AddrPort::new(server(n).ip().into(), server(n).port())
 }
 
-/// A segment of a connection without data: with these flags it always fits.
+/// A segment with these flags and without data, whose numbers fit every connection of these tests.
 fn segment(flags: u8) -> Segment {
     Segment { flags, seq: 100 - u32::from(flags & SYN != 0), ack: 100, len: 0 }
 }
@@ -85,7 +85,7 @@ fn pass(flows: &mut FlowTable, id: FlowId, segments: &[(Direction, u8)], now: Ti
     }
 }
 
-/// Removes and returns the flows that end now.
+/// Removes and returns the flows that have expired by `now`.
 fn expire_all(flows: &mut FlowTable, now: Timestamp) -> Vec<Flow> {
     let mut ended = Vec::new();
     while let Some(id) = flows.due(now) {
@@ -94,7 +94,7 @@ fn expire_all(flows: &mut FlowTable, now: Timestamp) -> Vec<Flow> {
     ended
 }
 
-/// Clients of the flows that end now.
+/// Removes the flows that have expired by `now`, and returns their clients.
 fn expire(flows: &mut FlowTable, now: Timestamp) -> Vec<SocketAddr> {
     expire_all(flows, now).iter().map(|flow| flow.client().source()).collect()
 }

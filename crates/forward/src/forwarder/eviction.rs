@@ -105,8 +105,9 @@ impl Eviction {
         tracker.release(flow, FlowEnd::Evicted);
     }
 
-    /// Reset for the server of an evicted handshake: a frame, and the interface to send it on. Send
-    /// it before the frame of the last verdict, and call this until it returns `None`.
+    /// Next reset for the server of an evicted handshake: the frame, and the interface to send it
+    /// on. Call this method until it returns `None`, and send each reset before the frame of the
+    /// last verdict.
     #[inline]
     pub(super) fn next_server_reset(&mut self, plan: &Plan) -> Option<(&[u8], u32)> {
         self.resets.next(plan)

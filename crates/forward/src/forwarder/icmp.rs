@@ -9,8 +9,9 @@ use convey_model::{DropReason, NextHops};
 use convey_wire::{self as wire, Headers};
 
 impl Forwarder {
-    /// Forwards an ICMP error about a packet of this flow in the other direction. Anybody can send
-    /// such an error, so the error changes nothing of the flow but the length of its packets.
+    /// Forwards an ICMP error about a packet that this flow has sent in the opposite direction.
+    /// Anybody can send such an error, so the error changes nothing of the flow except the maximum
+    /// length of its packets.
     pub(super) fn forward_error(
         &mut self,
         id: FlowId,
@@ -54,8 +55,8 @@ pub(super) fn check_error(network: &NextHops, frame: &Frame<'_>, headers: &Heade
 }
 
 /// Whether an ICMP error in this direction is the server's own report that no program receives the
-/// flow's datagrams. A host that forges the error does not have the link-layer address of the next
-/// hop to the server.
+/// flow's datagrams. The frame must come from the link-layer address of the next hop to the server,
+/// which other hosts on the link do not have.
 fn is_refusal(direction: Direction, frame: &Frame<'_>, headers: &Headers) -> bool {
     direction == Direction::ToClient
         && !headers.is_tcp()

@@ -28,15 +28,16 @@ impl Forwarder {
         self.replies.refused_at()
     }
 
-    /// Pending events, which the caller drains. When the next call finds no ended flow left, the
-    /// forwarder assumes that the caller has given back the slots.
+    /// Pending events, which the caller drains. If the next call finds no ended flow in the events,
+    /// the forwarder assumes that the caller has released the slots of all ended flows.
     pub fn events(&mut self) -> &mut ForwarderEvents {
         self.eviction.settle_released_slots(&self.tracker);
         self.tracker.collect_events()
     }
 
-    /// Reset for the server of an evicted handshake: a frame, and the interface to send it on. Send
-    /// it before the frame of the last verdict, and call this until it returns `None`.
+    /// Next reset for the server of an evicted handshake: the frame, and the interface to send it
+    /// on. Call this method until it returns `None`, and send each reset before the frame of the
+    /// last verdict.
     #[inline]
     pub fn next_server_reset(&mut self, plan: &Plan) -> Option<(&[u8], u32)> {
         self.eviction.next_server_reset(plan)
@@ -77,8 +78,7 @@ impl Forwarder {
         self.tracker.table().cached()
     }
 
-    /// Number of TCP handshakes that clients have begun, that were finished, and that were evicted
-    /// early.
+    /// Numbers of TCP handshakes: begun by clients, completed, and evicted early.
     pub fn handshakes(&self) -> Handshakes {
         let finished = self.tracker.table().finished();
         Handshakes { begun: self.syns, finished, displaced: self.eviction.displaced() }
@@ -196,9 +196,9 @@ impl Forwarder {
         self.tracker.find_flow(key, now)
     }
 
-    /// Share that the client of a new flow has used up, or its share of the table if it has not
-    /// used up any. `server` is the server's number. `None` where clients have no share, or this
-    /// client is not limited.
+    /// Share of the first resource of which the client of a new flow has used up its share; if
+    /// there is no such resource, the client's share of the table. `server` is the server's number.
+    /// `None` where clients have no share, or if the client is trusted.
     pub fn client_share(
         &mut self,
         key: &FlowKey,

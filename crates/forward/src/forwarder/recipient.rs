@@ -18,7 +18,7 @@ pub(super) enum Recipient {
 }
 
 impl Recipient {
-    /// Recipient for packets from `source` that reach a server in this way.
+    /// Recipient for packets from `source` that reach a server by this method.
     pub(super) fn server(source: IpAddr, ip: IpAddr, method: ForwardingMethod) -> Recipient {
         match method {
             ForwardingMethod::Rewritten | ForwardingMethod::Tunneled => Recipient::Server(source, ip),

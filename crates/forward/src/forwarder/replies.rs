@@ -25,7 +25,7 @@ pub(super) struct PacketReplies {
     ends: Limiter,
     /// Packet that was built last.
     frame: Vec<u8>,
-    /// Frontend that has last refused a client.
+    /// Number of the frontend that has last refused a client.
     refused_at: u32,
 }
 

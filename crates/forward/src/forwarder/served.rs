@@ -160,8 +160,9 @@ impl Served {
         here.is_some_and(|(_, access)| !access.admits(key.src.ip()))
     }
 
-    /// Whether packets of a DSR flow reach the server as its backend is configured now. TCP flows
-    /// may differ: the destination address of a connection's packets cannot change.
+    /// Whether a flow reaches its server by the DSR method that the server's backend is configured
+    /// with now. A TCP flow keeps its former method, because the destination address of a
+    /// connection's packets cannot change.
     fn is_sent_as_configured(&self, flow: &Flow) -> bool {
         self.dsr_kinds.get(&flow.server_id()).is_none_or(|configured| match configured {
             DsrKind::L3 => flow.method() == ForwardingMethod::Rewritten,

@@ -15,8 +15,8 @@ pub(super) fn is_exact(fin: Segment, sent: u32) -> bool {
     behind == 0 || behind == fin.len || behind.wrapping_add(1) == fin.len
 }
 
-/// Whether a FIN ends at its sender's next number: its receiver ignores it unless the FIN has
-/// arrived before (RFC 9293, section 3.10.7.4).
+/// Whether a FIN ends at its sender's next number. The receiver ignores such a FIN, unless the FIN
+/// has arrived before (RFC 9293, section 3.10.7.4).
 pub(super) fn is_repeated(fin: Segment, sent: u32) -> bool {
     let behind = sent.wrapping_sub(fin.seq);
     behind > 0 && behind == fin.len

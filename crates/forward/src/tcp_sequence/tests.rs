@@ -192,7 +192,7 @@ fn gaps_on_both_sides_stop_the_numbers_of_no_stream() {
 }
 
 proptest! {
-    /// In any order of its segments, and with any first numbers.
+    /// Runs connections whose segments arrive in any order and begin with any numbers.
     #[test]
     fn a_connection_is_believed_from_its_first_byte_to_its_last(
         begin in any::<(u32, u32)>(),
@@ -267,7 +267,7 @@ proptest! {
         }
     }
 
-    /// In DSR, too, where acknowledgements of the server do not pass.
+    /// Checks DSR, where the server's acknowledgements do not pass convey.
     #[test]
     fn in_dsr_who_guesses_ends_nothing(
         known in (any::<u32>(), 1..=u32::MAX),

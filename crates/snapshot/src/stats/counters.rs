@@ -140,7 +140,7 @@ pub enum Counter {
     DroppedLoop,
     /// Datagrams dropped: the client's address had reached its limit of sessions.
     DroppedClientLimit,
-    /// Datagrams dropped: the sender may not send PROXY headers here.
+    /// Datagrams dropped: the sender is not a trusted proxy, and may not send PROXY headers.
     DroppedProxyUntrusted,
     /// Datagrams dropped: the PROXY header of version 2 was missing or invalid.
     DroppedProxyHeader,
@@ -191,7 +191,8 @@ pub enum Counter {
     AnsweredNoRoute,
     /// Local reply: the access lists deny the client address that a trusted proxy sent.
     AnsweredAccess,
-    /// Local reply: the host's certificate differs from the one of the client's handshake.
+    /// Local reply: the requested host has another certificate than the certificate that convey
+    /// presented in the client's TLS handshake.
     AnsweredMisdirected,
     /// Local reply: the client's source has sent too many requests recently.
     AnsweredRateLimit,

@@ -49,7 +49,7 @@ pub struct Syns {
     pub finished: u64,
     /// SYNs that the kernel dropped because of a flood.
     pub refused: u64,
-    /// SYNs that the kernel dropped and that the client repeated to a worker.
+    /// SYNs that the kernel dropped, and that reached a worker when the client repeated them.
     pub repeated: u64,
     /// SYNs of flows that were evicted in favour of another flow, in less time than a handshake
     /// takes.

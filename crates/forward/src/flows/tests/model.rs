@@ -164,7 +164,8 @@ impl Known {
         }
     }
 
-    /// The flow ends at the first quarter of a second after its timeout, or exactly at it.
+    /// Whether the flow has ended by `now`. A flow ends at its timeout, or at the next quarter of a
+    /// second after it.
     fn ended(&self, now: Duration) -> bool {
         let quarters = |time: Duration| time.as_nanos() as f64 / 250e6;
         let timeout = self.state.timeout(&FlowTimeouts::default());

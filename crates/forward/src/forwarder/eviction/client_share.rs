@@ -25,7 +25,7 @@ use crate::table_quota::Occupancy;
 use crate::{AddrPort, Flow, FlowEnd, FlowId, TrafficKind, View};
 use convey_model::{Addr, DropReason, Endpoint, FlowKey, Slots, Timestamp, fits};
 
-/// A flow that is to begin or to open, with the resources that it needs.
+/// A flow that is about to begin or to open, with the resources that the flow needs.
 struct Claim<'a> {
     client: Addr,
     protocol: u8,
@@ -101,9 +101,9 @@ impl Eviction {
         }
     }
 
-    /// Share that the client of a new flow has used up, or its share of the table if it has not
-    /// used up any. `server` is the server's number. `None` where clients have no share, or this
-    /// client is not limited.
+    /// Share of the first resource of which the client of a new flow has used up its share; if
+    /// there is no such resource, the client's share of the table. `server` is the server's number.
+    /// `None` where clients have no share, or if the client is trusted.
     pub(crate) fn client_share(
         &mut self,
         tracker: &mut FlowTracker,
@@ -196,7 +196,8 @@ impl Eviction {
     }
 
     /// Reason why an open flow has to end: the other flows of its client use up the client's share,
-    /// or the other flows of its source reach the source's limit. `None` if the flow may stay.
+    /// or the other flows of its source reach the source's limit. Returns `None` if the flow may
+    /// stay.
     fn end_of(&self, tracker: &FlowTracker, claim: &Claim<'_>) -> Option<FlowEnd> {
         match is_at_limit(claim.frontend, claim.client, claim.own_at_source) {
             true => Some(FlowEnd::SourceLimit),

@@ -11,8 +11,8 @@ use convey_wire::{self as wire, ANSWER_LEN};
 /// Upper bound for the resets per second.
 const RESETS_PER_SECOND: u64 = 100_000;
 
-/// Upper bound for the resets in the queue, which one packet or the slot requests of other workers
-/// cause.
+/// Upper bound for the resets in the queue. One packet, or the slot requests of other workers, can
+/// cause several resets before the queue is drained.
 pub(super) const MAX_QUEUED: usize = 4;
 
 /// Queue of resets to be sent.

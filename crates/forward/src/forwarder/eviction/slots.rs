@@ -146,7 +146,8 @@ impl Eviction {
         }
     }
 
-    /// Evicts flows for each of these slots. Returns whether that frees enough.
+    /// Evicts flows for each of these slots, or requests the slot from other workers. Returns false
+    /// if some slot cannot be freed; no flow is evicted then.
     fn free_slots(
         &mut self,
         tracker: &mut FlowTracker,
@@ -179,7 +180,7 @@ impl Eviction {
         true
     }
 
-    /// Evicts a flow whose slots a new flow needs, and counts them as about to be released.
+    /// Evicts a flow whose slots a new flow needs, and counts these slots as about to be released.
     fn evict_for_slot(&mut self, tracker: &mut FlowTracker, id: FlowId, now: Timestamp) {
         let flow = tracker.flow(id);
         let (frontend, server) = (flow.frontend_id(), flow.server_id());
@@ -233,7 +234,8 @@ fn wanted(resource: Resource, plan: &Plan) -> Option<ExhaustedSlots<'_>> {
     limit.map(|limit| ExhaustedSlots { resource, slots, limit })
 }
 
-/// Some of `len` indices, starting at `from` and wrapping around.
+/// At most `MAX_SERVERS` of the indices below `len`: consecutive indices from `from` on, continued
+/// at 0 after the last index.
 fn from_on(from: u64, len: usize) -> impl Iterator<Item = usize> {
     let len = len as u64;
     (0..len.min(MAX_SERVERS as u64)).map(move |n| ((from % len + n) % len) as usize)

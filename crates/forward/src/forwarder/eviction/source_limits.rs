@@ -27,8 +27,9 @@ use convey_model::{Addr, DropReason, Excess, OverLimit, Timestamp};
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Eviction {
-    /// Refuses the beginning of a flow if the source has reached a limit; otherwise counts it
-    /// towards the rate limit. A connection that is under way does not count towards the rate.
+    /// Refuses the beginning of a flow if the source has reached a limit; otherwise counts the flow
+    /// towards the rate limit. A connection that convey picks up mid-connection does not count
+    /// towards the rate limit.
     pub(crate) fn check_source_limits(
         &mut self,
         tracker: &mut FlowTracker,
@@ -91,8 +92,8 @@ pub(crate) fn refund_rate(frontend: &PlannedFrontend, PacketContext { headers, .
     }
 }
 
-/// Whether a client's source has reached its limit of open flows, not counting `own` of the current
-/// flow.
+/// Whether a client's source has reached its limit of open flows, without the current flow. `own`
+/// is the number of times that the current flow is already counted: 0 or 1.
 pub(super) fn is_at_limit(frontend: &PlannedFrontend, client: Addr, own: u32) -> bool {
     let limit = frontend.sources.as_ref().zip(frontend.limits.connections_per_source);
     limit.is_some_and(|(sources, most)| {

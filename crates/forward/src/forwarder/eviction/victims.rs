@@ -16,9 +16,9 @@ use convey_model::{Shortage, Timestamp};
 /// each other.
 const HALF_OPEN_SHARE: u32 = 8;
 
-/// Number of half-open connections from which they are crowded, whatever the capacity. Established
-/// connections may have left little room, and an attacker who forges this many SYNs a second would
-/// shut out every client.
+/// Minimum number of half-open connections that counts as crowded, whatever the capacity.
+/// Established connections may have left little room, and an attacker who forges this many SYNs a
+/// second would shut out every client.
 const MIN_CROWD: u32 = 32;
 
 /// Upper bound for the duration of most handshakes: a connection that has been half-open for longer

@@ -66,7 +66,8 @@ impl Narrowed {
         first.map(|(_, id)| id)
     }
 
-    /// Takes an entry whose time is over.
+    /// Removes the oldest entry if it is at least [`NARROW_FOR`] old, and returns its flow;
+    /// otherwise returns `None`.
     fn take_old(&mut self, now: Timestamp) -> Option<FlowId> {
         let is_old = self.0.front().is_some_and(|(since, _)| now.since(*since) >= NARROW_FOR);
         if is_old { self.0.pop_front().map(|(_, id)| id) } else { None }
@@ -91,8 +92,9 @@ impl PathMtu {
         }
     }
 
-    /// Stops an ICMP error that reports the MTU of a client's path to the server, and applies the
-    /// MTU to the flow. A report of at least the minimum path MTU passes.
+    /// Checks an ICMP error to a server that reports the MTU of the path to a client. If the MTU is
+    /// below the minimum path MTU, applies the MTU to the flow and stops the error; otherwise the
+    /// error passes.
     pub(crate) fn check_error(
         &mut self,
         tracker: &mut FlowTracker,

@@ -32,7 +32,8 @@ run_cases_over_both_families! {
     repeated_packet_marks_its_neighbour_query_as_repeated,
 }
 
-/// Connects clients 1 to 29. Returns each with the SYN that its server received.
+/// Connects clients 1 to 29. Returns the number of each client with the SYN that its server
+/// received.
 pub(super) fn busy(family: Family) -> (Lab, Vec<(u16, Seen)>) {
     let mut lab = Lab::passthrough(family);
     let flows = (1..30).map(|n| (n, lab.connect(n))).collect();

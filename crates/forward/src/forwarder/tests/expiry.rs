@@ -120,7 +120,7 @@ fn stray_packets_do_not_prolong_a_closed_connection(family: Family) {
     }
 }
 
-/// One pair of numbers in 4 million is this close.
+/// Of 4 million guessed pairs of numbers, one is as close as the guesses in this scenario.
 fn near_guesses_do_not_prolong_a_closed_dsr_connection(family: Family) {
     let mut lab = Lab::dsr(family);
     connect_and_close(&mut lab);

@@ -64,7 +64,8 @@ fn forged_fin_or_reset_does_not_end_a_connection(family: Family) {
     }
 }
 
-/// Pairs of numbers that come near any pair, at most 16 MiB off.
+/// Guessed pairs of sequence and acknowledgement numbers. Every possible pair is within 16 MiB of
+/// one of these guesses.
 fn guesses() -> impl Iterator<Item = (u32, u32)> {
     let all = || (0..128u32).map(|n| (n << 25) + (13 << 20) + 7);
     all().flat_map(move |seq| all().map(move |ack| (seq, ack)))

@@ -184,8 +184,8 @@ fn a_flow_of_a_server_that_is_gone_does_not_come_along(family: Family) {
     assert_eq!(new.forwarder.snat_ports_in_use(), 60 - gone);
 }
 
-/// Both have captured the SYN; the connection has continued meanwhile through the other one's
-/// cache.
+/// Both balancers have captured the SYN. Meanwhile the connection has continued through the cache
+/// of the old balancer.
 fn a_syn_that_the_other_has_handled_is_not_handled_again(family: Family) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         old.send(old.client(1).syn().seq(100));
@@ -281,8 +281,9 @@ fn handshakes_in_the_cache_during_a_handover_are_handed_over() {
     }
 }
 
-/// The old cache forwards the server's answer, unless the old process has seen it, and so many
-/// bytes of the client after its ACK.
+/// Hands over a connection after its SYN. Meanwhile the old cache forwards the server's answer,
+/// unless the old process has handled it (`was_answered`), and then the client's ACK and `bytes`
+/// bytes, if given.
 fn answered_meanwhile(family: Family, was_answered: bool, bytes: Option<u32>) {
     let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
     let syn = old.send(old.client(1).syn().seq(100));
@@ -334,8 +335,9 @@ fn progress_without_an_answer_does_not_open_a_connection() {
     }
 }
 
-/// Bytes have passed since the flows were exported, and so many `more` of the server. The server's
-/// end has numbers that the new balancer cannot derive from the flows.
+/// After the export of the flows, both sides (in DSR, the client) send data through the old cache;
+/// `more` is a number of further bytes from the server. The server's FIN has numbers that the new
+/// balancer cannot derive from the exported flows.
 fn check_progress_during_handover(family: Family, more: u32) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         let is_dsr = !old.world.frontends[0].mode.has_snat();

@@ -69,7 +69,7 @@ fn expired_server_packet_gets_time_exceeded_from_the_snat_address(family: Family
     assert_eq!(reply.about().route(), (syn.to.to_string(), syn.from.to_string()));
 }
 
-/// The servers' link has an MTU of 1400 bytes, the clients' link of 1500.
+/// The servers' link has an MTU of 1,400 bytes, and the clients' link an MTU of 1,500 bytes.
 fn oversized_packet_is_refused_by_the_vip_without_a_flow(family: Family) {
     let mut lab = Lab::passthrough(family);
     let [most, most_back] = [1_400, 1_500].map(|len| room(family, len));

@@ -35,8 +35,8 @@ fn ip(addr: impl ToString) -> String {
     addr.to_string().parse::<SocketAddr>().unwrap().ip().to_string()
 }
 
-/// A TCP and a UDP frontend; client 1 and its server have sent. Each with the first packet that the
-/// server received.
+/// A lab with a TCP frontend and a lab with a UDP frontend, in which client 1 and its server have
+/// sent packets. Each lab comes with the first packet that the server received.
 fn conversations(tcp: Lab, udp: Lab) -> [(Lab, Seen); 2] {
     let (mut tcp, mut udp) = (tcp, udp.udp());
     let syn = tcp.connect(1);

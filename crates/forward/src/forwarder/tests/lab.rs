@@ -76,8 +76,8 @@ impl Lab {
         Lab::new(family, Some(ports), size.capacity)
     }
 
-    /// Passthrough with two SNAT addresses: servers see the one that the kernel would choose among
-    /// those in `lan`.
+    /// Passthrough with two SNAT addresses: a server sees the address that the kernel would choose
+    /// among the local addresses `lan`.
     pub(super) fn passthrough_by_kernel(
         family: Family,
         addresses: [&'static str; 2],

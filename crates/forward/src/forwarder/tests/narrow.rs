@@ -16,8 +16,8 @@ run_cases_over_both_families! {
     a_path_that_takes_what_our_link_takes_is_not_narrow,
 }
 
-/// A router on the path to the clients reports that packets like this one, to its client, may have
-/// `mtu` bytes.
+/// Handles an ICMP error of a router on the path to the client of `answer`: packets to this client
+/// may have at most `mtu` bytes.
 fn too_big(lab: &mut Lab, family: Family, answer: &Seen, mtu: u32) -> Outcome {
     let router = family.pick("203.0.113.7", "2001:db8:7::7");
     lab.handle_frame(&mut error_about(&answer.frame, IcmpError::TooBig { mtu }, router), None)

@@ -26,7 +26,7 @@ enum Step {
     /// flag selects the direction to the servers or the clients.
     Error(usize, bool, IcmpError),
     Wait(Duration),
-    /// Server number, whether the server is up, and whether its flows are kept if not.
+    /// Server number, whether the server is up, and whether its flows continue while it is down.
     Health(usize, bool, bool),
 }
 
@@ -305,8 +305,8 @@ impl Scenario {
     }
 }
 
-/// Reassembles an outcome that was cut. Its frame is then that of the first fragment, which errors
-/// may quote.
+/// Reassembles an outcome that was cut into fragments or segments. The frame of the result is the
+/// frame of the first piece, which errors may quote.
 fn whole(outcome: Outcome) -> Outcome {
     let Outcome::Fragments(frames, interface) = outcome else { return outcome };
     if wire::parse(&frames[0]).unwrap().fragment().is_none() {

@@ -15,9 +15,9 @@ const MAX_FLOWS: usize = 1_024;
 /// Filters of the running traces, and the flows that match one of them.
 #[derive(Debug, Default)]
 pub(super) struct CacheBypass {
-    /// Empty if no trace is running.
+    /// Filters of the running traces; empty if no trace is running.
     filters: Vec<TraceFilter>,
-    /// Keys of the client's packets.
+    /// Flows that are kept out of the cache, by the key of the client's packets.
     flows: HashSet<FlowKey>,
     /// Next place of the table to search for cached flows; `None` after the last one.
     next_place: Option<u32>,

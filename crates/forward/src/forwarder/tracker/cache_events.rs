@@ -96,10 +96,10 @@ impl FlowTracker {
         last.into_iter().for_each(|id| self.put_restored_numbers(id));
     }
 
-    /// Applies the server's answer to a SYN, if the client's progress, as reported by another
-    /// process, is the first sign of this answer: earlier builds report no SYN-ACK. Returns whether
-    /// the progress shows nothing else. If so, the client's next segment completes the handshake
-    /// here.
+    /// Applies the server's answer to a SYN, derived from the client's progress as another process
+    /// has reported it: earlier builds report this progress, but no SYN-ACK. Returns true if the
+    /// client has sent nothing after its SYN; the client's next segment then completes the
+    /// handshake in this process.
     fn shows_answer_alone(&mut self, id: FlowId, Segment { seq, ack, .. }: Segment, now: Timestamp) -> bool {
         let flow = self.table.get(id);
         let sent = flow.expected_of_client();

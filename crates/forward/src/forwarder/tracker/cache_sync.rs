@@ -9,7 +9,8 @@ use super::server_interface::InterfaceChecks;
 use crate::{CachedActivity, Flow, FlowCache, FlowId, FlowTable, Progress};
 use convey_model::{FlowKey, Timestamp};
 
-/// Upper bound for the delay between a packet that the cache forwards and its event.
+/// Upper bound for the delay between a packet that the cache forwards and the event about the
+/// packet.
 const EVENT_DELAY: Duration = Duration::from_secs(1);
 
 /// The flow cache, if there is one.
@@ -66,8 +67,8 @@ impl CacheSync {
         }
     }
 
-    /// Replaces the entries of a flow whose tunnel is known. `seen` are the old entries, if they
-    /// were just looked up. Returns whether the cache has the flow.
+    /// Replaces the entries of a flow whose tunnel is known. `seen` is the activity of the old
+    /// entries, if they were just looked up. Returns whether the cache has the flow.
     pub(super) fn replace(
         &mut self,
         flow: &Flow,
@@ -105,8 +106,8 @@ impl CacheSync {
         true
     }
 
-    /// Whether the entry of a flow's server may be compared with the interface of a packet now;
-    /// notes the comparison.
+    /// Whether the entry for a flow's server is due for a comparison with the interface of a
+    /// packet. If it is, records the time of the comparison.
     pub(super) fn is_interface_check_due(&mut self, id: FlowId, now: Timestamp) -> bool {
         self.interface_checks.is_due(id, now)
     }

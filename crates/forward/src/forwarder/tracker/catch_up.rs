@@ -13,7 +13,7 @@ impl FlowTracker {
     /// Applies the progress of both sides of a flow from the cache, and their FINs. Call it before
     /// a packet is checked against the flow's state or sequence numbers.
     ///
-    /// Returns the entries; `None` if the cache does not have the flow.
+    /// Returns the activity of the flow's entries; `None` if the cache does not have the flow.
     pub(crate) fn catch_up(&mut self, id: FlowId) -> Option<ActivityByDirection> {
         let flow = self.table.get(id);
         let before = flow.state();

@@ -106,7 +106,8 @@ impl FlowTracker {
         self.replace_entries(id, None, now);
     }
 
-    /// Replaces the entries of a flow. `seen` are the old entries, if they were just looked up.
+    /// Replaces the entries of a flow. `seen` is the activity of the old entries, if they were just
+    /// looked up.
     fn replace_entries(&mut self, id: FlowId, seen: Option<ActivityByDirection>, now: Timestamp) {
         let flow = self.table.get(id);
         if !self.routes.has_tunnel(flow) {

@@ -1,5 +1,6 @@
-//! Interface from which the cache accepts packets of a flow's server. The server's router may use
-//! another of several equal routes.
+//! Interface from which the cache accepts packets of a flow's server. If several routes are equal,
+//! the server's router may choose another route than convey, so that the server's packets arrive on
+//! another interface.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ impl Default for InterfaceChecks {
 }
 
 impl InterfaceChecks {
-    /// Whether a flow's entry may be checked now; notes the check.
+    /// Whether a flow's entry is due for a check. If it is, records the time of the check.
     pub(super) fn is_due(&mut self, id: FlowId, now: Timestamp) -> bool {
         let slot = &mut self.0[id.0 as usize % SLOTS];
         let is_due = slot.0 != id || now.since(slot.1) >= SILENT_FOR;
@@ -43,8 +44,8 @@ impl InterfaceChecks {
 
 impl FlowTracker {
     /// Interface of a packet that has arrived from a flow's server, or of an ICMP error about a
-    /// packet to the server. `None` if it is the interface of the next hop to the server, or not
-    /// known.
+    /// packet to the server. `None` if the packet has arrived on the interface of the next hop to
+    /// the server, or its interface is not known.
     #[inline]
     pub(crate) fn unusual_interface(&self, id: FlowId, frame: &Frame<'_>, plan: &Plan) -> Option<u32> {
         let usual = plan.network.get(self.table.get(id).next_hop(Direction::ToServer));

@@ -14,11 +14,11 @@ use convey_wire::Envelope;
 pub(super) struct Tunnels {
     /// Tunnels of the plan.
     planned: Arc<HashMap<u32, Tunnel>>,
-    /// Tunnels of servers that are now reached in another way or drain; their connections still use
-    /// them.
+    /// Former tunnels of servers that drain, or that convey now reaches by another method. Existing
+    /// connections still use these tunnels.
     former: HashMap<u32, Tunnel>,
     /// Servers whose tunnel has changed since the last sweep over all flows: the flow cache may
-    /// have the earlier one.
+    /// still use the earlier tunnel.
     changed: HashSet<u32>,
 }
 

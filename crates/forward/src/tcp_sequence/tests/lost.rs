@@ -153,8 +153,8 @@ fn server_syn(connection: &Connection) -> u32 {
 }
 
 proptest! {
-    /// From its handshake on, with any losses, and repetitions in any pieces. Both FINs may be in
-    /// flight at once.
+    /// Runs a connection from its handshake on, with any lost segments, and with repetitions in any
+    /// pieces. Both FINs may be in flight at the same time.
     #[test]
     fn connection_that_loses_segments_is_over_at_its_end(
         view in prop::sample::select(&[BothSides, ClientSide][..]),

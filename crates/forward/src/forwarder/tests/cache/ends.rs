@@ -144,8 +144,9 @@ mod cases {
         }
     }
 
-    /// Client 1 opens a connection, and each side whose packets pass finishes, all in the cache.
-    /// Returns the state of its flow then. `lose` is called between the two, and may lose events.
+    /// Client 1 opens a connection in the cache. Then each side whose packets pass sends a FIN,
+    /// also in the cache. `lose` is called between these two steps, and may lose events. Returns
+    /// the resulting state of the flow.
     fn open_and_finish_untold(lab: &mut Lab, lose: impl Fn(&Lab)) -> FlowState {
         let is_dsr = lab.world.frontends[0].mode == Mode::Dsr;
         lab.is_deaf = true;

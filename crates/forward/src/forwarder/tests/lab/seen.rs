@@ -47,8 +47,8 @@ impl Seen {
         Seen { interface, mac: frame[5], ttl, frame: frame.to_vec(), ..seen }
     }
 
-    /// Reassembles fragments into packets; the frame of each is that of the fragment that has
-    /// completed it.
+    /// Reassembles fragments into packets. The frame of each packet is the fragment that has
+    /// completed the packet.
     pub(crate) fn reassemble(fragments: &[Vec<u8>]) -> Vec<Seen> {
         let mut pool = IpDefragPool::<(), ()>::new();
         let mut packets = Vec::new();
@@ -154,7 +154,7 @@ impl Seen {
     }
 }
 
-/// In one line, however long it is.
+/// Formats a packet in one line, even with `{:#?}`.
 impl fmt::Debug for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Seen { interface, mac, from, to, ttl, flags, seq, ack, payload, .. } = self;

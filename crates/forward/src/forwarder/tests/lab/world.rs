@@ -148,7 +148,7 @@ impl ServerPicker for Chooser {
         }
     }
 
-    /// Datagrams identify servers in words.
+    /// Server that a datagram identifies by its text, such as `server 11`.
     fn named_by(&self, datagram: &[u8]) -> Option<usize> {
         let number = str::from_utf8(datagram).ok()?.strip_prefix("server ")?.parse::<u32>().ok()?;
         self.servers.iter().position(|server| server.id == number)
