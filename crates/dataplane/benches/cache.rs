@@ -1,12 +1,12 @@
 //! Benchmark of the kernel's flow cache: cost in nanoseconds of a packet of a known flow, with one
 //! flow to a million flows. The kernel runs the programs itself (`BPF_PROG_TEST_RUN`), so the
-//! figures exclude the path from the driver to the program, and the transmission. `no hit` is the
-//! cost of a packet that is not addressed to this host: the price of trying a program.
+//! figures include neither the path from the driver to the program nor the transmission. `no hit`
+//! is the cost of a packet that is not addressed to this host, for which the program does nothing.
 //!
 //! Each flow rewrites its packets to packets of another flow, chosen at random. So each run of the
-//! program handles a packet of a different flow, until the hop limit is used up. (A packet socket's
-//! filter gets the same packet each time.) XDP is measured with only one flow: before a test run of
-//! XDP the kernel waits, and meanwhile the flows leave the processor's caches.
+//! program handles a packet of a different flow, until the hop limit is used up. (The filter of
+//! packet sockets gets the same packet each time.) XDP is measured with only one flow: the kernel
+//! waits before a test run of XDP, and meanwhile the flows leave the processor's caches.
 //!
 //! As root: `cargo bench --bench cache`.
 

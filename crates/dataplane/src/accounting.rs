@@ -77,8 +77,8 @@ impl Accounting {
         });
     }
 
-    /// Counts a client's packet that was refused when it would have opened a flow. `frontend` is
-    /// the number of its frontend. Other drop reasons are ignored.
+    /// Counts a client's packet that was refused and therefore opened no flow. `frontend` is the
+    /// number of its frontend. Only refusals by access lists and by limits of sources are counted.
     pub(super) fn refused_client(&self, frontend: u32, reason: DropReason) {
         let counter = match reason {
             DropReason::AccessDenied => Counter::RefusedAccess,
@@ -159,8 +159,8 @@ impl Accounting {
         }
     }
 
-    /// Resets a server's count of consecutive refusals, because it has sent a datagram or answered
-    /// a SYN.
+    /// Resets a server's count of consecutive refusals, because the server has sent a datagram or
+    /// answered a SYN.
     pub(super) fn answered(&self, flow: FlowOwners) {
         if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
             server.connect_succeeded();
@@ -206,12 +206,13 @@ impl Accounting {
         }
     }
 
-    /// Records that a server has refused a client's SYN or datagram, by a packet on this interface.
+    /// Records that a server has refused a client's SYN or datagram. `interface` is the index of
+    /// the interface on which the refusal arrived.
     ///
     /// Returns a report for the health checks once the backend's limit of consecutive failures is
-    /// reached. `is_forgeable` is set in the report if the packet may come from a client: the
-    /// forwarder has checked that a reset has the sequence numbers of its SYN, but the sender of
-    /// the SYN knows these numbers.
+    /// reached. In the report, `is_forgeable` is set if the refusal may come from a client instead
+    /// of the server. The forwarder has checked that a reset has the sequence numbers of its SYN,
+    /// but the sender of the SYN knows these numbers.
     pub(super) fn refused(
         &self,
         Forwarded { flow, interface: to_client, .. }: Forwarded,

@@ -20,7 +20,7 @@ use convey_trace::TraceHub;
 /// counters.
 pub(super) const MAX_INTERFACES: usize = 256;
 
-/// The running capture threads, and everything that starts another one.
+/// Running capture threads, and the shared parts that each new capture thread needs.
 pub(super) struct Captures {
     pub(super) running: RunningCaptures,
     pub(super) filter: CaptureFilter,

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::fmt::Write;
 
-/// Text of an error and its causes. A cause is left out if the text already ends with it, as with
-/// some errors of `aya`.
+/// Text of an error and its causes. The text does not repeat a cause with which it already ends, as
+/// with some errors of `aya`.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

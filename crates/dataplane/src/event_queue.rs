@@ -57,8 +57,8 @@ impl Outboxes {
     }
 
     /// Distributes events until a worker's queue is full. The remaining events stay in the ring.
-    /// When the ring is full, the kernel drops FINs and counts them, and their senders retransmit.
-    /// A FIN event that was dropped here would be lost, and its connection would stay open for
+    /// When the ring is full, the kernel drops FINs and counts them, and the senders of the FINs
+    /// retransmit. If this function dropped a FIN event instead, the connection would stay open for
     /// hours.
     fn fill(&mut self, mut next: impl FnMut() -> Option<CacheEvent>) {
         while let Some(event) = self.deferred.take().or_else(&mut next) {

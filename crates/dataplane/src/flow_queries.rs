@@ -41,8 +41,7 @@ pub struct PacketFlow {
     pub listed: ListedFlow,
     /// State of the flow in the forwarding core.
     pub info: FlowInfo,
-    /// Next hop of packets to the flow's server; `None` until the next packet of the flow looks it
-    /// up.
+    /// Next hop of packets to the flow's server; `None` until a packet of the flow needs it.
     pub next_hop: Option<NextHop>,
 }
 
@@ -88,8 +87,9 @@ impl PacketFlows {
         query_worker(worker, |answer| FlowRequest::Find(key, answer)).await
     }
 
-    /// Returns the quota use of a client that would open a flow with this key (see
-    /// [`ClientShare`]). `server` is the number of the flow's server.
+    /// Returns the share that the client of a new flow with this key has used up, or its share of
+    /// the flow table if it has not used up any share (see [`ClientShare`]). `server` is the number
+    /// of the flow's server. `None` if the client has no limit.
     ///
     /// # Errors
     /// If too many requests wait for the worker, or the worker has ended.

@@ -23,8 +23,8 @@ use convey_snapshot::stats::Counter;
 /// Maximum wait for a worker's answer to an order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum age of a frame that waits for another process's flows. By then its sender has
-/// retransmitted it.
+/// Maximum age of a frame that waits for another process's flows. The sender of an older frame has
+/// already retransmitted it.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Time resolution of `LostFrames`.
@@ -33,10 +33,10 @@ const LOST_STEP: Duration = Duration::from_millis(10);
 /// Maximum number of steps in `LostFrames`: together they are longer than any handover.
 const MAX_LOST_STEPS: usize = 8_192;
 
-/// Maximum time that a datagram waits in the other process's queue. A datagram that arrived within
-/// this time before the other process stopped may not have been handled there, so this process
-/// handles it, perhaps for the second time. TCP segments need no such treatment, because TCP
-/// retransmits.
+/// Maximum time that a datagram waits in the other process's queue. A datagram that arrived less
+/// than this time before the other process stopped may still have been in the queue. So this
+/// process handles the datagram, perhaps for the second time. TCP segments need no such treatment,
+/// because TCP retransmits them.
 const IN_QUEUE: Duration = Duration::from_millis(5);
 
 /// Order to a worker. Workers carry out orders between two batches of frames.
@@ -95,8 +95,8 @@ impl Pipeline {
         self.query_workers(|_| (), |(), answer| Order::ApplyEvents(answer))
     }
 
-    /// Lets the workers handle frames again: after a failed handover, or when the flows of another
-    /// process are restored.
+    /// Lets the workers handle frames again: after a failed handover, or after the flows of another
+    /// process were restored.
     pub fn release_workers(&self) {
         self.orders.iter().for_each(|orders| _ = orders.send(Order::Release));
     }
@@ -105,7 +105,7 @@ impl Pipeline {
     /// `packet_state`.
     ///
     /// After [`Pipeline::release_workers`], the workers handle the frames that arrived after the
-    /// time `since`. If flows are lost, the caller must prevent answers to their packets.
+    /// time `since`. If flows are lost, the caller must prevent answers to packets of these flows.
     pub fn restore(
         &self,
         flows: Vec<KnownFlow>,
@@ -160,7 +160,8 @@ pub(super) struct Backlog {
     awaits_flows: bool,
     frames: VecDeque<WaitingBatch>,
     lost: LostFrames,
-    /// Time at which the other process stopped handling frames; `None` until it is known.
+    /// Time and state at which the other process stopped handling frames; `None` until they are
+    /// known.
     predecessor: Option<PredecessorEnd>,
 }
 
@@ -178,14 +179,14 @@ struct PredecessorEnd {
     were_cached: bool,
 }
 
-/// Numbers of frames that were dropped while they waited, by arrival time. It becomes known only
-/// later which of these frames arrived before the other process stopped.
+/// Numbers of frames that were dropped while they waited, by arrival time. They are counted by
+/// time, because this process learns only later when the other process stopped.
 #[derive(Default)]
 struct LostFrames(VecDeque<LostStep>);
 
 struct LostStep {
     begin: Timestamp,
-    /// Number of segments that a flow cache may have forwarded.
+    /// Number of TCP segments that the other process's flow cache may have forwarded.
     plain: u64,
     others: u64,
 }
@@ -352,9 +353,9 @@ impl Worker {
         lost
     }
 
-    /// Keeps only the waiting frames that must be handled here: they arrived after the other
-    /// process stopped (datagrams: shortly before, too), and neither that process nor its flow
-    /// cache has handled them.
+    /// Keeps only the waiting frames that this process must handle: they arrived after the other
+    /// process stopped (for datagrams: or up to `IN_QUEUE` before), and neither the other process
+    /// nor its flow cache has handled them.
     fn choose_frames(&mut self, since: Timestamp, were_cached: bool) {
         let forwarder = &self.forwarder;
         self.backlog.frames.retain(|waiting| waiting.since.after(IN_QUEUE) >= since);

@@ -41,9 +41,9 @@ pub(super) struct QueuedFrame {
 }
 
 impl NeighbourQueue {
-    /// Queues a frame. `lost` is called with each frame that the new frame evicts. It is called
-    /// with the new frame itself if that has waited for too long, or its neighbour has too many
-    /// waiting frames.
+    /// Queues a frame. Calls `lost` with each frame that the new frame evicts. If the new frame
+    /// itself has waited for too long, or its neighbour has too many waiting frames, calls `lost`
+    /// with the new frame instead.
     pub(super) fn push(&mut self, frame: QueuedFrame, now: Timestamp, mut lost: impl FnMut(Parcel)) {
         let same = || self.frames.iter().filter(|other| other.neighbour == frame.neighbour).count();
         if is_over(frame.since, now) || self.frames.len() >= MAX_FRAMES_OF_ONE && same() >= MAX_FRAMES_OF_ONE
@@ -69,8 +69,9 @@ impl NeighbourQueue {
         self.frames.is_empty()
     }
 
-    /// Takes the frames to retry: all frames if the snapshot has a new generation, because it may
-    /// contain more neighbours; otherwise only the frames that have waited for too long.
+    /// Takes the frames to retry. If the snapshot has a new generation, takes all frames, because
+    /// the snapshot may contain more neighbours. Otherwise takes only the frames that have waited
+    /// for too long.
     pub(super) fn due(&mut self, generation: u64, now: Timestamp) -> Vec<QueuedFrame> {
         let is_new = generation != self.generation;
         self.generation = generation;

@@ -43,7 +43,7 @@ impl PathMtuSocket {
     }
 
     /// Waits for errors, and returns up to 64 of them; the result may be empty. A cancelled call
-    /// loses none.
+    /// loses no errors.
     ///
     /// # Errors
     /// If waiting on a socket fails.

@@ -193,7 +193,7 @@ impl Pipeline {
     }
 
     /// Replaces the capture filter, starting with the next frame. Interfaces where the flow cache's
-    /// program filters keep that program.
+    /// program is the filter keep that program.
     ///
     /// # Errors
     /// If the kernel refuses the filter on an interface; this interface keeps the old filter.

@@ -1,4 +1,4 @@
-//! Packet socket for one probe: sends frames that convey has built, and receives ICMP, and TCP to
+//! Packet socket for one probe. It sends frames that convey has built. It receives ICMP, and TCP to
 //! one port.
 
 use std::io;

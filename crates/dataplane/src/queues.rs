@@ -47,15 +47,15 @@ pub(super) struct MemoryBudget {
 pub struct FrameMemory(MemoryBudget);
 
 impl FrameMemory {
-    /// Whether frames used a quarter of the limit at some time since the last call, and use less
-    /// than an eighth now.
+    /// Whether frames have used a quarter of the limit at some time since the last call, and use
+    /// less than an eighth now.
     pub fn had_peak(&self) -> bool {
         let MemoryBudget { used, has_peaked, most } = &self.0;
         used.load(Ordering::Relaxed) < most / 8 && has_peaked.swap(false, Ordering::Relaxed)
     }
 }
 
-/// Memory that a batch uses, subtracted from the budget. Dropping this value returns the memory.
+/// Guard that charges the memory of a batch to the budget until it is dropped.
 pub(super) struct MemoryCharge {
     bytes: usize,
     budget: MemoryBudget,

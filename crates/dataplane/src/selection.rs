@@ -39,9 +39,9 @@ impl Selection {
         self
     }
 
-    /// Builds the selection of these frontends, each with its backend. Frontends in proxy modes are
-    /// ignored. Servers of `passthrough` frontends reply to convey, in the frontend's protocol, if
-    /// there are SNAT addresses.
+    /// Builds the selection of these frontends, each with its backend. Ignores frontends in proxy
+    /// modes. If there are SNAT addresses, servers of `passthrough` frontends reply to convey, in
+    /// the frontend's protocol.
     pub fn new<'a>(
         frontends: impl IntoIterator<Item = (&'a FrontendConfig, &'a BackendConfig)>,
         snat_addresses: impl IntoIterator<Item = IpAddr>,

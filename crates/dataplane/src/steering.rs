@@ -8,7 +8,8 @@ use convey_model::{DropReason, Timestamp};
 use convey_trace::TraceHub;
 use convey_wire::Kind;
 
-/// Steering state of one capture thread. All fragments of a packet are expected on one interface.
+/// Steering state of one capture thread. It expects that all fragments of a packet arrive on one
+/// interface.
 pub(super) struct Steering {
     dispatch: Dispatch,
     fragments: Fragments<Buffer>,
@@ -40,8 +41,9 @@ impl Steering {
         Steering { dispatch, fragments: Fragments::new(ids), now, lost }
     }
 
-    /// Sends a frame to its worker. A later fragment may have to wait for its first fragment. A
-    /// first fragment also sends the fragments that waited for it.
+    /// Sends a frame to its worker. A fragment other than the first may have to wait for the first
+    /// fragment of its packet. A first fragment is sent together with the fragments that waited for
+    /// it.
     pub(super) fn steer(&mut self, mut frame: Buffer, send: &mut impl FnMut(u16, Buffer)) {
         // A frame that cannot be parsed goes to worker 0, which counts the reason.
         let Ok(headers) = frame.headers else { return send(0, frame) };

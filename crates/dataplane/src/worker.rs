@@ -26,9 +26,9 @@ const _: () = assert!(FlowState::ALL.len() <= STATES, "every state has a gauge")
 /// Maximum time until a worker's timers run if no frames arrive.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Maximum time until a worker's timers run while it has flows in the flow cache. The cache's
-/// events wake no worker, and another worker may wait for slots of a frontend or server that these
-/// flows release.
+/// Maximum time until a worker's timers run while the worker has flows in the flow cache. Events of
+/// the cache do not wake a worker, but another worker may wait for the slots that these flows
+/// release.
 const HEARING: Duration = Duration::from_millis(10);
 
 /// Interval at which packets that the flow cache forwarded are added to the counters.
@@ -279,8 +279,8 @@ impl Worker {
         }
     }
 
-    /// Whether a dropped frame may wait instead: because its next hop is being resolved, or because
-    /// it is a fragment and other frames wait already.
+    /// Whether a dropped frame may wait instead: its next hop is being resolved, or it is a
+    /// fragment and other frames wait already.
     fn may_wait(&self, reason: DropReason, frame: &Buffer) -> bool {
         match reason {
             DropReason::NextHopUnresolved => true,
@@ -360,8 +360,8 @@ impl Worker {
     }
 }
 
-/// Requests the resolution of a neighbour. If the queue is full, the request is dropped; the next
-/// packet repeats it.
+/// Requests the resolution of a neighbour. If the queue of requests is full, drops the request; the
+/// next packet to the neighbour repeats it.
 fn request_neighbour(requests: &tokio::sync::mpsc::Sender<WantedNeighbour>, wanted: WantedNeighbour) {
     if wanted.is_ours || requests.capacity() > WANTED_OURS {
         let _ = requests.try_send(wanted);

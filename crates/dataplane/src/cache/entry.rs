@@ -42,8 +42,8 @@ const ALONE: u16 = 16;
 const TUNNELED: u16 = 32;
 const RESTORED: u16 = 64;
 
-/// Next hop of an entry that has none: the kernel leaves its packets to userspace. Larger than
-/// every valid index (`NextHops::MAX_COUNT`). `NOWHERE` of `bpf/maps.h`.
+/// Next hop of an entry that has none: the kernel then leaves the entry's packets to userspace. The
+/// value is larger than every valid index (`NextHops::MAX_COUNT`). `NOWHERE` of `bpf/maps.h`.
 const NO_NEXT_HOP: u16 = u16::MAX;
 
 impl FlowEntry {
@@ -63,7 +63,7 @@ impl FlowEntry {
         self.flags & OPENING != 0
     }
 
-    /// Whether the sequence numbers in the entry may be older than the connection's.
+    /// Whether the sequence numbers in the entry may be older than the connection's current ones.
     pub fn is_restored(&self) -> bool {
         self.flags & RESTORED != 0
     }

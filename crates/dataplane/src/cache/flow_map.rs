@@ -17,7 +17,7 @@ const LOOKUP_ELEM: c_long = 1;
 const UPDATE_BATCH: c_long = 26;
 const DELETE_BATCH: c_long = 27;
 
-/// Error of a batch call that failed after some of its entries.
+/// Error of a batch call that failed after it had processed some of its entries.
 #[derive(Debug, Error)]
 #[error("cannot change the map of the flow cache ({done} entries changed before the error): {error}")]
 pub struct BatchError {
@@ -43,7 +43,8 @@ impl FlowMap {
     /// kernel would otherwise forward packets by an outdated entry.
     ///
     /// # Errors
-    /// If the kernel refuses. The outdated entries of the remaining keys may still be in the map.
+    /// If the kernel refuses the call. The outdated entries of the remaining keys may still be in
+    /// the map.
     ///
     /// # Panics
     /// If the numbers of entries and keys differ.
@@ -61,7 +62,7 @@ impl FlowMap {
     /// Missing keys are skipped.
     ///
     /// # Errors
-    /// If the kernel refuses. The entries of the remaining keys may still be in the map.
+    /// If the kernel refuses the call. The entries of the remaining keys may still be in the map.
     pub fn remove(&self, keys: &[FlowKey]) -> Result<(), BatchError> {
         remove_all(keys.len(), |from| self.batch(&keys[from..]).call(DELETE_BATCH))
     }
@@ -93,8 +94,8 @@ impl FlowMap {
 /// and the error.
 type EarlyEnd = (usize, io::Error);
 
-/// Inserts `len` entries. `update` calls the kernel for the entries from a given index. `remove`
-/// removes an entry that does not fit.
+/// Inserts `len` entries. `update` calls the kernel for all entries from a given index on. `remove`
+/// removes the entry at an index, because it does not fit.
 fn put_all(
     len: usize,
     mut update: impl FnMut(usize) -> Result<(), EarlyEnd>,
@@ -114,7 +115,7 @@ fn put_all(
     Ok(put)
 }
 
-/// Removes `len` keys. `delete` calls the kernel for the keys from a given index.
+/// Removes `len` keys. `delete` calls the kernel for all keys from a given index on.
 fn remove_all(len: usize, mut delete: impl FnMut(usize) -> Result<(), EarlyEnd>) -> Result<(), BatchError> {
     let mut at = 0;
     while at < len {

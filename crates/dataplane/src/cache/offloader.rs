@@ -44,7 +44,7 @@ impl Offloader {
     /// because the cache's filters may outlive the process.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses to load a program or a map.
     pub fn load(
         layer: Layer,
         sizes: Sizes,
@@ -91,9 +91,9 @@ impl Offloader {
         self.attached.iter().filter_map(Attachment::xdp_link).collect()
     }
 
-    /// Runs this process's programs on all of its XDP links. Another process's programs may run on
-    /// them: those of a predecessor that handed its links over, or of a successor that failed.
-    /// Returns an error for each interface that failed.
+    /// Runs this process's programs on all of its XDP links. Until then, programs of another
+    /// process may run on them: of a predecessor that has handed its links over, or of a successor
+    /// that has failed. Returns an error for each interface that failed.
     #[must_use]
     pub fn take_links(&self) -> Vec<CacheError> {
         let mut cache = self.cache();
@@ -125,7 +125,7 @@ impl Offloader {
     /// forward these packets.
     ///
     /// # Errors
-    /// The first error. The remaining next hops are updated all the same.
+    /// The first error. An error does not prevent updates of the other next hops.
     pub fn update_next_hops(&mut self, network: &NextHops) -> Result<(), CacheError> {
         let mut cache = lock(&self.cache);
         let mut done = Ok(());

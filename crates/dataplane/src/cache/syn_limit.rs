@@ -30,9 +30,10 @@ pub struct SynLimit {
 pub struct SynGate(Arc<Mutex<KernelCache>>);
 
 impl SynLimit {
-    /// Limit during a flood. A network gets 10,000 SYNs a second; an attacker who forges its
-    /// addresses may use them up. All networks without a completed handshake together get 5,000; to
-    /// use these up, an attacker must send every SYN twice.
+    /// Limit during a flood. Each network that has completed a handshake gets 10,000 SYNs a second;
+    /// an attacker who forges addresses of the network may use up its limit. All other networks
+    /// together get 5,000 SYNs a second; to use up this limit, an attacker must send every SYN
+    /// twice.
     pub const IN_FLOOD: SynLimit = SynLimit {
         network: Rate { interval: Duration::from_micros(100), burst: 1_000 },
         strangers: Rate { interval: Duration::from_micros(200), burst: 500 },

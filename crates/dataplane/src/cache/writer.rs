@@ -124,8 +124,8 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         held.counter_id
     }
 
-    /// Releases the counter ids of owners without keys. Waits while entries remain whose removal
-    /// was refused, because they may use any id.
+    /// Releases the counter ids of owners without keys. Releases nothing while the map may contain
+    /// entries whose removal was refused, because these entries may use any id.
     fn release_idle(&mut self) {
         if !self.stale.is_empty() || self.failures.entries_lost() > 0 {
             return;
@@ -154,8 +154,8 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         }
     }
 
-    /// Schedules the removal of the keys that a failed call did not reach, also of keys that were
-    /// to be inserted.
+    /// Schedules the removal of the keys that a failed call did not process, even of keys that the
+    /// call should have inserted.
     fn failed(&mut self, keys: &[FlowKey], failed: &BatchError) {
         self.failures.0.changes.fetch_add(1, Ordering::Relaxed);
         for key in &keys[failed.done..] {

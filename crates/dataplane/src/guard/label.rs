@@ -40,8 +40,8 @@ pub(super) fn name(program: &str, frontends: &BTreeSet<Endpoint>) -> String {
     }
 }
 
-/// Whether a filter with this name guards no frontends outside `frontends`. False for a name
-/// without a list, because that guard may cover any frontends.
+/// Whether `frontends` contains all frontends that the filter with this name guards. Returns
+/// `false` for a name without a list, because its guard may cover any frontends.
 pub(super) fn is_within(program: &str, name: &str, frontends: &BTreeSet<Endpoint>) -> bool {
     let Some(label) = name.strip_prefix(program).and_then(|rest| rest.strip_prefix(' ')) else {
         return false;

@@ -69,8 +69,8 @@ impl LastingGuard {
         name.strip_prefix(PROGRAM).is_some_and(|label| label.is_empty() || label.starts_with(' '))
     }
 
-    /// Whether a filter with this name guards no frontends outside `frontends`. False for a name
-    /// without a list, because that guard may cover any frontends.
+    /// Whether `frontends` contains all frontends that the filter with this name guards. Returns
+    /// `false` for a name without a list, because its guard may cover any frontends.
     pub fn guards_only(name: &str, frontends: &BTreeSet<Endpoint>) -> bool {
         label::is_within(PROGRAM, name, frontends)
     }
@@ -94,9 +94,9 @@ impl LastingGuard {
         self.lease.clone()
     }
 
-    /// Guards exactly these frontends, on exactly these interfaces. At frontends that it guarded
-    /// before and that are in `draining`, existing connections stay guarded. The guard is loaded
-    /// when there is a first frontend.
+    /// Guards exactly these frontends, on exactly these interfaces. If a frontend was guarded
+    /// before and is now in `draining`, its existing connections stay guarded. The first call with
+    /// a frontend loads the guard.
     pub fn cover(
         &mut self,
         frontends: &BTreeSet<Endpoint>,
@@ -124,8 +124,8 @@ impl LastingGuard {
 }
 
 impl Drop for LastingGuard {
-    /// Leaves the guard in force for existing connections; new connections reach the host's stack.
-    /// A guard whose lease was never renewed is removed.
+    /// Leaves the guard in force for existing connections; new connections then reach the host's
+    /// stack. If the lease was never renewed, removes the guard.
     fn drop(&mut self) {
         let Some(made) = &mut self.made else { return };
         if !self.lease.end() {

@@ -29,7 +29,7 @@ use convey_model::Interface;
 #[derive(Debug)]
 pub struct Guard {
     made: ActiveGuard,
-    /// Error because of which the guard does not use tcx; `None` if it does.
+    /// Error because of which the guard does not use tcx; `None` if the guard uses tcx.
     instead: Option<TcxError>,
 }
 
@@ -66,8 +66,8 @@ enum ActiveGuard {
 }
 
 impl Guard {
-    /// Guards these interfaces by tcx, or by nftables if tcx is not available. Interfaces are
-    /// looked up by name in the calling thread's network namespace.
+    /// Guards these interfaces by tcx, or by nftables if tcx is not available. Looks up the
+    /// interfaces by name in the calling thread's network namespace.
     pub fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Guard, GuardError> {
         let tcx = match Tcx::new(selection, interfaces) {
             Ok(tcx) => return Ok(Guard { made: ActiveGuard::Tcx(tcx), instead: None }),
@@ -110,8 +110,8 @@ impl Guard {
         }
     }
 
-    /// Applies a new selection. Packets that are in both selections are dropped during the change,
-    /// too.
+    /// Applies a new selection. Packets that are in both the old and the new selection are also
+    /// dropped during the change.
     pub fn select(&mut self, selection: &Selection) -> Result<(), GuardError> {
         match &mut self.made {
             ActiveGuard::Tcx(tcx) => Ok(tcx.select(selection)?),

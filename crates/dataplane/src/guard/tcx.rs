@@ -75,8 +75,8 @@ impl Tcx {
         Ok(())
     }
 
-    /// Applies a new selection. Packets that are in both selections are dropped during the change,
-    /// too.
+    /// Applies a new selection. Packets that are in both the old and the new selection are also
+    /// dropped during the change.
     pub(super) fn select(&mut self, selection: &Selection) -> Result<(), TcxError> {
         for name in selection_maps::NAMES {
             let map = self.guard.map_mut(name).ok_or(TcxError::Missing(name))?;

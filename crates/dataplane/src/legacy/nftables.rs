@@ -50,8 +50,8 @@ impl Nftables {
     }
 
     /// Guards exactly these interfaces: recreates the table in one transaction. Has no effect if
-    /// the list is empty. The table forgets which connections at draining frontends belong to the
-    /// host.
+    /// the list is empty. The new table no longer contains which connections at draining frontends
+    /// belong to the host.
     pub(crate) fn cover(
         &mut self,
         selection: &Selection,
@@ -106,11 +106,12 @@ const FRAGMENTS: [FragmentRules; 2] = [
     },
 ];
 
-/// Command that creates a table without rules for packets, so that it drops nothing. (Packet
-/// sockets receive a copy of a frame before ingress.)
+/// Command that creates the table. The table has no rules for packets yet, so it drops nothing.
+/// (Packet sockets receive a copy of a frame before the ingress hook.)
 ///
 /// Ingress rules cannot look up sockets. At a draining frontend, a TCP connection therefore counts
-/// as the host's if its SYN arrived after the draining began; datagrams never count as the host's.
+/// as the host's own if its SYN arrived after the draining began. Datagrams never count as the
+/// host's own.
 fn table(table: &str, interfaces: &[Interface]) -> String {
     let names: Vec<String> = interfaces.iter().map(|interface| format!("{:?}", interface.name)).collect();
     let mut text = format!(

@@ -7,22 +7,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) static THIS: Lineage = Lineage::new();
 
 /// Number of this process's lineage, shared with its predecessors and successors in upgrades and
-/// with no other process. The names that these processes bind contain the number. It is never 0.
+/// with no other process. The names that these processes bind contain the number. The number is
+/// never 0.
 pub fn lineage() -> u64 {
     THIS.number()
 }
 
-/// Continues the lineage of this process's predecessor in an upgrade.
+/// Continues the lineage of this process's predecessor in an upgrade. A number other than 0 has no
+/// effect if this process has already used its own number.
 ///
-/// A predecessor of a version without lineages passes 0: then a new lineage begins, and names
-/// without a lineage count as the predecessor's until [`end_inheritance`]. Another number has no
-/// effect if this process has already used its own.
+/// A predecessor of a version without lineages passes 0. Then a new lineage begins, and names
+/// without a lineage count as the predecessor's until [`end_inheritance`].
 pub fn inherit_lineage(lineage: u64) {
     THIS.inherit(lineage);
 }
 
-/// Ends the inheritance of names without a lineage. To be called when the predecessor has exited;
-/// such names then belong to other processes.
+/// Ends the inheritance of names without a lineage. Call this function when the predecessor has
+/// exited: from then on, names without a lineage belong to other processes.
 pub fn end_inheritance() {
     THIS.end_inheritance();
 }
@@ -56,8 +57,8 @@ impl Lineage {
         self.follows_none.store(false, Ordering::Relaxed);
     }
 
-    /// Whether `number` in a name means that a process of this lineage has bound the name; 0 stands
-    /// for a name without a lineage.
+    /// Whether `number`, which is part of a name, means that a process of this lineage has bound
+    /// the name. 0 is the number of a name without a lineage.
     pub(super) fn has(&self, number: u64) -> bool {
         number == self.number() || number == 0 && self.follows_none.load(Ordering::Relaxed)
     }

@@ -56,9 +56,9 @@ impl MovedNeighbours {
         asked
     }
 
-    /// Applies a newly read table: neighbours that are being checked keep their state from the
-    /// table `before`. `listed` contains the neighbours as read. Returns the neighbours that the
-    /// kernel must query again.
+    /// Applies a newly read table. Neighbours that are being checked keep their state from the
+    /// table `before`. `listed` contains all neighbours that were read. Returns the neighbours that
+    /// the kernel must query again.
     pub(super) fn apply_list(
         &mut self,
         before: &NetworkTables,

@@ -139,8 +139,8 @@ impl Netlink {
 }
 
 /// Request to resolve a neighbour's MAC address, and to keep it fresh if `managed`. Linux before
-/// 5.16 ignores the extended flag. Without `NTF_USE`, these kernels would take the request for an
-/// update to an entry without a state.
+/// 5.16 ignores the extended flag. Without `NTF_USE`, these kernels would interpret the request as
+/// an update to an entry without a state.
 fn question(wanted: WantedNeighbour, managed: bool) -> NeighbourMessage {
     let mut message = neighbour(wanted.interface, wanted.ip);
     message.header.flags = NeighbourFlags::Use;

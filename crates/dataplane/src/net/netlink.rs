@@ -48,8 +48,8 @@ const GROUPS: [MulticastGroup; 9] = [
 /// takes seconds with a million routes.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Pause before a new subscription after notifications were lost, because they then arrive at a
-/// high rate.
+/// Pause before a new subscription after notifications were lost. A loss means that notifications
+/// arrive at a high rate.
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Pause before another attempt after a failed subscription.
@@ -81,8 +81,9 @@ impl Netlink {
         Ok(Netlink { lists, neighbour_requests, moved: Mutex::default(), notifications, _tasks: tasks })
     }
 
-    /// Waits for a change notification since the last call. Several changes are merged into one
-    /// wakeup. Most notifications only report a timer of a neighbour.
+    /// Waits until the kernel has sent a change notification since the last call. Several
+    /// notifications wake the caller only once. Most notifications only report a timer of a
+    /// neighbour.
     pub async fn changed(&self) {
         self.notifications.wait().await;
     }
@@ -122,8 +123,8 @@ impl Netlink {
     }
 
     /// Updates state for which the kernel sends no notifications (`net.ipv6.conf.X.mtu`, `tc
-    /// qdisc`); returns whether any of it has changed. On error the table stays unchanged. A check
-    /// of a moved neighbour expires at the second call.
+    /// qdisc`). Returns whether any of this state has changed. On error the table stays unchanged.
+    /// A check of a neighbour whose MAC address has changed expires at the second call.
     pub async fn refresh_links(&self, table: &mut NetworkTables) -> Result<bool, Error> {
         if self.moved(MovedNeighbours::age) {
             self.notifications.anything();

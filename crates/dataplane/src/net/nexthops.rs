@@ -37,8 +37,8 @@ impl Nexthops {
         Nexthops(messages.iter().filter_map(|message| nexthop(message)).collect())
     }
 
-    /// Hops of the object with this id; empty if it drops packets. `None` if the object is unknown
-    /// or has no usable hop.
+    /// Hops of the object with this id; empty if the object drops packets. `None` if the object is
+    /// unknown or has no usable hop.
     pub(super) fn hops(&self, id: u32) -> Option<Vec<RouteHop>> {
         match self.0.get(&id)? {
             Nexthop::Way(hop) => Some(vec![*hop]),

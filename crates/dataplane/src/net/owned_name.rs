@@ -16,11 +16,10 @@ use super::unix_sockets::{UnixSocket, named};
 /// Name that this process owns in its network namespace. The process owns it until this value is
 /// dropped or the process ends, however it ends.
 ///
-/// The name is bound as an abstract Unix socket (unix(7)): the name and a unique number. Any
-/// process can bind any name, so a process does not compete for one socket name: it binds a name
-/// with its own number, and then searches for other sockets with the same name. A name counts only
-/// if its socket belongs to root, to this process's user, or to a user who captures packets, which
-/// requires privileges.
+/// The process binds the name as an abstract Unix socket (unix(7)). Any process can bind any socket
+/// name. So each process appends a unique number to the name, binds the result, and then searches
+/// for other sockets with the same name. Such a socket counts only if it belongs to root, to this
+/// process's user, or to a user who captures packets, which requires privileges.
 #[derive(Debug)]
 pub struct OwnedName {
     _socket: UnixDatagram,
@@ -61,8 +60,8 @@ impl OwnedName {
         OwnedName::take_all_but(names, Some(&THIS), named)
     }
 
-    /// Takes ownership of all names, unless a process outside of the lineage `but` owns one of
-    /// them. `list` returns the sockets whose names begin with a prefix.
+    /// Takes ownership of all names, unless a process outside of the lineage `but` owns one of the
+    /// names. `list` returns the sockets whose names begin with a prefix.
     fn take_all_but(
         names: &[impl Display],
         but: Option<&Lineage>,
@@ -104,8 +103,8 @@ impl OwnedName {
         Ok(owned.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Finds an owner of the name who is neither root nor this process's user, and returns the
-    /// user's number. `None` if there is no such owner, or the kernel does not report users.
+    /// Returns the user of a process that owns the name and runs neither as root nor as this
+    /// process's user. `None` if there is no such process, or the kernel does not report users.
     ///
     /// Such an owner may be an impostor, so callers respect it only if that has no disadvantage.
     pub fn foreign_owner(name: impl Display) -> Option<u32> {
@@ -137,8 +136,8 @@ impl OwnedName {
 
 /// Names that the processes of all users own in this network namespace.
 ///
-/// Any process can bind a name. So an entry does not prevent others from owning the name, but it
-/// may protect its owner's resources: convey does not remove these.
+/// Any process can bind a name. So an entry does not prevent other processes from owning the name.
+/// But convey does not remove resources (such as addresses) while their name has an owner.
 #[derive(Debug, Default)]
 pub struct OwnedNames(HashMap<Vec<u8>, Vec<u64>>);
 
@@ -196,7 +195,7 @@ fn lineage_of(socket: &[u8]) -> u64 {
     lineage.and_then(|hex| u64::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()).unwrap_or(0)
 }
 
-/// Whether the socket's name is `name`, with a number, or without one as in older versions.
+/// Whether the socket's name is `name`: with a number, or without a number as in older versions.
 fn is_of(socket: &[u8], name: &str) -> bool {
     let rest = socket.strip_prefix(name.as_bytes());
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b" #"))
@@ -213,7 +212,8 @@ fn taken() -> io::Error {
 /// Error text for a name that another process owns.
 pub const TAKEN: &str = "another process on this host already does this";
 
-/// Users whose names do not count, because any user could bind names to keep convey from starting.
+/// Users whose names do not count. Otherwise any user could bind names to keep convey from
+/// starting.
 #[derive(Default)]
 struct ForeignOwners(Option<(u32, String, usize)>);
 

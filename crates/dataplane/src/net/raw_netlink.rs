@@ -188,7 +188,8 @@ pub(super) fn listen(tasks: &mut JoinSet<()>, notifications: &Arc<Notifications>
     }
 }
 
-/// Receives notifications. Returns if the kernel does not support them, or not for this process.
+/// Receives notifications. Returns if the kernel does not support them, or does not send them to
+/// this process.
 async fn listen_to(
     mut subscribed: io::Result<TokioSocket>,
     (protocol, groups): (isize, &'static [u32]),

@@ -171,7 +171,8 @@ impl Socket {
 /// Passes each part of an answer to `each`.
 ///
 /// Returns an error if the answer is lost, or an `unasked` message reports a loss. The inner result
-/// is the kernel's refusal, or whether the answer is incomplete because the list changed meanwhile.
+/// is an error if the kernel refuses the request. Otherwise it is `true` if the answer is
+/// incomplete, because the list changed meanwhile.
 async fn read_answer(
     mut answers: impl Stream<Item = NetlinkRequest> + Unpin,
     unasked: &mut (impl Stream + Unpin),

@@ -1,5 +1,5 @@
-//! Reservation of the SNAT ports in `ip_local_reserved_ports`: the kernel then assigns them to none
-//! of the host's own connections.
+//! Reservation of the SNAT ports in `ip_local_reserved_ports`, so that the kernel does not assign
+//! these ports to the host's own connections.
 
 mod divide;
 mod records;
@@ -27,9 +27,9 @@ const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 /// Directory of the records of added ports. It is empty after a reboot.
 const DIRECTORY: &str = "/run/convey";
 
-/// Ports that the kernel assigns to none of the host's connections. Dropping this value releases
-/// the ports that this process added to the list. After a crash, the next process that starts or
-/// stops in the same network namespace releases them.
+/// Reserved ports, which the kernel does not assign to the host's own connections. Dropping this
+/// value releases the ports that this process added to the list. After a crash, the next process
+/// that starts or stops in the same network namespace releases them.
 #[derive(Debug)]
 pub struct ReservedPorts {
     directory: PathBuf,
@@ -69,11 +69,12 @@ pub struct NotReserved {
 pub struct SnatPorts {
     /// Range of the ports.
     pub ports: RangeInclusive<u16>,
-    /// Error because of which these are not the requested ports; `None` if they are.
+    /// Error because of which `ports` are not the requested ports; `None` if they are.
     pub instead_of: Option<NotReserved>,
 }
 
-/// Minimum number of ports of another range, if at least as many were requested.
+/// Minimum number of ports in a range that replaces the requested range. If fewer ports were
+/// requested, that number is the minimum.
 const FEW: u16 = 1024;
 
 /// Lowest port that a process can bind without privileges.
@@ -247,7 +248,7 @@ fn clear_stale(directory: &Path) -> io::Result<PortRanges> {
     Ok(now.without(&divided.list))
 }
 
-/// Returns an error if these ports must be reserved and cannot be.
+/// Returns an error if these ports must be reserved but cannot be reserved.
 fn check_reserved(wanted: &PortRanges) -> Result<(), NotReserved> {
     if wanted.without(&read().unwrap_or_default()).is_empty() {
         return Ok(());
@@ -287,7 +288,7 @@ fn outside(ephemeral: &RangeInclusive<u16>, count: usize) -> Option<RangeInclusi
     })
 }
 
-/// Returns the error only if the kernel may assign some of these ports to connections.
+/// Returns the error `source` if the kernel may assign some of these ports to connections.
 fn tolerate(wanted: &PortRanges, source: io::Error) -> Result<(), NotReserved> {
     let ephemeral = ephemeral();
     let missing = wanted.without(&read().unwrap_or_default());

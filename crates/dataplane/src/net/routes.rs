@@ -11,9 +11,9 @@ use rtnetlink::packet_route::route::{
 
 use super::nexthops::Nexthops;
 
-/// Parses a route. Returns `None` if packets with TOS 0 cannot use the route now. Dead hops are
-/// left out; with `ignore_routes_with_linkdown`, the kernel also marks hops without carrier as
-/// dead.
+/// Parses a route. Returns `None` if packets with TOS 0 cannot use the route now. The result
+/// contains no dead hops. With `ignore_routes_with_linkdown`, the kernel also marks hops without
+/// carrier as dead.
 pub(super) fn route(message: &RouteMessage, nexthops: &Nexthops) -> Option<Route> {
     let header = &message.header;
     if header.address_family == AddressFamily::Inet && header.tos != 0 {

@@ -71,8 +71,8 @@ fn network(ip: IpAddr, len: u8) -> Option<Prefix> {
     (len > 0).then(|| Prefix::of(ip, len))
 }
 
-/// Name of a selector that the netlink parser does not support; `None` if the attribute selects no
-/// packets, or all packets that convey handles.
+/// Name of a selector that the netlink parser does not support. `None` if the attribute selects
+/// either no packets or all packets that convey handles.
 fn selector(attribute: &rtnetlink::packet_core::DefaultNla) -> Option<&'static str> {
     use rtnetlink::packet_core::Nla;
     let mut value = vec![0; attribute.value_len()];

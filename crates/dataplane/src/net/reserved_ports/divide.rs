@@ -13,11 +13,12 @@ pub(super) struct Divided {
     pub(super) handed: Vec<PortRanges>,
 }
 
-/// Divides the currently reserved ports, `now`.
+/// Divides the currently reserved ports, `now`. `orphans` are the ports in `now` that ended
+/// processes have added. This process needs the ports `wanted`, and each other process needs the
+/// ports in its element of `others`.
 ///
-/// Ended processes have added the `orphans` among them. This process needs `wanted`, and each of
-/// the other processes needs one element of `others`. Orphans that no process needs are released.
-/// Ports that no convey process has added stay reserved.
+/// Orphans that no process needs are released. Ports that no convey process has added stay
+/// reserved.
 pub(super) fn divide(
     now: &PortRanges,
     orphans: &PortRanges,

@@ -63,7 +63,7 @@ pub(super) struct PortRecords {
 #[derive(Debug)]
 pub(super) struct PortRecord {
     path: PathBuf,
-    /// File of the record. If the record belongs to this process, it holds the lock.
+    /// File of the record. In the record of this process, this descriptor holds the lock.
     file: File,
     wanted: PortRanges,
     added: PortRanges,
@@ -78,7 +78,7 @@ struct RecordedPorts {
     added: PortRanges,
 }
 
-/// Directory of this user's records: the user's own directory, if root has created one for a convey
+/// Directory of this user's records: the user's own directory if root has created it, for a convey
 /// that switched to this user; otherwise `of_all`.
 pub(super) fn directory(of_all: &Path) -> PathBuf {
     let own = of_all.join(geteuid().as_raw().to_string());
@@ -174,8 +174,8 @@ impl PortRecords {
         remove_oldest(self.remove_empty(others)?)
     }
 
-    /// Removes records of other network namespaces that list no ports to release, because they are
-    /// from another boot, or their process was killed before it added ports. Returns the other
+    /// Removes records of other network namespaces that list no ports to release: the record is
+    /// from another boot, or its process was killed before it added ports. Returns the other
     /// records.
     fn remove_empty(&self, records: Vec<DirEntry>) -> io::Result<Vec<DirEntry>> {
         let mut left = Vec::new();
@@ -206,8 +206,8 @@ impl PortRecords {
 
     /// Ports in `now` that were added by processes that have ended.
     ///
-    /// A record is ignored if some of its ports are not reserved: its process was killed before it
-    /// added them, or the list was overwritten.
+    /// A record counts only if all of its ports are reserved. Otherwise its process was killed
+    /// before it added the ports, or the list was overwritten.
     pub(super) fn orphans(&self, now: &PortRanges) -> PortRanges {
         let stale = self.stale.iter().map(|record| &record.added);
         let there = stale.filter(|added| added.without(now).is_empty());
@@ -244,7 +244,7 @@ impl PortRecords {
         Ok(())
     }
 
-    /// Removes the records of ended processes. Before, adds `handed`, one set for each running
+    /// Removes the records of ended processes. First adds `handed`, one set for each running
     /// process, to the records of the running processes, which must then release these ports.
     pub(super) fn pass_on_ports(&mut self, handed: &[PortRanges]) -> io::Result<()> {
         for (record, more) in self.live.iter_mut().zip(handed).filter(|(_, more)| !more.is_empty()) {
