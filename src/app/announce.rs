@@ -167,7 +167,7 @@ impl AnnounceTask {
     }
 
     /// Announces and withdraws the addresses that are due now. Returns the time at which the next
-    /// change is due.
+    /// change is due. `None` if no change is due.
     async fn update(&mut self) -> Option<Timestamp> {
         let snapshot = self.parts.snapshot.load_full();
         let config = snapshot.announce.clone();

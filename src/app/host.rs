@@ -28,7 +28,8 @@ pub(super) async fn load(file: &ConfigFile) -> Result<(Loaded, Option<Kernel>), 
     fit(file.load()).await
 }
 
-/// Completes a loaded configuration with facts about this host.
+/// Completes a loaded configuration with facts about this host. Reads the kernel's tables if a
+/// frontend is in a packet mode.
 pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Option<Kernel>), Failure> {
     let mut loaded = loaded.map_err(Failure::Config)?;
     let kernel = match loaded.config.frontends_where(Mode::forwards_packets).next() {

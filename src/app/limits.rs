@@ -66,8 +66,8 @@ pub(super) fn local_ports() -> PortRanges {
     free_ports(&sysctl("ip_local_port_range"), &sysctl("ip_local_reserved_ports"))
 }
 
-/// Warning if proxy mode has few local ports. The configured SNAT ports are excluded from the
-/// count, even if they are not reserved yet.
+/// Warning if proxy mode has few local ports; `None` if there are enough. The count excludes the
+/// configured SNAT ports, even if they are not reserved yet.
 pub(super) fn few_local_ports(config: &Config) -> Option<String> {
     config.frontends_where(Mode::is_proxied).next()?;
     let mut ports = local_ports();

@@ -38,8 +38,7 @@ pub(super) struct FreshNeighbours(Arc<Mutex<FreshSet>>);
 #[derive(Debug)]
 struct FreshSet {
     neighbours: BTreeSet<NeighbourKey>,
-    /// Whether the next round adopts the entries that other processes have left, by adding them
-    /// here.
+    /// Whether the next round adds the entries that other processes have left behind to this set.
     adopts: bool,
 }
 

@@ -146,7 +146,7 @@ pub(super) fn handed_or_bound(
 }
 
 /// Starts the control socket. Logs a failure, because convey serves clients without a control
-/// socket too.
+/// socket too. `None` if there is no control socket.
 fn served(bound: Result<Option<BoundSocket>, NotBound>, routes: Router) -> Option<ControlSocket> {
     let served = bound.and_then(|bound| {
         let served = bound.map(|bound| bound.serve(routes)).transpose();

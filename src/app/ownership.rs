@@ -87,9 +87,9 @@ impl SnatOwnership {
         Ok(())
     }
 
-    /// Takes the ports of the addresses that are needed now. `needed` returns these, given the
-    /// addresses that are withheld. Returns the reasons for addresses whose ports cannot be taken,
-    /// without addresses whose previous attempt failed too.
+    /// Takes the ports of the addresses that are needed now. `needed` receives the withheld
+    /// addresses, and returns the needed ones. Returns a reason for each address whose ports cannot
+    /// be taken, unless the previous attempt for that address failed too.
     pub(super) fn take_needed(&mut self, needed: impl Fn(&[IpAddr]) -> BTreeSet<IpAddr>) -> Vec<String> {
         let mut refusals = Vec::new();
         loop {

@@ -338,8 +338,8 @@ impl PacketPath {
         }
     }
 
-    /// Workers stop handling frames until [`PacketPath::release`]; the flow cache continues. The
-    /// workers answer with their flows.
+    /// Makes workers stop handling frames until [`PacketPath::release`]. The flow cache continues.
+    /// Each worker answers with its flows.
     pub(super) fn pause(&self) -> Answers<WorkerFlows> {
         self.attachments.pipeline().pause_workers()
     }

@@ -89,7 +89,7 @@ impl ProxyPath {
         self.workers.flows()
     }
 
-    /// Number of open connections.
+    /// Returns a function that counts the open connections.
     pub(super) fn open_connections(&self) -> impl Fn(&Traffic) -> u64 + use<> {
         let columns = self.shared.columns.clone();
         move |totals| totals.current_in(columns.clone())
@@ -168,13 +168,14 @@ impl ProxyPath {
         self.workers.expect(sockets);
     }
 
-    /// Endpoints whose sockets from another process are in use. Closes the unused ones.
+    /// Endpoints at which this process uses sockets of another process. Closes the handed-over
+    /// sockets that this process does not use.
     pub(super) fn taken(&mut self) -> BTreeSet<Endpoint> {
         self.workers.taken()
     }
 
-    /// Stops accepting connections. The future waits until the open ones have ended. Another
-    /// process holds the sockets at the endpoints in `left`.
+    /// Stops accepting connections. The future waits until the open ones have ended. `left`
+    /// contains the endpoints whose sockets another process holds.
     pub(super) fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
         self.workers.drain(left)
     }
@@ -229,8 +230,8 @@ pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -
 }
 
 /// Warnings for listen addresses that no interface of this host has, one line each. They are no
-/// errors, because the address of a standby may be added later. Addresses that convey itself adds
-/// are left out.
+/// errors, because the address of a standby may be added later. The result omits addresses that
+/// convey itself adds.
 pub(super) fn missing_addresses(config: &Config) -> Vec<String> {
     let mut told = Vec::new();
     let added = config.announced();

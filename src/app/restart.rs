@@ -112,9 +112,9 @@ impl Started<'_> {
     }
 }
 
-/// Reason why a new files directory needs a restart under Landlock. This applies even to
-/// directories that the process can already read: otherwise a reload could serve system directories
-/// such as /etc, which the process may read only for its own use.
+/// Reason why a new files directory needs a restart under Landlock; `None` if no directory is new.
+/// A directory needs a restart even if the process can already read it: otherwise a reload could
+/// serve system directories such as /etc, which the process may read only for its own use.
 fn new_root(running: &Config, wanted: &Config) -> Option<String> {
     if !running.privileges.landlock {
         return None;

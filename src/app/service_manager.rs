@@ -45,8 +45,8 @@ struct Manager {
     heartbeat: Option<Duration>,
     /// Last status text, even if it was not sent.
     status: RefCell<String>,
-    /// Whether the service manager accepts messages of this process. It ignores a process until it
-    /// is notified that this is the new main process.
+    /// Whether the service manager accepts messages of this process. It accepts only those of the
+    /// main process, and a new process becomes the main process only when its predecessor names it.
     accepts_messages: Cell<bool>,
 }
 

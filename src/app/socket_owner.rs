@@ -26,8 +26,8 @@ impl SocketOwner {
         SocketOwner::of_each(inodes).into_values().next()
     }
 
-    /// Owners of the sockets with these inodes, by inode. Sockets of processes that this user may
-    /// not see are left out.
+    /// Owners of the sockets with these inodes, by inode. The result omits sockets of processes
+    /// that this user may not see.
     pub(super) fn of_each(inodes: &[u64]) -> BTreeMap<u64, SocketOwner> {
         let mut wanted: HashSet<u64> = inodes.iter().copied().collect();
         let mut found = BTreeMap::new();

@@ -50,7 +50,8 @@ fn checked(socket: TcpListener) -> std::io::Result<(Endpoint, OwnedFd)> {
     Ok((Endpoint::tcp(socket.local_addr()?), socket.into()))
 }
 
-/// Path of the mark, in the first of the directories that systemd passes, separated by colons.
+/// Path of the mark, in the first runtime directory that systemd passes. `None` if systemd passes
+/// none.
 fn mark() -> Option<PathBuf> {
     let directories = std::env::var_os("RUNTIME_DIRECTORY")?;
     Some(std::env::split_paths(&directories).next()?.join(MARK))

@@ -113,7 +113,7 @@ pub(super) struct Cleared {
     pub(super) removed: Vec<String>,
     /// Filters that stay because they are in use, with the reason, one per line.
     pub(super) in_use: Vec<String>,
-    /// First error with which the kernel refused to remove a filter.
+    /// First error with which the kernel refused to remove a filter; `None` if it refused none.
     pub(super) refused: Option<net::Error>,
 }
 

@@ -355,8 +355,8 @@ impl Options {
         self.config.is_none() && self.listen.is_none()
     }
 
-    /// Mode set on the command line. It overrides the file's, but not a frontend's own
-    /// mode.
+    /// Mode set on the command line. It overrides the file's, but not a frontend's own mode. `None`
+    /// if the command line sets no mode.
     pub fn mode(&self) -> Option<Mode> {
         match (self.passthrough, self.dsr) {
             (true, _) => Some(Mode::Passthrough),

@@ -61,7 +61,7 @@ impl Annotations {
         self.problems = problems;
     }
 
-    /// Settings from the last annotations without a mistake.
+    /// Settings from the last set of annotations in which no annotation was invalid.
     pub fn settings(&self) -> SourceSettings {
         self.settings
     }

@@ -126,7 +126,8 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Whether an included file is not a configuration: it has no key of one.
+/// Whether an included file is not a configuration: it has none of the top-level keys of a
+/// configuration.
 fn is_foreign(table: &DeTable<'_>) -> bool {
     !table.keys().any(|key| TOP_LEVEL.contains(&key.get_ref().as_ref()))
 }

@@ -38,14 +38,16 @@ impl Keys {
         reader.keys
     }
 
-    /// Offset of the first occurrence of the key that is repeated at offset `second`.
+    /// Offset of the first occurrence of the key that is repeated at offset `second`. `None` if
+    /// there is no earlier occurrence.
     pub(super) fn first(&self, second: usize) -> Option<usize> {
         let path = &self.all.get(&second)?.path;
         let before = |places: &HashMap<KeyPath, usize>| places.get(path).copied().filter(|at| *at < second);
         before(&self.defined).or_else(|| before(&self.mentioned))
     }
 
-    /// Offset of the header of the table that contains the key at offset `at`.
+    /// Offset of the header of the table that contains the key at offset `at`. `None` for a key of
+    /// the root table.
     pub(super) fn header(&self, at: usize) -> Option<usize> {
         self.all.get(&at)?.header
     }

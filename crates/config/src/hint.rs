@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-/// The candidate closest to `word`, if it is close enough to be a misspelling.
+/// The candidate closest to `word`; `None` if no candidate is close enough to be a misspelling.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let length = lower.chars().count();

@@ -19,7 +19,7 @@ const LIKE_A_SHELL: MatchOptions = MatchOptions {
     require_literal_leading_dot: false,
 };
 
-/// Valid include patterns in the text of a configuration. Invalid patterns are left out.
+/// Valid include patterns in the text of a configuration. The result omits invalid patterns.
 pub(super) fn patterns(text: &str) -> Vec<String> {
     if !text.contains(INCLUDE) {
         return Vec::new();
@@ -68,7 +68,8 @@ pub(super) fn files(path: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, Gl
     Ok(files)
 }
 
-/// Whether a pattern may match this file: hidden names need a dot in the pattern.
+/// Whether a pattern may match this file. A hidden name matches only a pattern that also begins
+/// with a dot.
 fn is_shown(file: &Path, pattern: &Path) -> bool {
     let is_hidden = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
     // Compares from the end, because the paths may begin differently for the same directory.

@@ -82,9 +82,9 @@ pub struct Config {
     pub access_log: AccessLogConfig,
     /// Privileges to drop once the file is read.
     pub privileges: Privileges,
-    /// Certificates that convey orders itself.
+    /// Settings for certificates that convey orders itself; `None` without `[acme]`.
     pub acme: Option<Arc<AcmeConfig>>,
-    /// Settings for announcing the addresses of frontends.
+    /// Settings for announcing the addresses of frontends; `None` without `[announce]`.
     pub announce: Option<Arc<AnnounceConfig>>,
     /// Statistics endpoint.
     pub stats: Stats,
@@ -92,7 +92,7 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Settings of the packet modes.
     pub passthrough: PacketSettings,
-    /// Name servers for the names of servers.
+    /// DNS settings for the lookups of servers' host names.
     pub dns: DnsConfig,
 }
 
@@ -113,7 +113,7 @@ impl Config {
         has_snat.then_some(&self.passthrough.snat_addresses)
     }
 
-    /// Backend of this name.
+    /// Backend of this name; `None` if the configuration has none.
     pub fn backend(&self, name: &str) -> Option<&BackendConfig> {
         let found = self.backends.binary_search_by(|backend| backend.name.as_str().cmp(name));
         found.ok().map(|index| &self.backends[index])

@@ -148,7 +148,7 @@ impl<'a, 'b> Graph<'a, 'b> {
     }
 
     /// Frontend that receives connections from this host to `addr`, and its listen address. A
-    /// specific address takes precedence over a wildcard.
+    /// specific address takes precedence over a wildcard. `None` if no frontend receives them.
     fn listener(&self, protocol: Protocol, addr: SocketAddr) -> Option<(usize, SocketAddr)> {
         let wildcard: IpAddr = match addr.is_ipv4() {
             true => Ipv4Addr::UNSPECIFIED.into(),

@@ -165,8 +165,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Reports keys for certain modes, if none of the frontends that `has_them` selects is in such
-    /// a mode.
+    /// Reports keys that have an effect only in some modes, if no frontend that `has_them` selects
+    /// is in such a mode. `whose` is a text about these frontends.
     fn without_effect(
         &self,
         keys: Vec<(&Place, OnlyIn)>,
@@ -258,7 +258,7 @@ impl HostCheck<'_> {
         self.config.frontends_where(Mode::has_snat).next().is_some()
     }
 
-    /// Interface that has this address.
+    /// Interface of this host that has this address; `None` if none has it.
     pub(crate) fn holder(&self, ip: IpAddr) -> Option<&Interface> {
         self.holders.get(&ip).copied()
     }

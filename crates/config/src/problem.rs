@@ -125,7 +125,8 @@ pub(super) struct Report<'a> {
     access: RefCell<Vec<Access>>,
     /// Certificates of the previous load; `None` at the start.
     pub(super) before: Option<&'a PairsBefore>,
-    /// Chains of unusable pairs. Each pair is left out, or the previous pair stays.
+    /// Certificate chains of unusable pairs. In place of each such pair, the loaded configuration
+    /// has the previous pair, or no pair if there is no previous one.
     refused: RefCell<Vec<PathBuf>>,
 }
 
@@ -220,7 +221,8 @@ impl<'a> Report<'a> {
     }
 
     /// Line of `place` as text, such as `line 3`, with the file name unless `told_at` is in the
-    /// same file. A server added at run time has a place after all texts.
+    /// same file. For a server added at run time, whose place is behind all texts, the result is
+    /// `added at run time`.
     pub(super) fn line(&self, place: &Place, told_at: &Place) -> String {
         if place.at >= self.texts.len() {
             return "added at run time".to_owned();
@@ -245,14 +247,16 @@ impl<'a> Report<'a> {
     }
 
     /// Reads the text of a file that is named at `place`. A file named at several places is read
-    /// only once. A relative path starts at the directory of the naming file.
+    /// only once. A relative path starts at the directory of the naming file. Returns its path and
+    /// text; `None` after an error, which is reported.
     pub(super) fn read_list(&self, place: &Place, path: &str) -> Option<(PathBuf, String)> {
         let path = self.beside(place, path);
         let text = self.decoded(place, &path, self.read_once(&path, true))?;
         Some((path, text))
     }
 
-    /// Reads a file named at `place`; the content may be any bytes.
+    /// Reads a file named at `place`, which may contain any bytes. Returns its path and content;
+    /// `None` after an error, which is reported.
     pub(super) fn read_bytes(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
         let path = self.beside(place, path);
         match self.read_once(&path, false) {
@@ -264,7 +268,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Reads a file of certificates named at `place`.
+    /// Reads a file of certificates named at `place`. Returns its path and content; `None` after an
+    /// error, which is reported.
     pub(super) fn read_certificates(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
         let (path, bytes) = self.try_certificates(place, path);
         let bytes =
@@ -272,15 +277,16 @@ impl<'a> Report<'a> {
         Some((path, bytes.ok()?))
     }
 
-    /// Reads a file with a secret, named at `place`, and returns its path and text. Other users
-    /// must neither read nor write the file.
+    /// Reads a file with a secret, named at `place`, which other users must neither read nor write.
+    /// Returns its path and text; `None` after an error, which is reported.
     pub(super) fn read_secret(&self, place: &Place, path: &str) -> Option<(PathBuf, String)> {
         let path = self.beside(place, path);
         let text = self.decoded(place, &path, self.read_named(&path, files::read_secret))?;
         Some((path, text))
     }
 
-    /// Reads a private key named at `place`.
+    /// Reads a private key named at `place`. Returns its path and content; `None` after an error,
+    /// which is reported.
     pub(super) fn read_key(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
         let (path, key) = self.try_key(place, path);
         match key {
@@ -326,7 +332,7 @@ impl<'a> Report<'a> {
         paths.map(|path| (path.clone(), self.read_named(&path, files::read_secret))).collect()
     }
 
-    /// Sorted names in a folder named at `place`.
+    /// Sorted names in a folder named at `place`; `None` after an error, which is reported.
     pub(super) fn list_folder(&self, place: &Place, path: &str) -> Option<Vec<String>> {
         let path = self.beside(place, path);
         match self.read_named(&path, files::list) {

@@ -51,8 +51,8 @@ impl<'a> TomlTable<'a> {
         self.optional(key, parse).map_or(default, |found| found.value)
     }
 
-    /// Value of an optional key that has a renamed word. The former word still works, with a
-    /// warning that names the new word.
+    /// Value of an optional key, one of whose allowed words was renamed. The former word still
+    /// works, with a warning that names the new word.
     pub(super) fn reworded<T>(
         &mut self,
         key: &'static str,
@@ -83,7 +83,7 @@ impl<'a> TomlTable<'a> {
         self.keep_one(old, new, key)
     }
 
-    /// Value under a former name of the key `now`.
+    /// Value under the former name `old` of the key `now`. Warns that the name has changed.
     pub(super) fn old_name<T>(
         &mut self,
         old: &'static str,
@@ -98,7 +98,7 @@ impl<'a> TomlTable<'a> {
     }
 
     /// Value of a key that is set by its former or its current name. Both names together are an
-    /// error.
+    /// error. `None` if neither is set.
     pub(super) fn keep_one<T>(
         &self,
         old: Option<Placed<T>>,
@@ -125,7 +125,8 @@ impl<'a> TomlTable<'a> {
         self.optional(key, parse)
     }
 
-    /// Values of a required key with one value or a non-empty array. Wrong values are left out.
+    /// Values of a required key with one value or a non-empty array. Wrong values are reported, and
+    /// the result omits them.
     pub(super) fn one_or_more<T>(
         &mut self,
         key: &'static str,
@@ -135,7 +136,8 @@ impl<'a> TomlTable<'a> {
         self.at_least_one(key, parse)
     }
 
-    /// Values of an optional key with one value or a non-empty array. Wrong values are left out.
+    /// Values of an optional key with one value or a non-empty array. Wrong values are reported,
+    /// and the result omits them.
     pub(super) fn at_least_one<T>(
         &mut self,
         key: &'static str,
@@ -151,7 +153,8 @@ impl<'a> TomlTable<'a> {
         self.any_number(key, parse)
     }
 
-    /// Values of an optional key with one value or an array. Wrong values are left out.
+    /// Values of an optional key with one value or an array. Wrong values are reported, and the
+    /// result omits them.
     pub(super) fn any_number<T>(
         &mut self,
         key: &'static str,
@@ -179,7 +182,8 @@ impl<'a> TomlTable<'a> {
         }
     }
 
-    /// Tables of an optional array of tables. Items that are not tables are left out, and reported.
+    /// Tables of an optional array of tables. Items that are not tables are reported, and the
+    /// result omits them.
     pub(super) fn list(&mut self, key: &'static str) -> Vec<TomlTable<'a>> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value.get_ref() else {

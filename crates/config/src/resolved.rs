@@ -24,14 +24,15 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// Lines for the log, one for each name.
+    /// Log lines about addresses that did not become servers, one line for each server name.
     pub fn lines(all: BTreeSet<LeftOut>) -> Vec<String> {
         let all: Vec<LeftOut> = all.into_iter().collect();
         let names = all.chunk_by(|a, b| (&a.backend, &a.name) == (&b.backend, &b.name));
         names.map(|of_name| of_name[0].line(of_name.len())).collect()
     }
 
-    /// Log line about this address and `count` - 1 further left-out addresses of its name.
+    /// Log line about this address. `count` is the number of left-out addresses of the same name,
+    /// including this one.
     pub fn line(&self, count: usize) -> String {
         let LeftOut { backend, name, addr, why } = self;
         let server = format!("server {backend}/{name}/{}", addr.ip());
@@ -156,8 +157,8 @@ impl Config {
     }
 }
 
-/// Gives a discovered server a unique name: its address, if a server of the file already has its
-/// name. Returns `None` if a server has the address as its name.
+/// Gives a discovered server a unique name: its own name, or its address if a server of the file
+/// has the same name. Returns `None` if both are taken.
 fn called_uniquely(mut server: ServerConfig, taken: &HashSet<String>) -> Option<ServerConfig> {
     if taken.contains(&server.name) {
         server.name = server.addr.to_string();

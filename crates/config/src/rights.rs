@@ -15,7 +15,8 @@ const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 const ADVICE: &str = "; with the Debian package, /usr/share/convey/systemd/certificates.conf lets the service read certificates and \
                       keys of root (docs/guides/tls.md)";
 
-/// Explanation if the file's mode allows access: Linux also asks security modules.
+/// Explanation of a refusal by the kernel if the file's mode allows access: Linux also applies the
+/// rules of security modules.
 const BY_MODULE: &str = "the file mode permits access, but Landlock (privileges.landlock) or another security module \
                          refuses it. With landlock = true, convey reads only directories that the configuration named at the \
                          start: if this one is new, restart convey";

@@ -32,7 +32,7 @@ pub fn check_server_address(text: &str) -> Result<(), String> {
 impl Loaded {
     /// Applies run-time changes of servers. The file takes precedence: adding a server whose name
     /// is in the file, or removing a server that is not in the file, changes nothing. The second
-    /// value is whether each change has an effect.
+    /// result has a `bool` for each change: whether the change has an effect.
     pub fn with_servers(&self, changes: &[ServerChange<'_>]) -> (Loaded, Vec<bool>) {
         let mut steered = self.clone();
         let effects = changes.iter().map(|change| steered.apply(*change)).collect();

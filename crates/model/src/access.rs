@@ -112,8 +112,9 @@ impl Access {
         self.0.as_ref()?.longest_around(client, longest)
     }
 
-    /// Deny-list entry that denies addresses of this network: an entry within the network, or the
-    /// entry around it that decides about the whole network. `None` if there is no such entry.
+    /// Deny-list entry because of which clients in this network are denied: an entry within the
+    /// network, or an enclosing entry that decides about the whole network. `None` if there is no
+    /// such entry.
     pub fn denied_in(&self, network: Prefix) -> Option<Prefix> {
         let lists = self.0.as_ref()?;
         // Networks sort by their first address, and then by length.

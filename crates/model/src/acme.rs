@@ -15,8 +15,8 @@ pub struct AcmeConfig {
     pub domains: Vec<String>,
     /// Challenge that proves control of a name to the authority.
     pub challenge: AcmeChallenge,
-    /// Existing account with the authority to which convey binds its ACME account; `None`: no
-    /// binding.
+    /// External account at the certificate authority, to which convey's ACME account is bound;
+    /// `None`: no binding.
     pub external_account: Option<ExternalAccount>,
     /// Certificate authorities that convey trusts for connections to the directory.
     pub authorities: Authorities,

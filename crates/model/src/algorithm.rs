@@ -1,6 +1,6 @@
 //! Algorithms that choose a server, and the input of those that hash. Pure.
 
-/// Full share of a server's weight, in percent.
+/// Percentage of a server's weight that is in effect outside of a slow start: all of it.
 pub const WHOLE: u8 = 100;
 
 /// Algorithm that chooses a server for a new connection.

@@ -15,8 +15,8 @@ pub struct AnnounceConfig {
     /// Time that a frontend must be unable to serve before its address is withdrawn, and able to
     /// serve before the address returns.
     pub hold: Duration,
-    /// Minimum number of available servers: a backend with fewer counts as one without servers. At
-    /// least 1.
+    /// Minimum number of available servers of a backend, at least 1. A backend with fewer available
+    /// servers is treated like a backend without servers.
     pub min_servers: u32,
 }
 

@@ -23,7 +23,8 @@ pub struct BackendConfig {
     pub hash: HashOn,
     /// Encoding of servers in QUIC connection ids. Set only where `hash` is [`HashOn::QuicCid`].
     pub quic: Option<Arc<QuicConfig>>,
-    /// Field of a request that is hashed instead, if the request has it. Mode `http` only.
+    /// Field of a request that is hashed in place of the fields that `hash` selects, if the request
+    /// has it. Mode `http` only.
     pub hash_request: Option<RequestField>,
     /// Part of a server's identity that decides which clients it gets. Only [`Algorithm::Ring`] and
     /// [`Algorithm::Maglev`] read it.
@@ -141,7 +142,8 @@ impl BackendConfig {
         })
     }
 
-    /// Time in which a recovered server ramps up to its full share with this algorithm.
+    /// Time in which a recovered server ramps up to its full share: `slow_start`, or zero with an
+    /// algorithm that hashes.
     pub fn time_to_warm_up(&self) -> Duration {
         if self.algorithm.hashes() { Duration::ZERO } else { self.slow_start }
     }

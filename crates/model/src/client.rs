@@ -16,7 +16,7 @@ pub const ALWAYS_FITS: u32 = 16;
 /// Prefix length of an IPv6 client: all addresses of a /64 count as one client (RFC 6177).
 const V6_CLIENT: u8 = 64;
 
-/// Network that counts as one client.
+/// Network whose addresses count as one client: a single IPv4 address, or an IPv6 /64.
 pub fn client_of(ip: IpAddr) -> Prefix {
     Prefix::of(ip, if ip.is_ipv4() { 32 } else { V6_CLIENT })
 }

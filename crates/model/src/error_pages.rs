@@ -30,7 +30,7 @@ impl ErrorPages {
         self.0.insert(status, page);
     }
 
-    /// Page of a status.
+    /// Error page for this status; `None` if the status has none.
     pub fn get(&self, status: u16) -> Option<&ErrorPage> {
         self.0.get(&status)
     }

@@ -64,7 +64,8 @@ impl FlowSort {
         }
     }
 
-    /// Sort key: the largest comes first. Unknown values come last.
+    /// Sort key of a flow. Flows with larger keys come first; flows with an unknown value come
+    /// last.
     fn key(self, activity: &FlowActivity) -> u64 {
         let nanos = |time: Option<Duration>| time.map_or(0, |time| time.as_nanos() as u64);
         match self {
@@ -129,7 +130,7 @@ pub struct FlowFacts<'a> {
     pub client: SocketAddr,
     /// Address that the client connected to.
     pub listen: SocketAddr,
-    /// Source address and port that the server sees instead of the client's.
+    /// Source address and port that the server sees instead of the client's. `None` without SNAT.
     pub snat: Option<SocketAddr>,
     /// State of the flow.
     pub state: &'static str,
@@ -166,7 +167,7 @@ pub struct FlowActivity {
 }
 
 impl FlowActivity {
-    /// Bytes in both directions, as far as known.
+    /// Sum of the bytes in both directions. An unknown count is zero.
     pub fn bytes(&self) -> u64 {
         self.bytes_rx.unwrap_or_default().saturating_add(self.bytes_tx.unwrap_or_default())
     }
@@ -189,7 +190,7 @@ pub struct ListedFlow {
     pub client: SocketAddr,
     /// Address that the client connected to.
     pub listen: SocketAddr,
-    /// Source address and port that the server sees instead of the client's.
+    /// Source address and port that the server sees instead of the client's. `None` without SNAT.
     pub snat: Option<SocketAddr>,
     /// State of the flow.
     pub state: &'static str,

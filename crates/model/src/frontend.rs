@@ -81,7 +81,7 @@ impl FrontendConfig {
         }
     }
 
-    /// Limits of a request and its connection (mode `http`).
+    /// Limits of a request and its connection; the defaults outside of mode `http`.
     pub fn http_limits(&self) -> HttpLimits {
         self.http.as_ref().map_or_else(HttpLimits::default, |http| http.limits)
     }
@@ -136,7 +136,8 @@ impl FrontendConfig {
         self.trusts_client(peer) || self.is_http_proxy(peer)
     }
 
-    /// Whether this client is exempt from limits.
+    /// Whether this client is in `trusted_clients`, so that limits per client and per source do not
+    /// apply to it.
     pub fn trusts_client(&self, client: IpAddr) -> bool {
         self.trusted_clients.iter().any(|network| network.contains(client))
     }
@@ -158,7 +159,7 @@ impl FrontendConfig {
         self.trusted_proxies.iter().any(|network| network.contains(peer))
     }
 
-    /// Listen addresses as shown to operators; only UDP is marked.
+    /// Listen addresses as shown to operators. The protocol is shown only if it is UDP.
     pub fn places(&self) -> impl Iterator<Item = String> {
         let suffix = if self.protocol == Protocol::Udp { "/udp" } else { "" };
         self.listen.iter().map(move |listen| format!("{listen}{suffix}"))

@@ -14,7 +14,7 @@ pub struct GrpcCheck {
     pub headers: Vec<(String, String)>,
 }
 
-/// Formats the settings. Values of headers may be secret, so they are left out.
+/// Formats the settings without the values of headers, which may be secret.
 impl fmt::Display for GrpcCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.service.is_empty() {

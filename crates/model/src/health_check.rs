@@ -83,7 +83,7 @@ impl HealthCheck {
         }
     }
 
-    /// PROXY header of a health check of the server at this address.
+    /// PROXY header of a health check of the server at this address; `None`: the check sends none.
     pub fn proxy_header_at(&self, server: SocketAddr) -> Option<ProxyVersion> {
         self.send_proxy.filter(|_| self.is_at_own_port(server))
     }

@@ -42,9 +42,10 @@ pub struct RouteConfig {
     pub path: PathPrefix,
     /// Action for matching requests.
     pub action: RouteAction,
-    /// Replacement of `path` in the request to the server. Begins with a slash.
+    /// Path that replaces `path` in the request to the server, beginning with a slash; `None`: the
+    /// path stays.
     pub rewrite_path: Option<String>,
-    /// Host in the request to the server, instead of the client's.
+    /// Host in the request to the server; `None`: the client's host.
     pub rewrite_host: Option<String>,
     /// Header changes, applied after those of the frontend.
     pub headers: HeaderRules,

@@ -17,7 +17,7 @@ pub struct HttpCheck {
     pub headers: Vec<(String, String)>,
     /// Status codes that count as up; at least one range.
     pub expected_status: Vec<RangeInclusive<u16>>,
-    /// Pattern that the beginning of the body must match.
+    /// Pattern that the beginning of the body must match; `None`: any body.
     pub expected_body: Option<BodyPattern>,
     /// TLS settings; `None`: the check does not use TLS.
     pub tls: Option<TlsCheck>,
@@ -64,8 +64,8 @@ impl Default for HttpCheck {
     }
 }
 
-/// Formats settings other than path and status, as a list that begins with a comma. Values of
-/// headers may be secret, so they are left out.
+/// Formats the settings other than path and status, as a list that begins with a comma. Omits the
+/// values of headers, which may be secret.
 impl fmt::Display for HttpCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(host) = &self.host {

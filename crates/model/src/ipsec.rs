@@ -44,8 +44,9 @@ impl IpsecPolicy {
     }
 }
 
-/// Whether policies forbid sending unprotected packets on these paths. A policy for one port counts
-/// for all ports. With an unspecified source, only policies for all sources count.
+/// Whether IPsec policies forbid unprotected packets from `source` to `destination` through the
+/// next hops `ways`. A policy for certain ports is applied to all ports. If `source` is
+/// unspecified, only policies for any source are applied.
 pub(crate) fn forbids(
     policies: &[IpsecPolicy],
     source: IpAddr,

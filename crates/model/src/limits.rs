@@ -6,19 +6,21 @@ use std::time::Duration;
 /// Limits per source of a frontend's clients. The default is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of open connections (UDP: sessions or flows) of one source.
+    /// Maximum number of open connections (UDP: sessions or flows) of one source; `None`: no limit.
     pub connections_per_source: Option<u32>,
-    /// Maximum number of new connections a second from one source.
+    /// Maximum number of new connections a second from one source; `None`: no limit.
     pub rate_per_source: Option<NonZeroU32>,
     /// Maximum number of new connections in a burst after a pause; `None`: as many as in a second.
     pub burst: Option<NonZeroU32>,
-    /// Prefix length of an IPv4 source.
+    /// Prefix length of an IPv4 source, in bits. All clients in one network of this length are one
+    /// source.
     pub ipv4_prefix: u8,
-    /// Prefix length of an IPv6 source.
+    /// Prefix length of an IPv6 source, in bits. All clients in one network of this length are one
+    /// source.
     pub ipv6_prefix: u8,
     /// Treatment of a client that exceeds a limit.
     pub action: OverLimit,
-    /// Time in which a client must send its first byte (TCP in proxy mode).
+    /// Time in which a client must send its first byte (TCP in proxy mode); `None`: no limit.
     pub first_byte_timeout: Option<Duration>,
 }
 

@@ -96,8 +96,8 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Whether sockets at these addresses would conflict: the addresses are equal, or one is the
-/// wildcard of the other's family.
+/// Whether sockets at these addresses would conflict: both have the same port and address family,
+/// and their IP addresses are equal or one is a wildcard.
 pub fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();
     a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && (a.ip() == b.ip() || wildcard)

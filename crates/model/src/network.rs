@@ -176,7 +176,8 @@ pub struct RouteHop {
 }
 
 impl RouteHop {
-    /// Neighbour that packets to `dst` are sent to.
+    /// Neighbour that packets to `dst` are sent to: the router, or `dst` itself if it is on the
+    /// link.
     pub fn neighbour(&self, dst: IpAddr) -> NeighbourKey {
         NeighbourKey { interface: self.interface, ip: self.gateway.unwrap_or(dst) }
     }
@@ -221,11 +222,11 @@ pub struct WantedNeighbour {
     pub interface: u32,
     /// IP address of the neighbour.
     pub ip: IpAddr,
-    /// Whether the neighbour is a server or a router of the configuration, rather than an arbitrary
+    /// Whether the neighbour is a router, or a server in the configuration, and not an arbitrary
     /// client on the link.
     pub is_ours: bool,
-    /// Whether the neighbour is a client that has repeated its SYN or datagram, which a forged
-    /// source would not do.
+    /// Whether the neighbour is a client that has repeated its SYN or datagram. A client with a
+    /// forged source address would not do so.
     pub is_repeated: bool,
 }
 

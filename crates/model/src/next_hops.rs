@@ -228,8 +228,8 @@ impl NextHops {
         self.routes.rules()
     }
 
-    /// Policy rules because of which the kernel may route a program's packets differently than
-    /// convey routes its own. One line of text for each rule.
+    /// Operator-facing lines about the policy rules that have no effect in packet modes, because
+    /// they select packets by properties that convey does not evaluate. One line for each rule.
     pub fn rules_not_followed(&self) -> Vec<String> {
         let line = |rule: &RoutingRule| {
             let selectors = rule.not_followed();

@@ -79,23 +79,24 @@ impl Layer {
 pub enum CacheOutcome {
     /// The kernel forwarded the packet. With every other result, a worker receives the packet.
     Forwarded,
-    /// Segment of a known flow with SYN, FIN or RST, which changes the state of its connection.
+    /// TCP segment with SYN, FIN or RST. The segment belongs to a known flow, and changes the state
+    /// of its connection.
     ChangesState,
-    /// Packet of a known flow whose TTL or hop limit has expired.
+    /// Packet of a known flow. The TTL or hop limit of the packet has expired.
     Expired,
-    /// Packet of a known flow that exceeds the next hop's MTU.
+    /// Packet of a known flow. The packet exceeds the MTU of the next hop.
     TooBig,
-    /// Packet of a known flow whose next hop has no known link-layer address.
+    /// Packet of a known flow. The next hop has no known link-layer address.
     NoNextHop,
-    /// Packet of a known flow's server, received on another interface than the server's.
+    /// Packet from the server of a known flow, received on an interface other than the server's.
     OtherInterface,
-    /// Large segment of a known flow that the sender retransmits after a pause, possibly because it
-    /// was not acknowledged.
+    /// Large segment of a known flow, retransmitted by the sender after a pause. The segment may
+    /// not have been acknowledged before.
     Repeated,
     /// Packet to an address of convey that needs a worker: with IP options, extension headers or
     /// fragments, or for a tunnel that only workers support.
     Unusual,
-    /// SYN that the kernel dropped before in a SYN flood and that was retransmitted. Forged sources
+    /// Retransmitted SYN. The kernel dropped its first transmission in a SYN flood. Forged sources
     /// do not retransmit.
     CameAgain,
 }
@@ -141,8 +142,8 @@ pub struct Nic {
 }
 
 /// Drivers that run XDP programs and send frames redirected from other drivers (`ndo_xdp_xmit`).
-/// virtio_net is left out on purpose: XDP there disables super-frames and checksum offload, which
-/// costs more than XDP gains.
+/// The list does not contain virtio_net on purpose: XDP there disables super-frames and checksum
+/// offload, which costs more than XDP gains.
 const WITH_XDP: [&str; 20] = [
     "atlantic",
     "bnxt_en",

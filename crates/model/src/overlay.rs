@@ -30,8 +30,8 @@ impl AdminState {
     }
 }
 
-/// Backend or server that an override applies to, by names in the file. If a server has a host
-/// name, its name includes all of its addresses; `NAME/ADDRESS` selects one address.
+/// Backend or server that an override applies to, by names in the file. The name of a server with a
+/// host name selects all addresses of the host name; `NAME/ADDRESS` selects one of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
     /// Name of the backend.

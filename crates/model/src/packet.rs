@@ -36,7 +36,7 @@ pub struct PacketSettings {
 }
 
 impl PacketSettings {
-    /// Upper bound of `max_flows`, which is as many flows as can be numbered.
+    /// Upper bound of `max_flows`: the number of flows that convey can number.
     pub const MAX_FLOWS: u32 = 1 << 30;
     /// Lower bound of `min_path_mtu`, in bytes: every host accepts packets of this length (RFC 791,
     /// section 3.1).

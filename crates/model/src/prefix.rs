@@ -73,7 +73,7 @@ impl Prefix {
     }
 
     /// Parses an address with its prefix length (`10.0.0.1/8`), and returns the network that
-    /// contains the address.
+    /// contains the address. `None` if the text is invalid.
     pub fn around(text: &str) -> Option<Prefix> {
         address_and_len(text).map(|(ip, len)| Prefix::of(ip, len))
     }

@@ -25,14 +25,15 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// Frame with two priority tags (802.1Q with VID 0), which the host's network stack would skip.
-    /// The guard drops the frame in the kernel.
+    /// Frame with two priority tags (802.1Q with VID 0). The host's network stack would skip the
+    /// tags. The guard drops the frame in the kernel.
     StackedTags = "stacked_tags",
     /// The frame is shorter than its headers.
     Truncated = "truncated",
     /// The IP version differs from the EtherType.
     BadVersion = "bad_version",
-    /// Invalid header length: IPv4 below 20 bytes, TCP below 20, or beyond the packet.
+    /// Invalid header length: an IPv4 or TCP header below 20 bytes, or a header that ends beyond
+    /// the packet.
     BadHeaderLength = "bad_header_length",
     /// The IP total length is shorter than the headers or longer than the frame.
     BadTotalLength = "bad_total_length",
@@ -44,7 +45,8 @@ drop_reasons! {
     /// Source-routed packet: an IPv6 routing header with segments left (RFC 5095), or an IPv4
     /// option for a loose or strict source route (RFC 7126, section 4.3).
     SourceRouted = "source_routed",
-    /// Fragment whose first fragment did not arrive in time, or is no longer remembered.
+    /// Fragment of a packet whose first fragment did not arrive in time, or whose record convey has
+    /// already removed.
     FragmentUnmatched = "fragment_unmatched",
     /// Too many fragments are waiting for their first fragment.
     FragmentQueueFull = "fragment_queue_full",
@@ -57,17 +59,18 @@ drop_reasons! {
     /// Invalid source: loopback, multicast, broadcast (also of a link's network), unspecified (RFC
     /// 1122, section 3.2.1.3), IPv6 link-local (RFC 4291, section 2.5.6).
     Martian = "martian",
-    /// Passthrough: a spoofed packet of a server, or an ICMP error about a packet to the server,
-    /// received on an interface with routes to other addresses but not to the server. Also a
-    /// server's refusal of a datagram, from a link-layer address other than the next hop's.
+    /// Passthrough: a packet that claims to be from a server, or an ICMP error about a packet to
+    /// the server. It arrived on an interface with routes to other addresses but not to the server.
+    /// Also an ICMP error by which a server refuses a datagram, if its link-layer source is not the
+    /// next hop to the server.
     WrongInterface = "wrong_interface",
     /// The source is one of convey's own VIPs or SNAT addresses. A forwarded packet would loop.
     VipLoop = "vip_loop",
     /// The packet returned with a lower TTL, because two balancers have each other as servers.
     ForwardingLoop = "forwarding_loop",
     /// The source is the address and port of a server. The servers would answer each other
-    /// endlessly. In DSR, also a source with the address of the chosen server, because the server's
-    /// answer would not leave the server.
+    /// endlessly. In DSR, also a packet whose source address is that of the chosen server: the
+    /// server would send the answer to itself.
     ClientIsServer = "client_is_server",
     /// The TTL or hop limit is 1, so convey must not forward the packet (RFC 791). convey notifies
     /// the sender by ICMP, as for packets that are too big.
@@ -81,8 +84,8 @@ drop_reasons! {
     NextHopUnresolved = "next_hop_unresolved",
     /// No route leads to the destination.
     NoRoute = "no_route",
-    /// L2 DSR: by the routes, the server is no longer on the link. A router would send the packet
-    /// back.
+    /// L2 DSR: according to the routes, the server is no longer on the link. A router would send
+    /// the packet back.
     ServerNotOnLink = "server_not_on_link",
     /// The packet belongs to no flow, and cannot begin one.
     NoFlow = "no_flow",
@@ -125,7 +128,7 @@ drop_reasons! {
     /// The send buffer of the interface is full, because the interface is slow.
     SendBufferFull = "send_buffer_full",
     /// The queueing discipline of the interface, or the other end of a virtual link, refused the
-    /// packet, because it was too slow.
+    /// packet, because too many packets were waiting already.
     InterfaceRefused = "interface_refused",
     /// The interface is down, or was removed.
     InterfaceDown = "interface_down",

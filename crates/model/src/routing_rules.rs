@@ -16,11 +16,11 @@ pub struct RoutingRule {
     pub from: Option<Prefix>,
     /// Network of the destination address; `None`: any.
     pub to: Option<Prefix>,
-    /// Receiving interface (`iif`); `lo` is this host itself.
+    /// Receiving interface (`iif`), where `lo` is this host itself; `None`: any.
     pub input: Option<String>,
-    /// Interface that the sender is bound to (`oif`).
+    /// Interface that the sender is bound to (`oif`); `None`: any.
     pub output: Option<String>,
-    /// Firewall mark and its mask.
+    /// Firewall mark and its mask; `None`: any mark.
     pub mark: Option<(u32, u32)>,
     /// Type of service; 0: any.
     pub tos: u8,
@@ -31,7 +31,8 @@ pub struct RoutingRule {
     pub is_inverted: bool,
     /// Effect on the packets to which the rule applies.
     pub action: RuleAction,
-    /// Routes with at most this prefix length count as missing (`suppress_prefixlength`).
+    /// Maximum prefix length of the routes that the lookup ignores (`suppress_prefixlength`);
+    /// `None`: the lookup ignores no route.
     pub suppress_prefix_len: Option<u8>,
 }
 
@@ -86,8 +87,8 @@ impl RoutingRule {
         !self.unknown.is_empty() || (!self.selects_ours() && !self.is_inverted)
     }
 
-    /// Selectors because of which the kernel may route a program's packets differently than convey
-    /// routes its own; empty if there are none.
+    /// Selectors of this rule that convey does not evaluate, because of which the kernel may route
+    /// other packets differently than convey's; empty if there are none.
     pub fn not_followed(&self) -> Vec<&'static str> {
         let is_marked = self.mark.is_some_and(|(mark, mask)| mark & mask != 0) && !self.is_inverted;
         is_marked.then_some("fwmark").into_iter().chain(self.unknown.iter().copied()).collect()

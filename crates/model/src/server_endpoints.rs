@@ -1,4 +1,4 @@
-//! Listen addresses of servers. No client may send from these addresses.
+//! Listen addresses of servers. convey refuses clients that send from these addresses.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -54,13 +54,14 @@ impl ServerEndpoints {
         self.ips.contains(&ip)
     }
 
-    /// Whether a client that connects to the port `listen_port` sends from a server's listen
+    /// Whether `client`, which connects to the port `listen_port`, sends from a server's listen
     /// address.
     ///
-    /// Some servers listen on the port that clients connected to. A datagram from such a server
-    /// counts from any port of its frontends, because two such ports could answer each other. A SYN
-    /// counts only if its source port is `listen_port`: a handshake cannot loop, and the server may
-    /// be a client from any other port.
+    /// Some servers listen on the port that clients connected to, so they have a listen address for
+    /// each port of their frontends. For a datagram from any of these addresses the result is true,
+    /// because two such ports could answer each other. For a SYN the result is true only if its
+    /// source port is `listen_port`: a handshake cannot loop, and the server may be a client from
+    /// any other port.
     pub fn contain(&self, protocol: Protocol, client: SocketAddr, listen_port: u16) -> bool {
         let (ip, port) = (client.ip(), client.port());
         if self.own.contains(&endpoint(protocol, ip, port)) {

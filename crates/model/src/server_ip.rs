@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether the address belongs to one machine (RFC 6890). Returns false for mapped and compatible
-/// IPv6 addresses, because they are IPv4 addresses in another form.
+/// Whether a single machine can have the address (RFC 6890). Returns false for mapped and
+/// compatible IPv6 addresses, because they are IPv4 addresses in another form.
 pub fn is_of_one_machine(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => (1..224).contains(&ip.octets()[0]),

@@ -55,7 +55,7 @@ pub enum Excess {
     Rate,
 }
 
-/// Counted connection of a source. On drop, the connection no longer counts.
+/// Counted connection of a source. Dropping this value counts the connection as closed.
 #[derive(Debug)]
 pub struct CountedSource {
     sources: Arc<Sources>,
@@ -117,7 +117,9 @@ impl Sources {
         known.may_begin_now(limits, now)
     }
 
-    /// Takes a token like [`Sources::begin`], and counts the connection as open.
+    /// Takes a token like [`Sources::begin`], and counts the connection as open until the returned
+    /// value is dropped. `None` if the connection may begin, but is not counted because the table
+    /// is full.
     ///
     /// # Errors
     /// Same errors as [`Sources::begin`].
@@ -143,7 +145,8 @@ impl Sources {
     }
 
     /// Counts a connection of the client as open, regardless of limits. Returns `false` if the
-    /// connection is not counted, because all entries belong to sources with open connections.
+    /// connection is not counted, because all entries that could hold the source belong to sources
+    /// with open connections.
     pub fn opened(&self, client: IpAddr) -> bool {
         self.locate(client).opened(&self.uncounted)
     }

@@ -10,14 +10,14 @@ pub struct Timeouts {
     pub connect: Duration,
     /// Time without a byte in either direction after which a connection is closed.
     pub idle: Duration,
-    /// Time limit for the head of a server's response. After it, the request fails. Mode `http`
-    /// only.
+    /// Time limit for the head of a server's response. A request without a response head in this
+    /// time fails. Mode `http` only.
     pub response: Duration,
-    /// Time for which a client may take nothing of a response that waits for it. After it, convey
-    /// resets the stream or the connection. Mode `http` only.
+    /// Maximum time in which a client reads nothing of a response, although bytes of it are
+    /// waiting. convey then resets the stream or the connection. Mode `http` only.
     pub send: Duration,
-    /// Time for which a server's host may acknowledge nothing. After it, convey considers the host
-    /// gone and closes the connections to it.
+    /// Maximum time in which the host of a server acknowledges none of the bytes in flight. convey
+    /// then considers the host gone and closes the connections to it.
     pub tcp_user_timeout: Duration,
     /// Time without a datagram in either direction after which a UDP session ends.
     pub udp_idle: Duration,

@@ -30,7 +30,8 @@ pub struct FrontendTls {
     /// Maximum number of concurrent handshakes of one source (IPv6: one /64). `trusted_clients` are
     /// exempt.
     pub max_handshakes_per_source: u32,
-    /// Whether to serve HTTP/3 over QUIC at the same addresses in addition (mode `http`).
+    /// Whether to serve HTTP/3 over QUIC at the addresses of the frontend, in addition to TCP (mode
+    /// `http`).
     pub http3: bool,
     /// Whether a returning client may send a request over HTTP/3 before its handshake is complete
     /// (0-RTT, RFC 8446, section 2.3). Such requests can be replayed by an attacker, so only safe

@@ -43,8 +43,8 @@ impl SeenAddresses {
         self.interface.clone()
     }
 
-    /// Returns the address if a convey has added it to the configured interface. If the configured
-    /// interface does not exist, an address on any interface counts: a typing error in the
+    /// Returns the address if it carries convey's mark and is on the configured interface. If the
+    /// configured interface does not exist, any interface is accepted: a typing error in the
     /// configuration must not take the balancer off the network.
     pub(super) fn announced(&self, ip: IpAddr) -> Option<&HostAddress> {
         self.of(ip).find(|address| address.is_announced && self.is_its_interface(address))
@@ -66,7 +66,7 @@ impl SeenAddresses {
         self.of(ip).any(|address| !address.is_announced)
     }
 
-    /// Returns the address on the configured interface, with or without convey's mark.
+    /// Returns the address if it is on the configured interface, with or without convey's mark.
     pub(super) fn on_interface(&self, ip: IpAddr) -> Option<&HostAddress> {
         self.of(ip).find(|address| self.interface.as_ref().is_ok_and(|index| address.interface == *index))
     }

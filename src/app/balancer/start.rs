@@ -130,8 +130,8 @@ fn channels(reloads: mpsc::Receiver<()>) -> (Tellers, ControlEvents<Paths>) {
     )
 }
 
-/// Returns the configuration, with only those SNAT ports that this host can use. A reload compares
-/// with the ports of the file.
+/// Returns the configuration with only those SNAT ports that this host can use. Logs a warning if
+/// they differ from the ports in the file.
 fn with_ports(config: &Config) -> anyhow::Result<Config> {
     let (with_ports, other_ports) = snat_ports::choose(config)?;
     let few_ports = limits::few_local_ports(&with_ports);
@@ -140,7 +140,7 @@ fn with_ports(config: &Config) -> anyhow::Result<Config> {
 }
 
 /// Distributes the state from the previous process to the components of this one. Returns the
-/// handle of the previous process.
+/// handle of the previous process; `None` if the state comes from a service manager.
 fn expect(
     handed: Handed,
     events: &EventLog,

@@ -81,9 +81,9 @@ impl Needed {
     }
 }
 
-/// Capabilities that root keeps in addition. They give access to files of other users, to socket
-/// buffers beyond `net.core.rmem_max`, to state that killed processes left behind, and to pipes
-/// beyond `fs.pipe-user-pages-soft`.
+/// Capabilities that root keeps in addition to those of the modes. They give access to files of
+/// other users, to socket buffers beyond `net.core.rmem_max`, to state that killed processes left
+/// behind, and to pipes beyond `fs.pipe-user-pages-soft`.
 const OF_ROOT: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::SYS_RESOURCE);
 

@@ -94,8 +94,8 @@ fn readable(file: &ConfigFile) -> Vec<PathBuf> {
 }
 
 /// Folders that contain the targets of symbolic links on the path of a file. A deployment may point
-/// a link such as `current` to a new folder beside the old one. Folders directly below the root are
-/// left out, because they contain too much.
+/// a link such as `current` to a new folder beside the old one. The result omits folders directly
+/// below the root directory, because they contain too much.
 fn beside_links(file: &Path) -> Vec<PathBuf> {
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let links =

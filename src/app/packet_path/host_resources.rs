@@ -72,8 +72,8 @@ impl HostResources {
     }
 }
 
-/// Reserves the SNAT ports. Without SNAT addresses, releases ports that a dead process left
-/// reserved.
+/// Reserves the SNAT ports. Without SNAT addresses, returns `None` and releases ports that a dead
+/// process left reserved.
 fn reserve_ports(
     settings: &PacketSettings,
     snat_addresses: &[IpAddr],

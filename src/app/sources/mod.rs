@@ -47,7 +47,7 @@ pub(super) trait ConfigSource {
     /// the source.
     fn file(&self) -> ConfigFile;
 
-    /// Address of the source, if it is remote.
+    /// Address of a remote source; `None` if the source is local.
     fn address(&self) -> Option<String> {
         None
     }

@@ -180,7 +180,7 @@ impl Running {
         format!("{}statistics on {}", file.unwrap_or_default(), self.statistics)
     }
 
-    /// Id of the process that listens on the socket.
+    /// Id of the process that listens on the socket; `None` if no process listens.
     fn process(&self) -> Option<u32> {
         let address = unix::SocketAddr::from_abstract_name(&self.name).ok()?;
         let stream = unix::UnixStream::connect_addr(&address).ok()?;

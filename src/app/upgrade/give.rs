@@ -72,8 +72,8 @@ impl Program {
     }
 }
 
-/// Returns the program file or its folder if every user may replace it. Code of another user would
-/// then run as this user.
+/// Returns the program file or its folder if every user may replace it, because code of another
+/// user could then run as this user. Otherwise `None`.
 fn open_to_all(program: &Path) -> Option<PathBuf> {
     let real = program.canonicalize().ok()?;
     let mode = fs::metadata(&real).ok()?.permissions().mode();
@@ -302,8 +302,8 @@ impl Successor {
         Ok(())
     }
 
-    /// Whether the new process assigns clients to the same workers. It does not if it is an older
-    /// version, which ignores the seed, and the seed is a secret.
+    /// Whether the new process assigns clients to the same workers as this process. An older
+    /// version ignores `seed`, so its assignment is the same only if the seed is not a secret.
     fn spreads_clients_by(&self, seed: u64) -> bool {
         self.format >= WITH_DISPATCH_SEED || !dispatch_seed::is_secret(seed)
     }

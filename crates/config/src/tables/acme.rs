@@ -233,8 +233,8 @@ fn takes_certificates(frontend: &FrontendConfig) -> bool {
     frontend.tls.as_ref().is_some_and(|tls| tls.acme)
 }
 
-/// Default challenge: HTTP-01 if a frontend can receive the authority's request, or else
-/// TLS-ALPN-01.
+/// Default challenge: HTTP-01 if a frontend can receive the authority's request; otherwise
+/// TLS-ALPN-01 if a frontend can receive its TLS handshake; otherwise `None`.
 fn usual_challenge(frontends: &[FrontendConfig]) -> Option<AcmeChallenge> {
     let listens =
         |frontend: &FrontendConfig, port| frontend.listen.iter().any(|listen| listen.ports().contains(&port));

@@ -190,7 +190,8 @@ fn poll_interval(kind: u32) -> Duration {
     }
 }
 
-/// Inode at a path. For a symbolic link, this is the link and not its target.
+/// Inode at a path; `None` if the path does not exist. The inode of a symbolic link is that of the
+/// link, not of its target.
 pub(super) fn inode_at(path: &Path) -> Option<InodeId> {
     fs::symlink_metadata(path).ok().map(|found| id(&found))
 }

@@ -153,7 +153,8 @@ impl CheckSchedule {
         self.remove_unwatched_writes();
     }
 
-    /// Forgets open writes of files that are no longer watched, so that nothing waits for them.
+    /// Removes the open writes of files that are no longer watched, so that no check waits for
+    /// them.
     fn remove_unwatched_writes(&mut self) {
         let (mut writes, mut created) = (std::mem::take(&mut self.writes), std::mem::take(&mut self.created));
         writes.retain(|path, _| !self.ids(path).is_empty());

@@ -1,17 +1,18 @@
 //! Flat list of nested number ranges. Pure.
 
-/// Map from each number of an address space to a value, as a sorted list of parts.
+/// Map from the numbers of an address space to values, stored as sorted intervals without overlaps.
+/// An interval ends where the next one starts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ranges<T> {
-    /// Value below the first start.
+    /// Value of the numbers below the first interval.
     rest: bool,
-    /// Start of each part, in ascending order.
+    /// First number of each interval, in ascending order.
     starts: Vec<T>,
-    /// Value of each part.
+    /// Value of each interval.
     values: Vec<bool>,
 }
 
-/// Number of an address space.
+/// IP address as an integer: `u32` for IPv4, `u128` for IPv6.
 pub(super) trait Number: Copy + Ord {
     /// Successor; `None` after the last number.
     fn next(self) -> Option<Self>;
@@ -31,8 +32,8 @@ impl Number for u128 {
 
 impl<T: Number> Ranges<T> {
     /// Builds a map from ranges, given by their first and last numbers. Two ranges must be nested
-    /// or disjoint. The innermost range applies; of equal ranges, the later one. Outside of all
-    /// ranges, `rest` applies.
+    /// or disjoint. The innermost range determines the value of a number; of equal ranges, the
+    /// later one. Numbers outside of all ranges have the value `rest`.
     pub(super) fn new(rest: bool, ranges: impl Iterator<Item = ((T, T), bool)>) -> Ranges<T> {
         let mut all: Vec<((T, T), bool)> = ranges.collect();
         // Outer ranges first; the sort keeps the order of equal ranges.
@@ -60,7 +61,7 @@ impl<T: Number> Ranges<T> {
         if parts == 0 { self.rest } else { self.values[parts - 1] }
     }
 
-    /// Ends the innermost range, so that the value of the range around it applies again.
+    /// Ends the innermost open range. The value of the enclosing range applies again after it.
     fn close(&mut self, open: &mut Vec<(T, bool)>) {
         let ended = open.pop().and_then(|(end, _)| end.next());
         if let Some(after) = ended {

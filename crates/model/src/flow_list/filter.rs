@@ -16,7 +16,8 @@ pub struct FlowFilter {
     pub frontend: Option<String>,
     /// Name of the backend.
     pub backend: Option<String>,
-    /// Name of the server. If the server has a host name, its name includes all of its addresses.
+    /// Name of the server. The name of a server with a host name selects all addresses of the host
+    /// name.
     pub server: Option<String>,
     /// Name of the state.
     pub state: Option<String>,
@@ -70,7 +71,7 @@ impl FlowFilter {
 pub struct ClientFilter {
     /// Network of the clients.
     pub network: Prefix,
-    /// Source port of the clients.
+    /// Source port of the clients; `None`: any port.
     pub port: Option<u16>,
 }
 

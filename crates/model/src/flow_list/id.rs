@@ -26,15 +26,15 @@ impl FlowKind {
     }
 }
 
-/// Identifier of one flow of this process. The place of a flow may be reused, but with another
-/// serial number, so that identifiers are never reused.
+/// Identifier of one flow of this process. A worker may reuse the place of an ended flow, but with
+/// another serial number, so that identifiers are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListedFlowId {
     /// Kind of worker that forwards the flow.
     pub kind: FlowKind,
     /// Number of the worker.
     pub worker: u16,
-    /// Index of the flow's place at the worker.
+    /// Index of the flow in the worker's storage of flows.
     pub place: u32,
     /// Serial number of the flow at that place.
     pub serial: u32,

@@ -87,7 +87,7 @@ impl Routes {
         found.unwrap_or(&[])
     }
 
-    /// Next hops to `dst` of every table. Policy rules would choose one table.
+    /// Next hops to `dst` in each table. Ignores the policy rules, which would select one table.
     pub(super) fn find_in_tables(&self, src: IpAddr, dst: IpAddr) -> impl Iterator<Item = &RouteHop> {
         self.tables.iter().filter_map(move |table| table.find(src, dst)).flat_map(|(_, hops)| hops)
     }

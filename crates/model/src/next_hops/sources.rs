@@ -26,9 +26,9 @@ impl NextHops {
         best.map(|(_, _, address)| address.ip)
     }
 
-    /// Source addresses among `named` that fit the path to `dst`. These are the addresses in the
-    /// network of the next hop. If there are none, addresses of the sending interface; otherwise
-    /// all addresses of the family.
+    /// Source addresses among `named` that fit the path to `dst`: addresses in the network of the
+    /// next hop. If there are none, addresses of the sending interface. If there are none of these
+    /// either, all addresses of the family.
     pub fn sources_to(&self, dst: IpAddr, named: &[IpAddr]) -> Vec<IpAddr> {
         let of_family: Vec<IpAddr> =
             named.iter().copied().filter(|ip| ip.is_ipv4() == dst.is_ipv4()).collect();

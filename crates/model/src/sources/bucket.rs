@@ -32,8 +32,8 @@ impl Bucket {
         true
     }
 
-    /// Missing part of the bucket, in nanoseconds. The part is capped at `whole`, because a slower
-    /// rate before a reload may have left a larger one.
+    /// Time until the bucket is full, in nanoseconds, at most `whole`. Without this cap, a slower
+    /// rate before a reload could leave a longer time.
     fn missing(self, whole: u64, now: Timestamp) -> u64 {
         self.0.0.saturating_sub(now.0).min(whole)
     }

@@ -113,7 +113,7 @@ fn of_readiness(status: &StatsReport, obstacles: &[String]) -> String {
     ready.to_owned() + &unserved
 }
 
-/// Runtime overrides of the running convey, one line each; empty if it uses another
+/// Runtime overrides of the running convey, one line each. Empty if the running convey uses another
 /// file.
 pub fn other_than_file(status: &StatsReport, is_file: impl Fn(&str) -> bool, now: SystemTime) -> Vec<String> {
     if !is_file(&status.config.file) {

@@ -91,13 +91,13 @@ impl TopValues {
 /// Time between two samples, to compute rates from counters.
 #[derive(Clone, Copy)]
 struct Interval {
-    /// `None` for the first sample.
+    /// Time between the samples, in seconds; `None` for the first sample.
     seconds: Option<f64>,
 }
 
 impl Interval {
-    /// Interval between two samples. After a restart in between, it is at most the lifetime of the
-    /// new process.
+    /// Interval between two samples. If convey was restarted between the samples, the interval is
+    /// at most the lifetime of the new process.
     fn new(before: Option<&TopSample>, now: &TopSample) -> Interval {
         let seconds = before.filter(|before| now.at > before.at).map(|before| {
             let between = now.at.since(before.at).as_secs_f64();
@@ -107,8 +107,8 @@ impl Interval {
         Interval { seconds }
     }
 
-    /// Growth of a counter per second. A counter that decreased has restarted at 0 in between, as
-    /// after an upgrade.
+    /// Growth of a counter per second; `None` for the first sample. A counter that decreased has
+    /// restarted at 0 between the samples, as after an upgrade.
     fn rate(self, old: u64, new: u64) -> Option<f64> {
         let more = if new < old { new } else { new - old };
         self.seconds.map(|seconds| more as f64 / seconds)

@@ -38,7 +38,7 @@ pub(super) fn uses(frontend: &FrontendReport, backend: &str) -> bool {
     frontend.backends().contains(&backend)
 }
 
-/// Duration of the requests of all routes (mode http).
+/// Duration of the requests of all routes (mode http). `None` without requests.
 pub(super) fn request_seconds(frontend: &FrontendReport) -> Option<Distribution> {
     sum(frontend.routes.iter().filter_map(|route| route.request_seconds.as_ref()))
 }

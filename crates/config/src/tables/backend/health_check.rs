@@ -168,8 +168,8 @@ pub(super) fn describe(backend: &BackendConfig, modes: &[Mode]) -> String {
     }
 }
 
-/// Protocol and limits of requests to a backend, for comparison with its health checks; `None` if
-/// no frontend uses the backend, or if one of them is not in mode http.
+/// HTTP version and response limits of the requests to a backend, for use in its health checks.
+/// `None` if no frontend uses the backend, or if one of them is not in mode http.
 pub(crate) fn checked(backend: &BackendConfig, frontends: &[FrontendConfig]) -> Option<CheckedRequests> {
     let mut response_head: Option<HeadLimits> = None;
     for frontend in frontends.iter().filter(|frontend| frontend.backends().any(|name| name == backend.name)) {

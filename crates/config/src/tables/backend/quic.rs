@@ -96,8 +96,8 @@ pub(super) fn server_id(value: &DeValue<'_>) -> Result<ServerId, String> {
     value.as_str().and_then(|text| text.parse().ok()).ok_or_else(|| not_allowed(value, ALLOWED))
 }
 
-/// Reports server ids without `hash = "quic_cid"`, this hash without ids, and frontends without
-/// QUIC.
+/// Reports server ids without `hash = "quic_cid"`, `hash = "quic_cid"` without server ids, and a
+/// backend whose frontends all lack UDP.
 pub(super) fn check(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &Report<'_>) {
     let hash = backend.hash.as_ref().filter(|_| backend.hashes_quic());
     let Some(Placed { place, .. }) = hash else {

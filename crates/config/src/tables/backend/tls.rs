@@ -127,7 +127,8 @@ fn none() -> Authorities {
     Authorities { path: None, certificates: Arc::default() }
 }
 
-/// Certificate authorities from the file `ca`; without `ca`, those that this host trusts.
+/// Certificate authorities from the file `ca`; without `ca`, those that this host trusts. `None`
+/// after an error, which is reported.
 pub(crate) fn authorities(
     ca: Option<Placed<String>>,
     place: &Place,
@@ -157,7 +158,8 @@ fn authorities_of_host(place: &Place, report: &Report<'_>) -> Option<Authorities
     }
 }
 
-/// Reports TLS to servers in packet modes and for UDP: convey must terminate the connections.
+/// Reports TLS to servers in packet modes and for UDP: convey can use TLS only on TCP connections
+/// that it opens itself.
 pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(tls) = &backend.tls else { return };
     let others =

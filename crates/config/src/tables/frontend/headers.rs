@@ -92,7 +92,7 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> HeaderRules
 }
 
 /// Finds text that looks like a variable of another load balancer or of the access log, such as
-/// `{client_ip}`, `%[src]` or `$remote_addr`.
+/// `{client_ip}`, `%[src]` or `$remote_addr`. `None` if there is no such text.
 fn variable_in(value: &str) -> Option<&str> {
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     let name_len = |text: &str| text.bytes().take_while(|byte| is_name(*byte)).count();

@@ -28,8 +28,8 @@ impl HostCheck<'_> {
         self.one_family(frontend, mode);
     }
 
-    /// Reports keys that have an effect only in other modes. Keys of mode http are left out here,
-    /// because `requests` reports them as errors.
+    /// Reports keys that have an effect only in other modes. Skips keys of mode http, because
+    /// `requests` reports them as errors.
     fn in_other_modes(&self, frontend: &ParsedFrontend, mode: Mode) {
         let keys = frontend.keys.of_some_modes().into_iter().filter(|(_, only)| *only != OnlyIn::Http);
         let limits = frontend.limits.keys.of_some_modes();
@@ -40,9 +40,9 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Reports `trusted_clients` without limits of sources in mode DSR, where no other limit
-    /// applies to clients. In DSR, packets that open a flow can be forged with any client's
-    /// address.
+    /// Reports `trusted_clients` without limits per source in mode DSR. The key exempts clients
+    /// from limits, and DSR has no limits per client: packets that open a flow can be forged with
+    /// any client's address.
     fn of_trusted_clients(&self, frontend: &ParsedFrontend, mode: Mode) {
         let has_no_limit = mode.is_dsr() && !frontend.limits.are_per_source();
         if let Some(network) = frontend.keys.trusted_clients.first().filter(|_| has_no_limit) {

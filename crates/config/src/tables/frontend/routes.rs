@@ -224,7 +224,8 @@ impl ParsedRoute {
         self.redirect.is_some()
     }
 
-    /// Model of the route. `is_compressed`: whether the frontend has compression rules.
+    /// Model of the route. `is_compressed`: whether the frontend has compression rules. `None` if
+    /// the pattern is invalid, or the route has neither a backend nor a redirect.
     pub(super) fn model(&self, is_compressed: bool) -> Option<RouteConfig> {
         let (host, path) = self.pattern()?;
         let action = match (&self.backend, &self.redirect) {

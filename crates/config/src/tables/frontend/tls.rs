@@ -419,7 +419,7 @@ fn usable_pair(
     found.map(of)
 }
 
-/// Reads a certificate chain and its key.
+/// Reads a certificate chain and its key. `None` after an error, which is reported.
 fn pair(chain: (&str, &Place), key: (&str, &Place), report: &Report<'_>) -> Option<ReadPair> {
     let (key_path, key_bytes) = report.read_key(key.1, key.0)?;
     let (chain_path, chain_bytes) = report.read_certificates(chain.1, chain.0)?;
@@ -427,7 +427,8 @@ fn pair(chain: (&str, &Place), key: (&str, &Place), report: &Report<'_>) -> Opti
     Some(ReadPair { pair, chain_place: chain.1.clone(), key_place: key.1.clone() })
 }
 
-/// Reads a certificate chain and its key, without their places in the configuration.
+/// Reads a certificate chain and its key, without their places in the configuration. `None` after
+/// an error, which is reported.
 pub(crate) fn read_pair(
     chain: &Placed<String>,
     key: &Placed<String>,
