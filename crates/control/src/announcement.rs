@@ -1,18 +1,21 @@
-//! Announcement of a frontend's address, which depends on whether the frontend can serve. Pure.
+//! Decides when convey announces the address of frontends: only while the frontends can serve.
+//! Pure.
 //!
 //! An address that flaps moves clients from router to router. So convey withdraws an address only
-//! after `hold`, and announces it again only after the same time. Each further withdrawal soon
-//! after the last one doubles the wait for the next announcement.
+//! after a frontend has been unable to serve for `hold`, and announces the address again only after
+//! all of its frontends have been able to serve for `hold`. A further withdrawal within ten minutes
+//! doubles the wait for the next announcement.
 
 use std::time::Duration;
 
 use convey_model::Timestamp;
 use convey_pacing::BackoffPolicy;
 
-/// Window for flapping. A second withdrawal within this time doubles the wait.
+/// Window in which withdrawals count as flapping. Each further withdrawal within this time after
+/// the last one doubles the wait before the next announcement.
 const FLAP_WINDOW: Duration = Duration::from_secs(10 * 60);
 
-/// Upper bound for the wait, unless `hold` is longer.
+/// Maximum wait before the next announcement, unless `hold` is longer.
 const MAX_WAIT: Duration = Duration::from_secs(5 * 60);
 
 /// Decides when an address is announced or withdrawn.
@@ -27,9 +30,9 @@ pub struct Announcement {
 /// Readiness of the frontends of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
-    /// All frontends can serve.
+    /// All frontends of the address can serve.
     Ready,
-    /// A frontend cannot serve.
+    /// At least one frontend of the address cannot serve.
     Lacking,
     /// convey drains or stops.
     Leaving,
@@ -44,12 +47,13 @@ pub enum AddressChange {
     Withdraw,
 }
 
-/// State of an announcement that convey passes to the next process at an upgrade.
+/// State of an announcement, for the process that takes over in an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownAnnouncement {
     /// Whether the address was to be on the interface.
     pub is_announced: bool,
-    /// Start of the time that counts towards the next change; `None`: no change is due.
+    /// Start of the time that counts towards the next change: the address is announced or withdrawn
+    /// if the readiness lasts long enough. `None`: no change is due.
     pub since: Option<Timestamp>,
     /// Time for which the frontends must be able to serve before a withdrawn address is announced
     /// again.

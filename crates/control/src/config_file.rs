@@ -1,4 +1,4 @@
-//! The configuration file, and the files that it names.
+//! The configuration file, and the files that the configuration names.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ impl ConfigFile {
         ConfigFile { path, list: None, mode: None, lists: NamedFiles::default(), local_copy: None }
     }
 
-    /// Copy of this value without the files that a load has found.
+    /// Copy of this value in which `lists` is empty, as before the first load.
     #[must_use]
     pub fn unloaded(&self) -> ConfigFile {
         ConfigFile { lists: NamedFiles::default(), ..self.clone() }
@@ -57,8 +57,8 @@ impl ConfigFile {
         })
     }
 
-    /// Replaces paths in problems: local copies by the files at the origin of the configuration,
-    /// which operators edit.
+    /// Replaces the paths of local copies in problems by paths at the origin of the configuration,
+    /// because operators edit the files there.
     fn with_source_paths(&self, loaded: Result<Loaded, LoadError>) -> Result<Loaded, LoadError> {
         let Some(folder) = self.path.parent().filter(|_| self.local_copy.is_some()) else { return loaded };
         let folder = format!("{}/", folder.display());
@@ -88,7 +88,7 @@ impl ConfigFile {
         loaded
     }
 
-    /// Loads the file, and adds the files that the configuration names to the watch.
+    /// Loads the file, and stores in `lists` the files that the configuration names.
     fn load_with_lists(&self) -> Result<Loaded, LoadError> {
         let mut read = ReadFiles::default();
         let before = self.lists.pairs();

@@ -1,5 +1,5 @@
-//! Log limit for host names: at most one line a second about the health of the servers of a name,
-//! and one line a second about addresses of the name that are left out. Pure.
+//! Log limit for each host name: at most one line a second about the health of its servers, and one
+//! line a second about its addresses that do not become servers. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -89,7 +89,7 @@ fn named(server: &ServerKey) -> Option<(String, String)> {
 }
 
 impl ChangeSummary {
-    /// The change, if there was exactly one.
+    /// The only change of the summary; `None` if the summary has several.
     pub(super) fn single(&self) -> Option<&HealthChange> {
         (self.lost + self.won == 1).then_some(&self.last)
     }

@@ -1,4 +1,5 @@
-//! Servers that discovery sources report. Pure: reports and the time in, servers out.
+//! Servers that discovery sources report. Pure: the input is reports and the time, the output is
+//! servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -29,7 +30,8 @@ pub(crate) struct DiscoveryChange {
     pub resumed: Vec<DiscoveredServer>,
     /// New settings of the source's servers; `None`: the settings are unchanged.
     pub settings: Option<SourceSettings>,
-    /// Whether backends must be rebuilt. A changed zone or port of a server also counts.
+    /// Whether backends must be rebuilt, because a server was added, was removed, or has changed,
+    /// for example its zone or port.
     pub is_of_servers: bool,
     /// Whether to log the change. A new message about the same fault is not logged.
     pub is_logged: bool,
@@ -42,7 +44,7 @@ pub(crate) struct DiscoveryChange {
     pub notes: Vec<String>,
 }
 
-/// State of a source that convey passes to the next process at an upgrade.
+/// State of a discovery source, for the process that takes over in an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownSource {
     /// Identity of the source.
@@ -219,8 +221,8 @@ impl SourceEntry {
     }
 }
 
-/// Cuts the servers to [`MAX_SERVERS`] and sorts them by name. Servers of `before` are kept first,
-/// so that a long list whose other servers change all the time has no effect.
+/// Cuts the servers to [`MAX_SERVERS`] and sorts them by name. Servers of `before` are kept first.
+/// So if a source reports more servers than the limit, and others each time, the kept servers stay.
 fn bounded(
     mut servers: Vec<DiscoveredServer>,
     before: &[DiscoveredServer],
@@ -251,8 +253,8 @@ fn among(all: &[DiscoveredServer], others: &[DiscoveredServer]) -> Vec<Discovere
     compared(all, others, true)
 }
 
-/// Servers of `all` that are among `others` (`is_among`), or that are not. Compares names and
-/// addresses.
+/// Servers of `all` that are also among `others` if `is_among` is true, or that are not among
+/// `others` if `is_among` is false. Two servers are equal if they have the same name and address.
 fn compared(all: &[DiscoveredServer], others: &[DiscoveredServer], is_among: bool) -> Vec<DiscoveredServer> {
     let known: BTreeSet<_> = others.iter().map(key).collect();
     all.iter().filter(|server| known.contains(&key(server)) == is_among).cloned().collect()

@@ -73,8 +73,8 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
         self.post_after(one, report, |_, report| report);
     }
 
-    /// Posts the report of a source. If the previous report was not taken yet, `join` combines the
-    /// two.
+    /// Posts the report of a source. If the previous report of the source was not taken yet, `join`
+    /// combines the previous report with the new one.
     pub fn post_after(&self, one: &W, report: S, join: impl FnOnce(S, S) -> S) {
         // The lock of the reports is taken first, so that a source which is no longer wanted leaves
         // no report.
@@ -113,8 +113,8 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
         taken.collect()
     }
 
-    /// Waits until there is a report to take. A report counts even if another waiter was notified
-    /// first.
+    /// Waits until there is a report to take, also if another waiter was already notified of the
+    /// report.
     pub(crate) async fn changed(&self) {
         loop {
             let changed = self.changed.notified();

@@ -42,7 +42,8 @@ impl NameQuestion {
 }
 
 impl NameRegistry {
-    /// Creates a registry. `resolver` looks up its host names, in tasks of the calling runtime.
+    /// Creates a registry of host names. `resolver` looks up the names, in tasks of the calling
+    /// runtime.
     pub fn of(resolver: Resolver) -> Arc<NameRegistry> {
         let resolver = Lookups(resolver);
         let registry = Arc::<NameRegistry>::default();

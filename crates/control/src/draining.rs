@@ -11,7 +11,7 @@ use convey_model::{Endpoint, Mode, Timestamp};
 pub(super) struct DrainDeadlines {
     listen: Deadlines,
     servers: Deadlines,
-    /// Draining endpoints of both kinds. Snapshots share the value until it changes.
+    /// Endpoints of the draining frontends and servers. Snapshots share the value until it changes.
     places: Arc<convey_model::DrainingEndpoints>,
 }
 

@@ -19,8 +19,8 @@ const PRESSURE: u64 = 500;
 /// at the same time also look like a flood, but finish their handshakes one round trip later.
 const PROOF: Duration = Duration::from_secs(1);
 
-/// Like `PROOF`, while the receive buffer overruns. Packets of other clients are lost then, so the
-/// time is shorter.
+/// Time for which the rates must look like a flood while the receive buffer overruns. It is shorter
+/// than `PROOF`, because an overrun loses packets of clients.
 const PROOF_IN_OVERRUN: Duration = Duration::from_millis(250);
 
 /// Time below the threshold after which a flood is over. With a shorter time, convey would admit
@@ -47,7 +47,7 @@ pub enum FloodEvent {
     Ends {
         /// Duration of the flood, without the calm time at its end.
         lasted: Duration,
-        /// Highest rate of unfinished SYNs per second.
+        /// Highest rate of the flood, in unfinished SYNs per second.
         most: u64,
         /// Number of SYNs that the kernel dropped during the flood.
         refused: u64,
@@ -56,8 +56,8 @@ pub enum FloodEvent {
 
 #[derive(Debug, Clone, Copy)]
 enum FloodPhase {
-    /// `since`: time of the first observation that looked like a flood; `None`: the last one did
-    /// not.
+    /// `since`: time of the first of the recent observations that look like a flood; `None`: the
+    /// last observation did not look like a flood.
     Peace { since: Option<Timestamp> },
     /// `until`: time of the last observation that looked like a flood. `enough`: rate of unfinished
     /// SYNs per second at which the flood continues.

@@ -1,5 +1,5 @@
-//! Log limit for addresses that are left out of host names: at most one line a second for each
-//! name. Pure.
+//! Log limit for addresses of host names that do not become servers, because such a server would
+//! lead back to a frontend: at most one line a second for each name. Pure.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,14 @@ pub(super) struct LeftOutDigest(BTreeMap<(String, String), PendingLine>);
 struct PendingLine {
     /// Time of the last log line; `None` before the first.
     last_logged: Option<Timestamp>,
-    /// Last address left out since the last log line; `count` is the number of such addresses.
+    /// Most recent address to log; `None`: there is none since the last log line. `count` is the
+    /// number of addresses since that line.
     last: Option<LeftOut>,
     count: usize,
 }
 
 impl LeftOutDigest {
-    /// Takes addresses that have just been left out. Returns the lines to log now.
+    /// Takes addresses that have just been excluded from the servers. Returns the lines to log now.
     pub(super) fn take<'a>(
         &mut self,
         new: impl IntoIterator<Item = &'a LeftOut>,

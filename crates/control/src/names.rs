@@ -1,5 +1,5 @@
-//! Addresses of host names. Pure: lookups and the time in, addresses out. The module `dns` performs
-//! the lookups.
+//! Addresses of host names. Pure: the input is lookups and the time, the output is addresses. The
+//! module `dns` performs the lookups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,12 +31,12 @@ pub(crate) struct NameChange {
     pub addresses: BTreeSet<ServerAddr>,
     /// Whether lookups have begun to fail, or have recovered.
     pub fault: FaultChange,
-    /// Operator-facing messages about refused addresses. They are returned again only after a
-    /// change.
+    /// Operator-facing messages about refused addresses. They are returned again only after the
+    /// refused addresses have changed.
     pub notes: Vec<String>,
 }
 
-/// State of a host name that convey passes to the next process at an upgrade.
+/// State of a host name, for the process that takes over in an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownName {
     /// Host name.
@@ -201,9 +201,9 @@ impl NameEntry {
         }
     }
 
-    /// Cuts the addresses to [`MAX_ADDRESSES`]. Addresses of `before` are kept first, so that a
-    /// long answer whose other addresses change all the time has no effect. Returns a note when
-    /// addresses are first cut.
+    /// Cuts the addresses to [`MAX_ADDRESSES`]. Addresses of `before` are kept first. So if answers
+    /// have more addresses than the limit, and others each time, the kept addresses stay. Returns a
+    /// note when addresses are first cut.
     fn cut(&mut self, before: &BTreeSet<ServerAddr>) -> Option<String> {
         let all = self.v4.len() + self.v6.len();
         let was_cut = std::mem::replace(&mut self.is_cut, all > MAX_ADDRESSES);

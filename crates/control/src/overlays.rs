@@ -61,8 +61,8 @@ impl Overlays {
         Ok(is_kept || !parts.is_empty())
     }
 
-    /// Adds an overlay that adds or removes a server. It replaces an earlier one of the same
-    /// target.
+    /// Adds an overlay that adds or removes a server. The new overlay replaces an earlier one of
+    /// the same target.
     ///
     /// # Errors
     /// There are [`MAX_OVERLAYS`] overlays; operator-facing message.
@@ -92,7 +92,8 @@ impl Overlays {
         presence.zip(effects).for_each(|((_, overlay), has_effect)| overlay.superseded = !has_effect);
     }
 
-    /// Removes and returns all overlays of a target and of its parts; with `None`, all overlays.
+    /// Removes and returns all overlays of a target and of its parts (servers, or addresses of a
+    /// host name); with `None`, the overlays of all targets.
     pub(crate) fn reset(&mut self, target: Option<&Target>) -> Vec<Overlay> {
         let is_meant = |of: &Target| target.is_none_or(|target| contains(target, of));
         let (gone, kept) = std::mem::take(&mut self.0).into_iter().partition(|((of, _), _)| is_meant(of));
@@ -169,7 +170,7 @@ fn outer(target: &Target) -> Option<Target> {
     Some(Target { backend: target.backend.clone(), server })
 }
 
-/// Whether `part` is `target` or a part of it.
+/// Whether `part` is `target` itself, or a server or address that belongs to `target`.
 fn contains(target: &Target, part: &Target) -> bool {
     match &part.server {
         Some(server) => target.includes(&part.backend, server),

@@ -16,10 +16,11 @@ pub fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {
     Ok(ip.collect())
 }
 
-/// Addresses of this host, and a warning if they are unknown. With packet modes, an error is
-/// returned, because they need the addresses. Without packet modes, an error gives an empty set,
-/// because the kernel may refuse the query (`RestrictAddressFamilies=` of a unit without
-/// AF_NETLINK). convey then detects a loop only at its first connection.
+/// Addresses of this host, and a warning if they are unknown. With packet modes, a failed query is
+/// an error, because these modes need the addresses. Without packet modes, a failed query results
+/// in an empty set and a warning, because the kernel may refuse the query
+/// (`RestrictAddressFamilies=` of a unit without AF_NETLINK). convey then detects a loop only at
+/// its first connection.
 pub fn own_addresses_for(
     packet_modes: bool,
     found: io::Result<BTreeSet<IpAddr>>,

@@ -49,7 +49,7 @@ pub struct ConfigLoad {
     pub refused_certificates: Vec<PathBuf>,
 }
 
-/// Maximum number of lines that are kept of a refused reload.
+/// Maximum number of error lines that are kept after a refused reload.
 const MAX_ERRORS: usize = 10;
 
 /// Maximum number of refused certificates that are listed.

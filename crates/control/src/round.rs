@@ -11,7 +11,7 @@ pub(crate) const STEP: Duration = Duration::from_millis(100);
 /// Number of steps of a round, which takes one second.
 const STEPS: usize = 10;
 
-/// Backends that are left in the current round.
+/// Backends that the current round has not checked yet.
 #[derive(Debug, Default)]
 pub(crate) struct LookRound {
     left: VecDeque<String>,

@@ -1,4 +1,5 @@
-//! Running configuration and its state. Pure: events in, snapshots and changes out.
+//! Running configuration and its state. Pure: the input is events, the output is snapshots and
+//! changes.
 //!
 //! [`ControlState`] consists of parts with separate fields: [`Membership`] (servers of each
 //! backend), [`ServerTable`], [`PoolTable`], [`FrontendTable`], [`OperatorChanges`] and
@@ -67,7 +68,8 @@ pub struct ControlState {
     live_stats: LiveFactory,
     totals: Arc<Traffic>,
     is_stopping: bool,
-    /// Endpoints of frontends whose flows continue without this process; empty before the end.
+    /// Endpoints of frontends whose flows continue without this process. `ControlState::end` sets
+    /// them; empty before.
     outlasting: BTreeSet<Endpoint>,
     generation: u64,
     /// Whether anything that snapshots show, except pools, has changed since the last snapshot.
@@ -87,7 +89,8 @@ pub(crate) struct HealthChange {
     pub change: HealthTransition,
     /// Operator-facing reason of the change.
     pub reason: String,
-    /// Number of servers of the backend that can be chosen after all changes of the same snapshot.
+    /// Number of servers of the backend that can get new connections, after all changes of the same
+    /// snapshot.
     pub eligible: usize,
     /// Number of servers of the backend.
     pub of: usize,
@@ -131,8 +134,8 @@ impl ControlState {
 
     /// Applies a configuration, and returns a snapshot of it. Frontends, backends and servers with
     /// the same name (servers: also the same address) keep their counters, connections and health.
-    /// If a removed one returns while its connections are open, it keeps its counters and
-    /// connections.
+    /// A removed frontend, backend or server that returns while its connections are open also keeps
+    /// its counters and connections.
     pub fn configure(&mut self, mut config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.membership.follow(&config, now);
         self.set_backends(&config, now);
@@ -220,9 +223,9 @@ impl ControlState {
         Some(change)
     }
 
-    /// Sets the addresses of this host. Servers of host names that would lead back to convey are
-    /// left out. Returns whether the addresses have changed. [`ControlState::take_update`] returns
-    /// a snapshot with the change.
+    /// Sets the addresses of this host. An address of a host name does not become a server if its
+    /// connections would lead back to convey. Returns whether this host's addresses have changed.
+    /// [`ControlState::take_update`] returns a snapshot with the change.
     pub(crate) fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) -> bool {
         let differ = self.membership.set_own_addresses(addresses);
         if differ {
@@ -232,8 +235,8 @@ impl ControlState {
         differ
     }
 
-    /// Addresses of host names that are left out, because a server at the address would be one of
-    /// the frontends.
+    /// Addresses of host names that do not become servers, because such a server would lead back to
+    /// a frontend of convey.
     pub fn left_out(&self) -> &BTreeSet<LeftOut> {
         self.membership.left_out()
     }
@@ -266,17 +269,18 @@ impl ControlState {
         self.frontends.challenges().clone()
     }
 
-    /// Stops serving and ends open connections; returns a snapshot to publish. Keeps connections
-    /// for which any balancer chooses the same server, because the next process or another balancer
-    /// continues them.
+    /// Stops serving and ends open connections; returns a snapshot to publish. Connections for
+    /// which any balancer chooses the same server are not ended, because the next process or
+    /// another balancer continues them.
     pub fn end(&mut self) -> Arc<Snapshot> {
         self.outlasting = self.config.iter().flat_map(repeatable).collect();
         self.config = None;
         self.snapshot()
     }
 
-    /// Applies the outcome of a probe, unless a reload has replaced the check. The old check may
-    /// have probed something else, and without a check no probe would bring the server back.
+    /// Applies the outcome of a probe, unless a reload has replaced or removed the check. A
+    /// replaced check may have probed something else. After a removed check has taken a server
+    /// down, no probe would bring the server back.
     pub(crate) fn on_outcome(&mut self, outcome: ProbeOutcome, now: Timestamp) {
         let ProbeOutcome { server, check, finding, reason, confirms } = outcome;
         let is_current = self.servers.get(&server).is_some_and(|entry| *entry.check() == check);
@@ -347,8 +351,8 @@ impl ControlState {
     }
 }
 
-/// Endpoints of frontends whose connections any balancer sends to the same server, and whose
-/// servers answer clients directly.
+/// Endpoints of frontends whose flows continue without this process: any balancer chooses the same
+/// server for a connection, and servers answer clients directly.
 fn repeatable(config: &Config) -> impl Iterator<Item = Endpoint> {
     let hashes = |frontend: &&FrontendConfig| {
         let backend = frontend.backend.as_deref().and_then(|name| config.backend(name));

@@ -11,8 +11,8 @@ pub trait Supervisor {
     /// Interval between calls of [`Supervisor::is_alive`]; `None`: no heartbeat.
     fn heartbeat(&self) -> Option<Duration>;
 
-    /// Sends a heartbeat, because the control task has reached its loop again. A task that hangs in
-    /// one step sends no heartbeat.
+    /// Sends a heartbeat. The control task calls this method in each turn of its loop, so a task
+    /// that hangs in one step sends no heartbeat.
     fn is_alive(&self);
 
     /// Notifies that a reload of the configuration begins.

@@ -51,7 +51,7 @@ pub struct ControlEvents<D> {
     pub requests: mpsc::Receiver<OperatorRequest>,
     /// Calls on the task itself, which run between other events.
     pub calls: mpsc::Receiver<Call<D>>,
-    /// State of the reading of the configuration file.
+    /// State of reading the configuration file.
     pub reading: Reading,
 }
 
@@ -76,7 +76,7 @@ pub struct Task<D> {
     pub file: ConfigFile,
     /// Contents of the file as last applied.
     pub loaded: Loaded,
-    /// Log lines that are held back by a log limit.
+    /// Log lines that wait because of a log limit.
     pub digest: Digest,
     /// History of reloads.
     pub reload_history: Arc<ReloadHistory>,
@@ -86,8 +86,8 @@ pub struct Task<D> {
     pub now: fn() -> Timestamp,
     /// Connection to the service manager.
     pub supervisor: Box<dyn Supervisor>,
-    /// Whether the state was handed over to a process that takes over. Later changes would be lost,
-    /// and the other process listens on the addresses of a changed file.
+    /// Whether the state was handed over to a process that takes over. Later changes of the state
+    /// would be lost, and the other process itself applies a changed file.
     pub handing_over: bool,
 }
 
@@ -296,8 +296,8 @@ async fn until(due: Option<Timestamp>, now: Timestamp) {
     }
 }
 
-/// Publishes a snapshot, and returns the previous one. Wakes the connections that wait on either
-/// snapshot.
+/// Publishes a snapshot, and returns the previous one. Wakes the connections that wait on the
+/// previous snapshot or on the new one.
 fn publish(published: &ArcSwap<Snapshot>, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
     let before = published.swap(snapshot.clone());
     before.wake_waiting();

@@ -1,4 +1,5 @@
-//! Cache of weak references. It returns a value again as long as the value is in use. Pure.
+//! Cache of weak references. The cache returns the same value for a key as long as that value is in
+//! use. Pure.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,8 +9,9 @@ use std::sync::{Arc, Weak};
 /// snapshots use all values.
 pub(super) struct WeakCache<K, V> {
     values: HashMap<K, Weak<V>>,
-    /// Number of entries at which unused values are removed: twice the number that the last search
-    /// left. So the cost of a search is spread over the new values.
+    /// Number of entries at which the cache searches for unused values and removes them: twice the
+    /// number of entries after the last search. So the cost of a search is spread over the new
+    /// values.
     next_search: usize,
 }
 

@@ -33,7 +33,7 @@ pub struct SkippedCheck {
     pub needs: String,
 }
 
-/// Outcome of the checks of a host.
+/// Outcome of all checks of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Examination {
     /// Configuration file; `None` if the examined host is a server.

@@ -9,8 +9,9 @@ use convey_pacing::{Backoff, BackoffPolicy};
 const MIN_TTL: Duration = Duration::from_secs(1);
 /// Upper bound for the time to live.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// Delays after a failed lookup. A lookup counts as failed if one family failed. If there are
-/// records, their time to live replaces the cap.
+/// Delays after a failed lookup. A lookup has failed if the query for IPv4 or for IPv6 addresses
+/// failed. If the lookup found other records, their time to live replaces `cap` as the maximum
+/// delay.
 const RETRIES: BackoffPolicy = BackoffPolicy {
     first: Duration::from_secs(1),
     cap: Duration::from_secs(30),
@@ -21,7 +22,7 @@ const RETRIES: BackoffPolicy = BackoffPolicy {
 /// Delays between the lookups of one name.
 #[derive(Debug)]
 pub(super) struct LookupPace {
-    /// Records that the last lookup did not find.
+    /// Records that the last lookup did not find; `None` if no records were missing.
     missing: Option<Missing>,
     backoff: Backoff,
 }

@@ -1,6 +1,6 @@
-//! HTTP checks of servers that get the requests of mode `http`. The checks use the same HTTP
-//! version as requests, and the same reader of responses. So a response that would give a client
-//! status 502 also fails the check.
+//! HTTP checks of servers to which mode `http` forwards requests. The checks use the same HTTP
+//! version and the same reader of responses as clients' requests. So if a server's response is
+//! invalid and clients would get status 502, the check fails, too.
 
 use bytes::BytesMut;
 use convey_http_core::{
@@ -130,7 +130,7 @@ impl CheckRequest<'_> {
     }
 }
 
-/// Reader of the final head of a response in HTTP/1.1. It skips interim responses.
+/// Reader of the final head of an HTTP/1.1 response. It skips interim responses (status 1xx).
 #[derive(Default)]
 struct ResponseReader {
     head: HeadReader,

@@ -32,7 +32,8 @@ pub(crate) struct Confirmation {
     /// Configured check of the server at the time of the request. If a reload replaces that check,
     /// the outcome is ignored.
     pub configured: HealthCheck,
-    /// Second local address from which a datagram is also sent.
+    /// Further local address from which the probe also sends its datagram; `None`: no further
+    /// address.
     pub from: Option<IpAddr>,
 }
 
@@ -60,9 +61,9 @@ impl Doubt {
     /// Applies the finding of the confirming probe. `in_a_row` is the current number of consecutive
     /// failures. Returns the failures if the finding confirms them.
     ///
-    /// Silence confirms only failures that cannot be forged, and only if the server has answered no
-    /// client since. The server's kernel limits ICMP errors to one a second, and clients' datagrams
-    /// may have used up that limit.
+    /// If the server does not respond, this confirms only failures that cannot be forged, and only
+    /// if the server has answered no client since the failures. The server's kernel limits ICMP
+    /// errors to one a second, and clients' datagrams may have used up that limit.
     pub(crate) fn resolve(&mut self, found: Finding, in_a_row: u32) -> Option<ConnectFailures> {
         let failures = self.failures.take()?;
         let counts = match found {

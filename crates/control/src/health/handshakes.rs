@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use convey_model::Timestamp;
 
-/// Maximum age of the counts by which a server is judged, so that older floods have no effect.
+/// Maximum age of the handshake counts by which a server is judged, so that older floods have no
+/// effect.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
-/// Minimum age of the counts. Clients repeat a SYN after one second, and again two seconds later.
+/// Minimum age of the handshake counts by which a server is judged. Clients repeat a SYN after one
+/// second, and again two seconds later.
 const MIN_AGE: Duration = Duration::from_secs(3);
 
-/// Minimum number of client networks that repeat SYNs. If clients of the other servers come from
-/// fewer networks, that number is enough.
+/// Minimum number of client networks that repeat SYNs to a server before the server counts as
+/// silent. If clients of the other servers come from fewer networks, the smaller number is enough.
 const NETWORKS: u32 = 3;
 
 /// Total numbers of begun handshakes, completed handshakes and repeated SYNs of a server.
@@ -56,7 +58,7 @@ pub(crate) struct SilentServer {
 }
 
 impl HandshakesSeen {
-    /// Sum with the handshakes of another server.
+    /// Sum of these handshakes and the handshakes of another server.
     pub(crate) fn and(self, other: HandshakesSeen) -> HandshakesSeen {
         HandshakesSeen {
             counts: HandshakeCounts {

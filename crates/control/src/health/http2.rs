@@ -17,7 +17,7 @@ use super::reading::{BoundedStream, MAX_HEAD, MAX_REST, ReadBudget};
 /// each field.
 const MAX_FIELDS: u32 = 128 << 10;
 
-/// Fields of one HTTP/1.1 connection, which are invalid in HTTP/2.
+/// Connection-specific header fields of HTTP/1.1, which are invalid in HTTP/2.
 const OF_CONNECTIONS: [&str; 3] = ["connection", "keep-alive", "proxy-connection"];
 
 /// Request to send, and the limits of its response.
@@ -84,8 +84,8 @@ impl StreamCall<'_> {
     }
 }
 
-/// Runs a connection to its end, and drops it. Only then does the library end the streams of a
-/// connection whose writes have failed.
+/// Runs a connection to its end, and drops the connection. The drop is necessary: if writes have
+/// failed, the library ends the streams only when the connection is dropped.
 async fn run<C: Future>(connection: C) -> C::Output {
     connection.await
 }
@@ -96,7 +96,7 @@ fn is_close(error: &h2::Error) -> bool {
     error.get_io().is_some_and(|error| matches!(error.kind(), BrokenPipe | UnexpectedEof))
 }
 
-/// Validates the head of a response like the response to a client's request.
+/// Validates the head of a check's response by the rules for responses to clients' requests.
 fn head_of(
     response: &Response<RecvStream>,
     method: HttpMethod,
@@ -107,7 +107,7 @@ fn head_of(
     ResponseHead::of_stream(&start, fields(response.headers()), limits).map_err(ServerFault::Malformed)
 }
 
-/// Names and values of these fields.
+/// Names and values of header fields, as bytes.
 pub(super) fn fields(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Stream from which nothing arrives, and whose writes fail after the first one.
+    /// Stream that returns no data. Its first write succeeds, and all further writes fail.
     struct Broken {
         has_written: bool,
     }

@@ -1,6 +1,7 @@
 //! Health of servers. The decision is a pure counter of outcomes ([`HealthState`]). The schedule of
-//! probes supplies the outcomes. Other pure parts decide whether failures of clients count
-//! (`Doubt`), how long failing servers are ejected (`Ejection`), and how servers return (`Warmup`).
+//! probes supplies the outcomes. Other pure parts decide whether a probe must confirm failed client
+//! connections (`Doubt`), how long failing servers are ejected (`Ejection`), and how servers return
+//! (`Warmup`).
 
 mod as_request;
 mod doubt;

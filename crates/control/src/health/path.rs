@@ -25,11 +25,11 @@ pub type PathAnswer<'a> = Pin<Box<dyn Future<Output = Result<String, PathFault>>
 
 /// Prober that sends packets to one server like a client of the VIP (mode `dsr`).
 pub trait PathProber: Send + Sync {
-    /// Opens a connection to each VIP of the server within `timeout`. Returns an operator-facing
-    /// message about the success.
+    /// Opens a connection to each VIP of the server within `timeout`. On success, returns an
+    /// operator-facing message about the connections.
     fn probe<'a>(&'a self, server: &'a ServerKey, timeout: Duration) -> PathAnswer<'a>;
 
-    /// Source address for probes of a server, equal to that of clients' connections; `None`: the
-    /// kernel chooses the source.
+    /// Source address for probes of a server. It is also the source address of clients' connections
+    /// to the server. `None`: the kernel chooses the source address.
     fn source(&self, server: &ServerKey) -> Option<IpAddr>;
 }

@@ -30,8 +30,8 @@ use convey_proxy_protocol::local;
 use convey_snapshot::is_shortage;
 use convey_tls::SpokenWithin;
 
-/// Random bytes of a datagram. With a signature, only a refusal that quotes the bytes counts: see
-/// [`probe`].
+/// Random bytes of a probe's datagram. A probe with a signature ignores ICMP errors that do not
+/// quote these bytes: see [`probe`].
 pub(super) type Signature = [u8; 16];
 
 /// Result of a probe that did not fail.
@@ -50,7 +50,7 @@ struct ProbePath {
     from: Option<IpAddr>,
 }
 
-/// Settings of the backend's requests that an HTTP or gRPC check uses, too.
+/// Settings of the backend's requests that HTTP and gRPC checks also use.
 #[derive(Debug, Clone, Copy)]
 struct AsRequests<'a> {
     tls: Option<&'a CheckTls>,
@@ -139,7 +139,7 @@ impl ProbeError {
         }
     }
 
-    /// Whether the server refused immediately, because nothing listens on the port.
+    /// Whether the server refused the probe immediately, because nothing listens on the port.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, ProbeError::Connect(error) | ProbeError::Udp(error)
             if error.kind() == io::ErrorKind::ConnectionRefused)
@@ -354,8 +354,10 @@ where
     }
 }
 
-/// Like `exchange_request`, for servers whose clients read the responses themselves. Those clients
-/// accept more responses than the reader of mode `http` does.
+/// Sends the check's request to a server that mode `http` does not use, and returns the status of
+/// the response. Clients of the other modes read responses themselves, and accept more responses
+/// than the reader of mode `http`. So this check also accepts more responses than
+/// `exchange_request`.
 async fn exchange_leniently<S>(stream: S, host: &str, check: &HttpCheck) -> Result<u16, ProbeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -393,7 +395,7 @@ where
 }
 
 impl ReadBudget {
-    /// Returns `too_long` in place of an error if the response exceeded the budget.
+    /// Returns `too_long` if the response has used up the budget; otherwise converts `error`.
     fn blame(&self, too_long: ProbeError, error: hyper::Error) -> ProbeError {
         if self.is_used_up() { too_long } else { error.into() }
     }
@@ -409,7 +411,8 @@ pub(super) fn request(host: &str, check: &HttpCheck) -> Request<Empty<Bytes>> {
     request
 }
 
-/// Adds the `User-Agent` of health checks, and the configured headers, one of which may replace it.
+/// Adds the `User-Agent` of health checks and the configured headers. A configured `User-Agent`
+/// replaces the default one.
 pub(super) fn put_headers(configured: &[(String, String)], headers: &mut HeaderMap) {
     const NAME: &str = concat!("convey/", env!("CARGO_PKG_VERSION"), " health check");
     headers.insert(USER_AGENT, HeaderValue::from_static(NAME));

@@ -15,9 +15,10 @@ use convey_model::BodyPattern;
 
 /// Size limit of a response up to the end of its head, in bytes, including interim responses.
 pub(super) const MAX_HEAD: usize = 64 << 10;
-/// Size limit of the rest of a response, in bytes, including its framing.
+/// Size limit of a response after its head, in bytes, including framing.
 pub(super) const MAX_REST: usize = 256 << 10;
-/// Maximum number of matches after every piece of a body. Later pieces are matched together.
+/// Maximum number of matches of a body with one match after each received piece. After that, small
+/// pieces are collected before the next match.
 const MAX_EARLY_MATCHES: usize = 256;
 
 /// Number of bytes of a response that may still be read.
@@ -46,8 +47,8 @@ impl ReadBudget {
         self.0.left.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the response begins like one of HTTP/1.1. In HTTP/2, this byte would begin a frame
-    /// that is too long.
+    /// Whether the response begins like an HTTP/1.1 response. In HTTP/2, the same first byte would
+    /// begin a frame that is too long.
     pub(super) fn begins_as_http1(&self) -> bool {
         self.0.first.load(Ordering::Relaxed) == b'H'
     }
@@ -141,12 +142,13 @@ impl BodyBeginning {
         self.bytes.extend_from_slice(&data[..data.len().min(space)]);
     }
 
-    /// Whether the body is longer than the part that a pattern is matched against.
+    /// Whether the body is longer than the bytes that a pattern is matched against.
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// Verdict on a body that has ended, or whose rest is not matched.
+    /// Verdict of the pattern on the bytes received so far. Call it when the body has ended or is
+    /// cut.
     pub(super) fn verdict(&self, pattern: &BodyPattern) -> BodyVerdict {
         match pattern.matches(&self.bytes) {
             true => BodyVerdict::Matches,

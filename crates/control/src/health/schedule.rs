@@ -24,8 +24,8 @@ use convey_pacing::LogLimit;
 /// reload its listeners.
 const REFUSED_AGAIN: Duration = Duration::from_millis(50);
 
-/// Upper bound for the timeout of a confirming probe over UDP, for which silence is not a failure.
-/// The server has just refused clients, so it refuses the probe immediately or not at all.
+/// Maximum timeout of a confirming probe over UDP, if the check accepts that the server does not
+/// respond. The server has just refused clients, so it refuses the probe immediately or not at all.
 const CONFIRM_UDP: Duration = Duration::from_secs(1);
 
 /// Minimum time between two log lines about probes that this host could not send.
@@ -50,8 +50,8 @@ pub struct ProbeOutcome {
 pub struct Schedule {
     outcomes: mpsc::Sender<ProbeOutcome>,
     tasks: HashMap<ServerKey, (HealthCheck, JoinHandle<()>)>,
-    /// Confirming probes that run or wait, at most one for each server. Nothing else limits the
-    /// number of waiting probes.
+    /// Confirming probes that run or wait, at most one for each server. There is no other limit on
+    /// the number of waiting probes.
     confirming: HashMap<ServerKey, JoinHandle<()>>,
     budget: Arc<ProbeBudget>,
     /// Separate budget of confirming probes, so that they do not wait for probes of silent servers.
@@ -62,7 +62,7 @@ pub struct Schedule {
     runtime: Option<Handle>,
 }
 
-/// Limit for concurrent probes, because each probe uses a descriptor.
+/// Limit for concurrent probes, because each probe uses a file descriptor.
 struct ProbeBudget {
     probes: Semaphore,
     most: usize,
@@ -163,7 +163,8 @@ impl Schedule {
     }
 
     /// Probes a server immediately, outside of its interval, because connections of clients fail.
-    /// While such a probe runs, further calls have no effect. Each probe sends one outcome.
+    /// While a confirming probe of the server runs, further calls have no effect. Each probe sends
+    /// one outcome.
     pub(crate) fn confirm(&mut self, confirmation: Confirmation) {
         let server = confirmation.server.clone();
         if self.confirming.get(&server).is_some_and(|probe| !probe.is_finished()) {
@@ -189,9 +190,9 @@ impl Drop for Schedule {
     }
 }
 
-/// Probes a server immediately, then at every interval, and earlier after a refusal. Jitter
-/// prevents that many servers or balancers are probed in step. The first pause is a random part of
-/// the interval, so that probes of servers that were added together are spread over the interval.
+/// Probes a server immediately, then at every interval, and earlier after a refusal. Jitter spreads
+/// the probes of many servers, and of several balancers, over time. The first pause is a random
+/// part of the interval, so that probes of servers that were added together do not run together.
 async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc<ProbeBudget>) {
     let Probing { server, check, .. } = &probing;
     let mut told = false;
@@ -243,7 +244,7 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
     }
 }
 
-/// Server to probe, and its check.
+/// Server to probe, and the health check of the server.
 struct Probing {
     server: ServerKey,
     check: HealthCheck,

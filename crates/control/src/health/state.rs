@@ -1,4 +1,5 @@
-//! Health of a server, decided by consecutive outcomes of probes. Pure: outcomes in, changes out.
+//! Health of a server, decided by consecutive outcomes of probes. Pure: the input is outcomes, the
+//! output is changes of health.
 
 use std::time::Duration;
 
@@ -6,18 +7,19 @@ use convey_model::{HealthCheck, ProbeKind};
 
 /// Health of one server.
 ///
-/// A server starts as up, but unproven, and its first probe decides alone. So a dead server gets
-/// traffic only until its first probe, and a live server gets traffic from the start.
+/// A server starts as up, but unproven, and its first probe alone decides the health, regardless of
+/// `rise` and `fall`. So a dead server gets traffic only until its first probe, and a live server
+/// gets traffic from the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthState {
     up: bool,
     proven: bool,
     /// Number of consecutive probes that contradict the current health.
     against: u32,
-    /// Whether to ignore the next silence. A probe under way may have missed the refusal that
-    /// clients received.
+    /// Whether to ignore the next success of a probe after clients' failures took the server down.
+    /// Over UDP, a server without a response passes the probe, but may have refused clients.
     deaf: bool,
-    /// Whether the next probe decides alone, like the first probe.
+    /// Whether the next probe alone decides the health, like the first probe.
     next_decides: bool,
 }
 
@@ -30,8 +32,8 @@ pub enum HealthTransition {
     Down,
     /// The server stays down, but fails for another reason.
     StillDown,
-    /// Connections of clients to the server failed. The server gets no new connections for this
-    /// time.
+    /// The server is ejected, because connections of clients to it failed. It gets no new
+    /// connections for this time.
     Ejected(Duration),
     /// The ejection is over.
     Returned,
@@ -65,8 +67,8 @@ impl HealthState {
         HealthState { up, proven, against, deaf: false, next_decides: false }
     }
 
-    /// Lets the first probe of a new check decide alone. The health does not change before that
-    /// probe.
+    /// Lets the first probe of a new check alone decide the health, regardless of `rise` and
+    /// `fall`. The health does not change before that probe.
     pub(crate) fn begin_other_check(&mut self) {
         self.next_decides = true;
     }
@@ -91,7 +93,7 @@ impl HealthState {
     }
 
     /// Takes a server down after consecutive failures of clients that a probe has confirmed: see
-    /// [`Doubt`](super::Doubt). `None`: the server was down already.
+    /// [`Doubt`](super::Doubt). Returns `None` if the server was down already.
     pub(crate) fn on_confirmed_failures(&mut self, check: &HealthCheck) -> Option<HealthTransition> {
         if !self.up {
             return None;

@@ -1,4 +1,4 @@
-//! TLS acceptors of frontends, built once and kept until their settings change.
+//! TLS acceptors of frontends. Each acceptor is built once, and kept until its settings change.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ struct AcceptorEntry {
     /// TLS acceptor; `None`: the settings are unusable, although they were validated with the
     /// configuration.
     acceptor: Option<Arc<TlsAcceptor>>,
-    /// Session tickets, which are kept when certificates change. `None`: the host has no
-    /// randomness.
+    /// Session tickets, which are kept when certificates change. `None`: the host could not supply
+    /// random bytes.
     tickets: Option<SessionTickets>,
 }
 

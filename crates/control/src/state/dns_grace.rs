@@ -1,5 +1,6 @@
-//! State of servers whose record is missing from a DNS answer. Most of these servers return,
-//! because name servers with many addresses answer with a changing part of the addresses. Pure.
+//! State of servers whose record is missing from a DNS answer. Most of these servers return: a name
+//! server with many addresses for a name returns only some of them, and others in each answer.
+//! Pure.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -37,7 +38,7 @@ impl DnsGrace {
         }
     }
 
-    /// Takes the state of a server that returns; `None` if it was not kept.
+    /// Takes the state of a server that returns; `None` if the state was not kept.
     pub(super) fn take(&mut self, server: &ServerKey) -> Option<ServerEntry> {
         self.0.remove(server).map(|(_, entry)| entry)
     }

@@ -15,7 +15,7 @@ use convey_tls::AcmeChallenges;
 /// Frontends of the running configuration, with their state that outlives the configuration.
 #[derive(Default)]
 pub(super) struct FrontendTable {
-    /// Counters of frontends that connections or snapshots still use.
+    /// Counters that connections or snapshots still use, by frontend.
     live_stats: WeakCache<String, FrontendLive>,
     acceptors: Acceptors,
     limits: SourceLimits,
@@ -37,7 +37,8 @@ impl FrontendTable {
         self.acceptors.challenges()
     }
 
-    /// Applies the limits of a configuration. Unchanged limits keep their counts.
+    /// Applies the limits per source of a configuration. Unchanged limits keep their counts of
+    /// connections and requests.
     pub(super) fn configure(&mut self, config: &Config) {
         self.limits.configure(config);
     }

@@ -1,5 +1,5 @@
-//! Detection of servers that complete no handshakes, while other servers of the backend do (packet
-//! modes). Pure.
+//! Detection of servers that complete no handshakes, while other servers of the same backend
+//! complete handshakes (packet modes). Pure.
 
 use std::collections::BTreeSet;
 
@@ -76,8 +76,7 @@ impl ControlState {
     }
 }
 
-/// For each server, the handshakes of all other servers: the sum of the servers before it and of
-/// the servers after it.
+/// For each server, the sum of the handshakes of all other servers in `seen`.
 fn others(seen: &[(ServerKey, HandshakesSeen)]) -> Vec<HandshakesSeen> {
     let sum = |sum: &mut HandshakesSeen, one: &HandshakesSeen| {
         let before = *sum;

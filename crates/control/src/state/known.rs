@@ -1,13 +1,12 @@
-//! State of servers that a process passes to the next process at an upgrade, so that the next
-//! process knows their health from the start. Both processes measure time from the same origin.
-//! Pure.
+//! State of servers, for the process that takes over in an upgrade. With this state, the next
+//! process starts with the servers' health. Both processes measure time from the same origin. Pure.
 
 use super::ControlState;
 use crate::discoveries::KnownSource;
 use crate::names::KnownName;
 use convey_model::{Overlay, SaidLogLevel, ServerKey, Timestamp};
 
-/// State of servers and backends that convey passes to the next process.
+/// State of servers and backends, for the process that takes over in an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Known {
     /// Servers, in no order.
@@ -24,14 +23,14 @@ pub struct Known {
     pub sources: Vec<KnownSource>,
 }
 
-/// State of a server that convey passes to the next process.
+/// State of a server, for the process that takes over in an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownServer {
     /// Identity of the server.
     pub server: ServerKey,
     /// Whether checks of the server succeed.
     pub up: bool,
-    /// Whether a check has proved `up` since the check was configured.
+    /// Whether an outcome of the configured check has confirmed `up`.
     pub proven: bool,
     /// Number of consecutive checks that contradict `up`.
     pub against: u32,
@@ -40,7 +39,7 @@ pub struct KnownServer {
     pub check: Option<u64>,
     /// Whether a check has ever succeeded.
     pub has_answered: bool,
-    /// Operator-facing reason of `up`.
+    /// Operator-facing reason why the server is up or down.
     pub reason: String,
     /// Time at which `up` last changed.
     pub since: Timestamp,
@@ -71,8 +70,8 @@ impl ControlState {
         }
     }
 
-    /// Takes over the state of another process. Servers, backends, names and sources start with it
-    /// once they are configured.
+    /// Takes over the state of the previous process. Servers, backends, names and sources start
+    /// with this state once they are configured.
     pub fn expect(&mut self, known: Known, now: Timestamp) {
         let Known { servers, turns, overlays, log_level, names, sources } = known;
         self.membership.expect(names, sources, now);

@@ -11,14 +11,14 @@ use convey_config::{Config, FoundServers, LeftOut, Resolved};
 use convey_model::{BackendConfig, DiscoverySource, DiscoveryState, Lookup, ServerKey, Timestamp};
 use convey_snapshot::{Discovery, Name};
 
-/// Host names and discovery sources, and the addresses of this host, which are left out as servers.
+/// Host names and discovery sources that supply servers, and the addresses of this host.
 #[derive(Default)]
 pub(super) struct Membership {
     names: Names,
     discoveries: Discoveries,
     own_addresses: Arc<BTreeSet<IpAddr>>,
-    /// Addresses of host names that are left out, because a server at the address would be one of
-    /// the frontends.
+    /// Addresses of host names that do not become servers, because such a server would lead back to
+    /// a frontend of convey.
     left_out: BTreeSet<LeftOut>,
     /// Servers that get no new connections, because their source reports them as draining.
     draining: HashSet<ServerKey>,
@@ -105,8 +105,8 @@ impl Membership {
         self.own_addresses.clone()
     }
 
-    /// Addresses of host names that are left out, because a server at the address would be one of
-    /// the frontends.
+    /// Addresses of host names that do not become servers, because such a server would lead back to
+    /// a frontend of convey.
     pub(super) fn left_out(&self) -> &BTreeSet<LeftOut> {
         &self.left_out
     }

@@ -42,18 +42,18 @@ impl ControlState {
         }
     }
 
-    /// Local address for a confirming probe from which clients' packets do not come: an address
-    /// that a frontend listens on. The server's kernel limits ICMP errors for each address, so it
-    /// still sends errors to this one. This host may lack the address, which shows when the probe
-    /// is sent.
+    /// Further source address for a confirming probe: a listen address of a frontend. No packets of
+    /// clients come from this address. The server's kernel limits ICMP errors separately for each
+    /// address, so a refusal can still arrive at this address. The address may be missing on this
+    /// host; the probe from it then fails.
     fn address_of_its_own(&self, server: &ServerKey) -> Option<IpAddr> {
         let frontends = self.config()?.frontends.iter().filter(|frontend| frontend.uses(&server.backend));
         let mut listen = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
         listen.find(|ip| ip.is_ipv4() == server.addr.is_ipv4() && !ip.is_unspecified())
     }
 
-    /// Takes the confirming probes to send immediately, for servers at which clients fail. Pass the
-    /// outcome to [`ControlState::on_confirmation`].
+    /// Takes the confirming probes to send immediately, for servers at which connections of clients
+    /// fail. Pass the outcome of each probe to [`ControlState::on_confirmation`].
     pub(crate) fn take_doubts(&mut self) -> Vec<Confirmation> {
         std::mem::take(&mut self.doubts)
     }
@@ -115,8 +115,8 @@ impl ControlState {
         self.note_change(server, HealthTransition::Ejected(time), why);
     }
 
-    /// Whether the server takes connections now, another server also takes connections, and the
-    /// limit of ejected servers is not reached.
+    /// Whether outlier detection may eject the server: the server and at least one other server
+    /// take connections, and the backend has not reached its limit of ejected servers.
     fn may_be_ejected(
         &self,
         server: &ServerKey,

@@ -1,4 +1,5 @@
-//! Detection of servers that lose large packets, in either direction (packet modes). Pure.
+//! Detection of servers that lose large packets, to the server or to its clients (packet modes).
+//! Pure.
 
 use std::time::Duration;
 
@@ -55,8 +56,8 @@ impl ControlState {
 }
 
 impl PathMtuRow {
-    /// Returns the number of affected connections to log, to the server and to clients; `None`: no
-    /// line.
+    /// Returns the numbers of connections to log that lose large packets: first to the server, then
+    /// to clients. `None`: do not log a line for this direction.
     pub(super) fn advance(&mut self, live: &ServerLive, now: Timestamp) -> [Option<u64>; 2] {
         let [to_server, to_client] = &mut self.0;
         [

@@ -12,9 +12,9 @@ use convey_snapshot::{Pool, PoolLive};
 /// once for any number of changes.
 pub(super) struct PoolTable {
     pools: HashMap<String, PoolEntry>,
-    /// Counters of backends that connections or snapshots still use.
+    /// Counters that connections or snapshots still use, by backend.
     live_stats: WeakCache<String, PoolLive>,
-    /// Round-robin positions from the previous process that are not in use yet, by backend.
+    /// Round-robin positions from the previous process, for backends that are not configured yet.
     handed_over: HashMap<String, usize>,
     /// Pool of frontends without a backend.
     empty: Arc<Pool>,

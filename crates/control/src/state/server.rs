@@ -50,7 +50,7 @@ pub(super) enum ProbeEffect {
 }
 
 impl ServerEntry {
-    /// Creates a server whose health no probe has found yet.
+    /// Creates a server whose health no probe has confirmed yet.
     pub(super) fn new(live: Arc<ServerLive>, check: HealthCheck, now: Timestamp) -> Self {
         let reason = if check.kind == ProbeKind::None { "no health check" } else { "not probed yet" };
         ServerEntry {
@@ -124,7 +124,7 @@ impl ServerEntry {
         ServerEntry { check, warmup, ejection, ..self }
     }
 
-    /// Drops the state except the counters, so that the server starts like a new one.
+    /// Drops the state except the counters, so that the server starts like a new server.
     pub(super) fn reset(&mut self, now: Timestamp) {
         *self = ServerEntry::new(self.live.clone(), self.check.clone(), now);
     }
@@ -283,8 +283,9 @@ impl ServerEntry {
         self.handshakes.advance(counts, self.live.completing.take(), self.live.repeating.take())
     }
 
-    /// Judges the server by its own handshakes and those of the other servers. Returns counts if it
-    /// answers no client. A server that takes no connections is not judged.
+    /// Judges the server by its own handshakes and the handshakes of the other servers. Returns the
+    /// server's counts if the server answers no client. A server that takes no connections is not
+    /// judged.
     pub(super) fn evaluate_handshakes(
         &mut self,
         own: HandshakesSeen,
@@ -310,8 +311,8 @@ impl ServerEntry {
         self.live.unanswered_handshakes.store(self.handshakes.unanswered(), Ordering::Relaxed);
     }
 
-    /// Returns the numbers of connections to log that lose large packets: to the server, and to
-    /// clients. `None`: no line.
+    /// Returns the numbers of connections to log that lose large packets: first to the server, then
+    /// to clients. `None`: do not log a line for this direction.
     pub(super) fn count_lost_packets(&mut self, now: Timestamp) -> [Option<u64>; 2] {
         self.path_mtu.advance(&self.live, now)
     }

@@ -1,5 +1,5 @@
-//! Servers as snapshots show them: state, source, changes by operators and the host's network
-//! combined. Pure.
+//! Servers as snapshots show them. The view combines each server's state, its source, changes by
+//! operators, and the host's network. Pure.
 
 use std::sync::Arc;
 

@@ -17,7 +17,7 @@ use convey_snapshot::ServerLive;
 #[derive(Default)]
 pub(super) struct ServerTable {
     entries: HashMap<ServerKey, ServerEntry>,
-    /// Counters of servers that connections or snapshots still use.
+    /// Counters that connections or snapshots still use, by server.
     live_stats: WeakCache<ServerKey, ServerLive>,
     /// Servers with an ejection or a slow start, which have a due time.
     timed: BTreeSet<ServerKey>,
@@ -88,7 +88,8 @@ impl ServerTable {
         old
     }
 
-    /// Keeps servers for a while whose record was missing from a DNS answer.
+    /// Keeps the state of servers whose record was missing from a DNS answer, because they may
+    /// return.
     pub(super) fn keep_for_dns(&mut self, gone: HashMap<ServerKey, ServerEntry>, now: Timestamp) {
         self.dns_grace.add_removed(gone, now);
     }

@@ -1,4 +1,5 @@
-//! Counts per source and unchanged access lists, which outlive a configuration. Pure.
+//! Counts per source, and unchanged access lists. Both stay when a reload replaces the
+//! configuration. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use convey_snapshot::RequestLimit;
 pub(super) struct SourceLimits {
     /// Connections and flows per source, by the name of the frontend.
     connections: HashMap<String, Arc<Sources>>,
-    /// Requests per source, by the names of the frontend and the route. With `None` as the route,
-    /// all requests of the frontend.
+    /// Requests per source, by the names of the frontend and the route. An entry without a route
+    /// counts all requests of the frontend.
     requests: HashMap<(String, Option<String>), RequestLimit>,
 }
 
@@ -30,7 +31,8 @@ impl SourceLimits {
         self.connections.get(frontend).cloned()
     }
 
-    /// Request limit of a route, or with `None` of the whole frontend; `None`: no limit.
+    /// Request limit of a route; if `route` is `None`, of the whole frontend. Returns `None` if no
+    /// limit is configured.
     pub(super) fn of_requests(&self, frontend: &str, route: Option<&str>) -> Option<RequestLimit> {
         self.requests.get(&(frontend.to_owned(), route.map(str::to_owned))).cloned()
     }
@@ -66,8 +68,8 @@ impl SourceLimits {
     }
 }
 
-/// Shares the access lists that have not changed. Code that compares the lists for each address and
-/// worker then sees immediately that they are equal.
+/// Shares the access lists that have not changed between both configurations. A comparison of a
+/// list with itself is fast, and lists are compared for each address and worker.
 pub(super) fn share_access(before: Option<&Config>, config: &mut Config) {
     let before = before.into_iter().flat_map(|config| &config.frontends);
     let known: HashMap<&str, &Access> = before.map(|frontend| (&*frontend.name, &frontend.access)).collect();
@@ -78,7 +80,8 @@ pub(super) fn share_access(before: Option<&Config>, config: &mut Config) {
     }
 }
 
-/// Request rates of a frontend (`None`) and of its routes, by the name of the route.
+/// Request rates of a frontend, each with the name of its route; `None`: the rate of the whole
+/// frontend.
 fn rates(frontend: &FrontendConfig) -> impl Iterator<Item = (Option<&str>, RequestRate)> {
     frontend.http.iter().flat_map(|http| {
         let of_routes = http.routes.iter().filter_map(|route| Some((Some(&*route.name), route.rate?)));

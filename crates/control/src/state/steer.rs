@@ -43,8 +43,8 @@ impl ControlState {
         Ok(has_changed)
     }
 
-    /// Removes and returns the overlays of a target and of its parts; with `None`, all overlays.
-    /// `take_update` returns a snapshot with the change.
+    /// Removes and returns the overlays of a target and of its parts; with `None`, the overlays of
+    /// all targets. `take_update` returns a snapshot with the change.
     pub fn reset(&mut self, target: Option<&Target>, now: Timestamp) -> Vec<Overlay> {
         let out = self.in_maintenance();
         let gone = self.operators.overlays_mut().reset(target);
@@ -84,8 +84,9 @@ impl ControlState {
         servers.filter(|server| view.is_in_maintenance(server)).cloned().collect()
     }
 
-    /// Resets the servers that leave maintenance, given the servers in maintenance before. They
-    /// start like new servers, because their health is unknown.
+    /// Resets the servers of `out` that are no longer in maintenance; `out` are the servers that
+    /// were in maintenance before the change. The reset servers start like new servers, because
+    /// their health is unknown.
     fn has_been_steered(&mut self, mut out: Vec<ServerKey>, now: Timestamp) {
         out.retain(|server| !self.view().is_in_maintenance(server));
         for server in out {
@@ -120,7 +121,7 @@ impl ControlState {
     /// Checks that a target exists.
     ///
     /// # Errors
-    /// Neither the file nor a host name has the target. The error is an operator-facing message.
+    /// Operator-facing message: the backend does not exist, or has no server of this name.
     pub(crate) fn find(&self, target: &Target) -> Result<(), String> {
         let config = self.config.as_ref().ok_or("no configuration is loaded")?;
         let Some(backend) = config.backend(&target.backend) else {

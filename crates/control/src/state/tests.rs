@@ -1,4 +1,5 @@
-//! Configurations, outcomes and virtual time in; snapshots and changes out.
+//! Tests with configurations, outcomes and virtual time as input, and with snapshots and changes as
+//! output.
 
 mod differential;
 mod discovery;

@@ -28,8 +28,9 @@ impl ControlState {
         Some((self.snapshot(), changes))
     }
 
-    /// Servers of a backend, each with the reason why it is down. `None` if any of the servers has
-    /// ever answered, or if an operator took one out.
+    /// For a backend of which no server has ever answered: the servers, each with the reason why it
+    /// is down. `None` if a server has answered, or if an operator has taken a server out of
+    /// service.
     pub(crate) fn never_answered(&self, backend: &str) -> Option<Vec<String>> {
         let pool = self.pools.get(backend)?;
         let is_mute = |server: &Arc<Server>| {
@@ -97,8 +98,8 @@ impl ControlState {
         self.note_change(server, change, reason);
     }
 
-    /// Records a change of health for the next snapshot. A refused server stays down, regardless of
-    /// its checks.
+    /// Records a change of health for the next snapshot. A server that packet modes must not use
+    /// stays down, regardless of its checks.
     pub(super) fn note_change(&mut self, server: &ServerKey, change: HealthTransition, reason: String) {
         match self.refused.contains(server) {
             true => self.pools.mark_stale(&server.backend),

@@ -54,8 +54,8 @@ pub trait DataPath {
     /// Receives a snapshot that is about to be published, of the running or a new configuration.
     fn see(&mut self, snapshot: &Arc<Snapshot>);
 
-    /// Servers to which the data path cannot send packets with its latest snapshot, each with an
-    /// operator-facing reason. With `again`, the data path retries to get missing resources.
+    /// Servers of the latest snapshot to which the data path cannot send packets, each with an
+    /// operator-facing reason. With `again`, the data path tries again to get missing resources.
     fn unreachable(&mut self, again: bool) -> UnreachableServers {
         let _ = again;
         UnreachableServers::default()
@@ -66,5 +66,5 @@ pub trait DataPath {
     fn on_snapshot(&mut self, snapshot: &Snapshot);
 }
 
-/// Addresses of servers, each with the reason why packets cannot be sent to it.
+/// Operator-facing reasons why packets cannot be sent to servers, by the address of the server.
 pub type UnreachableServers = Arc<BTreeMap<IpAddr, String>>;

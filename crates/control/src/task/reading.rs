@@ -35,8 +35,8 @@ impl Reading {
         self.loaded = Some(files::begin_aside(move || file.load()));
     }
 
-    /// Like [`Reading::begin`]. `answer` receives the outcome after a file that was read from now
-    /// on is applied or refused.
+    /// Begins to read the file like [`Reading::begin`]. `answer` receives the outcome of a reading
+    /// that begins now or later, once the file is applied or refused.
     pub(super) fn begin_for(&mut self, answer: Answer, file: &ConfigFile) {
         // Drops requests whose requester is gone.
         self.waiting_for_next.retain(|answer| !answer.is_closed());

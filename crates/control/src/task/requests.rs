@@ -100,8 +100,8 @@ pub(super) fn as_noun(value: &OverlayValue) -> String {
 }
 
 impl<D: DataPath> Task<D> {
-    /// Refusal of a request that changes the state, while a new process takes over the state or
-    /// after it has taken over.
+    /// Refusal of a request that changes the state, while another process takes over the state or
+    /// after that process has taken over.
     pub(super) fn while_another_has_the_state(&self) -> RequestRefusal {
         let why = match self.state.is_stopping() {
             true => "a new process has taken over; send the request again",

@@ -92,7 +92,7 @@ impl<D: DataPath> Task<D> {
         Ok(Done::Set { has_changed: true })
     }
 
-    /// Applies the configuration again, after the overlays `gone` were removed.
+    /// Applies the configuration again, without the overlays `gone`, which were removed.
     pub(super) async fn run_without(&mut self, gone: &[Overlay]) {
         let is_presence =
             |overlay: &Overlay| matches!(overlay.value, OverlayValue::Added(_) | OverlayValue::Removed);

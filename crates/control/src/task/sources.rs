@@ -28,9 +28,9 @@ impl<D> Task<D> {
         self.discovery.want(sources.into_iter().cloned().collect());
     }
 
-    /// Waits for the names and sources that are new in `config`, so that their servers are
-    /// available from the start. After a timeout, the configuration starts without the servers of
-    /// the missing ones.
+    /// Waits for results of the names and sources that are new in `config`, so that their servers
+    /// are available from the start. After a timeout, the configuration starts without the servers
+    /// of names and sources that have no result.
     pub(super) async fn await_first_lookup(&self, config: &Config) {
         let (hosts, sources) = (self.state.unknown_names(config), self.state.unknown_sources(config));
         let names = NameQuestion::all(config).into_iter().filter(|name| hosts.contains(&name.host)).collect();
@@ -90,8 +90,8 @@ impl<D> Task<D> {
         }
     }
 
-    /// Logs addresses of host names that were left out since `before`, because a server at the
-    /// address would be one of the frontends.
+    /// Logs addresses of host names that do not become servers, because such a server would lead
+    /// back to a frontend, and that are not in `before`.
     pub(super) fn log_left_out(&mut self, before: &BTreeSet<LeftOut>) {
         let new = self.state.left_out().difference(before);
         self.digest.left_out.take(new, (self.now)()).iter().for_each(|line| warn!("{line}"));

@@ -26,8 +26,8 @@ pub(super) fn wall_clock(now: SystemTime, files: &[(PathBuf, SystemTime)]) -> Op
 }
 
 /// Findings for host names whose addresses in the running convey are outdated, according to name
-/// servers. A host name is left out if it shares an address with the current answer, because some
-/// name servers return a different subset of many addresses each time.
+/// servers. A host name gets no finding if one of its addresses is in the current answer, because
+/// some name servers return a different subset of many addresses each time.
 pub(super) fn of_records(
     running: &BTreeMap<String, BTreeSet<String>>,
     now: &BTreeMap<String, BTreeSet<String>>,

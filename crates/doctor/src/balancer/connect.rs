@@ -14,7 +14,7 @@ use super::servers::Reached;
 /// Maximum number of connections that are open at the same time.
 const AT_ONCE: usize = 32;
 
-/// Wait for a server to end a connection that it has accepted.
+/// Maximum wait to see whether a server ends a connection that it has accepted.
 const END_TIMEOUT: Duration = Duration::from_millis(250);
 
 // Origins of socket errors, from include/uapi/linux/errqueue.h.

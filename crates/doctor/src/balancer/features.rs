@@ -8,8 +8,8 @@ use convey_model::Offload;
 
 use crate::Diagnosis;
 
-/// Finding for SNAT ports that the kernel may use for connections of this host. `reserved` are the
-/// ports that the kernel does not use now.
+/// Finding for SNAT ports that the kernel may also use for connections of this host. `reserved` are
+/// the ports that the kernel currently does not use for such connections.
 pub fn snat_ports(
     said: &str,
     is_fatal: bool,

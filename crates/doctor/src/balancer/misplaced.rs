@@ -20,8 +20,8 @@ pub(super) struct ArpFacts<'a> {
     pub(super) passed: &'a BTreeSet<String>,
 }
 
-/// Findings for VIPs on the wrong interface. Addresses that convey announces are left out, because
-/// the file names their interface.
+/// Findings for VIPs on the wrong interface. Addresses that convey announces get no finding,
+/// because the file names their interface.
 pub(super) fn examine(host: &Host<'_>, networks: &Networks, facts: &ArpFacts<'_>) -> Vec<Diagnosis> {
     let all = vips(host);
     let announced: BTreeSet<IpAddr> = host.config.announced().into_iter().collect();

@@ -1,7 +1,7 @@
 //! Checks of the host that convey runs on.
 //!
-//! The caller passes facts about the host in [`Host`]. [`examine`] gathers the others: links,
-//! servers, rules, `/proc`. Functions without side effects judge these facts; each group of checks
+//! The caller passes facts about the host in [`Host`]. [`examine`] gathers further facts: links,
+//! servers, rules, `/proc`. Functions without side effects judge the facts; each group of checks
 //! has a file.
 
 mod accept_queue;
@@ -53,7 +53,8 @@ pub use self::running::{FileLimits, Running};
 pub use self::servers::{Reached, TargetServer};
 pub use self::status::RunningStatus;
 
-/// Documentation addresses (RFC 5737, RFC 3849). The route to them is the route to distant clients.
+/// Documentation addresses (RFC 5737, RFC 3849). Doctor looks up the route to these addresses to
+/// find the route to distant clients.
 const FAR: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
@@ -96,8 +97,8 @@ pub struct Host<'a> {
 /// description.
 pub type CheckWords = Result<String, String>;
 
-/// Servers and VIPs for which a fault of this host or its links is already found. They get no
-/// further findings.
+/// Servers and VIPs for which a finding about this host or its links already explains the failure.
+/// These servers and VIPs get no further findings.
 #[derive(Debug, Default)]
 pub struct Explained {
     /// Servers that do not receive our packets, or whose answers do not arrive.
@@ -169,8 +170,9 @@ pub fn examine(
     (seen, explained)
 }
 
-/// Without a default route, doctor cannot know whether answers reach clients. Mode dsr is left out,
-/// because its servers answer clients directly.
+/// Skipped check of the route to clients, if this host has no default route: doctor cannot know
+/// then whether answers reach clients. Frontends in mode `dsr` do not need the check, because their
+/// servers answer clients directly. `None`: nothing is skipped.
 fn unchecked_reply_route(host: &Host<'_>) -> Option<SkippedCheck> {
     let frontends = host.config.frontends.iter().filter(|frontend| !frontend.mode.is_dsr());
     let mut vips = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
@@ -193,7 +195,8 @@ fn of_running(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     running::used_up(host, running).into_iter().chain(old).chain(steered).chain(certificates).collect()
 }
 
-/// Modification times of files that were saved in the past: the configuration and the program.
+/// Configuration file and program, with their modification times. Both were saved in the past, so a
+/// clock that is behind these times is wrong.
 fn files(host: &Host<'_>) -> Vec<(PathBuf, SystemTime)> {
     let paths = [Some(host.file.to_owned()), std::env::current_exe().ok()].into_iter().flatten();
     paths.filter_map(|path| Some((path.clone(), path.metadata().ok()?.modified().ok()?))).collect()
@@ -207,8 +210,8 @@ fn is_local(ip: IpAddr) -> bool {
     !may_bind_any && std::net::UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// Whether the address is specific to one link. IPv6 link-local addresses are not, because every
-/// link has such addresses.
+/// Whether the address belongs to only one link. IPv6 link-local addresses do not, because the same
+/// address may exist on several links.
 fn is_of_link(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(_) => true,

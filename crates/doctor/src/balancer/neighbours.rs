@@ -19,8 +19,9 @@ pub(super) struct LinkSeen {
     pub(super) answers: LinkAnswers,
 }
 
-/// Asks on each link for this host's VIPs and for the next hops to servers. Returns the answers,
-/// and an error for each link that could not be asked.
+/// Sends ARP requests and neighbour solicitations on each link, for this host's VIPs and for the
+/// next hops to servers. Returns the answers, and an error for each link on which no request could
+/// be sent.
 pub(super) fn query_links(host: &Host<'_>) -> (Vec<LinkSeen>, Vec<String>) {
     let mut questions: BTreeMap<u32, BTreeSet<LinkQuery>> = BTreeMap::new();
     let vips = vips(host);
@@ -83,8 +84,8 @@ fn next_hops(host: &Host<'_>) -> BTreeMap<NeighbourKey, BTreeSet<IpAddr>> {
     hops
 }
 
-/// Findings for kernel neighbour entries whose Ethernet address is not the one that answers. Also
-/// returns the servers that are unreachable for that reason.
+/// Findings for neighbour entries of the kernel that are outdated: another Ethernet address answers
+/// for the IP address. Also returns the servers that are unreachable for that reason.
 pub(super) fn stale(host: &Host<'_>, seen: &[LinkSeen]) -> (Vec<Diagnosis>, BTreeSet<IpAddr>) {
     let (mut found, mut servers) = (Vec::new(), BTreeSet::new());
     for (hop, behind) in next_hops(host) {

@@ -1,7 +1,8 @@
 //! Receives ICMP errors about connections of all programs on this host.
 //!
-//! A host limits the ICMP errors that it sends to another host (`icmp_ratelimit`). All of them may
-//! be about health checks of the running convey, and none about doctor's own connections.
+//! A host limits the ICMP errors that it sends to another host (`icmp_ratelimit`). Health checks of
+//! the running convey may use up this limit, so that doctor gets no error about its own
+//! connections.
 
 use std::collections::BTreeMap;
 use std::io;

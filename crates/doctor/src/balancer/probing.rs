@@ -18,13 +18,13 @@ use crate::{Diagnosis, Examination, SkippedCheck};
 /// resolve a neighbour.
 const PATIENCE: Duration = Duration::from_millis(3_500);
 
-/// Maximum wait on ports that are not in the configuration.
+/// Maximum wait for a connection to a port that is not in the configuration.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Maximum number of probed servers.
 const MAX_SERVERS: usize = 128;
 
-/// Maximum number of probed ports of ranges.
+/// Maximum number of ports that doctor probes because of port ranges.
 const MAX_PORTS: usize = 256;
 
 /// Probes the servers, and adds findings to `seen`. A silent server that another finding has
@@ -103,8 +103,8 @@ fn closed_ports<'a>(servers: impl Iterator<Item = &'a TargetServer>, own: &[IpAd
     found.filter_map(|(server, refused, tried)| servers::closed_ports(server, &refused, tried)).collect()
 }
 
-/// Findings for servers of mode http that answer no request, if their health check does not send
-/// requests.
+/// Findings for servers of mode http that answer no request, if the health check of the server does
+/// not send requests.
 fn mute<'a>(
     servers: impl Iterator<Item = &'a TargetServer>,
     check: impl Fn(&[TargetServer]) -> Vec<CheckWords>,
@@ -118,7 +118,7 @@ fn mute<'a>(
     answers.filter_map(|(server, words)| Some(servers::mute(server, &words.err()?))).collect()
 }
 
-/// Whether the configuration file contains this address. It does not if the address is in an
+/// Whether the configuration file itself contains this address. False if the address is in an
 /// included file, or comes from a host name.
 fn named_in(host: &Host<'_>, address: SocketAddr) -> bool {
     let text = std::fs::read_to_string(host.file).unwrap_or_default();
@@ -141,7 +141,7 @@ fn reach(servers: &[TargetServer], own: &[IpAddr], overheard: &Overheard) -> BTr
     tcp.into_iter().map(|server| server.name.clone()).zip(reached).collect()
 }
 
-/// Pings servers to find their path MTUs. Servers that are already `explained` are left out.
+/// Pings servers to find their path MTUs. Servers that are already `explained` are not pinged.
 fn sizes(host: &Host<'_>, servers: &[TargetServer], explained: &BTreeSet<IpAddr>) -> Vec<PathSize> {
     if !may_send_raw() {
         return Vec::new();

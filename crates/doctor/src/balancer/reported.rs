@@ -36,7 +36,7 @@ pub fn examine(
     found
 }
 
-/// Whether a finding may disappear when servers pass their health checks.
+/// Whether a finding may disappear without a fix, once servers pass their health checks.
 pub fn may_pass(found: &Diagnosis) -> bool {
     ["server-down", "not-ready", "not-served"].contains(&found.check)
 }
@@ -138,8 +138,8 @@ fn of_servers(
     [down, ejected, stalled].into_iter().flatten().collect()
 }
 
-/// Finding for servers that receive traffic from clients and send nothing back. Comparing two
-/// statuses also finds servers that answered earlier and no longer do.
+/// Finding for servers that receive traffic from clients and send nothing back. The comparison with
+/// the first status also finds servers that answered earlier and no longer answer.
 fn mute(
     (first, status): (&RunningStatus, &RunningStatus),
     backend: &str,

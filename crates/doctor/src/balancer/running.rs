@@ -75,9 +75,9 @@ pub(super) fn used_up(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     found
 }
 
-/// Finding for too few free descriptors now, or for pauses in accepting connections since the
-/// start. convey pauses before all descriptors are used, because connections may use only a part of
-/// them.
+/// Finding for too few free file descriptors now, or for pauses in accepting connections since the
+/// start. convey pauses before all descriptors are used, because it reserves some descriptors for
+/// other purposes than connections.
 fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
     const WHY: &str = "A connection in proxy mode needs two file descriptors. Without free descriptors, convey accepts no connections, and clients wait.";
     const LASTING: &str = "A limit set by `prlimit` lasts until convey stops; `LimitNOFILE=` in its unit (or `ulimit -n`) is permanent.";

@@ -20,8 +20,8 @@ pub struct TargetServer {
     pub uses_tcp: bool,
     /// Whether the server itself has the VIP (`dsr = "l2"`, or a tunnel).
     pub has_vip: bool,
-    /// Further ports of the server, from frontends with port ranges. If there are many, only a
-    /// sample.
+    /// Further ports of the server, from frontends with port ranges. If there are many such ports,
+    /// a sample of them.
     pub more_ports: Vec<u16>,
     /// Request that the server must answer. Set only in mode http, for a server whose health check
     /// sends no request.
@@ -212,8 +212,8 @@ pub(super) fn wrong_reply(server: &TargetServer, words: &str) -> Diagnosis {
     Diagnosis::error("server-reply", seen, why).on(server.description())
 }
 
-/// Ports to try if the server's port refuses connections: ports of other servers, and common ports.
-/// Ports of other servers on the same host are left out.
+/// Ports to try if the server's port refuses connections: ports of servers on other hosts, and
+/// common ports. Ports of other servers on the same host are not tried.
 pub(super) fn other_ports(server: &TargetServer, all: &[TargetServer]) -> Vec<u16> {
     const USUAL: [u16; 6] = [80, 443, 3000, 8000, 8080, 8443];
     let own = server.probed().port();

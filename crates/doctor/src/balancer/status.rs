@@ -1,4 +1,4 @@
-//! Status of the running convey, as far as doctor uses it. Pure.
+//! Fields of the running convey's status that doctor uses. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -180,7 +180,8 @@ pub(super) struct RunningPackets {
 }
 
 impl RunningPackets {
-    /// Number of flows without expired ones, which new flows evict immediately.
+    /// Number of flows that have not expired. Expired flows do not count, because new flows evict
+    /// them immediately.
     pub(super) fn kept_flows(&self) -> u64 {
         let over = FlowState::ALL.into_iter().filter(|state| state.is_over(View::BothSides));
         let over: Vec<&str> = over.map(FlowState::name).collect();

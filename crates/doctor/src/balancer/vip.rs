@@ -22,7 +22,7 @@ pub(super) fn holder(interfaces: &[Interface], ip: IpAddr) -> Option<&Interface>
 }
 
 /// Findings for VIPs that are not on an interface. VIPs that are `explained` or that convey
-/// announces are left out. `is_local` returns whether a local route covers an address.
+/// announces get no finding. `is_local` returns whether a local route covers an address.
 pub(super) fn missing(
     host: &Host<'_>,
     explained: &BTreeSet<IpAddr>,

@@ -8,7 +8,7 @@ use convey_wire::VipAnswer;
 
 use crate::{Diagnosis, Severity};
 
-/// Minimum number of failed handshakes of clients that count as a fault.
+/// Minimum number of failed handshakes of clients that doctor reports as a fault.
 const FEW: u64 = 5;
 
 /// A server and one VIP, to be probed.
@@ -69,7 +69,7 @@ impl ClientHandshakes {
     }
 }
 
-/// Finding for the leg of the path that failed; `None` if both work.
+/// Finding for the leg of the path that failed; `None` if both legs work.
 pub(super) fn diagnosis(
     target: &PathTarget,
     seen: SeenOnPath,

@@ -32,8 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const COUNTED_EVERY: Duration = Duration::from_millis(1_200);
 
 /// Findings for faults that keep servers of mode `dsr` from answering clients. Servers with a
-/// `known` fault, and servers and VIPs that are `explained`, are left out. Servers can be probed
-/// only if this host has the VIP.
+/// `known` fault are not probed, nor are servers and VIPs that are `explained`. A server can be
+/// probed only if this host has the VIP.
 pub fn check(config: &Config, known: &[Diagnosis], explained: &Explained) -> Vec<Diagnosis> {
     let mut targets = targets(config);
     let is_known = |ip: IpAddr| known.iter().any(|fault| is_about(fault, ip));

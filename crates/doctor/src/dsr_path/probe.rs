@@ -20,8 +20,9 @@ use super::judge::{ClientHandshakes, PathTarget, SeenOnPath};
 use crate::frames::{CAPTURE_TIMEOUT, open, send};
 use crate::statistics;
 
-/// Wait for an answer to each SYN, and number of SYNs.
+/// Maximum wait for an answer to each SYN.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Maximum number of SYNs for each probe.
 const TRIES: u8 = 3;
 
 /// Maximum wait for a connection to a server's own address.

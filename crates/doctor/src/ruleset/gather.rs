@@ -17,7 +17,8 @@ const SAVES: [(&str, Tool, Option<&str>); 4] = [
 
 impl Ruleset {
     /// Rules from `nft` and from both kinds of `iptables`. The second value is the missing
-    /// requirement if `nft` failed. A program that is missing cannot have set rules.
+    /// requirement if `nft` could not list its rules, otherwise `None`. A missing `iptables` counts
+    /// as no rules, because it cannot have set any.
     pub(crate) fn of_host() -> (Ruleset, Option<String>) {
         let mut tables: Vec<Table> = Vec::new();
         let mut is_in_nft: Vec<(String, String)> = Vec::new();

@@ -1,5 +1,5 @@
-//! Packet filter rules of a host, from the output of `nft` and `iptables-save`, and their effect on
-//! a packet.
+//! Packet filter rules of a host, from the output of `nft` and `iptables-save`, and the effect of
+//! the rules on a packet.
 //!
 //! `Ruleset::of_host` gathers the rules, everything else is pure. Some rules cannot be evaluated;
 //! such a rule never counts as a drop.
@@ -160,16 +160,16 @@ enum Value {
     Unknown,
 }
 
-/// Rule that rewrites the source of a server's answers to the VIP.
+/// Rule that replaces the source address of a server's answers with the VIP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceRule {
     /// Name of the table.
     pub table: String,
     /// Outgoing interface; `None` if the rule applies to all interfaces.
     pub interface: Option<String>,
-    /// Original source address; `None` if the rule applies to all sources.
+    /// Source address before the rule; `None` if the rule applies to all sources.
     pub server: Option<IpAddr>,
-    /// New source address.
+    /// Source address that the rule sets.
     pub vip: IpAddr,
     /// Source ports in the format of the scripts, such as `80` or `21000-21010`.
     pub ports: Vec<String>,
@@ -191,7 +191,7 @@ impl Tool {
 }
 
 impl Ruleset {
-    /// Rules that rewrite the source of answers to a VIP.
+    /// Rules that replace the source address of answers with a VIP.
     pub fn source_rules(&self) -> Vec<SourceRule> {
         let rules = |table: &Table| -> Vec<SourceRule> {
             let rules = table.chains.iter().flat_map(|chain| &chain.rules);

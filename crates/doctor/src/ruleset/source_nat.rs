@@ -86,8 +86,8 @@ impl OwnPorts {
 
 impl Ruleset {
     /// Rules that may give a connection one of the `own` ports; `packet` is the first packet of the
-    /// connection. A rule is left out if an earlier rule picks other ports for the same
-    /// connections.
+    /// connection. The result does not contain a rule if an earlier rule picks other ports for the
+    /// same connections.
     pub fn colliding(&self, packet: &JudgedPacket, own: &OwnPorts) -> Vec<CollidingRule> {
         let (mut found, mut safe) = (Vec::new(), Vec::new());
         for (table, chain, _) in self.chains("postrouting", packet) {
@@ -116,8 +116,8 @@ struct Search<'a, 'b> {
     table: &'a Table,
     packet: &'a JudgedPacket,
     own: &'a OwnPorts,
-    /// Conditions, not decided by the packet, of earlier rules that pick a source other than
-    /// convey's.
+    /// Earlier rules that pick a source other than convey's: for each rule, the conditions that the
+    /// known fields of the packet do not decide.
     safe: &'b mut Vec<Vec<&'a Condition>>,
     found: &'b mut Vec<CollidingRule>,
 }

@@ -12,7 +12,7 @@ pub(super) const MAX_DEPTH: u8 = 16;
 /// Source or destination of a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PacketEnd {
-    /// Any client; no specific host.
+    /// Any client, not a specific host.
     #[default]
     Client,
     /// Host with this address.
@@ -53,7 +53,8 @@ pub struct JudgedPacket {
 /// Outcome of the rules for a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// The packet passes or may pass; the source is its address after the rules.
+    /// The packet passes or may pass. Contains the source address that the packet has after the
+    /// rules.
     Passes(PacketEnd),
     /// A rule certainly drops, rejects or redirects the packet.
     Lost(TakingRule),

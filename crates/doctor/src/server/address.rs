@@ -64,8 +64,8 @@ fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     )
 }
 
-/// Whether other hosts can reach this interface only by the VIP. Link-local addresses do not count,
-/// because only neighbours reach them.
+/// Whether the VIP is the only address by which other hosts can reach this interface. Link-local
+/// addresses are ignored, because only neighbours reach them.
 fn is_only_address(vip: IpAddr, link: &HostLink) -> bool {
     let is_other = |ip: &IpAddr| match ip {
         IpAddr::V4(_) => vip.is_ipv4() && *ip != vip,

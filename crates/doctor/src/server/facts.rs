@@ -15,8 +15,8 @@ pub(super) struct ServerFacts {
     /// Whether this host has routes through routers, at least to some networks.
     pub(super) has_routers: bool,
     pub(super) gateway: Option<RouterFacts>,
-    /// Routers on the link that could forward answers, without the balancer. Doctor searches for
-    /// them only if the gateway does not work as a router.
+    /// Routers on the link, other than the balancer, that could forward answers. Doctor searches
+    /// for them only if the gateway does not work as a router.
     pub(super) routers: Vec<IpAddr>,
     /// Ethernet address of the host that answers for the VIP on the link, usually the balancer.
     pub(super) vip_owner: Option<String>,
@@ -135,7 +135,8 @@ impl ServerFacts {
         [self.rules.source_rules(), self.tc.clone()].concat()
     }
 
-    /// Other addresses of the balancer that are known: all addresses of the host that has the VIP.
+    /// Addresses of the balancer other than the VIP: all known addresses of the host that has the
+    /// VIP.
     pub(super) fn balancers(&self, vip: IpAddr) -> Vec<IpAddr> {
         let Some(owner) = &self.vip_owner else { return Vec::new() };
         let of_owner = self.neighbours.iter().filter(|(_, mac)| mac == owner).map(|(ip, _)| *ip);

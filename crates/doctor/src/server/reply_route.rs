@@ -36,7 +36,8 @@ fn may_reach_clients(setup: &ServerSetup, facts: &ServerFacts) -> bool {
     facts.has_routers || facts.ingress_link(setup.vip, None).is_some()
 }
 
-/// The check of the route to clients, which needs a default route; `None` if the check was made.
+/// Skipped check of the route to clients, which needs a default route; `None` if the check was
+/// made.
 pub(super) fn unseen(setup: &ServerSetup, facts: &ServerFacts) -> Option<SkippedCheck> {
     let family = if setup.vip.is_ipv4() { "IPv4" } else { "IPv6" };
     let needs = format!("a default route for {family}, if no other route of this host leads to clients");
@@ -137,8 +138,8 @@ fn longest(way: &ReplyRoute, facts: &ServerFacts) -> Option<Diagnosis> {
     })
 }
 
-/// Finding for a strict `rp_filter` on an interface whose answers leave by another one. IPv6 has no
-/// such setting.
+/// Finding for a strict `rp_filter` on an interface if the answers to its packets leave by another
+/// interface. IPv6 has no such setting.
 fn reverse_path(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
     let reply_route = facts.reply_route.as_ref().filter(|_| setup.vip.is_ipv4())?;
     let link = facts.ingress_link(setup.vip, setup.server)?;

@@ -8,10 +8,11 @@
 
 use std::fmt;
 
-/// Bytes before each message of gRPC: whether it is compressed, and its length.
+/// Size of the prefix of each gRPC message, in bytes: the compression flag, and the length of the
+/// message.
 const PREFIX: usize = 5;
 
-/// Number of the only field of both messages.
+/// Field number of the only field in a `HealthCheckRequest` and in a `HealthCheckResponse`.
 const FIELD: u64 = 1;
 
 /// Status in a `HealthCheckResponse`.
@@ -21,7 +22,7 @@ pub(crate) enum ServingStatus {
     Serving,
     NotServing,
     ServiceUnknown,
-    /// A number without a name in the protocol.
+    /// Status number to which the protocol gives no name.
     Other(i32),
 }
 
@@ -37,7 +38,7 @@ impl fmt::Display for ServingStatus {
     }
 }
 
-/// Reason why bytes are no message of a health service.
+/// Reason why bytes are not a valid response of the gRPC health service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MessageFault {
     #[error("no message")]

@@ -217,8 +217,8 @@ async fn a_probe_that_confirms_is_made_at_once_and_says_so() {
     }
 }
 
-/// A server whose kernel sends no further ICMP error to one address may send one to another
-/// address, because the kernel limits ICMP errors for each address.
+/// The server's kernel limits ICMP errors separately for each address to which it sends them. So a
+/// refusal can still arrive at the second address.
 #[tokio::test]
 async fn udp_confirmations_are_also_sent_from_a_second_address() {
     let echo = UdpSocket::bind("127.0.0.1:0").await.unwrap();

@@ -3,7 +3,8 @@
 use super::*;
 use convey_model::OutlierDetection;
 
-/// Backend with two servers whose check takes half a second, and the key of the first server.
+/// State with a backend of two servers, whose check has a timeout of half a second, and the key of
+/// the first server.
 fn checked(kind: ProbeKind) -> (ControlState, ServerKey) {
     let mut config = two_servers();
     config.backends[0].health_check =

@@ -47,7 +47,8 @@ fn servers(first: usize) -> Vec<ServerConfig> {
     servers
 }
 
-/// Node with a history, after probes have found the servers of `up` up and the other servers down.
+/// Snapshot of a node with a history, after probes have found the servers that are set in `up` up
+/// and all other servers down.
 fn node(algorithm: Algorithm, past: &Past, up: &[bool]) -> Arc<Snapshot> {
     let with = |servers| {
         let mut config = config(servers);

@@ -14,7 +14,8 @@ pub(super) use tc::TC_TABLE;
 /// Directory in which packages install the scripts.
 const SCRIPTS: &str = "/usr/share/convey/tc";
 
-/// Documentation addresses (RFC 5737, RFC 3849). The route to them is the route to distant clients.
+/// Documentation addresses (RFC 5737, RFC 3849). Doctor looks up the route to these addresses to
+/// find the route to distant clients.
 const FAR: [&str; 2] = ["203.0.113.1", "2001:db8::1"];
 
 /// Gathers all facts that the checks need.

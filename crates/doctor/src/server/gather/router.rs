@@ -14,10 +14,12 @@ use crate::iproute::ip;
 /// Maximum number of reads of the neighbour table. The kernel gives up resolving a neighbour after
 /// 3 seconds.
 const LOOKS: u32 = 80;
+/// Interval between reads of the neighbour table.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Wait for an answer to each request, and number of requests.
+/// Maximum wait for an answer to each request.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Maximum number of requests, because a packet may be lost.
 const TRIES: u8 = 3;
 
 /// Number of attempts. A router may limit the ICMP errors that it sends to a host to one per
