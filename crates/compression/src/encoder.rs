@@ -13,7 +13,8 @@ pub struct Encoder {
     has_unflushed: bool,
 }
 
-/// Encoder of the library for each coding. A large encoder is boxed, so that the enum stays small.
+/// Encoder of the compression library, by coding. A large encoder is boxed, so that the enum stays
+/// small.
 enum ByCoding {
     Zstd(ZstdEncoder),
     Brotli(Box<BrotliEncoder>),
@@ -60,7 +61,8 @@ impl Encoder {
         }
     }
 
-    /// Memory in bytes that the encoder has now and that Rust's allocator does not track.
+    /// Current memory of the encoder in bytes that a C library has allocated, so that Rust's
+    /// allocator does not count it. Only zstd uses such memory.
     pub fn foreign_memory(&self) -> usize {
         match &self.by {
             ByCoding::Zstd(zstd) => zstd.memory(),

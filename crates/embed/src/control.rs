@@ -36,8 +36,8 @@ pub(crate) struct ControlThread {
 }
 
 impl ControlThread {
-    /// Runs the control thread until `stops` receives the drain timeout for open connections, or
-    /// until its sender is dropped.
+    /// Runs the control thread until the sender of `stops` is dropped, or sends the drain timeout
+    /// for open connections.
     pub(crate) fn run(
         config: String,
         http: Arc<dyn HttpMode>,

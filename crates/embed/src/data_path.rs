@@ -1,4 +1,4 @@
-//! Proxy workers of an embedded balancer, for the control task.
+//! Data path of an embedded balancer: proxy workers, which the control task configures.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;

@@ -20,8 +20,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Parts that belong to a process are missing here: signals, privileges, the log, statistics,
-//! upgrades, packet modes, and servers of Kubernetes. Messages go to the crate `log`.
+//! An embedded balancer has no features that need a process of their own: signals, privileges, the
+//! log, statistics, upgrades, packet modes, and servers of Kubernetes. Log messages go to the crate
+//! `log`.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod control;
@@ -98,8 +99,8 @@ impl EmbeddedBalancer {
         self.ask(Requested::Remove(target(backend, name))).await.map(drop)
     }
 
-    /// Stops accepting connections, and waits for open connections to end, at most for the time
-    /// `within`. Then cuts the remaining connections.
+    /// Stops accepting connections, and waits at most `within` for open connections to end. Then
+    /// cuts the remaining connections.
     pub async fn stop(mut self, within: Duration) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(within);
@@ -122,9 +123,9 @@ impl BalancerBuilder {
     /// custom layer.
     ///
     /// A stack should contain [`convey_http::stack::check_access`], as
-    /// [`convey_http::stack::usual`] does. Connections of trusted proxies pass `access`, because
-    /// that service checks their requests. Without the service, every client that a trusted proxy
-    /// names is admitted.
+    /// [`convey_http::stack::usual`] does. Only this service checks the clients behind trusted
+    /// proxies: the access lists (`access`) admit all connections of a trusted proxy. Without the
+    /// service, every client that a trusted proxy names is admitted.
     #[must_use]
     pub fn stack(self, stack: impl DecideRequest) -> BalancerBuilder {
         BalancerBuilder { http: Arc::new(HttpServer::new(stack)), ..self }

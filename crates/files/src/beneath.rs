@@ -1,5 +1,5 @@
-//! Opens files beneath a root. `openat2` follows no name and no symbolic link that leads out of the
-//! root (Linux 5.6).
+//! Opens files beneath a root. The system call `openat2` (Linux 5.6) follows no name and no
+//! symbolic link that leads out of the root.
 
 use std::ffi::CStr;
 use std::io;

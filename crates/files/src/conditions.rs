@@ -35,7 +35,8 @@ impl Validators {
         Validators { etag, modified: u64::try_from(seconds).unwrap_or(0) }
     }
 
-    /// Evaluates the conditions of a `GET` or `HEAD` request, in the order of section 13.2.2.
+    /// Evaluates the conditions of a `GET` or `HEAD` request, in the order of RFC 9110, section
+    /// 13.2.2.
     pub fn evaluate(&self, head: &RequestHead) -> Condition {
         let time = |name: &str| head.field(name).and_then(seconds_of);
         if head.field("if-match").is_some() {
@@ -53,7 +54,7 @@ impl Validators {
     }
 
     /// Whether the client may get only a range: `If-Range` is missing, or matches this state of the
-    /// file (section 13.1.5).
+    /// file (RFC 9110, section 13.1.5).
     pub fn may_have_range(&self, head: &RequestHead) -> bool {
         match head.field("if-range") {
             None => true,
@@ -73,8 +74,8 @@ impl Validators {
     }
 }
 
-/// Whether a list contains this entity tag (section 8.8.3). With `is_weak`, weak tags match, too.
-/// The search stops at an invalid tag.
+/// Whether a list contains this entity tag (RFC 9110, section 8.8.3). With `is_weak`, weak tags
+/// match, too. The search stops at an invalid tag.
 fn has_tag(list: &[u8], tag: &[u8], is_weak: bool) -> bool {
     let mut rest = list;
     loop {

@@ -1,6 +1,6 @@
 //! Content type of a file, by the extension of its name. Pure.
 
-/// Value of `Content-Type` for a file with this name. Text files count as UTF-8.
+/// Value of `Content-Type` for a file with this name. Text formats get `charset=utf-8`.
 pub fn content_type(name: &[u8]) -> &'static str {
     let guessed = guess(name);
     let text = match guessed {

@@ -60,7 +60,7 @@ impl FileName {
         &self.name
     }
 
-    /// Whether the path is that of a directory: it ends with a slash.
+    /// Whether the path of the request ends with a slash, and so is the path of a directory.
     pub fn is_directory(&self) -> bool {
         self.is_directory
     }

@@ -53,7 +53,8 @@ impl ListedFile {
 }
 
 impl Listing {
-    /// Creates a listing; sorts the files. `is_cut`: whether the directory has more files.
+    /// Creates a listing, and sorts its files. `is_cut`: whether the directory has more files than
+    /// the listing.
     pub fn new(mut files: Vec<ListedFile>, is_cut: bool) -> Listing {
         files.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
         Listing { files, is_cut }
@@ -65,8 +66,9 @@ impl Listing {
         names + self.files.capacity() * size_of::<ListedFile>()
     }
 
-    /// Returns the next part of the HTML page, and the position after it. A part ends after the row
-    /// with which it has at least `enough` bytes. `directory` is the path below the root.
+    /// Returns the part of the HTML page that begins at `from`, and the position after this part.
+    /// The part ends with the row that makes it at least `enough` bytes long. `directory` is the
+    /// path below the root.
     pub fn part(&self, directory: &[u8], from: &PagePosition, enough: usize) -> (String, PagePosition) {
         let mut page = String::new();
         let next = match from {

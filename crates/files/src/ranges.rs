@@ -23,7 +23,7 @@ pub enum RangeSelection {
 
 impl RangeSelection {
     /// Parses the value of `Range` for a file of `len` bytes. Malformed values, and units other
-    /// than bytes, are ignored (section 14.2).
+    /// than bytes, are ignored (RFC 9110, section 14.2).
     pub fn of(value: &[u8], len: u64) -> RangeSelection {
         // An empty file has no valid range. Clients that resume a download request one anyway, so
         // they get the whole empty file, as from nginx.
@@ -110,7 +110,7 @@ pub struct PartOfFile {
     pub range: Range<u64>,
 }
 
-/// Body of a multipart response, `multipart/byteranges` (section 14.6).
+/// Body of a multipart response, `multipart/byteranges` (RFC 9110, section 14.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MultipartBody {
     /// Parts of the body, in order.

@@ -11,12 +11,13 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Requested size of a pipe in bytes. For unprivileged users, the kernel may refuse more than its
-/// default size (`fs.pipe-user-pages-soft`).
+/// Requested size of a pipe in bytes. The kernel may refuse unprivileged users more than the
+/// default size of a pipe (`fs.pipe-user-pages-soft`).
 const SIZE: usize = 256 * 1024;
 
-/// Minimum size of a pipe in bytes, which is the kernel's default. Unprivileged users with many
-/// pipes get only two pages, which is too small to be useful.
+/// Minimum size of a pipe in bytes: the kernel's default. For unprivileged users with many pipes,
+/// the kernel creates pipes of only two pages. convey does not use them, because they are too
+/// small.
 const MIN_SIZE: usize = 64 * 1024;
 
 /// Maximum number of idle pipes that a pool keeps for reuse.

@@ -1,8 +1,9 @@
 //! TLS layer of a connection: converts between records on the socket and plaintext for the caller.
 //!
 //! Records pass through buffers that all connections of the thread share. The buffers hold nothing
-//! between two calls, so any thread may use its own. A connection keeps only bytes that the kernel
-//! or the reader has not accepted yet, so an idle connection holds no buffer.
+//! between two calls, so each call can use the buffers of the thread on which it runs. A connection
+//! keeps only bytes that the kernel or the reader has not accepted yet, so an idle connection holds
+//! no buffer.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -19,19 +20,19 @@ use convey_tls::{OutgoingRecords, SessionFacts, TlsError, TlsSession};
 /// Upper bound of the bytes that one call reads from the socket.
 const READ: usize = 64 * 1024;
 
-/// Like `READ`, for peers that send small records. The limit is lower, because a small record costs
-/// as much time as a large one.
+/// Upper bound of the bytes that one call reads from the socket of a peer that sends small records.
+/// It is lower than `READ`, because a small record costs as much time as a large one.
 const READ_OF_SMALL: usize = 4 * 1024;
 
-/// Upper bound of reads in a row without plaintext. Then other connections of the thread get a
-/// turn.
+/// Upper bound of reads in a row that return no plaintext. After them, other connections of the
+/// thread get a turn.
 const TURNS: usize = 8;
 
 /// Upper bound of the plaintext that one write accepts, in bytes: four records.
 const WRITE: usize = 64 * 1024;
 
-/// Upper bound of the encrypted bytes that a connection holds for a peer that does not read. A
-/// handshake flight and a write fit.
+/// Upper bound of the encrypted bytes that a connection holds for a peer that does not read. It is
+/// large enough for a handshake flight and a write.
 const MAX_OUTGOING: usize = 256 * 1024;
 
 thread_local! {

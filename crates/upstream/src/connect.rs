@@ -38,7 +38,8 @@ pub struct Opening<'a> {
 impl Permit {
     /// Connects to the permit's server at this address. Sends the PROXY header if the server
     /// expects one, and performs the TLS handshake if the server has TLS. Calls `begun` with the
-    /// socket as soon as it has its local address, and returns the result of the call.
+    /// socket as soon as the socket has its local address. Returns the connection, and the result
+    /// of `begun`.
     ///
     /// # Errors
     /// The server refuses the connection, fails authentication, or is not ready in time.

@@ -43,7 +43,7 @@ use convey_snapshot::FlowHash;
 pub struct PickContext {
     /// Address and port of the client.
     pub client: SocketAddr,
-    /// Proxy that has connected, if its PROXY header names the client.
+    /// Address of the proxy that has connected to convey, if its PROXY header names the client.
     pub proxy: Option<SocketAddr>,
     /// Address that the client connected to.
     pub vip: SocketAddr,

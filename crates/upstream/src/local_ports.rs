@@ -61,8 +61,9 @@ impl LocalPorts {
         self.count - self.count / PART
     }
 
-    /// Begins a connection with `connect`: with `None`, so that the kernel chooses a port. If the
-    /// kernel finds none, tries random ports. Returns the result of `connect`.
+    /// Begins a connection by `connect(None)`, for which the kernel chooses a port. If the kernel
+    /// finds no free port, calls `connect` with random ports instead. Returns the result of
+    /// `connect`.
     ///
     /// # Errors
     /// Errors of `connect`; `ADDRNOTAVAIL` if no port is free.

@@ -45,7 +45,7 @@ impl Origin {
     }
 }
 
-/// Sends a PROXY header as a whole, because it fits into the send buffer of a new connection.
+/// Sends a PROXY header in one write: it fits into the send buffer of a new connection.
 /// `data_waits` means that further bytes follow immediately.
 pub(crate) fn send(stream: &TcpStream, header: &[u8], data_waits: bool) -> io::Result<()> {
     let more = if data_waits { More::Data } else { More::No };

@@ -34,8 +34,8 @@ impl Permit {
         }
     }
 
-    /// Records a success, unless the permit has an outcome already: the server answered the client,
-    /// or closed the connection in order.
+    /// Records that the server answered the client, or closed the connection in order. This is a
+    /// success if the permit has no outcome yet.
     pub fn answered(&self) {
         if self.is_first_judgement() {
             self.succeeded();

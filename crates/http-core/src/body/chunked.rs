@@ -8,13 +8,14 @@ use crate::{HeadLimits, Malformed};
 /// Byte limit for the extensions of all chunks of a body. No extension has a known use.
 pub const MAX_CHUNK_EXTENSION: u32 = 4 * 1024;
 
-/// Default byte limit for the trailers of a body, such as a response.
+/// Default byte limit for the trailers of a body: the default limit of a response's head.
 pub const MAX_TRAILERS: usize = HeadLimits::OF_RESPONSES.bytes;
 
 /// Maximum number of hexadecimal digits in a chunk size: 64 bits have 16 digits.
 const MAX_DIGITS: u8 = 16;
 
-/// Longest prefix of a trailer's name that is kept for comparison: no forbidden name is longer.
+/// Number of bytes of a trailer's name that are stored to detect a forbidden name. No forbidden
+/// name is longer.
 const MAX_NAME: usize = 24;
 
 /// Fields that are forbidden in trailers: framing, routing and authentication (RFC 9110, section
@@ -141,8 +142,8 @@ impl ChunkReader {
         self.limit_trailers(HeadLimits::OF_REQUEST_TRAILERS);
     }
 
-    /// Accepts two deviations of servers: blanks after a chunk size, and a `Content-Length` in the
-    /// trailers, which clients ignore.
+    /// Accepts two deviations of servers from the RFC: blanks after a chunk size, and the field
+    /// `Content-Length` in the trailers. Clients ignore this field there.
     pub(super) fn be_of_response(&mut self) {
         self.is_of_response = true;
     }

@@ -35,7 +35,7 @@ impl BodyDecoder {
         BodyDecoder::new(BodyReader::of_request(framing), framing)
     }
 
-    /// Returns a decoder for the body of a response, whose trailers have these limits.
+    /// Returns a decoder for the body of a response. `limits` apply to the trailers.
     pub fn of_response(framing: BodyFraming, limits: HeadLimits) -> BodyDecoder {
         let mut reader = BodyReader::of_response(framing);
         reader.limit_trailers(limits);
@@ -93,7 +93,7 @@ impl BodyDecoder {
     }
 
     /// Decodes received bytes, and passes the data among them to `put`. Returns the number of bytes
-    /// that belong to the body, and its last frame, if it has arrived.
+    /// that belong to the body, and the body's last frame; `None`: the last frame has not arrived.
     ///
     /// # Errors
     /// The body is malformed.
@@ -152,7 +152,8 @@ impl BodyEncoder {
         }
     }
 
-    /// Makes data that was appended to `out` from index `begin` on a chunk, if the body is chunked.
+    /// Turns the data in `out`, from index `begin` to the end, into a chunk, if the body is
+    /// chunked.
     pub fn enclose(self, out: &mut Vec<u8>, begin: usize) {
         let end = out.len();
         if self.is_chunked && end > begin {

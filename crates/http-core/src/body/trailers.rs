@@ -17,9 +17,9 @@ pub struct Trailers {
 }
 
 impl Trailers {
-    /// Builds the trailers of an HTTP/2 or HTTP/3 stream; `None`: there is no field.
-    /// `Content-Length` is left out: it may repeat the length in the head, but does not frame the
-    /// body.
+    /// Builds the trailers of an HTTP/2 or HTTP/3 stream; `None`: there is no field. Ignores the
+    /// field `Content-Length`: in trailers, it may repeat the length from the head, but does not
+    /// frame the body.
     ///
     /// # Errors
     /// A name or value is invalid, a field is forbidden in trailers, or the fields exceed the

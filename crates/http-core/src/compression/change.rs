@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use crate::ContentCoding;
 
-/// Changes to the head of a response whose body is compressed, or could be. A response to `HEAD`
-/// and a 304 get them too, without a body. convey applies the changes when it writes the head.
+/// Changes that compression makes to the head of a response. They apply if the body is compressed,
+/// or if another client could get it compressed. Responses to `HEAD` and 304s, which have no body,
+/// get the changes, too. convey applies the changes when it writes the head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CompressionChange {
     /// Coding of the body; `None` if the body stays as it is.

@@ -37,7 +37,7 @@ impl<'a> CompressionOffer<'a> {
     /// Decides whether to compress a response, and changes its head accordingly. `has_room` returns
     /// whether there is memory for an encoder of this coding, for a body of this many bytes
     /// (`None`: unknown). It is called for each coding that the client accepts, the best first,
-    /// until it returns true.
+    /// until `has_room` returns true.
     pub fn decide(
         &self,
         response: &mut OutgoingResponse<'_>,

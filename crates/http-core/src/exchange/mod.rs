@@ -4,7 +4,7 @@
 //! An exchange stores no body. The caller reads from both sockets, gets the number of bytes to
 //! forward from the exchange, and forwards them unchanged.
 //!
-//! The decisions that do not depend on bytes of HTTP/1 are those of [`ExchangeState`].
+//! [`ExchangeState`] makes the decisions that do not depend on the bytes of HTTP/1.
 //!
 //! Servers receive every request as HTTP/1.1. An HTTP/1.0 client cannot read chunks, so the caller
 //! removes their framing from the response (`Exchange::removes_chunks`).
@@ -47,8 +47,8 @@ pub enum ServerFault {
     UnaskedUpgrade,
     /// The server switches to WebSocket with a wrong `Sec-WebSocket-Accept`.
     WebSocketAccept,
-    /// The server answers a request for a tunnel with a 2xx instead of a 101. On a stream, the client
-    /// would take it for a tunnel.
+    /// The server answers a request for a tunnel with a 2xx instead of a 101. A client that uses a
+    /// stream would take a 2xx as the beginning of its tunnel.
     NotSwitched,
     /// The server sent more interim responses than [`MAX_INTERIM_RESPONSES`].
     TooManyInterim,
@@ -74,17 +74,17 @@ impl Exchange {
         &self.state
     }
 
-    /// Progress of the exchange, for notes of the caller.
+    /// Progress of the exchange, for modification: the caller notes events in it.
     pub fn state_mut(&mut self) -> &mut ExchangeState {
         &mut self.state
     }
 
-    /// Returns the progress of the exchange, which is over.
+    /// Ends the exchange, and returns its progress.
     pub fn into_state(self) -> ExchangeState {
         self.state
     }
 
-    /// Limits the request's body to this number of bytes, without its framing. The caller refuses a
+    /// Limits the data of a chunked request body to `most` bytes. The caller itself has to refuse a
     /// `Content-Length` above the limit.
     pub fn limit_body(&mut self, most: u64) {
         if let Some(body) = &mut self.request {
@@ -200,8 +200,8 @@ impl Exchange {
         self.state.client_connection() == ClientConnection::ClosesWithoutChunks
     }
 
-    /// Notes that the caller has forwarded `len` bytes of the server without parsing, at most
-    /// [`Exchange::opaque_from_server`].
+    /// Notes that the caller has forwarded `len` bytes from the server without parsing. `len` is at
+    /// most the number from [`Exchange::opaque_from_server`].
     pub fn passed_from_server(&mut self, len: u64) {
         if let Some(body) = &mut self.response
             && body.pass(len)
@@ -210,8 +210,8 @@ impl Exchange {
         }
     }
 
-    /// Notes that the caller has forwarded `len` bytes of the client without parsing, at most
-    /// [`Exchange::opaque_from_client`].
+    /// Notes that the caller has forwarded `len` bytes from the client without parsing. `len` is at
+    /// most the number from [`Exchange::opaque_from_client`].
     pub fn passed_from_client(&mut self, len: u64) {
         self.note_sent(len);
         if let Some(body) = &mut self.request

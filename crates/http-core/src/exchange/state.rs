@@ -146,13 +146,14 @@ impl ExchangeState {
         Ok(HeadVerdict::Final)
     }
 
-    /// State of the client's connection after the response, once the final head was received.
+    /// State of the client's connection after the response. Call this once the final head was
+    /// received.
     pub fn client_connection(&self) -> ClientConnection {
         self.client
     }
 
-    /// Notes that no other response can reach the client: the final head goes to it, or it has
-    /// received only a part of an interim response.
+    /// Notes that no other response can reach the client any more: convey sends it the final head,
+    /// or the client has received only a part of an interim response.
     pub fn note_answer(&mut self) {
         self.has_answered = true;
     }
@@ -210,8 +211,8 @@ impl ExchangeState {
         self.response == ResponsePhase::Changed
     }
 
-    /// Whether the client has received a part of the final response, or an incomplete interim one,
-    /// so that no other response can reach it.
+    /// Whether the client has received a part of the final response, or an incomplete interim
+    /// response. Then convey cannot send it another response.
     pub fn has_answered(&self) -> bool {
         self.has_answered
     }

@@ -9,10 +9,11 @@ use crate::head::RequestHead;
 /// Returns the client that trusted proxies name in `X-Forwarded-For`. Call it for a request that a
 /// trusted proxy has sent.
 ///
-/// Each proxy appends the address of its peer, so a client can forge only the entries before its
-/// own. The entries are read from the end. The client is the first address that `is_trusted`
-/// refuses, or the last one read if all are trusted. An entry that is no address ends the search.
-/// `None`: the last entry is no address, or there is no entry.
+/// Each proxy appends the address of its peer to the field. So a client can forge only the entries
+/// before its own address. The search begins at the last entry. The client is the first address
+/// that `is_trusted` refuses; if all addresses are trusted, the client is the last address that the
+/// search has read. An entry that is no address ends the search. `None`: the last entry is no
+/// address, or there is no entry.
 pub fn client_of_chain(head: &RequestHead, is_trusted: impl Fn(IpAddr) -> bool) -> Option<SocketAddr> {
     let name = FOR.as_bytes();
     let lines: Vec<&[u8]> = head

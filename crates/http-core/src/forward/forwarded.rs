@@ -16,7 +16,8 @@ pub struct ClientIdentity<'a> {
     pub scheme: &'a str,
     /// Subject of the client's TLS certificate; `None` if the client has presented none.
     pub subject: Option<&'a str>,
-    /// Whether `ip` is a trusted proxy. Servers receive the fields of a trusted proxy, too.
+    /// Whether `ip` is a trusted proxy. If so, servers also receive the proxy's own values of these
+    /// fields.
     pub is_trusted: bool,
 }
 
@@ -34,7 +35,8 @@ pub struct ForwardedFields {
 }
 
 impl Default for ForwardedFields {
-    /// The three fields that most servers understand.
+    /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`, which most servers
+    /// understand.
     fn default() -> ForwardedFields {
         ForwardedFields { x_forwarded: true, forwarded: false, subject: false }
     }

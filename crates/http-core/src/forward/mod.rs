@@ -1,7 +1,7 @@
 //! Heads as convey forwards them: of a request to a server, and of a response to a client.
 //!
-//! Hop-by-hop fields are left out. [`FieldRules`] are the fields that an operator sets, adds and
-//! removes.
+//! convey does not forward hop-by-hop fields. [`FieldRules`] are the fields that an operator sets,
+//! adds and removes.
 
 mod chain;
 mod forwarded;

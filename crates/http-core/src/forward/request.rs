@@ -72,8 +72,8 @@ impl<'a> OutgoingRequest<'a> {
         self.head.framing()
     }
 
-    /// Calls `each` with the name and value of each field for the server, in order. `Host` and
-    /// hop-by-hop fields are left out.
+    /// Calls `each` with the name and value of each field for the server, in order. Skips `Host`
+    /// and hop-by-hop fields.
     pub fn each_field(&self, mut each: impl FnMut(&[u8], &[u8])) {
         let OutgoingRequest { head, changes } = self;
         let is_replaced =

@@ -44,14 +44,14 @@ impl<'a> OutgoingResponse<'a> {
         })
     }
 
-    /// Names and values of the fields for the client, in order. Hop-by-hop fields are left out.
+    /// Names and values of the fields for the client, in order, without hop-by-hop fields.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], Cow<'_, [u8]>)> {
         let changed = self.uncompressed_fields();
         let changed = changed.filter_map(|(name, value)| Some((name, self.compression.apply(name, value)?)));
         changed.chain(self.compression.added().map(|(name, value)| (name, Cow::Borrowed(value))))
     }
 
-    /// Fields before the changes of compression.
+    /// Names and values of the fields for the client, before compression changes them.
     pub(crate) fn uncompressed_fields<'s>(
         &'s self,
     ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'s, 'a> {

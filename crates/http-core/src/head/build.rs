@@ -37,7 +37,8 @@ impl HeadBuilder<'_> {
         self.append_with(bytes.len(), |out| out.extend_from_slice(bytes))
     }
 
-    /// Appends bytes with `write`, and counts them as `len` bytes. Returns their range.
+    /// Appends bytes with `write`, and adds `len` to the head's length in HTTP/1.1. Returns the
+    /// range of the appended bytes.
     pub(super) fn append_with(&mut self, len: usize, write: impl FnOnce(&mut BytesMut)) -> Range<usize> {
         let at = self.bytes.len();
         write(&mut self.bytes);
@@ -45,7 +46,8 @@ impl HeadBuilder<'_> {
         at..self.bytes.len()
     }
 
-    /// Counts `len` bytes that only the HTTP/1.1 form of the head has.
+    /// Adds `len` to the head's length in HTTP/1.1, for bytes that are only in the HTTP/1.1 form of
+    /// the head.
     pub(super) fn lengthen(&mut self, len: usize) {
         self.len += len;
     }
@@ -107,15 +109,16 @@ impl ResponseBuilder {
         ResponseBuilder { head, status, reason }
     }
 
-    /// Adds a field that the caller has validated. An invalid field is left out.
+    /// Adds a field that the caller has validated. An invalid field is not added.
     pub fn field(&mut self, name: &str, value: &str) -> &mut ResponseBuilder {
         let added = self.head.add(name.as_bytes(), value.as_bytes());
         debug_assert!(added.is_ok(), "{name}: {value}");
         self
     }
 
-    /// Returns the head of a response whose body has this framing. Only a `Content-Length` that the
-    /// caller has added is a field; in HTTP/1.1 the head gets one in any case.
+    /// Returns the head of a response whose body has this framing. Its fields include
+    /// `Content-Length` only if the caller has added it. convey adds a missing `Content-Length`
+    /// when it writes the head for a client of HTTP/1.1.
     pub fn build(self, framing: BodyFraming) -> ResponseHead {
         let (head, fields) = self.head.finish().unwrap_or_default();
         ResponseHead::generated(head, fields, (self.status, self.reason), framing)

@@ -26,7 +26,8 @@ pub struct StreamRequest<'a> {
     pub path: &'a [u8],
     /// Whether the stream continues after the head.
     pub has_body: bool,
-    /// The protocol that an extended `CONNECT` asks for; `None`: the request is none.
+    /// Protocol that an extended `CONNECT` asks for; `None`: the request is not an extended
+    /// `CONNECT`.
     pub tunnel: Option<StreamTunnel<'a>>,
 }
 
@@ -34,7 +35,7 @@ pub struct StreamRequest<'a> {
 /// such a request is a `GET` with `Upgrade`.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamTunnel<'a> {
-    /// `:protocol`. convey knows `websocket`.
+    /// `:protocol`. convey supports only `websocket`.
     pub protocol: &'a [u8],
     /// Value of `Sec-WebSocket-Key` for a server of HTTP/1.1: 16 random bytes in base64 (RFC 6455,
     /// section 4.1). Streams have no such field.
@@ -108,9 +109,9 @@ fn is_grpc(content_type: &[u8]) -> bool {
 const OF_CONNECTIONS: [&[u8]; 4] = [b"connection", b"upgrade", b"keep-alive", b"proxy-connection"];
 
 impl RequestHead {
-    /// Builds the head of a stream's request. It has the fields that the request has in HTTP/1.1:
-    /// `Host`, and a single `Cookie`. An extended `CONNECT` becomes a `GET` with `Upgrade`. The limits
-    /// apply to the head's length in HTTP/1.1.
+    /// Builds the head of a stream's request, with the fields of an HTTP/1.1 request: `Host`, and a
+    /// single `Cookie`. An extended `CONNECT` becomes a `GET` with `Upgrade`. The limits apply to
+    /// the head's length in HTTP/1.1.
     ///
     /// # Errors
     /// The request is invalid, is a `CONNECT` for another protocol than WebSocket, or exceeds the

@@ -31,8 +31,9 @@ impl<T: Default> HostTable<T> {
 }
 
 impl<T> HostTable<T> {
-    /// Calls `wanted` with the values for this host until it returns a result, and returns that. An
-    /// exact name comes before a glob, a longer glob before a shorter one, and any host last.
+    /// Calls `wanted` with the values for this host until it returns a result, and returns this
+    /// result; `None`: `wanted` returned no result. The closest pattern comes first: an exact name
+    /// before a glob, a longer glob before a shorter one, and any host last.
     pub fn closest<'a, F>(&'a self, host: &[u8], mut wanted: impl FnMut(&'a T) -> Option<F>) -> Option<F> {
         let name = host_name(host);
         self.named(&name).chain([&self.any]).find_map(&mut wanted)

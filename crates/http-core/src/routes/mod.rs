@@ -34,7 +34,7 @@ pub struct RouteMatch<'a, T> {
 }
 
 impl<T> RouteTable<T> {
-    /// Returns a table without routes, for paths in this view.
+    /// Returns a table without routes. `view` is the normalization of paths for lookups.
     pub fn new(view: PathView) -> RouteTable<T> {
         RouteTable { hosts: HostTable::default(), view }
     }

@@ -9,7 +9,7 @@ use super::view::PathView;
 /// Host of a route. Names are case-insensitive; a port and a final dot are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostPattern {
-    /// Any host, or none.
+    /// Any host; also requests without a host.
     Any,
     /// This name or address.
     Exact(Box<[u8]>),
@@ -89,7 +89,7 @@ impl PathPrefix {
         Ok(PathPrefix::seen(bytes, PathView::AsSent))
     }
 
-    /// Returns this prefix for paths in another view.
+    /// Returns this prefix, normalized for another view.
     pub fn in_view(&self, view: PathView) -> PathPrefix {
         PathPrefix::seen(&self.path, view)
     }
@@ -99,7 +99,7 @@ impl PathPrefix {
         PathPrefix { path: path.strip_suffix(b"/").unwrap_or(&path).into(), view }
     }
 
-    /// Length in bytes: 0 matches every path.
+    /// Length of the prefix in bytes. A prefix of length 0 matches every path.
     pub fn len(&self) -> usize {
         self.path.len()
     }

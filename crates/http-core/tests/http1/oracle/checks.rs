@@ -67,9 +67,9 @@ fn with_encoded_target(mut message: Message) -> Message {
     message
 }
 
-/// Forwards the requests of a client to a server, as bytes in pieces of these sizes and in frames.
-/// convey and hyper read the same request with the same body from both. The relay refuses the same
-/// bodies as the frame path.
+/// Forwards the requests of a client to a server, once as bytes in pieces of these sizes and once
+/// in frames. Checks that convey and hyper read the same request with the same body from both
+/// results, and that the relay refuses the same bodies as the frame path.
 pub(crate) fn forwarded_requests(bytes: &[u8], requests: &Requests, sizes: &[usize], limits: Limits) {
     for (n, message) in requests.messages.all.iter().enumerate() {
         let (head, places) = (&requests.heads[n], requests.places[n]);

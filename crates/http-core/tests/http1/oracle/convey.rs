@@ -196,7 +196,7 @@ impl Response {
         self.messages.stop = Stop::Last;
     }
 
-    /// The server has closed its connection.
+    /// Handles the end of the server's connection.
     fn close(&mut self) {
         if self.messages.stop != Stop::Missing {
             return;
