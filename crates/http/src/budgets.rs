@@ -6,8 +6,8 @@ use convey_http_core::RetryBudget;
 use convey_snapshot::Pool;
 use foldhash::HashMap;
 
-/// Maximum number of backends with a budget. Reloads may add backends; beyond the limit, all
-/// budgets start again.
+/// Maximum number of backends with a budget. Reloads may add backends. At the limit, a new backend
+/// resets all budgets.
 const MAX: usize = 4_096;
 
 /// Retry budgets of a worker.

@@ -1,5 +1,6 @@
 //! Read buffer that all connections of a thread share, so that an idle connection needs no memory
-//! for bytes. It holds nothing between two calls, so any thread may use its own.
+//! for bytes. The buffer holds nothing between two calls, so each call can use the buffer of the
+//! thread on which it runs.
 
 use std::cell::RefCell;
 

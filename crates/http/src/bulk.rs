@@ -13,9 +13,9 @@ use crate::buffer;
 #[derive(Debug)]
 pub(crate) struct Bulk<'a> {
     pipes: &'a Arc<PipePool>,
-    /// Set while bytes are in the pipe.
+    /// Pipe between the sockets; `None` while the body is not large.
     pipe: Option<Pipe>,
-    /// Whether the last read filled the buffer, and much of the body follows.
+    /// Whether the last read filled the buffer, and at least as many bytes of the body follow.
     is_on: bool,
 }
 
@@ -25,8 +25,8 @@ impl<'a> Bulk<'a> {
         Bulk { pipes, pipe: None, is_on: false }
     }
 
-    /// Notes that a read brought `len` bytes, and that `opaque` bytes of the body follow that need
-    /// no parsing.
+    /// Notes that a read returned `len` bytes, and that the next `opaque` bytes of the body need no
+    /// parsing.
     pub(crate) fn has_read(&mut self, len: usize, opaque: u64) {
         self.is_on = len == buffer::SIZE && opaque >= buffer::SIZE as u64;
     }

@@ -40,7 +40,7 @@ pub(crate) struct Compression<'a> {
     tally: CompressionTally,
 }
 
-/// Compression statistics since they were last taken.
+/// Compression statistics that are not yet added to the counters.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct CompressionTally {
     /// Coding of a response whose compression has begun.

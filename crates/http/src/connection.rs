@@ -60,7 +60,8 @@ struct Connection<S> {
     time_limit: TimeLimit,
     /// Number of requests so far.
     requests: u32,
-    /// Charge of the last request. It lasts until the client has received the whole response.
+    /// Share of the client that the last request uses, until the client has received the whole
+    /// response.
     charge: RequestCharge,
 }
 
@@ -193,8 +194,8 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Reads bytes of the next request. The last request counts for its client until the client has
-    /// acknowledged all of its response.
+    /// Reads bytes of the next request. Meanwhile, the last request counts against its client's
+    /// share until the client has acknowledged the whole response.
     async fn read_while_charged(&mut self) -> Read {
         while self.bytes.stream().has_untaken() {
             if let Ok(read) = timeout(UNTAKEN_PERIOD, self.read(true)).await {

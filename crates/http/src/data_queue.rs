@@ -31,7 +31,7 @@ impl DataQueue {
         self.len == 0
     }
 
-    /// Number of bytes of memory for short data, and of long data.
+    /// Memory of the data in bytes: the buffer for short data, and all long data.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
         self.parts.iter().map(Bytes::len).sum::<usize>() + self.last.capacity()
@@ -57,8 +57,8 @@ impl DataQueue {
         }
     }
 
-    /// Removes data from the front: a whole part, or the first `most` bytes of it. `None`: there is
-    /// no data.
+    /// Removes data from the front: the first part, or its first `most` bytes if it is longer.
+    /// `None`: there is no data.
     pub(crate) fn take(&mut self, most: usize) -> Option<Bytes> {
         let data = match self.parts.front_mut() {
             Some(first) if first.len() > most => first.split_to(most),

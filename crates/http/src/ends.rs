@@ -1,4 +1,4 @@
-//! Ends of a request: sockets, and streams of HTTP/2 and HTTP/3.
+//! Endpoints of a request, the client's and the server's: sockets, or streams of HTTP/2 and HTTP/3.
 
 use std::future::poll_fn;
 use std::io;

@@ -213,8 +213,8 @@ impl Forwarding<'_, '_> {
         }
     }
 
-    /// Opens a connection to the server of the permit, or a stream on it, if the server chose
-    /// HTTP/2.
+    /// Opens a connection to the server of the permit. If the server chose HTTP/2 in the TLS
+    /// handshake, also opens a stream on the connection.
     async fn socket(&self, permit: &Permit) -> io::Result<ServerEnd> {
         let within = self.timeouts.connect;
         let mut server =

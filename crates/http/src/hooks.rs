@@ -1,4 +1,4 @@
-//! Own code that follows a request from its decision to its end.
+//! Hooks: code of an embedding application that follows a request from its decision to its end.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,45 +6,46 @@ use std::time::Duration;
 
 use convey_http_core::{ExchangePhase, Field, FieldFault, FieldRules, ResponseHead, Trailers};
 
-/// Own code that follows one request. A service of the stack attaches it with
-/// [`HttpRequest::follow`](crate::HttpRequest::follow). Each method does nothing by default.
+/// Code of an embedding application that follows one request. A service of the stack attaches it
+/// with [`HttpRequest::follow`](crate::HttpRequest::follow). Each method does nothing by default.
 ///
 /// All methods run on the worker that serves the request, so they must not block.
 pub trait ExchangeHook: Send + Sync + 'static {
-    /// The head of the response, before the client gets it: of a server, of a file, or of a local
-    /// reply. Interim responses are not shown.
+    /// Called with the head of the response, of a server, a file or a local reply, before convey
+    /// sends it to the client. Not called for interim responses.
     fn on_response(&mut self, response: &mut ResponseEdit<'_>) {
         let _ = response;
     }
 
-    /// Whether the hook wants the data of bodies. It costs speed: the kernel cannot move bodies by
-    /// itself any more.
+    /// Whether convey calls the methods for bodies, `on_request_data` to `on_response_end`. If so,
+    /// bodies take longer, because the kernel can no longer move them from socket to socket.
     fn wants_bodies(&self) -> bool {
         false
     }
 
-    /// Data of the request's body, as the client sent it. Not called for files and local replies.
+    /// Called with data of the request's body, as the client sent it. Not called for files and
+    /// local replies.
     fn on_request_data(&mut self, data: &[u8]) {
         let _ = data;
     }
 
-    /// The end of the request's body, with its trailers.
+    /// Called at the end of the request's body, with its trailers.
     fn on_request_end(&mut self, trailers: Option<&Trailers>) {
         let _ = trailers;
     }
 
-    /// Data of the response's body, as the server sent it: before compression, and before the
-    /// client has accepted it.
+    /// Called with data of the response's body, as the server sent it: before compression, and
+    /// before the client has accepted it.
     fn on_response_data(&mut self, data: &[u8]) {
         let _ = data;
     }
 
-    /// The end of the response's body, with its trailers.
+    /// Called at the end of the response's body, with its trailers.
     fn on_response_end(&mut self, trailers: Option<&Trailers>) {
         let _ = trailers;
     }
 
-    /// The end of the exchange: the last call.
+    /// Called last, at the end of the exchange.
     fn on_end(&mut self, end: &ExchangeSummary) {
         let _ = end;
     }
@@ -83,7 +84,7 @@ impl ResponseEdit<'_> {
         self.head.status()
     }
 
-    /// Whether convey itself generates the response: a file is none of these.
+    /// Whether convey itself generates the response. A response with a file is not a local reply.
     pub fn is_local_reply(&self) -> bool {
         self.is_local
     }
@@ -106,7 +107,7 @@ impl ResponseEdit<'_> {
         self.change(|changes| changes.set(name, value))
     }
 
-    /// Adds a field beside those with the same name.
+    /// Adds a field. Other fields with the same name stay.
     ///
     /// # Errors
     /// The name or the value is invalid, or convey itself sets the field.
@@ -146,7 +147,7 @@ impl Hooks {
         self.hooks.push(hook);
     }
 
-    /// Whether a hook wants the data of bodies.
+    /// Whether a hook wants the data of bodies ([`ExchangeHook::wants_bodies`]).
     pub(crate) fn want_bodies(&self) -> bool {
         self.hooks.iter().any(|hook| hook.wants_bodies())
     }
@@ -195,7 +196,7 @@ impl Hooks {
         self.wanting().for_each(|hook| hook.on_response_end(trailers));
     }
 
-    /// Reports the end of the exchange. The hooks are over.
+    /// Reports the end of the exchange to the hooks, and drops them.
     pub(crate) fn end(mut self, summary: impl FnOnce() -> ExchangeSummary) {
         if !self.hooks.is_empty() {
             let summary = summary();

@@ -9,7 +9,7 @@
 //!   http.
 //! - [`stack`] decides on the head of each request: Tower services, to which an application adds
 //!   its own.
-//! - [`ExchangeHook`] is own code that follows a request to its end.
+//! - [`ExchangeHook`] is code of an embedding application that follows a request to its end.
 //! - `server` has the part of the server in each worker; `worker` is the state that the requests of
 //!   one worker share.
 //! - `connection` reads one request after the other, and decides when a connection ends.

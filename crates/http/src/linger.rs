@@ -16,8 +16,9 @@ pub(crate) const LINGER: Duration = Duration::from_secs(2);
 /// the buffers of both hosts hold by default. A client that sends more gets a reset.
 const MAX_OF_CONNECTION: usize = 16 * 1024 * 1024;
 
-/// Maximum number of bytes that convey still reads from an HTTP/2 stream that it has ended. It is
-/// lower because a stream's window is smaller than the buffers of a connection.
+/// Maximum number of bytes that convey still reads from an HTTP/2 stream that it has ended. The
+/// limit is lower than for a connection, because a stream's window is smaller than the buffers of a
+/// connection.
 pub(crate) const MAX_OF_STREAM: usize = 256 * 1024;
 
 /// Number of reads before the thread's other connections get a turn.

@@ -16,8 +16,8 @@ use crate::hooks::Hooks;
 /// Content type of plain text bodies.
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// How long a client may take to read a local reply, and to close a connection after `Connection:
-/// close`.
+/// Maximum time in which a client has to read a local reply, and to close a connection after
+/// `Connection: close`.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// Reason for a local reply.
@@ -126,8 +126,9 @@ impl LocalReply {
         }
     }
 
-    /// Returns the reply as a response, with the operator's changes to responses, those of hooks, and
-    /// the operator's page. A body that the reply has is preferred to the page.
+    /// Returns the reply as a response, with the changes of the operator and of hooks, and the
+    /// operator's error page. If the reply has a body of its own, the response has this body
+    /// instead of the page.
     pub(crate) fn with_page(
         &self,
         fields: &FieldRules,

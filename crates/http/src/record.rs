@@ -60,7 +60,7 @@ pub(crate) struct RequestRecord {
     named: Option<SocketAddr>,
     /// Coding of a compressed response.
     compression: Option<ContentCoding>,
-    /// Own code that follows the request.
+    /// Hooks of the embedding application that follow the request.
     pub(crate) hooks: Hooks,
 }
 
@@ -173,7 +173,7 @@ impl RequestRecord {
         self.status.is_some()
     }
 
-    /// Counts moved bytes.
+    /// Counts bytes received from the client (`rx`) and sent to the client (`tx`).
     pub(crate) fn count(&mut self, rx: u64, tx: u64) {
         self.bytes.0 += rx;
         self.bytes.1 += tx;

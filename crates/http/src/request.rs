@@ -124,8 +124,8 @@ impl HttpRequest {
         self.named
     }
 
-    /// Counts the request for the client that trusted proxies name, until its response has been
-    /// sent.
+    /// Counts the request against the share of the client that trusted proxies name, until its
+    /// response has been sent.
     ///
     /// # Errors
     /// The client has reached its share.
@@ -158,7 +158,7 @@ impl HttpRequest {
         self.chosen = Some(server.live.id);
     }
 
-    /// Lets own code follow the request from here on to its end.
+    /// Attaches a hook, which follows the request from here on to its end.
     pub fn follow(&mut self, hook: impl ExchangeHook) {
         self.hooks.attach(Box::new(hook));
     }
@@ -220,8 +220,8 @@ impl HttpRequest {
     }
 }
 
-/// Rules for the fields of a local reply to this client; without a head, the request's head could
-/// not be read. `None`: the frontend is not in mode `http`.
+/// Rules for the fields of a local reply to this client. `head` is `None` if the request's head
+/// could not be read. Returns `None` if the frontend is not in mode `http`.
 pub(crate) fn local_reply_fields<'a>(
     client: &ClientStream,
     frontend: &'a Frontend,

@@ -30,7 +30,7 @@ impl CoarseClock {
         self.updated.store(self.created.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Present time, or up to a second later. Before the first update, the exact time.
+    /// Present time, or a time up to one second after it. Before the first update, the exact time.
     fn present(&self) -> Instant {
         match self.updated.load(Ordering::Relaxed) {
             NOT_UPDATED => Instant::now(),
@@ -45,7 +45,7 @@ impl Default for CoarseClock {
     }
 }
 
-/// Deadline of a wait, up to a second late.
+/// Deadline of a wait. The wait may end up to a second late, but never early.
 #[derive(Debug)]
 pub(crate) struct TimeLimit {
     until: Instant,

@@ -11,10 +11,11 @@ use crate::http2::Http2Servers;
 use crate::idle::IdlePool;
 use crate::time_limit::CoarseClock;
 
-/// State of mode http that the requests of one worker share. A worker has its own, so its locks
-/// never wait; but any thread may drive an exchange that uses this state.
+/// State of mode http that the requests of one worker share. Each worker has its own state, so its
+/// requests do not wait for locks. But any thread may drive an exchange that uses the state.
 ///
-/// Values that are released when they are dropped hold their part alone.
+/// A guard that releases a resource when it is dropped holds an `Arc` to one field, not to the
+/// whole state.
 #[derive(Default)]
 pub(crate) struct HttpWorker {
     pub(crate) clock: Arc<CoarseClock>,

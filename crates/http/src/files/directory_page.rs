@@ -17,7 +17,8 @@ use super::disk::aside;
 use super::find::Unfound;
 use super::store::is_settled;
 
-/// Size of a part in bytes, without its last row. A page of one part has a `Content-Length`.
+/// Minimum size of a part in bytes: a part ends with the row that reaches it. A page of one part
+/// has a `Content-Length`.
 pub(super) const PART: usize = 8 * 1024;
 
 /// Bounds for the cache of listings, which all clients share.

@@ -142,8 +142,8 @@ async fn compressed(
     is_as_new(found.stamp.modified, file.stamp.modified).then_some(found)
 }
 
-/// Whether a form with this modification time is up to date. Tools give both files the same time,
-/// some of them in whole seconds.
+/// Whether a precompressed form with this modification time is up to date. Compression tools copy
+/// the time of the file to the form, some of them only in whole seconds.
 fn is_as_new(form: (i64, u32), file: (i64, u32)) -> bool {
     form >= file || form == (file.0, 0)
 }

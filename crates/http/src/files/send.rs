@@ -50,7 +50,7 @@ pub(super) struct Sending<'a, 'b> {
     pub(super) time_limit: &'a mut TimeLimit,
     pub(super) client: &'a ClientStream,
     pub(super) cache: &'a FileCache,
-    /// Upper bound for the time in which the client reads too little.
+    /// Time limit for a client that reads too little.
     pub(super) stall: StallLimit,
     /// Called with the number of bytes that the client has accepted.
     pub(super) moved: &'a mut (dyn FnMut(u64) + Send),
@@ -97,7 +97,7 @@ impl Sending<'_, '_> {
         self.end()
     }
 
-    /// Ends a stream whose last data was not sent as its end.
+    /// Ends the stream, unless its end was sent with the last data. Does nothing for HTTP/1.
     pub(super) fn end(&mut self) -> Result<(), Counter> {
         match &mut *self.end {
             ClientEnd::Stream(stream) if !self.has_ended => {
@@ -156,8 +156,9 @@ impl Sending<'_, '_> {
         .await
     }
 
-    /// Sends a part of an open file. Returns whether the part is short, and this call has made sure
-    /// that it is in the page cache. Later calls can skip the check for a while.
+    /// Sends a part of an open file. Returns whether the part is short (at most `TURN` bytes) and
+    /// this call has checked that it is in the page cache. If so, later calls can skip the check
+    /// for a while.
     async fn send_range(
         &mut self,
         file: &Arc<OwnedFd>,

@@ -16,7 +16,8 @@ use super::store::{FileContent, LoadedFile};
 use crate::buffer;
 use crate::compress::{Compression, PIECE};
 
-/// Threshold in bytes: convey writes that much compressed output before it compresses more.
+/// Threshold in bytes: once this much compressed output is ready, convey writes it before it
+/// compresses more.
 const WRITTEN: usize = 8 * 1024;
 
 impl Sending<'_, '_> {

@@ -1,5 +1,5 @@
-//! File cache of one worker: small files in memory, others open. `stat` detects a changed file at
-//! the next request, which then reads it again.
+//! File cache of one worker: it keeps small files in memory, and other files open. Each request
+//! checks by `stat` whether its file has changed. A changed file is read again.
 
 use std::ffi::{CStr, CString};
 use std::ops::Range;
@@ -62,7 +62,8 @@ struct KeptFile {
     _held: HeldBytes,
 }
 
-/// Cache of a loaded file, and its backend and the worker's core, for the counters.
+/// Context of a file's load: the worker's cache, and the backend and core whose counters count the
+/// load.
 #[derive(Clone, Copy)]
 pub(super) struct FileUser<'a> {
     pub(super) cache: &'a FileCache,

@@ -74,7 +74,7 @@ impl Forwarding<'_, '_> {
 }
 
 /// Returns the end of a request in which too few bytes moved for too long. `awaits_server`: the
-/// server has the whole request, or does not accept its received part.
+/// server has the whole request, or does not accept the part that convey has received.
 pub(super) fn timed_out(state: &ExchangeState, awaits_server: bool) -> RequestEnd {
     match (state.has_answered(), awaits_server) {
         (true, _) => RequestEnd::Broken(Counter::IdleTimeout),

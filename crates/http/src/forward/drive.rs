@@ -21,7 +21,7 @@ use crate::time_limit::TimeLimit;
 use crate::transfer::{RunningTransfer, TransferEnd};
 use crate::worker::HttpWorker;
 
-/// What drives the transfer of a request.
+/// Driver of a request's transfer: applies the time limits, and counts the moved bytes.
 pub(super) struct Driver<'d> {
     pub(super) worker: &'d HttpWorker,
     pub(super) client: &'d ClientStream,

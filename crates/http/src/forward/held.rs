@@ -17,8 +17,8 @@ use crate::http2::{StreamClient, Upload};
 pub(crate) struct ClientHasShare;
 
 impl Forwarding<'_, '_> {
-    /// Counts the server or the file that a stream uses for the client's share. `None`: the client
-    /// speaks HTTP/1.1, so its connection uses only one at a time.
+    /// Counts the server or the file that a stream uses against the client's share. `None`: the
+    /// client speaks HTTP/1.1, so its connection uses only one at a time.
     ///
     /// # Errors
     /// The client has reached its share.

@@ -10,9 +10,9 @@ use convey_proxy::{ClientStream, ConnectionBytes};
 use crate::time_limit::TimeLimit;
 use crate::transfer::{RunningTransfer, TransferEnd};
 
-/// Period in which the connection of a client has to send enough bytes while the client holds a
-/// server; `timeouts.idle` may lower it. For bytes that the client has to take, `timeouts.send`
-/// applies in its place.
+/// Period in which a client's connection has to send enough bytes while the client holds a server;
+/// `timeouts.idle` may shorten the period. While convey waits for the client to accept the
+/// response, the period is `timeouts.send` instead.
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// Minimum rate of a client's connection in bytes a second, over a period. The bytes of a single

@@ -86,8 +86,8 @@ impl FrameClient<'_> {
         }
     }
 
-    /// Waits until the client accepts data of the response. Returns how many bytes of `most`, at
-    /// least 1.
+    /// Waits until the client accepts data of the response. Returns the number of bytes that it
+    /// accepts, from 1 to `most`.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         match self {
             FrameClient::Stream(stream) => stream.poll_room(cx, most),

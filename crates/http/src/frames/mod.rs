@@ -63,7 +63,8 @@ pub(crate) struct FrameTransfer<'a> {
     /// response may still arrive.
     server_takes_nothing: bool,
     body: ResponseBody<'a>,
-    /// Whether the client has accepted all of the last, long data.
+    /// Whether the client has accepted all of the data that waited last, and this data had at least
+    /// `ALWAYS_HELD` bytes.
     takes_frames: bool,
     /// Whether the transfer waits for bytes of the client, and so notices its end.
     reads_client: bool,
@@ -136,8 +137,8 @@ impl<'a> FrameTransfer<'a> {
         matches!(&self.client, FrameClient::Http1(client) if client.is_torn())
     }
 
-    /// Returns the progress of the exchange, which is over, and the frames that the client has not
-    /// accepted yet.
+    /// Ends the transfer. Returns the progress of the exchange, and the frames that the client has
+    /// not accepted yet.
     pub(crate) fn into_rest(self) -> (ExchangeState, WaitingFrames) {
         (self.state, self.body.waiting)
     }

@@ -19,7 +19,7 @@ use crate::hooks::Hooks;
 pub(crate) struct WaitingFrames {
     data: DataQueue,
     last: LastFrame,
-    /// Place in the memory budget, which allows more than [`ALWAYS_HELD`] bytes.
+    /// Place in the memory budget. With a place, more than [`ALWAYS_HELD`] bytes may wait.
     place: Option<HeldResponse>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct ResponseBody<'a> {
     pub(crate) compression: Compression<'a>,
     /// Output of the encoder.
     encoded: Vec<u8>,
-    /// Own code that follows the request.
+    /// Hooks of the embedding application that follow the request.
     pub(super) hooks: &'a mut Hooks,
 }
 
@@ -107,12 +107,12 @@ impl WaitingFrames {
 }
 
 impl<'a> ResponseBody<'a> {
-    /// Creates a body that no frame of has arrived.
+    /// Creates a body of which no frame has arrived.
     pub(super) fn new(compression: Compression<'a>, hooks: &'a mut Hooks) -> ResponseBody<'a> {
         ResponseBody { waiting: WaitingFrames::default(), compression, encoded: Vec::new(), hooks }
     }
 
-    /// Appends data that the caller lends.
+    /// Appends a copy of data.
     ///
     /// # Errors
     /// The encoder has failed.

@@ -20,8 +20,8 @@ pub(crate) enum FrameServer<'a> {
 }
 
 impl FrameServer<'_> {
-    /// Waits until the server accepts data of the request. Returns how many bytes of `most`, at
-    /// least 1.
+    /// Waits until the server accepts data of the request. Returns the number of bytes that it
+    /// accepts, from 1 to `most`.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         match self {
             // The next flush wakes the task.
@@ -71,7 +71,8 @@ impl FrameServer<'_> {
         }
     }
 
-    /// Whether the server has sent a byte that is no complete head yet.
+    /// Whether the server has sent a byte on its HTTP/1.1 connection, even if no head is complete.
+    /// Always false for a stream.
     pub(super) fn has_sent_bytes(&self) -> bool {
         matches!(self, FrameServer::Http1(server) if server.has_sent_bytes())
     }

@@ -117,8 +117,9 @@ impl FrameTransfer<'_> {
         Ok(Poll::Ready(()))
     }
 
-    /// Whether the body ends after the data that was received last. A stream to the server ends
-    /// with its last data then. Another frame that has arrived is the next one.
+    /// Whether the body ends directly after the last received data, so that a stream to the server
+    /// can end with this data. If the client has sent another frame instead, stores the frame in
+    /// `next`. Always false for a server of HTTP/1.1.
     fn is_last(&mut self, cx: &mut Context<'_>) -> Result<bool, TransferEnd> {
         if let FrameServer::Http1(_) = self.server {
             return Ok(false);

@@ -121,8 +121,8 @@ enum FieldName {
     Regular(usize),
 }
 
-/// Malformed section, and its replacement for the library. For the replacement, the library resets
-/// the stream, and its own dynamic table stays correct.
+/// Malformed section, and its replacement for the library. When the library reads the replacement,
+/// it resets the stream and keeps its own dynamic table correct.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MalformedBlock {
     pub(super) fault: Malformed,

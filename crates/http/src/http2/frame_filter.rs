@@ -12,7 +12,7 @@ use convey_http_core::Malformed;
 use self::padding::DroppedPadding;
 use super::field_block::{BlockKind, FieldTable, MalformedBlock};
 
-/// Length of the head of a frame.
+/// Length of the head of a frame, in bytes.
 const FRAME_HEAD: usize = 9;
 
 /// Maximum length of a frame that the library accepts, in bytes.
@@ -21,7 +21,7 @@ const MAX_FRAME: usize = 16_384;
 /// Maximum number of frames of a field section. The library accepts fewer.
 const MAX_FRAMES: usize = 16;
 
-/// Length of the connection preface of a client.
+/// Length of the connection preface of a client, in bytes.
 const PREFACE: usize = 24;
 
 /// Maximum number of tracked streams with an unfinished body. If there are more, the library checks
@@ -45,7 +45,7 @@ const END_HEADERS: u8 = 0x04;
 const PADDED: u8 = 0x08;
 const PRIORITY: u8 = 0x20;
 
-/// Length of a priority in a frame.
+/// Length of a priority in a frame, in bytes.
 const PRIORITY_LEN: usize = 5;
 
 /// Side that sends the frames.
@@ -90,9 +90,10 @@ impl EmptyFrames {
 /// A malformed field section resets only its stream, not the connection (RFC 9113, section 8.1.1).
 /// The filter buffers a section until it is complete.
 ///
-/// The filter drops empty DATA frames, because the library closes a connection at the 101st. Their
-/// padding uses flow control windows of the sender, so [`FieldFilter::put_updates`] releases it.
-/// All other frames pass unchanged.
+/// The filter drops empty DATA frames, because the library closes a connection at the 101st.
+/// Padding in dropped frames uses flow control windows of the sender, so
+/// [`FieldFilter::put_updates`] returns the same number of bytes to these windows. All other frames
+/// pass unchanged.
 #[derive(Debug)]
 pub(super) struct FieldFilter {
     sender: Sender,
@@ -106,7 +107,7 @@ pub(super) struct FieldFilter {
     last_stream: u32,
     /// Streams whose body has not ended.
     bodies: VecDeque<u32>,
-    /// Highest stream id that was removed from `bodies` because it was full.
+    /// Highest stream id that was removed from `bodies` because `bodies` was full.
     forgotten: u32,
     empty_frames: EmptyFrames,
     padding: DroppedPadding,

@@ -108,8 +108,8 @@ impl KeptConnection {
         (!self.state.is_over() && told != UNTOLD).then_some(told.min(MAX_STREAMS))
     }
 
-    /// Returns the place of another stream, which counts for this share. The connection accepts no
-    /// further streams once it has `most` requests in total.
+    /// Returns the place of another stream, which counts against this share. The connection accepts
+    /// no further streams once it has had `most` requests in total.
     pub(super) fn another(&mut self, share: StreamShare, most: Option<usize>) -> StreamPlace {
         self.unused = None;
         self.state.open.fetch_add(1, Ordering::Relaxed);

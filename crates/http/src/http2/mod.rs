@@ -34,8 +34,8 @@ pub use testing::{ServedField, ServedResponse, response_from_http2};
 pub(crate) use servers::{FoundStream, Http2Servers, OpeningConnection, StreamClient, connect, take};
 pub(crate) use uploads::Upload;
 
-/// Maximum number of streams of a shared connection that convey has reset and whose late frames it
-/// ignores, about 0.5 KiB each. Beyond it, each late frame of a reset stream is an error, and the
+/// Maximum number of reset streams whose late frames convey ignores on a shared connection, about
+/// 0.5 KiB each. After more resets, each late frame of a further stream is an error, and the
 /// library ends a connection after too many errors.
 const RESET_STREAMS: usize = 16_384;
 

@@ -112,8 +112,8 @@ impl OutgoingStream {
         }
     }
 
-    /// Waits until the server accepts data of the request. Returns how many bytes of `most`, at
-    /// least 1.
+    /// Waits until the server accepts data of the request. Returns the number of bytes that it
+    /// accepts, from 1 to `most`.
     pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         let room = self.sink()?.poll_room(cx, most);
         room.map_ok(|room| room.min(most))

@@ -83,7 +83,8 @@ pub(super) fn place_anywhere(upload: &Upload, connections: &[ConnectionState<'_>
         .or_else(|| least_loaded(connections, |_| true))
 }
 
-/// Networks of the client whose uploads may occupy no further connection.
+/// Networks around the client that occupy their maximum number of connections. Their uploads may
+/// occupy no further connection.
 fn bounds(upload: &Upload, connections: &[ConnectionState<'_>]) -> Vec<ClientNetwork> {
     let is_bound = |at: &ClientNetwork| {
         let occupied = connections.iter().filter(|one| one.is_occupied_by(&at.network));
@@ -93,7 +94,7 @@ fn bounds(upload: &Upload, connections: &[ConnectionState<'_>]) -> Vec<ClientNet
 }
 
 /// Returns the index of the connection with the most window, up to `MUCH`, and then the fewest
-/// unfinished uploads. Only connections with room that `of` accepts count.
+/// unfinished uploads. Considers only connections that have room and that `of` accepts.
 fn least_loaded(
     connections: &[ConnectionState<'_>],
     of: impl Fn(&ConnectionState<'_>) -> bool,

@@ -81,8 +81,8 @@ impl ReceiveQueue {
     }
 }
 
-/// Receiving side of a stream: a response, or the body of a request. Once this is dropped, the
-/// library discards what it still receives.
+/// Receiving side of a stream: a response, or the body of a request. After its drop, the library
+/// discards all further data of the stream.
 pub(crate) struct ReceivedStream(Arc<StreamReceiver>);
 
 /// Waker of a stream for the library. It queues the stream, and wakes the stream's reader.

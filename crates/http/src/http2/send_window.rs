@@ -11,13 +11,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Send window of a new connection in bytes. SETTINGS do not change it.
 pub(super) const INITIAL_WINDOW: u64 = 65_535;
 
-/// Length of the preface that a client sends first.
+/// Length of the preface that a client sends first, in bytes.
 const PREFACE: usize = 24;
 
-/// Length of the head of a frame.
+/// Length of the head of a frame, in bytes.
 const FRAME_HEAD: usize = 9;
 
-/// Length of a `WINDOW_UPDATE` frame.
+/// Length of a `WINDOW_UPDATE` frame, in bytes.
 const UPDATE_LEN: usize = FRAME_HEAD + 4;
 
 /// Types of frames.

@@ -100,9 +100,11 @@ enum Found {
     Place(StreamPlace),
     /// No connection has a free stream; the caller may open another one.
     Nothing(OpeningConnection),
-    /// All connections are full, or one that is being opened may have a free stream.
+    /// The request has to wait: all connections are full, or a connection that is being opened may
+    /// have a free stream.
     Wait(Waiting),
-    /// The client already uses its share of the streams. Notified when that may have changed.
+    /// The client already uses its share of the streams. The `Notify` is notified when a stream of
+    /// the share may be free.
     BeyondShare(Arc<Notify>),
 }
 
@@ -143,7 +145,7 @@ pub(crate) struct StreamClient {
     pub(crate) upload: Option<Upload>,
 }
 
-/// Counts a stream for its client's share of the streams to a server, until this is dropped.
+/// One stream of a client's share of the streams to a server. The drop releases it.
 pub(super) struct StreamShare {
     at: ServerConnections,
     client: StreamClient,
@@ -473,8 +475,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Maximum number of streams that a worker may have to a server. Connections that it has not opened
-/// yet count with the lowest limit of the others.
+/// Maximum number of streams that a worker may have to a server. Each connection that the worker
+/// has not opened yet counts with the lowest limit of the open connections.
 fn most_streams(kept: &[KeptConnection]) -> u64 {
     let (mut opened, mut streams, mut least) = (0, 0, None);
     for limit in kept.iter().filter_map(KeptConnection::limit) {

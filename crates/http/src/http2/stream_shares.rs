@@ -19,9 +19,9 @@ pub(super) struct StreamShares {
 }
 
 impl StreamShares {
-    /// Whether a client may have another stream. It may have 16 streams in any case, and otherwise
-    /// eight times as many as are left for all clients. `most` returns the maximum number of
-    /// streams to the server.
+    /// Whether a client may have another stream. A client may always have 16 streams. Beyond them,
+    /// it may have at most eight times as many as are still free for all clients. `most` returns
+    /// the maximum number of streams to the server.
     pub(super) fn has_room(&self, client: Prefix, most: impl FnOnce() -> u64) -> bool {
         let has = self.share_of(client);
         has < ALWAYS_FITS || fits(has, most().saturating_sub(self.all.into()))
@@ -65,8 +65,8 @@ impl StreamShares {
         self.all == 0
     }
 
-    /// Number of streams of a client. If a network around it has more streams for each of its
-    /// shares, that number counts.
+    /// Number of streams that count against a client's share: its own streams, or the streams of a
+    /// network around it divided by the network's shares, whichever is more.
     fn share_of(&self, client: Prefix) -> u32 {
         let taken = |network| self.by_client.get(&network).copied().unwrap_or_default();
         networks_of(client).map(|at| taken(at.network) / at.shares).max().unwrap_or_default()

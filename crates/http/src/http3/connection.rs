@@ -26,7 +26,7 @@ use crate::streams::serving::{self, ENDING, StreamConnection};
 /// Time between two checks of a connection in use: of the moved bytes, and of the client's address.
 const LOOKS: Duration = Duration::from_secs(1);
 
-/// Bounds of the time between the two GOAWAY frames. The first one reaches the client meanwhile.
+/// Bounds of the time between the two GOAWAY frames, in which the first one reaches the client.
 const GRACE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Serves a client until its connection is over.
@@ -105,7 +105,7 @@ struct Http3<'a, 'b, H> {
     /// Whether the transport rejects further streams: set by the last GOAWAY.
     is_refusing: Arc<AtomicBool>,
     handshake: HandshakeState,
-    /// Returns false if the handshake does not end in time.
+    /// Future of the handshake. It returns false if the handshake does not end in time.
     handshaking: Pin<&'a mut H>,
     looks: Interval,
     bytes: &'a mut CountedBytes<'b>,
@@ -115,8 +115,8 @@ struct Http3<'a, 'b, H> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EndPhase {
     None,
-    /// The end has begun before the first stream: GOAWAY is not sent yet. It follows this stream,
-    /// or this time.
+    /// The end has begun before the first stream, so GOAWAY is not sent yet. convey sends it after
+    /// the first stream, or at this time.
     Unannounced(Instant),
     /// The client has got the first GOAWAY. The last one follows at this time.
     Announced(Instant),

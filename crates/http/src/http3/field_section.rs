@@ -23,7 +23,7 @@ const OF_REQUESTS: [PseudoField; 5] = [
 /// Pseudo-header field of an extended CONNECT (RFC 9220).
 const PROTOCOL: &[u8] = b":protocol";
 
-/// Name under which the library gets `:protocol`, as a usual field.
+/// Name under which the library gets `:protocol`, as a regular field.
 pub(super) const HIDDEN_PROTOCOL: &str = "xprotocol";
 
 const PATH: &[u8] = b":path";
@@ -75,7 +75,7 @@ const X_CODE: u8 = 0b111_1001;
 /// itself.
 ///
 /// # Errors
-/// A fault was found.
+/// The section is malformed.
 pub(super) fn check(section: &[u8], of: SectionKind) -> Result<Option<Protocol>, Malformed> {
     let mut left = section;
     // The prefix of the section refers to the dynamic table, which is not in use.

@@ -92,9 +92,9 @@ impl SharedReceiver {
 /// Detects the reset of a stream while nobody reads it.
 ///
 /// The QUIC library can wait for a reset (`received_reset`). However, if the whole stream has
-/// arrived, this would leave a waker in the library until the connection ends. So the watcher reads
-/// ahead instead. After [`MAX_AHEAD`] bytes it reads only one byte a second: a reset discards all
-/// data in the QUIC library, so the next read returns it.
+/// arrived, this wait would leave a waker in the library until the connection ends. So the watcher
+/// reads ahead instead. After [`MAX_AHEAD`] bytes it reads only one byte a second. A reset discards
+/// all data in the QUIC library, so the next read reports the reset.
 pub(super) struct ResetWatcher {
     stream: SharedReceiver,
     /// Time of the next read of a stream with [`MAX_AHEAD`] bytes.
@@ -171,8 +171,8 @@ impl Receiver {
         })
     }
 
-    /// Reads at most `most` bytes, until some pass the filter. Returns none of them at the end of
-    /// the stream, which is noted in `end`.
+    /// Reads up to `most` bytes at a time, until some bytes pass the filter, and returns these. At
+    /// the end of the stream, sets `end` and returns the filter's remaining bytes, if any.
     fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<BytesMut> {
         // The buffer is on the stack, so that a waiting stream needs no memory for it. Received
         // data gets a buffer of its own size.

@@ -149,14 +149,14 @@ struct ClientData {
     /// Result of the first read, which shows whether the request has data; `Some(None)`: it has
     /// none.
     first: Option<Option<io::Result<Bytes>>>,
-    /// Trailers that were received before the body was read: it has no data.
+    /// Trailers that were received before the body was read, so the body has no data.
     trailers: Option<HeaderMap>,
 }
 
 impl ClientData {
-    /// Whether the request has a body: data or trailers. For methods that usually have none, and with a content
-    /// length of 0, this waits for the first data or the end of the stream, which usually arrives
-    /// with the head.
+    /// Whether the request has a body: data or trailers. If the method usually has none, or if the
+    /// content length is 0, this waits for the first data or the end of the stream, which usually
+    /// arrives with the head.
     async fn has_body(&mut self, request: &Request<()>) -> bool {
         let says_none = heads::says_no_body(request.headers());
         if request.headers().contains_key(CONTENT_LENGTH) && !says_none {

@@ -25,8 +25,8 @@ fn limit(request: &mut HttpRequest) -> Result<(), LocalReply> {
     }
 }
 
-/// Whether the request announces a body above the limit. The length of a chunked body is not known
-/// yet.
+/// Whether the request announces a body above the limit. A chunked body announces no length, so the
+/// result is false.
 fn is_too_long(request: &HttpRequest) -> bool {
     let most = request.frontend().config.http_limits().body;
     matches!((request.head().framing(), most), (BodyFraming::Length(length), Some(most)) if length > most)

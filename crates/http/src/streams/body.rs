@@ -24,7 +24,8 @@ pub(crate) trait DataSource {
 
 /// Sending side of a stream.
 pub(crate) trait DataSink {
-    /// Waits until the other side accepts data. Returns how many bytes of `wanted`, at least 1.
+    /// Waits until the other side accepts data. Returns the number of bytes that it accepts, from 1
+    /// to `wanted`.
     fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>>;
 
     /// Sends data, at most as much as [`DataSink::poll_room`] returned.

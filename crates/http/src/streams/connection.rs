@@ -1,4 +1,4 @@
-//! Counts of the streams of a client's HTTP/2 or HTTP/3 connection, and of those that it has reset.
+//! Counts of a client's streams on an HTTP/2 or HTTP/3 connection, and of its early resets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +14,8 @@ const MAX_RESETS: u64 = 100;
 /// Age of a stream below which a reset is early even if the response had begun.
 const EARLY: Duration = Duration::from_secs(1);
 
-/// Whether the reset of a stream counts as early. A client may cancel a long response.
+/// Whether the reset of a stream counts as early. Later resets are normal: a client may cancel a
+/// long response.
 pub(crate) fn is_early_reset(has_response: bool, age: Duration) -> bool {
     !has_response || age < EARLY
 }

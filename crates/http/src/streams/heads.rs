@@ -1,7 +1,7 @@
 //! Conversion of heads and trailers between the libraries' types and convey's.
 //!
 //! A received head is validated as strictly as a head that arrives in HTTP/1.1. Names and values
-//! that would have another meaning there are refused.
+//! that would have another meaning in HTTP/1.1 are refused.
 
 use std::io;
 
@@ -51,7 +51,7 @@ pub(crate) fn says_no_body(fields: &HeaderMap) -> bool {
     length.is_some_and(|length| !length.is_empty() && length.iter().all(|digit| *digit == b'0'))
 }
 
-/// Converts the head of a response for a client's stream. A switch to WebSocket (101) is a 200 there
+/// Converts the head of a response for a client's stream. A switch to WebSocket (101) becomes a 200
 /// (RFC 8441, section 5).
 ///
 /// # Errors

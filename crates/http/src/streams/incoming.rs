@@ -48,7 +48,7 @@ pub(crate) trait IncomingStream: Send + Sync {
     /// Notes that `len` received bytes have left convey, so that the client may send as many again.
     fn release(&mut self, len: usize) -> io::Result<()>;
 
-    /// Keeps the frames that are received from now on, for a retry, as long as they have few bytes.
+    /// Keeps the frames that are received from now on, for a retry, up to `MAX_KEPT` bytes.
     fn keep_body(&mut self);
 
     /// Keeps no frames any more.
@@ -64,8 +64,8 @@ pub(crate) trait IncomingStream: Send + Sync {
     /// Sends the head of the response. `is_over` if neither data nor trailers follow.
     fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<()>;
 
-    /// Waits until the client accepts data of the response. Returns how many bytes of `most`, at
-    /// least 1.
+    /// Waits until the client accepts data of the response. Returns the number of bytes that it
+    /// accepts, from 1 to `most`.
     fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>>;
 
     /// Sends data of the response, at most as much as [`IncomingStream::poll_room`] returned.

@@ -29,7 +29,7 @@ pub(crate) trait StreamConnection: Send {
     /// `is_idle` if the connection has no streams.
     ///
     /// # Errors
-    /// The connection accepts no further streams (`Closed`), or ends at once (`Early`).
+    /// The connection accepts no further streams (`Closed`), or ends immediately (`Early`).
     fn accept(&mut self, is_idle: bool) -> impl Future<Output = Result<Self::Stream, StreamEnd>> + Send;
 
     /// Announces to the client that the connection will end, so that it opens no further streams.
@@ -45,7 +45,7 @@ pub(crate) trait StreamConnection: Send {
     /// Accepts no further streams.
     fn refuse_streams(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Ends the connection at once, because the client resets too many streams.
+    /// Ends the connection immediately, because the client resets too many streams.
     fn abort(&mut self);
 }
 

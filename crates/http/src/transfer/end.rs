@@ -51,8 +51,8 @@ pub(crate) fn client_broke(error: &io::Error) -> TransferEnd {
         .map_or(TransferEnd::ClientGone, |fault| TransferEnd::ClientFault(fault.malformed()))
 }
 
-/// Converts an error from a read of the server's response. Only an HTTP/2 stream is refused after
-/// it was opened.
+/// Converts an error from a read of the server's response. `ConnectionRefused` means that the
+/// server refused an HTTP/2 stream, because a connect to a server is over before a read.
 pub(crate) fn server_broke(error: &io::Error) -> TransferEnd {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => TransferEnd::ServerRefused,

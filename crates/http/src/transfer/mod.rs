@@ -1,5 +1,5 @@
-//! Transfer of one request and its response between two connections of HTTP/1, as [`Exchange`]
-//! decides: bytes, as they came. [`frames`](crate::frames) has the transfers with streams.
+//! Transfer of one request and its response between two connections of HTTP/1. It moves bytes, as
+//! [`Exchange`] decides. [`frames`](crate::frames) has the transfers with streams.
 
 mod down;
 mod end;
@@ -64,7 +64,7 @@ pub(crate) struct ResponseChanges<'a> {
     /// Configured changes of the fields.
     pub(crate) fields: &'a FieldRules,
     pub(crate) compression: Compression<'a>,
-    /// Own code that follows the request.
+    /// Hooks of the embedding application that follow the request.
     pub(crate) hooks: &'a mut Hooks,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Transfer<'a> {
         self.to_client.is_torn() || self.client.is_writing() && self.to_client.left() > 0
     }
 
-    /// Returns the progress of the exchange, which is over.
+    /// Ends the transfer, and returns the progress of the exchange.
     pub(crate) fn into_state(self) -> ExchangeState {
         self.exchange.into_state()
     }

@@ -1,4 +1,4 @@
-//! Transfers as the forwarding of a request drives them.
+//! Interface by which the forwarding of a request drives its transfer.
 
 use std::task::{Context, Poll};
 
@@ -8,7 +8,7 @@ use convey_proxy::ClientStream;
 use super::TransferEnd;
 use crate::record::RequestRecord;
 
-/// What a transfer has moved, and what it waits for.
+/// Numbers of bytes that a transfer has moved, and the side that the transfer waits for.
 #[derive(Debug, Default)]
 pub(crate) struct TransferMeter {
     /// Bytes that were read from the client, and written to it, since the caller last took the
@@ -41,8 +41,9 @@ pub(crate) enum Step {
 
 /// Transfer of one request and its response.
 pub(crate) trait RunningTransfer {
-    /// Moves the request and the response until the server has sent the whole response, and the
-    /// client has it or convey stores the rest, or until the client cannot get it.
+    /// Moves the request and the response. Returns the end of the transfer once the server has sent
+    /// the whole response, and the client has it or convey stores the rest. Also returns if the
+    /// client cannot get the response.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TransferEnd> {
         self.meter_mut().has_more = false;
         for turn in 0..TURNS {

@@ -6,8 +6,8 @@ use std::mem;
 
 use super::{FRAME_HEAD, FrameHead, WINDOW_UPDATE};
 
-/// Threshold in bytes: convey releases that much padding immediately. It is a quarter of the
-/// smallest window.
+/// Threshold in bytes: from this much padding on, convey sends WINDOW_UPDATE frames for it. The
+/// threshold is a quarter of the smallest window.
 const MUCH: u32 = 16 * 1024;
 
 /// Maximum number of streams with padding that is not released yet.
