@@ -39,8 +39,8 @@ pub struct Identity {
     /// Bytes that determine the server's place in a hash table: address and port, address, or name,
     /// as `hash_key` selects.
     pub(super) place: [u8; ADDRESS],
-    /// Address and port. They order servers that share a place, whatever their order in the file
-    /// and their weights.
+    /// Address and port of the server. They determine the order of servers that share a place,
+    /// regardless of weights and of the order in the configuration file.
     addr: [u8; ADDRESS],
 }
 

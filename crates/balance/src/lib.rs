@@ -84,7 +84,8 @@ use convey_model::Algorithm;
 /// members that was passed to [`build`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Identity of the server. It alone determines ring points and Maglev permutations.
+    /// Identity of the server. The identity alone determines the server's ring points and its
+    /// Maglev permutation.
     pub identity: Identity,
     /// Relative weight; a server with weight 0 is never chosen.
     pub weight: u16,

@@ -14,8 +14,9 @@ use super::{Balancer, FlowHash, Loads, Member};
 /// the weight by 1 / sqrt(points of the server), here 8 %, and rarely by three times as much.
 const POINTS: u64 = 160;
 
-/// Upper bound for the points of a ring (6 MiB), a power of two. It is doubled until it allows
-/// [`POINTS`] for each server on average. Weights that need more points are scaled down.
+/// Upper bound for the points of a ring (6 MiB), a power of two. For a ring of many servers, the
+/// bound is doubled until it allows [`POINTS`] for each server on average. Weights that need more
+/// points are scaled down.
 const MAX_POINTS: u64 = 1 << 18;
 
 /// Consistent hash ring of servers.

@@ -440,7 +440,7 @@ impl FlowTable {
         }
     }
 
-    /// Stores a record in a vacant place, preferably in the one that was vacated last, which is
+    /// Stores a record in a vacant place, preferably in the place that was vacated last: it is
     /// still in the CPU cache.
     fn place(&mut self, flow: Flow, began: Timestamp) -> FlowId {
         self.hop_use.begin(flow.next_hops());

@@ -174,7 +174,7 @@ impl<T> Fragments<T> {
         }
     }
 
-    /// The packet with this key, added if it is not known.
+    /// The packet with this key, added if the key is new.
     fn packet(
         &mut self,
         key: FragmentKey,

@@ -2,8 +2,9 @@
 //! passed.
 //!
 //! The flow cache forwards most packets without an event. TCP bytes are therefore derived from
-//! sequence numbers: payload, modulo 4 GiB in each direction. UDP bytes are known only until the
-//! cache forwards the flow. In DSR the server's bytes are not seen.
+//! sequence numbers: payload, modulo 4 GiB in each direction. UDP bytes are counted until the cache
+//! begins to forward the flow; the total is unknown from then on. In DSR the server's bytes do not
+//! pass convey, and are unknown.
 
 use super::{ACK, Direction, FlowEnd, FlowId, FlowOwners, FlowState, SYN, Segment, View};
 use convey_model::{FlowKey, Timestamp};
@@ -51,7 +52,7 @@ pub(super) struct Note {
     client_base: u32,
     /// TCP: sequence number of the server's first byte; `None` while it is not known.
     server_base: Option<u32>,
-    /// UDP: payload bytes counted here, by direction.
+    /// UDP: payload bytes counted in this note, by direction.
     bytes: [u64; 2],
     /// Whether some bytes may not have been counted.
     is_partial: bool,
@@ -125,7 +126,7 @@ pub(super) fn began(words: Words) -> Option<Timestamp> {
     Note::from_words(words).began
 }
 
-/// Note of a flow of which only the beginning is known.
+/// Note of a flow whose beginning is known, and whose bytes are not counted.
 pub(super) fn only_began(began: Timestamp) -> Words {
     Note { began: Some(began), is_partial: true, ..Note::default() }.words()
 }

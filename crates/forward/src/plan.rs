@@ -45,8 +45,8 @@ pub struct Plan {
     pub draining: Arc<DrainingEndpoints>,
     /// Whether convey is stopping, so that no flow begins.
     pub stopping: bool,
-    /// Endpoints whose flows are left alone when they cannot continue here, because another
-    /// balancer forwards them.
+    /// Endpoints whose flows this process ends without a reset, because another balancer continues
+    /// to forward the flows.
     pub outlasting: BTreeSet<Endpoint>,
     /// Next hops.
     pub network: Arc<NextHops>,
@@ -94,8 +94,8 @@ pub struct PlannedPool {
     pub servers: Vec<Arc<PlannedServer>>,
     /// Choice of a server.
     pub picker: Arc<dyn ServerPicker>,
-    /// Whether the choice follows from addresses and ports alone, so that it need not be
-    /// remembered.
+    /// Whether the choice of a server depends only on addresses and ports, so that later packets of
+    /// a flow reach the same server without a record of the flow.
     pub is_hashed: bool,
     /// How packets reach the servers in direct server return.
     pub dsr: DsrKind,

@@ -52,7 +52,7 @@ pub(super) struct PortPools {
     unchecked: usize,
 }
 
-/// Random numbers from a secret seed, which cannot be predicted from earlier ones.
+/// Random numbers from a secret seed, which nobody can predict from earlier numbers.
 #[derive(Debug)]
 struct Draws {
     seed: u64,
@@ -209,8 +209,8 @@ impl PortPools {
         self.unchecked = self.pools.len();
     }
 
-    /// Checks some of the pools and forgets those for which `keep` is false, each once its last
-    /// port is released. Returns whether there are more to check.
+    /// Checks some of the pools. Forgets each pool for which `keep` is false, once its last port is
+    /// released. Returns whether there are more to check.
     pub(super) fn check(&mut self, budget: usize, keep: impl Fn(PoolKey) -> bool) -> bool {
         for _ in 0..budget {
             // Backwards: the pool that takes the place of a forgotten one was checked already, or

@@ -60,7 +60,7 @@ impl<K: Eq + Hash> FromIterator<(K, RangeInclusive<u16>)> for PortsByKey<K> {
     }
 }
 
-/// Sorts ranges, and joins those that touch.
+/// Sorts ranges, and joins ranges that touch each other.
 fn join(ranges: &mut Vec<RangeInclusive<u16>>) {
     ranges.sort_unstable_by_key(|range| *range.start());
     ranges.dedup_by(|next, last| {

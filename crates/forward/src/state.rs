@@ -142,9 +142,9 @@ impl FlowState {
         }
     }
 
-    /// State of a connection after its first segment here, from the client: the connection begins,
-    /// or is picked up mid-connection (after a restart, or when another balancer's client moves
-    /// here).
+    /// State of a connection after the first segment that convey has seen, which the client has
+    /// sent. The connection begins with this segment, or convey picks the connection up
+    /// mid-connection (after a restart, or when a client moves here from another balancer).
     pub fn first(protocol: u8, flags: u8) -> FlowState {
         match flags & (SYN | ACK | FIN | RST) {
             _ if protocol == UDP => FlowState::UdpNew,

@@ -53,8 +53,7 @@ use convey_tls::{AcmeChallenges, TlsAcceptor};
 /// Configuration and state of convey at one point in time, for new connections.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Number of the snapshot, one higher than that of the previous snapshot; 0 is
-    /// [`Snapshot::empty`].
+    /// Number of the snapshot: 0 for [`Snapshot::empty`], and one more for each further snapshot.
     pub generation: u64,
     /// Index of listening endpoints and of server numbers.
     pub places: Arc<Places>,
@@ -245,8 +244,8 @@ impl Snapshot {
         self.pools.iter().for_each(|pool| pool.live.freed.notify_waiters());
     }
 
-    /// Time limits of a frontend. Its own time limits override those of its backend, which override
-    /// the global ones.
+    /// Time limits of a frontend. The frontend's own time limits override its backend's time
+    /// limits, and these override the global time limits.
     pub fn timeouts_of(&self, frontend: &Frontend) -> Timeouts {
         self.timeouts_with(frontend, &frontend.pool)
     }

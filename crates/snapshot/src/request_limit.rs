@@ -1,4 +1,4 @@
-//! Request rate limit per source. All workers share the counts.
+//! Request rate limit per source. All workers share the token buckets.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;

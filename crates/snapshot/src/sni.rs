@@ -83,7 +83,7 @@ impl SniRoutes {
         found.or(self.default.as_ref())
     }
 
-    /// Whether a route exists for this name, with any protocol. Routes for any name do not count.
+    /// Whether a route exists for this name, with any protocol. Ignores routes that match any name.
     pub fn has_name(&self, name: Option<&str>) -> bool {
         name.is_some_and(|name| self.hosts.has_name(name.as_bytes()))
     }

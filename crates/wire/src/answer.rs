@@ -53,7 +53,7 @@ impl IcmpError {
 /// Whether an ICMP error is "port unreachable".
 ///
 /// # Panics
-/// If `headers` are not those of `frame`, or not of an ICMP error.
+/// If `headers` were not parsed from `frame`, or `frame` is no ICMP error.
 pub fn is_port_unreachable(frame: &[u8], headers: &Headers) -> bool {
     frame[headers.l4..headers.l4 + 2] == IcmpError::PortUnreachable.numbers(headers.is_v4())
 }
@@ -64,7 +64,7 @@ pub fn is_port_unreachable(frame: &[u8], headers: &Headers) -> bool {
 /// The caller has checked that the frame is a TCP segment without RST: a reset is never answered.
 ///
 /// # Panics
-/// If `headers` are not those of `frame`.
+/// If `headers` were not parsed from `frame`.
 pub fn reset_reply(frame: &[u8], headers: &Headers, answer: &mut Vec<u8>) {
     debug_assert!(headers.is_tcp() && !headers.flags.rst(), "no segment to be reset");
     let (seq, ack, flags) = if headers.flags.ack() {
@@ -96,7 +96,7 @@ pub fn reset(key: &FlowKey, seq: u32, hop: &NextHop, answer: &mut Vec<u8>) {
 /// is sent about these (RFC 1122, section 3.2.2). `src` must be of the packet's address family.
 ///
 /// # Panics
-/// If `headers` are not those of `frame`.
+/// If `headers` were not parsed from `frame`.
 pub fn icmp_error(frame: &[u8], headers: &Headers, error: IcmpError, src: Addr, answer: &mut Vec<u8>) {
     let is_v4 = headers.is_v4();
     let (protocol, most) = match is_v4 {

@@ -128,7 +128,7 @@ impl TestPacket {
     }
 
     /// Adds an IPv6 extension header after a fragment header, in the part of the packet that
-    /// fragmentation splits. The arguments are those of `extension`.
+    /// fragmentation splits. The arguments are as in `extension`.
     pub fn cut_extension(mut self, number: u8, rest: &[u8]) -> TestPacket {
         assert_eq!(rest.len() % 8, 7, "a multiple of 8 bytes with the number of the next header");
         self.cut_extensions.push((number, rest.to_vec()));

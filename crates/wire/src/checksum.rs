@@ -38,8 +38,8 @@ impl Delta {
         Delta(self.0 + u64::from(!old) + u64::from(new))
     }
 
-    /// Adds the replacement of an address. For IPv4, only the last four bytes of an address count,
-    /// because only these are in the packet.
+    /// Adds the replacement of an address. For IPv4, only the last four bytes of each address are
+    /// included, because the packet contains only these.
     #[inline]
     pub(super) fn replace_addr(self, old: &Addr, new: &Addr, is_v4: bool) -> Delta {
         if is_v4 {
@@ -120,7 +120,7 @@ pub(super) fn payload_checksum(src: &Addr, dst: &Addr, protocol: u8, payload: &[
 /// checksum, and a packet with a [`Checksum::Partial`] field.
 ///
 /// # Panics
-/// If `headers` are not those of `frame`.
+/// If `headers` were not parsed from `frame`.
 pub fn is_intact(frame: &[u8], headers: &Headers, checksum: Checksum) -> bool {
     let content = &frame[headers.l4..headers.end];
     let IpAddresses { src, dst } = addresses(frame, headers);
@@ -145,7 +145,7 @@ pub fn is_intact(frame: &[u8], headers: &Headers, checksum: Checksum) -> bool {
 }
 
 /// Sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1), as in a
-/// [`Checksum::Partial`] field. For IPv4, only the four bytes of each address count.
+/// [`Checksum::Partial`] field. For IPv4, only the four bytes of each IPv4 address are included.
 pub(super) fn pseudo_header_sum(src: &Addr, dst: &Addr, protocol: u8, payload_len: usize) -> u16 {
     let addresses = match dst.is_v4() {
         true => sum(&src.v4_bytes()) + sum(&dst.v4_bytes()),

@@ -9,14 +9,14 @@ use convey_model::UDP;
 /// Passes each datagram of a UDP super-frame to `send`, as a frame.
 ///
 /// Each datagram carries `payload` bytes of the super-frame's payload; the last one carries the
-/// rest. Checksums are valid, or absent if the super-frame has none. The IPv4 IDs count up from the
-/// super-frame's ID, as the sender's kernel would set them.
+/// rest. Checksums are valid, or absent if the super-frame has no checksum. The IPv4 IDs count up
+/// from the super-frame's ID, as the sender's kernel would set them.
 ///
 /// The caller has checked that the frame is a whole UDP packet. `headers` are the headers before
 /// any rewrite of the frame.
 ///
 /// # Panics
-/// If `headers` are not those of `frame`.
+/// If `headers` were not parsed from `frame`.
 pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl FnMut(&mut [u8])) {
     debug_assert!(!headers.is_tcp());
     let (head, content) = frame[..headers.end].split_at(headers.l4 + UDP_LEN);

@@ -9,7 +9,7 @@ use super::headers::Headers;
 /// other errors. A router that does not know the MTU reports 0 (RFC 1191, section 4).
 ///
 /// # Panics
-/// If `headers` are not those of `frame`, or not of an ICMP error.
+/// If `headers` were not parsed from `frame`, or `frame` is no ICMP error.
 pub fn reported_mtu(frame: &[u8], headers: &Headers) -> Option<u32> {
     let is_v4 = headers.is_v4();
     let message = &frame[headers.l4..headers.end];
@@ -21,7 +21,7 @@ pub fn reported_mtu(frame: &[u8], headers: &Headers) -> Option<u32> {
 /// Clears "don't fragment" in an IPv4 packet, and updates the header checksum.
 ///
 /// # Panics
-/// If `headers` are not those of `frame`.
+/// If `headers` were not parsed from `frame`.
 pub fn allow_cutting(frame: &mut [u8], headers: &Headers) {
     let ip = &mut frame[headers.l3..headers.l4];
     let field = u16_at(ip, ipv4::FRAGMENT);
@@ -34,7 +34,7 @@ pub fn allow_cutting(frame: &mut [u8], headers: &Headers) {
 /// Sets the ID of an IPv4 packet, and updates the header checksum.
 ///
 /// # Panics
-/// If `headers` are not those of `frame`.
+/// If `headers` were not parsed from `frame`.
 pub fn set_number(frame: &mut [u8], headers: &Headers, number: u16) {
     let ip = &mut frame[headers.l3..headers.l4];
     let delta = Delta::default().replace_u16(u16_at(ip, ipv4::ID), number);

@@ -20,7 +20,7 @@ const CWR: u8 = 0x80;
 /// `headers` are the headers before any rewrite of the frame.
 ///
 /// # Panics
-/// If `headers` are not those of `frame`.
+/// If `headers` were not parsed from `frame`.
 pub fn segments(frame: &[u8], headers: &Headers, payload: u16, mut send: impl FnMut(&[u8])) {
     debug_assert!(headers.is_tcp() && payload > 0);
     let (head, content) = frame[..headers.end].split_at(headers.end - usize::from(headers.payload_len));

@@ -28,10 +28,10 @@ pub struct Split {
 ///
 /// The caller has checked that the packet is either IPv4 without "don't fragment", or IPv6 for
 /// which [`is_simple`] returns true. `headers` are the headers before any rewrite of the frame; a
-/// rewrite changes none of the fields that are used here.
+/// rewrite changes none of the fields that this function reads.
 ///
 /// # Panics
-/// If `headers` are not those of `frame`.
+/// If `headers` were not parsed from `frame`.
 pub fn split(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnMut(&[u8])) {
     if !headers.is_v4() {
         return split_v6(frame, headers, how, send);
@@ -79,7 +79,7 @@ const MORE: u16 = 1;
 /// header. True for all IPv4 packets.
 ///
 /// # Panics
-/// If `headers` are not those of `frame`.
+/// If `headers` were not parsed from `frame`.
 pub fn is_simple(frame: &[u8], headers: &Headers) -> bool {
     let begins = headers.l3 + IPV6_LEN;
     match headers.kind {

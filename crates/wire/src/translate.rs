@@ -83,7 +83,7 @@ fn restore(message: &mut [u8], headers: &Headers, QuotedAt { l3, l4 }: QuotedAt,
 /// the source in the key.
 ///
 /// # Panics
-/// If `headers` are not those of `frame`.
+/// If `headers` were not parsed from `frame`.
 pub fn source(frame: &[u8], headers: &Headers) -> Addr {
     addresses(frame, headers).src
 }

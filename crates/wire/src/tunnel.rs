@@ -167,7 +167,7 @@ fn put_gue(bytes: &mut [u8], outer: &OuterIp, ports: OuterPorts, inside: u8, pac
 }
 
 /// Ones' complement sum of all bytes of a packet, derived from the TCP or UDP checksum in the
-/// packet. `None` if there is no checksum, or it covers only a part of the packet.
+/// packet. `None` if the packet has no checksum, or the checksum covers only a part of the packet.
 ///
 /// With a valid checksum, the pseudo-header and the segment sum up to zero, so the packet's sum
 /// depends only on its headers. The kernel's flow cache computes it in the same way, as it cannot
@@ -238,7 +238,7 @@ pub fn enclose(frame: &mut Vec<u8>, at: usize, envelope: &Envelope) {
 /// checksums.
 ///
 /// # Panics
-/// If `headers` are not those of `frame`.
+/// If `headers` were not parsed from `frame`.
 pub fn complete_checksum(frame: &mut [u8], headers: &Headers, checksum: Checksum) {
     let is_left = match checksum {
         Checksum::Partial => headers.kind == Kind::Whole,

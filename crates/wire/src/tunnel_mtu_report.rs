@@ -27,8 +27,8 @@ pub struct TunnelMtuReport {
     pub inner_destination: Option<Addr>,
 }
 
-/// Parses an IP packet as an MTU report. `None` if the packet is not an ICMP error about an outer
-/// packet that was too long, or is damaged.
+/// Parses an IP packet as an MTU report. `None` if the packet is damaged, or is no ICMP error about
+/// an outer packet that was too long.
 pub fn tunnel_mtu_report(packet: &[u8]) -> Option<TunnelMtuReport> {
     let IcmpPacket { src: router, dst: source, message } = match packet.first()? >> 4 {
         4 => v4_message(packet)?,
@@ -82,7 +82,7 @@ struct QuotedPacket<'a> {
     payload: &'a [u8],
 }
 
-/// Reads a whole ICMP packet over IPv4; `None` if it is another packet or damaged.
+/// Reads a whole ICMP packet over IPv4; `None` for any other packet, and for a damaged packet.
 fn v4_message(packet: &[u8]) -> Option<IcmpPacket<'_>> {
     let ip = packet.first_chunk::<IPV4_LEN>()?;
     let header_len = usize::from(ip[ipv4::VERSION_AND_LEN] & 0x0f) * 4;
@@ -92,8 +92,8 @@ fn v4_message(packet: &[u8]) -> Option<IcmpPacket<'_>> {
     is_icmp.then(|| IcmpPacket { src: v4_at(ip, ipv4::SRC), dst: v4_at(ip, ipv4::DST), message })
 }
 
-/// Reads a whole ICMPv6 packet; `None` if it is another packet or damaged. Routers put no extension
-/// header before an error.
+/// Reads a whole ICMPv6 packet; `None` for any other packet, and for a damaged packet. Routers put
+/// no extension header before an error.
 fn v6_message(packet: &[u8]) -> Option<IcmpPacket<'_>> {
     let (ip, rest) = packet.split_first_chunk::<IPV6_LEN>()?;
     let message = rest.get(..u16_at(ip, ipv6::PAYLOAD_LEN).into())?;

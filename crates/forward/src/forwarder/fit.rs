@@ -57,8 +57,8 @@ impl Path {
 }
 
 /// Checks whether the next hop takes the packet. Returns how to cut a packet that is too long and
-/// may be cut; `None` if it can be forwarded whole. A super-frame counts with the length of the
-/// packets that it will be cut into.
+/// may be cut; `None` if it can be forwarded whole. For a super-frame, checks the length of the
+/// packets that the frame will be cut into.
 pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Option<Cut>, Stop> {
     let (mtu, header_len) = (path.mtu as usize, headers.packet_len() - usize::from(headers.payload_len));
     if frame.sent_len(headers) <= mtu {

@@ -127,8 +127,8 @@ impl Forwarder {
     }
 
     /// Flows with all state that another forwarder needs to continue them, including their progress
-    /// in the cache. Flows that have been in their state for longest come first. The flows stay
-    /// here.
+    /// in the cache. Flows that have been in their state for longest come first. The flows stay in
+    /// this forwarder.
     pub fn known_flows(&mut self) -> Vec<KnownFlow> {
         self.tracker.known_flows()
     }
@@ -136,13 +136,14 @@ impl Forwarder {
     /// Progress of flows in the cache since [`Forwarder::known_flows`]: the server's SYN-ACK if it
     /// has answered since; for each side of an open connection, a segment without flags and length,
     /// and its FIN if it has finished; for a UDP stream, the time of its server's last datagram.
-    /// The next process applies these before other events.
+    /// The next process applies these events before all other events.
     pub fn progress_in_cache(&mut self) -> Vec<CacheEvent> {
         self.tracker.progress_in_cache()
     }
 
-    /// Whether another forwarder has handled this frame, which waited here while that forwarder's
-    /// flows were restored. Call it before an event is applied or a frame is handled.
+    /// Whether another forwarder has handled this frame already: the frame waited in this process
+    /// while the other forwarder's flows were restored. Call it before an event is applied or a
+    /// frame is handled.
     ///
     /// A SYN was handled if the other forwarder has recorded its flow: handling the SYN twice would
     /// restart a connection that has continued or ended. Any other frame of a cached flow was

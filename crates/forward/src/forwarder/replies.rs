@@ -18,8 +18,9 @@ const REPLIES_PER_SECOND: u64 = 1_000;
 #[derive(Debug)]
 pub(super) struct PacketReplies {
     refusals: Limiter,
-    /// Limit for ICMP errors that advise the sender, such as "fragmentation needed". It is separate
-    /// from `refusals`, so that a flood of refused packets does not stop path MTU discovery.
+    /// Limit for ICMP errors that advise the sender, such as "fragmentation needed". This limit is
+    /// separate from `refusals`, so that a flood of refused packets does not stop path MTU
+    /// discovery.
     advice: Limiter,
     /// Limit for connections that are reset because they end.
     ends: Limiter,

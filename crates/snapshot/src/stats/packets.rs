@@ -8,7 +8,7 @@ use crossbeam_utils::CachePadded;
 
 use convey_model::{CacheOutcome, DropReason, Handshakes, Layer, Shortage};
 
-/// Limit for the number of flow states that [`Gauge::Flows`] counts.
+/// Upper bound for the state numbers of [`Gauge::Flows`], exclusive.
 pub const STATES: usize = 16;
 
 /// Gauge of a worker: a value that can fall.

@@ -244,7 +244,7 @@ impl Eviction {
         all.saturating_sub(claim.own)
     }
 
-    /// Number of flows that hold this resource and would be evicted now. They count as free;
+    /// Number of flows that hold this resource and would be evicted now. Their units count as free;
     /// otherwise forged SYNs would use up every client's share.
     fn yielding(&self, tracker: &FlowTracker, resource: Resource, protocol: u8, all: u32) -> u32 {
         let count = |kind, class| tracker.table().count_of(resource, kind, class);

@@ -142,7 +142,7 @@ impl Eviction {
     /// `None` if all of these were in use until just now.
     ///
     /// Packets do not move their flow in its queue. A flow that was in use since it was queued is
-    /// moved to the end, so the next idle flow is mostly the one that has been idle for longest.
+    /// moved to the end, so the next idle flow is mostly the flow that has been idle for longest.
     pub(super) fn find_idle(
         &mut self,
         tracker: &mut FlowTracker,

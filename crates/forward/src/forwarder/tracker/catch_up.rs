@@ -111,8 +111,8 @@ impl FlowTracker {
         }
     }
 
-    /// Time of the last packet of a cached flow. `None` during the handshake, in which packets of
-    /// the server alone do not extend the deadline.
+    /// Time of the last packet of a cached flow. `None` during the handshake: the server's packets
+    /// alone do not extend the deadline then.
     pub(super) fn last_in_cache(&mut self, id: FlowId) -> Option<Timestamp> {
         let seen = if self.table.get(id).state().is_udp() { None } else { self.catch_up(id) };
         let flow = self.table.get(id);

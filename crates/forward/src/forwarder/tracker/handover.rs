@@ -12,8 +12,8 @@ use convey_wire::Headers;
 
 impl FlowTracker {
     /// Flows with all state that another forwarder needs to continue them, including their progress
-    /// in the cache. Flows that have been in their state for longest come first. The flows stay
-    /// here.
+    /// in the cache. Flows that have been in their state for longest come first. The flows stay in
+    /// this forwarder.
     pub(crate) fn known_flows(&mut self) -> Vec<KnownFlow> {
         let ids: Vec<FlowId> = self.table.ids().collect();
         let known = ids.into_iter().map(|id| {
@@ -35,7 +35,7 @@ impl FlowTracker {
     /// Progress of flows in the cache since [`Forwarder::known_flows`]: the server's SYN-ACK if it
     /// has answered since; for each side of an open connection, a segment without flags and length,
     /// and its FIN if it has finished; for a UDP stream, the time of its server's last datagram.
-    /// The next process applies these before other events.
+    /// The next process applies these events before all other events.
     pub(crate) fn progress_in_cache(&mut self) -> Vec<CacheEvent> {
         let ids: Vec<FlowId> = self.table.ids().collect();
         let mut events = Vec::new();
@@ -110,8 +110,9 @@ impl FlowTracker {
         Ok(id)
     }
 
-    /// Whether another forwarder has handled this frame, which waited here while that forwarder's
-    /// flows were restored. Call it before an event is applied or a frame is handled.
+    /// Whether another forwarder has handled this frame already: the frame waited in this process
+    /// while the other forwarder's flows were restored. Call it before an event is applied or a
+    /// frame is handled.
     ///
     /// A SYN was handled if the other forwarder has recorded its flow: handling the SYN twice would
     /// restart a connection that has continued or ended. Any other frame of a cached flow was
