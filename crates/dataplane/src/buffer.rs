@@ -50,8 +50,8 @@ impl Buffer {
         self.bytes.extend_from_slice(frame);
     }
 
-    /// Encapsulates the packet in a tunnel; the packet must be whole. Afterwards the inner
-    /// checksums are complete, and the kernel's metadata is cleared.
+    /// Encapsulates the packet in a tunnel. The packet must be whole, not a super-frame.
+    /// Afterwards the inner checksums are complete, and the kernel's metadata is cleared.
     pub(super) fn put_into(&mut self, envelope: &Envelope) {
         const LINK: usize = VNET_HEADER_LEN + 14;
         if let (Ok(headers), checksum) = (self.headers, self.checksum()) {

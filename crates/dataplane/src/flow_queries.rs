@@ -59,7 +59,7 @@ impl PacketFlows {
         (PacketFlows(senders), queries)
     }
 
-    /// Lists the flows of all workers that match a query.
+    /// Lists the flows that match a query, from all workers.
     ///
     /// # Errors
     /// If too many requests wait for a worker, or a worker has ended.
@@ -78,7 +78,7 @@ impl PacketFlows {
     }
 
     /// Finds the flow that packets with this key belong to. `worker` is the worker that receives
-    /// them.
+    /// these packets.
     ///
     /// # Errors
     /// If too many requests wait for the worker, or the worker has ended.

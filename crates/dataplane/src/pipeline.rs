@@ -34,7 +34,7 @@ use convey_model::{ConnectFailures, DropReason, Timestamp, WantedNeighbour};
 use convey_snapshot::stats::PacketStats;
 use convey_trace::TraceHub;
 
-/// Parts of a pipeline.
+/// Inputs for `Pipeline::start`.
 pub struct PipelineParts {
     /// Filter of the capture sockets.
     pub filter: CaptureFilter,

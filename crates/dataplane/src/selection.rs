@@ -30,7 +30,7 @@ pub struct Replies {
 }
 
 impl Selection {
-    /// Replaces the SNAT addresses, if servers reply to convey.
+    /// Replaces the SNAT addresses. Has no effect if all servers answer clients directly (DSR).
     #[must_use]
     pub fn with_snat(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Selection {
         if let Some(replies) = &mut self.replies {

@@ -76,7 +76,7 @@ pub enum HeaderFault {
 ///
 /// # Errors
 /// [`ProxyHeaderError::Incomplete`] if more bytes are needed; [`MAX_HEADER`] bytes always suffice.
-/// [`ProxyHeaderError::Malformed`] if the bytes are not a valid header.
+/// `ProxyHeaderError::Malformed` if the bytes are not a valid header.
 pub fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     if bytes.starts_with(&SIGNATURE) {
         binary(bytes)

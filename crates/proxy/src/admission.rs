@@ -155,8 +155,8 @@ impl TcpSession {
     }
 
     /// Counts the connection in the client's shares (of the process, of the local ports and of the
-    /// frontend), and then against the limits of its source. In this order, a connection beyond its
-    /// client's share does not use up the rate of its source.
+    /// frontend), and then towards the limits of the client's source. In this order, a connection
+    /// beyond its client's share does not use up the rate of the source.
     fn count_client(&mut self, snapshot: &Snapshot, now: Instant) -> Result<(), Counter> {
         // This connection counts as open already.
         let left = Left {

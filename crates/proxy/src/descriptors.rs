@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Descriptors {
     /// Number of descriptors for connections and listeners together.
     shared: u64,
-    /// Number of descriptors that are reserved for listeners, part of `shared`.
+    /// Number of descriptors that are reserved for listeners; `shared` includes them.
     reserved: Arc<AtomicU64>,
     /// Upper bound of the pipes for bulk transfers in one worker. Each pipe has two descriptors.
     pipes: usize,

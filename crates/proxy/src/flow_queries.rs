@@ -28,7 +28,7 @@ impl Workers {
 }
 
 impl ProxyFlows {
-    /// Lists the connections and UDP sessions of all workers that match a query.
+    /// Lists the connections and UDP sessions that match a query, from all workers.
     ///
     /// # Errors
     /// Reason why there is no answer.

@@ -22,7 +22,7 @@ pub(super) fn count(
     sources.begin_counted(client, &frontend.config.limits, now).map_err(reason)
 }
 
-/// Returns the counter of a refusal because of this exceeded limit.
+/// Returns the counter for a refusal because this limit is exceeded.
 pub fn reason(excess: Excess) -> Counter {
     match excess {
         Excess::Connections => Counter::RefusedSourceConnections,
@@ -36,8 +36,8 @@ pub(super) fn count_open(frontend: &Frontend, client: IpAddr) -> Option<CountedS
     limited(frontend, client)?.opened_counted(client)
 }
 
-/// Returns the rate token of a connection that was counted but not established, so that it does not
-/// use up the rate of its source.
+/// Returns the rate token of a connection that was counted but not established, so that the
+/// connection does not use up the rate of its source.
 pub(super) fn refund_rate(frontend: &Frontend, client: IpAddr) {
     if let Some(sources) = limited(frontend, client) {
         sources.refund_token(client, &frontend.config.limits);

@@ -125,8 +125,8 @@ fn roots(tls: &BackendTls) -> Result<RootCertStore, TlsFault> {
     if added > 0 { Ok(roots) } else { Err(TlsFault::Authorities("no valid certificate".to_owned())) }
 }
 
-/// Verifier that accepts any certificate. The server must still prove that it has the key of its
-/// certificate.
+/// Verifier that accepts any certificate. The server must still prove that it has the private key
+/// of its certificate.
 #[derive(Debug)]
 struct Anybody(CryptoProvider);
 

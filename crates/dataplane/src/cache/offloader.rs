@@ -165,8 +165,8 @@ impl Offloader {
         Ok(Box::new(CacheWriter::new(flows, self.sizes, epoch, counter_ids, failures)))
     }
 
-    /// Parts of the cache for a pipeline. Only one pipeline can get them, because there is one
-    /// event ring.
+    /// Filter program, counters and events of the cache, for a pipeline. Only one pipeline can get
+    /// them, because there is one event ring.
     pub fn planned(&self) -> Result<PlannedCache, CacheError> {
         let (filter, counters) = (self.filter()?, self.counter_reader());
         Ok(PlannedCache { filter, counters, events: self.cache().events()? })

@@ -50,8 +50,8 @@ impl Nftables {
     }
 
     /// Guards exactly these interfaces: recreates the table in one transaction. Has no effect if
-    /// the list is empty. The new table no longer contains which connections at draining frontends
-    /// belong to the host.
+    /// the list is empty. The new table has no record yet of the host's own connections at draining
+    /// frontends.
     pub(crate) fn cover(
         &mut self,
         selection: &Selection,

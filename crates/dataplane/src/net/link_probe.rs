@@ -33,8 +33,8 @@ const READ_LEN: usize = 2_048;
 pub struct LinkQuery {
     /// IP address whose owner the query looks for.
     pub ip: IpAddr,
-    /// Address of this host that sends the query. Without it, ARP sends a probe, which changes no
-    /// other host's ARP table.
+    /// Address of this host that sends the query. Without an address, ARP sends a probe, which does
+    /// not change the ARP tables of other hosts.
     pub from: Option<IpAddr>,
 }
 

@@ -28,8 +28,8 @@ const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const DIRECTORY: &str = "/run/convey";
 
 /// Reserved ports, which the kernel does not assign to the host's own connections. Dropping this
-/// value releases the ports that this process added to the list. After a crash, the next process
-/// that starts or stops in the same network namespace releases them.
+/// value releases the ports that this process added to the list of reserved ports. After a crash,
+/// the next process that starts or stops in the same network namespace releases these ports.
 #[derive(Debug)]
 pub struct ReservedPorts {
     directory: PathBuf,

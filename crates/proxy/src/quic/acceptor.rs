@@ -53,8 +53,8 @@ pub(crate) struct HandshakePlace {
     _of_source: Option<HandshakeSlot>,
 }
 
-/// Upper bound of the unfinished handshakes of one worker at one address. Beyond it, new clients
-/// must validate their addresses before the handshake, because these may be forged.
+/// Upper bound of the unfinished handshakes of one worker at one address. Beyond this bound, a new
+/// client must validate its address before the handshake, because the address may be forged.
 const MAX_UNPROVEN: usize = 256;
 
 impl fmt::Debug for PendingHandshake {

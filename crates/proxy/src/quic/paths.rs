@@ -80,7 +80,7 @@ impl ClientPaths {
         let _ = self.is_overdrawn.subscribe().wait_for(|is_overdrawn| *is_overdrawn).await;
     }
 
-    /// Byte counts of the packets after the handshake.
+    /// Byte counts of the packets that were exchanged after the handshake.
     pub(crate) fn bytes(&self) -> ConnectionBytes {
         ConnectionBytes {
             received: self.received.load(Ordering::Relaxed),

@@ -62,7 +62,7 @@ impl QuicDestination {
         QuicDestination::of_id(datagram.get(ID_LENGTH + 1..ID_LENGTH + 1 + len)?)
     }
 
-    /// Returns the index of the worker, if there are this many workers.
+    /// Returns the index of the worker; `workers` is the number of workers.
     pub(super) fn worker(self, workers: usize) -> usize {
         usize::from(self.key) % workers.max(1)
     }

@@ -35,8 +35,8 @@ pub(super) fn count(
     })
 }
 
-/// Adds a session to the table, and also to the list of its source if it is counted there. Returns
-/// the number of the session.
+/// Adds a session to the table. If the session is counted at its source, also adds it to the list
+/// of the source. Returns the number of the session.
 pub(super) fn insert(
     sessions: &mut SessionTable<UdpSession>,
     address: usize,

@@ -60,7 +60,7 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Adds datagrams for the same destination if they fit. Returns whether they do.
+    /// Adds datagrams for the same destination if they fit into this run. Returns whether they fit.
     pub(super) fn try_push(&mut self, datagrams: Datagrams<'a>) -> bool {
         let is_alike = datagrams.stride() == self.stride
             || datagrams.is_single() && (1..self.stride).contains(&datagrams.stride());
@@ -86,8 +86,8 @@ impl<'a> Run<'a> {
         self.bytes as u64
     }
 
-    /// Sends the datagrams, each with its original length. If `header` is not empty, each datagram
-    /// is preceded by it.
+    /// Sends the datagrams, each with its original length. If `header` is not empty, sends it
+    /// before each datagram's bytes.
     ///
     /// # Errors
     /// Errors of the socket. Some of the datagrams may have been sent before the error.

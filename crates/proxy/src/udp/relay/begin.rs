@@ -58,9 +58,9 @@ impl Relay {
         Ok(number)
     }
 
-    /// Removes another session to make room for a new one, which was refused for this reason.
-    /// `None` if no session may be evicted. A client with many questions first evicts one of its
-    /// own questions.
+    /// Removes another session to make room for a new session, which was refused for this `reason`.
+    /// Returns the removed session; `None` if no session may be evicted. If the client has many
+    /// questions, first evicts one of them.
     fn evict_for(
         &self,
         sessions: &mut SessionTable<UdpSession>,

@@ -185,8 +185,8 @@ impl Exercise {
     }
 
     /// Checks an eviction: questions are evicted before streams, and a stream only if its server is
-    /// silent. With `of_all`, a session must be evicted if any may be, and it must be the first in
-    /// order.
+    /// silent. With `of_all`, the table must evict a session if any may be evicted, and it must
+    /// evict the first one in the order of evictions.
     fn check_evicted(&self, evicted: Option<u32>, may: impl Fn(&Expected) -> bool, of_all: bool) {
         let some = || self.sessions.values().filter(|one| may(one));
         match evicted.map(|session| self.sessions[&session]) {
