@@ -8,7 +8,8 @@ use super::HelloFault;
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 
-/// Returns the host name in lower case, without a dot at its end. `None` if it is an IP address.
+/// Returns the host name in lower case, without a dot at its end. `None` if the name is an IP
+/// address.
 pub(super) fn host(bytes: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     let text = std::str::from_utf8(bytes).map_err(|_| HelloFault::ServerName)?;
     if text.parse::<IpAddr>().is_ok() {

@@ -77,8 +77,8 @@ struct Message<'a> {
     fragments: Vec<&'a [u8]>,
     /// Message header (type and length), which may be incomplete.
     header: Vec<u8>,
-    /// Sum of the lengths in all record headers so far, including that of an incomplete last
-    /// record.
+    /// Sum of the lengths in all record headers so far. The length of an incomplete last record is
+    /// included.
     announced: usize,
 }
 

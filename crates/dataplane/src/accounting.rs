@@ -47,8 +47,8 @@ impl Accounting {
         }
     }
 
-    /// Adds the servers and frontends of a snapshot, and drops those that are neither in the
-    /// snapshot nor used by a flow.
+    /// Adds the servers and frontends of a snapshot. Removes the servers and frontends that are
+    /// neither in the snapshot nor used by a flow.
     pub(super) fn use_snapshot(&mut self, snapshot: &Snapshot) {
         if self.generation == Some(snapshot.generation) {
             return;

@@ -28,8 +28,8 @@ const RECEIVE_BUFFER: usize = 32 << 20;
 /// pnet would truncate longer frames.
 const READ_LEN: usize = VNET_HEADER_LEN + 14 + 65_535 + 1;
 
-/// Captures the frames that arrive on one interface and pass the filter. It belongs to one thread;
-/// other threads use its [`CaptureHandle`].
+/// Captures the frames that arrive on one interface and pass the filter. A `Capture` belongs to one
+/// thread; other threads use its [`CaptureHandle`].
 pub struct Capture {
     socket: Arc<Socket>,
     stop: Arc<OwnedFd>,
@@ -48,8 +48,8 @@ pub struct CaptureHandle {
 pub enum Wake {
     /// The batch contains frames, or there were errors, or both.
     Frames {
-        /// Number of failed reads and of notices that the interface went down. None of them is
-        /// fatal.
+        /// Number of failed reads, plus the number of notices that the interface went down. Neither
+        /// is fatal.
         errors: u32,
     },
     /// [`CaptureHandle::stop`] was called.

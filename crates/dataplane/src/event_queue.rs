@@ -39,7 +39,7 @@ impl EventQueue {
     }
 
     /// Takes the events since the last call; the events of each flow are in order. The caller must
-    /// process all of them, because the end of a connection makes room for the next SYN.
+    /// process all of these events, because the end of a connection makes room for the next SYN.
     pub(super) fn take(&mut self) -> impl Iterator<Item = CacheEvent> {
         if let Some(ring) = &self.ring {
             let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
-//! Classic BPF filter of the capture sockets, used where the flow cache's filter does not run. The
-//! filter accepts TCP, UDP and ICMP to convey's addresses. It may accept more packets than convey
-//! handles: the forwarder ignores these, which only costs time.
+//! Classic BPF filter of the capture sockets on interfaces where the flow cache's filter does not
+//! run. The filter accepts TCP, UDP and ICMP to convey's addresses. The filter may accept further
+//! packets, which the forwarder ignores; they only cost time.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_MEM, BPF_RET,

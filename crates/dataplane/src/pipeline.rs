@@ -5,8 +5,8 @@
 //!         ^--------------------------------- buffers come back -------------------'-----------------------------------'
 //! ```
 //!
-//! Each worker has a channel of its own, because it owns its flows, and the packets of a flow must
-//! stay in order.
+//! Each worker has a channel of its own, because the worker owns its flows, and the packets of a
+//! flow must stay in order.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -29,8 +29,8 @@ pub struct ProbeSocket {
 }
 
 impl ProbeSocket {
-    /// Opens a socket that sends on this interface, for the current tokio runtime. It receives ICMP
-    /// and frames to this TCP port, on all interfaces.
+    /// Opens a socket that sends on this interface, for the current tokio runtime. The socket
+    /// receives ICMP and frames to this TCP port, on all interfaces.
     ///
     /// # Errors
     /// If a packet socket cannot be opened: this process may lack CAP_NET_RAW, or free descriptors.

@@ -12,7 +12,8 @@ use convey_model::{BackendConfig, DrainingEndpoints, Endpoint, FrontendConfig};
 pub struct Selection {
     /// Frontend endpoints that accept new connections.
     pub frontends: BTreeSet<Endpoint>,
-    /// Endpoints where convey keeps only existing connections; the host's stack gets new ones.
+    /// Endpoints where convey only forwards packets of existing connections; new connections reach
+    /// the host's stack.
     pub draining: BTreeSet<Endpoint>,
     /// Replies of servers to convey; `None` if all servers answer clients directly (DSR).
     pub replies: Option<Replies>,

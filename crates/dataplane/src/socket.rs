@@ -26,8 +26,8 @@ pub(super) const ANY_INTERFACE: u32 = 0;
 /// Opens a packet socket for frames with a virtio header. It does not capture frames that this host
 /// sends.
 ///
-/// The socket receives no frames until it is bound: it has no protocol, so no frame passes before
-/// the filter is set.
+/// The socket receives no frames until it is bound, because it has no protocol yet. So no frame is
+/// received before the filter is set.
 pub(super) fn open(filter: &CaptureFilter) -> io::Result<Socket> {
     let no_protocol = Protocol::from(0);
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(no_protocol))?;
@@ -75,9 +75,9 @@ pub(super) fn bind(
     bind_as(socket, interface, ChannelType::Layer2, read_len)
 }
 
-/// Binds a socket of [`open_packets`] to all interfaces, and creates pnet's receiver. It receives
-/// only packets with this EtherType that reach the host's stack, so packets that the flow cache
-/// forwards cost nothing.
+/// Binds a socket of [`open_packets`] to all interfaces, and creates pnet's receiver. The socket
+/// receives only packets that have this EtherType and reach the host's stack. So packets that the
+/// flow cache forwards cost nothing.
 pub(super) fn bind_packets(
     socket: Socket,
     ether_type: u16,

@@ -11,8 +11,8 @@ use rustix::net::netdevice::index_to_name;
 use super::{Buffer, CaptureFilter, socket};
 use convey_model::DropReason;
 
-/// Send buffer for one interface in bytes, before the kernel doubles it; the kernel regards half of
-/// the doubled buffer as full. It holds 34 ms of traffic at 1 Gbit/s, enough for bursts.
+/// Send buffer for one interface in bytes, before the kernel doubles it. The kernel regards half of
+/// the doubled buffer as full. The buffer holds 34 ms of traffic at 1 Gbit/s, enough for bursts.
 const SEND_BUFFER: usize = 4 << 20;
 
 /// Sends frames on any interface, through one socket for each interface. A socket is opened on

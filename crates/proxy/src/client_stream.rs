@@ -69,8 +69,7 @@ pub struct ClientStream {
     early: Vec<u8>,
     /// Generation of the snapshot that `session.frontend` comes from.
     generation: u64,
-    /// Whether a QUIC client has moved: it has validated another address than that of its
-    /// handshake.
+    /// Whether a QUIC client has moved: since the handshake, it has validated another address.
     has_moved: AtomicBool,
     transport: ClientTransport,
     /// Number of servers and files that the client's streams hold.

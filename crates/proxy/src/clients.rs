@@ -280,7 +280,7 @@ impl Clients {
     }
 
     /// Whether a client has so many questions that a new session of this client must evict one of
-    /// them.
+    /// the questions.
     pub(super) fn has_many_questions(&self, client: IpAddr) -> bool {
         let key = ShareKey { of: ShareScope::Process(Protocol::Udp), client: client_of(client) };
         self.shard(&key).get(&key).is_some_and(|held| held.questions >= ALWAYS_FITS)

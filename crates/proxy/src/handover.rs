@@ -72,8 +72,8 @@ impl Workers {
         self.handed = sockets;
     }
 
-    /// Returns the endpoints that use sockets of the previous process. Closes the other sockets of
-    /// [`Workers::expect`]; the previous process keeps serving their endpoints.
+    /// Returns the endpoints that use sockets of the previous process. Closes the unused sockets of
+    /// [`Workers::expect`]; the previous process keeps serving the endpoints of the unused sockets.
     pub fn taken(&mut self) -> BTreeSet<Endpoint> {
         self.handed.clear();
         self.taken.clone()

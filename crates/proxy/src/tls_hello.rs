@@ -181,7 +181,8 @@ impl TcpSession {
         no_way.map_or(Ok(()), Err)
     }
 
-    /// Pool that serves the client: that of its route, otherwise that of the frontend.
+    /// Pool that serves the client: the pool of its route if there is one, otherwise the pool of
+    /// the frontend.
     pub(super) fn pool(&self) -> &Arc<Pool> {
         self.routed.as_ref().map_or(&self.frontend.pool, |routed| &routed.pool)
     }

@@ -45,8 +45,8 @@ pub(super) fn start(core: usize, shared: WorkersShared) -> io::Result<WorkerThre
     Ok(WorkerThread { commands, runtime: handle, thread })
 }
 
-/// Runtime of a worker, with a drop that does not block. If the thread cannot be created, the
-/// runtime is dropped within a task of another runtime, where the drop of a `Runtime` panics.
+/// Runtime of a worker, with a drop that does not block. If the thread cannot be created, this
+/// value is dropped within a task of another runtime, where the drop of a `Runtime` would panic.
 struct WorkerRuntime(Option<Runtime>);
 
 impl Drop for WorkerRuntime {

@@ -1,8 +1,8 @@
 //! Finds the server of a QUIC packet by its destination connection id.
 //!
-//! When a client changes its address, its packets look like those of another flow. But the servers
-//! have chosen the connection id, and can put their server id into it. So convey finds the server
-//! by the connection id.
+//! When a client changes its address, its packets look like the packets of another flow. But the
+//! servers have chosen the connection id, and can put their server id into it. So convey finds the
+//! server by the connection id.
 //!
 //! This crate reads the parts of a packet that are equal in all versions of QUIC (RFC 8999), and
 //! connection ids as QUIC-LB encodes them (draft-ietf-quic-load-balancers-21).

@@ -1,6 +1,6 @@
 //! Buffer of outgoing TLS records. Pure.
 
-/// Buffer of outgoing TLS records. Its memory is reused, and filled with zeros only once.
+/// Buffer of outgoing TLS records. The buffer reuses its memory, and fills it with zeros only once.
 #[derive(Debug, Default)]
 pub struct OutgoingRecords {
     memory: Vec<u8>,

@@ -284,7 +284,7 @@ fn receive(
 }
 
 /// Encodes the alert of a connection that has just failed, and the bytes before the alert. Stops
-/// before rustls reads further bytes, because it would fail again and send a second alert.
+/// before rustls reads further bytes, because rustls would fail again and send a second alert.
 fn encode_alert(connection: &mut impl Unbuffered, incoming: &mut [u8], out: &mut OutgoingRecords) {
     while connection.wants_write() {
         let Ok(ConnectionState::EncodeTlsData(data)) = connection.process(incoming).state else { return };
@@ -295,8 +295,8 @@ fn encode_alert(connection: &mut impl Unbuffered, incoming: &mut [u8], out: &mut
     }
 }
 
-/// Encrypts `plaintext`, or `close_notify` if it is `None`. Adds the number of processed bytes of
-/// `unfinished` to `taken`.
+/// Encrypts `plaintext`. If `plaintext` is `None`, encrypts `close_notify` instead. Adds the number
+/// of processed bytes of `unfinished` to `taken`.
 fn send(
     connection: &mut impl Unbuffered,
     unfinished: &mut [u8],

@@ -102,8 +102,8 @@ impl FlowEntry {
         (self.flags & TO_CLIENT != 0).then_some(self.from)
     }
 
-    /// Turns the entry into one that encapsulates packets unchanged. Its addresses and ports are
-    /// those of the outer packet.
+    /// Makes the entry encapsulate packets in a tunnel, with the inner packets unchanged. The
+    /// addresses and ports of the entry become those of the outer packet.
     pub fn within(mut self, envelope: &Envelope) -> FlowEntry {
         debug_assert!(self.flags & L2_DSR != 0, "{envelope:?}");
         (self.src, self.dst) = (envelope.source(), envelope.tunnel.server);

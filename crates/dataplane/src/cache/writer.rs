@@ -72,8 +72,8 @@ pub(super) struct CacheWriter<M = FlowMap> {
     counter_ids: CounterIds,
     /// Owners of flows that this worker has cached, with the number of their entries.
     owner_entries: HashMap<FlowOwners, OwnerEntries>,
-    /// Owners in `owner_entries` whose last key is being removed. They are kept if another key is
-    /// added meanwhile.
+    /// Owners in `owner_entries` whose last key is being removed. If another key of the owners is
+    /// added meanwhile, the owners keep their counter id.
     idle: HashSet<FlowOwners>,
     changes: Changes,
     /// Keys whose outdated entries may still be in the map, because the kernel has refused a
@@ -113,8 +113,8 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         CacheWriter { flows, sizes, epoch, counter_ids, owner_entries, idle, changes, stale, failures }
     }
 
-    /// Counts a key of these owners if it is new. Returns the owners' counter id; `None` if no id
-    /// is free.
+    /// Counts a key of these owners if the key is new. Returns the owners' counter id; `None` if no
+    /// id is free.
     fn register(&mut self, owners: FlowOwners, is_new: bool) -> Option<u16> {
         let held = self.owner_entries.entry(owners).or_default();
         held.keys += u32::from(is_new);

@@ -190,7 +190,8 @@ impl LoadedGuard {
     }
 
     /// Sets each filter's name to the label of the guarded frontends. If renaming fails, the filter
-    /// still guards all of them, but the next process cannot remove it before the lease ends.
+    /// still guards all of these frontends, but the next process cannot remove the filter before
+    /// the lease ends.
     fn label(&mut self, handle: u32) -> Result<(), TcxError> {
         let name = label::name(PROGRAM, &self.selection.listen().copied().collect());
         let program = program(&mut self.guard)?.fd()?;

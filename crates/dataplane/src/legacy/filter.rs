@@ -19,9 +19,9 @@ pub(crate) fn attach(
     program.attach_with_options(interface, TcAttachType::Ingress, TcAttachOptions::Netlink(options))
 }
 
-/// Whether attaching by tcx failed because the kernel lacks tcx: for an unknown type of attachment,
-/// the kernel returns `EINVAL`. Other failures (already attached, too many attachments) have other
-/// error numbers.
+/// Whether attaching by tcx failed because the kernel lacks tcx. A kernel without tcx returns
+/// `EINVAL`, because it does not know this type of attachment. Other failures (already attached,
+/// too many attachments) have other error numbers.
 pub(crate) fn lacks_tcx(error: &ProgramError) -> bool {
     matches!(error, ProgramError::SyscallError(error) if error.io_error.kind() == ErrorKind::InvalidInput)
 }

@@ -146,9 +146,9 @@ fn table(table: &str, interfaces: &[Interface]) -> String {
     text
 }
 
-/// Command that replaces the rules by the rules for a selection. They match the same packets as the
-/// BPF program (`bpf/README.md`). Ports are matched only in packets and first fragments, which
-/// contain them.
+/// Command that replaces the rules of the table by the rules for a selection. The rules match the
+/// same packets as the BPF program (`bpf/README.md`). Ports are matched only in unfragmented
+/// packets and in first fragments, because later fragments do not contain ports.
 fn rules(table: &str, selection: &Selection) -> String {
     let rule = format!("; add rule netdev {table} forwarded");
     let mut text = format!(

@@ -46,7 +46,7 @@ pub use reserved_ports::{NotReserved, ReservedPorts, SnatPorts};
 pub use unix_sockets::{UnixSocket, named as unix_sockets};
 pub use xdp::XdpProgram;
 
-/// Maximum wait for an answer of the kernel, or for its next part; afterwards the answer counts as
-/// lost. The kernel usually answers immediately. It makes one network change at a time, and takes
-/// seconds for hundreds of network namespaces.
+/// Maximum wait for an answer of the kernel, or for the next part of an answer. Afterwards the
+/// answer is considered lost. The kernel usually answers immediately. But the kernel makes one
+/// network change at a time, and takes seconds for hundreds of network namespaces.
 pub(crate) const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);

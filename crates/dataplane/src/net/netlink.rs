@@ -56,8 +56,8 @@ const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Netlink connections, in the network namespace of the thread that opened them. They must be
-/// created and used within a tokio runtime whose threads are all in that namespace. Dropping them
-/// closes them.
+/// created and used within a tokio runtime whose threads are all in that namespace. Dropping this
+/// value closes the connections.
 #[derive(Debug)]
 pub struct Netlink {
     /// Connection for lists, which may be long, and for other requests.

@@ -106,7 +106,7 @@ impl OwnedName {
     /// Returns the user of a process that owns the name and runs neither as root nor as this
     /// process's user. `None` if there is no such process, or the kernel does not report users.
     ///
-    /// Such an owner may be an impostor, so callers respect it only if that has no disadvantage.
+    /// The owner may be an impostor, so callers respect the owner only if that has no disadvantage.
     pub fn foreign_owner(name: impl Display) -> Option<u32> {
         let name = format!("convey {name}");
         let sockets = named(b"\0convey ").ok()?;

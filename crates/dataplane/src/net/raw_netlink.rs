@@ -154,7 +154,7 @@ struct RawMessage<'a> {
     body: &'a [u8],
 }
 
-/// Takes the next message from the buffer; `None` if it contains no complete message.
+/// Takes the next message from the buffer; `None` if the buffer contains no complete message.
 fn message<'a>(bytes: &mut &'a [u8]) -> Option<RawMessage<'a>> {
     let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);

@@ -40,7 +40,7 @@ pub(super) fn new(
 }
 
 /// Updates state for which the kernel sends no notifications: MTUs, and whether frames are
-/// redirected to a veth peer. Returns whether any of it has changed.
+/// redirected to a veth peer. Returns whether any of this state has changed.
 pub(super) fn refresh(table: &mut NetworkTables, links: &[LinkMessage]) -> bool {
     let mut is_changed = false;
     for link in links {

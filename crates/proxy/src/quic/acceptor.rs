@@ -29,8 +29,8 @@ use convey_trace::ConnectionStep;
 pub struct QuicClient {
     /// Connection of the QUIC library.
     pub connection: Connection,
-    /// Handshake, if it is not complete yet. Requests before its end are early data, which an
-    /// attacker may replay.
+    /// Handshake, if it is not complete yet. Requests that arrive before the end of the handshake
+    /// are early data, which an attacker may replay.
     pub handshake: Option<PendingHandshake>,
 }
 
@@ -194,8 +194,8 @@ impl QuicAcceptor {
     /// handshakes are reserved for clients that have validated their addresses.
     ///
     /// # Errors
-    /// There are too many unfinished handshakes. The client must validate its address first; if it
-    /// has done so already, it is refused.
+    /// There are too many unfinished handshakes. The client must validate its address first; a
+    /// client that has already done so is refused.
     pub(crate) fn handshake_place(
         &self,
         frontend: &Frontend,

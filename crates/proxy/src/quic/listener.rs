@@ -79,8 +79,8 @@ impl QuicListener {
         let _ = self.orders.send(Order::Drain(None));
     }
 
-    /// Stops accepting. Open connections continue: for at most `patience`, or without a limit if it
-    /// is `None`.
+    /// Stops accepting. Open connections continue: for at most `patience`, or without a limit if
+    /// `patience` is `None`.
     pub(crate) fn drain(&self, patience: Option<Duration>) {
         let _ = self.orders.send(Order::Drain(patience.map(|patience| Instant::now() + patience)));
     }

@@ -144,7 +144,7 @@ impl PacketObserver for Arc<ClientPaths> {
 /// address of the client, the library creates a new controller or copies the previous one.
 pub(super) struct PathControllers {
     paths: Arc<ClientPaths>,
-    /// Whether the first path, that of the handshake, already has its controller.
+    /// Whether the first path already has its controller. The first path is that of the handshake.
     has_begun: AtomicBool,
     usual: Arc<CubicConfig>,
 }

@@ -1,5 +1,5 @@
-//! Links to older processes. After an upgrade, the new process receives all datagrams, and returns
-//! those of older connections to the process that still serves the connection.
+//! Links to older processes. After an upgrade, the new process receives all datagrams. It returns
+//! the datagrams of an older connection to the process that still serves the connection.
 //!
 //! Each worker has a pair of Unix sockets for each older process. The older process keeps one end.
 //! The other end is handed over from process to process, so that the processes in between do not

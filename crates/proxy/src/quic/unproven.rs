@@ -1,6 +1,7 @@
-//! Byte budgets of unvalidated client addresses: convey sends to such an address at most three
-//! times the bytes that have come from it (RFC 9000, section 8.1). The QUIC library has such a
-//! limit, too, but exceeds it: it sends a whole datagram if one byte of its budget is left.
+//! Byte budgets of unvalidated client addresses: convey sends to an unvalidated address at most
+//! three times the bytes that have come from the address (RFC 9000, section 8.1). The QUIC library
+//! also has this limit, but exceeds it: the library sends a whole datagram even if only one byte of
+//! its budget is left.
 //!
 //! An established connection may move to an address that is limited because of another, possibly
 //! forged, handshake. So packets with short headers, which only established connections send, are
@@ -129,8 +130,8 @@ impl Budget {
     }
 }
 
-/// Guard that registers the address of one connection's client. It is dropped when the connection
-/// has ended.
+/// Guard that registers the address of one connection's client until the guard is dropped, at the
+/// end of the connection.
 pub(crate) struct ClientAddress {
     of: Arc<UnprovenAddresses>,
     address: SocketAddr,
@@ -148,8 +149,9 @@ impl UnprovenAddresses {
         Arc::new(UnprovenAddresses { limited: LimitedAddresses::new(), addresses: Mutex::new(addresses) })
     }
 
-    /// Counts the bytes of received datagrams. A datagram with a long header may be the first one
-    /// of a new client, so its address is counted even if it is not limited.
+    /// Counts the bytes of received datagrams for the budget of the address `from`. A datagram with
+    /// a long header may be the first one of a new client, so its bytes are counted even if the
+    /// address is not limited.
     pub(super) fn received(&self, from: SocketAddr, bytes: usize, header: PacketHeader) {
         let begins = header == PacketHeader::Long;
         if !begins && !self.limited.may_contain(from) {
@@ -196,7 +198,7 @@ impl UnprovenAddresses {
         fits
     }
 
-    /// Returns reserved bytes to the budget, because they were not sent.
+    /// Returns reserved bytes to the budget of an address, because these bytes were not sent.
     pub(super) fn refund(&self, to: SocketAddr, bytes: usize) {
         if !self.limited.may_contain(to) {
             return;

@@ -85,7 +85,7 @@ impl UdpListener {
     }
 
     /// Begins no new sessions. Open sessions continue: for at most `patience`, or without a limit
-    /// if it is `None`. The sockets are closed when no worker has a session any more.
+    /// if `patience` is `None`. The sockets are closed when no worker has a session any more.
     pub(crate) fn drain(&self, patience: Option<Duration>) {
         let _ = self.orders.send(Order::Drain(patience.map(|patience| Instant::now() + patience)));
     }

@@ -40,7 +40,7 @@ pub struct Sessions {
 
 impl Sessions {
     /// Creates the count. `ports` is the number of ephemeral ports of this host. Each session needs
-    /// one of them; an eighth is left for other programs.
+    /// one ephemeral port; an eighth of the ports is left for other programs.
     pub fn share(ports: u32) -> Sessions {
         Sessions { open: Slots::default(), questions: Slots::default(), ports: ports - ports / 8 }
     }

@@ -14,7 +14,7 @@ pub(super) struct Refusals {
     wrong: Option<Refusal>,
 }
 
-/// Last refused datagram of one kind, and the number of all of them.
+/// Last refused datagram of one kind, and the number of refused datagrams of this kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) peer: IpAddr,

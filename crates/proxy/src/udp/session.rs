@@ -247,7 +247,7 @@ impl UdpSession {
         }
     }
 
-    /// Ends the session in this process, because it continues in another process.
+    /// Ends the session in this process, because the session continues in another process.
     pub(super) fn leave(mut self) {
         self.ended = true;
         self.ending = Some(Ending::usual(Termination::Left));

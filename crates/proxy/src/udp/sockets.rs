@@ -31,9 +31,9 @@ pub(crate) fn receive_buffer(addresses: usize) -> usize {
     (16 * RECEIVE_BUFFER / addresses.max(1)).clamp(SMALL_RECEIVE_BUFFER, RECEIVE_BUFFER)
 }
 
-/// Sockets of one address: one for each worker. The kernel distributes clients over them by a hash,
-/// and the number of sockets determines the result. So no socket is closed while any of them has a
-/// session; otherwise clients would reach a worker without their session.
+/// Sockets of one address: one for each worker. The kernel distributes clients over the sockets by
+/// a hash and the number of sockets. So no socket is closed while any of them has a session;
+/// otherwise clients would reach a worker that does not have their session.
 ///
 /// An unread socket would swallow the datagrams of its clients, so nothing may fail after the bind.
 pub(crate) struct UdpSockets {
@@ -48,7 +48,7 @@ struct WorkerSockets {
     socket: AsyncFd<UdpSocket>,
     /// Receive state for the listening socket and for the sockets of its sessions.
     state: UdpSocketState,
-    /// Epoll instance of the sockets of the sessions. It reports which of them have received
+    /// Epoll instance of the sockets of the sessions. It reports which sessions have received
     /// answers.
     answers: AsyncFd<OwnedFd>,
 }

@@ -93,7 +93,8 @@ struct SessionEntry<T> {
     group: usize,
     /// Time of the last datagram in either direction.
     active: Timestamp,
-    /// Time of the server's last datagram, or of the change to a stream if that was later.
+    /// Time of the server's last datagram, or of the session's change to a stream if the change was
+    /// later.
     served: Timestamp,
     answered: bool,
     is_stream: bool,

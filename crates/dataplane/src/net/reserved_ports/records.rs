@@ -1,9 +1,9 @@
 //! Records of the ports that each process has added to the reserved ports.
 //!
-//! Each process has a file on which it holds a lock. The kernel releases the lock when the process
-//! ends, however it ends, and processes in any PID namespace can test it. A second file lists the
-//! ports after other processes have handed over more. It is replaced atomically, so that no port is
-//! lost if a process is killed while it writes.
+//! Each process has a record, a file on which it holds a lock. The kernel releases the lock when
+//! the process ends, however it ends, and processes in any PID namespace can test the lock. If
+//! other processes hand over ports, they write all ports of the record to a second file. The second
+//! file is replaced atomically, so that no port is lost if a process is killed while it writes.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions, Permissions};

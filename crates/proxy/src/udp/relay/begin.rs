@@ -93,9 +93,9 @@ impl Relay {
     }
 }
 
-/// Whether an address is a broadcast or multicast address. convey drops such datagrams: the socket
-/// of each worker has received a copy, and answers cannot have this source address. `last` caches
-/// the last address that is neither.
+/// Whether an address is a broadcast or multicast address. convey drops datagrams to a group
+/// address: the socket of each worker has received a copy, and answers cannot have this source
+/// address. `last` caches the last address that is not a group address.
 fn is_group_address(asked: IpAddr, last: &mut Option<IpAddr>) -> bool {
     if *last == Some(asked) {
         return false;
