@@ -37,8 +37,8 @@ pub(super) struct Attachments {
 
 impl Attachments {
     /// Starts with drivers that were created for `selection` and, except for the pipeline, for
-    /// `interfaces`. Begins to capture on the interfaces unless `waits` is true; then
-    /// [`Attachments::capture`] does so.
+    /// `interfaces`. Begins to capture on the interfaces, unless `waits` is true: the caller must
+    /// then call [`Attachments::capture`].
     pub(super) fn begin(
         mut drivers: Drivers,
         selection: Selection,
@@ -71,8 +71,9 @@ impl Attachments {
         self.drivers.offloader.as_ref().map_or_else(|| Ok(XdpLinks::new()), Offloader::xdp_links)
     }
 
-    /// Replaces another process's flow cache by ours in the same XDP links. Returns an error for
-    /// each interface where the other process's cache stays attached.
+    /// Replaces another process's flow cache by the flow cache of this process, in the same XDP
+    /// links. Returns an error for each interface on which the other process's cache stays
+    /// attached.
     #[must_use]
     pub(super) fn take_xdp_links(&self) -> Vec<CacheError> {
         let mut errors = self.drivers.offloader.as_ref().map_or_else(Vec::new, Offloader::take_links);
@@ -121,8 +122,8 @@ impl Attachments {
         true
     }
 
-    /// Captures and guards on these interfaces too. Continues on earlier interfaces until they
-    /// disappear.
+    /// Begins to capture and guard on the interfaces in `passed` that are not captured yet. Other
+    /// captured interfaces stay captured until they disappear.
     pub(super) fn cover(&mut self, passed: Vec<Interface>, network: &NextHops) {
         let there_is = |index: u32| network.interfaces().iter().any(|interface| interface.index == index);
         for gone in self.captured.extract_if(.., |interface| !there_is(interface.index)) {

@@ -45,8 +45,8 @@ const SILENT: &str = "a process that does not respond uses this socket (--socket
 const NO_SOCKET: &str =
     "this file is not a socket, so convey does not replace it (--socket selects another path)";
 
-/// Possible paths of the socket. If `named` is set, only that path; none if it is empty. Otherwise
-/// the path of the host, then the path of this user's session.
+/// Possible paths of the socket: only `named` if it is set, or none if `named` is empty. Without
+/// `named`, the path of the host, followed by the path of this user's session.
 pub(super) fn places(named: Option<&Path>) -> Vec<PathBuf> {
     match named {
         Some(path) if path.as_os_str().is_empty() => Vec::new(),

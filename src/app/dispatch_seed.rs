@@ -16,7 +16,8 @@ static HANDED: OnceLock<u64> = OnceLock::new();
 
 /// Returns the seed of this process, which the first call chooses. After an upgrade it is the seed
 /// of the first process in the chain. If `workers_own_ports`, the flows of the previous process
-/// must stay with their workers, so its seed is used even if it is not secret.
+/// must stay with their workers, so this process uses the previous seed even if that seed is not
+/// secret.
 pub(super) fn get(workers_own_ports: bool) -> u64 {
     *SEED.get_or_init(|| {
         let handed = HANDED.get().copied();

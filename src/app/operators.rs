@@ -115,9 +115,9 @@ impl Admin {
         AdminSockets { statistics: self.statistics.socket(), control }
     }
 
-    /// Leaves the sockets to the process that serves from now on. The statistics socket is closed
-    /// even if that process uses another address: a later process may need this address, and could
-    /// not ask this process for it.
+    /// Leaves the sockets to the process that serves from now on. Closes the statistics socket even
+    /// if that process uses another address: a later process may need the address of this socket,
+    /// and could not ask this process for it.
     pub(super) async fn close(&mut self, taken: &Taken) {
         self.statistics.close().await;
         self.retry = None;

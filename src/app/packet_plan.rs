@@ -160,8 +160,8 @@ pub(super) fn needs_snat_address(
     move |ip| is_named || seen.contains(&ip) || seen.is_empty() && first == Some(ip)
 }
 
-/// The servers of passthrough mode that see each SNAT address. Leaves out an address that a server
-/// sees only while all ports of its other addresses are in use.
+/// The servers of passthrough mode that see each SNAT address. A server is not listed for an
+/// address that the server sees only while all ports of its other addresses are in use.
 pub(super) fn snat_of_servers(
     config: &Config,
     network: &NextHops,
@@ -260,8 +260,9 @@ pub(super) fn forwarders(
     settings.map(Forwarder::new).collect()
 }
 
-/// Divides the SNAT ports among the workers, without the ports of frontends at the same addresses.
-/// If a reload adds a frontend at such a port, its clients go to one worker.
+/// Divides the SNAT ports among the workers, except the ports that frontends use at the SNAT
+/// addresses. If a reload adds a frontend at one of the divided ports, all of its clients go to one
+/// worker.
 pub(super) fn split(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> PortSplit {
     let ports = &config.passthrough.snat_ports;
     PortSplit::new(ports.clone(), workers as u16).without(taken(config, snat_addresses))

@@ -82,7 +82,8 @@ async fn listen(
     }
 }
 
-/// Logs one line per change, however many servers change: forged errors cause log lines too.
+/// Logs one line per change of path MTUs, for any number of servers, because forged errors cause
+/// log lines too.
 fn log(narrower: &[TunnelMtuReport], by_server: &BTreeMap<IpAddr, u32>) {
     let Some(TunnelMtuReport { server, router, .. }) = narrower.first() else { return };
     let (server, router) = (server.ip(), router.ip());

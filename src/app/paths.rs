@@ -255,12 +255,13 @@ impl Paths {
         }
     }
 
-    /// Drains and stops the data paths. Accepts nothing new, and lets open connections finish. Once
-    /// `stop_requested` has returned their maximum time, it cuts and counts the connections that
-    /// are still open after this time. Another process holds the sockets at the
-    /// endpoints in `left`. The configuration and server health stay in effect until the end:
-    /// clients may be denied, and connections to servers that go down are reset. For flows, routes
-    /// and timeouts stay in effect too. Returns how many connections continue after this process.
+    /// Drains and stops the data paths. Accepts nothing new, and lets open connections finish.
+    /// `stop_requested` returns the maximum time for the drain, which begins at that moment.
+    /// Connections that are still open after this time are cut. `left` contains the endpoints whose
+    /// sockets another process holds. The configuration and server health stay in effect until the
+    /// end: clients may be denied, and connections to servers that go down are reset. For flows,
+    /// routes and timeouts stay in effect too. Returns how many connections continue after this
+    /// process.
     pub(super) async fn stop(
         mut task: Task<Paths>,
         mut events: ControlEvents<Paths>,

@@ -75,8 +75,8 @@ impl ServiceManager {
         }
     }
 
-    /// If `any`, asks the service manager to drop the sockets that it gave this process. Otherwise
-    /// the sockets would stay open after this process closes them.
+    /// If `any` sockets came from the service manager, asks it to drop its copies of them.
+    /// Otherwise these sockets would stay open after this process closes them.
     pub(super) fn release_stored(&self, any: bool) {
         if any {
             self.send_reliably(&[NotifyState::Custom("FDSTOREREMOVE=1"), NotifyState::Custom(STORE_NAME)]);

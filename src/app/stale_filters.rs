@@ -174,14 +174,14 @@ pub(super) async fn outlast(netlink: Arc<Netlink>, guards: Vec<OthersGuard>) {
     }
 }
 
-/// Guard of other frontends. It stays next to ours until it expires.
+/// Guard of other frontends. It stays next to the guard of this process until it expires.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct OthersGuard {
     interface: Interface,
     filter: BpfFilter,
 }
 
-/// Guards whose processes are gone. Logs that each stays.
+/// Guards whose processes are gone. Logs a line for each guard, which stays attached.
 async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]) -> Vec<OthersGuard> {
     let mut guards = Vec::new();
     for interface in interfaces {

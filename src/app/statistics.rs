@@ -1,5 +1,5 @@
-//! Socket of the statistics address: bound here, taken over from another process, or handed over to
-//! one.
+//! Socket of the statistics address: bound by this process or taken over from another one, and
+//! handed over in an upgrade.
 
 use std::io;
 use std::net::SocketAddr;

@@ -80,8 +80,8 @@ impl Output {
     }
 }
 
-/// Opens the output for captured packets. `-` is standard output, for `tcpdump -r -`; events are
-/// not printed then.
+/// Opens the output for captured packets. The path `-` is standard output, for `tcpdump -r -`; no
+/// events are printed in that case.
 fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdout()));

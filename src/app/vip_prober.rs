@@ -174,8 +174,8 @@ async fn exchange(
 }
 
 /// Reserves a local port for the probe. With `l3` the client address is the VIP itself, because the
-/// NAT scripts on servers do not handle replies to the balancer's own addresses. With `l2` the
-/// server has the VIP, and would drop packets from that address.
+/// NAT scripts on servers do not handle replies to the balancer's own addresses. With the other
+/// kinds the client address is `own`: the server has the VIP, and would drop packets from it.
 fn reserve_port(path: VipPath, own: IpAddr) -> io::Result<TcpSocket> {
     let ip = match path.dsr {
         DsrKind::L3 => path.vip.ip(),

@@ -366,8 +366,9 @@ impl Options {
     }
 }
 
-/// Returns the host's file unless it is known not to exist. If it cannot be accessed, the start
-/// fails with that error instead of using another file.
+/// Path of the configuration file without `--config`: the host's file, or the file in the working
+/// directory if the host's file is known not to exist. If the host's file cannot be accessed, the
+/// start fails with that error instead of using the other file.
 fn default_config(host: &Path) -> &Path {
     if matches!(host.try_exists(), Ok(false)) { Path::new(LOCAL_CONFIG) } else { host }
 }

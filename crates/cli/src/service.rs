@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// VIP, and optionally the port of a service there.
+/// VIP, and optionally the port of a service at the VIP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Service {
     /// The address that clients connect to.

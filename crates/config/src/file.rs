@@ -155,8 +155,8 @@ impl ParsedFile {
     }
 }
 
-/// Drops ACME certificates of a frontend for names that are no longer configured, and sorts the
-/// others in the order of the configured names.
+/// Removes a frontend's ACME certificates for names that are no longer configured, and sorts the
+/// remaining certificates in the order of the configured names.
 fn retain_configured(acme: &AcmeConfig, frontend: &mut model::FrontendConfig) {
     let Some(tls) = frontend.tls.as_mut().filter(|tls| tls.acme) else { return };
     let folder = acme.folder.join(AcmeConfig::CERTIFICATES);

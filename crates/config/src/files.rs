@@ -54,8 +54,8 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_checked(path, check)
 }
 
-/// Reads a file of certificates. If convey has the right to read files of other users, it uses the
-/// right here.
+/// Reads a file of certificates. Uses the right to read files of other users, if convey has that
+/// right.
 ///
 /// # Errors
 /// The kernel refuses to open the file, or the file is not regular or too long.
@@ -63,8 +63,8 @@ pub(crate) fn read_certificates(path: &Path) -> io::Result<Vec<u8>> {
     with_rights(|| read(path))
 }
 
-/// Reads a file with a secret, which other users must neither read nor write. If convey has the
-/// right to read files of other users, it uses the right here.
+/// Reads a file with a secret, which other users must neither read nor write. Uses the right to
+/// read files of other users, if convey has that right.
 ///
 /// # Errors
 /// The file cannot be read or is not allowed. The error text has the reason.

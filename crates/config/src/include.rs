@@ -11,8 +11,8 @@ use super::variables::expand;
 /// Maximum number of files that a configuration may include.
 pub(super) const MAX_FILES: usize = 1_000;
 
-/// Wildcards match as in shells: `*` does not match `/`. [`is_shown`] checks hidden files instead
-/// of glob, which would panic at names that are not UTF-8.
+/// Wildcards match as in shells: `*` does not match `/`. The crate glob would panic at names that
+/// are not UTF-8, so [`is_shown`] checks hidden files.
 const LIKE_A_SHELL: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,

@@ -140,7 +140,8 @@ pub struct Loaded {
     source: Source,
 }
 
-/// Texts of a configuration and the parsed file, for the places of later problems.
+/// Texts of a configuration and the parsed file. They give the places of problems that later checks
+/// find.
 #[derive(Debug, Clone)]
 struct Source {
     texts: Texts,
@@ -172,7 +173,7 @@ impl Loaded {
     }
 }
 
-/// Reads and validates a file, and those that it includes.
+/// Reads and validates a configuration file and the files that it includes.
 ///
 /// # Errors
 /// [`LoadError::Unreadable`] if there is no text to read, [`LoadError::Invalid`] with all errors in
@@ -182,8 +183,9 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
 }
 
 /// Loads a configuration like [`load`]. `read_files` receives all files that were read, even if
-/// they have errors. `before` is set for a reload: an unusable pair in a folder of certificates is
-/// then no error, and the previous pair stays, if there was one.
+/// they have errors. `before` has the certificates of the previous load, if this is a reload. In a
+/// reload, an unusable pair in a folder of certificates is no error: the previous pair stays in
+/// use, if there was one.
 ///
 /// # Errors
 /// Those of [`load`].

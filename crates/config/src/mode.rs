@@ -32,8 +32,8 @@ pub struct HostNetwork<'a> {
 }
 
 /// Checks whether a valid file can run on a host with this network, in the modes of its
-/// configuration. Returns warnings. In proxy mode, only the addresses of this host are checked
-/// here; the kernel later reports addresses that cannot be bound.
+/// configuration. Returns warnings. In proxy mode, this function checks only the addresses of this
+/// host; the kernel later reports addresses that cannot be bound.
 ///
 /// # Errors
 /// All settings that cannot work, in the order of the file.

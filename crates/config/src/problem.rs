@@ -111,7 +111,7 @@ const MAX_PROBLEMS: usize = 100;
 pub(super) struct Report<'a> {
     texts: &'a Texts,
     /// For each text, the line of the first syntax error after which the parser may misread the
-    /// rest; `None` without such an error.
+    /// following lines; `None` without such an error.
     lost_at: Vec<Option<usize>>,
     /// Offsets of values from environment variables.
     expanded: HashSet<usize>,

@@ -204,7 +204,8 @@ impl<'a> TomlTable<'a> {
         Some(Place { key: join(&self.place.key, key), at: value.span().start })
     }
 
-    /// Places of those keys in `docs` that are set here and that have an effect only in `only`.
+    /// Places of the keys in `docs` that are set in this table and have an effect only in the modes
+    /// `only`.
     pub(super) fn places_of(&self, docs: &'static [Docs], only: OnlyIn) -> Vec<Place> {
         let keys = Docs::keys(docs).into_iter().filter(|key| key.only_in == Some(only));
         keys.filter_map(|key| self.place_of(key.name)).collect()

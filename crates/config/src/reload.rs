@@ -23,10 +23,10 @@ pub struct Diff {
 }
 
 impl Loaded {
-    /// Configuration from the file, as far as a process that runs `running` can apply it, and the
-    /// differences. These changes need a restart: the mode of a frontend (except between `proxy`
-    /// and `http`), privileges, the statistics address, and settings of packet modes other than
-    /// flow timeouts.
+    /// Configuration from the file without the changes that a process that runs `running` cannot
+    /// apply, and the differences to `running`. These changes need a restart: the mode of a
+    /// frontend (except between `proxy` and `http`), privileges, the statistics address, and
+    /// settings of packet modes other than flow timeouts.
     pub fn reload(self, running: &Config) -> (Loaded, Diff) {
         let wanted = self.config.clone();
         let mut modes: HashMap<&str, Mode> =

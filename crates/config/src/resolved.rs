@@ -86,8 +86,8 @@ impl Config {
     }
 
     /// Backends with their current servers: one for each address of a host name, and one for each
-    /// server of a discovery source. A server is left out if it would lead back to a frontend that
-    /// uses it, on a host with the addresses `own`.
+    /// server of a discovery source. The result omits servers that would lead back to a frontend
+    /// that uses them. `own` has the addresses of this host.
     pub fn resolved<'a, N, D>(&self, known: &FoundServers<N, D>, own: &BTreeSet<IpAddr>) -> Resolved
     where
         N: Fn(&str) -> BTreeSet<ServerAddr>,

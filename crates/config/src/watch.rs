@@ -54,7 +54,7 @@ impl FirstLook {
 /// every 2 s and other local file systems every 30 s, for changes that inotify does not report.
 ///
 /// The watch compares the content of the file, of the included files, and of the `lists`. A file
-/// that stays missing or empty counts as one change. Changes in the folder `local_copy` are
+/// that stays missing or empty is reported as one change. Changes in the folder `local_copy` are
 /// ignored, because the code that saves files there requests the reload.
 ///
 /// # Errors

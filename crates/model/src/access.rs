@@ -95,7 +95,7 @@ impl Access {
         self.0.is_none()
     }
 
-    /// Whether a client is admitted. An IPv4-mapped address counts as IPv4.
+    /// Whether the lists admit a client. An IPv4-mapped address is treated as an IPv4 address.
     pub fn admits(&self, client: IpAddr) -> bool {
         let Some(lists) = &self.0 else { return true };
         match client.to_canonical() {

@@ -1,4 +1,4 @@
-//! Algorithms that choose a server, and the input of those that hash. Pure.
+//! Algorithms that choose a server, and the data that hashing algorithms hash. Pure.
 
 /// Percentage of a server's weight that is in effect outside of a slow start: all of it.
 pub const WHOLE: u8 = 100;
@@ -102,7 +102,7 @@ pub enum HashKey {
     /// Address and port of the server.
     #[default]
     AddrPort,
-    /// Address of the server: it gets the same clients on every port.
+    /// Address of the server without its port: a server gets the same clients on every port.
     Addr,
     /// Name of the server: it keeps its clients when its address changes.
     Name,

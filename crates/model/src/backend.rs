@@ -55,8 +55,8 @@ pub struct BackendConfig {
     pub files: Option<FilesConfig>,
     /// Timeouts of this backend, which override the general ones. Proxy mode only.
     pub timeouts: OwnTimeouts,
-    /// Servers with unique names. They are sorted by name, so that every machine with the same file
-    /// numbers them alike. A backend that a frontend uses has at least one server here or in
+    /// Servers with unique names, sorted by name, so that every machine with the same file numbers
+    /// the servers alike. A backend that a frontend uses has at least one server in this list or in
     /// `named`, unless it has `files` or `discovery`.
     pub servers: Vec<ServerConfig>,
     /// Servers configured by host name, sorted by host name; proxy mode only. While the backend

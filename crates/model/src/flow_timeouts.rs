@@ -19,8 +19,8 @@ pub struct FlowTimeouts {
     pub time_wait: Duration,
     /// One side has reset the connection.
     pub closed: Duration,
-    /// UDP: the client has not sent again after the first answer. In DSR, convey does not see
-    /// answers; there the timeout applies after the client's first datagram.
+    /// UDP: the client has not sent again after the first answer. In DSR, where convey does not see
+    /// answers, the timeout applies after the client's first datagram.
     pub udp_single: Duration,
     /// UDP: the client has sent again.
     pub udp_stream: Duration,

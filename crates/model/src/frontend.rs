@@ -130,8 +130,8 @@ impl FrontendConfig {
         self.mode.is_http() && self.tls.as_ref().is_some_and(|tls| tls.http3)
     }
 
-    /// Whether an address is exempt from limits per client, because it is a trusted client, or a
-    /// proxy that many clients share.
+    /// Whether limits per client do not apply to an address: it belongs to a trusted client, or to
+    /// a proxy that many clients share.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         self.trusts_client(peer) || self.is_http_proxy(peer)
     }
@@ -148,8 +148,8 @@ impl FrontendConfig {
         self.mode.is_http() && self.trusts_proxy(peer)
     }
 
-    /// Whether connections from this address are admitted. For a trusted HTTP proxy, each request
-    /// is checked instead.
+    /// Whether `access` admits connections from this address. Always true for a trusted HTTP proxy,
+    /// because convey checks each request of the proxy instead.
     pub fn admits(&self, peer: IpAddr) -> bool {
         self.is_http_proxy(peer) || self.access.admits(peer)
     }

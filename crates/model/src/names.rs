@@ -27,8 +27,8 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Joins an unread result with a later one. If the later lookup failed, the earlier records
-    /// stay.
+    /// Joins two lookups of a name, of which the earlier has not been processed yet. For each
+    /// family, the later records replace the earlier ones, unless the later lookup failed.
     #[must_use]
     pub fn join(earlier: Lookup, later: Lookup) -> Lookup {
         let found = |earlier: Result<DnsRecords, String>, later: Result<DnsRecords, String>| {
@@ -37,10 +37,10 @@ impl Lookup {
         Lookup { v4: found(earlier.v4, later.v4), v6: found(earlier.v6, later.v6), ..later }
     }
 
-    /// Removes loopback and link-local addresses, which mean a different machine on each host.
-    /// Otherwise, name servers under foreign control could lead clients to services that only this
-    /// host may reach, such as its own or a cloud's metadata. Addresses from the hosts file of this
-    /// machine stay, because its owner has such access anyway.
+    /// Removes loopback and link-local addresses, which mean a different machine on each host. With
+    /// such addresses, name servers under foreign control could lead clients to services that only
+    /// this host may reach, such as its own or a cloud's metadata. Addresses from the hosts file of
+    /// this machine stay, because its owner has such access anyway.
     #[must_use]
     pub fn without_local(mut self) -> Lookup {
         if self.from_hosts {

@@ -15,8 +15,8 @@ pub struct NetworkTables {
     pub interfaces: Vec<Interface>,
     /// Routes of the tables that policy rules name.
     pub routes: Arc<[Route]>,
-    /// Policy rules of both families, by priority. If a family has no rules here, the kernel's
-    /// default rules apply.
+    /// Policy rules of both families, by priority. If the list has no rules of a family, the
+    /// kernel's default rules apply to that family.
     pub rules: Arc<[RoutingRule]>,
     /// IPsec policies for packets that leave this host.
     pub policies: Arc<[IpsecPolicy]>,

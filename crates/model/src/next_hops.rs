@@ -101,9 +101,9 @@ impl NextHops {
     }
 
     /// Updates next hops from the kernel's tables. Known next hops keep their index. Next hops of
-    /// neighbours that are gone, or whose interface is down, are unusable until the neighbour
-    /// returns. If `routes` is the same object as before, it is not read again. Path MTUs, policy
-    /// rules and IPsec policies stay.
+    /// neighbours that are gone, or whose interface is down, are unusable until the neighbour or
+    /// the interface returns. Does not read `routes` again if it is the same object as before. Path
+    /// MTUs, policy rules and IPsec policies stay.
     pub fn update(
         &self,
         interfaces: &[Interface],

@@ -8,7 +8,8 @@ pub struct OutlierDetection {
     /// Number of consecutive failed connections of clients after which a server is ejected; at
     /// least 1.
     pub consecutive_failures: u32,
-    /// Duration of the first ejection. Each further ejection is longer by the same time.
+    /// Duration of the first ejection. The duration of each further ejection increases by this
+    /// time.
     pub base_ejection_time: Duration,
     /// Maximum duration of an ejection; at least the base time.
     pub max_ejection_time: Duration,

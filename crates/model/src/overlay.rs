@@ -36,7 +36,8 @@ impl AdminState {
 pub struct Target {
     /// Name of the backend.
     pub backend: String,
-    /// Name of the server; `None`: all servers of the backend, including later ones.
+    /// Name of the server; `None`: all servers of the backend, including servers that are added
+    /// later.
     pub server: Option<String>,
 }
 

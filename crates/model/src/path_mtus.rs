@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::Timestamp;
 
-/// Validity of a path MTU, equal to that of a host (RFC 1191, section 6.3; Linux: `mtu_expires`).
+/// Time for which a path MTU is valid: ten minutes, as on a host (RFC 1191, section 6.3; Linux:
+/// `mtu_expires`).
 const HOLDS_FOR: Duration = Duration::from_secs(600);
 
 /// Maximum number of servers with a known path MTU. The limit bounds the memory to about 1 MiB.

@@ -50,8 +50,8 @@ drop_reasons! {
     FragmentUnmatched = "fragment_unmatched",
     /// Too many fragments are waiting for their first fragment.
     FragmentQueueFull = "fragment_queue_full",
-    /// ICMP error that quotes too little of the original packet, or a packet that convey did not
-    /// send.
+    /// ICMP error that quotes too little of the original packet, or that quotes a packet that
+    /// convey did not send.
     IcmpInvalid = "icmp_invalid",
     /// ICMP error about a segment that cannot be in flight. The error must be forged (RFC 5927,
     /// section 4.1).

@@ -22,7 +22,8 @@ pub struct NamedServer {
     pub name: String,
     /// Host name to look up, in lower case.
     pub host: String,
-    /// Port of each address; 0 has the same meaning as in [`ServerConfig::addr`].
+    /// Port of each address; 0 means the port that the client connected to, as in
+    /// [`ServerConfig::addr`].
     pub port: u16,
     /// Settings of each resolved server.
     pub settings: ServerSettings,

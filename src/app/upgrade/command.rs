@@ -52,9 +52,10 @@ struct Running {
     statistics: String,
 }
 
-/// Upgrades a running process. `socket` selects the process that answers there. If the command line
-/// names a file (`is_named`), the process with this file is upgraded. Otherwise it is the only
-/// running process, or, if there are several, the process with the default file.
+/// Upgrades a running process. If `socket` is set, this is the process that answers at the socket.
+/// If the command line names a file (`is_named`), it is the process that runs with the file.
+/// Otherwise it is the only running process, or, if there are several, the process with the default
+/// file.
 pub(in crate::app) fn run(
     file: &ConfigFile,
     is_named: bool,

@@ -28,7 +28,8 @@ pub(super) struct SentFlows {
     /// Time since which the workers have handled no frames.
     pub(super) since: Timestamp,
     pub(super) owners: Owners,
-    /// Number of open flows that must stay with their worker, because it owns their SNAT port.
+    /// Number of open flows that must stay with their worker, because the worker owns their SNAT
+    /// port.
     pub(super) bound_to_workers: usize,
 }
 

@@ -51,7 +51,7 @@ impl ProcessHandle {
     }
 
     /// Kills the process and waits for its end. Returns whether the process has ended within
-    /// [`KILL_TIMEOUT`]. All of its descriptors are closed then.
+    /// [`KILL_TIMEOUT`]. If it has, all of its descriptors are closed.
     pub(super) fn kill(&self) -> bool {
         // An error can be ignored here: the process then does not end, which the wait below
         // detects.

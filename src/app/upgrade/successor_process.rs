@@ -18,7 +18,7 @@ const UNKNOWN: u8 = 1;
 pub(in crate::app) struct SuccessorProcess {
     process: u32,
     /// File descriptor (pidfd) that refers to the child even after its end. `None` before Linux
-    /// 5.3; signals are not passed on then.
+    /// 5.3, where signals cannot be passed on.
     handle: Option<OwnedFd>,
     ended: oneshot::Receiver<Option<ExitStatus>>,
     code: Option<u8>,

@@ -99,7 +99,7 @@ impl<W: Write> PacketFile<W> {
 /// The received or sent side of a packet.
 struct Side<'a> {
     interface: &'a str,
-    /// Length of the original frame, if known; the captured part may be shorter.
+    /// Length of the original frame in bytes, if known; the captured bytes may be fewer.
     len: Option<u32>,
     word: &'a str,
 }

@@ -25,7 +25,7 @@ pub(super) fn sum<'a>(times: impl Iterator<Item = &'a TimesReport>) -> Option<Di
     Some(all)
 }
 
-/// Durations since `before`; all of them if the counters have restarted at 0 in between.
+/// Durations since `before`; all durations if the counters have restarted at 0 after `before`.
 pub(super) fn since(now: &Distribution, before: Option<&Distribution>) -> Distribution {
     let before = before.filter(|before| before.count <= now.count);
     let at = |bound: f64| {

@@ -68,7 +68,8 @@ pub(crate) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Stats {
     Stats { listen: SocketAddr::new(ip, port), token }
 }
 
-/// Settings after a reload. The address of `running` stays; a new address needs a restart.
+/// Settings after a reload: the settings `wanted`, with the address of `running`. A new address
+/// needs a restart.
 pub(crate) fn reloaded(wanted: Stats, running: &Stats) -> Stats {
     Stats { listen: running.listen, ..wanted }
 }

@@ -33,7 +33,8 @@ pub(super) struct WatchedFolders {
 pub(super) struct WatchOutcome {
     /// Whether a directory that is needed cannot be watched.
     pub(super) lacks_one: bool,
-    /// Whether a directory is watched that was not watched before. It may have changed in between.
+    /// Whether the watch of at least one directory has just begun. Changes in that directory before
+    /// its watch began may have been missed.
     pub(super) has_new: bool,
 }
 

@@ -100,8 +100,8 @@ impl NamedFiles {
         loaded
     }
 
-    /// Changes the list, and notifies the watch. The lock is released first, because the watch
-    /// takes it, too.
+    /// Changes the list, and notifies the watch. Releases the lock before the notification, because
+    /// the watch takes the same lock.
     fn update<T>(&self, change: impl FnOnce(&mut LastLoad) -> T) -> T {
         let mut last = self.lock();
         let changed = change(&mut last);

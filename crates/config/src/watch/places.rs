@@ -17,8 +17,9 @@ use crate::include::{MAX_FILES, has_wildcards};
 /// Maximum number of symbolic links on the path of a file, as in Linux.
 const MAX_LINKS: u32 = 40;
 
-/// Polling interval for files on local file systems. inotify reports most changes there, but
-/// neither writes through `mmap` or through another name of the file, nor mounts over a directory.
+/// Polling interval for files on local file systems. inotify reports most changes there. It reports
+/// neither writes through `mmap`, nor writes through another name of the file, nor mounts over a
+/// directory.
 const LOCAL_POLL: Duration = Duration::from_secs(30);
 
 /// Polling interval for files on overlayfs: inotify does not report changes of a lower layer.

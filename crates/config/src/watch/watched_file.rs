@@ -15,8 +15,8 @@ const READING_LOOKS: u32 = 12;
 /// Number of consecutive checks with changed metadata after which a file is read although it is
 /// still changing.
 const MAX_RESTLESS_LOOKS: u32 = 5;
-/// Number of checks after which a missing or empty file counts as a change. Some programs unlink or
-/// truncate a file before they write it again.
+/// Number of checks after which a missing or empty file is reported as a change. Some programs
+/// unlink or truncate a file before they write it again.
 const ABSENT_LOOKS: u32 = 2;
 
 /// A file and its included files, with the content that was seen last.
@@ -177,7 +177,8 @@ impl WatchedFile {
         self.files().map(|file| (file.clone(), content(&file))).collect()
     }
 
-    /// Current include patterns. If the file is missing at the moment, the former patterns stay.
+    /// Current include patterns. If the file is missing or empty at the moment, returns the former
+    /// patterns.
     fn patterns_now(&self) -> Vec<String> {
         match content(&self.path).filter(|_| self.includes) {
             Some(content) => include::patterns(&String::from_utf8_lossy(&content)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Addr, NeighbourKey, Timestamp};
 
-/// Maximum number of indices that are kept for neighbours that are gone. Most neighbours return.
+/// Maximum number of neighbours that are gone and whose indices are kept. Most of them return.
 const MAX_GONE: usize = 1_024;
 
 /// Time for which a retired index stays unused. Every worker moves its flows to other indices in

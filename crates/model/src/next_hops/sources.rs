@@ -48,9 +48,9 @@ impl NextHops {
         tiers.into_iter().find(|tier| !tier.is_empty()).unwrap_or(of_family)
     }
 
-    /// Whether a server's answers to an address of this host return to this host. They do if
-    /// packets from the address leave through the interface that has it. They also do if the
-    /// address is in no link's network, because then routers forward packets to it.
+    /// Whether a server's answers to the address `source` of this host return to this host. They do
+    /// if packets from the address leave through the interface that has it. They also do if no
+    /// link's network contains the address, because routers then forward the answers to this host.
     pub fn answers_return(&self, source: IpAddr, server: IpAddr) -> bool {
         let ways = self.hops_from(source, server);
         let mut links = self.interfaces().iter().filter(|link| link.up);
@@ -69,9 +69,9 @@ impl NextHops {
     }
 
     /// Operator-facing reason why packet modes must not send packets to a server; `None` if they
-    /// may. `named` are the configured SNAT addresses. The server sees those that fit its path, or
-    /// the address that the kernel chooses if there are none. With `named` `None`, the server sees
-    /// the addresses of the clients.
+    /// may. `named` are the configured SNAT addresses: the server sees the addresses that fit the
+    /// path to it, or, if none fits, the address that the kernel chooses. If `named` is `None`, the
+    /// server sees the addresses of the clients.
     pub fn refusal_of(&self, server: IpAddr, named: Option<&[IpAddr]>) -> Option<String> {
         let own = named.map(|named| {
             let (present, gone): (Vec<IpAddr>, Vec<IpAddr>) = named.iter().partition(|ip| self.is_own(**ip));

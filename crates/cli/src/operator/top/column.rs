@@ -10,7 +10,8 @@ struct ColumnTexts {
     word: &'static str,
     title: &'static str,
     meaning: &'static str,
-    /// If the columns with values do not all fit, those with the highest rank are hidden first.
+    /// Order in which columns are hidden: if the columns with values do not all fit, the columns
+    /// with the highest rank are hidden first.
     rank: u8,
 }
 

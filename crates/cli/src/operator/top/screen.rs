@@ -160,7 +160,8 @@ fn head_of(state: &TopState, width: u16) -> Vec<Line<'static>> {
     vec![Line::from(title), Line::from(cut(&totals, width))]
 }
 
-/// Joins a left-aligned and a right-aligned text. Leaves out the right one if there is no room.
+/// Joins a left-aligned and a right-aligned text. Omits the right text if both do not fit into
+/// `width`.
 fn between(left: &str, right: &str, width: usize) -> String {
     let free = width.saturating_sub(columns(left) + columns(right));
     if free < 2 { left.to_owned() } else { format!("{left}{}{right}", " ".repeat(free)) }

@@ -85,8 +85,8 @@ pub(crate) const DOC: TableDoc = TableDoc {
 };
 
 /// Reads `[backends.NAME.kubernetes]`; `None` if the backend does not have the table. A relative
-/// path starts at the directory of the file. `protocol` is the protocol of the backend's frontends,
-/// if all have the same.
+/// path starts at the directory of the file. `protocol` is the common protocol of the backend's
+/// frontends; `None` if they have different protocols.
 pub(super) fn read(
     backend: &mut TomlTable<'_>,
     protocol: Option<Protocol>,

@@ -153,8 +153,8 @@ pub(super) fn all(backend: &BackendConfig) -> Vec<String> {
     entries(backend).iter().map(ToString::to_string).collect()
 }
 
-/// Changes of servers for the log of a reload: added and removed servers, and changes of the
-/// others. A server whose name is the only difference counts as renamed.
+/// Changes of servers for the log of a reload: servers that were added or removed, and changed
+/// settings of servers that stay. A server of which only the name differs counts as renamed.
 pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     let (old, new) = (entries(old), entries(new));
     let (mut added, mut removed, mut changed) = (Vec::new(), Vec::new(), Vec::new());
