@@ -13,7 +13,7 @@ use crate::buffer;
 #[derive(Debug)]
 pub(crate) struct Bulk<'a> {
     pipes: &'a Arc<PipePool>,
-    /// Pipe between the sockets; `None` while the body is not large.
+    /// Pipe between the sockets; `None` if the transfer does not use one at the moment.
     pipe: Option<Pipe>,
     /// Whether the last read filled the buffer, and at least as many bytes of the body follow.
     is_on: bool,

@@ -33,9 +33,10 @@ pub(crate) struct EncoderMemory {
 /// Compression of the response to a request.
 #[derive(Debug, Default)]
 pub(crate) struct Compression<'a> {
-    /// `None` if the route does not compress.
+    /// Compression rules for the request, and the memory budget; `None` if the route does not
+    /// compress.
     offer: Option<(CompressionOffer<'a>, &'a Arc<EncoderMemory>)>,
-    /// Set while a body is compressed.
+    /// Encoder of the body; `None` if no body is being compressed.
     compressor: Option<Box<Compressor>>,
     tally: CompressionTally,
 }

@@ -60,7 +60,7 @@ struct Connection<S> {
     time_limit: TimeLimit,
     /// Number of requests so far.
     requests: u32,
-    /// Share of the client that the last request uses, until the client has received the whole
+    /// The last request, counted against its client's share until the client has received the whole
     /// response.
     charge: RequestCharge,
 }

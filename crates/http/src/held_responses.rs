@@ -37,7 +37,8 @@ pub(crate) struct HeldResponse {
     budget: Arc<HeldResponses>,
 }
 
-/// Client of a stream, for which a part of a response may wait.
+/// Client that uses a stream. A part of the response may wait in convey until this client accepts
+/// it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WaitingClient<'a> {
     pub(crate) ip: IpAddr,

@@ -147,7 +147,7 @@ impl Hooks {
         self.hooks.push(hook);
     }
 
-    /// Whether a hook wants the data of bodies ([`ExchangeHook::wants_bodies`]).
+    /// Whether a hook wants the data of bodies.
     pub(crate) fn want_bodies(&self) -> bool {
         self.hooks.iter().any(|hook| hook.wants_bodies())
     }

@@ -58,7 +58,9 @@ impl IdlePool {
         }
     }
 
-    /// Puts a connection without outstanding responses into the pool.
+    /// Puts a connection into the pool. All responses on the connection must be complete. If the
+    /// server has its maximum of idle connections, closes the oldest of them. If the worker has its
+    /// maximum, closes this connection.
     pub(crate) fn put(&self, server: ServerPlace, stream: ServerStream) {
         let connection = IdleConnection { stream, since: Instant::now() };
         let evicted = self.lock().push(server, connection);

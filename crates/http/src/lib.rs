@@ -1,22 +1,22 @@
 //! Mode http: serves the HTTP requests of clients, and balances them one by one.
 //!
-//! A worker of `convey-proxy` admits each connection. The state that the requests of a worker share
-//! is a value, `HttpWorker`, which each connection passes on. One task owns the connection and, while a
-//! request runs, the connection to the server, too. So both connections stay on one core, and a
-//! body passes through a buffer that all tasks of the core share.
+//! A worker of `convey-proxy` admits each connection. The requests of a worker share one
+//! `HttpWorker`, which holds their common state. One task owns the connection and, while a request
+//! runs, the connection to the server, too. So both connections stay on one core, and a body passes
+//! through a buffer that all tasks of the core share.
 //!
 //! - [`HttpServer`] serves connections: a worker passes it each connection to a frontend in mode
 //!   http.
 //! - [`stack`] decides on the head of each request: Tower services, to which an application adds
 //!   its own.
 //! - [`ExchangeHook`] is code of an embedding application that follows a request to its end.
-//! - `server` has the part of the server in each worker; `worker` is the state that the requests of
-//!   one worker share.
+//! - `server` is the HTTP server in each worker; `worker` is the state that the requests of one
+//!   worker share.
 //! - `connection` reads one request after the other, and decides when a connection ends.
 //! - `forward` chooses the server of a request, connects to it, and retries where that is safe.
 //! - `transfer` moves one request and its response between two connections of HTTP/1, as
 //!   `convey_http_core::Exchange` decides. `frames` does so if a stream is on one of the sides.
-//! - `ends` has the two ends of a request: sockets, or streams.
+//! - `ends` has the endpoints of a request: sockets, or streams.
 //! - `http2` and `http3` serve connections with streams, and `streams` serves the request of each
 //!   stream.
 //! - `field_coding` decodes the numbers and strings of HPACK and QPACK.

@@ -28,7 +28,7 @@ const MAX_ATTEMPTS: u32 = 4;
 /// server that shuts down its connections refuses all requests that are in flight.
 const MAX_REFUSALS: u32 = 16;
 
-/// Servers that convey has tried for one client. Allocates memory only after a failure.
+/// Servers that convey has tried for one client. The list needs memory only after a failure.
 #[derive(Debug, Default)]
 pub struct Attempts {
     used: u32,

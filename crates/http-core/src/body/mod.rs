@@ -54,7 +54,7 @@ pub enum BodyProgress {
     Ends(usize),
 }
 
-/// Next piece of a body, for callers that pass on its data in another framing.
+/// Next piece of a body, for callers that forward its data in another framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyPiece {
     /// This many bytes of data.

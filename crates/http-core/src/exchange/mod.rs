@@ -69,7 +69,7 @@ impl Exchange {
         }
     }
 
-    /// Progress of the exchange, and what may follow.
+    /// Progress of the exchange.
     pub fn state(&self) -> &ExchangeState {
         &self.state
     }

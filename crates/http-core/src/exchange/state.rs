@@ -1,5 +1,5 @@
-//! State of an exchange that is the same for all versions of HTTP: what has arrived, what may be
-//! repeated, and which connections stay open.
+//! Progress of an exchange, for all versions of HTTP: which messages have arrived, whether the
+//! request may be repeated, and which connections stay open.
 
 use super::{MAX_INTERIM_RESPONSES, ServerFault};
 use crate::body::BodyFraming;
@@ -7,7 +7,8 @@ use crate::forward::ClientConnection;
 use crate::head::{RequestHead, ResponseHead};
 use crate::{ExchangePhase, HttpMethod};
 
-/// Progress of a request and its response, and what may follow. The caller notes each event.
+/// Progress of a request and its response. The caller notes each event. The progress decides
+/// whether the request may be repeated, and whether the connections can be reused.
 #[derive(Debug, Clone)]
 pub struct ExchangeState {
     method: HttpMethod,

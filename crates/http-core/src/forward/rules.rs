@@ -128,7 +128,7 @@ impl FieldRules {
 }
 
 impl fmt::Display for FieldRules {
-    /// Writes, for example, `set X-A, add X-B, remove x-c`. Values are left out: they may be
+    /// Writes, for example, `set X-A, add X-B, remove x-c`. Omits values, because they may be
     /// secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = String::from_utf8_lossy;

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use httpdate::fmt_http_date;
 
 thread_local! {
-    /// Last second that was formatted, and its text. The cache saves work and needs not be shared,
-    /// so each call can use the cache of the thread on which it runs.
+    /// Last second that was formatted, and its text. The cache only saves work, so each call can
+    /// use the cache of the thread on which it runs.
     static WRITTEN: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
 }
 

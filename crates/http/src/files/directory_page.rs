@@ -17,8 +17,8 @@ use super::disk::aside;
 use super::find::Unfound;
 use super::store::is_settled;
 
-/// Minimum size of a part in bytes: a part ends with the row that reaches it. A page of one part
-/// has a `Content-Length`.
+/// Size of a part in bytes: a part ends with the row that reaches this size. A page of one part has
+/// a `Content-Length`.
 pub(super) const PART: usize = 8 * 1024;
 
 /// Bounds for the cache of listings, which all clients share.
@@ -27,7 +27,7 @@ const SHARED: CacheBounds = CacheBounds { entries: 256, bytes: 16 << 20 };
 static LISTINGS: LazyLock<Mutex<BoundedCache<DirectoryName, SharedListing>>> =
     LazyLock::new(|| Mutex::new(BoundedCache::new(SHARED)));
 
-/// A directory, and the selection of its files that are listed.
+/// Key of a cached listing: a directory, and whether its dot files are listed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct DirectoryName {
     root: PathBuf,
@@ -38,7 +38,8 @@ struct DirectoryName {
 /// Cached listing of a directory. It is valid for the second in which it was made.
 struct SharedListing {
     listing: Arc<Listing>,
-    /// State of the directory; `None` if a later change might not alter the state.
+    /// State of the directory; `None` if the directory may change later without a change of this
+    /// state.
     stamp: Option<FileStamp>,
     made: u64,
 }

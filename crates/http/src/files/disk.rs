@@ -71,7 +71,8 @@ impl DiskThreads {
         Ok(())
     }
 
-    /// Queues work, and starts a thread for it if all are busy.
+    /// Queues work, and starts a thread for it if all are busy. Returns the receiver of the result;
+    /// `None`: there is no thread, and none can be started.
     fn run<T: Send + 'static>(
         &'static self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -233,7 +233,8 @@ impl Sending<'_, '_> {
     }
 }
 
-/// Sends bytes on a stream, as far as its client has room. Returns their number.
+/// Sends as many of these bytes on a stream as its client accepts. Returns the number of sent
+/// bytes.
 fn poll_send(
     stream: &mut dyn IncomingStream,
     cx: &mut Context<'_>,

@@ -48,8 +48,8 @@ impl Forwarding<'_, '_> {
         StreamClient { sharing: has_share.then_some(client), upload }
     }
 
-    /// Sends the rest of a response to the client's stream, unless the client reads nothing for too
-    /// long.
+    /// Sends the rest of a response to the client's stream. Returns an error if the client reads
+    /// nothing for too long.
     pub(super) async fn write_rest(&mut self, mut rest: WaitingFrames) -> Result<(), Counter> {
         let (time_limit, record) = (&mut *self.time_limit, &mut *self.record);
         let period = self.timeouts.send.min(self.timeouts.idle);

@@ -17,7 +17,7 @@ use crate::data_queue::FRAME;
 use crate::ends::UnreadSocket;
 use crate::transfer::{TransferEnd, server_broke};
 
-/// Maximum number of bytes that are read together with a head.
+/// Maximum number of bytes of one read while the head of the response is incomplete.
 const FIRST: usize = 8 * 1024;
 
 /// A request on a connection of HTTP/1.1 to a server.

@@ -121,8 +121,8 @@ impl KeptConnection {
         StreamPlace { send: self.send.clone(), state: self.state.clone(), upload, share }
     }
 
-    /// Whether to keep the connection: it has streams, or accepts some and has not been without one
-    /// for too long.
+    /// Whether to keep the connection: it has streams, or it accepts further streams and has had
+    /// none for less than `LIFETIME`.
     pub(super) fn stays(&mut self, now: Instant) -> bool {
         let is_unused = self.is_unused();
         let since = *self.unused.get_or_insert(now);

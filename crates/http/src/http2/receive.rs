@@ -21,7 +21,7 @@ use super::stream::broken;
 use crate::data_queue::DataQueue;
 use crate::streams::body::DataSource;
 
-/// The library's own limit for buffered frames: none, because a [`ReceiveQueue`] bounds them. The
+/// Limit of the library for buffered frames: none, because a [`ReceiveQueue`] bounds them. The
 /// library never stops counting the frames of reset streams, so any limit would end a long-lived
 /// connection.
 pub(super) const DATA_FRAME_BUDGET: usize = usize::MAX;

@@ -1,7 +1,7 @@
 //! Check of pseudo-header fields in encoded field sections (QPACK, RFC 9204, section 4.5), before
-//! the HTTP/3 library reads them. The library keeps the last of several fields with one name,
-//! ignores their order, and cuts a path off at its fragment. It refuses the protocols of extended
-//! CONNECT that it does not know. Pure.
+//! the HTTP/3 library reads them. The library accepts malformed sections: it keeps the last of
+//! several fields with one name, ignores the order of fields, and cuts a path off at its fragment.
+//! It also refuses an extended CONNECT with an unknown protocol. Pure.
 
 use std::borrow::Cow;
 

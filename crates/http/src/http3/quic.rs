@@ -40,7 +40,7 @@ pub(super) struct QuicConnection {
 /// received it.
 const MAX_REJECTED: u64 = 1_000;
 
-/// Data about a new stream that the HTTP/3 library does not provide.
+/// Data about a new stream. The HTTP/3 library does not provide this data.
 pub(super) struct StreamNotes {
     /// Whether the stream was opened before the end of the handshake (0-RTT).
     pub(super) is_early: bool,

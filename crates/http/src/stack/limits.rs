@@ -32,8 +32,8 @@ fn is_too_long(request: &HttpRequest) -> bool {
     matches!((request.head().framing(), most), (BodyFraming::Length(length), Some(most)) if length > most)
 }
 
-/// Charges the request to the quotas of its source. Returns whether the request is within them; a
-/// refused request is not charged.
+/// Charges the request to the quotas of its source. Returns whether the request is within the
+/// quotas. A refused request is not charged.
 fn is_within_rate(request: &HttpRequest) -> bool {
     let (client, now) = (request.client().ip(), request.came());
     let of_frontend = request.frontend().http.as_ref().and_then(|http| http.limit.as_ref());

@@ -1,4 +1,5 @@
-//! Counts of a client's streams on an HTTP/2 or HTTP/3 connection, and of its early resets.
+//! Counts of the streams of a client's HTTP/2 or HTTP/3 connection, and of the streams that the
+//! client has reset early.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -12,7 +12,7 @@ use super::{ResponseChanges, Step, Transfer, TransferEnd};
 use crate::buffer;
 use crate::compress::{Compression, PIECE};
 
-/// Number of bytes by which a response's head usually grows.
+/// Space in bytes that is reserved for fields that convey adds to a response's head.
 const ADDED: usize = 256;
 
 impl Transfer<'_> {

@@ -52,7 +52,7 @@ pub(crate) fn client_broke(error: &io::Error) -> TransferEnd {
 }
 
 /// Converts an error from a read of the server's response. `ConnectionRefused` means that the
-/// server refused an HTTP/2 stream, because a connect to a server is over before a read.
+/// server refused an HTTP/2 stream after it was opened.
 pub(crate) fn server_broke(error: &io::Error) -> TransferEnd {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => TransferEnd::ServerRefused,
