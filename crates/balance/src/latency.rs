@@ -1,5 +1,5 @@
 //! Moving averages of a server's response times and failures, from which [`ewma`](crate::Ewma)
-//! computes its cost.
+//! computes the cost of the server.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,13 +30,13 @@ const PROBED_COST: f64 = 1e9;
 const MAX_CLOCK_STEP_MS: u32 = 60_000;
 
 /// Factor by which constant failures raise the cost of a server. The cost grows with the square of
-/// the failure rate, so one failure in a hundred answers changes it little.
+/// the failure rate, so one failure in a hundred answers changes the cost little.
 const FAILING_COSTS: f64 = 1_000.0;
 
 /// Moving averages of one server's response times and failures ("Peak EWMA").
 ///
-/// The average rises immediately to a slower response time, and falls gradually to a faster one. It
-/// ignores a single slow answer; the second slow answer in a row raises it.
+/// The average rises immediately to a slower response time, and falls gradually to a faster one. A
+/// single slow answer does not change the average; a second slow answer in a row raises it.
 ///
 /// If two threads record answers simultaneously, one answer may be lost.
 #[derive(Debug, Default)]
@@ -88,9 +88,9 @@ impl AnswerTimes {
         self.awaited.load(Ordering::Relaxed) > 0
     }
 
-    /// Cost of sending a request to this server at the time `now`, at least 1, without regard to
-    /// its other connections. `None` if the server has no history and no pending request, so that
-    /// the next request may probe the server.
+    /// Cost of sending a request to this server at the time `now`, at least 1, regardless of the
+    /// server's number of open connections. `None` if the server has no history and no pending
+    /// request, so that the next request may probe the server.
     pub fn cost(&self, now: Duration) -> Option<f64> {
         let is_awaited = self.is_awaited();
         if !self.has_history() {
@@ -142,8 +142,8 @@ impl AnswerTimes {
     }
 }
 
-/// Microseconds by which an answer is overdue, if the last one came `elapsed` ago and the average
-/// response time is `average` microseconds; 0 if it is not overdue.
+/// Microseconds by which an answer is overdue, if the last answer came `elapsed` ago and the
+/// average response time is `average` microseconds; 0 if the answer is not overdue.
 fn silence_us(average: f64, elapsed: Duration) -> f64 {
     (elapsed.as_secs_f64() * 1e6 - USUAL_SILENCE * average - FLOOR_US).max(0.0)
 }

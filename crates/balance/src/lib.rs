@@ -112,8 +112,8 @@ pub trait Loads {
     fn is_silent(&self, _index: usize) -> bool {
         false
     }
-    /// Whether the server failed for its most recent client. `substitute` chooses it only if no
-    /// other server is usable.
+    /// Whether the server failed for its most recent client. `substitute` chooses such a server
+    /// only if no other server is usable.
     fn is_failing(&self, _index: usize) -> bool {
         false
     }
@@ -148,8 +148,8 @@ pub fn substitute(members: &[Member], flow: FlowHash, loads: &dyn Loads) -> Opti
 /// Builds the table of an algorithm.
 ///
 /// `turn` is a counter that outlives the table, so that a rebuilt table continues at the same
-/// position. Round robin takes its position from it, least connections breaks ties by it, and
-/// `power_of_two` and `ewma` derive their draws from it.
+/// position. Round robin takes its position from the counter, least connections breaks ties by the
+/// counter, and `power_of_two` and `ewma` derive their draws from the counter.
 pub fn build(algorithm: Algorithm, members: &[Member], turn: Arc<AtomicUsize>) -> Box<dyn Balancer> {
     match algorithm {
         Algorithm::RoundRobin => Box::new(round_robin::RoundRobin::new(members, turn)),

@@ -29,7 +29,8 @@ pub(super) struct Maglev {
 
 impl Maglev {
     /// Fills a table with the servers that may be chosen. The number of slots depends on the number
-    /// of all members, eligible or not, so a change of a server's health does not change it.
+    /// of all members, eligible or not, so the number of slots stays when a server's health
+    /// changes.
     pub(super) fn new(members: &[Member]) -> Self {
         Maglev::with_slots(members, next_prime(MIN_SLOTS.max(SLOTS_PER_MEMBER * members.len())))
     }

@@ -39,8 +39,8 @@ impl PairTable {
         self.end(self.ends.len()) as f64 / self.ends.len().max(1) as f64
     }
 
-    /// Draws pairs of servers until a server of the pair is usable, and returns its index; if both
-    /// are usable, the index of the preferred server. After `MAX_PAIRS_DRAWN` pairs, searches the
+    /// Draws pairs of servers until a pair has a usable server. Returns the index of this server,
+    /// or of the preferred server if both are usable. After `MAX_PAIRS_DRAWN` pairs, searches the
     /// servers one by one. Returns `None` if no server of the table is usable.
     ///
     /// `is_better` returns whether the second server of a pair is preferred to the first. Its last

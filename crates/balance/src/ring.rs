@@ -56,9 +56,9 @@ impl HashRing {
 ///
 /// At the same scale, the number depends on the weight alone: a change of one weight moves no
 /// client between other servers. If all weights together need too many points, the scale halves
-/// every server's number once or more often, and each server keeps its first points. So clients of
-/// other servers move only when the sum of the weights passes a power of two. The sum includes
-/// ineligible servers, so that a change of health keeps the scale.
+/// every server's number of points once or more often, and each server keeps its first points. So
+/// clients of other servers move only when the sum of the weights passes a power of two. The sum
+/// includes ineligible servers, so that a change of health keeps the scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Scale {
     halvings: u32,

@@ -86,8 +86,8 @@ struct Group {
     positions: Vec<usize>,
     /// Index in `positions` of the server that takes the group's next turn.
     next: usize,
-    /// Credit of the server that takes the group's next turn: credit that it has earned so far,
-    /// minus the cost of its turns.
+    /// Credit of the server that takes the group's next turn: the credit that the server has earned
+    /// so far, minus the cost of its turns.
     credit: i64,
 }
 

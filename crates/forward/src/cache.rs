@@ -10,9 +10,9 @@ use convey_wire::Envelope;
 
 /// Flow cache: forwards packets by their key, without the forwarder. The forwarder decides which
 /// flows have entries. Most packets that the cache forwards do not change the state of their flow.
-/// It also forwards SYN-ACKs, segments that complete a handshake, and FINs, and reports these to
-/// the forwarder. Packets without a usable entry still reach the forwarder, so no method returns an
-/// error.
+/// The cache also forwards SYN-ACKs, segments that complete a handshake, and FINs, and reports
+/// these segments to the forwarder. Packets without a usable entry still reach the forwarder, so no
+/// method returns an error.
 pub trait FlowCache: fmt::Debug + Send {
     /// Adds or replaces the entry for packets with this key; takes effect at the next
     /// [`FlowCache::flush`] at the latest. Pending removals are carried out first, so
@@ -24,7 +24,8 @@ pub trait FlowCache: fmt::Debug + Send {
     /// at the latest. Call it once for each key that was added as new, with the same owners.
     fn remove(&mut self, key: &FlowKey, owners: FlowOwners);
 
-    /// Activity of the entry with this key since it was written; `None` if it has seen no packet.
+    /// Activity of the entry with this key since the entry was written; `None` if the entry has
+    /// seen no packet.
     fn seen(&mut self, key: &FlowKey) -> Option<CachedActivity>;
 
     /// Writes the progress of a sender into the entry with this key, if there is one, and leaves
@@ -74,8 +75,8 @@ pub struct CachedRoute {
     /// TCP: whether another process had the flow. That process may have forwarded more packets
     /// since it reported this progress. The cache takes over the numbers of the server's next
     /// packet, and of a client's packet that agrees with the server's numbers. In DSR, where the
-    /// server's packets do not pass, it takes over the numbers of two successive packets that
-    /// agree.
+    /// server's packets do not pass, the cache takes over the numbers of two successive packets
+    /// that agree.
     pub is_restored: bool,
 }
 
@@ -97,7 +98,7 @@ pub struct CachedActivity {
 }
 
 /// Progress of one side of a TCP connection. Segments with numbers that are far off do not change
-/// it.
+/// the progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Sequence number after the last byte that the side has sent.

@@ -1,6 +1,6 @@
 //! Counts of open flows per client, by the limited resource that the flows hold. Each worker writes
-//! only its own counters; for resources that all workers share, it also reads the counters of the
-//! others.
+//! only its own counters; for resources that all workers share, a worker also reads the counters of
+//! the other workers.
 //!
 //! A hash maps clients to counters, so memory is bounded and nothing is allocated. Clients whose
 //! hashes collide share a counter. Each client therefore has two counters, and the smaller one is

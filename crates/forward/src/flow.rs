@@ -214,7 +214,7 @@ impl Flow {
 
     /// Handshake step of a client's SYN with this sequence number; `None` if the SYN belongs to no
     /// handshake. A SYN with the known number repeats the handshake. A SYN with another number
-    /// begins a new one, unless the server has answered already.
+    /// begins a new handshake, unless the server has answered already.
     pub(super) fn step_of_syn(&self, seq: u32) -> Option<HandshakeStep> {
         let next = seq.wrapping_add(1);
         let is_same = self.expected_of_client() == next || self.reopening_at() == Some(next);
@@ -269,8 +269,8 @@ impl Flow {
     }
 
     /// Whether a TCP segment with this direction and sequence number may be in flight, so that an
-    /// ICMP error about it is accepted. Accepts any number to a client that has not acknowledged
-    /// anything yet.
+    /// ICMP error about the segment is accepted. Accepts any number to a client that has not
+    /// acknowledged anything yet.
     pub(crate) fn may_be_in_flight(&self, direction: Direction, seq: u32) -> bool {
         self.sequence.may_be_in_flight(self.flags.pending_fin(), self.view(), direction, seq)
     }

@@ -85,7 +85,8 @@ impl Forwarder {
         }
     }
 
-    /// Handles a frame: looks its flow up or begins one, and rewrites the frame, or refuses it.
+    /// Handles a frame: looks up its flow or begins a flow, and rewrites the frame for forwarding;
+    /// or refuses the frame.
     pub fn handle_frame(&mut self, frame: &mut Frame<'_>, plan: &Plan, now: Timestamp) -> Verdict {
         let headers = match frame.headers {
             Ok(headers) => headers,

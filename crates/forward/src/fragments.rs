@@ -2,8 +2,8 @@
 //! others follow it.
 //!
 //! A path may reorder fragments, and some senders send the last fragment first. Fragments that
-//! arrive before the first one are held briefly. Dropping one would lose the whole datagram, and
-//! UDP does not send it again.
+//! arrive before the first one are held briefly. Dropping a fragment would lose the whole datagram,
+//! which UDP does not send again.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -104,8 +104,8 @@ impl<T> Fragments<T> {
     }
 
     /// Handles the first fragment of a packet of `flow`, which goes to `worker`. Returns the fields
-    /// that later fragments need, and the frames that waited for them. `drop` gets frames that are
-    /// discarded to make room.
+    /// that later fragments need, and the frames that waited for these fields. `drop` gets frames
+    /// that are discarded to make room.
     ///
     /// A first fragment that arrives again soon is a copy; after a while, it belongs to another
     /// packet whose sender has reused the identification number.

@@ -79,8 +79,8 @@ pub enum Unreadable {
 
 /// Segment of a handshake, or a FIN, that the flow cache has forwarded.
 ///
-/// In a handover, a segment without flags is the progress of its sender. For a UDP stream, its
-/// `seq` is the tick (a quarter of a second) in which the server last sent.
+/// In a handover, a segment without flags is the progress of its sender. For a UDP stream, the
+/// segment's `seq` is the tick (a quarter of a second) in which the server last sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheEvent {
     /// Key of the packet.

@@ -2,8 +2,8 @@
 //!
 //! An entry has 8 bytes: 32 bits of the key's hash, and the record's number with the direction of
 //! the key. The 32 bits determine the home slot of the entry and distinguish it from its
-//! neighbours. A probe therefore reads one cache line of the index and one record. It reads a wrong
-//! record once in billions of probes. Entries are ordered by their distance from home (Robin Hood
+//! neighbours. A probe therefore reads one cache line of the index and one record. Only one probe
+//! in billions reads a wrong record. Entries are ordered by their distance from home (Robin Hood
 //! hashing; Celis, 1986), so a miss ends early. Removal shifts entries back: there are no
 //! tombstones that would require a rebuild of the index.
 

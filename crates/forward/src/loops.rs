@@ -37,8 +37,8 @@ pub struct Loops {
 }
 
 impl Loops {
-    /// Creates an empty memory. `seed` must be a secret: an attacker who has it can overwrite the
-    /// packets of others.
+    /// Creates an empty list of recent packets. `seed` must be a secret: an attacker who has it can
+    /// overwrite the packets of others.
     pub fn new(seed: u64) -> Loops {
         Loops { places: Arc::new([const { AtomicU64::new(0) }; REMEMBERED_PACKETS]), seed }
     }
@@ -48,8 +48,8 @@ impl Loops {
         self.seed
     }
 
-    /// Whether a packet with this fingerprint, for this address and port and with TTL `hops`, is in
-    /// a loop. Otherwise the packet is remembered.
+    /// Whether a packet to this address and port with this fingerprint and with TTL `hops` is in a
+    /// loop. Otherwise the packet is remembered.
     pub(super) fn is_looped(
         &self,
         fingerprint: Fingerprint,

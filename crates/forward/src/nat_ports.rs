@@ -31,8 +31,8 @@ pub struct NatPorts {
     chosen: HashMap<Addr, Places>,
     /// All IPv4 addresses, and all IPv6 addresses.
     of_family: [Places; 2],
-    /// Counter of allocations. It decides which SNAT address the next flow uses, so that the SNAT
-    /// addresses that a server sees take turns.
+    /// Counter of allocations. The counter decides which SNAT address the next flow uses, so that
+    /// the SNAT addresses that a server sees take turns.
     turn: usize,
     ports: RangeInclusive<u16>,
     pools: PortPools,
@@ -74,8 +74,8 @@ impl Places {
 impl NatPorts {
     /// Creates the ports `ports` of each of these addresses. `seed` decides the order of
     /// allocation. It must be a secret: an attacker who has it can forge packets of the next
-    /// connection. If it differs between runs, a server rarely gets a port that it still remembers
-    /// from the last run.
+    /// connection. If the seed differs between runs, a server rarely gets a port that it still
+    /// remembers from the last run.
     pub fn new(mut addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
         addresses.sort_by_key(|address| !address.is_v4());
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
@@ -180,10 +180,10 @@ impl NatPorts {
     }
 
     /// Allocates a port for a new flow to a server, on an address that the server may see; `None`
-    /// if all are in use. Ports that were never used come first, then the ports that have been free
-    /// for longest. Once the pools remember too many used ports, released ports come first. The
-    /// server remembers a connection for a while after its end (TIME-WAIT) and may refuse another
-    /// one with the same addresses and ports.
+    /// if all such ports are in use. Ports that were never used come first, then the ports that
+    /// have been free for longest. Once the pools remember too many used ports, released ports come
+    /// first. The server remembers a connection for a while after its end (TIME-WAIT) and may
+    /// refuse another one with the same addresses and ports.
     pub fn allocate(&mut self, server: AddrPort, protocol: u8) -> Option<AddrPort> {
         let places = self.places(&server.addr).clone();
         let (first, total) = (*self.ports.start(), self.ports.len() as u32);
@@ -249,8 +249,8 @@ impl NatPorts {
         first.filter_map(|place| self.addresses.get(usize::from(*place)).copied())
     }
 
-    /// Index of this SNAT address, and number of the port there. `None` if the address has another
-    /// family than the server, or the address or port does not belong to this worker.
+    /// Index of this SNAT address, and number of the port on this address. `None` if the address
+    /// has another family than the server, or the address or port does not belong to this worker.
     fn numbered(&self, server: &Addr, at: AddrPort) -> Option<(u16, u32)> {
         let place = self.addresses.iter().position(|address| *address == at.addr)?;
         let fits = at.addr.is_v4() == server.is_v4() && self.ports.contains(&at.port);

@@ -38,8 +38,8 @@ pub struct Plan {
     pub tunnels: Arc<HashMap<u32, Tunnel>>,
     /// Endpoints of the servers. Packets from these endpoints begin no flow.
     pub server_endpoints: Arc<ServerEndpoints>,
-    /// Endpoints of proxied frontends. convey accepts no client with one of their addresses, and
-    /// uses none of their ports as a SNAT port.
+    /// Endpoints of proxied frontends. convey refuses clients whose source is one of these
+    /// addresses, and uses none of these ports as a SNAT port.
     pub proxied: Vec<Listen>,
     /// Frontends and servers that drain: existing flows continue, but no flow begins.
     pub draining: Arc<DrainingEndpoints>,

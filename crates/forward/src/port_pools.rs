@@ -106,11 +106,11 @@ impl PortPools {
         }
     }
 
-    /// Takes one of `total` numbers that fits. Numbers that were never handed out come first,
-    /// unless many are remembered, in an unpredictable order (RFC 6056); then the numbers that have
-    /// been free for longest. A released number that no server has seen comes before all of these.
-    /// `misfits` returns how many numbers, beginning with its argument, do not fit; 0 if the
-    /// argument fits.
+    /// Takes a number below `total` that fits. A released number that no server has seen comes
+    /// first. Next come the numbers that were never handed out, in an unpredictable order (RFC
+    /// 6056), unless the pools already remember many released numbers. Last come the numbers that
+    /// have been free for longest. `misfits` returns how many numbers, beginning with its argument,
+    /// do not fit; 0 if the argument fits.
     pub(super) fn take(&mut self, of: PoolKey, total: u32, misfits: impl Fn(u32) -> u32) -> Option<u32> {
         if total == 0 {
             return None;
@@ -176,8 +176,8 @@ impl PortPools {
         true
     }
 
-    /// Releases a number. If no server has seen it, it is handed out next. Returns whether the pool
-    /// exists.
+    /// Releases a number. A number that no server has seen is handed out next. Returns whether the
+    /// pool exists.
     pub(super) fn release(&mut self, of: PoolKey, number: u32, was_seen: bool) -> bool {
         let Some(&place) = self.places.get(&of) else { return false };
         let pool = &mut self.pools[place as usize];

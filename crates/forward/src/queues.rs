@@ -1,5 +1,5 @@
-//! Queues of flows in the order of eviction. They change when a flow changes its class, not with
-//! each of its packets.
+//! Queues of flows in the order of eviction. The queues change when a flow changes its class, not
+//! with each of its packets.
 //!
 //! Flows that hold the same resources form a group and queue in it, the oldest in front. To find
 //! the oldest flow that holds a resource, the resource has a heap with the first flows of all
@@ -156,8 +156,8 @@ impl Queues {
         }
     }
 
-    /// Adds `more` flows of a group to the counts of its holders, and adds the group to their heaps
-    /// with the time `since` of its first flow, if there is one.
+    /// Adds `more` flows of a group to the counts of its holders, and adds the group to the
+    /// holders' heaps with the time `since` of its first flow, if there is one.
     fn list(&mut self, number: u32, class: usize, more: u32, since: Option<u64>) {
         let group = &mut self.groups[number as usize];
         for (holder, is_listed) in group.holders.into_iter().zip(&mut group.is_listed[class]) {

@@ -143,9 +143,10 @@ impl TableQuota {
             .ok_or(full)
     }
 
-    /// Whether more UDP flows wait for an answer than were answered. If so, they are forged, and
-    /// are evicted before answered flows. Otherwise they belong to waiting clients, and an answered
-    /// flow is mostly over.
+    /// Whether more UDP flows wait for an answer than were answered. If so, convey takes the
+    /// waiting flows for forged, and evicts them before answered flows. Otherwise the waiting flows
+    /// probably belong to clients, and answered flows are evicted first, because most of them are
+    /// over.
     fn most_wait(&self, kind: TrafficKind) -> bool {
         let count = |class| self.count(Resource::TableEntry, kind, class);
         kind.is_udp() && count(Class::HalfOpen) > count(Class::Closing)
@@ -210,9 +211,10 @@ impl TableQuota {
         self.counts.iter().zip(&self.guaranteed).map(|(count, guaranteed)| count.max(guaranteed)).sum()
     }
 
-    /// Flow that has been in one of these classes for longest, one class after the other. Searches
-    /// the kind that exceeds its guaranteed quota most, then the next kind. Flows of a kind within
-    /// its quota are only evicted for their own kind.
+    /// Flow to evict from the kind that exceeds its guaranteed quota most and has a flow in one of
+    /// its `classes`. The classes of a kind are searched in order, for the flow that has been in
+    /// the class for longest. Flows of a kind within its guaranteed quota are only evicted for
+    /// their own kind.
     fn first_by_excess(
         &mut self,
         flows: &[Flow],

@@ -1,6 +1,6 @@
-//! TCP sequence numbers of a connection, which decide whether a segment may belong to it (RFC 9293,
-//! section 3.4; RFC 5961). Anybody can send a segment in a client's name, but a sender that does
-//! not see the connection has to guess its numbers.
+//! TCP sequence numbers of a connection, which decide whether a segment may belong to the
+//! connection (RFC 9293, section 3.4; RFC 5961). Anybody can send a segment in a client's name, but
+//! a sender that does not see the connection has to guess its numbers.
 
 mod client;
 mod numbers;
@@ -18,9 +18,9 @@ pub(super) use self::numbers::is_after;
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct TcpSequence {
-    /// Sequence number after the last byte that the client has sent. In passthrough, it moves only
-    /// without a gap, or up to the server's acknowledgement, so a sender that does not see the
-    /// connection cannot move it.
+    /// Sequence number after the last byte that the client has sent. In passthrough, the number
+    /// moves only without a gap, or up to the server's acknowledgement, so a sender that does not
+    /// see the connection cannot move the number.
     sent: u32,
     /// Next sequence number that the client expects; 0 while unknown.
     acked: u32,
@@ -168,7 +168,7 @@ impl TcpSequence {
         }
     }
 
-    /// Whether a segment fits the known numbers, so that it can move them.
+    /// Whether a segment fits the known numbers, so that the segment can move these numbers.
     pub(super) fn is_followed_by(
         &self,
         view: View,
@@ -232,9 +232,9 @@ impl TcpSequence {
     }
 
     /// Whether a segment shows that its sender still needs a connection that is over. In
-    /// passthrough, it must repeat data or a FIN, because hosts acknowledge any forged segment
-    /// again; in DSR it may also be an acknowledgement of data. The number of a client's segment
-    /// must match exactly, because near numbers can be guessed.
+    /// passthrough, the segment must repeat data or a FIN, because hosts acknowledge any forged
+    /// segment again; in DSR the segment may also be an acknowledgement of data. The number of a
+    /// client's segment must match exactly, because near numbers can be guessed.
     pub(super) fn may_conclude(
         &self,
         pending: PendingFin,

@@ -1,6 +1,6 @@
-//! State that workers share. They share the connection slots of frontends and servers, but each
-//! worker only evicts its own flows. Each worker therefore publishes the number of its evictable
-//! flows, and requests a slot from the others if it has none.
+//! State that workers share. All workers share the connection slots of frontends and servers, but
+//! each worker only evicts its own flows. Each worker therefore publishes the number of its
+//! evictable flows, and a worker without evictable flows requests a slot from the other workers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -114,8 +114,8 @@ impl WorkerPeers {
         }
     }
 
-    /// Notes that a flow of this worker with slots of this frontend and server is evicted. Its
-    /// slots count as taken until they are given back.
+    /// Notes that a flow of this worker with slots of this frontend and server is evicted. The
+    /// flow's slots count as taken until they are given back.
     pub(super) fn note_evicted(&self, frontend: u32, server: u32) {
         self.note_leaving(frontend, server, true);
     }
@@ -141,8 +141,8 @@ impl WorkerPeers {
         shared.counts.iter().map(of).fold(0, u32::saturating_add)
     }
 
-    /// Number of evictable flows of other workers that hold a slot, as far as they have published
-    /// it.
+    /// Number of evictable flows of other workers that hold a slot, according to the counts that
+    /// these workers have published.
     pub(super) fn of_other_workers(&self, resource: Resource) -> Others {
         let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(resource)) else {
             return Others::default();

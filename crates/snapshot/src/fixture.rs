@@ -84,7 +84,7 @@ pub fn http_frontend(config: model::FrontendConfig, pool: &Arc<Pool>, others: &[
     Arc::new(Frontend { config, pool: pool.clone(), http, tls, sni, challenges: None, sources: None, live })
 }
 
-/// A snapshot of these frontends and pools, counted by one core.
+/// A snapshot of these frontends and pools, with counters for one core.
 pub fn snapshot(frontends: Vec<Arc<Frontend>>, pools: Vec<Arc<Pool>>) -> Snapshot {
     let places = Places::new(&frontends, &pools).into();
     let used = frontends.iter().flat_map(|f| f.pools().iter().map(|pool| (&f.config, &*pool.config)));

@@ -170,9 +170,9 @@ fn put_gue(bytes: &mut [u8], outer: &OuterIp, ports: OuterPorts, inside: u8, pac
 /// packet. `None` if the packet has no checksum, or the checksum covers only a part of the packet.
 ///
 /// With a valid checksum, the pseudo-header and the segment sum up to zero, so the packet's sum
-/// depends only on its headers. The kernel's flow cache computes it in the same way, as it cannot
-/// read the whole packet. If the packet is damaged, both checksums are wrong, and the server drops
-/// it.
+/// depends only on its headers. The kernel's flow cache computes the sum in the same way, because
+/// it cannot read the whole packet. If the packet is damaged, both checksums are wrong, and the
+/// server drops it.
 fn sum_by_checksum(packet: &[u8]) -> Option<u16> {
     let is_v4 = *packet.first()? == 0x45;
     let (ip, rest) = packet.split_at_checked(if is_v4 { IPV4_LEN } else { IPV6_LEN })?;

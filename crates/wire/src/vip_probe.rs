@@ -27,8 +27,8 @@ pub struct VipProbe {
     /// Client of the probe: an address of the probing host, and a port that is unused there.
     ///
     /// With [`DsrKind::L3`] the address must be the VIP, because the script on a server does not
-    /// rewrite answers to the balancer's other addresses. With [`DsrKind::L2`] it must be another
-    /// address, because the server has the VIP itself.
+    /// rewrite answers to the balancer's other addresses. With [`DsrKind::L2`] the address must not
+    /// be the VIP, because the server has the VIP itself.
     pub client: SocketAddr,
     /// The VIP and port that clients connect to.
     pub vip: SocketAddr,

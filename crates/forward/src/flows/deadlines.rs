@@ -29,9 +29,9 @@ impl FlowTable {
         self.wheel.due(tick(now)).map(FlowId)
     }
 
-    /// Removes a flow that [`FlowTable::due`] has returned if its deadline has passed, and returns
-    /// its record. `last` is the time of its last packet in the flow cache. Otherwise queues the
-    /// flow again and returns `None`.
+    /// Checks a flow that [`FlowTable::due`] has returned. If the flow's deadline has passed,
+    /// removes the flow and returns its record; otherwise queues the flow again and returns `None`.
+    /// `last` is the time of the flow's last packet in the flow cache.
     pub(crate) fn expire_or_requeue(
         &mut self,
         id: FlowId,

@@ -53,8 +53,8 @@ impl FlowTable {
         self.quota.count(resource, kind, class)
     }
 
-    /// Flow of this kind that holds this resource and has been in a class for longest. It is
-    /// evicted for a flow that needs the resource.
+    /// Flow of this kind that holds this resource and has been in a class for longest. This flow is
+    /// evicted for a new flow that needs the resource.
     pub(crate) fn first_of(&mut self, resource: Resource, kind: TrafficKind, class: Class) -> Option<FlowId> {
         self.quota.first(&self.flows, resource, kind, class).map(FlowId)
     }

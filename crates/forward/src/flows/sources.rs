@@ -35,7 +35,7 @@ struct Yielding {
 }
 
 impl SourceCounts {
-    /// Updates the counts for a flow that changes how it counts at its source.
+    /// Updates the counts of a flow's source when the flow changes from `before` to `now`.
     #[inline]
     fn note(&mut self, flows: &mut [Flow], id: u32, (before, now): (AtSource, AtSource)) {
         if before == now || self.0.is_empty() {
@@ -105,7 +105,7 @@ impl Counting {
 }
 
 impl FlowTable {
-    /// Updates the counts of a flow's source after the flow has changed how it counts there.
+    /// Updates the counts of a flow's source when the flow changes from `before` to `now`.
     #[inline]
     pub(super) fn note_at_source(&mut self, id: FlowId, before: AtSource, now: AtSource) {
         self.sources.note(&mut self.flows, id.0, (before, now));

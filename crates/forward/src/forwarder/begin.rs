@@ -201,8 +201,8 @@ impl Forwarder {
         way
     }
 
-    /// Finds the route to the server of a new flow. In passthrough it depends on the SNAT address,
-    /// which is chosen first.
+    /// Finds the route to the server of a new flow. In passthrough the route depends on the SNAT
+    /// address, which is chosen first.
     fn find_route<'a>(
         &mut self,
         frontend: &'a PlannedFrontend,

@@ -1,9 +1,9 @@
 //! Eviction of flows when a resource runs out, and limits for clients.
 //!
-//! Addresses are easily forged, but an attacker who forges them cannot finish a handshake, and
-//! receives no answer. Eviction therefore takes half-open flows, flows that are over, and streams
-//! that are not in use. A worker evicts its own flows only. If only other workers have evictable
-//! flows for a connection slot, the worker requests a slot from them.
+//! Addresses are easily forged, but an attacker who forges an address receives no answer, and so
+//! cannot finish a handshake. Eviction therefore takes half-open flows, flows that are over, and
+//! streams that are not in use. A worker evicts its own flows only. If only other workers have
+//! evictable flows for a connection slot, the worker requests a slot from these workers.
 
 mod client_share;
 mod in_use;

@@ -17,7 +17,7 @@ pub(super) struct Path {
     is_secret: bool,
     /// Whether packets of several senders leave with one source address.
     is_nat: bool,
-    /// Whether packets are encapsulated; routers do not cut them then.
+    /// Whether packets are encapsulated: routers do not cut encapsulated packets.
     has_tunnel: bool,
 }
 

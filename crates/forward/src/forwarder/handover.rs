@@ -14,7 +14,8 @@ use convey_model::{Endpoint, Timestamp};
 pub struct Restored {
     /// Owners whose counters include the flow.
     pub owners: FlowOwners,
-    /// Whether the flow is over and waits only for its last packets; it is not counted then.
+    /// Whether the flow is over and waits only for its last packets; the counters of its owners do
+    /// not include such a flow.
     pub is_over: bool,
 }
 

@@ -19,8 +19,8 @@ pub struct Inquiry<'a> {
 }
 
 impl<'a> Inquiry<'a> {
-    /// Creates queries for this plan; `ports` are the SNAT ports to which servers answer, if there
-    /// are any.
+    /// Creates queries for this plan; `ports` are the SNAT ports to which servers answer; `None`
+    /// without passthrough.
     pub fn new(plan: &'a Plan, ports: Option<&NatPorts>) -> Inquiry<'a> {
         Inquiry { plan, served: Served::new(plan, ports, &Served::default()) }
     }

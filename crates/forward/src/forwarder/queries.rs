@@ -197,9 +197,9 @@ impl Forwarder {
         self.tracker.find_flow(key, now)
     }
 
-    /// Share of the first resource of which the client of a new flow has used up its share; if
-    /// there is no such resource, the client's share of the table. `server` is the server's number.
-    /// `None` where clients have no share, or if the client is trusted.
+    /// Client's share of the resource because of which a new flow of the client would be refused;
+    /// the client's share of the table if the flow would not be refused. `server` is the server's
+    /// number. `None` where clients have no share, or if the client is trusted.
     pub fn client_share(
         &mut self,
         key: &FlowKey,

@@ -9,9 +9,10 @@ use crate::{Flow, Frame, Verdict, View};
 use convey_model::{Addr, FlowKey, Timestamp};
 use convey_wire::{self as wire, ANSWER_LEN, Headers, IcmpError, Kind};
 
-/// Upper bound per second, separately for replies that refuse packets, for ICMP errors such as
-/// "fragmentation needed", and for connections that are reset. Beyond it, convey sends nothing, so
-/// that forged packets cannot make convey flood other hosts.
+/// Upper bound for convey's own packets per second. It applies separately to replies that refuse
+/// packets, to ICMP errors such as "fragmentation needed", and to connections that are reset.
+/// Beyond the bound, convey sends nothing, so that forged packets cannot make convey flood other
+/// hosts.
 const REPLIES_PER_SECOND: u64 = 1_000;
 
 /// Builder of convey's own packets, with their rate limits.

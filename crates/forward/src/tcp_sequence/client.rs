@@ -126,9 +126,9 @@ impl TcpSequence {
     }
 
     /// Applies a segment where only the client's packets pass, so that acknowledgements of the
-    /// server are not seen. A segment that is close moves the numbers even behind a gap. A FIN is
-    /// pending until the bytes that were lost before it arrive, or the client continues after it.
-    /// Of 4 million guessed pairs of numbers, one is close.
+    /// server are not seen. A segment whose numbers are close to the known numbers moves them even
+    /// behind a gap. A FIN is pending until the bytes that were lost before it arrive, or the
+    /// client continues after it. Of 4 million guessed pairs of numbers, one is close.
     fn continue_one_sided(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> u8 {
         let Segment { flags, seq, ack, len } = segment;
         let end = seq.wrapping_add(len);

@@ -149,8 +149,8 @@ pub enum Counter {
     /// Datagrams dropped: the send buffer was full, or the send failed.
     DroppedUnsent,
     /// Datagrams dropped: the address of the client is not validated, and convey has already sent
-    /// it three times the bytes that it received from there (QUIC). Several datagrams sent together
-    /// may count as one.
+    /// to this address three times the bytes that it received from the address (QUIC). Several
+    /// datagrams sent together may count as one.
     DroppedUnproven,
     /// Datagrams dropped by the kernel: they arrived faster than convey read them.
     DroppedOverrun,

@@ -101,9 +101,9 @@ impl Eviction {
         }
     }
 
-    /// Share of the first resource of which the client of a new flow has used up its share; if
-    /// there is no such resource, the client's share of the table. `server` is the server's number.
-    /// `None` where clients have no share, or if the client is trusted.
+    /// Client's share of the resource because of which a new flow of the client would be refused;
+    /// the client's share of the table if the flow would not be refused. `server` is the server's
+    /// number. `None` where clients have no share, or if the client is trusted.
     pub(crate) fn client_share(
         &mut self,
         tracker: &mut FlowTracker,
@@ -147,7 +147,7 @@ impl Eviction {
     }
 
     /// Checks a client's datagram that would turn its flow into a stream. At the limit of the
-    /// source, a silent flow may be evicted for it.
+    /// source, a silent flow may be evicted for the stream.
     pub(crate) fn check_stream(
         &mut self,
         tracker: &mut FlowTracker,
@@ -167,7 +167,7 @@ impl Eviction {
         }
     }
 
-    /// Whether the client of an open flow has used up its share without this flow.
+    /// Whether the other open flows of this flow's client use up the client's share.
     pub(crate) fn is_beyond_share(&self, tracker: &FlowTracker, id: FlowId, plan: &Plan) -> bool {
         let claim = Claim::of_open(tracker.flow(id), plan);
         claim.is_some_and(|claim| self.beyond(tracker, &claim).is_some())

@@ -108,7 +108,7 @@ impl Eviction {
     }
 
     /// Evicts flows of this worker at the request of other workers, which have taken slots beyond a
-    /// limit. Evicts no more flows than there are slots beyond the limit, even if more are
+    /// limit. Evicts no more flows than there are slots beyond the limit, even if more slots are
     /// requested.
     pub(crate) fn evict_for_others(&mut self, tracker: &mut FlowTracker, plan: &Plan, now: Timestamp) {
         if !self.workers.has_requests() {
@@ -218,7 +218,8 @@ impl Eviction {
     }
 }
 
-/// Slots of a frontend or server, with their limit; `None` if it is gone or has no limit.
+/// Slots of a frontend or server, with their limit; `None` if the frontend or server is gone or has
+/// no limit.
 fn wanted(resource: Resource, plan: &Plan) -> Option<ExhaustedSlots<'_>> {
     let (slots, limit) = match resource {
         Resource::FrontendSlot(id) => {

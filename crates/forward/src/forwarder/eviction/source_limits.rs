@@ -5,9 +5,10 @@
 //! then ends the connections beyond the limit. The rate limit counts first packets, which can be
 //! forged.
 //!
-//! UDP streams can be forged too, and handshakes in DSR. At the limit, a silent flow among these is
-//! evicted for another flow of the same source, once that flow is open. A worker only evicts flows
-//! of its own.
+//! UDP streams can be forged too, and in DSR also handshakes. At the limit of a source, one of its
+//! silent UDP streams (in DSR, also a silent connection that has sent nothing since its handshake)
+//! is evicted for another flow of the source, once the other flow is open. A worker only evicts its
+//! own flows.
 
 use std::net::IpAddr;
 use std::time::Duration;

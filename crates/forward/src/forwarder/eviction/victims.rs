@@ -89,8 +89,8 @@ impl Eviction {
 
     /// First choice for eviction: a connection that is over, then the connection that has been
     /// half-open for longest. A UDP flow whose server has answered is mostly complete, and is
-    /// evicted before UDP flows that wait for an answer. If most UDP flows wait, they are forged,
-    /// and are evicted first.
+    /// evicted before UDP flows that wait for an answer. If most UDP flows wait for an answer,
+    /// convey takes the waiting flows for forged, and evicts them first.
     fn find_unestablished(
         &mut self,
         tracker: &mut FlowTracker,
@@ -190,9 +190,10 @@ impl Eviction {
     }
 }
 
-/// Flow of this class that has held a resource for longest, if its eviction helps. A SNAT port may
-/// be useless for new flows, if its address is no longer used for the server or a frontend listens
-/// on it. Some flows with such ports are moved to the end of their queue.
+/// Flow of this class that has held a resource for longest, among the flows whose eviction helps a
+/// new flow. A SNAT port may be useless for new flows, if its address is no longer used for the
+/// server or a frontend listens on it. Some flows with such ports are moved to the end of their
+/// queue.
 fn first_useful(tracker: &mut FlowTracker, search: Search, now: Timestamp) -> Option<FlowId> {
     for _ in 0..MAX_LOOKED_AT {
         let id = tracker.table_mut().first_of(search.resource, search.kind, search.class)?;

@@ -3,8 +3,8 @@
 //! In passthrough all clients have a SNAT address of convey, so a server has one path MTU for all
 //! of them. A report from the path of one client would shorten the packets to every client. Reports
 //! below the configured minimum path MTU (all reports, if there is none) are therefore not
-//! forwarded to servers. Instead, convey cuts the packets of the affected flow to its client, until
-//! the path is tried anew.
+//! forwarded to servers. Instead, convey cuts the packets of the affected flow to its client. After
+//! ten minutes, it forwards longer packets again, in case the path has changed.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::forwarder::tracker::{ForwarderEvents, add_wanted};
 use convey_model::{NextHops, Timestamp, WantedNeighbour};
 
-/// Interval between requests for the same router or server. Packets do not request it, because they
-/// still use the former route.
+/// Interval between requests for the same router or server. Packets do not cause such requests,
+/// because they still use the former route.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Unresolved neighbours on new routes of flows that keep a former route, according to the last

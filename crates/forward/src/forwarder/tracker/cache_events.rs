@@ -59,8 +59,8 @@ impl FlowTracker {
 
     /// Applies cache events of another forwarder, which had these flows before: forwarded segments
     /// and, in events without flags, the progress of their sender. The cache then gets the same
-    /// numbers. With older numbers, it would take the end of a connection for a guess of an
-    /// attacker, and reject it.
+    /// numbers. With older numbers, the cache would take the segments that end a connection for an
+    /// attacker's guess, and reject them.
     pub(crate) fn on_cached_elsewhere(&mut self, events: &[CacheEvent], now: Timestamp) {
         let mut last = None;
         for event in events {

@@ -54,8 +54,8 @@ impl CacheSync {
         Some(entries::lookup(cache, flow))
     }
 
-    /// Looks up one entry of a flow; `None` if it has seen no packet, or the cache does not have
-    /// the flow.
+    /// Looks up one entry of a flow; `None` if the entry has seen no packet, or the cache does not
+    /// have the flow.
     pub(super) fn seen(&mut self, flow: &Flow, key: &FlowKey) -> Option<CachedActivity> {
         self.of(flow)?.seen(key)
     }
@@ -113,7 +113,7 @@ impl CacheSync {
     }
 
     /// Whether entries of a flow that opened in the cache around `at` may have been replaced by
-    /// entries that still wait for its handshake.
+    /// entries that still wait for the flow's handshake.
     pub(super) fn may_have_lost_handshake(&self, at: Timestamp) -> bool {
         self.handshake_replaced.is_some_and(|replaced| at.since(replaced) < EVENT_DELAY)
     }

@@ -126,8 +126,8 @@ impl FlowTracker {
         seen.into_iter().flatten().map(|seen| seen.at).max()
     }
 
-    /// Time of the last use of a stream: by its server, in whose name no other host can send; where
-    /// the server's packets do not pass, by its client.
+    /// Time of the last use of a stream by its server, in whose name no other host can send. Where
+    /// the server's packets do not pass convey, time of the last use by the client.
     pub(crate) fn last_use(&mut self, id: FlowId) -> Timestamp {
         let flow = self.table.get(id);
         let key = if flow.view() == View::BothSides { flow.server() } else { flow.client() };

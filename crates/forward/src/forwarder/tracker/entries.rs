@@ -43,7 +43,7 @@ pub(super) fn put_seen(
 }
 
 /// Makes the cache accept packets of a flow's server only from this interface, after a worker has
-/// received one there at `now`. `seen` is the entry of these packets.
+/// received one there at `now`. `seen` is the activity of the entry for these packets.
 pub(super) fn accept_server_from(
     cache: &mut dyn FlowCache,
     flow: &Flow,

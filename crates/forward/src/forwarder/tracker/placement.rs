@@ -43,7 +43,7 @@ impl FlowTracker {
         self.update_in_cache(id);
     }
 
-    /// Like [`FlowTracker::update_in_cache`], for a flow of another process, which may have
+    /// Like [`FlowTracker::update_in_cache`], for a flow of another process. That process may have
     /// forwarded more packets since it exported the flow.
     pub(crate) fn restore_in_cache(&mut self, id: FlowId) {
         self.change_in_cache(id, Numbers::Restored);

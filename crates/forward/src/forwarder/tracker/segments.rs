@@ -27,9 +27,9 @@ impl FlowTracker {
     }
 
     /// Applies a packet that a worker forwards while the flow may be in the kernel's cache. The
-    /// cache may have forwarded many packets since the worker last read the sequence numbers of its
-    /// entry. The worker reads them again if they are needed to judge this packet, and updates the
-    /// entry before it falls too far behind.
+    /// cache may have forwarded many packets since the worker last read the sequence numbers in the
+    /// flow's entry. The worker reads the numbers again if it needs them to judge this packet, and
+    /// updates the entry before the entry falls too far behind.
     #[inline]
     pub(super) fn apply_beside_cache(
         &mut self,
