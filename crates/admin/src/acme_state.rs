@@ -37,12 +37,12 @@ impl AcmeState {
         self.names.store(names.into());
     }
 
-    /// Counts an order that has ended.
+    /// Counts an order that has ended, as successful or as failed.
     pub fn count(&self, has_succeeded: bool) {
         self.orders[usize::from(has_succeeded)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends all orders, because another process serves or this one stops.
+    /// Ends all orders, because another process takes over or this process stops.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -57,7 +57,8 @@ impl AcmeState {
         self.names.load().to_vec()
     }
 
-    /// Numbers of failed and of successful orders, in this sequence, since the program began.
+    /// Number of failed orders, followed by the number of successful orders, since the program
+    /// began.
     pub fn orders(&self) -> [u64; 2] {
         self.orders.each_ref().map(|count| count.load(Ordering::Relaxed))
     }

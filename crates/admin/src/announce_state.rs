@@ -9,7 +9,7 @@ use convey_control::KnownAnnouncement;
 #[derive(Debug, Default)]
 pub struct AnnounceState(ArcSwap<Vec<AnnouncedAddress>>);
 
-/// Address of frontends that convey announces while they can serve.
+/// Address that convey announces while the frontends at the address can serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnnouncedAddress {
     /// Address to announce.
@@ -20,7 +20,8 @@ pub struct AnnouncedAddress {
     pub is_announced: bool,
     /// Reason why the address is announced or not.
     pub reason: String,
-    /// Number of withdrawals since the program began, including its predecessors in upgrades.
+    /// Number of withdrawals since the program began. Withdrawals by earlier processes of an
+    /// upgrade are included.
     pub withdrawals: u64,
     /// State of the announcement, to be handed over in an upgrade.
     pub announcement: KnownAnnouncement,

@@ -8,17 +8,18 @@ use convey_snapshot::{Frontend, Snapshot};
 
 use super::AcmeName;
 
-/// Added to twice `hold`: a frontend counts as ready again this long before the next order, because
-/// the certificate authority has to reach it.
+/// Time before the next order at which a frontend counts as ready again, in addition to twice
+/// `hold`. The certificate authority has to reach the frontend during the order.
 const BEFORE_ORDER: Duration = Duration::from_secs(30);
 
-/// State of the orders at a time in seconds since 1970.
+/// State of ACME orders at one time, in seconds since 1970. It decides whether a missing
+/// certificate counts as a lasting fault.
 pub struct CertificateView {
     names: Vec<AcmeName>,
     now: i64,
     /// Number of seconds for which orders must have failed before the fault counts as lasting.
     hold: i64,
-    /// Number of seconds before the next order from which the order counts as under way.
+    /// Number of seconds before the next order at which the order already counts as under way.
     lead: i64,
 }
 
@@ -44,8 +45,8 @@ impl CertificateView {
         CertificateView { hold: 0, ..CertificateView::of_readiness(names, now, snapshot) }
     }
 
-    /// Certificate fault of a frontend. `None` if it has a certificate that is valid now, or no
-    /// TLS.
+    /// Certificate fault of a frontend. `None` if the frontend has a certificate that is valid now,
+    /// or no TLS.
     pub(super) fn fault(&self, frontend: &Frontend) -> Option<UnusableCertificates> {
         let settings = frontend.config.tls.as_deref()?;
         let certificates = &frontend.tls.as_deref()?.certificates;

@@ -20,8 +20,8 @@ const MAX_AT_ONCE: usize = 2;
 /// Upper bound for building a list, including the wait for other requests.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Upper bound for a query about one client for an explanation. After that, the explanation leaves
-/// out the client's flows.
+/// Upper bound for the query of one client's flows for an explanation. If it is exceeded, the
+/// explanation does not show the client's flows.
 const PATIENCE_OF_QUESTION: Duration = Duration::from_secs(3);
 
 /// Sources of flows: the packet modes, proxy mode, or both.
@@ -71,8 +71,8 @@ impl FlowSources {
         found.unwrap_or(Err(FlowsUnavailable::Late)).unwrap_or_else(ClientFlows::Unknown)
     }
 
-    /// Returns the state of the client's quota at this worker for a new flow. `None` without packet
-    /// modes.
+    /// Returns the state of the client's quota for a new flow, from the worker of the flow. `None`
+    /// without packet modes.
     pub(super) async fn share(
         &self,
         worker: u16,

@@ -22,9 +22,10 @@ use tokio::time::{Instant, timeout_at};
 use super::listener::{AdminListener, Requester};
 use super::progress::AnswerProgress;
 
-/// Answers requests until dropped. Each connection serves one request. The number of connections
-/// and their lifetime are bounded, so that slow clients cannot keep others out. Long answers
-/// (`AnswerProgress::mark_long`) are exempt, because their handlers bound them.
+/// Answers requests until the future is dropped. Each connection serves one request. The number of
+/// connections and their lifetime are limited, so that slow clients cannot keep others out. Long
+/// answers (`AnswerProgress::mark_long`) are exempt, because their handlers have limits of their
+/// own.
 pub async fn serve(listener: impl AdminListener, routes: Router) {
     serve_within(LIMITS, &listener, routes, &mut JoinSet::new()).await;
 }
@@ -48,8 +49,8 @@ pub async fn serve_until(
 
 #[derive(Clone, Copy)]
 struct ConnectionLimits {
-    /// Maximum number of open connections. A further connection replaces one that has had its
-    /// minimum time.
+    /// Maximum number of open connections. A further connection replaces a connection whose minimum
+    /// time has passed.
     connections: usize,
     /// Maximum time from accepting a connection to its end.
     lifetime: Duration,
@@ -57,19 +58,21 @@ struct ConnectionLimits {
 
 const LIMITS: ConnectionLimits = ConnectionLimits { connections: 64, lifetime: Duration::from_secs(10) };
 
-/// Minimum time for a client to send its request; after it, a new client may replace the client. It
-/// is more than an honest client needs.
+/// Minimum time for a client to send its request. After it, a new connection may replace the
+/// client's connection. Honest clients need less time.
 const TIME_TO_ASK: Duration = Duration::from_millis(50);
 
-/// Minimum time for a client to read the answer; after it, a new client may replace the client.
-/// With this limit, a thousand clients that read nothing delay a scraper only by seconds.
+/// Minimum time for a client to read the answer. After it, a new connection may replace the
+/// client's connection. With this limit, a thousand clients that read nothing delay a scraper only
+/// by seconds.
 const TIME_TO_READ: Duration = Duration::from_millis(500);
 
 /// Maximum size of a request head, in bytes. Requests for convey take about 200 bytes, but browsers
 /// add cookies of other services on the host.
 const MAX_REQUEST: usize = 16 << 10;
 
-/// Pause after a failed accept. Without it, accepting would spin while descriptors are lacking.
+/// Pause after a failed accept. Without it, the server would try again without pause while file
+/// descriptors are lacking.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Minimum interval between log lines about a lack of descriptors.
@@ -83,7 +86,7 @@ struct Open {
 }
 
 impl Open {
-    /// Time from which a new client may replace this connection.
+    /// Time from which the connection of a new client may replace this connection.
     fn evictable_from(&self) -> Instant {
         self.since + if self.progress.has_arrived() { TIME_TO_READ } else { TIME_TO_ASK }
     }
@@ -117,7 +120,8 @@ async fn serve_within(
     }
 }
 
-/// Waits until the limits allow another connection. Ends a slow connection if necessary.
+/// Waits until the limits allow another connection. Ends the connection of a slow client if
+/// necessary.
 async fn make_room(open: &mut Vec<Open>, limits: ConnectionLimits, tasks: &mut JoinSet<()>) {
     loop {
         open.retain(|open| !open.task.is_finished());

@@ -1,6 +1,6 @@
 //! HTTP endpoints for operators: `/stats`, `/metrics`, `/healthz` and `/readyz`, the control API
-//! below `/v1`, and the dashboard. `routes` defines the paths; `http` serves clients of the
-//! statistics address and of the control socket.
+//! below `/v1`, and the dashboard. The module `routes` defines the paths. The module `http` serves
+//! clients of the statistics address and of the control socket.
 //!
 //! [`convey_api::StatsReport`] is the complete report of one snapshot. `/stats` returns it as JSON,
 //! and `/metrics` as Prometheus text, so that each number has the same meaning in both.

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 pub struct Requester {
     /// Operator-facing name.
     pub name: String,
-    /// IP address of a client of the statistics address. `None` for the control socket.
+    /// IP address of the client, if it uses the statistics address. `None` for the control socket.
     pub address: Option<IpAddr>,
     /// Whether the client may change things.
     pub may_change: bool,
@@ -30,9 +30,9 @@ pub trait AdminListener: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 }
 
-/// Size of the kernel's send buffer in bytes (the kernel reports twice that). A write of this size
-/// takes 0.1 ms, so that answers of megabytes to many clients do not delay others. Clients that do
-/// not read occupy 16 MiB in total.
+/// Size of the kernel's send buffer of a connection, in bytes (the kernel reports twice that). A
+/// write of this size takes 0.1 ms, so answers of megabytes to many clients do not delay other
+/// clients. If no client reads, the buffers of all connections take 16 MiB in total.
 const SEND_BUFFER: usize = 128 << 10;
 
 /// Statistics address: every client may read, but needs a token to change things.

@@ -9,7 +9,8 @@ use convey_explain::{NetworkQuestion, SearchedFile, SearchedNetwork, SearchedTex
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Only one search runs at a time, so that a disk that does not respond blocks only one thread.
+/// Permit for a search. Only one search runs at a time, so that a disk that does not respond blocks
+/// only one thread.
 static TURN: Semaphore = Semaphore::const_new(1);
 
 /// Upper bound for a search, including the wait for other searches.

@@ -30,8 +30,8 @@ pub(super) fn overlay_report(overlay: &Overlay, started: SystemTime) -> OverlayR
     }
 }
 
-/// Report of an override. `absent` is true if the target does not exist in this snapshot; overrides
-/// that add or remove a server use `superseded` instead.
+/// Report of an override. Its `absent` is true if the target does not exist in this snapshot.
+/// Overrides that add or remove a server report `superseded` instead of `absent`.
 pub(super) fn of_snapshot(overlay: &Overlay, snapshot: &Snapshot, started: SystemTime) -> OverlayReport {
     let is_presence = matches!(overlay.value, OverlayValue::Added(_) | OverlayValue::Removed);
     let absent = !is_presence && !exists(&overlay.target, snapshot);

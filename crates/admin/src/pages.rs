@@ -21,8 +21,8 @@ pub(super) enum Page {
 pub(super) type Rendered = Result<Bytes, String>;
 
 /// Maximum number of renderings that slow readers still hold in memory. With thousands of servers,
-/// each takes megabytes. Beyond this limit, a request gets the previous rendering, which is at most
-/// as old as the connection of the slowest reader.
+/// each rendering takes megabytes. Beyond this limit, a request gets the previous rendering, which
+/// is at most as old as the connection of the slowest reader.
 const MAX_RENDERINGS: usize = 8;
 
 /// Size of a page, in bytes, from which freed memory is returned to the kernel. Rendering takes
@@ -38,7 +38,8 @@ struct PageRequest {
 }
 
 impl Pages {
-    /// Starts the thread. At most `clients` requests are queued; further ones wait to be queued.
+    /// Starts the thread. At most `clients` requests are queued; callers of further requests wait
+    /// for a place in the queue.
     pub(super) fn start(source: Arc<StatsSource>, clients: usize) -> io::Result<Pages> {
         let (ask, asked) = mpsc::channel(clients);
         let renderer = Renderer { source, sent: Vec::new() };
@@ -46,7 +47,8 @@ impl Pages {
         Ok(Pages(ask))
     }
 
-    /// Returns the page. It is rendered after this call, unless too many renderings are held.
+    /// Returns the page. The page is rendered after this call, unless slow readers hold too many
+    /// renderings; then the previous rendering is returned.
     pub(super) async fn get(&self, page: Page) -> Rendered {
         let (answer, rendered) = oneshot::channel();
         let gone = |_| "the thread that renders pages has ended".to_owned();
@@ -119,7 +121,8 @@ fn json(report: &StatsReport) -> serde_json::Result<String> {
     serde_json::to_string_pretty(report).map(|text| text + "\n")
 }
 
-/// Returns the bytes of the text. Until they are dropped, they count as a reader of the text.
+/// Returns the bytes of the text without a copy. Until the bytes are dropped, they count as a
+/// reader of the text.
 fn shared(text: &Arc<String>) -> Bytes {
     struct Shared(Arc<String>);
     impl AsRef<[u8]> for Shared {

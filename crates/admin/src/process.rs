@@ -6,19 +6,19 @@ use convey_proxy::Contained;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Values of Prometheus's conventional `process_*` metrics. The metrics leave out values that are
-/// `None`, which the system does not provide.
+/// Values of Prometheus's conventional `process_*` metrics. A value is `None` if the system does
+/// not provide it; `/metrics` then has no such metric.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ProcessMetrics {
     /// User and system CPU time of all threads, in seconds.
     pub cpu_seconds: f64,
     /// Open file descriptors.
     pub open_fds: Option<u64>,
-    /// Limit on open file descriptors. `None` if there is no limit.
+    /// Limit on open file descriptors. `None` if the number is not limited.
     pub max_fds: Option<u64>,
     /// Resident memory in bytes.
     pub resident_memory_bytes: Option<u64>,
-    /// Number of connections that ended with a panic.
+    /// Number of connections that ended because of a panic in their task.
     pub connection_panics: u64,
 }
 

@@ -45,7 +45,8 @@ impl AnswerProgress {
         self.0.is_long.load(Ordering::Relaxed)
     }
 
-    /// Waits until the connection must end: after `lifetime`, or after a long answer.
+    /// Waits until the connection must end: after `lifetime`, or later if a long answer is
+    /// unfinished then.
     pub(super) async fn is_over(&self, lifetime: Duration) {
         sleep(lifetime).await;
         let mut was_long = false;

@@ -35,7 +35,7 @@ impl<'a> FrontendReadiness<'a> {
     }
 
     /// Readiness as if the servers in `without` were gone. A backend with fewer than `min_servers`
-    /// servers counts as having none.
+    /// servers that can serve counts as a backend without servers.
     fn without(
         input: ReadinessInput<'a>,
         without: Option<&Target>,
@@ -65,12 +65,12 @@ impl<'a> FrontendReadiness<'a> {
     }
 }
 
-/// Addresses that are configured to be announced. The value is the reason if the address must not
-/// be announced now.
+/// Addresses that are configured to be announced. The value is the reason why the address must not
+/// be announced now; `None` if it may be announced.
 pub type AnnouncedAddresses = BTreeMap<IpAddr, Option<String>>;
 
 /// Addresses that this convey announces while their frontends can serve. A backend with fewer than
-/// `announce.min_servers` servers counts as having none.
+/// `announce.min_servers` servers that can serve counts as a backend without servers.
 pub fn announced_addresses(input: ReadinessInput<'_>) -> AnnouncedAddresses {
     announced_without(input, None)
 }
@@ -114,8 +114,8 @@ impl LostReadiness {
     }
 }
 
-/// Name of the target's backend, if the backend would lose every server that can serve when the
-/// target goes. `None` if it would keep such a server, or has none now.
+/// Name of the target's backend, if no server of the backend could serve after the removal of the
+/// target. `None` if another server can serve, or if no server can serve now.
 pub(super) fn backend_left_without<'a>(snapshot: &Snapshot, target: &'a Target) -> Option<&'a str> {
     let pool = snapshot.pools.iter().find(|pool| pool.config.name == target.backend)?;
     let left = |without| pool.servers.iter().filter(|server| stays(server, pool, without)).count();
@@ -129,9 +129,9 @@ fn stays(server: &Server, pool: &Pool, without: Option<&Target>) -> bool {
     has_share && server.health.up && !is_gone
 }
 
-/// Reasons why frontends are not ready, one line per frontend: the frontends that lack a backend of
-/// their `ready_needs`. If no frontend lacks such a backend, but no backend at all can serve: all
-/// frontends that have a backend.
+/// Reasons why frontends are not ready, one line per frontend that lacks a backend of its
+/// `ready_needs`. If no frontend lacks such a backend, but no backend at all can serve, the lines
+/// are about all frontends that have a backend.
 fn obstacles_of<'a, 'b: 'a>(
     all: impl Iterator<Item = &'a (&'b Frontend, Unserved<'b>)> + Clone,
 ) -> Vec<String> {
@@ -146,8 +146,8 @@ fn obstacles_of<'a, 'b: 'a>(
     with_backend.filter_map(|(frontend, of)| Some(line(frontend, of.whole()?))).collect()
 }
 
-/// Reasons why servers of passthrough mode cannot reply, for IPv4 and IPv6 frontends. `None` if
-/// they can.
+/// Reasons why replies of servers in passthrough mode cannot reach this host, for IPv4 and IPv6
+/// frontends. `None` if the replies reach this host.
 struct LostSnat {
     v4: Option<String>,
     v6: Option<String>,
@@ -242,7 +242,7 @@ impl<'a> Unserved<'a> {
         self.backends.iter().find(|(name, _)| is_needed(name)).map(|(_, why)| why.clone())
     }
 
-    /// Reason why the frontend can serve no client. `None` if it can.
+    /// Reason why the frontend can serve no client. `None` if it can serve clients.
     fn whole(&self) -> Option<String> {
         let backend = self.backends.first().filter(|_| !self.serves).map(|(_, why)| why);
         let certificate = self.certificate.as_ref().filter(|fault| fault.is_lasting).map(|fault| &fault.why);
@@ -250,13 +250,13 @@ impl<'a> Unserved<'a> {
     }
 }
 
-/// Number of servers that can be chosen and have passed a health check.
+/// Number of servers of a pool that can get new connections and whose health a check has confirmed.
 fn known_to_serve(pool: &Arc<Pool>) -> usize {
     let proven = |(index, server): &(usize, &Arc<Server>)| server.health.proven && pool.is_eligible(*index);
     pool.servers.iter().enumerate().filter(proven).count()
 }
 
-/// Reason why a backend cannot serve. `None` if it can.
+/// Reason why a backend cannot serve. `None` if the backend can serve.
 fn obstacle_of(pool: &Pool) -> Option<String> {
     let is_known_to_serve = |server: &Arc<Server>| server.health.up && server.health.proven;
     if pool.eligible() > 0 {
@@ -276,7 +276,7 @@ fn obstacle_of(pool: &Pool) -> Option<String> {
     })
 }
 
-/// Reasons why servers cannot be chosen, each with the number of servers.
+/// Reasons why servers get no new connections, each with the number of servers.
 fn unusable_reasons(servers: &[Arc<Server>]) -> String {
     let why = |server: &Arc<Server>| match server.admin {
         AdminState::Maint => "in maintenance",

@@ -5,7 +5,7 @@ use arc_swap::ArcSwap;
 use convey_model::Timestamp;
 use tokio::sync::Notify;
 
-/// State of a remote configuration that the writer and the readers share.
+/// State of a remote configuration. Its writer and its readers share the value.
 #[derive(Debug, Default)]
 pub struct RemoteState {
     known: ArcSwap<RemoteKnown>,
@@ -25,7 +25,7 @@ pub struct RemoteKnown {
     pub fault: Option<String>,
     /// The revision in force.
     pub revision: i64,
-    /// Newest revision, if it was refused.
+    /// Newest revision, if convey refused it; otherwise `None`.
     pub refused: Option<RefusedRevision>,
 }
 
@@ -70,12 +70,13 @@ impl RemoteState {
         self.change(|known| known.turn(Some(fault.to_owned()), now));
     }
 
-    /// Requests the end of following, because another process serves or this one stops.
+    /// Requests that this process no longer follows the source, because another process takes over
+    /// or this process stops.
     pub fn end(&self) {
         self.ends.notify_one();
     }
 
-    /// Waits for [`RemoteState::end`]. Returns immediately if it was already called.
+    /// Waits for a call of [`RemoteState::end`]. Returns immediately if there was a call already.
     pub async fn wait_for_end(&self) {
         self.ends.notified().await;
     }

@@ -34,8 +34,8 @@ pub(super) fn overlay_reports(snapshot: &Snapshot, started: SystemTime) -> Vec<O
     of_servers.chain(of_log).collect()
 }
 
-/// Reads the state and the counters of a snapshot at `now`. `started` is the wall-clock time of
-/// `Timestamp(0)`. State outside the snapshot is left out.
+/// Report of the state and the counters of a snapshot at `now`. `started` is the wall-clock time of
+/// `Timestamp(0)`. The report does not contain state outside the snapshot.
 pub fn stats_report(input: ReadinessInput<'_>, started: SystemTime, now: Timestamp) -> StatsReport {
     let (snapshot, readiness) = (input.snapshot, FrontendReadiness::of(input));
     let totals = traffic_report(&snapshot.totals);
@@ -115,7 +115,8 @@ fn frontend_report(frontend: &Frontend, unserved: &Unserved<'_>) -> FrontendRepo
     }
 }
 
-/// How frontends use a backend. The report of the backend leaves out values that cannot occur.
+/// How frontends use a backend. The report of the backend has no values that cannot occur with
+/// these uses.
 #[derive(Clone, Copy)]
 struct Uses {
     is_proxied: bool,
@@ -138,8 +139,8 @@ impl Uses {
     }
 }
 
-/// Report of one backend. It does not read the counters of other backends, of which there may be
-/// thousands.
+/// Report of one backend. Reads only the counters of this backend, because there may be thousands
+/// of backends.
 pub(super) fn backend_report(
     name: &str,
     snapshot: &Snapshot,
@@ -169,8 +170,8 @@ fn pool_report(pool: &Pool, uses: Uses, started: SystemTime, now: Timestamp) -> 
     }
 }
 
-/// Note on percentiles: each lies within a known bucket of the histogram, but its exact value is
-/// unknown.
+/// Note on percentiles: the bucket of the histogram that contains a percentile is known, but not
+/// the exact value.
 const INTERPOLATED: &str = "interpolated from buckets";
 
 fn times_report(distribution: Distribution) -> TimesReport {

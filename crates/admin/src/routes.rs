@@ -27,7 +27,7 @@ pub(super) struct ApiContext {
     pages: Pages,
     /// Channel to the control task.
     pub(super) requests: mpsc::Sender<OperatorRequest>,
-    /// Client addresses that sent wrong tokens to the statistics address.
+    /// Client addresses from which wrong tokens arrived at the statistics address.
     pub(super) wrong_tokens: Mutex<WrongTokens>,
 }
 

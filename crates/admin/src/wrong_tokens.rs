@@ -1,5 +1,5 @@
-//! Limits wrong tokens at the statistics address. An address that sends many gets status 429, and
-//! not every wrong token is logged. Pure.
+//! Limits wrong tokens at the statistics address. A client address that sends many wrong tokens
+//! gets status 429, and not every wrong token is logged. Pure.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,7 +17,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Maximum number of tracked addresses. Beyond it, the address with the oldest window is evicted.
 const MAX_ADDRESSES: usize = 1_024;
 
-/// Minimum interval between log lines.
+/// Minimum interval between log lines about wrong tokens.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 /// Recent senders of wrong tokens: IPv4 addresses, and /64 networks for IPv6.
@@ -40,15 +40,16 @@ struct Window {
 }
 
 impl WrongTokens {
-    /// Remaining time for which this address gets status 429. `None` if wrong tokens get 401.
+    /// Remaining time for which requests with wrong tokens from this address get status 429. `None`
+    /// if they get status 401.
     pub(super) fn refuses(&self, from: IpAddr, now: Timestamp) -> Option<Duration> {
         let Window { since, wrong } = self.sources.get(&source(from))?;
         let left = WINDOW.checked_sub(now.since(*since)).filter(|left| !left.is_zero())?;
         (*wrong >= MAX_WRONG).then_some(left)
     }
 
-    /// Counts a wrong token from this address. Returns `Some` if it is to be logged, with the
-    /// number of earlier ones that were not logged.
+    /// Counts a wrong token from this address. Returns the number of earlier wrong tokens that were
+    /// not logged if this one must be logged, otherwise `None`.
     pub(super) fn take(&mut self, from: IpAddr, now: Timestamp) -> Option<Suppressed> {
         let from = source(from);
         if !self.sources.contains_key(&from) && self.sources.len() >= MAX_ADDRESSES {

@@ -19,7 +19,7 @@ use super::{Loopback, Process, fetch, wait_for, whole_lines};
 pub struct BalancerProcess {
     process: Process,
     directory: PathBuf,
-    /// File name of its configuration.
+    /// Name of the configuration file.
     file: &'static str,
     stats: SocketAddr,
 }
@@ -215,8 +215,8 @@ impl BalancerProcess {
         self.process.wait().code().expect("ended by itself")
     }
 
-    /// Counts open descriptors. The connection that read the statistics before is already closed
-    /// and not counted.
+    /// Counts open descriptors. An earlier read of the statistics has no influence, because its
+    /// connection is already closed.
     pub fn fds(&self) -> Fds {
         Fds::of(&self.descriptors())
     }
@@ -243,7 +243,7 @@ impl BalancerProcess {
         })
     }
 
-    /// Limits open files so that the process can open exactly `n` more.
+    /// Limits the open files of the process so that it can open exactly `n` more.
     pub fn leave_descriptors(&self, n: usize) {
         let open = self.descriptors_at_rest();
         // The kernel always assigns the lowest free descriptor number.

@@ -28,9 +28,9 @@ pub struct Browser {
 /// Point at which a browser begins to use HTTP/3 for a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrowserHttp3 {
-    /// With its first request.
+    /// The browser uses HTTP/3 for its first request.
     AtOnce,
-    /// After the site has offered HTTP/3.
+    /// The browser uses HTTP/3 after the site has offered it.
     Offered,
 }
 

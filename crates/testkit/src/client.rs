@@ -73,7 +73,8 @@ pub fn is_refused_with_reset(addr: SocketAddr) -> bool {
     is_reset_at_once(None, addr)
 }
 
-/// Like `is_refused_with_reset`, for a connection from the given source address.
+/// Whether the peer resets a new connection from the given source address without sending a byte.
+/// See `is_refused_with_reset`.
 pub fn is_refused_with_reset_from(source: IpAddr, addr: SocketAddr) -> bool {
     is_reset_at_once(Some(source), addr)
 }

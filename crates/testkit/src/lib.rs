@@ -1,6 +1,6 @@
 //! Helpers for convey's tests and benchmarks: the real binary and its readiness, servers, clients,
-//! namespaces, timeouts, and reasons to ignore a test. Failures panic. Not for use in the program
-//! itself.
+//! namespaces, timeouts, and reasons to ignore a test. Helpers panic on failure. The program itself
+//! does not use this crate.
 #![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

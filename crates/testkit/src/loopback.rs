@@ -16,8 +16,8 @@ pub struct Loopback {
     _claim: TcpListener,
 }
 
-/// Kills processes that an upgrade has left behind. If a test kills their predecessor, nothing else
-/// ends them.
+/// Kills processes that an upgrade has started and that still run. If a test kills the process that
+/// started the upgrade, nothing else ends them.
 impl Drop for Loopback {
     fn drop(&mut self) {
         let socket = format!("CONVEY_SOCKET={}/", self.directory().display()).into_bytes();

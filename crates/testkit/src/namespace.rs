@@ -57,8 +57,8 @@ impl TestNamespace {
         other.ip(&format!("link set {peer} up"));
     }
 
-    /// Turns off the offloads of a veth. With offloads, a veth would pass packets to its peer
-    /// without checksums and segmentation.
+    /// Turns off the offloads of a veth interface. With offloads, the interface would pass packets
+    /// to its peer without checksums and without segmentation.
     pub fn no_offloads(&self, interface: &str) {
         self.exec(&format!("ethtool -K {interface} tx off tso off gso off"));
     }
@@ -96,8 +96,8 @@ pub fn in_namespace(name: &str, set_up: &str, tell: fn()) {
     assert!(told, "\n{}\n{}", indented(&ran.stdout), indented(&ran.stderr));
 }
 
-/// Indents the report of the inner test, so that tools that count reports by their lines find only
-/// the outer one.
+/// Indents the report of the inner test. Tools that count test reports by their lines then find
+/// only the report of the outer test.
 fn indented(report: &str) -> String {
     report.lines().map(|line| format!("    {line}\n")).collect()
 }

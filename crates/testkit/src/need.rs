@@ -9,11 +9,12 @@ use std::thread::available_parallelism;
 use libtest_mimic::{Arguments, Completion, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Number of concurrent trials per core. Most trials wait; some long ones need a whole core.
+/// Number of concurrent trials per core. Most trials wait most of the time, but some long trials
+/// need a whole core.
 const TRIALS_A_CORE: usize = 2;
 
-/// Environment variable that selects long tests. Unset: no long tests. `1`: long tests too. `only`:
-/// only long tests. `all`: packet tests in every variant.
+/// Environment variable that selects long tests. Unset: no long tests run. `1`: all tests run,
+/// including long tests. `only`: only long tests run. `all`: packet tests run in every variant.
 const LONG: &str = "CONVEY_LONG";
 
 /// Requirement that not every machine meets.
@@ -34,7 +35,8 @@ pub enum Need {
     OpenFiles(u64),
     /// A kernel of at least this version. The text names the feature that needs it.
     Kernel(u32, u32, &'static str),
-    /// Another requirement. The function returns the reason if it is not met.
+    /// Another requirement. The function returns the reason why the requirement is not met, or
+    /// `None`.
     Other(fn() -> Option<String>),
 }
 
@@ -70,7 +72,7 @@ impl Need {
 }
 
 impl Need {
-    /// Returns the reason if the requirement is not met, `None` if it is.
+    /// Returns the reason why the requirement is not met, or `None` if it is met.
     pub fn missing(self) -> Option<String> {
         match self {
             Need::Tool(name, package) => {
@@ -108,8 +110,8 @@ impl Need {
     }
 }
 
-/// Reason if the kernel does not list connections. The list exists only after the module is loaded,
-/// which may happen later.
+/// Reason if the kernel does not list connections of conntrack. The list exists only once the
+/// conntrack module is loaded, which may happen later.
 fn missing_conntrack_list() -> Option<String> {
     let [has_module, has_list] = ["/proc/sys/net/netfilter/nf_conntrack_max", "/proc/net/nf_conntrack"]
         .map(|file| std::path::Path::new(file).exists());
@@ -164,8 +166,8 @@ pub fn trial(
     })
 }
 
-/// Returns the reason why the test is not selected, otherwise all requirements that are not met.
-/// `None` if the test can run.
+/// Returns the reason why the test is not selected. If the test is selected, returns all
+/// requirements that are not met, or `None` if the test can run.
 fn reason_to_ignore(needs: &[Need]) -> Option<String> {
     let (of_patience, others): (Vec<&Need>, Vec<&Need>) =
         needs.iter().partition(|need| matches!(need, Need::Long | Need::All));

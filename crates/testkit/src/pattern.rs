@@ -67,7 +67,7 @@ impl<R: Read> Read for SlowReader<R> {
     }
 }
 
-/// Bytes of the pattern at position `at`: at least one, at most `len`.
+/// Bytes of the pattern from position `at` on: at least one byte, at most `len` bytes.
 fn piece(at: u64, len: usize) -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     let pattern = PATTERN.get_or_init(|| {

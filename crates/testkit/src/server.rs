@@ -82,8 +82,8 @@ impl TcpServer {
     }
 }
 
-/// Listens with a backlog for thousands of concurrent connections. A server that was at the address
-/// before may still have it for a moment: a child process that another test starts has all open
+/// Listens with a backlog for thousands of concurrent connections. The address of an earlier server
+/// may still be in use for a moment: a child process that another test starts inherits all open
 /// files until it runs its program.
 fn listen(addr: SocketAddr) -> TcpListener {
     wait_for("the address of the server to be free", || match try_listen(addr) {

@@ -65,8 +65,8 @@ impl TestAuthority {
         self.issue_for(names, 90)
     }
 
-    /// Issues a certificate for a server that is valid for `days` from now. With a negative number
-    /// it has already expired.
+    /// Issues a server certificate that is valid for `days` from now. With a negative number, the
+    /// certificate has already expired.
     pub fn issue_for(&self, names: &[&str], days: i64) -> TestCertificate {
         self.sign(names, names.first().unwrap_or(&"none"), days, ExtendedKeyUsagePurpose::ServerAuth)
     }

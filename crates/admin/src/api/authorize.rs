@@ -1,12 +1,12 @@
 //! Authorization at the statistics address. A request with the configured token may change things
 //! and see clients.
 //!
-//! A page of another site cannot use a token that it does not know, whatever host name it uses for
-//! this address: a browser does not send the header `Authorization` by itself, and before it sends
-//! the header to another site, it sends a preflight request, which convey does not answer.
+//! A web page of another site cannot use the token, whatever host name the page uses for this
+//! address. A browser does not send the header `Authorization` by itself. Before a page may send
+//! the header to another site, the browser sends a preflight request, which convey does not answer.
 //!
-//! A request without a token must use a host name of this machine. Otherwise, a page of another
-//! site whose name resolves to this address could read answers (DNS rebinding).
+//! A request without a token must use a host name of this machine. Otherwise, another site could
+//! let its own name resolve to this address, and its pages could read answers (DNS rebinding).
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
@@ -23,10 +23,10 @@ use super::super::Requester;
 use super::super::hosts::is_this_machine;
 use super::{ApiContext, Failure};
 
-/// Middleware that refuses a wrong token, and a request without a token whose host name may belong
-/// to another site. It passes all other requests on; a request with the right token gets the right
-/// to change things. Other authentication schemes are ignored, because they belong to a proxy on
-/// the way.
+/// Middleware that refuses requests with a wrong token, and requests without a token whose host
+/// name may belong to another site. It passes all other requests on; a request with the right token
+/// gets the right to change things. Other authentication schemes are ignored, because they are for
+/// a proxy between client and convey.
 pub(crate) async fn authorize(
     State(context): State<Arc<ApiContext>>,
     mut request: Request,
@@ -60,8 +60,8 @@ pub(super) fn may_change(context: &ApiContext, who: &Requester) -> Result<(), Fa
     }
 }
 
-/// Checks that the requester may see clients' addresses: requesters who may change things, and, if
-/// no token is configured, clients on this host.
+/// Checks that the requester may see clients' addresses. Requesters who may change things may see
+/// them; if no token is configured, all requesters on this host may see them.
 pub(super) fn may_see_clients(context: &ApiContext, who: &Requester) -> Result<(), Failure> {
     let is_here = who.address.is_some_and(|address| address.is_loopback());
     match may_change(context, who) {
@@ -71,7 +71,8 @@ pub(super) fn may_see_clients(context: &ApiContext, who: &Requester) -> Result<(
     }
 }
 
-/// Host name of a request if it is not a name of this machine. Browsers always send one.
+/// Host name of a request, if the name does not belong to this machine; otherwise `None`. Browsers
+/// always send a host name.
 fn wrong_host(request: &Request) -> Option<String> {
     let header =
         request.headers().get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());

@@ -19,8 +19,7 @@ use super::super::Requester;
 use super::super::flows::{flow_list_report, flow_report};
 use super::{ApiContext, Failure, in_path, line, may_change, may_see_clients, unknown};
 
-/// State of a proxied connection that has no server yet. Once it has one, its state is
-/// `established`.
+/// State of a proxied connection before it has a server. With a server, the state is `established`.
 const CONNECTING: &str = "connecting";
 
 pub(super) async fn list(
@@ -144,7 +143,7 @@ fn one_of(
     })
 }
 
-/// Checks that the names in the filter exist, after a query without a result.
+/// Checks that the names in the filter exist. Called after a query that found no flow.
 fn check_names(answers: &ApiContext, filter: &FlowFilter) -> Result<(), Failure> {
     let report = answers.source.report();
     if let Some(name) = &filter.frontend
@@ -167,7 +166,7 @@ fn check_names(answers: &ApiContext, filter: &FlowFilter) -> Result<(), Failure>
     }
 }
 
-/// Checks that bytes are counted at all, after a query without a result.
+/// Checks that the bytes of flows are counted at all. Called after a query that found no flow.
 async fn check_bytes(answers: &ApiContext, filter: FlowFilter) -> Result<(), Failure> {
     if filter.min_bytes.is_none_or(|bytes| bytes == 0) {
         return Ok(());

@@ -62,9 +62,9 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
 
 /// Reason why a request fails.
 enum Failure {
-    /// No client of this address may change things.
+    /// Clients of the statistics address may not change things, because no token is configured.
     Forbidden,
-    /// At this address, only clients on this host may see clients.
+    /// Only requesters on this host may see clients' addresses at the statistics address.
     ClientsForbidden,
     /// The request needs the token.
     NeedsToken,
@@ -72,7 +72,7 @@ enum Failure {
     WrongToken,
     /// The request uses a host name that may belong to another site.
     WrongHost(String),
-    /// Too many wrong tokens came from this client address. It is blocked for this long.
+    /// Too many wrong tokens came from the client's address. The address is blocked for this time.
     TooManyTokens(Duration),
     /// The request is invalid.
     Bad(String),
@@ -89,7 +89,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// Failure for an unknown query parameter or an invalid value.
+    /// Failure for a query with an unknown parameter or an invalid value.
     fn of_query(wrong: &QueryRejection) -> Failure {
         const LIBRARY: &str = "Failed to deserialize query string: ";
         let text = wrong.body_text();
@@ -174,8 +174,8 @@ fn unknown<'a>(kind: &str, name: &str, there: impl Iterator<Item = &'a String>) 
     Failure::Refused(RequestRefusal::Unknown(format!("there is no {kind} {name}{meant}")))
 }
 
-/// Sends a request to the control task and waits for its answer. Stops waiting if the connection
-/// ends.
+/// Sends a request to the control task and waits for the answer. The wait ends early if the
+/// client's connection ends.
 async fn send_request(answers: &ApiContext, who: Requester, what: Requested) -> Result<Done, Failure> {
     may_change(answers, &who)?;
     let (answer, outcome) = oneshot::channel();

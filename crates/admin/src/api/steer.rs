@@ -104,7 +104,7 @@ async fn steer(
     Ok(line(&ChangeReport { changed, warnings }))
 }
 
-/// Warning if no server of the target's backend would be left.
+/// Warning if the backend of the target would have no server left; empty otherwise.
 fn unserved_warning(answers: &ApiContext, target: &Target) -> Vec<String> {
     let snapshot = answers.source.snapshot.load();
     let backend = ready::backend_left_without(&snapshot, target);

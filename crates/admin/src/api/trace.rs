@@ -27,13 +27,13 @@ use super::{ApiContext, Failure, may_change};
 
 mod wanted;
 
-/// Interval between writes, so that a reader is not woken for every event.
+/// Interval between writes of events, so that a reader is not woken for every event.
 const TAKE_EVERY: Duration = Duration::from_millis(50);
 
-/// Maximum time for which a client may stop reading.
+/// Maximum time for which a client may stop reading. After it, the trace ends.
 const MAX_STALL: Duration = Duration::from_secs(30);
 
-/// Interval between lines about omitted events.
+/// Interval between lines about events that the rate limit omitted.
 const TELL_LEFT_OUT_EVERY: Duration = Duration::from_secs(1);
 
 /// Handler of a trace. It requires the right to change things, because traces contain clients'
@@ -68,7 +68,7 @@ struct Show {
     watch: TraceWatch,
     wanted: WantedTrace,
     source: Arc<StatsSource>,
-    /// Generation of the snapshot from which the filter was built.
+    /// Generation of the snapshot whose names the filter was built with.
     generation: u64,
     until: Option<Instant>,
     shown: u64,

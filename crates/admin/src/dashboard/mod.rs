@@ -32,7 +32,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// All files of the page. The first one is the page itself.
+/// All files of the page. The first file is the page itself.
 static ASSETS: [Asset; 16] = assets!(
     "index.html": HTML,
     "style.css": CSS,
@@ -52,8 +52,8 @@ static ASSETS: [Asset; 16] = assets!(
     "server.js": SCRIPT,
 );
 
-/// Content security policy of the page. Names and reasons may contain any text, and none of it may
-/// run as a script.
+/// Content security policy of the page. It prevents that text in names and reasons runs as a
+/// script.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

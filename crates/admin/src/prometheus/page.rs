@@ -4,7 +4,7 @@ use convey_api::TimesReport;
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-/// Former names of metrics, with their current names. Both are exported for one release.
+/// Former and current names of renamed metrics. Both names are exported for one release.
 const FORMER_NAMES: [(&str, &str); 6] = [
     ("convey_frontend_http_answered_total", "convey_frontend_http_local_replies_total"),
     ("convey_frontend_http_compression_no_room_total", "convey_frontend_http_compression_no_memory_total"),
@@ -35,8 +35,8 @@ pub(super) struct MetricsPage {
 }
 
 impl MetricsPage {
-    /// Adds a counter, with one sample per element of `members`. Leaves out elements whose `value`
-    /// is `None`.
+    /// Adds a counter, with one sample per element of `members`. Elements whose `value` is `None`
+    /// get no sample.
     pub(super) fn counter<T, V: Into<Option<f64>>>(
         &mut self,
         name: &str,
@@ -51,8 +51,8 @@ impl MetricsPage {
         });
     }
 
-    /// Adds a gauge, with one sample per element of `members`. Leaves out elements whose `value` is
-    /// `None`.
+    /// Adds a gauge, with one sample per element of `members`. Elements whose `value` is `None` get
+    /// no sample.
     pub(super) fn gauge<T, V: Into<Option<f64>>>(
         &mut self,
         name: &str,
@@ -67,7 +67,8 @@ impl MetricsPage {
         });
     }
 
-    /// Adds a histogram per element of `members`. Leaves out elements whose `value` is `None`.
+    /// Adds a histogram per element of `members`. Elements whose `value` is `None` get no
+    /// histogram.
     pub(super) fn histogram<'a, T>(
         &mut self,
         name: &str,

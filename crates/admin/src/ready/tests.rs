@@ -37,7 +37,7 @@ fn input<'a>(snapshot: &'a Snapshot, certificates: &'a CertificateView) -> Readi
     ReadinessInput { snapshot, certificates, packets: None, is_draining: false }
 }
 
-/// Reason why this address must not be announced. `None` if it may be.
+/// Reason why this address must not be announced. `None` if it may be announced.
 fn obstacle_at(frontends: &[Arc<Frontend>], ip: &str, min_servers: u32) -> Option<String> {
     let config = AnnounceConfig { min_servers, ..AnnounceConfig::default() };
     let snapshot =

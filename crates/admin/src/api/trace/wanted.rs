@@ -71,7 +71,7 @@ impl WantedTrace {
         TraceFilter { client, frontends, servers, drops, sample }
     }
 
-    /// Refuses `frames` if only proxies match, because they have no packets.
+    /// Refuses `frames` if only frontends in proxied modes match, because these have no packets.
     fn check_frames(&self, snapshot: &Snapshot) -> Result<(), Failure> {
         let is_wanted = |frontend: &&Arc<Frontend>| {
             let config = &frontend.config;

@@ -40,7 +40,7 @@ async fn exchange(admin: &Admin, method: &Method, path: &str, body: Option<&Valu
     exchange_as(admin, who, request.unwrap()).await
 }
 
-/// Sends a request as this requester. Returns the status and the JSON of the answer.
+/// Sends a request on behalf of this requester. Returns the status and the JSON of the answer.
 pub(super) async fn exchange_as(admin: &Admin, who: Requester, request: Request<String>) -> (u16, Value) {
     let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
     let routes = admin.routes.clone().layer(axum::Extension(who));
