@@ -69,7 +69,7 @@ pub struct EtcdCertificate {
 pub struct AddressFault(String);
 
 impl EtcdAddress {
-    /// Whether a text has the scheme of an etcd address.
+    /// Whether a text begins with the scheme of an etcd address, `etcd://` or `etcds://`.
     pub fn is_meant(text: &str) -> bool {
         text.starts_with("etcd://") || text.starts_with("etcds://")
     }
@@ -102,15 +102,15 @@ impl EtcdAddress {
         Ok(EtcdAddress { endpoints, user: user.map(str::to_owned), prefix: format!("/{prefix}/"), tls })
     }
 
-    /// Key at which a node reports its status of the configuration. The key is next to the prefix
-    /// and not below it, so that nodes need no permission to write the configuration.
+    /// Key to which a node writes its status of the configuration. The key is outside of the
+    /// prefix, so that nodes need no permission to write the configuration.
     pub fn status_key(&self, node: &str) -> String {
         format!("{}-status/{node}", self.prefix.trim_end_matches('/'))
     }
 
-    /// Name of the directory for this address on this host. The name depends only on the prefix,
-    /// because the members of a cluster change. A long prefix is truncated, and a hash makes the
-    /// name unique.
+    /// Name of this host's directory for the configuration at this address. The name depends only
+    /// on the prefix, because the members of a cluster may change. A long prefix is truncated, and
+    /// a hash makes the name unique.
     pub fn folder_name(&self) -> String {
         let prefix = self.prefix.trim_end_matches('/');
         let name = prefix.replace('%', "%25").replace('/', "%2F");

@@ -71,7 +71,8 @@ pub(crate) struct Authenticated {
     pub(crate) token: String,
 }
 
-/// Lease that was created or renewed. The answer to a renewal is in the `result` of a stream.
+/// Lease in the answer to its creation or renewal. The answer to a renewal is a line of a stream,
+/// with the lease in `result`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct EtcdLease {

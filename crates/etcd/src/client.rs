@@ -50,7 +50,7 @@ pub struct EtcdClient {
     password: Option<String>,
     token: Option<String>,
     lease: Option<i64>,
-    /// Revision of the whole store at the time of the last read.
+    /// Revision of the whole etcd store at the time of the last read.
     read_at: i64,
 }
 
@@ -160,8 +160,8 @@ impl EtcdClient {
         self.ask::<serde_json::Value>("/v3/kv/put", &request).await.map(drop)
     }
 
-    /// Renews the lease of the status. Returns `false` if the lease has expired; the status must
-    /// then be written again.
+    /// Renews the lease of the status. Returns `true` if the lease was renewed, or `false` if it
+    /// has expired; the status must then be written again.
     ///
     /// # Errors
     /// The member does not answer.
@@ -233,7 +233,8 @@ impl EtcdWatch {
     }
 }
 
-/// First revision that was not read yet. Does not exceed the largest number.
+/// First revision that was not read yet: `read_at` plus one, or `i64::MAX` if there is no larger
+/// number.
 fn next_revision(read_at: i64) -> i64 {
     read_at.saturating_add(1)
 }

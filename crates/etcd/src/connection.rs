@@ -29,11 +29,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// within JSON.
 const MAX_ANSWER: usize = 32 << 20;
 
-/// Maximum length of a line of a watch in bytes. A change is at most as large as a request of a
-/// writer.
+/// Maximum length of a line of a watch in bytes. The changes in a line are at most as large as the
+/// write request that made them.
 const MAX_LINE: usize = 8 << 20;
 
-/// Maximum length in bytes of a quotation from an invalid answer in an error message.
+/// Maximum length in characters of a quotation from an answer in an error message.
 const MAX_TOLD: usize = 200;
 
 /// Operator-facing message why a request to a member has failed.
@@ -44,7 +44,8 @@ pub(crate) struct MemberConnection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<hyper::Result<()>>,
     host: String,
-    /// Whether the error of the connection was already returned. Its task can be awaited only once.
+    /// Whether the error of the connection was already returned. The task that returns the error
+    /// can be awaited only once.
     has_told: bool,
 }
 
@@ -191,12 +192,13 @@ impl Lines {
     }
 }
 
-/// Adds a time limit of [`TIMEOUT`] to an operation; `what` names the missing result in the error.
+/// Adds a time limit of [`TIMEOUT`] to an operation. `what` names the operation's result in the
+/// error message of a timeout.
 async fn in_time<T>(what: &str, done: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     timeout(TIMEOUT, done).await.unwrap_or_else(|_| Err(format!("no {what} within {} s", TIMEOUT.as_secs())))
 }
 
-/// Text of an error and of its source, which is more precise.
+/// Text of an error, followed by the text of its source, which is more precise.
 fn told(error: &hyper::Error) -> String {
     let source = std::error::Error::source(error);
     source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))

@@ -77,8 +77,8 @@ impl RevisionFolder {
         Ok(number(&name))
     }
 
-    /// Whether this revision is in use although it was neither accepted nor rolled back. The
-    /// process that used it has failed or crashed.
+    /// Whether this revision is in use although it was neither accepted nor rolled back. This means
+    /// that the process that put it in use has failed or crashed.
     pub fn was_left_unaccepted(&self, revision: &Revision) -> bool {
         let good = self.name(GOOD);
         good.is_some() && self.name(CURRENT) != good && self.current().as_ref() == Some(revision)

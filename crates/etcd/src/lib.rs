@@ -7,7 +7,7 @@
 //! - [`Revision`] contains all files at one revision of the store; [`Revision::of`] builds it from
 //!   keys: pure.
 //! - [`EtcdClient`] reads and watches a configuration, and reports its status.
-//! - [`FollowPace`] decides when to try again, and which failures are logged: pure.
+//! - [`FollowPace`] decides when to try again to reach etcd, and which failures are logged: pure.
 //! - [`RevisionFolder`] keeps revisions on disk: the revision in use, and the last accepted
 //!   revision for a start without etcd.
 //!

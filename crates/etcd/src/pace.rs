@@ -79,9 +79,9 @@ mod tests {
         Timestamp(0).after(Duration::from_secs(seconds))
     }
 
-    /// Number of attempts and number of log lines in an hour in which each attempt ends
-    /// immediately, without jitter. `fault` returns the reason. With `works`, etcd is watched for a
-    /// moment before each fault.
+    /// Number of attempts and number of log lines in an hour in which each attempt fails
+    /// immediately, without jitter. `fault` returns the reason of a failure. With `works`, etcd is
+    /// watched for a moment before each failure.
     fn an_hour(pace: &mut FollowPace, fault: impl Fn(u64) -> &'static str, works: bool) -> (u64, u64) {
         let (mut now, mut attempts, mut lines) = (at(0), 0, 0);
         while now < Timestamp(0).after(HOUR) {

@@ -8,7 +8,7 @@ use convey_snapshot::Snapshot;
 use super::question::{AskedPlace, place};
 use super::{ClientAddr, Unanswerable};
 
-/// Question for a search: which of these files contains the network that decides about a client.
+/// Query for the file that contains the network that decides about a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkQuestion {
     /// Network to search for.
@@ -38,9 +38,9 @@ pub struct SearchedFile {
 /// Result of the search in the text of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SearchedText {
-    /// Line of the network, counted from 1. `None` if the file does not contain it.
+    /// Line number of the network, counted from 1. `None` if the file does not contain the network.
     pub line: Option<usize>,
-    /// Whether the file has changed since convey loaded it.
+    /// Whether the file has changed since convey loaded its networks.
     pub has_changed: bool,
 }
 
@@ -63,7 +63,7 @@ impl NetworkQuestion {
         Ok((!files.is_empty()).then_some(NetworkQuestion { network, files }))
     }
 
-    /// Result without a search. `why` is the reason for each file.
+    /// Result without a search. `why` is the reason why no file was searched.
     pub fn unanswered(self, why: &str) -> SearchedNetwork {
         let unread = |file: AccessFile| SearchedFile { path: file.path, outcome: Err(why.to_owned()) };
         SearchedNetwork { network: self.network, files: self.files.into_iter().map(unread).collect() }
@@ -84,8 +84,8 @@ pub(super) fn why(access: &Access, place: &AskedPlace, searched: Option<&Searche
     }
 }
 
-/// File and line of a network as text, or the files that may contain the network. Empty if the
-/// network is in the configuration itself.
+/// File and line of a network as text. If the line is unknown, the files that may contain the
+/// network. Empty if the network is in the configuration itself.
 fn written_at(SearchedNetwork { files, .. }: &SearchedNetwork) -> String {
     let found = files.iter().find_map(|file| match &file.outcome {
         Ok(text) => text.line.map(|line| (&file.path, line, text.has_changed)),

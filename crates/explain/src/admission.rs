@@ -25,8 +25,8 @@ pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {
     }
 }
 
-/// Checks for a loop: if a client has the address of a UDP server, the two would answer each other
-/// endlessly.
+/// Checks for a loop: if the client's address is also the address of a UDP server, answers would go
+/// back and forth endlessly.
 pub(super) fn check_loop(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (client, protocol) = (place.client_addr(), place.frontend.config.protocol);
     if sources.snapshot.server_endpoints.contain(protocol, client, place.vip.port()) {

@@ -12,7 +12,7 @@ use super::{ClientVerdict, Dependence, End, Steps, sni};
 pub(super) struct Choice {
     pub(super) pick: Pick,
     depends_on: Option<Dependence>,
-    /// Whether the client gets its previous server, without a choice by the pool.
+    /// Whether the client gets the server of its previous connection, without a choice by the pool.
     pub(super) is_previous: bool,
 }
 
@@ -38,8 +38,8 @@ impl Choice {
     }
 }
 
-/// Explains which server the frontend's pool chooses. `again`: index of the server of the previous
-/// connection; the client returns to it, and the algorithm is skipped.
+/// Explains which server the frontend's pool chooses. If `again` is set, the client returns to the
+/// server with this index, which it had before, and the algorithm is skipped.
 pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Steps) -> Choice {
     let pool = &place.frontend.pool;
     if let Some(index) = again {
@@ -92,8 +92,9 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
     choice
 }
 
-/// Notes the route of the request in question; without a request, the outcome for clients without a
-/// route. In mode `http` each request has a route, in proxy mode a TLS connection may have one.
+/// Notes the route of the request in question. Without a request, notes the outcome for clients
+/// without a route. In mode `http` each request has a route; in proxy mode a TLS connection may
+/// have a route.
 ///
 /// Returns `None` if the pool then chooses a server. Otherwise returns a choice without a server.
 pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> {
@@ -169,7 +170,8 @@ fn algorithm(place: &AskedPlace) -> String {
     format!("{name}: it hashes {what} (hash = \"{}\") to {hash:#018x}", config.hash.name())
 }
 
-/// Note that a new connection may evict another one. Empty for proxies, which evict none.
+/// Note that a new connection may evict another connection. Empty for proxies, which do not evict
+/// connections.
 pub(super) fn eviction_note(place: &AskedPlace) -> &'static str {
     match place.frontend.config.mode.forwards_packets() {
         true => "; if a connection is not established yet, convey evicts it",

@@ -20,16 +20,17 @@ use super::{ClientAddr, ClientVerdict, ExplainSources, Explanation, Steps, Unans
 /// Maximum number of servers that an explanation lists.
 const MAX_SERVERS: usize = 16;
 
-/// Maximum number of flows of a client from one port. Each goes to another address of the frontend.
+/// Maximum number of flows that the query requests for one client port. A client port may have one
+/// flow to each address of the frontend.
 const MAX_FLOWS: usize = 64;
 
 /// Query to the workers about a client's flows.
 #[derive(Debug, Clone)]
 pub struct FlowQuestion {
-    /// Key of the client's packets. `None` if the question does not determine it, or if no packet
-    /// mode has the flow.
+    /// Flow key of the client's packets. `None` if the question does not determine the key, or if
+    /// the frontend is not in a packet mode.
     pub key: Option<FlowKey>,
-    /// Query for the client's flows, used if there is no key.
+    /// Query for the client's flows, used if `key` is `None`.
     pub query: FlowQuery,
     /// Whether the client's port is known, so that the query is about a single flow.
     pub is_for_one: bool,
@@ -41,7 +42,7 @@ pub struct FlowQuestion {
 pub enum ClientFlows {
     /// No worker was queried, because no convey runs.
     NotAsked,
-    /// Flow from the client's port. `None` if there is none.
+    /// Flow from the client's port. `None` if the port has no flow.
     One(Option<Box<FoundFlow>>),
     /// Open flows of the client, counted by server.
     All(FlowAnswer),
@@ -89,8 +90,8 @@ impl FlowQuestion {
         })
     }
 
-    /// Selects, among the flows that the query found, the most recently used one at an address in
-    /// question.
+    /// Selects a flow among the flows that the query found: the most recently used flow at one of
+    /// the addresses in question. `None` if there is no such flow.
     pub fn choose(&self, found: Vec<ListedFlow>) -> Option<ListedFlow> {
         found.into_iter().rfind(|flow| self.places.contains(&flow.listen))
     }
@@ -120,12 +121,13 @@ impl ClientFlows {
         }
     }
 
-    /// Open flow of the client that has a server. `None` if there is none.
+    /// Open flow of the client that has a server. `None` if there is no such flow.
     pub(super) fn going_on(&self) -> Option<&FoundFlow> {
         self.one().filter(|flow| !flow.is_over() && flow.listed().server.is_some())
     }
 
-    /// Finished packet flow that a new flow replaces. `None` if there is none.
+    /// Finished packet flow that a new flow of the client replaces. `None` if there is no such
+    /// flow.
     pub(super) fn over(&self) -> Option<&FlowInfo> {
         match self.one()? {
             FoundFlow::Packets(flow) if flow.info.is_over() => Some(&flow.info),
@@ -164,7 +166,8 @@ pub fn rounded_seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e3).round() / 1e3
 }
 
-/// Sets the question's address to that of the client's flow, if the frontend has several addresses.
+/// Sets the frontend's address in question to the address of the client's flow, if the frontend has
+/// several addresses.
 pub(super) fn at_its_place(place: AskedPlace, flows: &ClientFlows) -> AskedPlace {
     let listen = flows.one().map(|found| found.listed().listen);
     match listen.filter(|listen| place.fitting.contains(listen)) {
@@ -173,7 +176,7 @@ pub(super) fn at_its_place(place: AskedPlace, flows: &ClientFlows) -> AskedPlace
     }
 }
 
-/// Notes the client's flows before an explanation of a new flow.
+/// Adds a step about the client's existing flows, before the explanation of a new flow.
 pub(super) fn note(flows: &ClientFlows, place: &AskedPlace, steps: &mut Steps) {
     let client = place.client;
     let message = match flows {

@@ -51,7 +51,8 @@ pub struct ExplainSources<'a> {
     pub proxy: Option<&'a WorkersShared>,
     /// Flows of the client at the frontend.
     pub flows: &'a ClientFlows,
-    /// Client's share in passthrough mode, as its worker reported it. `None` if no share applies.
+    /// Client's share of flows in passthrough mode, as the worker of its flow reported the share.
+    /// `None` if no share applies.
     pub share: Option<&'a Result<Option<ClientShare>, FlowsUnavailable>>,
     /// Request in question, for frontends with routes. `None` without a request.
     pub request: Option<&'a AskedRequest>,
@@ -62,7 +63,7 @@ pub struct ExplainSources<'a> {
     pub now: Timestamp,
 }
 
-/// Outcome for a client at the step where its path ends.
+/// Outcome for a client at the step that ends the client's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct End {
     verdict: ClientVerdict,
@@ -79,8 +80,8 @@ impl End {
     /// The backend answers with files.
     const FILES: End = End { verdict: ClientVerdict::Answered, reason: "file" };
 
-    /// The outcome may differ at another moment: in packet modes, a new connection may evict one
-    /// that is not open yet.
+    /// Condition on which the outcome depends; `None` if the outcome is certain. In packet modes, a
+    /// new connection may evict a connection that is not established yet, instead of being refused.
     fn depends_on(self, mode: Mode) -> Option<Dependence> {
         let may_evict = mode.forwards_packets() && self.reason == DropReason::MaxConnections.label();
         may_evict.then_some(Dependence::OtherConnections)

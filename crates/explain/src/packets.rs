@@ -24,22 +24,23 @@ pub struct PacketFacts {
     pub snat_addresses: Vec<IpAddr>,
     /// Method by which convey chooses among the SNAT addresses.
     pub snat_choice: SnatChoice,
-    /// Owners of the SNAT ports. `None` if no frontend is in passthrough mode.
+    /// Division of the SNAT ports among workers. `None` if no frontend is in passthrough mode.
     pub split: Option<PortSplit>,
     /// Assignment of packets to workers. `None` if no convey runs, because the assignment depends
-    /// on its secret seed.
+    /// on the secret seed of the running process.
     pub dispatch: Option<Dispatch>,
     /// Layer that forwards packets of open flows, by receiving interface. Empty if workers forward
     /// every packet.
     pub layers: BTreeMap<String, Layer>,
-    /// Operator-facing reason why the kernel does not forward packets, where it does not.
+    /// Operator-facing reason why the kernel does not forward packets of open flows, for interfaces
+    /// where workers forward them.
     pub without_kernel: String,
 }
 
 impl PacketFacts {
-    /// SNAT addresses of a family, if this host has lost all of them. `None` if one is left, or if
-    /// the configuration names the addresses: routers may send packets for these addresses to this
-    /// host even if none of its interfaces has them.
+    /// SNAT addresses of a family, if this host has lost all of them. `None` if this host still has
+    /// one of them. Also `None` if the configuration names the addresses: routers may send packets
+    /// for such addresses to this host even if none of its interfaces has them.
     pub fn lost_snat_addresses(
         &self,
         is_ipv4: bool,
@@ -139,7 +140,7 @@ impl PacketInquiry<'_> {
     }
 
     /// Source address of packets to the server: a SNAT address, or the client's address in DSR.
-    /// `None` for a tunnel, which has a source of its own.
+    /// `None` for a tunnel, whose outer packets have another source.
     fn source(&self, server: &PlannedServer, over: Option<&FlowInfo>) -> Option<IpAddr> {
         if self.place.frontend.config.mode.is_dsr() {
             return self.inquiry.tunnel(server).is_none().then_some(self.place.client.ip);

@@ -37,7 +37,7 @@ pub enum Unanswerable {
 /// Frontend at one of its listen addresses, and the client that the question is about.
 pub(super) struct AskedPlace {
     pub(super) frontend: Arc<Frontend>,
-    /// Listen address in the data path. It is the wildcard if the frontend listens on all
+    /// Listen address as the data path uses it: the wildcard address if the frontend listens on all
     /// addresses.
     pub(super) vip: SocketAddr,
     /// All listen addresses of the frontend that the question can refer to.
@@ -48,7 +48,7 @@ pub(super) struct AskedPlace {
 }
 
 impl AskedPlace {
-    /// Client's address and port. Uses an arbitrary port if the question contains none.
+    /// Client's address and port. If the question contains no port, an arbitrary port is used.
     pub(super) fn client_addr(&self) -> SocketAddr {
         SocketAddr::new(self.client.ip, self.client.port.unwrap_or(1))
     }

@@ -85,7 +85,8 @@ impl fmt::Display for AskedRequest {
 }
 
 impl AskedPlace {
-    /// Sets the route and the backend to those of this request, if there is a request.
+    /// Sets the route and the backend to the route and backend of this request, if there is a
+    /// request.
     pub(super) fn for_request(self, request: Option<&AskedRequest>) -> Result<AskedPlace, Unanswerable> {
         let Some(AskedRequest { head, scheme }) = request else { return Ok(self) };
         let config = &self.frontend.config;
@@ -141,8 +142,8 @@ impl AskedPlace {
         AskedPlace { frontend, asked: Some(asked), ..self }
     }
 
-    /// Limits on request rates that apply to this route, in the order in which they are checked.
-    /// Requests that get no server do not count toward them.
+    /// Limits on request rates that apply to this route, in the order in which the data path checks
+    /// them. Requests that get no server do not count toward the limits.
     fn limits(&self, route: Option<&HttpRoute>) -> Vec<AskedLimit> {
         let Some(route) = route else { return Vec::new() };
         let of_route =
@@ -154,8 +155,9 @@ impl AskedPlace {
     }
 }
 
-/// Scheme with which a request for a URL arrives at the frontend. With TLS, all requests arrive by
-/// https. Without TLS, a request can only be https if a trusted proxy sends it.
+/// Scheme with which a request for a URL arrives at the frontend. At a frontend with TLS, all
+/// requests are https. At a frontend without TLS, a request can be https only if a trusted proxy
+/// sends it.
 fn scheme_at(config: &FrontendConfig, of_url: ClientScheme) -> ClientScheme {
     match (config.tls.is_some(), config.trusted_proxies.is_empty()) {
         (true, _) => ClientScheme::Https,

@@ -13,8 +13,8 @@ use super::route::AskedRoute;
 /// Maximum number of routes that a step lists.
 const MAX_LISTED: usize = 8;
 
-/// Route of a client with this server name and without ALPN, and the route's backend. The text also
-/// describes clients with ALPN.
+/// Route of a client with this server name and without ALPN, and the backend of the route. The
+/// description in the route also covers clients with ALPN.
 pub(super) fn of_host(routes: &SniRoutes, host: &str) -> (AskedRoute, Option<Arc<Pool>>) {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     // Clients never send an IP address as server name.
@@ -35,7 +35,7 @@ pub(super) fn of_host(routes: &SniRoutes, host: &str) -> (AskedRoute, Option<Arc
 }
 
 /// Describes all routes, for a question without a server name. Also returns the outcome for a
-/// connection without a route, or `None` if it goes to the default backend.
+/// connection without a route, or `None` if such a connection goes to the default backend.
 pub(super) fn of_all(routes: &SniRoutes) -> (String, Option<End>) {
     let to = |route: &Arc<SniRoute>| format!("{} to backend {}", route.name, route.pool.config.name);
     let is_named =

@@ -1,8 +1,8 @@
 //! Returns free memory to the kernel after a peak, for example after a reload with many servers or
 //! a large page.
 //!
-//! Without this crate, the allocator of the C library would keep freed memory for the next peak,
-//! except at the end of its arenas.
+//! Without this crate, the allocator of the C library would keep most of the freed memory for the
+//! next peak. It returns only memory at the end of its arenas.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use std::time::Duration;
 /// Interval between checks for a peak.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Size in bytes from which on each allocation has its own mapping, which returns to the kernel
-/// when it is freed. Without a fixed value, the C library would raise this limit to up to 32 MiB
-/// over time, and would have to zero such memory itself.
+/// Minimum size in bytes of an allocation with its own mapping. The mapping returns to the kernel
+/// when the allocation is freed. Without a fixed value, the C library would raise this limit over
+/// time, up to 32 MiB.
 #[cfg(target_env = "gnu")]
 const OWN_MAPPING: libc::c_int = 1 << 20;
 

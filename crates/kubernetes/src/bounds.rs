@@ -1,4 +1,5 @@
-//! Limits of a client of an API server: bytes of answers, pages of lists, and the rate of watches.
+//! Limits for a client of an API server: the size of answers, the number of pages of a list, and
+//! the rate of watches.
 
 use std::time::Duration;
 
@@ -8,25 +9,28 @@ use convey_pacing::BackoffPolicy;
 
 use crate::watcher::WATCH_SECONDS;
 
-/// Size limit of an answer other than a watch, in bytes: a page of slices, a Service, an error.
+/// Size limit of any other answer than a watch, in bytes, such as a page of slices, a Service or an
+/// error.
 const MAX_ANSWER: usize = 32 << 20;
 /// Size limit of a line of a watch, in bytes. An object of Kubernetes takes at most 1.5 MB in etcd.
 const MAX_LINE: usize = 8 << 20;
 /// Size limit of a watch, in bytes. A watch lasts half a minute.
 const MAX_WATCH: usize = 64 << 20;
-/// Maximum number of pages of a list. The slices of the largest Services need less than half as
-/// many.
+/// Maximum number of pages of a list. The slices of the largest Services need less than half of
+/// this number.
 const MAX_PAGES: u32 = 32;
 /// Minimum time between the starts of two watches.
 const WATCH_PACE: Duration = Duration::from_secs(1);
 /// Size limit of a token file, in bytes.
 pub(crate) const MAX_TOKEN: usize = 64 << 10;
-/// Maximum time in which the API server sends nothing. It is slightly longer than a watch. After it
-/// expires, the next list must be answered; both limits together expire within 65 s.
+/// Maximum time for which the API server may send nothing. It is slightly longer than a watch.
+/// After this time, convey requests a new list. If the list is not answered either, the time limits
+/// of both requests have expired within 65 s.
 pub(crate) const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 3);
 
-/// Delays between attempts to reach an API server. A watch of slices resets the delays once it is
-/// settled, see `watch`; a watch of annotations resets them if it has lasted long enough.
+/// Delays between attempts to reach an API server. A watch of slices resets the delays once the
+/// watch is settled, see `watch`; a watch of annotations resets the delays if it has lasted for
+/// `reset_after`.
 pub(crate) const ATTEMPTS: BackoffPolicy = BackoffPolicy {
     first: Duration::from_millis(1_600),
     cap: Duration::from_secs(60),
@@ -66,7 +70,7 @@ impl RequestPace {
     }
 }
 
-/// Counter for the bytes of an answer, as far as it has arrived.
+/// Counter for the bytes of an answer that have arrived so far.
 #[derive(Debug)]
 pub(crate) struct AnswerBytes {
     is_watch: bool,
@@ -104,7 +108,7 @@ impl AnswerBytes {
 mod tests {
     use super::*;
 
-    /// Number of pieces of this size that an answer may have; the search ends at a million.
+    /// Number of pieces of this size that an answer may have, up to a maximum of a million.
     fn pieces(is_watch: bool, piece: &[u8]) -> usize {
         let mut bytes = AnswerBytes::new(is_watch);
         (0..1_000_000).take_while(|_| bytes.add(piece).is_ok()).count()

@@ -33,8 +33,8 @@ impl From<String> for ApiFault {
     }
 }
 
-/// Client of an API server with limits for answers. It is used for one list and the watches that
-/// follow the list.
+/// Client of an API server with limits for answers. A client is used for one list, and for the
+/// watches that follow the list.
 pub(crate) struct ApiClient<T> {
     transport: T,
     requests: RequestPace,
@@ -70,8 +70,8 @@ impl<T: Transport> ApiClient<T> {
     }
 }
 
-/// Status in an error response. The text may be anything, because a proxy in front of the API
-/// server may have sent it.
+/// Status in an error response. The body may be any text, because a proxy in front of the API
+/// server may have sent the response.
 fn status_of(status: StatusCode, body: &[u8]) -> ApiStatus {
     let found = serde_json::from_slice::<ApiStatus>(body).ok();
     let mut found = found.unwrap_or_else(|| ApiStatus {
@@ -99,7 +99,7 @@ struct Answer<B> {
 }
 
 impl<B: Body<Data = Bytes, Error: std::error::Error> + Unpin> Answer<B> {
-    /// Waits for more of the body; `None` at its end.
+    /// Waits for the next bytes of the body; returns `None` at the end of the body.
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         loop {
             let frame = timeout(SILENCE, self.body.frame()).await;
@@ -124,7 +124,7 @@ impl<B: Body<Data = Bytes, Error: std::error::Error> + Unpin> Answer<B> {
 /// Response to a watch, as lines.
 pub(crate) struct WatchLines<B> {
     answer: Answer<B>,
-    /// Received bytes that were not returned as a line yet.
+    /// Received bytes of lines that were not returned yet.
     read: BytesMut,
     /// Number of bytes at the start of `read` that are known to contain no end of line.
     searched: usize,

@@ -145,7 +145,7 @@ pub(crate) fn without_user(url: &str) -> &str {
     url.rsplit_once('@').map_or(url, |(_, rest)| rest)
 }
 
-/// Credentials of a user, other than credentials from a plugin.
+/// Credentials in the kubeconfig of a user; credentials from a plugin are handled separately.
 fn credentials(user: KubeconfigUser) -> Result<Option<Credentials>, String> {
     if let Some(provider) = &user.auth_provider {
         return of_provider(provider).map(Some);
@@ -267,7 +267,7 @@ fn impersonation(user: &KubeconfigUser) -> Result<HeaderMap, String> {
     Ok(fields)
 }
 
-/// The text, unless it is missing or empty.
+/// The text; `None` if it is missing or empty.
 fn given(text: Option<&Text>) -> Option<&str> {
     text.map(|text| &*text.0).filter(|text| !text.is_empty())
 }

@@ -14,13 +14,14 @@ use crate::kubeconfig::{aside, read_file};
 
 /// Time before the expiry of a token at which convey fetches a new token.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
-/// Time limit for reading a token file. The next attempt begins with a new connection, whose files
-/// must be readable first. So no threads accumulate that wait for a file system.
+/// Time limit for reading a token file. Before the next attempt, convey has to read all files of
+/// the cluster again. So only one thread at a time waits for a file system that does not answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Credentials for requests to an API server.
 pub(crate) enum Credentials {
-    /// No `Authorization` header: anonymous, or with a client certificate.
+    /// Requests have no `Authorization` header: they are anonymous, or a client certificate
+    /// identifies convey.
     Anonymous,
     Fixed(HeaderValue),
     File(TokenFile),

@@ -1,9 +1,9 @@
-//! Derives servers from the EndpointSlices of a Service (discovery.k8s.io/v1). Pure: slices in,
-//! servers out.
+//! Derives servers from the EndpointSlices of a Service (discovery.k8s.io/v1). Pure: the input is
+//! slices, the output is servers.
 //!
-//! The rules are those of kube-proxy. A ready endpoint is a server. An endpoint that is terminating
-//! but still serving is a draining server; it is not draining if no endpoint is ready. All other
-//! endpoints are left out.
+//! The rules are those of kube-proxy. A ready endpoint becomes a server. An endpoint that is
+//! terminating but still serving becomes a draining server; if no endpoint is ready, it becomes a
+//! server that is not draining. All other endpoints do not become servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -53,12 +53,13 @@ impl fmt::Display for WantedPort {
 #[derive(Debug, Default)]
 struct Slice {
     endpoints: Vec<Found>,
-    /// Operator-facing reason why parts of the slice are left out.
+    /// Operator-facing reason why convey ignores parts of the slice; `None` if it uses the whole
+    /// slice.
     note: Option<String>,
 }
 
-/// Endpoint that may become a server. In sorted order, the first endpoint of each name becomes the
-/// server.
+/// Endpoint that may become a server. If several endpoints have the same name, the first in sort
+/// order becomes the server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Found {
     name: String,
@@ -98,7 +99,8 @@ impl Endpoints {
         self.listed.as_mut().unwrap_or(&mut self.slices).remove(name);
     }
 
-    /// Whether there is room now for slices that were left out. A new list finds them.
+    /// Whether slices that exceeded the maximum number of slices would now be accepted. convey then
+    /// needs a new list to find them.
     pub(crate) fn has_room(&self) -> bool {
         self.has_room
     }
@@ -110,9 +112,9 @@ impl Endpoints {
         }
     }
 
-    /// Servers, sorted by name. The name is the name of the pod, or address and port if there is no
-    /// pod. A pod with addresses of both families is one server, at its IPv4 address. If two slices
-    /// contain the same endpoint with different conditions, the endpoint that serves more is used.
+    /// Servers, sorted by name. The name of a server is the name of the pod, or address and port if
+    /// there is no pod. A pod with addresses of both families is one server, at its IPv4 address.
+    /// If an endpoint is terminating in one slice and ready in another slice, it counts as ready.
     pub(crate) fn servers(&self) -> Vec<DiscoveredServer> {
         let mut all: Vec<&Found> = self.slices.values().flat_map(|slice| &slice.endpoints).collect();
         all.sort_unstable();
@@ -127,7 +129,7 @@ impl Endpoints {
         all.into_iter().map(server).collect()
     }
 
-    /// Operator-facing reasons for endpoints and slices that are left out.
+    /// Operator-facing reasons why endpoints and slices are ignored.
     pub(crate) fn notes(&self) -> BTreeSet<String> {
         if self.slices.is_empty() {
             return BTreeSet::from(["the Service has no EndpointSlice, or does not exist".to_owned()]);
@@ -163,7 +165,7 @@ impl Slice {
     }
 }
 
-/// Number of this port; `None` if it is not the wanted port.
+/// Number of this port; `None` if the port is not the wanted port.
 fn number_of(found: &EndpointPort, wanted: &WantedPort) -> Option<u16> {
     let number = u16::try_from(found.port?).ok().filter(|number| *number != 0)?;
     let protocol = match found.protocol.as_deref() {

@@ -24,7 +24,7 @@ use crate::yaml;
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Size limit of the printed credentials, in bytes.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Number of bytes of the error output that are kept.
+/// Number of bytes that convey keeps of a plugin's error output.
 const MAX_ERRORS: usize = 4 << 10;
 /// Interval at which the exit status of a plugin is polled.
 const EXIT_POLL: Duration = Duration::from_millis(10);
@@ -66,12 +66,12 @@ struct ExecStatus {
 }
 
 impl CredentialPlugin {
-    /// Prepares the plugin of a user. `cluster` describes the API server; it is used if the plugin
-    /// requests it.
+    /// Prepares the plugin of a user. `cluster` describes the API server; the plugin gets this
+    /// description if its configuration requests it.
     ///
     /// # Errors
-    /// Operator-facing message: the plugin needs something that a service cannot offer, such as a
-    /// terminal.
+    /// Operator-facing message: the plugin needs something that convey cannot offer as a background
+    /// service, such as a terminal.
     pub(crate) fn new(exec: Exec, cluster: Option<Value>) -> Result<CredentialPlugin, String> {
         let command = exec.command.ok_or("exec has no command")?.0;
         if exec.interactive_mode.is_some_and(|mode| mode.0 == "Always") {
@@ -163,8 +163,8 @@ async fn reap(plugin: Pid) {
     }
 }
 
-/// Reads until the writer closes the pipe. Bytes beyond `max` are dropped if `is_cut`; otherwise
-/// they are an error.
+/// Reads until the writer closes the pipe. If there are more than `max` bytes, the excess is
+/// dropped if `is_cut` is true, and is an error if it is false.
 async fn read(pipe: Option<OwnedFd>, max: usize, is_cut: bool) -> Result<Vec<u8>, String> {
     let (mut kept, mut buffer) = (Vec::new(), [0; 4 << 10]);
     let Some(pipe) = pipe else { return Ok(kept) };

@@ -281,7 +281,7 @@ fn fields<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     })
 }
 
-/// Part of an error that does not quote a value.
+/// Text of an error without the part that quotes a value.
 fn expected(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(", expected ") {
@@ -291,8 +291,8 @@ fn expected(error: &serde_json::Error) -> String {
     }
 }
 
-/// Reads files in a separate thread. If a network file system never answers, only this source
-/// waits.
+/// Reads files in a separate thread. If a network file system never answers, only the source that
+/// needs the files waits.
 pub(crate) async fn aside<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
@@ -304,7 +304,7 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path).map_err(|error| error.to_string())
 }
 
-/// Text. YAML values that look like numbers or booleans are accepted, too.
+/// Text value of a kubeconfig. YAML values that look like numbers or booleans are accepted, too.
 #[derive(Default, PartialEq, Eq)]
 pub(crate) struct Text(pub(crate) String);
 
@@ -319,7 +319,8 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// Boolean. The words of YAML 1.1, such as `yes` and `off`, are accepted, too.
+/// Boolean value of a kubeconfig. The words of YAML 1.1, such as `yes` and `off`, are accepted,
+/// too.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flag(pub(crate) bool);
 

@@ -56,8 +56,8 @@ fn is_excluded(excluded: &str, host: &str, port: u16) -> bool {
 }
 
 /// Whether an entry of `NO_PROXY` excludes a host. An entry is `*`, a network, an address, or a
-/// domain. A domain includes its subdomains; with a leading dot, only the subdomains. An address or
-/// a domain may be limited to a port.
+/// domain. A domain matches itself and its subdomains; a domain with a leading dot matches only its
+/// subdomains. An address or a domain may be limited to a port.
 fn excludes(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     if entry == "*" {
         return true;

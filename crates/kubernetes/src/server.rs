@@ -48,7 +48,7 @@ pub(crate) struct PemIdentity {
     pub(crate) key: Vec<u8>,
 }
 
-/// Client of an API server that has at most one connection.
+/// HTTP client of an API server. It has at most one open connection.
 pub(crate) struct ApiServer {
     /// Host of the URL; an IPv6 address has no brackets.
     host: String,
@@ -166,7 +166,8 @@ impl Transport for ApiServer {
     }
 }
 
-/// Host and port in the format of a URL. `host` has no brackets.
+/// Host and port in the format of a URL, with brackets around an IPv6 address. `host` has no
+/// brackets.
 pub(crate) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }

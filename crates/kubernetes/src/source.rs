@@ -49,13 +49,14 @@ impl ServerSource for Kubernetes {
 
 /// Combined state of the watches of slices and of annotations.
 struct Both<T> {
-    /// State of the slices; `None` before the first list. No state is reported before that, because
+    /// State of the slices; `None` before the first list. Until then, nothing is reported, because
     /// settings without servers would count as the first state of the source.
     slices: Option<DiscoveryState>,
     settings: SourceSettings,
     /// Messages about faults of annotations.
     notes: BTreeSet<String>,
-    /// Whether reports wait for the first annotations, which may take servers out of rotation.
+    /// Whether reports still wait for the first annotations, because annotations may take servers
+    /// out of rotation.
     waits: bool,
     tell: T,
 }

@@ -24,7 +24,7 @@ pub struct ApiAnswer {
     pub pieces: Vec<Bytes>,
 }
 
-/// States that one attempt of the watch of slices reports if the API server gives these answers.
+/// States that the watch of slices reports in one attempt, if the API server sends these answers.
 pub async fn slices_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -> Vec<DiscoveryState> {
     let (mut attempts, mut states) = (WatchAttempts::default(), Vec::new());
     let end = watch_slices(client(answers), service, |endpoints, is_settled| {
@@ -37,7 +37,7 @@ pub async fn slices_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -
     states
 }
 
-/// States that one attempt of the watch of annotations reports if the API server gives these
+/// States that the watch of annotations reports in one attempt, if the API server sends these
 /// answers.
 pub async fn annotations_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -> Vec<AnnotationState> {
     let (mut annotations, mut seen) = (Annotations::default(), Vec::new());

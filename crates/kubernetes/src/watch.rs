@@ -17,19 +17,20 @@ use convey_pacing::Backoff;
 
 /// Time limit of a list, including all its pages.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time without a fault after which a watch counts as settled. Faults such as an expired version
-/// are events that arrive after the answer to the watch.
+/// Time without a fault after which a watch counts as settled. A fault such as an expired version
+/// is an event of the watch, so it arrives after a successful response.
 const SETTLED: Duration = Duration::from_secs(5);
 /// Maximum delay between attempts while lists succeed but watches fail, because then only lists
 /// show changes.
 const LIST_ATTEMPTS_CAP: Duration = Duration::from_secs(10);
-/// Delay before a new list that is not the consequence of a failure.
+/// Delay before a new list that convey requests although nothing has failed.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 
 /// Reason for the end of a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WatchEnd {
-    /// There is room now for slices that were left out, so a new list is needed.
+    /// Slices that exceeded the maximum number of slices would now be accepted, so a new list is
+    /// needed.
     HasRoom,
     Failed(WatchFailure),
 }
@@ -38,7 +39,7 @@ pub(crate) enum WatchEnd {
 pub(crate) struct WatchFailure {
     /// Operator-facing reason of the failure.
     why: String,
-    /// Whether the API server has answered the list before the failure.
+    /// Whether the API server had answered the list when the failure occurred.
     has_listed: bool,
     /// Whether convey has the permission to list slices, but not to watch them.
     is_watch_refused: bool,
@@ -224,8 +225,8 @@ mod tests {
         Endpoints::new(ServicePort::Number(80), None)
     }
 
-    /// API server with an empty list. If `answers`, it responds to a watch, but sends no events;
-    /// otherwise it never responds.
+    /// API server with an empty list. If `answers` is true, the server responds to a watch, but
+    /// sends no events. Otherwise it never responds to a watch.
     struct SilentWatches {
         answers: bool,
     }

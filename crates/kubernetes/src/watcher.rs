@@ -95,7 +95,7 @@ struct Watcher<T: Transport, K> {
 enum State<B, K> {
     Begins,
     Lists(Page<K>),
-    /// A list or a watch has ended. The next watch starts at this version.
+    /// A list or a watch has ended. Contains the version at which the next watch starts.
     Listed(String),
     Watches(WatchLines<B>, String),
 }
@@ -158,8 +158,8 @@ impl<T: Transport, K: Object> Watcher<T, K> {
     }
 }
 
-/// Parses a line of a watch. `version` is the version before the line; returns the version after
-/// the line, and the event if there is one.
+/// Parses a line of a watch. `version` is the resource version before the line. Returns the
+/// resource version after the line, and the event of the line, if it has one.
 fn read_line<K: Object>(line: &[u8], version: String) -> Result<(String, Option<ObjectEvent<K>>), ApiFault> {
     let has_text = !line.trim_ascii().is_empty();
     match serde_json::from_slice(line) {

@@ -29,9 +29,9 @@ impl<T: Copy + Sub<Output = Duration>> LogLimit<T> {
         self.admit_all(1, now)
     }
 
-    /// Counts several events that share at most one log line. Returns `None` if they must not be
-    /// logged. Otherwise returns the number of events since the last line, without the one that the
-    /// new line is about.
+    /// Counts several events that share at most one log line. Returns `None` if the events must not
+    /// be logged. Otherwise returns the number of events since the last line, minus one for the
+    /// event that the new line is about.
     pub fn admit_all(&mut self, events: u64, now: T) -> Option<Suppressed> {
         if self.is_idle_for(self.period, now) {
             self.last = Some(now);
@@ -42,7 +42,7 @@ impl<T: Copy + Sub<Output = Duration>> LogLimit<T> {
         None
     }
 
-    /// Whether no line was logged for this time.
+    /// Whether no line was logged within the last `time`.
     pub fn is_idle_for(&self, time: Duration, now: T) -> bool {
         self.last.is_none_or(|last| now - last >= time)
     }

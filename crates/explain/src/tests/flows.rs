@@ -131,7 +131,7 @@ fn explanation_predicts_outcome_of_open_and_new_flows() {
     assert!(["goes on", "again", "anew", "refused"].iter().all(|way| told.get(way) > Some(&20)), "{told:?}");
 }
 
-/// Opens a connection and closes it from both sides, as far as the packets are forwarded.
+/// Opens a connection and closes it from both sides, if the packets for this are forwarded.
 fn close(forwarder: &mut Forwarder, plan: &Plan, client: impl Fn() -> TestPacket, server: FlowKey) {
     let answer = || TestPacket::from(server.source()).to(server.destination());
     let packets = [

@@ -26,9 +26,9 @@ fn access(url: &str) -> ApiAccess {
     }
 }
 
-/// Starts a server that answers each request with its head and the number of the connection. With
-/// `closes`, the server closes each connection after one answer, without a header that announces
-/// the close.
+/// Starts a server that answers each request with the request's head and the number of the
+/// connection. With `closes`, the server closes each connection after one answer, without a header
+/// that announces the close.
 async fn serve(tls: Option<Arc<ServerConfig>>, closes: bool) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
