@@ -73,7 +73,8 @@ impl Buffer {
         self.headers.as_ref().ok().map(|headers| &headers.key)
     }
 
-    /// Stores the first fragment of this fragment's packet, and copies its ports to the headers.
+    /// Stores the first fragment of this fragment's packet, and copies the ports of the first
+    /// fragment to the headers.
     pub(super) fn set_first_fragment(&mut self, first_fragment: FirstFragment) {
         self.first_fragment = Some(first_fragment);
         if let Ok(headers) = &mut self.headers {

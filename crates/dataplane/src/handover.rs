@@ -203,7 +203,8 @@ impl LostFrames {
         self.0.push_back(LostStep { begin: at, plain, others });
     }
 
-    /// Estimated number of frames since this time that no process has handled.
+    /// Estimated number of frames that were dropped since this time and that no process has
+    /// handled.
     fn since(&self, since: Timestamp, were_cached: bool) -> u64 {
         let steps = self.0.iter().filter(|step| step.begin >= since);
         steps.map(|step| step.others + if were_cached { 0 } else { step.plain }).sum()

@@ -1,5 +1,5 @@
 //! Input and output of the packet modes: sockets that capture and send frames, the flow cache, and
-//! the guard, which drops forwarded packets before the host's own stack receives them.
+//! the guard, which keeps forwarded packets from the host's own stack.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 #![cfg_attr(not(feature = "test-util"), allow(unreachable_pub, reason = "tests of other crates reach it"))]
 

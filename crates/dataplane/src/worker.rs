@@ -329,8 +329,8 @@ impl Worker {
         }
     }
 
-    /// Checks for each unacknowledged large segment whether its server still answers. If it does,
-    /// counts a suspected path MTU black hole.
+    /// Checks for each unacknowledged large segment whether its server still answers. If the server
+    /// answers, counts a suspected path MTU black hole.
     fn check_unanswered(&mut self, accounting: &Accounting) {
         for segment in std::mem::take(&mut self.forwarder.events().unanswered) {
             let answered = accounting.answered_since(&segment);

@@ -125,8 +125,8 @@ impl TcpSession {
     }
 
     /// Returns the frontends that the connection has passed through, if its client is one of
-    /// convey's own sockets. Such a socket has the client's address as its local address, and is
-    /// connected to the address that the client connected to.
+    /// convey's own sockets; otherwise `None`. Such a socket has the client's address as its local
+    /// address, and is connected to the address that the client connected to.
     fn path_of(&self, stream: &TcpStream, snapshot: &Snapshot) -> Option<Arc<FrontendPath>> {
         let client = Endpoint::tcp(self.downstream.client);
         let sockets = self.context.own_sockets_at(client, snapshot);

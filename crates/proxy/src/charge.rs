@@ -54,7 +54,8 @@ impl Clients {
 
 impl ClientStream {
     /// Counts a request in the share of the client that a trusted proxy has `named`. Returns `None`
-    /// if this client has used up its share.
+    /// if this client has used up its share. If `named` is `None`, returns a charge that counts
+    /// nothing.
     pub fn charge(&self, named: Option<IpAddr>) -> Option<RequestCharge> {
         let Some(client) = named else { return Some(RequestCharge::default()) };
         let (clients, left) = self.clients_and_left();

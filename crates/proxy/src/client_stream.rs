@@ -408,8 +408,8 @@ impl ClientStream {
         &self.session.context.shared.access_log
     }
 
-    /// Sends a step of a request to the traces, if any runs. `named` is the client that a trusted
-    /// proxy named, `server` the number of the server that the step concerns.
+    /// Sends a step of a request to the trace subscribers, if there are any. `named` is the client
+    /// that a trusted proxy named, and `server` is the number of the server that the step concerns.
     #[inline]
     pub fn trace(
         &self,

@@ -14,8 +14,8 @@ use socket2::SockRef;
 use convey_model::Endpoint;
 
 /// Addresses of convey's own sockets. Tracking begins with the first client that has an address of
-/// this host. Before that no loop is possible, and tracking costs a system call for each
-/// connection.
+/// this host. Before the first such client no loop is possible, so convey avoids the cost of
+/// tracking: a system call for each connection.
 #[derive(Debug, Default)]
 pub struct OwnSockets {
     is_watching: AtomicBool,

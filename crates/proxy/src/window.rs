@@ -90,8 +90,8 @@ impl Window {
     }
 
     /// Releases the slot of a direction that has moved no byte since the last pulse. A blocked
-    /// direction may still hold a full buffer. So it releases the slot only if the budget for
-    /// blocked directions has room for these bytes.
+    /// direction may still hold a full buffer. Its slot is released only if the budget for blocked
+    /// directions has room for the bytes of this buffer.
     pub(super) fn on_pulse(
         &mut self,
         moved: u64,

@@ -185,8 +185,8 @@ impl KernelCache {
         Ok(hops.set(index, hop.map_or_else(NextHopEntry::default, NextHopEntry::from), 0)?)
     }
 
-    /// Applies a new selection to `cache_filter`. Packets that are in both selections pass during
-    /// the change.
+    /// Applies a new selection to `cache_filter`. Packets that are in both the old and the new
+    /// selection also pass the filter during the change.
     pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
         let ours = HashMap::try_from(self.map(OWN_ADDRESSES)?)?;
         selection_maps::replace(ours, selection_maps::own_addresses(selection))?;
@@ -196,7 +196,8 @@ impl KernelCache {
         Ok(())
     }
 
-    /// Sets the MAC address of an interface. XDP forwards only frames that are sent to it.
+    /// Sets the MAC address of an interface. XDP forwards only frames that are sent to this MAC
+    /// address.
     pub fn set_interface(&mut self, index: u32, mac: [u8; 6]) -> Result<(), CacheError> {
         let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
         Ok(interfaces.insert(index, mac, 0)?)

@@ -15,8 +15,8 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// Rate limit for new TCP connections. While it is set, clients of a network (IPv4: /24, IPv6: /48)
-/// that has not completed a handshake through the cache must send their SYN twice.
+/// Rate limit for new TCP connections. While the limit is set, clients of a network (IPv4: /24,
+/// IPv6: /48) that has not completed a handshake through the cache must send their SYN twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SynLimit {
     /// Limit for each network that has completed a handshake.

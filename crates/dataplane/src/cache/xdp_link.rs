@@ -1,5 +1,5 @@
-//! BPF link of an XDP program. A process may hand it over to another process. `aya` cannot create a
-//! link from a descriptor.
+//! BPF link of an XDP program. A process may hand the link over to another process. `aya` cannot
+//! create a link from a descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

@@ -1,6 +1,6 @@
-//! Guard of DSR frontends that outlives its process. Connections to these frontends can continue
-//! when convey starts again or through another balancer, because the guard keeps the host's stack
-//! from resetting them meanwhile.
+//! Guard of DSR frontends that outlives its process. The guard keeps the host's stack from
+//! resetting connections to these frontends. So they can continue when convey starts again, or
+//! through another balancer.
 //!
 //! The guard is a BPF program (`dsr_guard` in `bpf/guard.bpf.c`), attached as a clsact filter,
 //! which every kernel keeps when the process ends. The program has a lease, so an abandoned guard

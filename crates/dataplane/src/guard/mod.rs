@@ -1,8 +1,9 @@
-//! The guard drops packets that convey forwards before the host's own stack receives them. The
-//! stack would answer them with RST or "port unreachable".
+//! The guard keeps the host's own stack from receiving packets that convey forwards. It drops these
+//! packets after convey's packet sockets have received a copy. Otherwise the stack would answer
+//! with RST or "port unreachable".
 //!
 //! The kernel removes the guard when this process ends, however it ends. DSR frontends also have a
-//! [`LastingGuard`], which stays.
+//! [`LastingGuard`], which stays in force for some minutes.
 
 mod label;
 mod lasting;

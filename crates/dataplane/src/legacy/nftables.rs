@@ -1,7 +1,8 @@
 //! Guard by nftables, for kernels without tcx.
 //!
-//! `nft` runs interactively and owns a table (`flags owner`), which the kernel removes when nft
-//! ends. nft ends when its standard input is closed, and only this process holds that open.
+//! `nft` runs interactively and owns a table (`flags owner`), which the kernel removes when `nft`
+//! ends. `nft` ends when its standard input is closed. Only this process holds the other end of the
+//! input open.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -22,8 +22,8 @@ pub(super) struct MovedNeighbours(HashMap<NeighbourKey, Check>);
 #[derive(Debug)]
 struct Check {
     questions: u8,
-    /// Whether the kernel has discarded its old state, so that its next answer belongs to our
-    /// query.
+    /// Whether the kernel has discarded the neighbour's old state. The next answer of the neighbour
+    /// then belongs to our query.
     was_reset: bool,
     age: u8,
 }

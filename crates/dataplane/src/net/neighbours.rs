@@ -57,10 +57,10 @@ impl Netlink {
     /// Makes the kernel resolve a neighbour's MAC address. The answer arrives as a change
     /// notification.
     ///
-    /// The entry of a server or router is marked, and the kernel keeps it fresh, because forwarded
-    /// packets do not confirm a neighbour to the kernel. (Before Linux 5.16 the kernel only
-    /// resolves the neighbour.) The kernel may remove a client's entry. A static entry stays
-    /// unchanged.
+    /// The entry of a server or router gets convey's mark, and the kernel keeps the entry fresh,
+    /// because forwarded packets do not confirm a neighbour to the kernel. (Before Linux 5.16 the
+    /// kernel only resolves the neighbour.) The kernel may remove a client's entry. A static entry
+    /// stays unchanged.
     pub async fn resolve(&self, wanted: WantedNeighbour) -> Result<(), Error> {
         if self.is_static(wanted.interface, wanted.ip).await? {
             return Ok(());

@@ -103,8 +103,8 @@ impl OwnedName {
         Ok(owned.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Returns the user of a process that owns the name and runs neither as root nor as this
-    /// process's user. `None` if there is no such process, or the kernel does not report users.
+    /// Returns the number (uid) of a user who owns the name and is neither root nor this process's
+    /// user. `None` if there is no such user, or the kernel does not report users.
     ///
     /// The owner may be an impostor, so callers respect the owner only if that has no disadvantage.
     pub fn foreign_owner(name: impl Display) -> Option<u32> {

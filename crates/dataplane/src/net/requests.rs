@@ -91,7 +91,8 @@ impl Requests {
         }
     }
 
-    /// Sends a request that has one answer. `None` if the kernel sends none.
+    /// Sends a request that has one answer, and returns the answer. `None` if the kernel sends no
+    /// answer.
     pub(super) async fn one(
         &self,
         what: &'static str,

@@ -106,7 +106,7 @@ fn mtu(message: &RouteMessage) -> Option<u32> {
     })
 }
 
-/// Address of a default route's destination, which the kernel's message leaves out.
+/// Destination address of a default route, which the kernel's message does not contain.
 fn unspecified(message: &RouteMessage) -> Option<IpAddr> {
     match message.header.address_family {
         AddressFamily::Inet => Some(IpAddr::from([0; 4])),

@@ -23,8 +23,8 @@ use convey_tls::{SessionFacts, initial_suite};
 /// The only supported version of QUIC (RFC 9000).
 pub(super) const QUIC_V1: u32 = 1;
 
-/// TLS settings of a frontend for QUIC. Delegates everything that is not part of one session to the
-/// QUIC library.
+/// TLS settings of a frontend for QUIC. Delegates everything except TLS sessions to the QUIC
+/// library.
 pub(super) struct QuicCrypto {
     tls: Arc<rustls::ServerConfig>,
     library: Arc<QuicServerConfig>,

@@ -13,11 +13,11 @@ use super::steering::ConnectionIdLayout;
 use convey_model::HttpLimits;
 use convey_tls::TlsAcceptor;
 
-/// Flow control window of a stream, as over HTTP/2: request bytes that convey buffers until a
-/// server accepts them.
+/// Flow control window of a stream in bytes, equal to that of HTTP/2. The window limits the request
+/// bytes that convey buffers until a server accepts them.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// Flow control window of all streams of a connection together.
+/// Flow control window of all streams of a connection together, in bytes.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// Upper bound of the unacknowledged response bytes that a connection buffers.
@@ -31,8 +31,8 @@ const ONE_WAY_STREAMS: u32 = 8;
 /// [`KEEP_ALIVE`].
 const MAX_SILENCE: Duration = Duration::from_secs(30);
 
-/// Interval of keep-alive packets. They keep the connection of a client that waits for a slow
-/// response and sends nothing itself.
+/// Interval of keep-alive packets. The packets prevent the idle timeout while a client waits for a
+/// slow response and sends nothing itself.
 const KEEP_ALIVE: Duration = Duration::from_secs(12);
 
 /// Upper bound of the clients that wait for admission. A small number suffices, because convey

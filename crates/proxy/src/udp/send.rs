@@ -39,7 +39,7 @@ pub(super) struct Run<'a> {
     /// Length of each datagram in bytes, except a shorter last one.
     stride: usize,
     ecn: Option<EcnCodepoint>,
-    /// Whether all datagrams have this length, so that another one may follow.
+    /// Whether all datagrams so far have the length `stride`, so that another datagram may follow.
     is_open: bool,
 }
 

@@ -28,8 +28,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 const MAX_LOCK_TRIES: u32 = 100;
 
 /// Maximum number of records of ended processes in other network namespaces; the least recently
-/// changed ones are removed first. Ports of a namespace that no longer exists are never released by
-/// a process, and other processes cannot detect this.
+/// changed records are removed first. No process can release the ports of a namespace that no
+/// longer exists, and processes in other namespaces cannot detect that it is gone.
 const MAX_STALE: usize = 256;
 
 /// Maximum length of a record in bytes.
