@@ -93,8 +93,8 @@ impl Attachments {
         drop((guard, offloader));
     }
 
-    /// Captures and guards the traffic of this selection from now on. `dsr` contains its frontends
-    /// in DSR mode. Returns whether the selection has changed.
+    /// Captures and guards the traffic of `selection` from now on. `dsr` has the frontends of the
+    /// selection that are in DSR mode. Returns whether the selection has changed.
     pub(super) fn select(&mut self, selection: Selection, dsr: BTreeSet<Endpoint>) -> bool {
         if dsr != self.dsr || selection.draining != self.selection.draining {
             self.drivers.guard_lastingly(&dsr, &selection.draining, &self.captured);

@@ -1,5 +1,5 @@
-//! Thread that runs the health checks. It is separate because their answers come from servers that
-//! may be hostile. It also returns free memory to the kernel.
+//! Thread that runs the health checks, and returns free memory to the kernel. The checks have their
+//! own thread because their answers come from servers that may be hostile.
 
 use std::thread;
 

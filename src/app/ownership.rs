@@ -54,8 +54,8 @@ impl Ownership {
 pub(super) struct SnatOwnership {
     ports: RangeInclusive<u16>,
     names: BTreeMap<IpAddr, OwnedName>,
-    /// Addresses whose ports cannot be taken, with an operator-facing reason. They are not tried
-    /// again for now.
+    /// Addresses whose ports cannot be taken, with an operator-facing reason. convey tries them
+    /// again only after `retry_withheld`.
     withheld: BTreeMap<IpAddr, String>,
     /// Addresses whose last attempt failed. convey reports a failure only once.
     refused: BTreeSet<IpAddr>,

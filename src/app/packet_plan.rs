@@ -59,8 +59,8 @@ pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<
     Ok(chosen)
 }
 
-/// Interfaces that packets use: the configured ones that exist, otherwise all that have a VIP or
-/// lead to a server from one of our addresses.
+/// Interfaces that packets use: the configured ones that exist. If none is configured, all that
+/// have a VIP or lead from a source address to a server of `ends`.
 pub(super) fn passed(
     named: &[String],
     vips: &[IpAddr],

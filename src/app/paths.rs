@@ -63,7 +63,7 @@ pub(super) struct Parts<'a> {
     pub(super) access_log: Arc<AccessLog>,
     pub(super) event_log: Arc<EventLog>,
     pub(super) trace: Arc<TraceHub>,
-    /// Whether the process stops, or does so once `timeouts.drain_delay` has passed.
+    /// Whether the process is stopping, or will stop when `timeouts.drain_delay` has passed.
     pub(super) draining: Arc<AtomicBool>,
     /// Whether another process hands over to this one.
     pub(super) is_upgrade: bool,

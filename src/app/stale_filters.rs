@@ -257,7 +257,7 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
     lines
 }
 
-/// Filters of convey on an interface, sorted by whether their process is gone.
+/// Filters of convey on an interface, grouped by whether their process is gone.
 struct FoundFilters {
     /// Filters whose process is gone. While they are held here, no process can take their names.
     left: Vec<StaleFilter>,

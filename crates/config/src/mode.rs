@@ -182,8 +182,9 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Checks the interface of `[announce]`. convey captures packets on the interface that has the
-    /// frontend's address, unless that is the loopback interface or the file names interfaces.
+    /// Checks the interface of `[announce]`. Without `passthrough.interfaces`, packet modes capture
+    /// packets on the interface that has the frontend's address, and so would use the announce
+    /// interface; only the loopback interface is exempt.
     fn announcing(&self) {
         let Some(announce) = &self.file.announce else { return };
         let name = &announce.config.interface;

@@ -55,8 +55,8 @@ impl Loaded {
         (Loaded { config: applied, ..self }, Diff { changes, needs_restart })
     }
 
-    /// Reload in a process that drains `running`. The result keeps only frontends that are running
-    /// and still in the file, with their running listen addresses, so the process opens no
+    /// Reload in a process that drains `running`. Of the frontends in the file, the result has only
+    /// those that are running, with their running listen addresses, so that the process opens no
     /// listener.
     pub fn reload_draining(self, running: &Config) -> (Loaded, Diff) {
         let (mut loaded, _) = self.reload(running);

@@ -1,5 +1,5 @@
-//! Checks the directories of backends that serve files. The check is part of reading a file, and
-//! not of parsing a text.
+//! Checks the directories of backends that serve files. The check runs when a file is read, and not
+//! when a text is parsed.
 
 use std::fs::OpenOptions;
 use std::io;

@@ -86,8 +86,8 @@ impl fmt::Display for KubernetesService {
 /// Access to the API server of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct KubernetesCluster {
-    /// File with the API server's address and credentials; `None`: in a pod its service account,
-    /// otherwise `KUBECONFIG` or `~/.kube/config`.
+    /// File with the API server's address and credentials. `None`: in a pod, the service account of
+    /// the pod; outside of a pod, `KUBECONFIG` or `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
     /// Context in that file; `None`: the file's current context.
     pub context: Option<String>,

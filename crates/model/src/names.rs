@@ -117,7 +117,7 @@ pub struct DnsRecords {
 }
 
 impl DnsRecords {
-    /// Records that are valid for `ttl`. Drops addresses that belong to no machine (RFC 6890),
+    /// Records that are valid for `ttl`. Omits addresses that belong to no machine (RFC 6890),
     /// because some name servers answer 0.0.0.0 for blocked names.
     pub fn new(addresses: impl IntoIterator<Item = IpAddr>, ttl: Duration) -> DnsRecords {
         let addresses = addresses.into_iter().filter(|ip| is_of_one_machine(*ip)).map(ServerAddr::from);

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use crate::{Prefix, Route};
 
-/// Policy rule. Rules apply to convey's packets as to packets of a program on this host: without a
-/// mark, with TOS 0, bound to no interface.
+/// Policy rule. convey applies the rules to its packets as if a program on this host had sent them:
+/// without a mark, with TOS 0, bound to no interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoutingRule {
     /// Whether the rule is for IPv4; otherwise it is for IPv6.

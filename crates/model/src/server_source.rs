@@ -5,7 +5,7 @@ use std::convert::Infallible;
 /// Source of servers that are not in the file. Each kind of source implements this trait.
 ///
 /// convey runs one watch for each name or service that a backend uses. When no backend uses the
-/// name any longer, convey drops the watch.
+/// name or service any longer, convey drops the watch.
 pub trait ServerSource {
     /// Name or service to watch.
     type Wanted;

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Limits, Prefix, Timestamp};
 use bucket::Bucket;
 
-/// Number of entries in a set. Each source maps to two sets, and a new source enters the emptier
-/// one, so that both are rarely full.
+/// Number of entries in a set of the table. Each source maps to two sets, and a new source gets an
+/// entry in the emptier one, so that both are rarely full.
 const WAYS: usize = 8;
 
 /// Number of sets under one lock.
@@ -258,7 +258,8 @@ impl Located<'_> {
 
     /// Allocates an entry for a new source, and returns its place. Prefers a free entry in the
     /// emptier set; otherwise evicts the source with the fewest recent connections. Sources with
-    /// open connections are not evicted. `None` if both sets are full of them.
+    /// open connections are not evicted. `None` if all entries of both sets belong to sources with
+    /// open connections.
     fn enter(&mut self, now: Timestamp, uncounted: &AtomicU64) -> Option<Place> {
         let free = self.sets.into_iter().filter_map(|set| {
             let entries = &self.shard[set];

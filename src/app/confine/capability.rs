@@ -1,7 +1,7 @@
 //! Capabilities that convey's modes need; convey drops all others.
 //!
-//! Linux keeps capabilities per thread. The worker threads of proxy mode drop all of them when they
-//! start.
+//! Linux keeps capabilities per thread. The worker threads of proxy mode drop all of their
+//! capabilities when they start.
 
 use convey_config::Config;
 use convey_model::Mode;
@@ -53,8 +53,8 @@ impl Needed {
         self.by_modes
     }
 
-    /// Drops all other capabilities from this thread and from the threads that it starts. Returns
-    /// the names of the capabilities that remain.
+    /// Drops all capabilities that are not needed, from this thread and from the threads that it
+    /// starts. Returns the names of the capabilities that remain.
     ///
     /// # Errors
     /// The thread keeps more capabilities than needed: operator-facing reason.

@@ -88,9 +88,9 @@ impl Paths {
     }
 }
 
-/// Error message for an upgrade in which flows would be lost. The cause is the new file, or the
-/// SNAT addresses that convey has `chosen` on this host, if they lack an address that servers have
-/// `seen`.
+/// Error message for an upgrade in which `lost` of the `open` flows cannot continue. The cause is
+/// either the new file, or a SNAT address in `seen`, which servers see, that is missing among the
+/// addresses that convey has `chosen` on this host.
 fn cannot_go_on(lost: usize, open: usize, chosen: Option<&[IpAddr]>, seen: BTreeSet<IpAddr>) -> String {
     let list = |all: &[IpAddr]| all.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
     if let Some(chosen) = chosen {

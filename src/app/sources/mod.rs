@@ -71,7 +71,8 @@ pub(super) trait ConfigSource {
     }
 
     /// Requests a reload whenever the source has changed, in a separate thread, until
-    /// [`RemoteState::wait_for_end`]. When it is called, the loaded configuration is in force.
+    /// [`RemoteState::wait_for_end`]. When this method is called, the loaded configuration is in
+    /// force.
     fn follow(self: Box<Self>, _with: FollowedWith) {}
 }
 

@@ -30,7 +30,7 @@ impl Gate {
         self.change_to(CLOSED)
     }
 
-    /// Signals that this process is stopping, so that the control task no longer answers calls.
+    /// Signals that this process is stopping. From then on the control task answers no more calls.
     pub(super) fn begin_stop(&self) {
         self.stopping.notify_one();
     }

@@ -50,8 +50,8 @@ pub(super) enum Message {
         #[serde(default)]
         process: u32,
     },
-    /// The sender only started another process (`process`), which will send `Hello` and continue
-    /// the upgrade. May arrive at any time before the end.
+    /// The sender has started another process (`process`), which will send `Hello` and continue the
+    /// upgrade in place of the sender. May arrive at any time before the end.
     Detached { process: u32 },
     /// Start of the old process's clock, in nanoseconds of `CLOCK_MONOTONIC`, and the seed that
     /// assigns clients to workers. The seed is 0 for a version without a seed, and for a process

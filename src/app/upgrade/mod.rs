@@ -59,8 +59,8 @@ pub(super) fn is_under_way() -> bool {
     std::env::var_os(ENVIRONMENT).is_some()
 }
 
-/// Upper bound for the wait of a stopping process for the new process. It is longer than the time
-/// for the new process to serve, or to be killed.
+/// Maximum time for which a stopping process waits for the new process. It is longer than the time
+/// in which the new process either serves or is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(16);
 
 /// Channel for calls to the control task.

@@ -2,8 +2,8 @@
 
 use convey_model::{Mode, Protocol};
 
-/// Modes and protocols in which a key has an effect. In other modes, the checks of its table report
-/// the key as an error or a warning.
+/// Modes and protocols in which a key has an effect. In other modes or protocols, the checks of the
+/// key's table report the key as an error or a warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnlyIn {
     /// Mode http.

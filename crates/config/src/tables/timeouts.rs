@@ -102,8 +102,8 @@ keys! {
     };
 }
 
-/// Defines the keys that frontends and backends may override. Each has the connections to which it
-/// applies, and its lines of the sample in both tables.
+/// Defines the keys that frontends and backends may override. For each key, the list has the
+/// connections to which the key applies, and its lines of the sample in both tables.
 macro_rules! own_timeouts {
     ($($name:literal => $field:ident, for $modes:literal, $only_in:ident: $frontend:literal, $backend:literal;)+) => {
         keys! {

@@ -9,8 +9,8 @@ use super::places::FilePlaces;
 use super::schedule::CheckKind;
 use crate::{files, include};
 
-/// Number of checks that read a file after a change of its metadata. They take longer than two
-/// seconds, the resolution of times in some file systems.
+/// Number of checks that read a file after a change of its metadata. Together the checks take
+/// longer than two seconds, the resolution of times in some file systems.
 const READING_LOOKS: u32 = 12;
 /// Number of consecutive checks with changed metadata after which a file is read although it is
 /// still changing.
@@ -68,8 +68,9 @@ impl WatchedFile {
         WatchedFile { path: path.to_owned(), includes: true, patterns, stamps, checks: 0, restless: 0, known }
     }
 
-    /// Sets the loaded contents as known. Returns whether one of them was different. If so, the
-    /// next check reads the files, even if their metadata are unchanged.
+    /// Sets the known contents to the loaded ones. Returns whether a loaded content was different
+    /// from the known one. If so, the next check reads the files, even if their metadata are
+    /// unchanged.
     pub(super) fn set_loaded(&mut self, loaded: &BTreeMap<PathBuf, Vec<u8>>) -> bool {
         let mut differs = false;
         for (path, known) in &mut self.known {

@@ -224,7 +224,8 @@ impl Prefixes {
         self.0.iter().any(|networks| !networks.by_source.is_empty())
     }
 
-    /// Prefix length of the most specific route to `dst`, and its next hops.
+    /// Prefix length of the most specific route to `dst`, and its next hops; `None` without a
+    /// route.
     fn find(&self, src: IpAddr, dst: IpAddr) -> Option<(u32, &[RouteHop])> {
         // The search ends before the default route of IPv6, which does not apply to IPv4.
         let of_family = self.0.iter().take_while(|networks| networks.length >= bits_mapped(dst));
@@ -237,7 +238,7 @@ impl Prefixes {
         None
     }
 
-    /// Default route of the source's family.
+    /// Default route of the source's family; `None` if the table has none.
     fn find_default(&self, src: IpAddr) -> Option<&[RouteHop]> {
         let length = bits_mapped(src);
         let networks = self.0.iter().find(|networks| networks.length == length)?;

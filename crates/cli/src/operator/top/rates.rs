@@ -277,8 +277,8 @@ fn server(name: &str, old: &ServerReport, new: &ServerReport, interval: Interval
 
 /// Drops, refusals and early ends by reason: the rate, and the count since the start.
 ///
-/// The sum adds up the rates of the frontends. The difference of two sums would be wrong after a
-/// reload removed a frontend.
+/// Adds up the rates of the frontends. The difference of two sums would be wrong after a reload
+/// removed a frontend.
 fn drops(old: &StatsReport, new: &StatsReport, interval: Interval) -> Vec<(String, Option<f64>, u64)> {
     let mut all: BTreeMap<&str, (Option<f64>, u64)> = BTreeMap::new();
     let mut add = |reason, before, count| {

@@ -303,8 +303,8 @@ fn implied_acme<'a>(
     acme.filter(|_| wants)
 }
 
-/// Certificates that convey has ordered, with their keys. convey orders an unusable certificate
-/// again, and the frontend serves meanwhile.
+/// Certificates that convey has ordered, with their keys. Warns of an unusable certificate and
+/// omits it; convey orders it again.
 fn of_acme(acme: &ParsedAcme, place: &Place, report: &Report<'_>) -> Vec<ReadPair> {
     let provider = rustls::crypto::ring::default_provider();
     let mut pairs = Vec::new();
@@ -450,8 +450,8 @@ fn client_ca(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<ClientCa>
     Some(ClientCa { path, certificates: certificates.into(), is_required })
 }
 
-/// Reports settings that early data needs but lacks, and settings that exclude early data. Early
-/// data resumes an earlier session over HTTP/3, without a new check of the client's certificate.
+/// Reports missing settings that early data needs, and settings that exclude early data. Early data
+/// resumes an earlier session over HTTP/3, without a new check of the client's certificate.
 fn check_early_data(tls: &FrontendTls, place: &Place, report: &Report<'_>) {
     if !tls.http3 {
         report.error(place, "needs http3 = true: convey accepts early data only over HTTP/3");

@@ -5,8 +5,8 @@ use crate::diff::{change, or, pair};
 use convey_http_core::FieldRules;
 use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, RequestRate, RouteConfig};
 
-/// Changes of a frontend's request settings for the log of a reload. `None` stands for a mode other
-/// than `http`, and is compared like default settings.
+/// Changes of a frontend's request settings for the log of a reload. `None` means a mode other than
+/// `http`, and is compared like default settings.
 pub(crate) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
     let none = HttpConfig::default();
     let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
