@@ -62,7 +62,7 @@ pub struct ResponseEdit<'a> {
 /// How a request has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExchangeSummary {
-    /// Status of the response; `None`: the client got none.
+    /// Status of the response; `None`: the client got no response.
     pub status: Option<u16>,
     /// Bytes of the request's body.
     pub bytes_rx: u64,

@@ -95,7 +95,7 @@ impl IdleConnections {
         of_server.pop_back()
     }
 
-    /// Adds a connection. Returns the one that has to be closed for it.
+    /// Adds a connection. Returns the connection that has to be closed because of a limit, if any.
     fn push(&mut self, server: ServerPlace, connection: IdleConnection) -> Option<IdleConnection> {
         if self.count >= MAX {
             return Some(connection);

@@ -24,8 +24,8 @@ pub struct ServerAnswer {
 
 impl Permit {
     /// Records that the server accepted the connection, `after` this time. Without outlier
-    /// detection, this already counts as a success. With outlier detection, the first response
-    /// decides.
+    /// detection, an accepted connection is already a success. With outlier detection, the first
+    /// response is the outcome.
     pub fn connected(&mut self, after: Duration) {
         self.pool.live.connect_times.record(self.core, after);
         self.opened();

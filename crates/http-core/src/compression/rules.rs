@@ -92,7 +92,8 @@ impl fmt::Display for CompressionRules {
 }
 
 impl MediaPattern {
-    /// Parses `TYPE/SUBTYPE`, `TYPE/*` or `*+SUFFIX`, in any case; `None` for any other text.
+    /// Parses `TYPE/SUBTYPE`, `TYPE/*` or `*+SUFFIX`, in upper or lower case; `None` for any other
+    /// text.
     pub fn parse(text: &str) -> Option<MediaPattern> {
         let is_name =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| is_token(byte) && byte != b'*');

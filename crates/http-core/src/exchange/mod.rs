@@ -1,13 +1,13 @@
 //! One HTTP/1 exchange: a request and its response between a client and a server. An exchange
 //! decides how many bytes to forward in each direction, and whether both connections stay open.
 //!
-//! An exchange stores no body. The caller reads from both sockets, gets the number of bytes to
-//! forward from the exchange, and forwards them unchanged.
+//! An exchange stores no body. The caller reads from both sockets. The exchange returns how many of
+//! the received bytes to forward, and the caller forwards them unchanged.
 //!
 //! [`ExchangeState`] makes the decisions that do not depend on the bytes of HTTP/1.
 //!
 //! Servers receive every request as HTTP/1.1. An HTTP/1.0 client cannot read chunks, so the caller
-//! removes their framing from the response (`Exchange::removes_chunks`).
+//! removes the chunk framing from the response (`Exchange::removes_chunks`).
 
 mod state;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Client of a request behind proxies: the address in front of the trusted ones in
-//! `X-Forwarded-For`.
+//! Client of a request that came through trusted proxies: the last address in `X-Forwarded-For`
+//! that is not a trusted proxy.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -94,8 +94,8 @@ impl FieldRules {
         Ok(())
     }
 
-    /// Returns these rules followed by `later`. A field that `later` sets or removes is not added
-    /// by these rules any more.
+    /// Returns these rules followed by `later`. If `later` sets or removes a field, these rules no
+    /// longer add this field.
     pub fn then(&self, later: &FieldRules) -> FieldRules {
         let mut rules = self.clone();
         rules.added.retain(|field| later.keeps(&field.name));

@@ -6,7 +6,7 @@ mod huffman;
 use std::borrow::Cow;
 
 /// Removes an integer from the front of `left`, and returns it. The integer has `bits` bits in its
-/// first byte, and seven in each further byte. `None`: it is incomplete, or too large.
+/// first byte, and seven in each further byte. `None`: the integer is incomplete, or too large.
 pub(crate) fn integer(left: &mut &[u8], bits: u32) -> Option<u64> {
     let (first, mut rest) = left.split_first()?;
     let most = u64::from(u8::MAX >> (8 - bits));

@@ -122,8 +122,8 @@ impl DirectoryName {
         Ok(self.share(beneath::list(&opened, self.with_dot_files)?, stamp))
     }
 
-    /// Returns the cached listing if it is of this second. If `stamp` is set, the directory must
-    /// also have been in this state.
+    /// Returns the cached listing if it was made in the current second. If `stamp` is set, the
+    /// directory must also have been in this state.
     fn shared(&self, stamp: Option<FileStamp>) -> Option<Arc<Listing>> {
         let (now, _) = date::now();
         let mut listings = listings();

@@ -15,7 +15,8 @@ pub(super) struct Found {
     pub(super) content: FoundContent,
     /// The operator's `Cache-Control` for the content.
     pub(super) cache_control: Option<Box<str>>,
-    /// Content coding of the file that the client gets; `None` if it is not precompressed.
+    /// Content coding of the precompressed file that the client gets; `None` if the content is not
+    /// precompressed.
     pub(super) form: Option<ContentCoding>,
     /// Whether the content depends on `Accept-Encoding`.
     pub(super) varies: bool,

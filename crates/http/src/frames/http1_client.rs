@@ -30,8 +30,8 @@ pub(crate) struct Http1Client<'a> {
     /// Number of bytes that were read, since the caller last took the number.
     read: u64,
     out: Http1Encoder,
-    /// Whether more data follows the next write. TCP holds the last bytes back, to send them in one
-    /// segment with the FIN.
+    /// Whether more data or the end of the connection follows the next write. If the end follows,
+    /// TCP sends the last bytes in one segment with the FIN.
     more: More,
     /// Whether the connection stays open after the response.
     stays: bool,

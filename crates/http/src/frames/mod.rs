@@ -2,7 +2,7 @@
 //! of HTTP/2 or HTTP/3. Between two connections of HTTP/1, [`transfer`](crate::transfer) moves
 //! bytes.
 //!
-//! - `client` and `server` are the ends: streams, or the connections of `http1_client` and
+//! - `client` and `server` are the endpoints: streams, or the connections of `http1_client` and
 //!   `http1_server`.
 //! - `up` moves the request, `down` the response.
 //! - `response_body` compresses the response, and stores what its client does not accept yet.

@@ -278,8 +278,9 @@ impl FieldFilter {
         }
     }
 
-    /// Whether a frame is an empty DATA frame without effect; `None` if more bytes are needed. Only
-    /// streams with an unfinished body count; the library checks frames on all other streams.
+    /// Whether a frame is an empty DATA frame without effect; `None` if more bytes are needed.
+    /// Considers only streams that may have an unfinished body; the library checks frames on all
+    /// other streams.
     fn is_empty_data(&self, head: &FrameHead, bytes: &[u8]) -> Option<bool> {
         let has_body = || self.bodies.contains(&head.stream) || head.stream <= self.forgotten;
         let is_padded = head.flags & PADDED != 0;

@@ -9,8 +9,9 @@ use tokio::time::Instant;
 const MEMORY: Duration = Duration::from_secs(300);
 
 /// Number of requests after which a server has gracefully ended a connection. If two connections in
-/// a row end at the same number, convey begins no further requests on a connection that has reached
-/// it: the server would refuse them. A single end may have another reason, such as a reload.
+/// a row end at the same number, convey begins no further requests on a connection that has had
+/// this number of requests: the server would refuse them. A single end may have another reason,
+/// such as a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeepAliveLimit {
     pub(super) requests: usize,

@@ -127,9 +127,9 @@ impl ConnectionState<'_> {
         size >= MUCH && size >= self.uploads.largest_outside(network)
     }
 
-    /// Whether this connection can take the upload without one more connection becoming occupied by
-    /// a network in `bounds`. True if each network already occupies this connection, or stays below
-    /// `MUCH` bytes on it.
+    /// Whether this connection can take the upload although the networks in `bounds` may occupy no
+    /// further connection. True if each of these networks already occupies this connection, or
+    /// stays below `MUCH` bytes on it.
     fn is_within(&self, bounds: &[ClientNetwork], upload: &Upload) -> bool {
         bounds.iter().all(|at| {
             let size = self.uploads.of_network(&at.network).size;

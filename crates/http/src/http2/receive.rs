@@ -213,7 +213,8 @@ impl Wake for StreamReceiver {
         self.wake_by_ref();
     }
 
-    /// The library calls this while it holds a lock of its own, so this must not call the library.
+    /// The library calls this method while it holds a lock of its own, so the method must not call
+    /// the library.
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.has_arrived.swap(true, Ordering::Relaxed) {
             lock(&self.queue.arrived).push_back(Arc::downgrade(self));

@@ -139,7 +139,7 @@ pub(crate) struct ServerConnections {
 /// Client of a stream to a server.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StreamClient {
-    /// Client for whose share the stream counts; `None`: no share applies.
+    /// Client against whose share the stream counts; `None`: no share applies.
     pub(crate) sharing: Option<Prefix>,
     /// The request's body; `None` if the request has none.
     pub(crate) upload: Option<Upload>,
@@ -183,9 +183,9 @@ impl Http2Servers {
 }
 
 /// Finds a stream on a connection to this server, or lets the caller open a connection. The stream
-/// counts for the client's share, if it has one. Waits at most `within` for a connection that is
-/// being opened, for room, or for the client's share. The wait for room or the share also ends when
-/// the client has left (`left`).
+/// counts against the client's share, if the client has one. Waits at most `within` for a
+/// connection that is being opened, for room, or for the client's share. The wait for room or the
+/// share also ends when the client has left (`left`).
 ///
 /// # Errors
 /// The connection that is being opened was not ready in time.

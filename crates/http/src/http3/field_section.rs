@@ -67,9 +67,9 @@ impl Protocol {
 /// Huffman code of `x`, 7 bits.
 const X_CODE: u8 = 0b111_1001;
 
-/// Returns the reason why a field section is malformed, or its `:protocol` if it has one. A request
-/// has each pseudo-header field at most once, before all other fields (RFC 9114, section 4.3).
-/// Trailers have none. The path has no fragment.
+/// Checks a field section, and returns its `:protocol` if there is one. In a request, each
+/// pseudo-header field may occur once at most, and before all other fields (RFC 9114, section 4.3).
+/// Trailers must not have pseudo-header fields. The path must not have a fragment.
 ///
 /// The check ends at a line that the library does not accept: the library refuses the section
 /// itself.

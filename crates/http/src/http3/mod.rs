@@ -7,7 +7,7 @@
 //! - `field_section` finds misplaced pseudo-header fields.
 //! - `stream` serves one stream with [`streams`](crate::streams).
 //!
-//! The HTTP/3 library buffers the data of a stream until somebody asks for it, and a frame until it
+//! The HTTP/3 library buffers the data of a stream until it is read, and a frame until the frame
 //! is complete. So `receiving` passes on no frame that is too long, and no more data while the
 //! library buffers too much.
 

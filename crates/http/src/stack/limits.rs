@@ -1,4 +1,5 @@
-//! Check that refuses requests that exceed a limit according to their head.
+//! Check of the limits for requests: the length of the body that the head announces, and the rate
+//! of the source.
 
 use convey_http_core::{BodyFraming, Malformed};
 
@@ -6,8 +7,8 @@ use super::OwnCheck;
 use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::request::HttpRequest;
 
-/// Seconds after which a source may send its next request: limits are whole numbers of requests a
-/// second, so one second is enough.
+/// Value of `Retry-After` in seconds. Limits are whole numbers of requests a second, so a source
+/// that waits one second may send its next request.
 const RETRY_AFTER: &str = "1";
 
 /// Wraps `inner` in a service that refuses requests with a body above the limit, and requests of

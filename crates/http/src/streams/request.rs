@@ -83,8 +83,8 @@ pub(crate) async fn serve<S: DecideRequest>(
     }
 }
 
-/// Polls the rest of a response, which needs no server any more, until the client has accepted it.
-/// An error is returned if the client reads nothing for too long.
+/// Calls `poll`, which sends the rest of a response, until the client has accepted the response.
+/// The server is no longer needed. Returns an error if the client reads nothing for too long.
 async fn deliver(
     (client, worker): (&ClientStream, &HttpWorker),
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>>,

@@ -37,7 +37,8 @@ pub(crate) trait StreamConnection: Send {
     /// so far. Also called after each stream that follows the announcement.
     fn announce_end(&mut self, begun: u64) -> impl Future<Output = ()> + Send;
 
-    /// Time at which the connection has to refuse further streams; `None` if it does so by itself.
+    /// Time at which the connection has to refuse further streams; `None` if the connection refuses
+    /// them by itself.
     fn refuses_at(&self) -> Option<Instant> {
         None
     }

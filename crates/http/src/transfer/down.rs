@@ -160,8 +160,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// Whether more data follows the next write to the client. TCP holds the last bytes back, to
-    /// send them in one segment with the FIN.
+    /// Whether the end of the connection follows the next write to the client. If so, TCP sends the
+    /// last bytes in one segment with the FIN.
     fn after_the_last(&self) -> More {
         let is_last = self.exchange.state().is_response_whole() && !self.exchange.state().end().client_stays;
         if is_last { More::End } else { More::No }

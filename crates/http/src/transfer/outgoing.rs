@@ -69,8 +69,8 @@ impl Outgoing {
         }
     }
 
-    /// Writes these bytes, if no others wait, and keeps those that the receiver does not accept.
-    /// Returns the number of accepted bytes.
+    /// Writes these bytes, and buffers the bytes that the receiver does not accept. Call this only
+    /// if the buffer is empty. Returns the number of accepted bytes.
     pub(super) fn write(
         &mut self,
         cx: &mut Context<'_>,
