@@ -57,7 +57,7 @@ struct Owner {
 #[derive(Debug)]
 struct Group {
     owner: Owner,
-    /// Numbers of the holders for the resources of this group.
+    /// Number of the holder of each resource that the flows of this group hold.
     holders: [u32; Owner::HOLDS],
     queues: [Queue; CLASSES],
     /// Whether a queue is in the heap of a holder, by class and holder.

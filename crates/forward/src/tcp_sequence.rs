@@ -65,11 +65,12 @@ pub(super) const WINDOW: u32 = 16 << 20;
 /// Like [`WINDOW`], during the handshake: more than can be sent along with a SYN (RFC 7413).
 pub(super) const FIRST_WINDOW: u32 = 64 << 10;
 
-/// DSR: maximum gap before a client's segment that still moves its number, in bytes. Linux has no
-/// more in flight by default (`tcp_wmem`).
+/// DSR: maximum gap, in bytes, before a client's segment that still moves the client's sequence
+/// number. Linux has no more in flight by default (`tcp_wmem`).
 pub(super) const MAX_GAP: u32 = 4 << 20;
 
-/// DSR: maximum advance of the acknowledgement in a segment behind a gap, in bytes.
+/// DSR: maximum advance of the acknowledgement number, in bytes, in a client's segment that follows
+/// a gap.
 pub(super) const MAX_GAP_ACK: u32 = 1 << 20;
 
 impl TcpSequence {

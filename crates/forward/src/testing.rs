@@ -24,9 +24,11 @@ use convey_wire::{self as wire, Envelope, Headers, Kind};
 pub const WINDOW: u32 = tcp_sequence::WINDOW;
 /// Like [`WINDOW`], during the handshake.
 pub const FIRST_WINDOW: u32 = tcp_sequence::FIRST_WINDOW;
-/// DSR: maximum gap before a segment that still moves its sender's number, in bytes.
+/// DSR: maximum gap, in bytes, before a client's segment that still moves the client's sequence
+/// number.
 pub const MAX_GAP: u32 = tcp_sequence::MAX_GAP;
-/// DSR: maximum advance of the acknowledgement in a segment behind a gap, in bytes.
+/// DSR: maximum advance of the acknowledgement number, in bytes, in a client's segment that follows
+/// a gap.
 pub const MAX_GAP_ACK: u32 = tcp_sequence::MAX_GAP_ACK;
 /// Packet length, in bytes, up to which convey suspects no black hole.
 pub const MAX_UNSUSPECTED: u32 = black_hole::MAX_UNSUSPECTED as u32;

@@ -54,7 +54,8 @@ pub struct ServerLive {
     pub repeating: NetworkSet,
     /// Whether clients' handshakes with the server have recently stalled (packet modes).
     pub handshakes_stalled: AtomicBool,
-    /// TCP handshakes started since the last completed one, updated every second (packet modes).
+    /// Number of TCP handshakes started since the last completed handshake; updated every second
+    /// (packet modes).
     pub unanswered_handshakes: AtomicU64,
     /// Slots of open connections; in mode http, of open requests.
     pub slots: Arc<Slots>,

@@ -1,5 +1,5 @@
-//! Classes of flows: which may be evicted for a new flow, and which count for their client's
-//! source.
+//! Classes of flows: which may be evicted for a new flow, and which count towards the limits of
+//! their client's source.
 
 use super::Flow;
 use crate::state::FlowState;

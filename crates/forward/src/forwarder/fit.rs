@@ -22,7 +22,7 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// Path of packets that begin a flow, or that belong to none.
+    /// Path of packets that begin a flow, or that belong to no flow.
     pub(super) fn to(hop: &NextHop, is_nat: bool) -> Path {
         Path { mtu: hop.mtu, is_secret: false, is_nat, has_tunnel: false }
     }

@@ -70,7 +70,8 @@ impl<'a> Inquiry<'a> {
         Ok(server)
     }
 
-    /// Server that a client gets again because its port had a flow that is over, if there is one.
+    /// Server of the flow `over` that was reset, for a client that uses the same port again. `None`
+    /// if the flow ended in another way, or the server gets no new flows or has no room.
     pub fn previous_server<'f>(
         &self,
         frontend: &'f PlannedFrontend,

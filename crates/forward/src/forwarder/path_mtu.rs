@@ -9,8 +9,8 @@ pub(super) use self::narrow::{NARROW, longest_to};
 use crate::black_hole::BlackHoles;
 use crate::limiter::Limiter;
 
-/// Upper bound per second for cache lookups of the progress of a flow whose large segment has
-/// reached a worker.
+/// Maximum number of flow cache lookups per second for the path MTU. When a large segment of a
+/// cached flow reaches a worker, the worker looks up the flow's progress in the cache.
 const LOOKUPS_PER_SECOND: u64 = 1_000;
 
 /// Paths of flows that take shorter packets than the local links.

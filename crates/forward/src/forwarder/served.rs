@@ -17,7 +17,8 @@ struct FlowEndpoint {
     protocol: u8,
 }
 
-/// Port of a server without a port of its own: its flows keep the port of the frontend.
+/// Port of a server that accepts any port: the server's flows keep the destination port of their
+/// client.
 const ANY_PORT: u16 = 0;
 
 /// Addresses of a plan, including frontends and servers that drain.

@@ -220,13 +220,14 @@ fn last_in_use(tracker: &mut FlowTracker, id: FlowId, class: Class) -> Timestamp
     }
 }
 
-/// Whether this many half-open flows are crowded, given the capacity.
+/// Whether `half_open` half-open flows are crowded, if the resource has `all` units: see
+/// `HALF_OPEN_SHARE`.
 pub(super) fn is_crowded(half_open: u32, all: u32) -> bool {
     half_open.saturating_mul(HALF_OPEN_SHARE) > all
 }
 
-/// Whether this many half-open connections are crowded: given the capacity, or by their number
-/// alone.
+/// Whether `half_open` half-open connections are crowded, if the resource has `all` units. True
+/// also from `MIN_CROWD` half-open connections on, whatever the number of units.
 pub(super) fn is_crowded_or_many(half_open: u32, all: u32) -> bool {
     half_open >= MIN_CROWD || is_crowded(half_open, all)
 }

@@ -28,7 +28,8 @@ impl AheadOfCache {
     /// Upper bound for the flows that wait to be written. They take up to 3 MiB.
     pub(super) const MAX_FLOWS: usize = 65_536;
 
-    /// Whether numbers have to be written before another flow is noted.
+    /// Whether the list is full, so that numbers have to be written into the cache before another
+    /// flow is noted.
     pub(super) fn is_full(&self) -> bool {
         self.moved.len() >= AheadOfCache::MAX_FLOWS
     }

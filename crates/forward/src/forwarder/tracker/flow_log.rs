@@ -84,8 +84,8 @@ impl FlowLog {
         }
     }
 
-    /// Payload bytes from and to the client, if the notes cover the whole flow. `seen` is the
-    /// progress in the cache.
+    /// Payload bytes from and to the client; `None` for a number that the notes do not cover
+    /// completely. `seen` is the progress in the cache.
     pub(super) fn bytes(&self, id: FlowId, flow: &Flow, seen: [Option<Progress>; 2]) -> [Option<u64>; 2] {
         let Some(journal) = &self.0 else { return [None; 2] };
         let note = journal.get(id);
