@@ -45,9 +45,9 @@ pub trait FlowCache: fmt::Debug + Send {
 pub struct CachedRoute {
     /// Changes to the packet headers, and the next hop.
     pub rewrite: Rewrite,
-    /// Tunnel of the packets. The cache leaves some packets to the forwarder: those that
-    /// [`Envelope::follows_from_headers`] excludes, and super-frames if the tunnel needs a
-    /// checksum.
+    /// Tunnel of the packets; `None`: the packets are not encapsulated. The cache leaves some
+    /// packets to the forwarder: those that [`Envelope::follows_from_headers`] excludes, and
+    /// super-frames if the tunnel needs a checksum.
     pub envelope: Option<Envelope>,
     /// Direction of the packets.
     pub direction: Direction,

@@ -109,8 +109,8 @@ impl PortPools {
     /// Takes a number below `total` that fits. A released number that no server has seen comes
     /// first. Next come the numbers that were never handed out, in an unpredictable order (RFC
     /// 6056), unless the pools already remember many released numbers. Last come the numbers that
-    /// have been free for longest. `misfits` returns how many numbers, beginning with its argument,
-    /// do not fit; 0 if the argument fits.
+    /// have been free for longest. Returns `None` if no free number fits. `misfits` returns how
+    /// many numbers, beginning with its argument, do not fit; 0 if the argument fits.
     pub(super) fn take(&mut self, of: PoolKey, total: u32, misfits: impl Fn(u32) -> u32) -> Option<u32> {
         if total == 0 {
             return None;

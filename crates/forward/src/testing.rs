@@ -86,7 +86,8 @@ impl MockKernel {
     }
 
     /// Forwards a frame if the cache can, and if the frame `fits` its path. Returns the outgoing
-    /// interface, and the tunnel that the frame is to be put into.
+    /// interface, and the tunnel that the frame is to be put into; `None` if the cache does not
+    /// forward the frame.
     pub fn forward(
         &self,
         frame: &mut Frame<'_>,

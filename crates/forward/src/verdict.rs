@@ -79,9 +79,9 @@ pub struct Forwarded {
     pub flow: FlowOwners,
     /// Role of the packet in the flow.
     pub role: PacketRole,
-    /// How to cut the packet before it is sent, if it is too long for the next hop.
+    /// How to cut a packet that is too long for the next hop; `None`: the packet is sent whole.
     pub cut: Option<Cut>,
-    /// Tunnel for the packet, or for each of its pieces.
+    /// Tunnel for the packet, or for each of its pieces; `None`: the packet is not encapsulated.
     pub envelope: Option<Envelope>,
 }
 

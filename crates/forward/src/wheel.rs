@@ -99,8 +99,8 @@ impl Wheel {
         self.current + (u32::from(slot).wrapping_sub(self.current) % SLOTS)
     }
 
-    /// Returns a flow whose slot has come by `tick`, the earliest slot first. The flow stays in the
-    /// slot until it is removed.
+    /// Returns a flow whose slot has come by `tick`, the earliest slot first; `None` if there is no
+    /// such flow. The flow stays in the slot until it is removed.
     ///
     /// Takes at most one round of slots, however long ago the last call was: after a round, every
     /// slot has come.

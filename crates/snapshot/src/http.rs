@@ -45,9 +45,10 @@ pub struct HttpRoute {
     pub prefix: Option<PathPrefix>,
     /// Forwarding or redirect.
     pub action: HttpAction,
-    /// Replacement for the path prefix in requests to the server.
+    /// Replacement for the path prefix in requests to the server; `None`: the path stays as the
+    /// client sent it.
     pub rewrite_path: Option<Box<[u8]>>,
-    /// Host in requests to the server; overrides the client's.
+    /// Host in requests to the server, in place of the client's host; `None`: the client's host.
     pub rewrite_host: Option<Box<[u8]>>,
     /// State of the route that outlives this snapshot.
     pub live: Arc<RouteLive>,

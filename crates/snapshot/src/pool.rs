@@ -118,7 +118,8 @@ impl Choice {
 impl Pool {
     /// Builds a pool whose table holds the servers that are up. The table holds backups only if no
     /// other server is left, and ejected servers only if no backup is left either. `before` is the
-    /// previous pool of the backend. Its table is reused if a new table would be equal.
+    /// previous pool of the backend. The table of the previous pool is reused if a new table would
+    /// be equal.
     pub fn new(
         config: Arc<model::BackendConfig>,
         servers: Vec<Arc<Server>>,

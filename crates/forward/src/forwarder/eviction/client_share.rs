@@ -174,7 +174,8 @@ impl Eviction {
     }
 
     /// Next flow to end because it was opened beyond its client's limits, the newest first. At the
-    /// limit of a source, a flow that has been silent is ended instead.
+    /// limit of a source, a flow that has been silent is ended instead. Returns `None` if no flow
+    /// has to end.
     pub(crate) fn next_excess(
         &mut self,
         tracker: &mut FlowTracker,

@@ -58,8 +58,8 @@ impl Default for Narrowed {
 }
 
 impl Narrowed {
-    /// Adds a flow. If there are too many, removes and returns the oldest flow, whose packets the
-    /// caller stops cutting.
+    /// Adds a flow. If the list is full, removes and returns the oldest flow, whose packets the
+    /// caller stops cutting; otherwise returns `None`.
     fn push(&mut self, id: FlowId, now: Timestamp) -> Option<FlowId> {
         let first = if self.0.len() < MAX_NARROWED { None } else { self.0.pop_front() };
         self.0.push_back((now, id));

@@ -72,7 +72,7 @@ impl FlowLog {
         }
     }
 
-    /// Notes of a flow, for another process.
+    /// Notes of a flow, for another process; `None` while the journal is disabled.
     pub(super) fn words(&self, id: FlowId) -> Option<[u64; 4]> {
         self.0.as_ref().map(|journal| journal.words(id))
     }
@@ -116,8 +116,9 @@ impl FlowLog {
         self.end(id, (flow, state), is_worth_it.then_some(how), now)
     }
 
-    /// Ends the notes of a flow. Returns its record, based on its numbers and the state before its
-    /// end, if `how` is given.
+    /// Ends the notes of a flow. If `how` is given, returns the record of the flow, based on the
+    /// flow's numbers and on its state before the end. Returns no record if the flow began before
+    /// the journal, or was logged already.
     pub(super) fn end(
         &mut self,
         id: FlowId,
