@@ -179,13 +179,14 @@ struct RunningBalancer {
     announcing: Announcing,
     followed: Followed,
     upgrades: Upgrades,
-    /// `None` if the kernel refuses to create the socket. Only signals can then request an upgrade.
+    /// Requests of `convey upgrade`. `None` if the kernel refuses to create their socket; then only
+    /// signals can request an upgrade.
     upgrade_requests: Option<Control>,
 }
 
 /// Source of the configuration.
 struct Followed {
-    /// `None` once a task has taken the source to follow its changes.
+    /// Source of the configuration; `None` once a task has taken it to follow its changes.
     source: Option<Box<dyn ConfigSource>>,
     with: FollowedWith,
 }
@@ -202,7 +203,7 @@ struct Announcing {
     state: Arc<AnnounceState>,
     changed: Arc<Notify>,
     packets: Option<PacketFacts>,
-    /// `None` before the announcing task starts, and after it ends.
+    /// Announcing task; `None` before the task starts, and after it ends.
     announcer: Option<Announcer>,
     /// Addresses that the previous process announced.
     known: BTreeMap<IpAddr, HandedAnnouncement>,
@@ -286,7 +287,7 @@ impl RunningBalancer {
     }
 
     /// Runs until a signal requests a stop and `timeouts.drain_delay` has passed, or until another
-    /// process has taken over. `None` means a stop.
+    /// process has taken over. Returns `None` for a stop.
     async fn serve(&mut self, signals: &mut Signals) -> Option<Successful> {
         let RunningBalancer { task, events, reload, log, admin, upgrades, upgrade_requests: asked, .. } =
             self;

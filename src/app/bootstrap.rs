@@ -79,7 +79,8 @@ impl Bootstrap {
         Ok(bootstrap)
     }
 
-    /// For a demo that shows its servers: binds the control socket, and keeps all privileges.
+    /// Bootstrap of a demo that shows its servers: binds the control socket, and keeps all
+    /// privileges.
     pub(super) fn shown(runtime: ControlRuntime, file: ConfigFile, socket: Option<&Path>) -> Bootstrap {
         let control = BoundSocket::new(socket, None);
         Bootstrap { control, socket: socket.map(Path::to_owned), ..Bootstrap::unconfined(runtime, file) }

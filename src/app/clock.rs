@@ -8,8 +8,8 @@ use convey_model::Timestamp;
 
 static START: OnceLock<Instant> = OnceLock::new();
 
-/// Current monotonic time. It starts at the first call of the process; after an upgrade, at the
-/// first call of the first process in the chain.
+/// Current monotonic time, counted from the first call in this process; after an upgrade, from the
+/// first call in the first process of the chain.
 pub(super) fn now() -> Timestamp {
     Timestamp(start().elapsed().as_nanos() as u64)
 }

@@ -160,7 +160,7 @@ impl BoundSocket {
 
 /// Control socket that answers clients. Dropping it removes its file.
 pub(super) struct ControlSocket {
-    /// `None` once another process has taken over the socket.
+    /// File of the socket; `None` once another process has taken over the socket.
     file: Option<SocketFile>,
     serving: Serving<UnixListener>,
 }

@@ -55,8 +55,8 @@ pub(super) fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
 }
 
-/// convey warns if there are fewer local ports. A local port serves one connection to a server at a
-/// time.
+/// Number of local ports below which convey warns. A local port serves one connection to a server
+/// at a time.
 const FEW_PORTS: u32 = 4_096;
 
 /// Ports that the kernel assigns to sockets that request no particular port. Reserved ports are

@@ -69,7 +69,7 @@ impl BoundAdmin {
 /// Endpoints that answer clients.
 pub(super) struct Admin {
     pub(super) statistics: Statistics,
-    /// `None` if the control socket is turned off or not available.
+    /// Control socket; `None` if it is turned off or not available.
     pub(super) control: Option<ControlSocket>,
     retry: Option<Retry>,
 }

@@ -79,7 +79,7 @@ pub(super) struct PacketPath {
     packet_state: Arc<ArcSwap<PacketState>>,
     stats: Arc<PacketStats>,
     netlink: Arc<Netlink>,
-    /// Lease of the guard that outlasts this process. Taken out once the guard is in force.
+    /// Lease of the guard that outlasts this process. Obtained once the guard is in force.
     lease: Option<Lease>,
     _filters: OwnHandle,
     _reserved: Option<ReservedPorts>,

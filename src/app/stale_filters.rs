@@ -16,8 +16,8 @@ use log::{info, warn};
 /// Lowest handle for convey's filters. The kernel does not assign such numbers by itself.
 const FIRST_HANDLE: u32 = 0x00c0_0001;
 
-/// Handle of this process's filters. The process owns a name for it, which marks the filters as in
-/// use.
+/// Handle of this process's filters. The process owns a name for the handle, which marks its
+/// filters as in use.
 pub(super) struct OwnHandle {
     /// Number of the handle.
     pub(super) number: u32,

@@ -22,12 +22,12 @@ use super::ask::{refused, wall_clock, width};
 use super::control_socket::places;
 use super::{Failure, clock, print, runtime};
 
-/// Upper bound for the wait for an answer. After it, the screen reports that convey does not
-/// answer, and the request is repeated.
+/// Upper bound for the wait for an answer. If no answer arrives in time, the screen reports that
+/// convey does not answer, and the request is repeated.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Width of the output of `--once`, in columns, if the terminal's is unknown. All table columns
-/// fit.
+/// Width of the output of `--once`, in columns, if the width of the terminal is unknown. All table
+/// columns fit.
 const WIDTH_ONCE: usize = 120;
 
 /// Shows the screen until the operator quits, or prints it once.

@@ -212,7 +212,7 @@ fn paths(server: &ServerKey, snapshot: &Snapshot) -> Vec<VipPath> {
     all.filter(fits).take(MAX_VIPS).collect()
 }
 
-/// Operator-facing error message. `None` as the answer means that no answer came.
+/// Operator-facing error message about a failed probe. `answer` is `None` if no answer came.
 fn fault(VipPath { vip, server, dsr, .. }: &VipPath, answer: Option<VipAnswer>) -> String {
     let of_server = match dsr {
         DsrKind::L3 => "the server's NAT is for another port or interface",

@@ -1,5 +1,5 @@
-//! Announced addresses: convey sets them on an interface while it can serve, and routing daemons
-//! announce them. Pure.
+//! Announced addresses: convey adds them to an interface while their frontends can serve, and
+//! routing daemons announce them. Pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};

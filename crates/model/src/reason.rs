@@ -101,7 +101,7 @@ drop_reasons! {
     SnatExhausted = "snat_exhausted",
     /// The frontend, or every available server, is at its connection limit.
     MaxConnections = "max_connections",
-    /// Passthrough: the client holds its share of connections, or is at its limit.
+    /// Passthrough: the client holds its full share of connections, or is at its limit.
     ClientLimit = "client_limit",
     /// The access lists deny the client. convey sends no notice, like a firewall.
     AccessDenied = "access_denied",

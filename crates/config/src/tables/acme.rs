@@ -19,7 +19,7 @@ use crate::values::{choice, not_allowed, string};
 /// Default directory for state that outlives the process.
 pub(crate) const STATE_DIR: &str = "/var/lib/convey";
 
-/// Maximum number of domain names. Each name is an order and a file.
+/// Maximum number of domain names. Each name needs an order and a file.
 const MAX_DOMAINS: usize = 1_000;
 
 /// `[acme]` in the reference.
