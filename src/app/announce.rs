@@ -45,9 +45,9 @@ pub(super) const PRIVILEGE: &str = " (convey must be started with CAP_NET_ADMIN;
 /// State that the announcing task works with.
 pub(super) struct AnnounceParts {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
-    /// Set once the program drains.
+    /// Whether the program drains.
     pub(super) draining: Arc<AtomicBool>,
-    /// Notified when a snapshot was published, and when the program begins to drain.
+    /// Notification that a snapshot was published, or that the program begins to drain.
     pub(super) changed: Arc<Notify>,
     pub(super) events: Arc<EventLog>,
     pub(super) state: Arc<AnnounceState>,

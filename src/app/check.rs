@@ -31,7 +31,7 @@ use super::{
 /// Configuration to check.
 pub(super) struct Checked {
     file: ConfigFile,
-    /// Set if the configuration comes from a remote source.
+    /// Local copy of a remote configuration; `None` for a local configuration.
     brought: Option<Brought>,
 }
 

@@ -123,7 +123,7 @@ impl Paths {
         })
     }
 
-    /// Notified after each publication of a snapshot.
+    /// Notification after each publication of a snapshot.
     pub(super) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
     }
