@@ -27,7 +27,7 @@ pub struct Format {
     /// Text of the format in the configuration.
     source: String,
     parts: Option<Vec<Part>>,
-    /// Parts for requests. `None` if they use `parts`.
+    /// Parts of a line for a request. `None` if requests use `parts`, like connections.
     of_requests: Option<Vec<Part>>,
     /// Suffix for connections with a route by server name.
     of_routed: Vec<Part>,
@@ -46,7 +46,7 @@ enum Part {
 pub enum FormatError {
     /// No field has this name.
     UnknownField(String),
-    /// A brace has no partner. A literal brace is written twice.
+    /// A brace has no matching brace. A literal brace must be written twice.
     Unbalanced,
     /// The text is neither the name of a format nor a template with a field.
     NoField,

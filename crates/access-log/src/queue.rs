@@ -45,8 +45,8 @@ impl AccessLog {
         (self.now)()
     }
 
-    /// Decides whether the caller should log a record: the log is on, and the random sample
-    /// includes this record. Costs a single load while the log is off.
+    /// Decides whether the caller should log a record. True if the log is on and the random sample
+    /// includes this record. While the log is off, the call costs a single load.
     #[inline]
     pub fn chooses_one(&self) -> bool {
         match self.one_in.load(Ordering::Relaxed) {
@@ -78,7 +78,7 @@ impl AccessLog {
         self.one_in.store(records, Ordering::Relaxed);
     }
 
-    /// Counts `lines` that could not be written.
+    /// Adds `lines` to the number of lost records, because they could not be written.
     pub fn note_lost(&self, lines: u64) {
         self.lost.fetch_add(lines, Ordering::Relaxed);
     }
@@ -95,8 +95,8 @@ impl AccessLog {
 }
 
 impl Records {
-    /// Returns the next record, if there is one. The caller must poll, because new records cause no
-    /// wakeup.
+    /// Returns the next record; `None` if the queue is empty. The caller must poll, because a new
+    /// record does not wake the caller.
     pub fn next(&self) -> Option<Record> {
         self.0.try_recv().ok()
     }

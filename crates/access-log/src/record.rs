@@ -9,12 +9,12 @@ use convey_model::{Mode, Protocol, Timestamp};
 /// Record of a connection, UDP session or flow that has ended.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Time at which the connection ended.
+    /// Time at which the connection or request ended.
     pub ended: Timestamp,
-    /// Duration from beginning to end.
+    /// Duration of the connection or request, from beginning to end.
     pub total: Duration,
-    /// Wait for a connection slot and a server, after the PROXY header. `None` if unknown, or if no
-    /// server was tried.
+    /// Time that the connection waited for a connection slot and a server, after the PROXY header.
+    /// `None` if unknown, or if no server was tried.
     pub queued: Option<Duration>,
     /// Time until a server accepted the connection, including retries. `None` if unknown, or if no
     /// server accepted.
@@ -26,7 +26,8 @@ pub struct Record {
     /// Address of the client: from the PROXY header if there was one, or from `X-Forwarded-For` of
     /// a trusted proxy.
     pub client: SocketAddr,
-    /// Proxy that sent the client's address in a PROXY header or in `X-Forwarded-For`.
+    /// Proxy that sent the client's address in a PROXY header or in `X-Forwarded-For`. `None` if
+    /// the client's address is the source address of the connection.
     pub proxy: Option<SocketAddr>,
     /// Address that the client connected to.
     pub listen: SocketAddr,
@@ -76,7 +77,7 @@ pub struct LoggedRequest {
     pub target: Box<str>,
     /// Route of the request. `None` for the default of the frontend, or if no route matched.
     pub route: Option<Arc<str>>,
-    /// Status that the client received. `None` if it received no response.
+    /// Status that the client received. `None` if the client received no response.
     pub status: Option<u16>,
     /// Whether convey itself created the response (local reply).
     pub is_answered_here: bool,
@@ -87,12 +88,12 @@ pub struct LoggedRequest {
     pub version: &'static str,
     /// Trace id of the request.
     pub trace_id: Option<Box<str>>,
-    /// Content coding that convey applied to the response. `None` if it did not compress the
+    /// Content coding that convey applied to the response. `None` if convey did not compress the
     /// response.
     pub compression: Option<&'static str>,
 }
 
-/// Result of a TLS handshake.
+/// Result of a completed TLS handshake with a client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoggedTls {
     /// `TLSv1.3` or `TLSv1.2`.
@@ -114,7 +115,7 @@ pub struct ServedBy {
     pub addr: SocketAddr,
 }
 
-/// How a connection ended, and why.
+/// Kind of a connection's end, and the reason of an early end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ending {
     /// How the connection ended.
@@ -142,7 +143,7 @@ pub enum Termination {
     Closed,
     /// The session or flow was idle too long. For UDP this is the usual end.
     Expired,
-    /// The client was refused, or found no server.
+    /// The client was refused, or no server was available.
     Refused,
     /// No data arrived before a timeout.
     Timeout,

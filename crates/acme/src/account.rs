@@ -1,4 +1,4 @@
-//! ACME account. It is created once and kept in the store.
+//! ACME account. The account is created once, and then kept in the store.
 
 use convey_model::AcmeConfig;
 use convey_tls::TlsFault;

@@ -16,14 +16,14 @@ use crate::client::{AskedToWait, OrderFault};
 use crate::proof::SharedProof;
 use crate::{PendingOrder, Store};
 
-/// Polling of an order: up to five minutes for the validation, and up to five minutes for the
-/// certificate. An order that takes longer continues at the next attempt.
+/// Intervals and time limit for polling an order: up to five minutes for the validation, and up to
+/// five minutes for the certificate. An order that takes longer continues at the next attempt.
 const POLLS: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(500))
     .backoff(1.3)
     .timeout(Duration::from_secs(300));
 
-/// Maximum number of attempts of a step that the authority refuses because of its nonce. In each
+/// Maximum number of attempts of a step if the authority refuses the nonce of the request. In each
 /// attempt, the ACME library itself repeats the step three times.
 const NONCE_TRIES: u32 = 6;
 
@@ -42,8 +42,8 @@ impl Authority {
     }
 
     /// Orders a certificate for a name, or continues a pending order, and saves the certificate.
-    /// Only the node that holds the lock may call this. `until_all_show` is the time after which
-    /// all nodes present a challenge that this node has shared.
+    /// Only the node that holds the lock may call this function. `until_all_show` is the time after
+    /// which all nodes present a challenge that this node has shared.
     ///
     /// # Errors
     /// The reason why the order failed. Its progress is kept for the next attempt.
@@ -126,7 +126,7 @@ impl Authority {
         persist(async || order.poll_certificate(&POLLS).await).await
     }
 
-    /// Presents the challenges, and then asks the authority to validate them.
+    /// Presents the challenges, and then requests their validation by the authority.
     async fn prove(&self, order: &mut Order, name: &str, until_all_show: Duration) -> Result<(), Error> {
         let (kind, wanted) = (self.config.challenge, challenge_type(self.config.challenge));
         persist(async || read_authorizations(order).await).await?;
@@ -180,7 +180,8 @@ fn challenge_type(challenge: AcmeChallenge) -> ChallengeType {
     }
 }
 
-/// Repeats a step as long as the authority refuses its nonce (RFC 8555, section 6.5).
+/// Repeats a step while the authority refuses the nonce of the request (RFC 8555, section 6.5), up
+/// to `NONCE_TRIES` times.
 pub(crate) async fn persist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
     let mut tries = 1;
     loop {

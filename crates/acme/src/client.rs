@@ -1,5 +1,5 @@
-//! HTTP client for an ACME authority. Each request has its own connection, a time limit and a size
-//! limit for the answer.
+//! HTTP client for an ACME authority. Each request has its own connection, a time limit, and a size
+//! limit for the response.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +34,8 @@ const AGENT: &str = concat!("convey/", env!("CARGO_PKG_VERSION"), " instant-acme
 pub struct OrderFault {
     /// Operator-facing message.
     pub what: String,
-    /// Number of seconds that the authority asked to wait before the next attempt.
+    /// Number of seconds that the authority requested to wait before the next attempt
+    /// (`Retry-After`); `None` if it requested no delay.
     pub retry_after: Option<u64>,
 }
 
@@ -102,7 +103,7 @@ impl HttpClient for DirectoryClient {
     }
 }
 
-/// Text of a problem document (RFC 7807), with a colon before it; empty for other documents.
+/// Text of a problem document (RFC 7807), after a colon; empty for other documents.
 fn said(document: &[u8]) -> String {
     let document: serde_json::Value = serde_json::from_slice(document).unwrap_or_default();
     document["detail"].as_str().map_or(String::new(), |detail| format!(": {detail}"))

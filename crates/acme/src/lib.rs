@@ -8,7 +8,7 @@
 //! - [`Authority`] is the certificate authority: [`Authority::order`] orders a certificate.
 //!
 //! [`convey_tls::AcmeChallenges`] presents the challenges to an authority. Disk and network access
-//! may block, so all of this should run in a separate thread.
+//! may block, so the functions of this crate should run in a separate thread.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod account;

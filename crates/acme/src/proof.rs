@@ -7,7 +7,8 @@ use instant_acme::KeyAuthorization;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use serde::{Deserialize, Serialize};
 
-/// Form of a proof that nodes share. Each node creates its own certificate from it.
+/// Form of a proof that nodes share. For a proof by certificate, each node creates its own
+/// certificate from the shared digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SharedProof {

@@ -20,11 +20,11 @@ const ORDERS: BackoffPolicy = BackoffPolicy {
 /// Maximum delay in seconds that an authority may request.
 const MAX_RETRY_AFTER: i64 = 7 * 24 * 60 * 60;
 
-/// Renewals are spread over a period after two thirds of a certificate's lifetime. The period is
-/// one fiftieth of the lifetime.
+/// Divisor for the period over which renewals are spread. The period begins after two thirds of a
+/// certificate's lifetime, and takes one fiftieth of the lifetime.
 const SPREAD: f64 = 50.0;
 
-/// Names that need a certificate, with the state of each.
+/// Names that need a certificate, with the certificate and the last failure of each name.
 #[derive(Debug, Clone, Default)]
 pub struct RenewalSchedule {
     entries: BTreeMap<String, Entry>,
@@ -101,16 +101,17 @@ impl Entry {
 }
 
 impl OrderFailure {
-    /// Corrects a failure that was read at `now`. If its next attempt is later than the maximum
-    /// delay allows, it was saved while the clock was ahead; the next attempt is then due now.
+    /// Corrects a failure that was read at `now`. If the next attempt is later than the maximum
+    /// delay allows, the failure was saved while the clock was ahead. The next attempt is then due
+    /// now.
     #[must_use]
     pub fn bounded(self, now: i64) -> OrderFailure {
         let is_possible = self.next <= now.saturating_add(MAX_RETRY_AFTER);
         OrderFailure { next: if is_possible { self.next } else { now }, ..self }
     }
 
-    /// Failure after `before` and one more failure. `retry_after` is the number of seconds that the
-    /// authority asked to wait.
+    /// Failure that follows the earlier failure `before`, if any. `retry_after` is the number of
+    /// seconds that the authority requested to wait.
     pub fn after(
         before: Option<&OrderFailure>,
         error: String,

@@ -75,7 +75,7 @@ impl Store {
         self.folder.join("lock")
     }
 
-    /// Validity of the certificate of a name; `None` if there is no usable certificate.
+    /// Period of validity of the certificate for a name; `None` if there is no usable certificate.
     pub fn certificate(&self, name: &str) -> Option<Validity> {
         let pem = read(&self.certificate_path(name)).ok()?;
         let certificate = Certificate::from_pem(&pem, &pem, &ring::default_provider()).ok()?;
@@ -123,7 +123,7 @@ impl Store {
         remove(&self.account_path())
     }
 
-    /// Pending order of a name; `None` if there is no readable one.
+    /// Pending order of a name; `None` if there is no order, or if it cannot be read.
     pub fn order(&self, name: &str) -> Option<PendingOrder> {
         read_json(&self.order_path(name)).ok().flatten()
     }
@@ -171,7 +171,7 @@ impl Store {
         remove(&self.failures_path())
     }
 
-    /// Proofs of the pending order, even if it runs on another node.
+    /// Proofs of all pending orders, also of orders by other nodes.
     pub fn proofs(&self) -> Vec<AcmeProof> {
         let Ok(entries) = fs::read_dir(self.proofs_folder()) else { return Vec::new() };
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -248,8 +248,9 @@ impl Store {
     }
 }
 
-/// The directory, or a parent of it, in which any user may rename entries; `None` if there is none.
-/// Directories like `/tmp`, where users may rename only their own entries, do not count.
+/// First of `folder` and its parent directories in which any user may rename entries; `None` if
+/// there is no such directory. Directories like `/tmp`, where users may rename only their own
+/// entries, are not returned.
 pub fn open_to_all(folder: &Path) -> Option<&Path> {
     const BY_OTHERS: u32 = 0o002;
     const STICKY: u32 = 0o1000;
@@ -259,8 +260,8 @@ pub fn open_to_all(folder: &Path) -> Option<&Path> {
     })
 }
 
-/// The directory, or a parent of it, that belongs to another user than root and the current user,
-/// with the id of that user; `None` if there is none.
+/// First of `folder` and its parent directories that belongs neither to root nor to the current
+/// user, with the id of its owner; `None` if there is no such directory.
 fn of_other_users(folder: &Path) -> Option<(&Path, u32)> {
     /// User id that stands for users without a mapping in a user namespace.
     const OVERFLOW: u32 = 65_534;

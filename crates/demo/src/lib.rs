@@ -1,4 +1,4 @@
-//! Parts of `convey demo`: servers, lab networks, the start text, and a line that shows the
+//! Parts of `convey demo`: servers, lab networks, the start text, and a status line that shows the
 //! balancer at work.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 

@@ -46,7 +46,7 @@ pub enum DemoError {
         /// The system's error.
         source: io::Error,
     },
-    /// All servers are on other machines.
+    /// No server of the configuration has a loopback address.
     #[error("no server of the configuration has a loopback address: there is nothing for the demo to start")]
     NothingToStart,
     /// The lab of the packet modes cannot be built.
@@ -55,8 +55,9 @@ pub enum DemoError {
 }
 
 /// Starts an HTTP server at each loopback address among the servers of `config`, in the current
-/// runtime. Each answers every request with status 200 and a line with its name. All addresses are
-/// bound before the first request is answered. Servers on other machines are left alone.
+/// runtime. Each server answers every request with status 200 and a line with its name. All
+/// addresses are bound before the first request is answered. Servers at other addresses are not
+/// started.
 pub async fn start_servers(config: &Config) -> Result<Servers, DemoError> {
     let mut bound = Vec::new();
     for server in startable(config) {
@@ -78,7 +79,7 @@ pub async fn start_servers(config: &Config) -> Result<Servers, DemoError> {
     Ok(Servers { _listeners: listeners.collect() })
 }
 
-/// Starts an HTTP server on each of these listeners. It answers with the text that belongs to the
+/// Starts an HTTP server on each of these listeners. The server answers with the text of its
 /// listener.
 pub(super) fn serve_on(listeners: Vec<(std::net::TcpListener, String)>) -> Result<Servers, DemoError> {
     let mut serving = JoinSet::new();
@@ -96,7 +97,8 @@ pub(super) fn is_local(addr: SocketAddr) -> bool {
     addr.ip().to_canonical().is_loopback()
 }
 
-/// Pause after a failed accept. Without it, accepting would spin while descriptors are lacking.
+/// Pause after a failed accept. Without it, the server would try again without pause while file
+/// descriptors are lacking.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Servers to start. Each address appears once, although backends may share servers.

@@ -95,7 +95,7 @@ fn in_order(mut packets: Vec<(Role, Headers)>, connections: &[(Role, FlowKey)]) 
     ordered
 }
 
-/// Time to wait for the last packets.
+/// Time to wait for the last packets after the action has ended.
 const LAST_PACKETS_WAIT: Duration = Duration::from_millis(100);
 
 fn open() -> Option<Box<dyn pnet_datalink::DataLinkReceiver>> {

@@ -130,8 +130,8 @@ impl EcmpLab {
         self.place(role).enter(f)
     }
 
-    /// Connects a balancer to the switch, and starts BIRD with the configuration that convey ships.
-    /// Only the line with the balancer's own address differs.
+    /// Connects a balancer to the switch, and starts BIRD. Its configuration is the one that convey
+    /// ships, except for the line with the balancer's own address.
     pub fn power_on(&self, balancer: u8) -> Result<(), LabError> {
         self.plug(balancer, true)?;
         let role = EcmpRole::Balancer(balancer);
@@ -139,8 +139,8 @@ impl EcmpLab {
         self.start_daemon(role, &SHIPPED.replace(SHIPPED_OWN, &own))
     }
 
-    /// Simulates the crash of a balancer: disconnects it, kills all of its processes with SIGKILL,
-    /// and removes the VIP. The router's own link stays up, so only BFD detects the crash.
+    /// Simulates the crash of a balancer: disconnects the balancer, kills all of its processes with
+    /// SIGKILL, and removes the VIP. The router's own link stays up, so only BFD detects the crash.
     pub fn power_off(&self, balancer: u8) -> Result<(), LabError> {
         self.plug(balancer, false)?;
         let role = EcmpRole::Balancer(balancer);
@@ -263,7 +263,7 @@ impl Drop for EcmpLab {
     }
 }
 
-/// Makes the calling thread's namespace forward packets, and spread them over next hops by
+/// Turns the calling thread's namespace into a router, which spreads packets over next hops by
 /// addresses, ports and protocol.
 fn become_router() -> std::io::Result<()> {
     let set = |file: &str, value: &str| fs::write(format!("/proc/sys/net/ipv4/{file}"), value);

@@ -27,7 +27,7 @@ pub enum LabError {
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// Attempted operation, as words that follow "cannot".
+        /// Attempted operation, as text that follows the word "cannot".
         what: String,
         /// The system's error.
         source: io::Error,

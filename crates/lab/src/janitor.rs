@@ -12,8 +12,8 @@ use super::LabError;
 /// Directory in which `ip netns` keeps namespaces.
 pub(super) const NAMESPACES: &str = "/run/netns";
 
-/// Waits until its standard input ends. Then kills the processes in the namespaces that are its
-/// arguments, and removes the namespaces.
+/// Shell script of the janitor. It waits until its standard input ends. Then it kills the processes
+/// in the namespaces that are its arguments, and removes the namespaces.
 ///
 /// The script spares its parent, the process that made the lab: the parent may be in one of the
 /// namespaces, and may be waiting for the script to end.
@@ -53,8 +53,9 @@ impl Drop for Janitor {
     }
 }
 
-/// Removes the remains of labs whose process has ended: their janitors were killed too, or the
-/// machine crashed and kept the names.
+/// Removes the remains of labs whose process has ended. Such remains exist if the janitor was
+/// killed together with the lab's process, or if the machine crashed and kept the names of the
+/// namespaces.
 pub(super) fn sweep() -> Result<(), LabError> {
     let names = match std::fs::read_dir(NAMESPACES) {
         Ok(entries) => entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect(),
@@ -70,7 +71,7 @@ pub(super) fn sweep() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Id of the process that made this namespace; `None` if it does not belong to a lab.
+/// Id of the process that made this namespace; `None` if the namespace does not belong to a lab.
 fn maker(name: &str) -> Option<u32> {
     let (pid, _) = name.strip_prefix("convey-")?.split_once('-')?;
     pid.parse().ok()

@@ -114,8 +114,8 @@ impl Lab {
         self.place(role).enter(f)
     }
 
-    /// Moves the calling thread permanently into a machine's namespace. Threads that it starts
-    /// later are in the namespace too.
+    /// Moves the calling thread permanently into a machine's namespace. Threads that this thread
+    /// starts later are in the namespace too.
     pub fn join(&self, role: Role) -> Result<(), LabError> {
         self.place(role).join()
     }
@@ -137,8 +137,8 @@ impl Lab {
     }
 
     /// Turns a machine's offloads on (the default) or off. With offloads, virtual interfaces pass
-    /// on packets of up to 64 KB and packets with partial checksums. The offloads of the switch
-    /// apply to packets on their way to the machines. Needs ethtool.
+    /// on packets of up to 64 KB and packets with partial checksums. With `Role::Switch`, applies
+    /// to packets from the switch to the machines. Needs ethtool.
     pub fn offloads(&self, role: Role, on: bool) -> Result<(), LabError> {
         find("ethtool", "ethtool")?;
         let on = if on { "on" } else { "off" };
@@ -193,7 +193,7 @@ impl Lab {
     }
 }
 
-/// Converts a machine to its IPv4 address, for sockets.
+/// Converts the role of a machine to the machine's IPv4 address, for sockets.
 impl From<Role> for IpAddr {
     fn from(role: Role) -> IpAddr {
         role.address().into()

@@ -17,8 +17,8 @@ use super::programs::{find, ip, output};
 
 /// Network namespace, by its name in `ip netns`.
 ///
-/// The namespace is removed and its processes are killed when all namespaces that were made
-/// together are dropped, and also when the process ends in any other way.
+/// A namespace is removed and its processes are killed when all namespaces that were made in the
+/// same call are dropped. The same happens when the process that made them ends in any way.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -35,7 +35,7 @@ impl Namespace {
         Ok(made.pop().expect("one was asked for"))
     }
 
-    /// Creates a namespace for each role. First removes the remains of labs whose process has
+    /// Creates a namespace for each role, after removing the remains of labs whose process has
     /// ended.
     pub(super) fn of_roles(
         roles: impl IntoIterator<Item = impl std::fmt::Display>,
@@ -97,8 +97,8 @@ impl Namespace {
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Moves the calling thread permanently into the namespace. Threads that it starts later are in
-    /// the namespace too.
+    /// Moves the calling thread permanently into the namespace. Threads that this thread starts
+    /// later are in the namespace too.
     ///
     /// # Errors
     /// If the thread may not enter the namespace.

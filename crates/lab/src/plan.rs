@@ -114,8 +114,9 @@ fn link_local(role: Role, interface: &str) -> [String; 2] {
     ]
 }
 
-/// Routes to the machine behind the router, and from it to the others. They are needed because its
-/// address belongs to the switch's network.
+/// Routes of a machine to the machine behind the router, or from that machine to the other
+/// machines. The routes are needed, because the address of the machine behind the router belongs to
+/// the switch's network.
 fn routes(role: Role, far: Role, v6: bool) -> Vec<String> {
     let (router, target) = (Role::Router.address(), far.address());
     // IPv6 routes use the router's link-local address, as in router advertisements.

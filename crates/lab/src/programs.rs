@@ -16,7 +16,8 @@ pub(super) fn ip(options: &[&str], lines: impl IntoIterator<Item = String>) -> R
     output(programs::command("ip").args(options).args(["-batch", "-"]), &lines.join("\n"))
 }
 
-/// Checks that a program is installed, by starting it: only this searches the system's path.
+/// Checks that a program is installed, by starting the program. A start is necessary, because only
+/// a start searches the system's path.
 pub(super) fn find(program: &'static str, package: &'static str) -> Result<(), LabError> {
     let started =
         programs::command(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -61,7 +61,7 @@ impl AccessWriter {
         self.0.log.clone()
     }
 
-    /// Turns the log on: writes one in `one_in` records, in this format. If `sink` is set, it
+    /// Turns the log on: one in `one_in` records is written, in this format. If `sink` is set, it
     /// replaces the current sink.
     ///
     /// # Errors
@@ -99,7 +99,8 @@ impl AccessWriter {
         self.send(WriterCommand::Reopen);
     }
 
-    /// Waits until all queued records are written, at most one second, and logs losses.
+    /// Waits until all queued records are written, but at most one second. Logs the number of lost
+    /// records.
     pub fn flush(&self) {
         let (done, is_done) = mpsc::sync_channel(1);
         if self.send(WriterCommand::Flush(done)) {
@@ -135,7 +136,7 @@ struct Failing {
     lost: u64,
     log_limit: LogLimit<Timestamp>,
     is_reported: bool,
-    /// Whether the writer stopped writing to a reader that stalled.
+    /// Whether the writer has given up the current reader, because the reader stalled.
     is_stalled: bool,
 }
 

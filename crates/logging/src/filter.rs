@@ -3,11 +3,12 @@
 use convey_config::{LogLevel, parse_log_level};
 use log::{LevelFilter, Metadata};
 
-/// Verbose modules, whose levels are limited unless `RUST_LOG` names them. For example, `notify`
-/// warns of every removed directory, although convey checks the file in this case anyway.
+/// Verbose modules, each with the maximum level of its lines unless `RUST_LOG` names the module.
+/// For example, `notify` warns of every removed directory, although convey then checks the file
+/// anyway.
 const NOISY: [(&str, LevelFilter); 2] = [("notify", LevelFilter::Error), ("rustls", LevelFilter::Error)];
 
-/// Levels of the log lines that are written.
+/// Levels up to which log lines are written: a default level, and a level for some modules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LogFilter {
     all: LevelFilter,
@@ -52,8 +53,8 @@ pub(super) struct Variable {
 }
 
 impl Variable {
-    /// Parses the value of the variable. An unknown level is reported as a problem. It is never
-    /// taken for a module's name, because that would silence all other modules.
+    /// Parses the value of the variable. An unknown level is reported as a problem, and not used as
+    /// a module's name: a filter for a single module would silence all other modules.
     pub(super) fn parse(text: &str) -> Variable {
         let mut variable = Variable::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {

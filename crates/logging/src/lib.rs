@@ -55,8 +55,8 @@ pub struct Log(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Queue of the writer thread. `None` if the thread could not start; lines then go directly to
-    /// standard error.
+    /// Queue of the writer thread. `None` if the thread could not start. Lines are then written
+    /// directly to standard error.
     queue: Option<Arc<LineQueue>>,
     style: ArcSwap<LogStyle>,
     /// Whether the log is written to a sink other than standard error.
@@ -72,7 +72,7 @@ struct Shared {
 struct WantedLog {
     /// Settings from the file.
     file: convey_config::LogConfig,
-    /// Override of the level by an operator. It takes precedence over all other levels.
+    /// Level that an operator has set at run time. It takes precedence over all other levels.
     said: Option<LogLevel>,
 }
 
@@ -153,8 +153,8 @@ impl Log {
         }
     }
 
-    /// Writes the reason why the program ends, on a line of its own. If the log goes elsewhere,
-    /// writes it to standard error too.
+    /// Writes the reason why the program ends, on a line of its own. If the log is not on standard
+    /// error, the reason is also written to standard error.
     pub fn log_exit_reason(&self, line: impl fmt::Display) {
         let words = self.0.style.load().format.exit_line(&line, now());
         match &self.0.queue {
@@ -166,15 +166,16 @@ impl Log {
         }
     }
 
-    /// Waits until all lines are written, at most one second.
+    /// Waits until all lines are written, but at most one second.
     pub fn flush(&self) {
         if let Some(queue) = &self.0.queue {
             queue.flush(FLUSH_TIMEOUT);
         }
     }
 
-    /// Installs a hook that logs panics. A panic of a connection ends only its task and is counted.
-    /// Any other panic ends the program, because all connections need its thread.
+    /// Installs a hook that logs panics. A panic in the task of a connection ends only this task,
+    /// and is counted. Any other panic ends the program, because all connections need the thread
+    /// that panicked.
     fn log_panics(&self) {
         if self.0.queue.is_some() {
             let log = self.clone();
@@ -234,8 +235,9 @@ fn is_journal(stream: impl AsFd) -> bool {
     env::var("JOURNAL_STREAM").is_ok_and(|journal| journal == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
-/// Whether lines are colored. It must be decided here because lines pass through a queue, which
-/// hides whether a terminal displays them.
+/// Whether lines are coloured, by `RUST_LOG_STYLE`, or else by the kind of standard error. The
+/// logging library cannot find out whether a terminal displays the lines, because they pass through
+/// a queue.
 fn has_colours() -> bool {
     match env::var("RUST_LOG_STYLE").as_deref() {
         Ok("always") => true,
@@ -249,7 +251,7 @@ fn to_stderr(words: &str) {
     let _ = stderr().write_all(words.as_bytes());
 }
 
-/// Writes to standard error, but not if that would block.
+/// Writes to standard error, unless the write would block.
 fn write_stderr(words: &str) {
     let stderr = stderr();
     let at_once = Timespec::default();

@@ -15,7 +15,8 @@ pub(super) struct LineFormat {
     /// Whether lines go to the journal, which stores time and level in separate fields.
     pub(super) is_for_journal: bool,
     pub(super) has_colours: bool,
-    /// Text before each line, which erases the demo's live line.
+    /// Text before each line: an escape sequence that erases the status line of `convey demo`, or
+    /// empty.
     pub(super) clear: &'static str,
 }
 

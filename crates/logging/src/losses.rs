@@ -11,7 +11,8 @@ use super::sink::Lost;
 pub(super) struct Losses {
     lines: u64,
     why: String,
-    /// Whether the log contains a notice about the losses. This notice may be lost as well.
+    /// Whether a notice about the losses was written to the log. The notice itself may be lost as
+    /// well.
     is_reported: bool,
 }
 

@@ -10,8 +10,8 @@ use super::losses::{LossNotice, Losses};
 use super::sink::LogSink;
 use super::write_stderr;
 
-/// Maximum size of all queued lines, in bytes. It has room for some thousand lines, as many as the
-/// loss of all servers of a large pool causes.
+/// Maximum size of all queued lines, in bytes. This is enough for some thousand lines, as many as
+/// the loss of all servers of a large pool causes.
 const MAX_WAITING: usize = 1 << 20;
 
 /// Number of log lines that were dropped because the queue was full.
@@ -31,8 +31,8 @@ pub(super) struct LineQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     waiting: Vec<u8>,
-    /// Number of lines dropped since the thread last took lines. All queued lines are older than
-    /// the dropped ones.
+    /// Number of lines dropped since the writer thread last took lines from the queue. All queued
+    /// lines are older than the dropped lines.
     dropped: u64,
     /// Pending change of the sink, with the number of queued bytes to write before the change.
     change: Option<(usize, SinkChange)>,
@@ -97,7 +97,7 @@ impl LineQueue {
         self.changed.notify_all();
     }
 
-    /// Waits until all lines are written, at most `patience`.
+    /// Waits until all lines are written, but at most `patience`.
     pub(super) fn flush(&self, patience: Duration) {
         let is_busy = |state: &mut QueueState| state.writing || !state.waiting.is_empty();
         // After a timeout, lines may be left. The program ends anyway.
@@ -155,7 +155,7 @@ impl LineQueue {
         }
     }
 
-    /// Whether a replacement of this sink is pending.
+    /// Whether another sink will replace the current sink.
     fn is_left(&self) -> bool {
         matches!(self.lock().change, Some((_, SinkChange::Replace(_))))
     }
@@ -166,7 +166,9 @@ impl LineQueue {
 }
 
 impl QueueState {
-    /// Adds a change of the sink. It applies after the lines that are queued now.
+    /// Adds a change of the sink, which applies after the lines that are queued now. If another
+    /// change is pending, `change` combines the two; they apply at the position of the pending
+    /// change.
     fn change_with(&mut self, change: impl FnOnce(Option<SinkChange>) -> SinkChange) {
         let (before, pending) = self.change.take().unzip();
         self.change = Some((before.unwrap_or(self.waiting.len()), change(pending)));

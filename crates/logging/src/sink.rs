@@ -28,7 +28,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between checks whether to give up a stalled reader.
 const STALL: Duration = Duration::from_secs(1);
 
-/// Number of bytes that a writable pipe accepts without blocking (`PIPE_BUF`).
+/// Number of bytes that a pipe accepts without blocking once it is writable (`PIPE_BUF`).
 const PIECE: usize = 4096;
 
 /// Destination of log lines.
@@ -59,7 +59,7 @@ pub struct LogFile {
     is_torn: bool,
 }
 
-/// Number of lost lines, and the reason.
+/// Number of lines that could not be written, and the reason.
 #[derive(Debug)]
 pub(super) struct Lost {
     pub(super) lines: u64,
@@ -83,8 +83,8 @@ impl From<File> for LogFile {
 }
 
 impl LogSink {
-    /// Sink for standard error. It bypasses `std::io::Stderr`, which would hold its lock while the
-    /// reader stalls.
+    /// Sink for standard error. The sink bypasses `std::io::Stderr`, whose lock would be held while
+    /// the reader stalls.
     pub(super) fn stderr() -> io::Result<LogSink> {
         stream(stderr().as_fd())
     }
@@ -102,8 +102,8 @@ impl LogSink {
         }
     }
 
-    /// Checks whether [`LogSink::open`] would succeed now. Creates no file, because the file would
-    /// belong to the user of the caller.
+    /// Checks whether [`LogSink::open`] would succeed now. Does not create a missing file, because
+    /// the file would belong to the user who runs the check.
     pub fn try_out(output: &LogOutput) -> io::Result<()> {
         match output {
             LogOutput::File(path) => in_time(path.clone(), try_to_open),
@@ -119,8 +119,8 @@ impl LogSink {
         Ok(true)
     }
 
-    /// Writes lines. While the reader stalls, calls `gives_up` once per second, and stops if it
-    /// returns true.
+    /// Writes lines. While the reader stalls, calls `gives_up` once per second, and stops writing
+    /// if `gives_up` returns true.
     ///
     /// # Errors
     /// Lines were lost: the reader is gone or was given up, or the disk is full.
@@ -134,7 +134,8 @@ impl LogSink {
 }
 
 impl LogFile {
-    /// Writes lines, at most `piece` bytes per write. First completes a torn line.
+    /// Writes lines, at most `piece` bytes per write. If the last line in the file is incomplete,
+    /// ends that line first.
     fn write(&mut self, lines: &[u8], piece: usize, gives_up: impl Fn() -> bool) -> Result<(), Lost> {
         if self.is_torn {
             self.write_all(b"\n", piece, &gives_up).map_err(|(_, error)| lost(lines, error))?;
@@ -172,8 +173,8 @@ impl LogFile {
         Ok(())
     }
 
-    /// Waits until the file is writable, at most one second. Returns false after a timeout. Errors
-    /// are left to the next write.
+    /// Waits until the file is writable, but at most one second. Returns false after a timeout,
+    /// otherwise true. After an error, the next write returns the error.
     fn has_room(&self) -> bool {
         let patience = Timespec { tv_sec: STALL.as_secs() as i64, tv_nsec: 0 };
         let mut room = [PollFd::new(&self.file, PollFlags::OUT)];

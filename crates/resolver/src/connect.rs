@@ -9,16 +9,17 @@ use tokio::time::timeout;
 
 use super::{Answer, Resolver};
 
-/// Time limit for connecting to one of several addresses. For the last address, the caller's
-/// timeout applies.
+/// Time limit for connecting to each address of a host except the last one. For the last address,
+/// only the caller's timeout applies.
 const TIMEOUT_OF_ONE: Duration = Duration::from_secs(1);
 
 /// Connects to a host, given by name or address, at its first address that accepts. The name is
-/// looked up in the same way as names of servers, and without a thread: `TcpStream::connect` with a
-/// name panics if no thread can be created.
+/// looked up in the same way as names of servers. The lookup needs no thread, whereas
+/// `TcpStream::connect` with a name panics if no thread can be created.
 ///
 /// # Errors
-/// The name cannot be resolved, or no address accepts; then the error is that of the last address.
+/// The name cannot be resolved, or no address accepts. If no address accepts, the error is the
+/// error of the last address.
 pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses = addresses(host).await?;
     let Some((last, others)) = addresses.split_last() else {

@@ -41,13 +41,14 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Time limit for the lookup of one address family if there is only one name server.
 const FAMILY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit for the answer of a name server if there are several. A name server may have to query
-/// others, but usually has the answer in its cache.
+/// Time limit for the answer of one name server if there are several name servers. A name server
+/// may have to query other name servers, but usually has the answer in its cache.
 const PATIENCE_IF_OTHERS: Duration = Duration::from_millis(1_500);
 
 /// Time limit for the second address family once the first one has addresses. Some name servers
-/// drop queries for AAAA records, and servers with a known address should not wait for them. The
-/// limit is long enough to repeat a lost query, which hickory does after a third of a second.
+/// drop queries for AAAA records, and hosts with a known IPv4 address should not wait for AAAA
+/// records. The limit is long enough to repeat a lost query, which hickory does after a third of a
+/// second.
 const PATIENCE_WITH_ANSWER: Duration = Duration::from_secs(1);
 
 /// Addresses of one family, or the reason why the lookup failed.
@@ -86,8 +87,8 @@ impl Resolver {
         lookup(host, name_servers, v4, v6, from_hosts)
     }
 
-    /// IPv4 and IPv6 addresses of a name, from the hosts file if it has the name, otherwise from
-    /// name servers.
+    /// IPv4 and IPv6 addresses of a name: from the hosts file if the file contains the name,
+    /// otherwise from name servers.
     async fn addresses(&self, system: &System, host: &str) -> (Answer, Answer) {
         if let Some((v4, v6)) = system.hosts.get(host) {
             return (Ok(v4), Ok(v6));
@@ -97,8 +98,8 @@ impl Resolver {
         both(ask(RecordType::A), ask(RecordType::AAAA), PATIENCE_WITH_ANSWER).await
     }
 
-    /// Contents of the system's files. They are read again if they have changed; all lookups wait
-    /// for this.
+    /// Contents of `/etc/hosts` and `/etc/resolv.conf`. If a file has changed, both are read again,
+    /// and all lookups wait until they are read.
     async fn system(&self, name_servers: &[SocketAddr]) -> Arc<System> {
         let mut known = self.known.lock().await;
         let stamp = (name_servers.to_owned(), [HOSTS, RESOLV_CONF].map(changed));
@@ -123,7 +124,8 @@ fn lookup(host: String, name_servers: &[SocketAddr], v4: Answer, v6: Answer, fro
 /// Parsed contents of `/etc/resolv.conf`.
 type ResolvConf = (ResolverConfig, ResolverOpts);
 
-/// Configured name servers, and the stamp of each system file, to detect changes.
+/// Configured name servers, and the stamp of each system file. A difference shows that a lookup
+/// needs new contents.
 type Stamp = (Vec<SocketAddr>, [Option<(u64, SystemTime, u64)>; 2]);
 
 /// Stamp of a file: inode, modification time and length; `None` if the file is missing.
@@ -151,9 +153,9 @@ struct NameServer {
 }
 
 impl System {
-    /// Queries the name servers one after another until one answers; an answer without records
-    /// counts. As in the C library, only one answer is used, because an internal and a public name
-    /// server may have different records for the same name.
+    /// Queries the name servers one after another until one answers. An answer without records also
+    /// ends the search. As in the C library, only one answer is used, because an internal and a
+    /// public name server may have different records for the same name.
     async fn at_servers(&self, host: &str, kind: RecordType) -> Answer {
         self.ask(host, kind).await.map(|found| found.addresses())
     }
@@ -188,8 +190,8 @@ impl FoundRecords {
 }
 
 impl NameServer {
-    /// Queries the name server with EDNS. Queries it without EDNS if it refuses EDNS or has not
-    /// answered after `wait`.
+    /// Queries the name server with EDNS. If the name server refuses EDNS, or has not answered
+    /// after `wait`, queries it without EDNS.
     async fn ask(&self, host: &str, kind: RecordType, wait: Duration) -> Result<FoundRecords, String> {
         // The name is not parsed as UTF-8, which would refuse underscores. Names of containers have
         // underscores.
@@ -236,7 +238,7 @@ fn patience(servers: usize) -> Duration {
 }
 
 /// Waits for the answers of both families. After the first answer with addresses, waits for the
-/// other at most `patience`.
+/// other answer for at most `patience`.
 async fn both(
     v4: impl Future<Output = Answer>,
     v6: impl Future<Output = Answer>,
@@ -261,7 +263,8 @@ async fn other(first: &Answer, second: impl Future<Output = Answer>, patience: D
     timeout(patience, second).await.unwrap_or_else(late)
 }
 
-/// Name servers to query, in order: `name_servers`, or the system's if that list is empty.
+/// Name servers to query, in order: `name_servers`, or the system's name servers if `name_servers`
+/// is empty.
 fn servers(
     name_servers: &[SocketAddr],
     system: Result<ResolvConf, String>,

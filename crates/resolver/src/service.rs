@@ -1,6 +1,6 @@
 //! SRV records (RFC 2782): hosts and ports of a service. If there are too many records, their
-//! priorities and weights decide which ones are used. The servers' shares come from `weight` and
-//! `backup` in the file.
+//! priorities and weights decide which records are used. The records do not decide the servers'
+//! shares: these come from `weight` and `backup` in the configuration file.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

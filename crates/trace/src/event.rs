@@ -1,4 +1,4 @@
-//! Trace events: small records that the data path makes.
+//! Trace events: small records of the steps of connections, requests and packets in the data path.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -14,17 +14,18 @@ use crate::request::TracedRequest;
 pub struct TraceEvent {
     /// Time of the event.
     pub at: Timestamp,
-    /// TCP or UDP; `None`: the packet has no readable protocol.
+    /// TCP or UDP; `None`: the packet is neither, or cannot be parsed.
     pub protocol: Option<Protocol>,
-    /// Address of the client; `None`: the packet has no readable client.
+    /// Address of the client; `None`: the packet does not contain it, or cannot be parsed.
     pub client: Option<SocketAddr>,
-    /// Address of the proxy, if a PROXY header or a trusted proxy of HTTP named the client.
+    /// Address of the proxy in front of convey, if a PROXY header or a trusted HTTP proxy supplied
+    /// the client's address.
     pub proxy: Option<SocketAddr>,
     /// Address that the client connected to.
     pub vip: Option<SocketAddr>,
     /// Number of the frontend, assigned by the control path.
     pub frontend: Option<u32>,
-    /// Number of the server, assigned by the control path, once a server is chosen.
+    /// Number of the server, assigned by the control path; `None` until a server is chosen.
     pub server: Option<u32>,
     /// Step that the event records.
     pub step: TraceStep,
@@ -60,10 +61,11 @@ pub enum ConnectionStep {
         /// Reason of the failure, as readable text.
         reason: &'static str,
     },
-    /// The connection waits for a connection slot of its frontend, or until its client holds fewer
-    /// connections than its share.
+    /// The connection waits for a connection slot of its frontend, or until the client has fewer
+    /// open connections than its share.
     Waits,
-    /// convey chose a route by the server name and protocol that the client requests.
+    /// convey chose a route by the server name (SNI) and the protocol (ALPN) that the client
+    /// requests.
     Routed {
         /// Server name (SNI); `None`: the client sends none, or does not speak TLS.
         sni: Option<Box<str>>,
@@ -104,7 +106,8 @@ pub enum ConnectionStep {
     },
     /// The connection or session ended.
     Ended {
-        /// Label of the counter; `None`: both sides closed, or the session was idle.
+        /// Label of the counter of the early end; `None`: both sides closed the connection, or the
+        /// session was idle.
         reason: Option<&'static str>,
         /// Bytes from and to the client; `None`: the connection began before any trace ran.
         bytes: Option<(u64, u64)>,
@@ -118,16 +121,16 @@ pub enum ConnectionStep {
 pub struct PacketStep {
     /// Headers of the received packet; `None`: the packet cannot be parsed.
     pub received: Option<TracedPacket>,
-    /// Index of the receiving interface; for a packet that could not be sent, index of the sending
-    /// interface.
+    /// Index of the receiving interface. For a packet that could not be sent
+    /// (`TracedOutcome::NotSent`), index of the interface that should have sent the packet.
     pub interface: u32,
     /// Length of the frame in bytes.
     pub frame_len: u32,
     /// Outcome of the packet.
     pub outcome: TracedOutcome,
-    /// State of the flow, if the packet has one.
+    /// State of the packet's flow; `None`: the packet belongs to no flow.
     pub state: Option<&'static str>,
-    /// Bytes of the frame, if a trace asked for them.
+    /// First bytes of the frames; `None`: no trace requested them.
     pub frames: Option<Box<TracedFrames>>,
 }
 
@@ -155,7 +158,7 @@ pub enum PacketKind {
     Whole,
     /// The first fragment of a datagram or segment.
     FirstFragment,
-    /// Another fragment.
+    /// A fragment after the first one.
     LaterFragment,
     /// An ICMP error about a packet.
     IcmpError,
@@ -196,7 +199,7 @@ pub enum TracedOutcome {
     Answered {
         /// Label of the drop reason.
         reason: &'static str,
-        /// Kind of the notice.
+        /// Kind of the notice to the sender.
         by: TracedAnswer,
     },
     /// convey dropped the packet.
@@ -281,7 +284,8 @@ fn copy(to: &mut [u8; TracedFrames::MAX_SNAP], from: &[u8]) -> u16 {
 }
 
 impl TraceEvent {
-    /// Label of the reason, if the event records a drop, a refusal or an early end.
+    /// Label of the reason, if the event records a drop, a refusal or an early end; otherwise
+    /// `None`.
     pub fn drop_reason(&self) -> Option<&'static str> {
         match &self.step {
             TraceStep::Connection(step) => step.drop_reason(),

@@ -16,9 +16,11 @@ pub struct TraceFilter {
     pub frontends: Option<Vec<u32>>,
     /// Servers to show, by the numbers that the control path assigned; `None`: all servers.
     pub servers: Option<Vec<u32>>,
-    /// Limits the trace to drops, refusals and early ends with this reason; `None`: all events.
+    /// Reason of the drops, refusals and early ends to show. Other events are not shown. `None`:
+    /// all events are shown.
     pub drops: Option<DropPattern>,
-    /// Sampling rate: shows one of this many flows, with all of its events; 0 and 1 show all.
+    /// Sampling rate: with `n`, the trace shows one of `n` flows, with all events of the flow; with
+    /// 0 or 1, it shows all flows.
     pub sample: u32,
 }
 
@@ -94,7 +96,8 @@ impl TraceFilter {
             && self.is_sampled(event)
     }
 
-    /// Whether the filter may show forwarded packets of this flow.
+    /// Whether the filter may show forwarded packets of a flow. False if the filter shows none of
+    /// them.
     pub fn may_show_forwarded(
         &self,
         (client, vip, protocol): (SocketAddr, SocketAddr, Protocol),
@@ -113,8 +116,9 @@ impl TraceFilter {
         })
     }
 
-    /// Whether sampling selects the event. Events of one connection share a hash, that of the peer
-    /// which opened the connection, so sampling selects either all of them or none.
+    /// Whether sampling selects the event. Sampling uses a hash of the peer that opened the
+    /// connection. All events of a connection have the same hash, so sampling selects either all of
+    /// them or none.
     fn is_sampled(&self, event: &TraceEvent) -> bool {
         if self.sample <= 1 {
             return true;

@@ -14,7 +14,8 @@ use crate::filter::TraceFilter;
 /// Maximum number of concurrent traces.
 pub const MAX_WATCHERS: usize = 4;
 
-/// Queue length of one trace, in events. convey drops and counts events beyond it.
+/// Maximum queue length of one trace, in events. If the queue is full, convey drops further events
+/// and counts them.
 const MAX_QUEUED: usize = 4_096;
 
 /// Reason why all traces end.
@@ -33,11 +34,11 @@ pub struct TraceHub {
     version: AtomicU64,
     changes: AtomicU64,
     taps: ArcSwap<Vec<Arc<TraceTap>>>,
-    /// Lock that is held while the list of taps changes.
+    /// State of the end of all traces. Its lock is also held while `taps` changes.
     ending: Mutex<Ending>,
 }
 
-/// End of all traces, and the tasks that wait until the last trace has ended.
+/// Reason for the end of all traces, and the tasks that wait until the last trace has ended.
 #[derive(Debug, Default)]
 struct Ending {
     why: Option<TraceEnd>,
@@ -148,7 +149,7 @@ impl TraceHub {
         self.version.store(if is_watched { change } else { 0 }, Ordering::Release);
     }
 
-    /// Sets a new version after a change of a filter, so that the data path reads the filters
+    /// Changes the version after a change of a filter, so that the data path reads the filters
     /// again.
     fn note_change(&self) {
         let _ending = self.lock();

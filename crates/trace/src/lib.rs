@@ -2,8 +2,8 @@
 //! bounded queue.
 //!
 //! The data path reads [`TraceHub::version`] once per batch or connection event: one relaxed load,
-//! which returns 0 without traces. Events hold numbers and addresses; the receiver of the events
-//! looks up names and writes the text.
+//! which returns 0 if no trace runs. Events hold numbers and addresses. The receiver of the events
+//! looks up the names and writes the text.
 
 mod event;
 mod filter;

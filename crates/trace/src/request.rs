@@ -13,7 +13,7 @@ pub struct TracedRequest {
     pub step: RequestStep,
 }
 
-/// What happens to a request.
+/// Step of a request, from the arrival of its head to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestStep {
     /// The head of the request has arrived.
@@ -36,9 +36,9 @@ pub enum RequestStep {
         /// cause.
         fault: Option<&'static str>,
     },
-    /// There is a connection to the server, or a stream on one.
+    /// The request has a connection to the server, or a stream on a shared connection.
     Connected {
-        /// Time since the head of the request.
+        /// Time since the head of the request arrived.
         after: Duration,
         /// Whether the connection has served another request before.
         is_reused: bool,
@@ -78,11 +78,11 @@ pub enum RequestStep {
     Ended {
         /// Status that the client received; `None`: the client received no response.
         status: Option<u16>,
-        /// Early end; `None`: the client has the whole response.
+        /// Early end of the request; `None`: the client received the whole response.
         early: Option<EarlyEnd>,
         /// Bytes of bodies and heads, from and to the client.
         bytes: (u64, u64),
-        /// Time since the head of the request.
+        /// Time since the head of the request arrived.
         after: Duration,
     },
 }
@@ -92,12 +92,12 @@ pub enum RequestStep {
 pub struct ReplyReason {
     /// Label of the counter.
     pub label: &'static str,
-    /// More specific label in the access log, such as that of the fault in a malformed request. It
-    /// may equal `label`.
+    /// More specific label, as in the access log, such as the kind of fault of a malformed request.
+    /// The same as `label` if there is no more specific label.
     pub detail: &'static str,
 }
 
-/// End of a request before the client has the whole response.
+/// End of a request before the client has received the whole response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EarlyEnd {
     /// Label of the reason.
@@ -111,7 +111,7 @@ pub struct EarlyEnd {
 pub struct TracedHead {
     /// Method.
     pub method: Box<str>,
-    /// Host of the request; empty if it names none.
+    /// Host of the request; empty if the request has no host.
     pub host: Box<str>,
     /// Path and query.
     pub target: Box<str>,
@@ -120,7 +120,8 @@ pub struct TracedHead {
 }
 
 impl RequestStep {
-    /// Label of the reason, if the step is a local reply, a refusal or an early end.
+    /// Label of the reason, if the step is a local reply, a refusal or an early end; otherwise
+    /// `None`.
     pub(crate) fn drop_reason(&self) -> Option<&'static str> {
         match self {
             RequestStep::Replied { reason, .. } | RequestStep::Refused { reason, .. } => Some(reason.label),

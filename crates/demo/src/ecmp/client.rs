@@ -23,7 +23,7 @@ const ROUND: Duration = Duration::from_secs(1);
 /// Pause between new connections.
 const NEW_EVERY: Duration = Duration::from_millis(50);
 
-/// Maximum wait for an answer. After it, the connection counts as broken.
+/// Maximum wait for an answer. After this time, the connection counts as broken.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Results that the client has counted.
@@ -81,8 +81,8 @@ impl EcmpClient {
         taken
     }
 
-    /// Stops the client. Returns two numbers: connections that were opened, and connections that
-    /// broke.
+    /// Stops the client. Returns the number of connections that were opened, and the number of
+    /// connections that broke.
     pub(super) fn stop(&self) -> (u64, u64) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let seen = self.shared.lock();

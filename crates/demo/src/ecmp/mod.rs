@@ -183,8 +183,8 @@ impl EcmpDemo {
         )
     }
 
-    /// Waits until the router starts (`is_there`) or stops sending clients to a balancer. Returns
-    /// the duration.
+    /// Waits until the router sends clients to a balancer (`is_there` is true) or no longer does
+    /// (false). Returns the duration of the wait.
     async fn wait_until(&self, number: u8, is_there: bool) -> Result<Duration, DemoError> {
         let since = Instant::now();
         while self.next_hops().await?.contains(&number) != is_there {

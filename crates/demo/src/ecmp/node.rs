@@ -16,7 +16,7 @@ pub(super) struct Node {
     number: u8,
     mode: Mode,
     config: PathBuf,
-    /// Path of the balancer's log and control socket, without extensions.
+    /// Common path of the balancer's log and control socket, without their file extensions.
     files: PathBuf,
     process: Option<Child>,
     /// Number of connections that this process had begun to forward at the last read.
@@ -50,7 +50,8 @@ impl Node {
         Ok(())
     }
 
-    /// Stops like a machine without power: neither BIRD nor convey closes its connections.
+    /// Stops the balancer like a machine that loses power: neither BIRD nor convey closes its
+    /// connections.
     pub(super) fn die(&mut self, lab: &EcmpLab) -> Result<(), LabError> {
         lab.power_off(self.number)?;
         self.kill();
@@ -58,7 +59,7 @@ impl Node {
     }
 
     /// Number of connections that this balancer has begun to forward since the last call. `None` if
-    /// it does not answer.
+    /// the balancer does not answer.
     pub(super) async fn new_connections(&mut self) -> Option<u64> {
         self.process.as_ref()?;
         let client = Client::find(&[self.socket()]).await.ok()?;
