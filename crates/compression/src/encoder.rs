@@ -37,8 +37,8 @@ pub(crate) enum Operation {
 }
 
 impl Encoder {
-    /// Creates an encoder for a body. `len` is the length of the body, if it is known; a short body
-    /// needs less memory.
+    /// Creates an encoder for a body. `len` is the length of the body in bytes; `None`: unknown.
+    /// The encoder of a short body needs less memory.
     ///
     /// # Errors
     /// Memory cannot be allocated.

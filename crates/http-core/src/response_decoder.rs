@@ -41,7 +41,8 @@ impl ResponseDecoder {
     }
 
     /// Decodes received bytes of the body, and passes the data among them to `put`. Returns the
-    /// number of bytes that belong to the body, and its last frame, if it has arrived.
+    /// number of bytes that belong to the body, and the body's last frame; `None`: the last frame
+    /// has not arrived.
     ///
     /// # Errors
     /// The body is malformed.

@@ -229,7 +229,8 @@ impl Forwarding<'_, '_> {
         Ok(ServerEnd::Socket(server))
     }
 
-    /// Returns a stream to the server of the permit, and whether its connection is new.
+    /// Returns a stream to the server of the permit, and whether the connection of the stream is
+    /// new.
     async fn stream(&mut self, permit: &Permit) -> Result<(ServerEnd, bool), Unreached> {
         let within = self.timeouts.connect;
         let (connections, client) = (self.worker.http2.of(self.place(permit)), self.stream_client());

@@ -73,8 +73,8 @@ pub struct ExchangeSummary {
     /// Reason for a local reply or for an early end, as in the access log; `None`: the client got
     /// the whole response of a server or of a file.
     pub reason: Option<&'static str>,
-    /// Phase that the request had reached when it got a local reply or ended early; `None` without
-    /// a reason.
+    /// Phase that the request had reached when it got a local reply or ended early; `None` if
+    /// `reason` is `None`.
     pub phase: Option<ExchangePhase>,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct IdlePool {
 
 #[derive(Default)]
 struct IdleConnections {
-    /// The newest connection is last.
+    /// Idle connections by server, the newest connection last.
     servers: HashMap<ServerPlace, VecDeque<IdleConnection>>,
     count: usize,
 }

@@ -58,7 +58,7 @@ pub(crate) struct RequestRecord {
     trace: Option<TraceParent>,
     /// Client that trusted proxies name.
     named: Option<SocketAddr>,
-    /// Coding of a compressed response.
+    /// Content coding of the response's body, if convey compresses it.
     compression: Option<ContentCoding>,
     /// Hooks of the embedding application that follow the request.
     pub(crate) hooks: Hooks,

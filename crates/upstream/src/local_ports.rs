@@ -26,7 +26,7 @@ const MAX_TRIED_PORTS: usize = 128;
 /// choose these first ports for probes and other programs.
 const PART: u32 = 8;
 
-/// Time after a failed choice of the kernel in which convey chooses ports itself. The kernel's
+/// Time for which convey itself chooses ports after the kernel has found no free port. The kernel's
 /// search is expensive, because it tries every port.
 const SHORT: Duration = Duration::from_millis(100);
 

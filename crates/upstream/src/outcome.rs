@@ -96,7 +96,8 @@ impl Permit {
         is_first
     }
 
-    /// Records that the server served a client. This resets its number of failures in a row.
+    /// Records that the server served a client. This resets the server's number of failures in a
+    /// row.
     pub fn succeeded(&self) {
         self.server().live.connect_succeeded();
     }

@@ -9,7 +9,7 @@ use super::chunked::is_forbidden_in_trailers;
 use crate::field_syntax::{is_name, is_of_value};
 use crate::{HeadLimits, Malformed};
 
-/// Fields after a body. There is at least one.
+/// Fields after a body: at least one field.
 #[derive(Debug, Clone)]
 pub struct Trailers {
     bytes: Bytes,

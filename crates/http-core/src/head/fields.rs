@@ -1,4 +1,4 @@
-//! Fields of a head, by their position in its bytes.
+//! Fields of a head, stored as positions in the bytes of the head.
 
 use std::ops::Range;
 

@@ -23,7 +23,7 @@ pub struct HeadLimits {
 }
 
 impl Default for HeadLimits {
-    /// 16 KiB and 100 fields.
+    /// Default limits: 16 KiB and 100 fields.
     fn default() -> HeadLimits {
         HeadLimits { bytes: 16 * 1024, fields: 100 }
     }

@@ -1,4 +1,5 @@
-//! Drives a transfer: its time limits, its counters, and its server's health.
+//! Drives a transfer: applies its time limits, counts its bytes, and watches the health of its
+//! server.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::future::poll_fn;

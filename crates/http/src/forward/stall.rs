@@ -101,7 +101,7 @@ impl StallLimit {
         }
     }
 
-    /// Notes bytes that the client has accepted of a response that waits only for it.
+    /// Notes that the client has accepted bytes of a response that waits only for the client.
     pub(crate) fn has_taken(&mut self, bytes: u64) {
         self.moved += bytes;
     }

@@ -1,5 +1,5 @@
-//! Transfer of a request between its client and its server: bytes between two connections of
-//! HTTP/1, else frames.
+//! Transfer of a request and its response between a client and a server: as bytes between two
+//! connections of HTTP/1, otherwise as frames.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use bytes::BytesMut;

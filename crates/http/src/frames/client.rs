@@ -42,7 +42,7 @@ impl FrameClient<'_> {
         }
     }
 
-    /// Keeps no frames any more.
+    /// Discards the kept frames, and keeps no further frames.
     pub(super) fn forget_body(&mut self) {
         match self {
             FrameClient::Stream(stream) => stream.forget_body(),

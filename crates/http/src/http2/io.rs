@@ -28,7 +28,7 @@ const GATHERED: usize = 16 * 1024;
 /// Number of bytes above which a write is not gathered: a copy would cost more than a system call.
 const LONG: usize = 4 * 1024;
 
-/// Connection for the HTTP/2 library, which gathers short frames into one write.
+/// Connection for the HTTP/2 library. It gathers short frames into one write.
 ///
 /// The library flushes after each DATA frame. Short frames of several streams are gathered here,
 /// until the library flushes without new frames.

@@ -18,9 +18,9 @@ const MAX_IN_A_ROW: usize = 10;
 /// Envoy after 500, Node.js and others with nghttp2 after 1,000.
 const MAX_IN_TOTAL: usize = 100;
 
-/// Maximum number of retired connections with open streams to one server. With more of them, resets
-/// retire no further connection. So a client that holds streams and cuts others makes convey open a
-/// bounded number of connections.
+/// Maximum number of retired connections with open streams to one server. If there are more, resets
+/// retire no further connection. So the number of connections stays bounded, even if a client holds
+/// some streams open and resets many others.
 const MAX_RETIRED: usize = 32;
 
 /// Numbers of reset streams of a connection.

@@ -38,12 +38,12 @@ impl Default for SendWindow {
 }
 
 impl SendWindow {
-    /// Number of bytes that the server has let convey send since the connection began.
+    /// Number of bytes that the server has allowed convey to send since the connection began.
     pub(super) fn granted(&self) -> u64 {
         self.granted.load(Ordering::Relaxed)
     }
 
-    /// Notes that the server lets convey send this many more bytes.
+    /// Notes that the server allows convey to send this many more bytes.
     pub(super) fn grant(&self, bytes: u64) {
         self.granted.fetch_add(bytes, Ordering::Relaxed);
     }

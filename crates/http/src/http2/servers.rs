@@ -43,12 +43,12 @@ const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
 /// Maximum number of bytes that a stream buffers for the server.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// Maximum size of a response's head for the library, which counts its bytes and 32 more for each
-/// field. The frontend's limits apply as well.
+/// Maximum size of a response's head in the library. The library counts the bytes of the head, and
+/// 32 more for each field. The frontend's limits apply as well.
 const MAX_HEAD: u32 = 128 * 1024;
 
-/// Maximum number of stream errors on a connection before the library ends the connection. Each
-/// request causes at most one error.
+/// Maximum number of stream errors on a connection before the library ends the connection. No
+/// connection reaches it, because each request causes at most one error.
 const MAX_ERRORS: usize = 2 * MAX_REQUESTS;
 
 /// Maximum number of connections to one server that accept streams. If all of them are full,
@@ -407,7 +407,8 @@ impl ServerConnections {
         act(self.servers.lock().entry(self.server).or_default())
     }
 
-    /// Returns `None` if there is no connection and no request.
+    /// Calls `act` with the connections to this server. Returns `None` if the worker has neither a
+    /// connection to the server nor a request for it.
     fn with_existing<T>(&self, act: impl FnOnce(&mut Connections) -> T) -> Option<T> {
         self.servers.lock().get_mut(&self.server).map(act)
     }

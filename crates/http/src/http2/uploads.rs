@@ -14,7 +14,7 @@ const ENDLESS: u64 = 1 << 40;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Upload {
     pub(crate) client: Prefix,
-    /// Length of the body, if the head of the request has it.
+    /// Length of the body in bytes; `None` if the head of the request does not announce it.
     pub(crate) length: Option<u64>,
 }
 

@@ -73,7 +73,8 @@ impl FrameFilter {
         self.fault
     }
 
-    /// Protocol of an extended CONNECT (RFC 9220), whose field has another name for the library.
+    /// Protocol of an extended CONNECT (RFC 9220). The filter renames the field of this protocol
+    /// for the library.
     pub(super) fn protocol(&self) -> Option<&Bytes> {
         self.protocol.as_ref()
     }

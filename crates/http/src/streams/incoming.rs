@@ -51,7 +51,7 @@ pub(crate) trait IncomingStream: Send + Sync {
     /// Keeps the frames that are received from now on, for a retry, up to `MAX_KEPT` bytes.
     fn keep_body(&mut self);
 
-    /// Keeps no frames any more.
+    /// Discards the kept frames, and keeps no further frames.
     fn forget_body(&mut self);
 
     /// Makes [`IncomingStream::poll_frame`] return the kept frames again. Returns the number of

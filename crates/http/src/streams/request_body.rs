@@ -75,12 +75,12 @@ impl<S: DataSource> RequestBody<S> {
         self.release_of_source(len - free)
     }
 
-    /// Keeps the frames that are returned from now on.
+    /// Keeps copies of the frames that are returned from now on, for a retry.
     pub(super) fn keep(&mut self) {
         self.kept = Some(KeptFrames::default());
     }
 
-    /// Keeps no frames any more.
+    /// Discards the kept frames, and keeps no further frames.
     pub(super) fn forget(&mut self) {
         self.kept = None;
     }
