@@ -74,8 +74,8 @@ fn absolute(target: &[u8], host: Option<&[u8]>) -> Result<(Option<Range<usize>>,
     Ok((Some(start..path), path))
 }
 
-/// Whether a text is a host, with a port or without: a name, an address, an IPv6 address in
-/// brackets. It may be empty.
+/// Whether a text is a host, with or without a port: a name, an address, or an IPv6 address in
+/// brackets. An empty text is a host, too.
 fn is_authority(text: &[u8]) -> bool {
     let (host, port) = match text.first() {
         Some(b'[') => match text.iter().position(|byte| *byte == b']') {

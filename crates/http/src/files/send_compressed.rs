@@ -109,7 +109,8 @@ impl Sending<'_, '_> {
         Ok(())
     }
 
-    /// Writes the output once it has `WRITTEN` bytes. Other connections get a turn in any case.
+    /// Writes the output once it has `WRITTEN` bytes. Gives other connections a turn, even if it
+    /// writes nothing.
     async fn write_some(&mut self, out: &mut Vec<u8>) -> Result<(), Counter> {
         if out.len() >= WRITTEN {
             self.write(out, &[], More::Data).await?;

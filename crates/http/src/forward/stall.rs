@@ -20,7 +20,8 @@ const PERIOD: Duration = Duration::from_secs(60);
 /// libraries have room again.
 const MIN_RATE: u64 = 500;
 
-/// Periods in a row for which a stream may move nothing while others keep its connection busy.
+/// Periods in a row for which a stream may move nothing while other streams keep its connection
+/// busy.
 const MAX_STILL_PERIODS: u32 = 10;
 
 /// Time limit of a transfer without progress. It depends on the side that the transfer waits for.

@@ -83,7 +83,7 @@ pub(crate) struct ToClient<'a> {
 
 impl<'a> FrameTransfer<'a> {
     /// Creates the transfer of a request whose head was sent, or is in the server's buffer.
-    /// `body_limit` is the maximum number of bytes of its body.
+    /// `body_limit` is the maximum number of bytes of the request's body.
     pub(crate) fn new(
         client: FrameClient<'a>,
         server: FrameServer<'a>,

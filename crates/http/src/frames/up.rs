@@ -84,7 +84,7 @@ impl FrameTransfer<'_> {
         Poll::Ready(Ok(frame))
     }
 
-    /// Passes a frame to the server. Pending: the server has no room, and the frame waits.
+    /// Passes a frame to the server. `Pending`: the server has no room, so the frame waits.
     fn pass_frame(&mut self, cx: &mut Context<'_>, frame: Frame<Bytes>) -> Result<Poll<()>, TransferEnd> {
         let mut data = match frame {
             Frame::Data(data) => data,

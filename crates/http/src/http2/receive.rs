@@ -26,7 +26,8 @@ use crate::streams::body::DataSource;
 /// connection.
 pub(super) const DATA_FRAME_BUDGET: usize = usize::MAX;
 
-/// Maximum number of interim responses that wait for their reader. Further ones are dropped.
+/// Maximum number of interim responses that wait for their reader. Further interim responses are
+/// dropped.
 const MAX_INTERIM: usize = 4;
 
 /// Queue of a connection's streams that have received something. It also bounds how much the

@@ -236,8 +236,8 @@ pub(crate) async fn take(
     }
 }
 
-/// Returns a stream on this new connection to the server with this name, and shares the connection
-/// with other requests.
+/// Begins HTTP/2 on a new connection to the server with this name. Returns a stream on the
+/// connection, and shares the connection with other requests.
 ///
 /// # Errors
 /// The HTTP/2 handshake fails, or takes longer than `within`.

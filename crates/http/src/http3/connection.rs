@@ -79,8 +79,8 @@ async fn serve_streams<S: DecideRequest>(
 /// HTTP/3 connection of the library.
 type Library = h3::server::Connection<QuicConnection, Bytes>;
 
-/// Begins HTTP/3 on a QUIC connection. Returns it with the notes on its streams. An error is the
-/// reason for the connection's end.
+/// Begins HTTP/3 on a QUIC connection. Returns the HTTP/3 connection, and the notes on its streams.
+/// An error is the reason for the end of the connection.
 async fn begin(
     limits: &HttpLimits,
     connection: &quinn::Connection,
@@ -229,7 +229,8 @@ impl CountedBytes<'_> {
         self.counted = (rx, tx);
     }
 
-    /// Notes the client's present address. An error is the connection's end: the address is denied.
+    /// Notes the client's present address. Returns an error, the reason for the end of the
+    /// connection, if the address is denied.
     fn note_address(&self) -> Result<(), StreamEnd> {
         self.client.note_address(self.connection.remote_address()).map_err(StreamEnd::Early)
     }

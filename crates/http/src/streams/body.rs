@@ -17,8 +17,8 @@ pub(crate) trait DataSource {
     /// Receives the trailers after the last data.
     fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>>;
 
-    /// Gives `len` bytes of flow control window back to the sender, because so many bytes have left
-    /// convey.
+    /// Gives `len` bytes of flow control window back to the sender, because as many received bytes
+    /// have left convey.
     fn release(&mut self, len: usize) -> io::Result<()>;
 }
 
