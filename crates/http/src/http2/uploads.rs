@@ -184,7 +184,7 @@ impl Uploads {
         self.all - self.of_network(network)
     }
 
-    /// Size in bytes of the uploads of one other client or network, whichever has most.
+    /// Largest size in bytes of the uploads of a single client or network outside this network.
     pub(super) fn largest_outside(&self, network: &Prefix) -> u64 {
         let is_outside = |at: &Prefix| !network.contains(at.first()) && !at.contains(network.first());
         let outside = self.by_network.iter().filter(|(at, _)| is_outside(at));
