@@ -227,8 +227,8 @@ impl Value<'_> {
     }
 }
 
-/// Writes a text, in quotes if it is not a single word or looks like a missing value. Such names
-/// may come from DNS.
+/// Writes a text. The text is quoted if it is not a single word, or if it looks like a missing
+/// value: names from DNS may contain any characters.
 fn write_word(out: &mut String, parts: &[&str]) -> fmt::Result {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'=';
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || c == '"' || c == '=';

@@ -100,9 +100,9 @@ pub struct LoggedTls {
     pub version: &'static str,
     /// Cipher suite, by its RFC name.
     pub cipher_suite: Box<str>,
-    /// Server name (SNI) that the client sent. Empty if it sent none.
+    /// Server name (SNI) that the client sent. Empty if the client sent no server name.
     pub server_name: Box<str>,
-    /// Subject of the client's certificate. Empty if it sent none.
+    /// Subject of the client's certificate. Empty if the client sent no certificate.
     pub client_subject: Box<str>,
 }
 

@@ -33,7 +33,7 @@ pub struct RenewalSchedule {
 #[derive(Debug, Clone, Default)]
 struct Entry {
     certificate: Option<Validity>,
-    /// Time of the renewal within the spread, from 0 (start) to 1 (end).
+    /// Position of the renewal within the spread, from 0 (start) to 1 (end).
     chance: f64,
     failure: Option<OrderFailure>,
 }
@@ -56,8 +56,8 @@ impl RenewalSchedule {
         self.entries = names.map(|name| (name.clone(), before.remove(name).unwrap_or_default())).collect();
     }
 
-    /// Updates the state of a name from the store. `chance` is called for a certificate that is new
-    /// to the schedule.
+    /// Updates the state of a name from the store. `chance` returns the random position of the
+    /// renewal within the spread; it is called only for a certificate that is new to the schedule.
     pub fn found(
         &mut self,
         name: &str,

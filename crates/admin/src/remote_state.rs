@@ -15,7 +15,7 @@ pub struct RemoteState {
 /// State of a remote configuration at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RemoteKnown {
-    /// Address of the configuration. `None` if it is in a local file.
+    /// Address of the configuration. `None` if the configuration is in a local file.
     pub address: Option<String>,
     /// Whether convey follows the source. False while the source is unreachable.
     pub is_connected: bool,

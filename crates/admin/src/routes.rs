@@ -60,12 +60,14 @@ async fn metrics(State(answers): State<Arc<ApiContext>>) -> Response {
     page(prometheus::TEXT_FORMAT, answers.pages.get(Page::Metrics).await)
 }
 
-/// `/healthz`: a draining process counts as alive, because a restart would cut open connections.
+/// Handler of `/healthz`. A draining process is reported as alive, because a restart would cut open
+/// connections.
 async fn alive(State(answers): State<Arc<ApiContext>>) -> &'static str {
     if answers.source.is_draining() { "draining\n" } else { "ok\n" }
 }
 
-/// `/readyz`, for VRRP trackers and orchestrators, which decide whether this convey gets traffic.
+/// Handler of `/readyz`, for VRRP trackers and orchestrators, which decide whether this convey gets
+/// traffic.
 async fn readiness(State(answers): State<Arc<ApiContext>>) -> Response {
     let source = &answers.source;
     let snapshot = source.snapshot.load();

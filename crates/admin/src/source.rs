@@ -34,7 +34,7 @@ pub struct StatsSource {
     pub started: SystemTime,
     /// Monotonic clock.
     pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
-    /// Set once the program accepts no new connections and waits for the open ones to end.
+    /// True once the program accepts no new connections and waits for the open connections to end.
     pub draining: Arc<AtomicBool>,
     /// Counters of packet modes.
     pub packets: Option<Arc<PacketStats>>,

@@ -52,7 +52,7 @@ fn names(event: &TraceEvent, snapshot: &Snapshot, pool: Option<(&Pool, &Server)>
     }
 }
 
-/// Server with this number, and its backend. `None` if the snapshot does not contain it.
+/// Server with this number, and its pool. `None` if the snapshot does not contain the server.
 fn pool_of(snapshot: &Snapshot, id: u32) -> Option<(&Pool, &Server)> {
     snapshot.pools.iter().find_map(|pool| {
         let server = pool.servers.iter().find(|server| server.live.id == id)?;

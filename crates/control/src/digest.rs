@@ -41,7 +41,8 @@ pub(super) struct ChangeSummary {
 }
 
 impl Digest {
-    /// Takes a change. Returns the change if it should be logged now.
+    /// Takes a change of health. Returns the change if it should be logged now, otherwise `None`:
+    /// the next summary then contains the change.
     pub(super) fn take(&mut self, change: HealthChange, now: Timestamp) -> Option<HealthChange> {
         let Some(name) = named(&change.server) else { return Some(change) };
         let Some(pending) = self.servers.get_mut(&name) else {

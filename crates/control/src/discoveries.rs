@@ -80,7 +80,7 @@ struct SourceEntry {
 }
 
 impl Discoveries {
-    /// Keeps exactly these sources: adds missing ones, and removes all others.
+    /// Keeps exactly these sources: adds the missing sources, and removes all other sources.
     pub(super) fn want(&mut self, sources: &BTreeSet<&DiscoverySource>, now: Timestamp) {
         self.0.retain(|source, _| sources.contains(source));
         for &source in sources {
@@ -97,7 +97,8 @@ impl Discoveries {
         known.collect()
     }
 
-    /// Starts with the servers that another process had. They stay until the source reports.
+    /// Starts with the servers that the previous process had. The servers of a source stay until
+    /// the source reports.
     pub(super) fn expect(&mut self, known: Vec<KnownSource>, now: Timestamp) {
         for KnownSource { source, servers, settings, fault } in known {
             let (servers, failures) = (Some(servers), u64::from(fault.is_some()));
@@ -106,7 +107,7 @@ impl Discoveries {
         }
     }
 
-    /// Removes servers at addresses of this host or link, after a reload has forbidden such
+    /// Removes servers at loopback and link-local addresses, after a reload has forbidden these
     /// addresses.
     pub(super) fn refuse_local(&mut self) {
         for servers in self.0.values_mut().filter_map(|entry| entry.servers.as_mut()) {

@@ -23,9 +23,9 @@ pub type NameRegistry = DiscoveryRegistry<NameQuestion, Lookup>;
 pub struct NameQuestion {
     /// The host name.
     pub host: String,
-    /// Name servers to query; if empty, convey queries those of the system.
+    /// Name servers to query; if empty, convey queries the name servers of the system.
     pub name_servers: Vec<SocketAddr>,
-    /// Whether addresses of this host or link may be servers.
+    /// Whether loopback and link-local addresses may be servers.
     pub allow_local: bool,
 }
 

@@ -167,7 +167,7 @@ mod tests {
         now: Timestamp,
         is_limited: bool,
         /// Number of forged SYNs per second that fit into the table. Each further SYN evicts
-        /// another one early.
+        /// another forged SYN early.
         room_for: Option<u64>,
         /// Whether the receive buffer is too small.
         is_overrun: bool,

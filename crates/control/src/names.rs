@@ -74,7 +74,7 @@ struct NameEntry {
 }
 
 impl Names {
-    /// Keeps exactly these names: adds missing names, and removes all others.
+    /// Keeps exactly these names: adds the missing names, and removes all other names.
     pub(super) fn want(&mut self, hosts: &BTreeSet<&str>, now: Timestamp) {
         self.0.retain(|host, _| hosts.contains(host.as_str()));
         for &host in hosts {
@@ -93,7 +93,8 @@ impl Names {
         known.filter(|name| !name.addresses.is_empty()).collect()
     }
 
-    /// Starts with the addresses that another process had. They stay until a lookup succeeds.
+    /// Starts with the addresses that the previous process had. The addresses of a name stay until
+    /// a lookup of the name succeeds.
     pub(super) fn expect(&mut self, known: Vec<KnownName>, now: Timestamp) {
         for KnownName { host, addresses, from_hosts, fault } in known {
             let usable =
@@ -106,7 +107,7 @@ impl Names {
         }
     }
 
-    /// Removes addresses of this host or link, after a reload has forbidden such addresses.
+    /// Removes loopback and link-local addresses, after a reload has forbidden these addresses.
     /// Addresses from the hosts file stay.
     pub(super) fn refuse_local(&mut self) {
         for entry in self.0.values_mut().filter(|entry| !entry.from_hosts) {
@@ -214,8 +215,9 @@ impl NameEntry {
             .then(|| format!("the name has {all} addresses; convey uses only {MAX_ADDRESSES} of them"))
     }
 
-    /// Records the refused addresses. Returns a note if they are new. There is no note while the
-    /// name has a fault, because the reason of the fault contains the addresses.
+    /// Records the refused addresses. Returns a note if the addresses were not refused before.
+    /// Returns `None` while the name has a fault, because the reason of the fault contains the
+    /// addresses.
     fn refuse(&mut self, refused: BTreeSet<ServerAddr>) -> Option<String> {
         let is_news = !refused.is_empty() && refused != self.refused && self.fault.is_none();
         self.refused = refused;

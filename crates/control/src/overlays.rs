@@ -131,8 +131,8 @@ impl Overlays {
         self.0.extend(entries.take(MAX_OVERLAYS));
     }
 
-    /// Keys of the overlays that set this field of a target or of its parts. In the map, only other
-    /// overlays of the same backend can be between them.
+    /// Keys of the overlays that set this field of a target or of its parts. The search in the map
+    /// skips only other overlays of the same backend.
     fn keys_of(&self, target: &Target, field: OverlayField) -> Vec<(Target, OverlayField)> {
         let from = self.0.range((target.clone(), OverlayField::State)..).map(|(key, _)| key);
         let name = target.server.as_deref().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Round over all backends once a second. Each step checks a part of the backends, because a check
-//! of a hundred thousand servers at the same time would delay probes. All servers of a backend are
-//! checked in one step. Pure.
+//! Round that checks all backends once a second, in ten steps. Each step checks some of the
+//! backends, because a check of a hundred thousand servers at the same time would delay probes. All
+//! servers of a backend are checked in one step. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -148,7 +148,7 @@ impl ControlState {
         self.snapshot()
     }
 
-    /// Host names of this configuration that are not known yet.
+    /// Host names of this configuration that were not looked up yet.
     pub(crate) fn unknown_names(&self, config: &Config) -> BTreeSet<String> {
         self.membership.unknown_names(config)
     }

@@ -24,7 +24,7 @@ impl<K, V> Default for WeakCache<K, V> {
 const FIRST_SEARCH: usize = 64;
 
 impl<K: Hash + Eq + Clone, V> WeakCache<K, V> {
-    /// Value of a key if it is still in use; otherwise a new value from `make`.
+    /// Value of a key if the value is still in use; otherwise a new value from `make`.
     pub(super) fn get(&mut self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
         if let Some(kept) = self.values.get(key).and_then(Weak::upgrade) {
             return kept;

@@ -108,7 +108,7 @@ impl PacketDemo {
         let _ = thread::Builder::new().name("client".to_owned()).spawn(asking);
     }
 
-    /// Sends one request and returns the response. `None` if it fails.
+    /// Sends one request and returns the response. `None` if the request fails.
     fn request(&self) -> Option<String> {
         let fetch = || -> std::io::Result<String> {
             let second = Duration::from_secs(1);

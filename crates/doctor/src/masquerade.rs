@@ -1,5 +1,5 @@
 //! Source NAT rules of this host that may pick convey's SNAT ports for other connections, such as
-//! those of containers or of networks behind this host.
+//! connections of containers or of networks behind this host.
 //!
 //! If such a connection goes to a server of passthrough, convey's guard drops the answers, because
 //! they look like answers to convey's clients. [`of_host`] lists the rules of the host, `diagnose`

@@ -110,8 +110,8 @@ impl PacketInquiry<'_> {
         }
     }
 
-    /// Index of the client's previous server, if the client gets it again. This may happen after
-    /// the last flow from the client's port has ended.
+    /// Index of the client's previous server, if the client gets this server again; otherwise
+    /// `None`. A client may get its previous server after the last flow from its port has ended.
     pub(super) fn previous_server(&self, over: &FlowInfo) -> Option<usize> {
         let same = self.inquiry.previous_server(self.frontend, over)?;
         self.frontend.pool.servers.iter().position(|server| server.id == same.id)

@@ -46,7 +46,8 @@ impl LineFormat {
         }
     }
 
-    /// Formats the reason why the program ends. In text format, it has no time and level.
+    /// Formats the reason why the program ends. In text format, the line has neither time nor
+    /// level.
     pub(super) fn exit_line(&self, text: &dyn fmt::Display, time: SystemTime) -> String {
         match self.format {
             LogFormat::Json => self.json(Level::Error, None, text.to_string(), time),

@@ -111,8 +111,8 @@ impl LogSink {
         }
     }
 
-    /// Reopens a file, which log rotation may have moved. If this fails, the old file stays in use.
-    /// Returns whether the sink is a file.
+    /// Reopens a file, which log rotation may have moved. If the open fails, the old file stays in
+    /// use. Returns true if the sink is a file, and false for other sinks, which are not reopened.
     pub(super) fn reopen(&mut self) -> io::Result<bool> {
         let LogSink::File { path, lines } = self else { return Ok(false) };
         *lines = open_file(path)?.into();

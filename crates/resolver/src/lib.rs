@@ -46,8 +46,8 @@ const FAMILY_TIMEOUT: Duration = Duration::from_secs(5);
 const PATIENCE_IF_OTHERS: Duration = Duration::from_millis(1_500);
 
 /// Time limit for the second address family once the first one has addresses. Some name servers
-/// drop queries for AAAA records, and hosts with a known IPv4 address should not wait for AAAA
-/// records. The limit is long enough to repeat a lost query, which hickory does after a third of a
+/// drop queries for AAAA records, and servers whose other address is known should not wait for
+/// them. The limit is long enough to repeat a lost query, which hickory does after a third of a
 /// second.
 const PATIENCE_WITH_ANSWER: Duration = Duration::from_secs(1);
 

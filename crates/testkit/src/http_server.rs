@@ -48,8 +48,8 @@ impl TestHttpServer {
         })
     }
 
-    /// Starts a server. `answer` writes the response to each request; if it fails, the connection
-    /// ends.
+    /// Starts a server. `answer` writes the response to each request; if `answer` fails, the
+    /// connection ends.
     pub fn start(
         addr: SocketAddr,
         answer: impl Fn(&SeenRequest, &mut TcpStream) -> io::Result<()> + Send + Sync + 'static,

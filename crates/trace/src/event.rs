@@ -209,7 +209,8 @@ pub enum TracedOutcome {
     },
     /// The packet waits for the link-layer address of its next hop.
     WaitsForNextHop,
-    /// convey could not send the packet. The headers in the event are those after the rewrite.
+    /// convey could not send the packet. In this case, `PacketStep::received` contains the headers
+    /// after the rewrite.
     NotSent {
         /// Label of the drop reason.
         reason: &'static str,
@@ -230,7 +231,7 @@ pub enum TracedAnswer {
 pub enum TracedRole {
     /// First packet of a flow: convey chose its server.
     First,
-    /// Packet of a known flow.
+    /// Further packet of a flow that exists already.
     Later,
     /// Server's answer to a SYN, or a datagram from the server.
     Answer,

@@ -36,8 +36,8 @@ const MAX_STALL: Duration = Duration::from_secs(30);
 /// Interval between lines about events that the rate limit omitted.
 const TELL_LEFT_OUT_EVERY: Duration = Duration::from_secs(1);
 
-/// Handler of a trace. It requires the right to change things, because traces contain clients'
-/// packets.
+/// Handler of a trace request. The requester needs the right to change things, because traces
+/// contain clients' packets.
 pub(super) async fn trace(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,

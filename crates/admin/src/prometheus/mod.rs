@@ -365,7 +365,8 @@ fn flow_cache(page: &mut MetricsPage, packets: &PacketReport) {
     );
 }
 
-/// One value per entry of `counts`. `name` is the name of the label.
+/// Samples of a metric: one value per entry of `counts`. The key of the entry becomes the value of
+/// the label `name`.
 fn by(name: &str, counts: &Counts) -> Vec<(Labels, u64)> {
     counts.iter().map(|(label, n)| (labels([(name, &**label)]), *n)).collect()
 }

@@ -194,10 +194,11 @@ pub(super) async fn probe(
 pub struct CheckFailed(ProbeError);
 
 /// Checks a server once, without a schedule. Returns the outcome as an operator-facing message. If
-/// the check fails because of this host, the message is returned without an error.
+/// this host cannot perform the check, the message of the reason is returned, too, because there is
+/// no finding about the server.
 ///
 /// # Errors
-/// The check failed.
+/// The server failed the check.
 pub async fn check_once(addr: SocketAddr, check: &HealthCheck) -> Result<String, CheckFailed> {
     match probe(addr, check, None, None).await {
         Ok(seen) => Ok(seen.reason),

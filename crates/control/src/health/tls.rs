@@ -1,4 +1,4 @@
-//! TLS of health checks: by the backend's TLS settings, or by those of an HTTPS check.
+//! TLS of health checks, with the TLS settings of the backend or of an HTTPS check.
 
 use std::io;
 use std::net::IpAddr;
@@ -93,8 +93,8 @@ fn connector_of(settings: &Arc<BackendTls>) -> Result<Arc<TlsConnector>, TlsFaul
     Ok(new)
 }
 
-/// Connector that trusts the certificate authorities of this host. They are read once, for the
-/// first check that needs them.
+/// Connector that trusts the certificate authorities of this host. The authorities are read once,
+/// for the first check that needs them.
 async fn verified() -> Result<Arc<TlsConnector>, TlsError> {
     static VERIFIED: OnceCell<Arc<TlsConnector>> = OnceCell::const_new();
     let connector = VERIFIED.get_or_try_init(|| async {

@@ -7,7 +7,8 @@ use convey_model::{Timestamp, WHOLE};
 /// Number of steps in which the share grows. Tables are rebuilt at each step.
 const STEPS: u32 = 20;
 
-/// First share, in percent. It is large enough for the server to be picked at all.
+/// First share of the weight, in percent. With a smaller share, the server might not be picked at
+/// all.
 const FIRST_PERCENT: u8 = 5;
 
 /// Slow start of a server.
@@ -23,7 +24,7 @@ pub(crate) struct Warmup {
 }
 
 impl Warmup {
-    /// Begins a slow start; `None` if its duration is zero.
+    /// Begins a slow start; returns `None` if the configured duration is zero.
     pub(crate) fn begin(slow_start: Duration, now: Timestamp) -> Option<Warmup> {
         Warmup { since: now, next: now, percent: FIRST_PERCENT }.on_time(slow_start, now)
     }
@@ -48,7 +49,8 @@ impl Warmup {
         self.next
     }
 
-    /// Advances the slow start to `now`; `None` if it is over. `slow_start` is the whole duration.
+    /// Advances the slow start to `now`; returns `None` if the slow start is over. `slow_start` is
+    /// its whole duration.
     pub(crate) fn on_time(self, slow_start: Duration, now: Timestamp) -> Option<Warmup> {
         let (passed, whole) = (now.since(self.since), slow_start.as_nanos());
         if passed >= slow_start {

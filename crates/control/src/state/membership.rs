@@ -46,7 +46,7 @@ impl Membership {
         backends
     }
 
-    /// Host names of this configuration that are not known yet.
+    /// Host names of this configuration that were not looked up yet.
     pub(super) fn unknown_names(&self, config: &Config) -> BTreeSet<String> {
         let unknown = config.hosts().into_iter().filter(|host| !self.names.is_known(host));
         unknown.map(str::to_owned).collect()

@@ -105,7 +105,7 @@ impl ServerTable {
         std::mem::take(&mut self.timed)
     }
 
-    /// Remembers a server if it has a due time.
+    /// Adds a server to the timed servers if the server has a due time.
     pub(super) fn time(&mut self, server: &ServerKey) {
         if self.entries.get(server).is_some_and(|entry| entry.due().is_some()) {
             self.timed.insert(server.clone());

@@ -11,9 +11,10 @@ use convey_config::{LoadError, Loaded, files};
 #[derive(Default)]
 pub struct Reading {
     loaded: Option<oneshot::Receiver<Result<Loaded, LoadError>>>,
-    /// Whether a further reload was requested since the reading began.
+    /// Whether another reload was requested since the current reading began.
     again: bool,
-    /// Requests that wait for the current reading, and requests that wait for the next one.
+    /// Requests that wait for the outcome of the current reading. `waiting_for_next` are the
+    /// requests that wait for the next reading.
     waiting: Vec<Answer>,
     waiting_for_next: Vec<Answer>,
     /// Whether the file still has to be read or applied.

@@ -70,7 +70,8 @@ fn is_lost(host: &Host<'_>, ip: IpAddr) -> bool {
     host.network.hop_to(ip).is_none() && !host.network.is_own(ip)
 }
 
-/// Interfaces that may lead to missing servers: those with an address, or else the only interface.
+/// Interfaces that may lead to missing servers: the interfaces with an address. If none has an
+/// address and there is only one interface, this interface.
 fn suspects<'a>(down: &[&'a Interface]) -> Vec<&'a Interface> {
     let real = || down.iter().copied().filter(|link| link.mac.is_some());
     let with_address: Vec<&Interface> = real().filter(|link| !link.addresses.is_empty()).collect();

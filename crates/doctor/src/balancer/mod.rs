@@ -89,7 +89,7 @@ pub struct Host<'a> {
     pub names: BTreeMap<String, BTreeSet<String>>,
     /// Current time by the clock of this host.
     pub now: SystemTime,
-    /// The running convey, if it answers.
+    /// The running convey; `None` if no running convey answers.
     pub running: Option<Running>,
 }
 

@@ -1,5 +1,5 @@
-//! Path MTU to servers: the largest packet that reaches a server, if it is smaller than the MTU of
-//! the interface.
+//! Checks of the path MTU to servers: the largest packet that reaches a server may be smaller than
+//! the MTU of the interface.
 
 use std::net::IpAddr;
 

@@ -74,7 +74,7 @@ pub(super) struct Hints {
     pub(super) is_there: bool,
     /// Other ports of the server that accept connections.
     pub(super) open_ports: Vec<u16>,
-    /// Configuration file, if it contains the address of the server.
+    /// Configuration file, if the file contains the address of the server; otherwise `None`.
     pub(super) file: Option<String>,
 }
 

@@ -80,7 +80,8 @@ fn begin(at: usize, way: &PathToServer) -> Option<Probing<'_>> {
     Some(Probing { at, way, hop: way.hop?, probe, _port: port })
 }
 
-/// Sends the probes of one interface, and repeats those that get no answer. Returns the outcomes.
+/// Sends the probes of one interface, and repeats the probes that get no answer. Returns the
+/// outcomes.
 fn listen(interface: u32, probing: Vec<&Probing>) -> Vec<ReceivedAnswer> {
     let Some((mut sender, receiver)) = open(interface) else { return Vec::new() };
     let (over, (tell, told)) = (AtomicBool::new(false), channel());

@@ -221,7 +221,7 @@ impl Table {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    /// Values of a condition; `None` if they are in a named set that was not read.
+    /// Values of a condition; `None` if the values are in a named set that was not read.
     fn values<'a>(&'a self, values: &'a Values) -> Option<&'a [Value]> {
         match values {
             Values::These(values) => Some(values),

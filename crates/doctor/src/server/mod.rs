@@ -20,8 +20,8 @@ use super::{Diagnosis, Examination, Severity};
 use facts::ServerFacts;
 use setup::ServerSetup;
 
-/// Examines this host for faults that keep it from answering clients of the VIP. With a port, only
-/// this service is examined.
+/// Examines this host for faults that keep it from answering clients of the VIP. If `port` is set,
+/// only the service at this port is examined.
 ///
 /// # Errors
 /// Operator-facing message: the host cannot be examined.

@@ -87,8 +87,8 @@ pub(super) fn status(body: &[u8]) -> Result<ServingStatus, MessageFault> {
     }
 }
 
-/// Status in a `HealthCheckResponse`. Other fields are skipped, and the last status counts. `None`:
-/// the message is malformed.
+/// Status in a `HealthCheckResponse`. Other fields are skipped. If the message has several
+/// statuses, the last one is returned. `None`: the message is malformed.
 fn field(mut message: &[u8]) -> Option<ServingStatus> {
     let mut number = 0;
     while !message.is_empty() {

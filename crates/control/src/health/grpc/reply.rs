@@ -31,7 +31,8 @@ const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Reason why a response to a gRPC health check does not count as up; operator-facing message.
+/// Reason why the response to a gRPC health check does not show that the server is up;
+/// operator-facing message.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(crate) enum GrpcFault {
     #[error("HTTP status {0}, expected 200 and a gRPC response")]

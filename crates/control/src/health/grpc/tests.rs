@@ -28,7 +28,7 @@ enum Answer {
     HeadOnly(u16, &'static str, &'static str),
     /// Response with this number of further fields.
     Fields(usize),
-    /// Reset of the stream, after the head and a message if the flag is set.
+    /// Reset of the stream. If the flag is set, the head and a message are sent before the reset.
     Reset(bool),
     GoAway,
     Silence,

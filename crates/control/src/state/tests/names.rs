@@ -145,8 +145,8 @@ fn an_address_that_leads_back_to_the_frontend_is_no_server() {
 /// Time for which a server is ejected.
 const EJECTED: Duration = Duration::from_secs(200);
 
-/// Adds a server of [`HOST`], and runs `before` on it. Then leaves the server out of `answers`
-/// answers, one per minute, and adds it again.
+/// Adds a server of [`HOST`], and runs `before` on it. Then applies `answers` DNS answers without
+/// the server, one per minute, and adds the server again.
 fn come_back(
     answers: usize,
     before: impl Fn(&mut ControlState, &ServerKey, Timestamp),

@@ -57,7 +57,7 @@ pub(super) fn ethernet_address(neighbour: IpAddr, interface: &str) -> Option<Str
 /// Whether the router on the path to `far` forwards packets: it reports that a packet with one hop
 /// left has expired.
 ///
-/// Returns `true` if the probe fails.
+/// Also returns `true` if no probe could be sent.
 pub(super) fn forwards(far: IpAddr) -> bool {
     let tried = || -> std::io::Result<bool> {
         let any: IpAddr = if far.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
