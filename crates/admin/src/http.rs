@@ -30,7 +30,7 @@ pub async fn serve(listener: impl AdminListener, routes: Router) {
     serve_within(LIMITS, &listener, routes, &mut JoinSet::new()).await;
 }
 
-/// Answers requests like [`serve`] until the sender of `stop` is dropped. Then it closes the
+/// Answers requests like [`serve`] until the sender of `stop` is dropped. After that, closes the
 /// listener, drops `stopped`, and finishes the answers to accepted clients.
 pub async fn serve_until(
     listener: Arc<impl AdminListener>,

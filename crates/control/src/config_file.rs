@@ -20,7 +20,8 @@ pub struct ConfigFile {
     pub mode: Option<Mode>,
     /// Files that the configuration names.
     pub lists: NamedFiles,
-    /// Local folder of a configuration that comes from another place, such as etcd.
+    /// Local folder with the copy of a configuration from another place, such as etcd; `None` for a
+    /// local configuration.
     pub local_copy: Option<PathBuf>,
 }
 

@@ -33,8 +33,8 @@ impl DrainDeadlines {
         self.listen.values().chain(self.servers.values()).min().copied()
     }
 
-    /// Drops the frontends and servers whose drain timeout has expired. Returns whether there were
-    /// any.
+    /// Drops the frontends and servers whose drain timeout has expired. Returns whether any were
+    /// dropped.
     pub(super) fn expire(&mut self, now: Timestamp) -> bool {
         let is_due = self.due().is_some_and(|due| due <= now);
         if is_due {

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::MAIN_FILE;
 
-/// Maximum number of files of a configuration: the included files, and the files that they name.
+/// Maximum number of files of a configuration, including the files that it includes or names.
 const MAX_FILES: usize = 1_024;
 
 /// Maximum length of all files together, in bytes.

@@ -124,8 +124,8 @@ fn lookup(host: String, name_servers: &[SocketAddr], v4: Answer, v6: Answer, fro
 /// Parsed contents of `/etc/resolv.conf`.
 type ResolvConf = (ResolverConfig, ResolverOpts);
 
-/// Configured name servers, and the stamp of each system file. A difference shows that a lookup
-/// needs new contents.
+/// Configured name servers, and the stamp of each system file. If the stamp differs from the last
+/// one, the files must be read again.
 type Stamp = (Vec<SocketAddr>, [Option<(u64, SystemTime, u64)>; 2]);
 
 /// Stamp of a file: inode, modification time and length; `None` if the file is missing.

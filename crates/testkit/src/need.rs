@@ -208,8 +208,8 @@ fn is_short_among_long() -> Option<String> {
     (long().as_deref() == Some("only")).then(reason)
 }
 
-/// Runs the trials that the command line selects. Unless the command line sets the concurrency, it
-/// is two trials per core, or one if long tests are selected.
+/// Runs the trials that the command line selects. If the command line does not set the concurrency,
+/// two trials run per core, or one trial per core if long tests are selected.
 pub fn run_trials(trials: Vec<Trial>) -> ExitCode {
     run(trials, if long().is_some() { 1 } else { TRIALS_A_CORE })
 }

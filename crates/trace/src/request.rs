@@ -93,7 +93,7 @@ pub struct ReplyReason {
     /// Label of the counter.
     pub label: &'static str,
     /// More specific label, as in the access log, such as the kind of fault of a malformed request.
-    /// The same as `label` if there is no more specific label.
+    /// Equal to `label` if there is no more specific label.
     pub detail: &'static str,
 }
 

@@ -252,8 +252,8 @@ struct Probing {
 }
 
 impl Probing {
-    /// Probes the server once, and then along the path of clients' packets if the check is
-    /// configured so. The first probe gives a better error message for a server that is down.
+    /// Probes the server once. If the check includes the path of clients' packets, a second probe
+    /// uses this path. The first probe gives a better error message for a server that is down.
     async fn probe(&self, signature: Option<Signature>) -> Result<ProbeAnswer, ProbeError> {
         let started = Instant::now();
         let from = self.paths.as_ref().and_then(|paths| paths.source(&self.server));

@@ -324,8 +324,8 @@ fn without_rhythm(check: &HealthCheck) -> HealthCheck {
 }
 
 /// Digest of a check without its intervals and thresholds, for the next process of an upgrade. A
-/// version that formats checks differently has another digest. Then the next probe decides alone,
-/// as after a reload that changes the check.
+/// version that formats checks differently has another digest. If the digests differ, the next
+/// probe alone decides the health, as after a reload that changes the check.
 fn digest_of(check: &HealthCheck) -> u64 {
     xxh3_64(format!("{:?}", without_rhythm(check)).as_bytes())
 }

@@ -54,9 +54,9 @@ impl TakingRule {
         format!("{by} of chain {chain} ({place}) {does}")
     }
 
-    /// Commands that insert rules for such packets before this rule. There is one command for all
-    /// addresses with the same protocol and port. Without a port, the new rule matches only the
-    /// protocol.
+    /// Commands that insert rules before this rule, so that `packets` pass. There is one command
+    /// for all addresses with the same protocol and port. For packets without a port, the new rule
+    /// matches only the protocol.
     pub(crate) fn fix(&self, packets: &[&JudgedPacket]) -> Vec<String> {
         let mut all: Vec<(SparedPackets, Vec<IpAddr>)> = Vec::new();
         for packet in packets {

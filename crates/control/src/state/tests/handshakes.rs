@@ -18,8 +18,8 @@ fn dsr(outlier: Option<OutlierDetection>) -> Config {
     config
 }
 
-/// In each of these seconds, clients of four networks begin a handshake with each server. Server
-/// `a` answers none. Returns the log lines.
+/// Simulates clients of four networks that begin a handshake with each server in each of these
+/// seconds. Server `a` completes no handshake. Returns the log lines.
 fn pass(state: &mut ControlState, snapshot: &Snapshot, seconds: std::ops::Range<u64>) -> Vec<String> {
     let [a, b]: [Arc<Server>; 2] = snapshot.pools[0].servers.clone().try_into().unwrap();
     let mut lines = Vec::new();
