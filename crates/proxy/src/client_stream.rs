@@ -69,7 +69,8 @@ pub struct ClientStream {
     early: Vec<u8>,
     /// Generation of the snapshot that `session.frontend` comes from.
     generation: u64,
-    /// Whether a QUIC client has moved: since the handshake, it has validated another address.
+    /// Whether a QUIC client has moved: since the handshake, the client has validated another
+    /// address.
     has_moved: AtomicBool,
     transport: ClientTransport,
     /// Number of servers and files that the client's streams hold.
@@ -245,7 +246,7 @@ impl ClientStream {
         self.session.tls.as_ref()
     }
 
-    /// Column of the worker in the traffic counters.
+    /// Index of the worker's column in the traffic counters.
     pub fn core(&self) -> usize {
         self.session.downstream.core
     }

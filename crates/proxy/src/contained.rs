@@ -42,7 +42,7 @@ impl Contained<()> {
         PANICS.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of connections that have panicked in this process.
+    /// Number of connections whose tasks have panicked in this process.
     pub fn panics() -> u64 {
         PANICS.load(Ordering::Relaxed)
     }

@@ -27,7 +27,8 @@ use convey_upstream::LocalPorts;
 /// State that all workers share.
 #[derive(Clone)]
 pub struct WorkersShared {
-    /// Range of the workers' columns in the traffic counters: one column for each worker.
+    /// Indexes of the workers' columns in the traffic counters. Each worker writes to its own
+    /// column.
     pub columns: Range<usize>,
     /// Newest snapshot, which new connections load.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
@@ -62,7 +63,7 @@ pub struct WorkersShared {
 
 /// State that the listeners, connections and sessions of one worker share.
 pub(super) struct WorkerContext {
-    /// Column of this worker in the traffic counters.
+    /// Index of this worker's column in the traffic counters.
     pub(super) core: usize,
     /// State that all workers share.
     pub(super) shared: WorkersShared,
@@ -94,7 +95,8 @@ pub enum Drain {
 pub(super) struct LastHolder(mpsc::Receiver<Infallible>);
 
 impl WorkerContext {
-    /// Creates the context of a worker; `core` is its column in the traffic counters.
+    /// Creates the context of a worker; `core` is the index of the worker's column in the traffic
+    /// counters.
     pub(super) fn new(core: usize, shared: WorkersShared) -> (Arc<WorkerContext>, LastHolder) {
         let (_alive, all_ended) = mpsc::channel(1);
         let (registry, is_draining, is_stopping) = Default::default();

@@ -31,7 +31,7 @@ pub(super) struct WorkerThread {
     pub(super) thread: JoinHandle<()>,
 }
 
-/// Starts a worker thread; `core` is its column in the traffic counters.
+/// Starts a worker thread; `core` is the index of the worker's column in the traffic counters.
 pub(super) fn start(core: usize, shared: WorkersShared) -> io::Result<WorkerThread> {
     let (commands, receiver) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -120,8 +120,8 @@ impl TlsAcceptor {
         Ok(TlsAcceptor { config: Arc::new(config), quic, challenges: None, chooser, certificates })
     }
 
-    /// Adds the ACME challenges, which certificate authorities request while convey orders a
-    /// certificate.
+    /// Adds the ACME challenges. While convey orders a certificate, the acceptor serves the
+    /// challenges to certificate authorities.
     #[must_use]
     pub fn with_challenges(self, challenges: Arc<AcmeChallenges>) -> TlsAcceptor {
         TlsAcceptor { challenges: Some(challenges), ..self }

@@ -150,7 +150,8 @@ impl TlsSession {
     /// the handshake.
     ///
     /// # Errors
-    /// The handshake is incomplete, the session has ended or failed, or its keys are used up.
+    /// The handshake is incomplete, the session has ended or failed, or its keys have encrypted the
+    /// maximum number of records.
     pub fn send(&mut self, plaintext: &[u8], out: &mut OutgoingRecords) -> Result<(), Error> {
         self.transmit(Some(plaintext), out)
     }

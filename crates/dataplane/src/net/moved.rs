@@ -12,7 +12,7 @@ const MAX_CHECKED: usize = 1_024;
 /// Maximum number of queries on the link in one check.
 const MAX_QUESTIONS: u8 = 3;
 
-/// A check expires at this call of [`MovedNeighbours::age`] after its start.
+/// Number of calls of [`MovedNeighbours::age`] after which a check expires.
 const MAX_AGE: u8 = 2;
 
 /// Neighbours that are being checked. Meanwhile packets go to their old MAC address.

@@ -215,8 +215,8 @@ impl Exercise {
         assert!(taken.is_none_or(|session| may(&self.sessions[&session])));
     }
 
-    /// Checks that the table has exactly the expected sessions, and each session is in exactly its
-    /// lists.
+    /// Checks that the table has exactly the expected sessions, and that each session is in its
+    /// lists and in no other list.
     fn check(&self) {
         let Exercise { table, sessions, .. } = self;
         assert_eq!(table.entries.len(), sessions.len());
