@@ -13,8 +13,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// need a whole core.
 const TRIALS_A_CORE: usize = 2;
 
-/// Environment variable that selects long tests. Unset: no long tests run. `1`: all tests run,
-/// including long tests. `only`: only long tests run. `all`: packet tests run in every variant.
+/// Environment variable that selects long tests. Unset: no long tests run. `1`: long tests run,
+/// too. `only`: only long tests run. `all`: long tests run, too, and packet tests run in every
+/// variant.
 const LONG: &str = "CONVEY_LONG";
 
 /// Requirement that not every machine meets.
