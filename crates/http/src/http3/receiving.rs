@@ -35,7 +35,8 @@ pub(super) struct ReceivingStream(SharedReceiver);
 
 impl ReceivingStream {
     pub(super) fn new(stream: quinn::RecvStream, filter: FrameFilter) -> ReceivingStream {
-        let receiver = Receiver { stream, filter, unread: 0, ahead: BytesMut::new(), end: None };
+        let receiver =
+            Receiver { stream, filter, unread: 0, unread_ahead: 0, ahead: BytesMut::new(), end: None };
         ReceivingStream(SharedReceiver(Arc::new(Mutex::new(receiver))))
     }
 
@@ -81,7 +82,7 @@ impl SharedReceiver {
     /// Notes that the request has taken `len` bytes of data from the library.
     pub(super) fn note_taken(&self, len: usize) {
         let mut receiver = self.lock();
-        receiver.unread = receiver.unread.saturating_sub(len);
+        receiver.unread = receiver.unread.saturating_sub(len).max(receiver.unread_ahead);
     }
 
     fn lock(&self) -> MutexGuard<'_, Receiver> {
@@ -122,8 +123,10 @@ impl ResetWatcher {
                 ready!(probe.as_mut().poll(cx));
             }
             self.probe = None;
-            let passed = ready!(receiver.poll_read(cx, most.max(1)));
-            receiver.ahead.extend_from_slice(&passed);
+            let unread = receiver.unread;
+            let passed = receiver.poll_read(cx, most.max(1));
+            receiver.unread_ahead += receiver.unread - unread;
+            receiver.ahead.extend_from_slice(&ready!(passed));
         }
     }
 }
@@ -134,6 +137,8 @@ struct Receiver {
     filter: FrameFilter,
     /// Number of data bytes in `ahead` and in the HTTP/3 library's buffer.
     unread: usize,
+    /// Number of those data bytes that are in `ahead`.
+    unread_ahead: usize,
     /// Filtered bytes that the HTTP/3 library has not read yet.
     ahead: BytesMut,
     /// End of the stream, which follows `ahead`.
@@ -150,15 +155,16 @@ enum ReceiveEnd {
 
 impl Receiver {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
+        // The library also polls while it still has buffered data. It then returns the buffered
+        // data first, and polls again later.
+        if self.unread - self.unread_ahead > MAX_UNREAD {
+            return Poll::Pending;
+        }
         if self.ahead.is_empty() && self.end.is_none() {
-            // The library also polls while it still has buffered data. It then returns the buffered
-            // data first, and polls again later.
-            if self.unread > MAX_UNREAD {
-                return Poll::Pending;
-            }
             self.ahead = ready!(self.poll_read(cx, READ));
         }
         if !self.ahead.is_empty() {
+            self.unread_ahead = 0;
             return Poll::Ready(Ok(Some(mem::take(&mut self.ahead).freeze())));
         }
         Poll::Ready(match &self.end {
