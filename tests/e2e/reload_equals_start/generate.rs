@@ -159,6 +159,11 @@ impl Choices {
         backend.servers.iter().flatten().count() + usize::from(backend.has_name && self.allow_local)
     }
 
+    /// Whether local addresses of names may be servers.
+    pub(super) fn allows_local(&self) -> bool {
+        self.allow_local
+    }
+
     /// The name is looked up for one of the backends.
     pub(super) fn has_name(&self) -> bool {
         self.backends.iter().any(|backend| backend.has_name)

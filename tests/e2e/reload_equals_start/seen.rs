@@ -81,8 +81,10 @@ fn wait_until_settled(balancer: &BalancerProcess, choices: &Choices) {
         // A lookup may time out on a busy machine. convey repeats it.
         let is_looked_up = !choices.has_name()
             || stats["names"].as_object().is_some_and(|names| {
-                let is_final = |name: &Value| {
-                    name["reason"].as_str().is_none_or(|reason| reason.contains("dns.allow_local"))
+                // All addresses are local.
+                let is_final = |name: &Value| match name["reason"].as_str() {
+                    Some(reason) => reason.contains("dns.allow_local"),
+                    None => choices.allows_local(),
                 };
                 !names.is_empty() && names.values().all(is_final)
             });
