@@ -35,7 +35,7 @@ fn flows(network: &Network, line: &str) -> Ran {
 fn json(network: &Network, line: &str) -> Value {
     let ran = flows(network, &format!("{line} --json"));
     assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
-    serde_json::from_str(&ran.stdout).unwrap()
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{line}: {error}: {ran:?}"))
 }
 
 /// Waits until these filters select so many flows, all of which are as expected.
