@@ -306,12 +306,11 @@ impl Forwarding<'_, '_> {
         }
         if end == TransferEnd::Whole {
             let ExchangeEnd { client_stays, server_stays } = state.end();
-            if let ServerEnd::Socket(mut server) = server {
-                if server_stays && is_clean && permit.send_proxy().is_none() {
-                    self.worker.idle.put(self.place(&permit), server);
-                } else {
-                    server.close_in_order();
-                }
+            let is_reusable = server_stays && is_clean && permit.send_proxy().is_none();
+            match server {
+                ServerEnd::Socket(server) if is_reusable => self.worker.idle.put(self.place(&permit), server),
+                ServerEnd::Socket(mut server) => server.close_in_order(),
+                ServerEnd::Stream(stream) => drop(stream),
             }
             // The server becomes free for other requests, even if the client reads the rest slowly.
             permit.count(Counter::BytesTx, rest.as_ref().map_or(0, |rest| rest.len() as u64));

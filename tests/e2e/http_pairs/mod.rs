@@ -29,7 +29,8 @@ use server::Cases;
 use silent_streams::streams_that_pause_leave_the_window_of_their_connection_to_others;
 use slots::{
     thousands_of_unread_streams_leave_servers_to_others,
-    unread_long_responses_leave_all_slots_after_the_timeout, unread_short_responses_leave_all_slots_at_once,
+    unread_long_responses_leave_all_slots_after_the_timeout, unread_responses_need_one_stream_to_a_server,
+    unread_short_responses_leave_all_slots_at_once,
 };
 use websocket::{
     end_of_a_websocket_server_reaches_the_client_and_frees_the_server,
@@ -49,6 +50,7 @@ tests!("http_pairs":
     uploads_pass_after_a_thousand_rounds_of_cut_ones [Need::Long],
     unread_short_responses_leave_all_slots_at_once,
     unread_long_responses_leave_all_slots_after_the_timeout,
+    unread_responses_need_one_stream_to_a_server,
     thousands_of_unread_streams_leave_servers_to_others [Need::Long],
     streams_that_pause_leave_the_window_of_their_connection_to_others,
     websocket_over_http2_reaches_servers_of_http1,

@@ -13,6 +13,7 @@ use super::client::Failure;
 use super::pages::{AT_ONCE, LONG, LONG_LEN, MIDDLE, Pages, SHORT, TOGETHER};
 use super::streams::{Connection, Reading, Sending, StreamClients};
 use super::{addresses, runtime, setup};
+use crate::http2::server::EchoServer;
 use crate::http3::authority;
 
 /// Limits the time for which a client may take nothing of a response before its stream is reset:
@@ -76,6 +77,47 @@ fn all_slots_are_left_between(client: Version, server: Version, path: &str) {
         let pages = get_at_once(&others, TOGETHER).await;
         let pages = pages.unwrap_or_else(|failure| panic!("{client:?} to {server:?}: {failure}"));
         assert!(pages.iter().all(|page| *page == (200, 8)), "{client:?} to {server:?}: {pages:?}");
+        drop(unread);
+    });
+}
+
+/// The server allows one stream at a time on a connection, and a worker opens up to 32 of these. A
+/// stream that stayed open until its client has read the response would need a connection of its
+/// own.
+pub(super) fn unread_responses_need_one_stream_to_a_server() {
+    thread::scope(|scope| {
+        for client in [Version::Http2, Version::Http3] {
+            scope.spawn(move || unread_responses_need_one_stream(client));
+        }
+    });
+}
+
+fn unread_responses_need_one_stream(client: Version) {
+    const UNREAD: usize = 40;
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let setup = setup(&lab, Version::Http2).timeouts(SEND_TIMEOUT).server("a", lab.server(1), "");
+    let mut allows_one = h2::server::Builder::new();
+    allows_one.max_concurrent_streams(1);
+    let server = EchoServer::with(lab.server(1), allows_one);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    runtime().block_on(async {
+        let to = addresses(&lab);
+        let clients = StreamClients::new(client, to, &authority, closed_window(client));
+        let connection = clients.connect().await.unwrap();
+        let mut unread = Vec::new();
+        for n in 1..=UNREAD {
+            let post = Request::builder().method("POST");
+            let (mut sending, reading) = connection.begin(post, "/", false).await.unwrap();
+            sending.send(vec![b'x'; 100].into()).await.unwrap();
+            sending.finish().await.unwrap();
+            unread.push((sending, reading));
+            until(|| balancer.stat("/backends/pool/requests/responses/2xx") == n).await;
+        }
+        assert_eq!(server.connections(), 1, "{client:?}");
+        let others = StreamClients::new(Version::Http2, to, &authority, None).from(lab.ip(98));
+        let page = others.connect().await.unwrap().get("/").await.unwrap();
+        assert_eq!(page, (200, Vec::new()), "{client:?}");
         drop(unread);
     });
 }
