@@ -301,7 +301,7 @@ impl Forwarding<'_, '_> {
             }
             return Attempt::Over(timed_out(&state, awaits_server));
         };
-        if let (TransferEnd::ServerRefused, ServerEnd::Stream(stream)) = (end, &server) {
+        if let (TransferEnd::ServerRefused, ServerEnd::Stream(stream)) = (end, &mut server) {
             stream.was_refused();
         }
         if end == TransferEnd::Whole {

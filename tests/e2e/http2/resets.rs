@@ -131,6 +131,39 @@ pub(super) fn server_that_resets_all_streams_of_a_connection_gets_another() {
     assert!(line.contains(&start), "{line}");
 }
 
+/// Another connection for each few refused streams would increase the load of the server.
+pub(super) fn overloaded_server_that_refuses_streams_keeps_its_connection() {
+    const REFUSED: usize = 50;
+    let lab = Loopback::new();
+    let [connections, requests] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let (opened, seen) = (connections.clone(), requests.clone());
+    let _server = TcpServer::start(lab.server(1), move |stream| {
+        opened.fetch_add(1, Ordering::Relaxed);
+        block_on(async {
+            stream.set_nonblocking(true).unwrap();
+            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+            let mut connection = server::handshake(stream).await.unwrap();
+            while let Some(Ok((_request, mut respond))) = connection.accept().await {
+                match seen.fetch_add(1, Ordering::Relaxed) < REFUSED {
+                    true => respond.send_reset(Reason::REFUSED_STREAM),
+                    false => ok(&mut respond),
+                }
+            }
+        });
+        Ok(())
+    });
+    let setup = setup(&lab, "h2").health("kind = \"none\"").server("a", lab.server(1), "");
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        while requests.load(Ordering::Relaxed) <= REFUSED {
+            client.get("http://a.example/").await;
+        }
+        assert_eq!(client.get("http://a.example/").await.status, 200);
+    });
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
+}
+
 /// The server closes its first connection with GOAWAY, before it has processed a request.
 pub(super) fn unprocessed_request_is_retried_after_goaway_with_an_error() {
     let lab = Loopback::new();

@@ -24,6 +24,8 @@ pub(crate) struct OutgoingStream {
     /// Body of the request; `None`: the request has not begun.
     request: Option<UploadSink>,
     response: Answer,
+    /// Whether the server ended the connection before it processed this stream.
+    is_refused: bool,
 }
 
 /// State of the response.
@@ -102,7 +104,7 @@ impl DataSink for UploadSink {
 impl OutgoingStream {
     /// Creates a stream whose request has not been sent.
     pub(super) fn new(place: StreamPlace) -> OutgoingStream {
-        OutgoingStream { place, request: None, response: Answer::Unasked }
+        OutgoingStream { place, request: None, response: Answer::Unasked, is_refused: false }
     }
 
     /// Sends the head of the request. `poll_head` returns the error if this fails.
@@ -208,7 +210,8 @@ impl OutgoingStream {
     }
 
     /// Notes that the server has gracefully ended the connection before it processed this stream.
-    pub(crate) fn was_refused(&self) {
+    pub(crate) fn was_refused(&mut self) {
+        self.is_refused = true;
         self.place.was_refused();
     }
 
@@ -253,8 +256,14 @@ impl Drop for OutgoingStream {
         if matches!(self.response, Answer::Over) {
             return resets.note_served();
         }
-        let is_by_server = body.poll_reset(&mut Context::from_waker(Waker::noop())).is_ready();
+        let reset = match body.poll_reset(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(error) => Some(error.kind()),
+            Poll::Pending => None,
+        };
         body.reset(StreamFault::Cancelled);
-        resets.count(is_by_server);
+        // A server that refuses streams may be overloaded: another connection would not help it.
+        if !self.is_refused && reset != Some(io::ErrorKind::ResourceBusy) {
+            resets.count(reset.is_some());
+        }
     }
 }

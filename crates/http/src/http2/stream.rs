@@ -130,6 +130,7 @@ fn reason_of(fault: StreamFault) -> Reason {
 
 fn reset_with(reason: Result<Reason, h2::Error>) -> io::Error {
     match reason {
+        Ok(Reason::REFUSED_STREAM) => io::ErrorKind::ResourceBusy.into(),
         Ok(_) => io::ErrorKind::ConnectionReset.into(),
         Err(error) => broken(error),
     }
