@@ -58,6 +58,7 @@ use malformed::{
 };
 use resets::{
     cut_requests_fail_no_other_request_of_their_server,
+    early_responses_to_uploads_fail_no_other_request_of_their_server,
     overloaded_server_that_refuses_streams_keeps_its_connection,
     server_that_resets_all_streams_of_a_connection_gets_another,
     unprocessed_request_is_retried_after_goaway_with_an_error,
@@ -116,6 +117,7 @@ tests!("http2":
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
     cut_requests_fail_no_other_request_of_their_server,
+    early_responses_to_uploads_fail_no_other_request_of_their_server,
     overloaded_server_that_refuses_streams_keeps_its_connection,
     server_that_resets_all_streams_of_a_connection_gets_another,
     unprocessed_request_is_retried_after_goaway_with_an_error,

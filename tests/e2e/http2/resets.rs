@@ -23,7 +23,8 @@ use super::{block_on, setup};
 const STRICT: usize = 20;
 
 /// Serves a connection. The server responds to `/` once the body of the request has ended, and to
-/// no other path. It ends the connection after `STRICT` resets.
+/// no other path, except that it responds to `/early` before that. It ends the connection after
+/// `STRICT` resets.
 async fn serve_strictly(stream: TcpStream, seen: Arc<AtomicUsize>) {
     stream.set_nonblocking(true).unwrap();
     let stream = tokio::net::TcpStream::from_std(stream).unwrap();
@@ -34,9 +35,12 @@ async fn serve_strictly(stream: TcpStream, seen: Arc<AtomicUsize>) {
         tokio::select! {
             accepted = connection.accept() => {
                 let Some(Ok((request, mut respond))) = accepted else { return };
-                let is_held = request.uri().path() != "/";
+                let (is_held, is_early) = (request.uri().path() != "/", request.uri().path() == "/early");
                 let (mut body, reset) = (request.into_body(), reset.clone());
                 tokio::spawn(async move {
+                    if is_early {
+                        ok(&mut respond);
+                    }
                     if is_held {
                         let _ = poll_fn(|cx| respond.poll_reset(cx)).await;
                         let _ = reset.send(());
@@ -96,6 +100,28 @@ pub(super) fn cut_requests_fail_no_other_request_of_their_server() {
         assert_eq!(client.get("http://a.example/").await.status, 200);
     });
     balancer.wait_for_log(" of its streams were reset, 0 of them by the server");
+}
+
+/// convey resets an upload that is incomplete after its response.
+pub(super) fn early_responses_to_uploads_fail_no_other_request_of_their_server() {
+    let lab = Loopback::new();
+    let _server = TcpServer::start(lab.server(1), move |stream| {
+        block_on(serve_strictly(stream, Arc::default()));
+        Ok(())
+    });
+    let setup = setup(&lab, "h2").health("kind = \"none\"").server("a", lab.server(1), "");
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        let post = |path| Request::post(format!("http://a.example{path}")).body(()).unwrap();
+        let (response, mut upload) = client.begin(post("/"), false).await;
+        for _ in 0..3 * STRICT {
+            let (early, _upload) = client.begin(post("/early"), false).await;
+            assert_eq!(read(early.await.unwrap()).await.status, 200);
+        }
+        upload.send_data(Bytes::from_static(b"the end"), true).unwrap();
+        assert_eq!(read(response.await.unwrap()).await.status, 200);
+    });
 }
 
 pub(super) fn server_that_resets_all_streams_of_a_connection_gets_another() {

@@ -42,7 +42,10 @@ enum Answer {
         head: Box<ResponseHead>,
     },
     Body(ReceivedStream),
-    Over,
+    /// The response is whole. `rest`: its head had no body, but did not end the stream.
+    Over {
+        rest: Option<ReceivedStream>,
+    },
     /// The stream could not begin.
     Refused,
 }
@@ -72,6 +75,8 @@ impl From<Malformed> for StreamError {
 struct UploadSink {
     stream: SendStream<Bytes>,
     upload: Option<OpenUpload>,
+    /// Whether the request was sent to its end.
+    is_over: bool,
 }
 
 impl DataSink for UploadSink {
@@ -82,12 +87,14 @@ impl DataSink for UploadSink {
     fn send(&mut self, data: Bytes, is_last: bool) -> io::Result<()> {
         let len = data.len();
         DataSink::send(&mut self.stream, data, is_last)?;
+        self.is_over |= is_last;
         self.upload.iter_mut().for_each(|upload| upload.has_sent(len, is_last));
         Ok(())
     }
 
     fn send_trailers(&mut self, trailers: HeaderMap) -> io::Result<()> {
         DataSink::send_trailers(&mut self.stream, trailers)?;
+        self.is_over = true;
         self.upload.iter_mut().for_each(|upload| upload.has_sent(0, true));
         Ok(())
     }
@@ -140,7 +147,7 @@ impl OutgoingStream {
     ) -> Poll<Result<ResponseHead, StreamError>> {
         loop {
             match &mut self.response {
-                Answer::Unasked | Answer::Body(_) | Answer::Over => return Poll::Pending,
+                Answer::Unasked | Answer::Body(_) | Answer::Over { .. } => return Poll::Pending,
                 Answer::Refused => {
                     return Poll::Ready(Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()));
                 }
@@ -150,7 +157,8 @@ impl OutgoingStream {
                         data?;
                         continue;
                     }
-                    if let Answer::Ending { head, .. } = mem::replace(&mut self.response, Answer::Over) {
+                    let over = Answer::Over { rest: None };
+                    if let Answer::Ending { head, .. } = mem::replace(&mut self.response, over) {
                         return Poll::Ready(Ok(*head));
                     }
                 }
@@ -186,7 +194,7 @@ impl OutgoingStream {
             }
         }
         let last = heads::last_frame(ready!(stream.poll_trailers(cx))?.as_ref(), limits)?;
-        self.response = Answer::Over;
+        self.response = Answer::Over { rest: None };
         Poll::Ready(Ok(last))
     }
 
@@ -223,13 +231,14 @@ impl OutgoingStream {
         let queue = self.place.state().receive_queue().clone();
         let stream_in = ReceivedStream::of_response(response, queue);
         self.response = Answer::Awaited { stream: stream_in, method: head.method() };
-        self.request = Some(UploadSink { stream, upload: self.place.take_upload() });
+        self.request = Some(UploadSink { stream, upload: self.place.take_upload(), is_over });
         Ok(())
     }
 
     /// Notes the final head. Returns whether the caller may get it immediately.
     fn takes_head(&mut self, head: &ResponseHead, is_over: bool) -> bool {
-        let Answer::Awaited { stream, .. } = mem::replace(&mut self.response, Answer::Over) else {
+        let over = Answer::Over { rest: None };
+        let Answer::Awaited { stream, .. } = mem::replace(&mut self.response, over) else {
             return true;
         };
         match head.framing() {
@@ -237,7 +246,9 @@ impl OutgoingStream {
                 self.response = Answer::Ending { stream, head: Box::new(head.clone()) };
                 return false;
             }
-            framing if framing.is_empty() => {}
+            framing if framing.is_empty() => {
+                self.response = Answer::Over { rest: (!is_over).then_some(stream) };
+            }
             _ => self.response = Answer::Body(stream),
         }
         true
@@ -251,19 +262,32 @@ impl OutgoingStream {
 impl Drop for OutgoingStream {
     fn drop(&mut self) {
         let Some(body) = &mut self.request else { return };
-        let resets = self.place.state().resets();
-        // A complete exchange needs no reset. Otherwise, the reset lets the server stop its work.
-        if matches!(self.response, Answer::Over) {
-            return resets.note_served();
-        }
-        let reset = match body.poll_reset(&mut Context::from_waker(Waker::noop())) {
+        let (resets, cx) = (self.place.state().resets(), &mut Context::from_waker(Waker::noop()));
+        let reset = match body.poll_reset(cx) {
             Poll::Ready(error) => Some(error.kind()),
             Poll::Pending => None,
         };
+        // A complete exchange needs no reset. Otherwise, the reset lets the server stop its work.
+        // After its response, the server itself may reset the rest of the request.
+        if let Answer::Over { rest } = &mut self.response
+            && (reset.is_some() || body.is_over && rest.as_mut().is_none_or(|rest| has_ended(rest, cx)))
+        {
+            return resets.note_served();
+        }
         body.reset(StreamFault::Cancelled);
         // A server that refuses streams may be overloaded: another connection would not help it.
         if !self.is_refused && reset != Some(io::ErrorKind::ResourceBusy) {
             resets.count(reset.is_some());
+        }
+    }
+}
+
+/// Whether the server has ended its side of the stream.
+fn has_ended(stream: &mut ReceivedStream, cx: &mut Context<'_>) -> bool {
+    loop {
+        match stream.poll_data(cx, usize::MAX) {
+            Poll::Ready(Some(Ok(_))) => {}
+            end => return matches!(end, Poll::Ready(None)),
         }
     }
 }
