@@ -11,8 +11,9 @@ use std::time::Duration;
 use convey_model::{Protocol, ProxyVersion};
 use convey_proxy_protocol::{Addresses, write};
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Setup, TcpServer, TlsClient, TlsSettings, UdpClient, UdpServer, Wrk,
-    binary, connect, fetch, is_refused_with_reset, ping, reset, run, tests, wait_for, was_reset, whole_lines,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, TestHttpServer, TlsClient, TlsSettings, UdpClient,
+    UdpServer, Wrk, binary, connect, fetch, is_refused_with_reset, ping, reset, run, tests, wait_for,
+    was_reset, whole_lines,
 };
 use http::Request;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -26,6 +27,7 @@ tests!("access_log":
     connection_line_has_server_bytes_and_times,
     each_way_to_end_has_its_words,
     requests_of_killed_connections_have_lines,
+    downloads_that_are_cut_have_and_count_their_status,
     requests_cut_at_the_end_of_a_stop_have_lines,
     a_second_server_is_a_retry,
     client_behind_a_proxy_is_logged_but_not_its_payload,
@@ -186,17 +188,44 @@ fn wait_until_asked(accepted: &Mutex<Vec<TcpStream>>, count: usize) {
 
 /// Checks the line of a request whose server never responded.
 fn expect_cut(line: &Value, version: &str, reason: &str) {
+    expect_cut_in("response_head", line, version, reason);
+    assert!(line["status"].is_null(), "{line}");
+}
+
+/// Checks the line of a request that was cut in this phase.
+fn expect_cut_in(phase: &str, line: &Value, version: &str, reason: &str) {
     for (field, value) in [
         ("http_version", version),
         ("method", "GET"),
         ("server", "pool/a"),
         ("termination", "cut"),
         ("reason", reason),
-        ("phase", "response_head"),
+        ("phase", phase),
     ] {
         assert_eq!(line[field], value, "{field}: {line}");
     }
-    assert!(line["status"].is_null(), "{line}");
+}
+
+/// Sends a request on each of two new connections: over HTTP/1.1, and over HTTP/2. Returns the
+/// connections.
+fn request_over_both_versions(lab: &Loopback) -> [TcpStream; 2] {
+    let http2 = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*http2::frames::frame(4, 0, 0, &[])].concat();
+    let http2 = [http2, http2::frames::frame(1, 5, 1, b"\x82\x86\x84\x41\x01a")].concat();
+    [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], &http2].map(|request| {
+        let mut client = connect(lab.vip());
+        client.write_all(request).unwrap();
+        client
+    })
+}
+
+/// Kills all connections with `convey flows kill`.
+fn kill_all(balancer: &BalancerProcess) {
+    let flows = run(balancer.command().args(["flows", "--json"])).stdout;
+    let flows: Value = serde_json::from_str(&flows).unwrap();
+    for flow in flows["flows"].as_array().unwrap() {
+        let killed = run(balancer.command().args(["flows", "kill", flow["id"].as_str().unwrap()]));
+        assert_eq!(killed.code, Some(0), "{killed:?}");
+    }
 }
 
 fn requests_of_killed_connections_have_lines() {
@@ -204,25 +233,49 @@ fn requests_of_killed_connections_have_lines() {
     let (_server, accepted) = TcpServer::holding(lab.server(1));
     let setup = setup(&lab).frontend(HTTP).health("kind = \"none\"");
     let balancer = BalancerProcess::start(&lab, &setup);
-    let http2 = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*http2::frames::frame(4, 0, 0, &[])].concat();
-    let http2 = [http2, http2::frames::frame(1, 5, 1, b"\x82\x86\x84\x41\x01a")].concat();
-    let _held = [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], &http2].map(|request| {
-        let mut client = connect(lab.vip());
-        client.write_all(request).unwrap();
-        client
-    });
+    let _held = request_over_both_versions(&lab);
     wait_until_asked(&accepted, 2);
-    let flows = run(balancer.command().args(["flows", "--json"])).stdout;
-    let flows: Value = serde_json::from_str(&flows).unwrap();
-    for flow in flows["flows"].as_array().unwrap() {
-        let killed = run(balancer.command().args(["flows", "kill", flow["id"].as_str().unwrap()]));
-        assert_eq!(killed.code, Some(0), "{killed:?}");
-    }
+    kill_all(&balancer);
     let mut lines = wait_for_lines(&path(&lab), 2);
     lines.sort_by_key(|line| line["http_version"].to_string());
     expect_cut(&lines[0], "1.1", "killed");
     expect_cut(&lines[1], "2", "killed");
     balancer.wait_for_stat("/frontends/web/requests/early_ends/response_head", 2);
+}
+
+fn downloads_that_are_cut_have_and_count_their_status() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::start(lab.server(1), |_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart")?;
+        // Waits until convey closes the connection.
+        stream.read(&mut [0]).map(drop)
+    });
+    let setup = setup(&lab).frontend(HTTP).health("kind = \"none\"");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut clients = request_over_both_versions(&lab);
+    for client in &mut clients {
+        let (mut received, mut byte) = (Vec::new(), [0]);
+        while !received.ends_with(b"part") {
+            client.read_exact(&mut byte).unwrap();
+            received.push(byte[0]);
+        }
+    }
+    kill_all(&balancer);
+    let mut lines = wait_for_lines(&path(&lab), 2);
+    lines.sort_by_key(|line| line["http_version"].to_string());
+    for (line, version) in lines.iter().zip(["1.1", "2"]) {
+        expect_cut_in("bodies", line, version, "killed");
+        assert_eq!(line["status"], 200, "{line}");
+    }
+    balancer.wait_for_stat("/frontends/web/requests/early_ends/bodies", 2);
+    let metrics = balancer.page("/metrics").1;
+    for labels in [
+        r#"frontend_http_responses_total{frontend="web",code="2xx"} 2"#,
+        r#"route_http_responses_total{frontend="web",route="default",code="2xx"} 2"#,
+        r#"server_http_responses_total{backend="pool",server="a",code="2xx"} 2"#,
+    ] {
+        assert!(metrics.contains(&format!("\nconvey_{labels}\n")), "no {labels} in {metrics}");
+    }
 }
 
 fn requests_cut_at_the_end_of_a_stop_have_lines() {

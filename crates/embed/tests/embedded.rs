@@ -150,6 +150,56 @@ async fn hook_follows_a_request_to_its_end_and_changes_the_response() {
     balancer.stop(Duration::from_secs(5)).await;
 }
 
+/// Hook that writes down the end of its request.
+struct EndWitness {
+    ends: Arc<Mutex<Vec<ExchangeSummary>>>,
+    wants_bodies: bool,
+}
+
+impl ExchangeHook for EndWitness {
+    fn wants_bodies(&self) -> bool {
+        self.wants_bodies
+    }
+
+    fn on_end(&mut self, end: &ExchangeSummary) {
+        self.ends.lock().unwrap().push(*end);
+    }
+}
+
+#[tokio::test]
+async fn hook_sees_the_end_of_a_cut_download_once() {
+    const PART: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart";
+    for wants_bodies in [false, true] {
+        let lab = Loopback::new();
+        let _servers = [1, 2].map(|n| {
+            TestHttpServer::start(lab.server(n), |_, stream| {
+                stream.write_all(PART)?;
+                // Waits until convey closes the connection.
+                stream.read(&mut [0]).map(drop)
+            })
+        });
+        let ends = Arc::<Mutex<Vec<ExchangeSummary>>>::default();
+        let list = ends.clone();
+        let follow = move |request: &mut HttpRequest| {
+            request.follow(EndWitness { ends: list.clone(), wants_bodies });
+            Ok(())
+        };
+        let stack = find_route(Check::new(Forwards, follow));
+        let balancer = EmbeddedBalancer::builder(&config(&lab)).stack(stack).start().await.unwrap();
+        let mut client = TcpStream::connect(lab.vip()).unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut received = [0; PART.len()];
+        client.read_exact(&mut received).unwrap();
+        assert!(received.ends_with(b"part"), "{}", String::from_utf8_lossy(&received));
+        balancer.stop(Duration::ZERO).await;
+        let ends = ends.lock().unwrap();
+        let [end] = ends[..] else { panic!("{ends:?}") };
+        assert_eq!((end.status, end.bytes_tx), (Some(200), PART.len() as u64));
+        let early = end.reason.zip(end.phase.map(ExchangePhase::label));
+        assert_eq!(early, Some(("cut", "bodies")));
+    }
+}
+
 #[tokio::test]
 async fn a_stop_lets_what_runs_end() {
     let lab = Loopback::new();

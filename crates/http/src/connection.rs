@@ -347,7 +347,7 @@ impl<S: DecideRequest> Connection<S> {
         let end = match decision {
             Decision::Forward(request) => socket.forward(request, is_last, &mut open).await,
             Decision::Answer { reply, mut request } => {
-                open.record.hooks = request.take_hooks();
+                open.hooks = request.take_hooks();
                 open.record.is_answered_on_its_route(route);
                 RequestEnd::Unanswered(reply)
             }
@@ -381,8 +381,9 @@ impl ClientSocket<'_> {
         is_last: bool,
         open: &mut OpenRequest<'_>,
     ) -> RequestEnd {
-        let (client, record) = (open.client(), &mut open.record);
-        record.hooks = request.take_hooks();
+        let client = open.client();
+        let OpenRequest { record, hooks, .. } = open;
+        *hooks = request.take_hooks();
         let Some((route, pool)) = request.way() else {
             return RequestEnd::Unanswered(LocalReplyReason::NoRoute.into());
         };
@@ -403,6 +404,7 @@ impl ClientSocket<'_> {
             timeouts,
             time_limit,
             record,
+            hooks,
         };
         forwarding.run(pool).await
     }
@@ -418,7 +420,7 @@ impl ClientSocket<'_> {
         let has_body = open.head().is_none_or(|head| head.method() != HttpMethod::Head);
         let page = client.frontend().config.error_page(answer.status());
         let to = AnswerTo { fields, page, closes, has_body };
-        answer.write(to, &mut open.record.hooks, &mut out);
+        answer.write(to, &mut open.hooks, &mut out);
         self.time_limit.renew(ANSWER_TIME);
         let (bytes, limit, mut sent) = (&mut *self.bytes, &mut *self.time_limit, 0);
         let mut stall = StallLimit::of_reader(ANSWER_TIME);

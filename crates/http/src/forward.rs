@@ -26,6 +26,7 @@ use log::debug;
 use tokio::time::Instant;
 
 use crate::ends::{ClientEnd, ServerEnd};
+use crate::hooks::Hooks;
 use crate::http2::{FoundStream, OpeningConnection};
 use crate::idle::ServerPlace;
 use crate::local_reply::{LocalReply, LocalReplyReason};
@@ -59,6 +60,7 @@ pub(crate) struct Forwarding<'a, 'b> {
     pub(crate) timeouts: Timeouts,
     pub(crate) time_limit: &'a mut TimeLimit,
     pub(crate) record: &'a mut RequestRecord,
+    pub(crate) hooks: &'a mut Hooks,
 }
 
 /// Outcome of a forwarded request.
@@ -286,11 +288,6 @@ impl Forwarding<'_, '_> {
         permit.count(Counter::Requests, 1);
         let Transferred { end, state, status, is_clean, sent, rest } =
             self.transfer(&permit, &mut server, held.as_ref()).await;
-        if let Some(status) = status {
-            permit.count(Counter::of_status(status), 1);
-            self.client.count(Counter::of_status(status), 1);
-            self.record.has_status(status);
-        }
         let Some(end) = end else {
             let awaits_server = state.is_request_whole() || !is_clean;
             if status.is_none() && awaits_server {

@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::thread;
 use std::time::Duration;
 
 use convey_http_core::{ExchangePhase, Field, FieldFault, FieldRules, ResponseHead, Trailers};
+use convey_proxy::Contained;
 
 /// Code of an embedding application that follows one request. A service of the stack attaches it
 /// with [`HttpRequest::follow`](crate::HttpRequest::follow). Each method does nothing by default.
@@ -45,7 +47,8 @@ pub trait ExchangeHook: Send + Sync + 'static {
         let _ = trailers;
     }
 
-    /// Called last, at the end of the exchange.
+    /// Called last, at the end of the exchange. Not called if convey cuts the request while a layer
+    /// still decides on it, or if a panic ends its connection.
     fn on_end(&mut self, end: &ExchangeSummary) {
         let _ = end;
     }
@@ -196,11 +199,20 @@ impl Hooks {
         self.wanting().for_each(|hook| hook.on_response_end(trailers));
     }
 
-    /// Reports the end of the exchange to the hooks, and drops them.
-    pub(crate) fn end(mut self, summary: impl FnOnce() -> ExchangeSummary) {
+    /// Reports the end of the exchange. Call this or [`Hooks::end_in_drop`] once.
+    pub(crate) fn end(&mut self, summary: impl FnOnce() -> ExchangeSummary) {
         if !self.hooks.is_empty() {
             let summary = summary();
             self.hooks.iter_mut().rev().for_each(|hook| hook.on_end(&summary));
+        }
+    }
+
+    /// Reports the end of an exchange that is dropped. A panic of a hook goes no further. While the
+    /// thread panics already, the hooks are not called: a second panic would end the process.
+    pub(crate) fn end_in_drop(&mut self, summary: impl FnOnce() -> ExchangeSummary) {
+        if !self.hooks.is_empty() && !thread::panicking() {
+            let summary = summary();
+            self.hooks.iter_mut().rev().for_each(|hook| Contained::run(|| hook.on_end(&summary)));
         }
     }
 
@@ -217,11 +229,22 @@ impl fmt::Debug for Hooks {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::catch_unwind;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex};
 
     use convey_http_core::{BodyFraming, ResponseBuilder};
 
     use super::*;
+
+    const SUMMARY: ExchangeSummary = ExchangeSummary {
+        status: Some(204),
+        bytes_rx: 3,
+        bytes_tx: 0,
+        took: Duration::ZERO,
+        reason: None,
+        phase: None,
+    };
 
     /// Hook that writes down what it sees, and sets a field to its name.
     struct Witness {
@@ -270,15 +293,48 @@ mod tests {
         hooks.request_data(b"abc");
         hooks.will_repeat(3);
         hooks.request_data(b"abcd");
-        hooks.end(|| ExchangeSummary {
-            status: Some(204),
-            bytes_rx: 3,
-            bytes_tx: 0,
-            took: Duration::ZERO,
-            reason: None,
-            phase: None,
-        });
+        hooks.end(|| SUMMARY);
         let expected = ["inner 200", "outer 200", "inner abc", "inner d", "inner 204", "outer 204"];
         assert_eq!(*seen.lock().unwrap(), expected);
+    }
+
+    /// Hook that counts its end, and panics then.
+    struct PanicsAtEnd(Arc<AtomicUsize>);
+
+    impl ExchangeHook for PanicsAtEnd {
+        fn on_end(&mut self, _: &ExchangeSummary) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            panic!("expected by a test");
+        }
+    }
+
+    /// Exchange that convey cuts, with two hooks.
+    struct CutExchange(Hooks);
+
+    impl CutExchange {
+        fn new(ends: &Arc<AtomicUsize>) -> CutExchange {
+            let mut hooks = Hooks::default();
+            (0..2).for_each(|_| hooks.attach(Box::new(PanicsAtEnd(ends.clone()))));
+            CutExchange(hooks)
+        }
+    }
+
+    impl Drop for CutExchange {
+        fn drop(&mut self) {
+            self.0.end_in_drop(|| SUMMARY);
+        }
+    }
+
+    #[test]
+    fn hooks_that_panic_at_a_cut_do_not_end_the_process() {
+        let ends = Arc::default();
+        drop([CutExchange::new(&ends), CutExchange::new(&ends)]);
+        assert_eq!(ends.load(Ordering::Relaxed), 4);
+        let unwound = catch_unwind(|| {
+            let _cut = [CutExchange::new(&ends), CutExchange::new(&ends)];
+            panic!("expected by a test");
+        });
+        assert!(unwound.is_err());
+        assert_eq!(ends.load(Ordering::Relaxed), 4, "no hook is called during a panic");
     }
 }

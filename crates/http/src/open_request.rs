@@ -1,16 +1,21 @@
 //! Request in progress, which is counted and logged even if convey cuts its connection.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use convey_http_core::RequestHead;
 use convey_proxy::ClientStream;
 
+use crate::hooks::Hooks;
 use crate::record::RequestRecord;
 
-/// Record of a request, with its client and its head. A drop before [`OpenRequest::end`] means that
-/// convey cuts the client's connection: the record ends with the reason of the cut.
+/// Record of a request, with its hooks, its client and its head. A drop before
+/// [`OpenRequest::end`] means that convey cuts the client's connection: the record ends with the
+/// reason of the cut.
 pub(crate) struct OpenRequest<'a> {
     pub(crate) record: RequestRecord,
+    /// Own code that follows the request, from the decision on it.
+    pub(crate) hooks: Hooks,
     client: &'a ClientStream,
     /// `None`: the head has not arrived completely, or is malformed.
     head: Option<Arc<RequestHead>>,
@@ -23,7 +28,7 @@ impl<'a> OpenRequest<'a> {
         client: &'a ClientStream,
         head: Option<Arc<RequestHead>>,
     ) -> OpenRequest<'a> {
-        OpenRequest { record, client, head, is_over: false }
+        OpenRequest { record, hooks: Hooks::default(), client, head, is_over: false }
     }
 
     /// Client of the request.
@@ -36,14 +41,19 @@ impl<'a> OpenRequest<'a> {
         self.head.as_deref()
     }
 
-    /// Ends the record: counts the request, and logs it if it is selected.
+    /// Ends the record: counts the request, logs it if it is selected, and reports its end to its
+    /// hooks.
     pub(crate) fn end(mut self) {
-        self.end_record();
+        let took = self.end_record();
+        self.hooks.end(|| self.record.summary(took));
     }
 
-    fn end_record(&mut self) {
+    /// Counts and logs the request. Returns how long it took.
+    fn end_record(&mut self) -> Duration {
         self.is_over = true;
-        self.record.end(self.client, self.head.as_deref());
+        let took = self.record.began.elapsed();
+        self.record.end(self.client, self.head.as_deref(), took);
+        took
     }
 }
 
@@ -51,7 +61,8 @@ impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.record.broke(self.client.cut_reason());
-            self.end_record();
+            let took = self.end_record();
+            self.hooks.end_in_drop(|| self.record.summary(took));
         }
     }
 }

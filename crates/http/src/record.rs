@@ -15,7 +15,7 @@ use convey_trace::{EarlyEnd, ReplyReason, RequestStep, TracedHead, TracedRequest
 use convey_upstream::Permit;
 use tokio::time::Instant;
 
-use crate::hooks::{ExchangeSummary, Hooks};
+use crate::hooks::ExchangeSummary;
 use crate::local_reply::LocalReplyReason;
 use crate::request::HttpRequest;
 
@@ -60,8 +60,6 @@ pub(crate) struct RequestRecord {
     named: Option<SocketAddr>,
     /// Content coding of the response's body, if convey compresses it.
     compression: Option<ContentCoding>,
-    /// Hooks of the embedding application that follow the request.
-    pub(crate) hooks: Hooks,
 }
 
 impl RequestRecord {
@@ -90,7 +88,6 @@ impl RequestRecord {
             trace: None,
             named: None,
             compression: None,
-            hooks: Hooks::default(),
         }
     }
 
@@ -236,15 +233,14 @@ impl RequestRecord {
         client.count(Counter::Requests, 1);
         client.count(reason.counter(), 1);
         self.refused(reason);
-        self.end(client, None);
+        self.end(client, None, self.began.elapsed());
     }
 
     /// Ends the record: counts the request, and logs it if it is selected. `head` is `None` if the
-    /// head never arrived completely. Call this once.
-    pub(crate) fn end(&mut self, client: &ClientStream, head: Option<&RequestHead>) {
-        let total = self.began.elapsed();
+    /// head never arrived completely. `total` is the time since the head was complete. Call this
+    /// once.
+    pub(crate) fn end(&mut self, client: &ClientStream, head: Option<&RequestHead>, total: Duration) {
         self.count_for_route(total);
-        std::mem::take(&mut self.hooks).end(|| self.summary(total));
         let phase = self.early_phase();
         if let Some(counter) = phase.and_then(Counter::of_early_end) {
             client.count(counter, 1);
@@ -326,7 +322,8 @@ impl RequestRecord {
         route.live.times.record(self.core, total);
     }
 
-    fn summary(&self, took: Duration) -> ExchangeSummary {
+    /// Returns how a request that took `took` has ended.
+    pub(crate) fn summary(&self, took: Duration) -> ExchangeSummary {
         ExchangeSummary {
             status: self.status,
             bytes_rx: self.bytes.0,

@@ -2,6 +2,7 @@
 //! program's panic hook calls [`Contained::is_polled`] to recognize such panics.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -25,16 +26,23 @@ pin_project! {
     }
 }
 
-/// Marks the thread while it polls a contained future. The mark also stays while a panic unwinds
+/// Marks the thread while it polls a contained future or runs contained code. The mark also stays while a panic unwinds
 /// the future.
 struct PollMark {
     before: bool,
 }
 
 impl Contained<()> {
-    /// Whether this thread is polling a contained future.
+    /// Whether this thread is polling a contained future or running contained code.
     pub fn is_polled() -> bool {
         IS_POLLED.get()
+    }
+
+    /// Runs code of a connection that is being dropped, and catches its panic.
+    pub fn run(code: impl FnOnce()) {
+        let _mark = PollMark::set();
+        // The program's panic hook has already logged the panic.
+        let _ = catch_unwind(AssertUnwindSafe(code));
     }
 
     /// Counts a panic of a connection.
@@ -59,8 +67,14 @@ impl<F: Future> Future for Contained<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let _mark = PollMark { before: IS_POLLED.replace(true) };
+        let _mark = PollMark::set();
         self.project().future.poll(context)
+    }
+}
+
+impl PollMark {
+    fn set() -> PollMark {
+        PollMark { before: IS_POLLED.replace(true) }
     }
 }
 
@@ -84,6 +98,12 @@ mod tests {
         assert!(panics.await.unwrap_err().is_panic());
         assert!(!Contained::is_polled());
         assert!(other.await.unwrap());
+        let mut was_marked = false;
+        Contained::run(|| {
+            was_marked = Contained::is_polled();
+            panic!("expected by a test");
+        });
+        assert!(was_marked && !Contained::is_polled());
         assert_eq!(size_of::<Contained<[u8; 100]>>(), 100, "it costs a connection no memory");
     }
 }

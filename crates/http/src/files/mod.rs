@@ -165,7 +165,7 @@ impl Forwarding<'_, '_> {
             Err(answer) => return RequestEnd::Unanswered(answer),
         };
         let mut compression = Compression::of(self.client, self.request, self.route, &self.worker.encoders);
-        let fields = self.record.hooks.edit(&reply.head, &self.route.response, false);
+        let fields = self.hooks.edit(&reply.head, &self.route.response, false);
         let mut response = OutgoingResponse::new(&reply.head, &fields);
         compression.decide(&mut response);
         let Ok(written) = self.end.send_head(&response, &reply) else {

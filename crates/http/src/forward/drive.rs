@@ -58,9 +58,13 @@ impl Driver<'_> {
             let polled = transfer.poll(cx);
             record.progresses(client, transfer.state(), transfer.meter().status);
             let status = transfer.meter().status;
-            if status.is_some() && !is_noted {
+            if let Some(status) = status.filter(|_| !is_noted) {
                 is_noted = true;
-                permit.answered_with(answer_now(client, status, sent), client.failures());
+                // Noted at once: a cut drops the transfer.
+                record.has_status(status);
+                permit.count(Counter::of_status(status), 1);
+                client.count(Counter::of_status(status), 1);
+                permit.answered_with(answer_now(client, Some(status), sent), client.failures());
             }
             let meter = transfer.meter_mut();
             let (rx, tx) = std::mem::take(&mut meter.moved);

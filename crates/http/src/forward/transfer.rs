@@ -47,19 +47,6 @@ impl Forwarding<'_, '_> {
         held: Option<&HeldResource>,
     ) -> Transferred {
         let head = self.begin(permit, server);
-        let mut hooks = std::mem::take(&mut self.record.hooks);
-        let transferred = self.transfer_with(&mut hooks, head, (permit, held), server).await;
-        self.record.hooks = hooks;
-        transferred
-    }
-
-    async fn transfer_with(
-        &mut self,
-        hooks: &mut Hooks,
-        head: Vec<u8>,
-        (permit, held): (&Permit, Option<&HeldResource>),
-        server: &mut ServerEnd,
-    ) -> Transferred {
         let driver = Driver {
             worker: self.worker,
             client: self.client,
@@ -71,7 +58,7 @@ impl Forwarding<'_, '_> {
             is_last: self.is_last,
             is_stream: self.end.is_stream(),
         };
-        let received = &mut *self.received;
+        let (received, hooks) = (&mut *self.received, &mut *self.hooks);
         let (client, server) = match (&mut *self.end, server) {
             (ClientEnd::Socket(client), ServerEnd::Socket(server)) if !hooks.want_bodies() => {
                 let pipes = driver.client.pipes();

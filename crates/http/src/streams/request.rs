@@ -40,17 +40,15 @@ pub(crate) async fn serve<S: DecideRequest>(
     // The request counts for its client until the response has been sent.
     let mut charge = RequestCharge::default();
     let mut open = OpenRequest::new(record, client, head.as_ref().ok().cloned());
-    let record = &mut open.record;
     let end = match &head {
-        Ok(head) => forward(client, &mut server, head.clone(), stream, (record, &mut charge)).await,
+        Ok(head) => forward(&mut server, head.clone(), stream, (&mut open, &mut charge)).await,
         Err(malformed) => RequestEnd::Unanswered(LocalReplyReason::Malformed(*malformed).into()),
     };
-    let head = head.as_deref().ok();
     let mut broken = match end {
         RequestEnd::Answered { .. } => None,
         RequestEnd::Broken(reason) => Some(reason),
         RequestEnd::Unanswered(answer) => {
-            let written = write((client, &server.worker), &answer, head, stream, record).await;
+            let written = write(&server.worker, &answer, stream, &mut open).await;
             // The HTTP/2 library has already reset the stream of a malformed body.
             let is_refused = matches!(answer.reason(), LocalReplyReason::Malformed(_));
             written.err().filter(|reason| !is_refused || *reason != Counter::ClientReset)
@@ -60,7 +58,7 @@ pub(crate) async fn serve<S: DecideRequest>(
         broken = deliver((client, &server.worker), |cx| stream.poll_finish(cx)).await.err();
     }
     if let Some(reason) = broken {
-        record.broke(reason);
+        open.record.broke(reason);
         match reason {
             Counter::IdleTimeout => client.count(Counter::DroppedIdle, 1),
             Counter::ClientTooSlow => client.count(Counter::DroppedTooSlow, 1),
@@ -72,7 +70,7 @@ pub(crate) async fn serve<S: DecideRequest>(
             StreamFault::Broken
         });
     }
-    let is_early = is_early_reset(record.has_begun_response(), record.began.elapsed());
+    let is_early = is_early_reset(open.record.has_begun_response(), open.record.began.elapsed());
     open.end();
     if broken.is_none() {
         take_rest(stream).await;
@@ -124,12 +122,13 @@ async fn take_rest(stream: &mut impl IncomingStream) {
 
 /// Passes a request through the stack, and forwards it to a server.
 async fn forward<S: DecideRequest>(
-    client: &ClientStream,
     server: &mut WorkerServer<S>,
     head: Arc<RequestHead>,
     stream: &mut impl IncomingStream,
-    (record, charge): (&mut RequestRecord, &mut RequestCharge),
+    (open, charge): (&mut OpenRequest<'_>, &mut RequestCharge),
 ) -> RequestEnd {
+    let client = open.client();
+    let OpenRequest { record, hooks, .. } = open;
     let frontend = client.newest();
     let request = HttpRequest::new(head.clone(), client, frontend.clone(), record.began);
     record.arrives(client, &request);
@@ -143,11 +142,11 @@ async fn forward<S: DecideRequest>(
     };
     let request = match decision {
         Decision::Forward(mut request) => {
-            record.hooks = request.take_hooks();
+            *hooks = request.take_hooks();
             request
         }
         Decision::Answer { reply, mut request } => {
-            record.hooks = request.take_hooks();
+            *hooks = request.take_hooks();
             record.is_answered_on_its_route(route);
             return RequestEnd::Unanswered(reply);
         }
@@ -171,30 +170,31 @@ async fn forward<S: DecideRequest>(
         timeouts,
         time_limit,
         record,
+        hooks,
     };
     forwarding.run(pool).await
 }
 
 /// Sends a local reply on a stream.
 async fn write(
-    (client, worker): (&ClientStream, &HttpWorker),
+    worker: &HttpWorker,
     answer: &LocalReply,
-    head: Option<&RequestHead>,
     stream: &mut impl IncomingStream,
-    record: &mut RequestRecord,
+    open: &mut OpenRequest<'_>,
 ) -> Result<(), Counter> {
-    record.answered(client, answer.status(), answer.reason());
+    let client = open.client();
+    open.record.answered(client, answer.status(), answer.reason());
     client.count(answer.reason().counter(), 1);
     client.count(Counter::of_status(answer.status()), 1);
     let frontend = client.newest();
     let none = FieldRules::default();
-    let fields = local_reply_fields(client, &frontend, head).unwrap_or(&none);
-    let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
+    let fields = local_reply_fields(client, &frontend, open.head()).unwrap_or(&none);
+    let has_body = open.head().is_none_or(|head| head.method() != HttpMethod::Head);
     let page = frontend.config.error_page(answer.status());
-    let reply = answer.with_page(fields, page, &mut record.hooks);
+    let reply = answer.with_page(fields, page, &mut open.hooks);
     let response = OutgoingResponse::new(&reply.head, &reply.fields);
     let mut body = if has_body { reply.body } else { Bytes::new() };
-    record.count(0, (response.head_len() + body.len()) as u64);
+    open.record.count(0, (response.head_len() + body.len()) as u64);
     stream.send_head(&response, body.is_empty()).map_err(|_| Counter::ClientReset)?;
     let written = deliver((client, worker), |cx| {
         while !body.is_empty() {
