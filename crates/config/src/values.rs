@@ -17,7 +17,7 @@ use convey_model::{BodyPattern, Listen, ListenError, Prefix, ServerAddr, is_of_o
 /// Maximum time that can be set, in seconds: one year.
 const MAX_SECONDS: u32 = 365 * 24 * 60 * 60;
 
-/// Minimum time for keys that must not be zero.
+/// Minimum value of keys whose value is a time other than zero.
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Minimum interval of checks.

@@ -158,7 +158,7 @@ impl ControlState {
         self.membership.unknown_sources(config)
     }
 
-    /// Sets the servers of a source that the next configuration uses.
+    /// Sets the servers of a source by its first report. The next configuration uses the source.
     pub fn set_source(&mut self, source: &DiscoverySource, state: DiscoveryState, now: Timestamp) {
         self.apply_first_report(source, state, now);
     }

@@ -258,7 +258,7 @@ fn next(new: &Explanation) -> String {
     }
 }
 
-/// Formats as `established for 12s, silent for 1s`.
+/// Formats as `established, began 12s ago, silent for 1s`.
 fn since(found: &FoundFlow) -> String {
     let activity = found.listed().activity;
     let time = |time: Duration| format_duration(Duration::from_secs(time.as_secs()));

@@ -108,7 +108,7 @@ impl AnswerBytes {
 mod tests {
     use super::*;
 
-    /// Number of pieces of this size that an answer may have, up to a maximum of a million.
+    /// Number of times that an answer may contain `piece`. Counting stops at a million.
     fn pieces(is_watch: bool, piece: &[u8]) -> usize {
         let mut bytes = AnswerBytes::new(is_watch);
         (0..1_000_000).take_while(|_| bytes.add(piece).is_ok()).count()

@@ -53,7 +53,8 @@ impl RefusedServers {
         self.refused.contains_key(server)
     }
 
-    /// Health of a server for a snapshot. A refused server is down.
+    /// Health of a server for a snapshot. If packet modes cannot reach the server, it is down with
+    /// the reason. Otherwise returns `health`.
     pub(super) fn apply(&self, server: &ServerKey, health: Health) -> Health {
         match self.refused.get(server) {
             Some(RefusedServer { reason, since }) => {
