@@ -113,6 +113,7 @@ fn unread_responses_need_one_stream(client: Version) {
             sending.finish().await.unwrap();
             unread.push((sending, reading));
             until(|| balancer.stat("/backends/pool/requests/responses/2xx") == n).await;
+            until(|| balancer.stat("/backends/pool/current_connections") == 0).await;
         }
         assert_eq!(server.connections(), 1, "{client:?}");
         let others = StreamClients::new(Version::Http2, to, &authority, None).from(lab.ip(98));
