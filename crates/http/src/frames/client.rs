@@ -121,11 +121,21 @@ impl FrameClient<'_> {
         }
     }
 
-    /// Waits until the client's connection has accepted all sent bytes.
+    /// Waits until the socket has accepted all sent bytes. A stream sends while it is used: see
+    /// [`FrameClient::poll_flush_stream`].
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            FrameClient::Stream(stream) => stream.poll_flush(cx),
+            FrameClient::Stream(_) => Poll::Ready(Ok(())),
             FrameClient::Http1(client) => client.poll_flush(cx),
+        }
+    }
+
+    /// Waits until the client's stream has sent everything. Call it while the server pauses, since
+    /// nothing else sends the rest then.
+    pub(super) fn poll_flush_stream(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            FrameClient::Stream(stream) => stream.poll_flush(cx),
+            FrameClient::Http1(_) => Poll::Ready(Ok(())),
         }
     }
 

@@ -63,12 +63,23 @@ impl FrameTransfer<'_> {
             })),
             Poll::Pending => {
                 self.reads_server = true;
+                if !is_behind {
+                    self.flush_stream(cx)?;
+                }
                 // The client gets all data that the encoder still has, because the server pauses.
                 match !is_behind && self.body.flush()? {
                     true => Poll::Ready(Ok(Step::Moved)),
                     false => Poll::Pending,
                 }
             }
+        }
+    }
+
+    /// Sends what the client's stream still has, while the server pauses.
+    fn flush_stream(&mut self, cx: &mut Context<'_>) -> Result<(), TransferEnd> {
+        match self.client.poll_flush_stream(cx) {
+            Poll::Ready(Err(_)) => Err(TransferEnd::ClientGone),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
         }
     }
 
@@ -90,6 +101,7 @@ impl FrameTransfer<'_> {
             Poll::Ready(head) => head?,
             Poll::Pending => {
                 self.reads_server = true;
+                self.flush_stream(cx)?;
                 return Poll::Pending;
             }
         };
