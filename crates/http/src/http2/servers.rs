@@ -2,54 +2,34 @@
 //! streams.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
+mod opening;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use convey_model::Prefix;
 use convey_pacing::LogLimit;
-use convey_proxy::{Contained, ServerStream};
-use h2::client::{Builder, SendRequest};
-use log::{debug, info};
+use log::info;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::frame_filter::{EmptyFrames, FieldFilter, Sender};
-use super::io::Connection;
 use super::keep_alive_limit::KeepAliveLimit;
-use super::kept::{KeptConnection, KeptState, MAX_REQUESTS, MAX_STREAMS, StreamPlace, UNTOLD};
+use super::kept::{KeptConnection, MAX_STREAMS, StreamPlace};
 use super::outgoing::OutgoingStream;
 use super::placement::{self, ConnectionState, Placement};
-use super::receive::{DATA_FRAME_BUDGET, ReceiveQueue};
 use super::resets;
-use super::send_window::{SendWindow, WindowMeter};
-use super::stream::broken;
 use super::stream_shares::StreamShares;
 use super::uploads::Upload;
-use super::{RESET_STREAMS, RESET_TIME};
 use crate::idle::ServerPlace;
+use opening::begin;
 
-/// Receive window of a stream in bytes: maximum unread bytes of a response.
-const STREAM_WINDOW: u32 = 128 * 1024;
-
-/// Receive window of a connection in bytes: the windows of all its streams together. Streams of
-/// many clients share a connection, and a slow reader must not block the others.
-const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
-
-/// Maximum number of bytes that a stream buffers for the server.
-const SEND_BUFFER: usize = 64 * 1024;
-
-/// Maximum size of a response's head in the library. The library counts the bytes of the head, and
-/// 32 more for each field. The frontend's limits apply as well.
-const MAX_HEAD: u32 = 128 * 1024;
-
-/// Maximum number of stream errors on a connection before the library ends the connection. No
-/// connection reaches it, because each request causes at most one error.
-const MAX_ERRORS: usize = 2 * MAX_REQUESTS;
+pub(crate) use opening::connect;
 
 /// Maximum number of connections to one server that accept streams. If all of them are full,
 /// further requests wait in convey: the library would send them to the server even after their
@@ -236,78 +216,6 @@ pub(crate) async fn take(
     }
 }
 
-/// Begins HTTP/2 on a new connection to the server with this name. Returns a stream on the
-/// connection, and shares the connection with other requests.
-///
-/// # Errors
-/// The HTTP/2 handshake fails, or takes longer than `within`.
-pub(crate) async fn connect(
-    mut opening: OpeningConnection,
-    stream: ServerStream,
-    name: String,
-    within: Duration,
-) -> io::Result<Box<OutgoingStream>> {
-    let filter = FieldFilter::new(Sender::Server, MAX_HEAD as usize, EmptyFrames::SHARED);
-    let (window, queue) = (Arc::<SendWindow>::default(), ReceiveQueue::new(STREAM_WINDOW as usize));
-    let io = Connection::new(stream, BytesMut::new(), filter, queue.clone());
-    let io = WindowMeter::new(io, window.clone());
-    let mut builder = Builder::new();
-    builder
-        .enable_push(false)
-        .initial_max_send_streams(UNTOLD)
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .data_frame_budget(DATA_FRAME_BUDGET)
-        .max_send_buffer_size(SEND_BUFFER)
-        .max_header_list_size(MAX_HEAD)
-        .max_concurrent_reset_streams(RESET_STREAMS)
-        .reset_stream_duration(RESET_TIME)
-        .max_local_error_reset_streams(Some(MAX_ERRORS));
-    let (send, connection) = timeout(within, builder.handshake(io)).await?.map_err(broken)?;
-    let (at, share) = (opening.at.clone(), opening.share.take());
-    let share = share.unwrap_or_else(|| at.share(StreamClient::default()));
-    let (kept, first) = at.with(|connections| {
-        connections.name = name;
-        let mut kept = KeptConnection::new(send.clone(), window, queue, connections.changed.clone());
-        let (state, first) = (kept.state().clone(), kept.another(share, None));
-        connections.kept.push(kept);
-        (state, first)
-    });
-    tokio::spawn(Contained::new(run(connection, (opening, send), kept, within)));
-    begin(first).await
-}
-
-/// Moves the frames of a connection until it is over. The connection counts as opened once the
-/// server's SETTINGS have arrived. If they do not arrive within `within`, the connection gets no
-/// further streams.
-async fn run(
-    connection: impl Future<Output = Result<(), h2::Error>> + Send + 'static,
-    opening: (OpeningConnection, SendRequest<Bytes>),
-    kept: Arc<KeptState>,
-    within: Duration,
-) {
-    let (mut connection, mut opening, mut time) = (pin!(connection), Some(opening), pin!(sleep(within)));
-    let ended = poll_fn(|cx| {
-        let polled = kept.receive_queue().poll(|| connection.as_mut().poll(cx));
-        drop(opening.take_if(|(_, send)| send.current_max_send_streams() != UNTOLD));
-        if opening.is_some() && time.as_mut().poll(cx).is_ready() {
-            kept.retire();
-            opening = None;
-        }
-        polled
-    });
-    if let Err(error) = ended.await {
-        debug!("an HTTP/2 connection to a server ended: {error}");
-    }
-    kept.retire();
-}
-
-/// Waits until the connection lets a stream begin.
-async fn begin(mut place: StreamPlace) -> io::Result<Box<OutgoingStream>> {
-    poll_fn(|cx| place.send().poll_ready(cx)).await.map_err(broken)?;
-    Ok(Box::new(OutgoingStream::new(place)))
-}
-
 impl Connections {
     /// Finds a place for a request of this client to this server.
     fn find(&mut self, at: &ServerConnections, client: StreamClient) -> Found {
@@ -486,141 +394,4 @@ fn most_streams(kept: &[KeptConnection]) -> u64 {
     }
     let unopened = MAX_CONNECTIONS.saturating_sub(opened) * least.unwrap_or(MAX_STREAMS);
     (streams + unopened) as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
-    use super::*;
-
-    fn server() -> ServerConnections {
-        let place = (0, SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80), 0);
-        Arc::<Http2Servers>::default().of(place)
-    }
-
-    /// Returns `count` connections to a server that allows `streams` streams on each of them.
-    async fn connections(count: usize, streams: u32) -> Connections {
-        let mut connections = Connections::default();
-        for _ in 0..count {
-            let (client, server) = tokio::io::duplex(1 << 16);
-            tokio::spawn(async move {
-                let mut builder = h2::server::Builder::new();
-                let builder = builder.max_concurrent_streams(streams);
-                let mut connection = builder.handshake::<_, Bytes>(server).await.unwrap();
-                while connection.accept().await.is_some() {}
-            });
-            let mut builder = Builder::new();
-            let builder = builder.initial_max_send_streams(UNTOLD);
-            let (send, connection) = builder.handshake(client).await.unwrap();
-            tokio::spawn(connection);
-            while send.current_max_send_streams() == UNTOLD {
-                tokio::task::yield_now().await;
-            }
-            let (queue, changed) = (ReceiveQueue::new(1), Arc::default());
-            connections.kept.push(KeptConnection::new(send, Arc::default(), queue, changed));
-        }
-        connections
-    }
-
-    fn upload(n: u8) -> StreamClient {
-        let client = Prefix::of([192, 0, 2, n].into(), 32);
-        StreamClient { upload: Some(Upload { client, length: None }), sharing: None }
-    }
-
-    /// Finds a place, and the index of its connection; `None`: another connection has to be opened.
-    fn place(connections: &mut Connections, client: StreamClient) -> Option<(usize, StreamPlace)> {
-        let Found::Place(place) = connections.find(&server(), client) else { return None };
-        let at = connections.kept.iter().position(|kept| Arc::ptr_eq(kept.state(), place.state()));
-        Some((at.unwrap(), place))
-    }
-
-    #[tokio::test]
-    async fn connection_takes_so_many_requests() {
-        let mut connections = connections(1, 100).await;
-        let client = StreamClient::default();
-        let long = place(&mut connections, client).unwrap();
-        assert!((1..MAX_REQUESTS).all(|_| place(&mut connections, client).is_some()));
-        assert!(place(&mut connections, client).is_none());
-        drop(long);
-        assert!(place(&mut connections, client).is_none());
-    }
-
-    #[tokio::test]
-    async fn upload_takes_no_connection_of_an_upload_of_another_client() {
-        let mut connections = connections(2, 100).await;
-        let first = place(&mut connections, upload(1)).unwrap();
-        assert_eq!(first.0, 0);
-        let second = place(&mut connections, upload(2)).unwrap();
-        assert_eq!((second.0, place(&mut connections, StreamClient::default()).unwrap().0), (1, 0));
-        drop(first);
-        let next = [upload(2), upload(3)].map(|client| place(&mut connections, client).unwrap());
-        assert_eq!(next.map(|(at, _)| at), [1, 0]);
-    }
-
-    #[tokio::test]
-    async fn upload_has_a_connection_opened_while_others_use_all() {
-        let mut connections = connections(1, 100).await;
-        let _first = place(&mut connections, upload(1)).unwrap();
-        assert!(place(&mut connections, upload(2)).is_none());
-        assert_eq!(place(&mut connections, StreamClient::default()).unwrap().0, 0);
-        connections.opening = MAX_CONNECTIONS;
-        connections.waiting = usize::MAX / 2;
-        assert_eq!(place(&mut connections, upload(2)).unwrap().0, 0, "no other may be opened");
-    }
-
-    #[tokio::test]
-    async fn upload_waits_for_an_opening_connection_that_it_may_fit_on() {
-        for (length, waits) in [(Some(300), true), (Some(30_000), true), (None, true), (Some(1 << 20), false)]
-        {
-            let mut connections = connections(0, 100).await;
-            connections.opening = 1;
-            let client = Prefix::of([192, 0, 2, 1].into(), 32);
-            let upload = StreamClient { upload: Some(Upload { client, length }), sharing: None };
-            assert_eq!(matches!(connections.find(&server(), upload), Found::Wait(_)), waits, "{length:?}");
-        }
-    }
-
-    /// Resets streams of this connection until it has to retire.
-    fn reset_streams(kept: &KeptConnection) {
-        (0..10).for_each(|_| kept.state().resets().count(false));
-    }
-
-    #[tokio::test]
-    async fn connection_with_reset_streams_keeps_its_open_ones_and_takes_no_other() {
-        let mut connections = connections(1, 100).await;
-        let client = StreamClient::default();
-        let long = place(&mut connections, client).unwrap();
-        reset_streams(&connections.kept[0]);
-        assert!(place(&mut connections, client).is_none(), "another one has to be opened");
-        assert!(connections.kept[0].stays(Instant::now()));
-        drop(long);
-        assert!(!connections.kept[0].stays(Instant::now()));
-    }
-
-    #[tokio::test]
-    async fn resets_retire_few_connections_that_have_open_streams() {
-        let mut connections = connections(33, 1).await;
-        let client = StreamClient::default();
-        let open: Vec<_> = (0..33).map(|_| place(&mut connections, client).unwrap()).collect();
-        connections.kept.iter().for_each(reset_streams);
-        assert!(place(&mut connections, client).is_none());
-        let retired =
-            |connections: &Connections| connections.kept.iter().filter(|one| one.is_retired()).count();
-        assert_eq!(retired(&connections), 32);
-        drop(open);
-        assert!(place(&mut connections, client).is_none());
-        assert_eq!(retired(&connections), 33);
-    }
-
-    #[tokio::test]
-    async fn connection_that_gets_no_window_back_takes_no_further_stream() {
-        let mut connections = connections(1, 100).await;
-        let (_, place) = place(&mut connections, upload(1)).unwrap();
-        connections.kept[0].state().send_window().has_sent(60_000);
-        let now = Instant::now();
-        assert!((0..3).all(|_| connections.kept[0].stays(now)), "an upload is open");
-        drop(place);
-        assert_eq!([(); 2].map(|()| connections.kept[0].stays(now)), [true, false]);
-    }
 }
