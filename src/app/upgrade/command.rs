@@ -202,16 +202,16 @@ impl Running {
 
 #[expect(clippy::disallowed_methods, reason = "a command: it goes by the clock of the host")]
 fn send_request(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<String> {
-    let deadline = Instant::now() + patience;
+    let began = Instant::now();
     let stream = loop {
         match deliver(one, what, patience)? {
             Ok(stream) => break stream,
             // convey disconnects a client while it has its maximum of them.
-            Err(_) if Instant::now() + patience < deadline + BUSY => thread::sleep(RETRY),
+            Err(_) if began.elapsed() < BUSY => thread::sleep(RETRY),
             Err(error) => return Err(error).context("convey disconnects this command"),
         }
     };
-    let answer = read_until(&stream, deadline).context("convey does not answer")?;
+    let answer = read_until(&stream, began + patience).context("convey does not answer")?;
     // Clean the answer, because it is printed to a terminal.
     let answer = one_line(answer.trim_end());
     match answer.split_once(' ') {
