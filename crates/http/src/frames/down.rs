@@ -18,7 +18,7 @@ impl FrameTransfer<'_> {
         let waited = self.body.waiting.len();
         let sent = self.body.waiting.poll_send(cx, &mut self.client, &mut self.meter.moved.1);
         if waited > 0 {
-            self.takes_frames = self.body.waiting.len() == 0 && waited >= ALWAYS_HELD;
+            self.takes_frames = sent.is_ready() && waited >= ALWAYS_HELD;
         }
         let is_behind = match sent {
             Poll::Ready(Ok(())) => false,
