@@ -109,7 +109,7 @@ fn upgrade_takes_nothing_of_another_process(case: Case) {
     if case.is_passthrough() {
         let with_spare = format!("[passthrough]\nsnat_addresses = [\"{spare}\"]");
         let text = config().text(case).replace("[passthrough]", &with_spare);
-        refused(&text, &format!("cannot use the SNAT ports 33768-61000 of {spare}"));
+        refused(&text, &format!("cannot use the SNAT ports 33768-61000 of {spare} (passthrough.snat_ports)"));
     }
     network.save_with(&with_frontend);
     drop(third);
