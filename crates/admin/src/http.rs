@@ -105,7 +105,10 @@ async fn serve_within(
             Ok(accepted) => accepted,
             Err(error) => {
                 if let Some(suppressed) = log_limit.admit(Instant::now()) {
-                    log::warn!("{}: cannot accept a connection: {error}{suppressed}", listener.name());
+                    log::warn!(
+                        "cannot accept a connection ({} listener): {error}{suppressed}",
+                        listener.name()
+                    );
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;

@@ -89,7 +89,7 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
     let who = source(client_of(ip));
     let config = &frontend.config;
     let of = match (config.max_connections_per_client, config.max_connections) {
-        (Some(most), _) => format!(", of at most {most}, at this frontend"),
+        (Some(most), _) => format!(" at this frontend, and may have {most}"),
         (None, Some(_)) => " at this frontend, which divides its max_connections among clients".to_owned(),
         (None, None) => {
             " in this process, which limits each client to a share of the connections that are left"
@@ -130,7 +130,8 @@ pub(super) fn check_packet_share(sources: ExplainSources<'_>, place: &AskedPlace
     };
     let ClientShare { of, own, used, free, is_refused } = share;
     let who = source(client_of(ip));
-    let message = format!("open flows of {who} use {own} {of}; all clients use {used}, and {free} are free");
+    let message =
+        format!("{of}: the open flows of {who} use {own}, those of all clients {used}; {free} are free");
     match is_refused {
         true => steps.refuse(
             "share",

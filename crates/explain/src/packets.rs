@@ -181,7 +181,9 @@ impl PacketInquiry<'_> {
             }
             (Mode::Dsr, DsrKind::L2) => steps.note(
                 "dsr",
-                format!("l2: packets keep {vip} as their destination, which the server has on its loopback"),
+                format!(
+                    "l2: packets keep the destination {vip}, an address of the server's loopback interface"
+                ),
             ),
         }
     }

@@ -13,7 +13,7 @@ pub struct LogLimit<T> {
 }
 
 /// Number of events that were suppressed since the last log line. Its `Display` output is the end
-/// of the log line: ` (7 more since the last line)`, or nothing for 0 events.
+/// of the log line: ` (7 more since the previous line of this kind)`, or nothing for 0 events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suppressed(pub u64);
 
@@ -52,7 +52,7 @@ impl fmt::Display for Suppressed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => Ok(()),
-            events => write!(f, " ({events} more since the last line)"),
+            events => write!(f, " ({events} more since the previous line of this kind)"),
         }
     }
 }
@@ -78,7 +78,7 @@ mod tests {
         let mut limit = LogLimit::once_in(Duration::from_secs(10));
         let lines: Vec<String> =
             (0..6_200).filter_map(|n| Some(limit.admit(At(n * 5))?.to_string())).collect();
-        let more = " (1999 more since the last line)";
+        let more = " (1999 more since the previous line of this kind)";
         assert_eq!(lines, ["", more, more, more]);
         assert!(!limit.is_idle_for(Duration::from_secs(2), At(31_000)));
         assert!(limit.is_idle_for(Duration::from_secs(2), At(32_000)));

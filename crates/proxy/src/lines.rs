@@ -76,7 +76,7 @@ mod tests {
         }
         assert!(lines.take_at(3, Event::Loop, 1, start + 2 * KEPT).is_some(), "another event");
         assert_eq!(lines.0.lock().unwrap().len(), 1, "what is old is forgotten");
-        let more = " (1999 more since the last line)";
+        let more = " (1999 more since the previous line of this kind)";
         assert_eq!(lines_seen, ["", "", more, more, more, more, more, more]);
     }
 }

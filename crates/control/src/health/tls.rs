@@ -22,12 +22,18 @@ use convey_tls::{NoAuthorities, SpokenWithin, TlsConnector, TlsFault, server_nam
 pub(super) enum TlsError {
     #[error("{0}")]
     Handshake(io::Error),
-    #[error("no certificate authority is installed on this host (package ca-certificates): {0}")]
+    #[error("no certificate authority is installed on this host (package ca-certificates){}", because(.0))]
     NoAuthority(NoAuthorities),
     #[error("{0}")]
     Name(rustls::Error),
     #[error("{0}")]
     Setup(TlsFault),
+}
+
+/// Errors of reading the authorities, as the end of a message; nothing if there were none.
+fn because(errors: &NoAuthorities) -> String {
+    let errors = errors.to_string();
+    if errors.is_empty() { errors } else { format!(": {errors}") }
 }
 
 /// Performs the TLS handshake of an HTTPS check with the server at `ip`. The certificate must be

@@ -56,7 +56,7 @@ mod tests {
         refusals.add(peer(9), HeaderError::Untrusted);
         let told =
             refusals.take(1, &lines).map(|told| told.map(|(last, more)| (last.peer, more.to_string())));
-        let more = " (2 more since the last line)".to_owned();
+        let more = " (2 more since the previous line of this kind)".to_owned();
         assert_eq!(told, [Some((peer(9), String::new())), Some((peer(3), more))]);
         refusals.add(peer(1), HeaderError::Cut);
         assert_eq!(refusals.take(1, &lines), [None, None], "not again within ten seconds");
