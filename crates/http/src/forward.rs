@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use convey_http_core::ExchangeEnd;
 use convey_model::{HttpVersion, Timeouts};
-use convey_proxy::{ClientStream, HeldResource, ServerStream};
+use convey_proxy::{ClientStream, HeldResource, NewConnection, ServerStream};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
 use convey_tls::SpokenWithin;
@@ -219,8 +219,7 @@ impl Forwarding<'_, '_> {
     /// handshake, also opens a stream on the connection.
     async fn socket(&self, permit: &Permit) -> io::Result<ServerEnd> {
         let within = self.timeouts.connect;
-        let mut server =
-            self.client.connect(permit, self.request.named(), within, self.within_tls(permit)).await?;
+        let mut server = self.client.connect(permit, self.new_connection(permit)).await?;
         if self.chose_http2(permit, &mut server).unwrap_or(false) {
             let connections = self.worker.http2.of(self.place(permit));
             let opening = OpeningConnection::new(connections, self.stream_client());
@@ -242,10 +241,7 @@ impl Forwarding<'_, '_> {
         let (stream, is_new) = match http2::take(&connections, client, within, left).await? {
             FoundStream::Stream(stream) => (stream, false),
             FoundStream::Nothing(opening) => {
-                let mut server = self
-                    .client
-                    .connect(permit, self.request.named(), within, self.within_tls(permit))
-                    .await?;
+                let mut server = self.client.connect(permit, self.new_connection(permit)).await?;
                 if !self.chose_http2(permit, &mut server).unwrap_or(true) {
                     return Ok((ServerEnd::Socket(server), true));
                 }
@@ -259,6 +255,16 @@ impl Forwarding<'_, '_> {
             FoundStream::ClientLeft => return Err(Unreached::ClientLeft),
         };
         Ok((ServerEnd::Stream(stream), is_new))
+    }
+
+    /// Properties of a new connection to the server of the permit.
+    fn new_connection(&self, permit: &Permit) -> NewConnection {
+        NewConnection {
+            named: self.request.named(),
+            is_upload: !self.request.head().framing().is_empty(),
+            within: self.timeouts.connect,
+            within_tls: self.within_tls(permit),
+        }
     }
 
     /// Whether the server of the permit gets requests over HTTP/2.

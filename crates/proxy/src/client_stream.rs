@@ -5,16 +5,13 @@
 //! [`Attempts`](convey_upstream::Attempts).
 
 use std::fmt;
-use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -22,19 +19,18 @@ use super::QuicClient;
 use super::clients::Clients;
 use super::connection_bytes::ClientTransport;
 use super::context::Drain;
-use super::own_sockets::OwnSocket;
 use super::proxy_header::ReceivedHeader;
 use super::quic::ClientPaths;
 use super::registry::{ConnectionServer, RegisteredRequest};
+use super::server_stream::ServerStream;
 use super::session::{TcpSession, reason_of};
 use convey_access_log::{AccessLog, LoggedTls};
 use convey_model::{ConnectFailures, Endpoint, Timeouts, Timestamp};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool, Snapshot};
 use convey_stream::{ByteStream, Leg, PipePool};
-use convey_tls::SpokenWithin;
 use convey_trace::TracedRequest;
-use convey_upstream::{Opening, Origin, Permit, PickContext};
+use convey_upstream::{Origin, Permit, PickContext};
 
 /// Implementation of mode http. Each worker has its own [`ServeStream`].
 pub trait HttpMode: Send + Sync + fmt::Debug {
@@ -62,10 +58,10 @@ pub trait ServeStream: Send + Sync + fmt::Debug {
 
 /// Admitted client of mode http. A drop without [`ClientStream::end`] cuts its connection.
 pub struct ClientStream {
-    session: TcpSession,
+    pub(super) session: TcpSession,
     /// Address that the client connected to.
-    local: Option<SocketAddr>,
-    origin: Origin,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) origin: Origin,
     early: Vec<u8>,
     /// Generation of the snapshot that `session.frontend` comes from.
     generation: u64,
@@ -94,14 +90,6 @@ pub enum StreamEnd {
     Early(Counter),
     /// Reset, for this reason. The client sees that its data is incomplete.
     Reset(Counter),
-}
-
-/// Connection to a server. A drop without [`ServerStream::close_in_order`] resets the connection.
-pub struct ServerStream {
-    leg: Leg,
-    /// Local address of the connection, as the server sees it.
-    local: Option<SocketAddr>,
-    _own: Option<OwnSocket>,
 }
 
 impl ClientStream {
@@ -427,7 +415,7 @@ impl ClientStream {
             id: permit.server().live.id,
             names: permit.names(),
             addr: self.address_of(permit),
-            seen_from: server.local,
+            seen_from: server.local_address(),
             is_only: false,
         });
     }
@@ -447,26 +435,6 @@ impl ClientStream {
     /// Address of the permit's server.
     pub fn address_of(&self, permit: &Permit) -> SocketAddr {
         permit.server().config.addr_for(self.session.downstream.vip.port())
-    }
-
-    /// Opens a connection to the permit's server. `named` is the client for the PROXY header, if a
-    /// trusted proxy has named one. `within` is the time limit, and `within_tls` is the protocol if
-    /// the server has TLS.
-    ///
-    /// # Errors
-    /// The connection failed, or the server was not ready in time.
-    pub async fn connect(
-        &self,
-        permit: &Permit,
-        named: Option<SocketAddr>,
-        within: Duration,
-        within_tls: SpokenWithin,
-    ) -> io::Result<ServerStream> {
-        let (client, local, origin, data_waits) = (self.client(), self.local, &self.origin, true);
-        let opening = Opening { client, local, origin, named, data_waits, within, within_tls };
-        let server = self.address_of(permit);
-        let (leg, _own) = self.session.connect(server, permit, &opening).await?;
-        Ok(ServerStream { local: leg.tcp().local_addr().ok(), leg, _own })
     }
 
     /// Ends the client's connection.
@@ -493,28 +461,6 @@ impl ClientBytes {
     }
 }
 
-impl ServerStream {
-    /// Byte stream of the connection to the server.
-    pub fn stream(&mut self) -> &mut ByteStream {
-        &mut self.leg.stream
-    }
-
-    /// Byte stream of the connection, for queries without I/O.
-    pub fn bytes(&self) -> &ByteStream {
-        &self.leg.stream
-    }
-
-    /// Socket of the connection, if the kernel may splice its bytes; `None` with TLS.
-    pub fn plain(&self) -> Option<&TcpStream> {
-        self.leg.stream.plain()
-    }
-
-    /// Makes the drop close the connection in order.
-    pub fn close_in_order(&mut self) {
-        self.leg.close_in_order();
-    }
-}
-
 impl fmt::Debug for ClientStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientStream").field("downstream", &self.session.downstream).finish_non_exhaustive()
@@ -524,11 +470,5 @@ impl fmt::Debug for ClientStream {
 impl fmt::Debug for ClientBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientBytes").field("stream", &self.leg.stream).finish()
-    }
-}
-
-impl fmt::Debug for ServerStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerStream").field("stream", &self.leg.stream).finish_non_exhaustive()
     }
 }

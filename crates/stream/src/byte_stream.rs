@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
+use rustix::net::sockopt::set_tcp_quickack;
 use rustix::net::{Shutdown, shutdown};
 use tokio::net::TcpStream;
 
@@ -120,6 +121,13 @@ impl ByteStream {
     /// Whether a write within TLS is pending, so that the caller must repeat it.
     pub fn is_writing(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_writing())
+    }
+
+    /// Acknowledges received segments immediately, until the kernel delays acknowledgements again to
+    /// send them with data (`TCP_QUICKACK` in tcp(7)). A peer without `TCP_NODELAY` sends the rest of
+    /// its bytes only then.
+    pub fn acknowledge_immediately(&self) {
+        let _ = set_tcp_quickack(&self.tcp, true);
     }
 
     /// Whether the peer has not yet acknowledged all written bytes.

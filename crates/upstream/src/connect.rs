@@ -29,6 +29,9 @@ pub struct Opening<'a> {
     pub named: Option<SocketAddr>,
     /// Whether bytes of the client will follow immediately.
     pub data_waits: bool,
+    /// Whether the server may respond while the client still sends: the request has a body. Then the
+    /// kernel acknowledges the first bytes of the server immediately.
+    pub is_upload: bool,
     /// Time limit for connect and TLS handshake together.
     pub within: Duration,
     /// Protocol within TLS, if convey speaks TLS with the server.
@@ -50,13 +53,13 @@ impl Permit {
         ports: &LocalPorts,
         begun: impl FnOnce(&Socket) -> T,
     ) -> io::Result<(Leg, T)> {
-        let Opening { client, local, origin, named, data_waits, within, within_tls } = *opening;
+        let Opening { client, local, origin, named, data_waits, is_upload, within, within_tls } = *opening;
         let (header, tls) = (self.send_proxy(), self.tls(within_tls)?);
         // With TLS, bytes always follow: convey sends the first bytes of the handshake.
         let data_waits = data_waits || tls.is_some();
-        let bytes_wait = data_waits || header.is_some();
+        let delays_ack = (data_waits || header.is_some()) && !is_upload;
         let until = Instant::now() + within;
-        let socket = ports.connect(|port| begin(port, server, bytes_wait))?;
+        let socket = ports.connect(|port| begin(port, server, delays_ack))?;
         let kept = begun(&socket);
         let connected = timeout_at(until, connected(socket)).await;
         let stream = connected.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
@@ -74,13 +77,13 @@ impl Permit {
 }
 
 /// Begins to connect to a server, from this local port or, with `None`, from a port that the kernel
-/// chooses. `data_waits` means that bytes follow immediately. Then the kernel sends them together
-/// with the acknowledgement that completes the TCP handshake, which saves a segment.
-fn begin(port: Option<u16>, addr: SocketAddr, data_waits: bool) -> io::Result<Socket> {
+/// chooses. With `delays_ack`, the kernel sends the acknowledgement that completes the TCP handshake
+/// together with the first bytes, which saves a segment. It also delays later acknowledgements.
+fn begin(port: Option<u16>, addr: SocketAddr, delays_ack: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // Keep-alive is enabled later, only for connections that last longer.
     socket.set_tcp_nodelay(true)?;
-    if data_waits {
+    if delays_ack {
         let _ = set_tcp_quickack(&socket, false);
     }
     // SO_REUSEADDR: without it, other sockets cannot reuse the port before TIME-WAIT has ended.

@@ -36,6 +36,7 @@ tests!("http_faults":
     a_server_that_trickles_its_body_is_waited_for,
     excess_bytes_after_a_response_reach_no_client,
     an_early_response_arrives_whole,
+    early_response_in_two_segments_arrives_before_the_reset_behind_it,
     a_server_of_http2_that_has_done_nothing_is_asked_anew,
     a_response_of_a_server_that_goes_down_is_broken_off,
     pending_request_of_a_failed_server_is_served_by_another,
@@ -243,6 +244,25 @@ fn an_early_response_arrives_whole() {
         Ok(())
     });
     for version in [Version::Http1, Version::Http2] {
-        assert_eq!(outcome::early(failing.lab.vip(), version), (413, outcome::LARGE), "{version:?}");
+        assert_eq!(
+            outcome::early(failing.lab.vip(), version, outcome::LARGE),
+            (413, outcome::LARGE),
+            "{version:?}"
+        );
+    }
+}
+
+/// Without TCP_NODELAY, the second segment waits until the first one is acknowledged. The server closes
+/// before convey would acknowledge it with the next data, and its unread bytes reset the connection.
+fn early_response_in_two_segments_arrives_before_the_reset_behind_it() {
+    let failing = Failing::new(|mut stream| {
+        stream.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 5\r\n\r\n")?;
+        sleep(Duration::from_millis(5));
+        stream.write_all(b"early")?;
+        sleep(Duration::from_millis(5));
+        Ok(())
+    });
+    for version in [Version::Http1, Version::Http2].repeat(5) {
+        assert_eq!(outcome::early(failing.lab.vip(), version, 5), (403, 5), "{version:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Outcome for a client, whatever its HTTP version.
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::thread;
 
 use bytes::Bytes;
@@ -77,8 +77,9 @@ async fn over_http2(to: SocketAddr, method: &str) -> Result<Outcome, h2::Error> 
     })
 }
 
-/// Status, and length of the body, of a response to a request whose body never ends.
-pub(super) fn early(to: SocketAddr, version: Version) -> (u16, usize) {
+/// Status, and length of the body, of a response to a request whose body never ends. An HTTP/1.1
+/// client reads `len` bytes of the response's body.
+pub(super) fn early(to: SocketAddr, version: Version, len: usize) -> (u16, usize) {
     match version {
         Version::Http1 => {
             let mut client = connect(to);
@@ -86,9 +87,9 @@ pub(super) fn early(to: SocketAddr, version: Version) -> (u16, usize) {
             let mut sender = client.try_clone().unwrap();
             let sending = thread::spawn(move || while sender.write_all(b"1\r\nx\r\n").is_ok() {});
             let head = super::read_head(&mut client).unwrap();
-            let mut body = vec![0; LARGE];
+            let mut body = vec![0; len];
             client.read_exact(&mut body).unwrap();
-            drop(client);
+            client.shutdown(Shutdown::Both).unwrap();
             sending.join().unwrap();
             (head.split(' ').nth(1).unwrap().parse().unwrap(), body.len())
         }

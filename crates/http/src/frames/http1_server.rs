@@ -24,6 +24,7 @@ const FIRST: usize = 8 * 1024;
 pub(crate) struct Http1Server<'a> {
     socket: &'a mut ByteStream,
     out: Http1Encoder,
+    is_request_whole: bool,
     /// Whether the sending side is closed once the server has accepted all bytes.
     closes: bool,
     decoder: ResponseDecoder,
@@ -44,6 +45,7 @@ impl<'a> Http1Server<'a> {
         Http1Server {
             socket,
             out: Http1Encoder::new(head, framing),
+            is_request_whole: framing.is_empty(),
             closes: false,
             decoder: ResponseDecoder::new(method, limits),
             received: BytesMut::new(),
@@ -84,10 +86,12 @@ impl<'a> Http1Server<'a> {
     }
 
     pub(super) fn send_data(&mut self, data: &[u8], is_last: bool) {
+        self.is_request_whole |= is_last;
         self.out.append_data(data, is_last);
     }
 
     pub(super) fn send_trailers(&mut self, trailers: &Trailers) {
+        self.is_request_whole = true;
         self.out.append_end(Some(trailers));
     }
 
@@ -106,8 +110,7 @@ impl<'a> Http1Server<'a> {
                 return Poll::Ready(Ok(head));
             }
             let n = buffer::with(|buffer| {
-                let n = ready!(self.socket.poll_read(cx, &mut buffer[..FIRST]));
-                let n = n.map_err(|error| server_broke(&error))?;
+                let n = ready!(self.poll_read(cx, &mut buffer[..FIRST]))?;
                 self.received.extend_from_slice(&buffer[..n]);
                 Poll::Ready(Ok::<_, TransferEnd>(n))
             });
@@ -146,11 +149,19 @@ impl<'a> Http1Server<'a> {
             let received = self.received.split();
             return Poll::Ready(self.decode(&received, body));
         }
-        buffer::with(|buffer| match ready!(self.socket.poll_read(cx, &mut buffer[..most])) {
-            Err(error) => Poll::Ready(Err(server_broke(&error))),
-            Ok(0) => Poll::Ready(self.closed(body)),
-            Ok(n) => Poll::Ready(self.decode(&buffer[..n], body)),
+        buffer::with(|buffer| match ready!(self.poll_read(cx, &mut buffer[..most]))? {
+            0 => Poll::Ready(self.closed(body)),
+            n => Poll::Ready(self.decode(&buffer[..n], body)),
         })
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, TransferEnd>> {
+        let read = ready!(self.socket.poll_read(cx, buffer)).map_err(|error| server_broke(&error));
+        // See the same condition in `transfer::down`.
+        if !self.is_request_whole {
+            self.socket.acknowledge_immediately();
+        }
+        Poll::Ready(read)
     }
 
     fn decode(&mut self, bytes: &[u8], body: &mut ResponseBody<'_>) -> Result<(), TransferEnd> {

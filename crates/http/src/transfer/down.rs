@@ -61,6 +61,11 @@ impl Transfer<'_> {
                 Poll::Ready(Ok(0)) => return Poll::Ready(self.server_closed()),
                 Poll::Ready(Ok(n)) => n,
             };
+            // The server may close with unread bytes of the request, which discards the bytes that it
+            // has not sent by then.
+            if !self.exchange.state().is_request_whole() {
+                self.server.acknowledge_immediately();
+            }
             let came = &buffer[..n];
             if self.meter.status.is_none() {
                 self.head.extend_from_slice(came);

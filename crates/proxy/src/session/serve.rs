@@ -19,6 +19,10 @@ use convey_stream::{ByteStream, Leg};
 use convey_tls::SpokenWithin;
 use convey_upstream::{Opening, Permit};
 
+/// Maximum number of bytes that are read from a client before it has a server. It is small because
+/// convey holds these bytes while the connection waits for a server.
+const MAX_EARLY: usize = 4096;
+
 impl TcpSession {
     /// Serves the client in a new task until the connection ends. Each mode has its own type of
     /// task, so a relayed connection needs no memory for mode http.
@@ -70,6 +74,8 @@ impl TcpSession {
             origin: &origin,
             named: None,
             data_waits: !early.is_empty(),
+            // More bytes than were read follow.
+            is_upload: early.len() >= MAX_EARLY,
             within: self.timeouts.connect,
             within_tls: SpokenWithin::Bytes,
         };
@@ -80,13 +86,12 @@ impl TcpSession {
     /// Waits for the first bytes of the client, if the configuration limits this time
     /// (`first_byte_timeout`). So a server does not have to wait for a silent client.
     ///
-    /// Returns the bytes that have arrived, at most 4,096. The limit is small because convey holds
-    /// these bytes while the connection waits for a server.
+    /// Returns the bytes that have arrived, at most `MAX_EARLY`.
     async fn wait_for_first_bytes(&self, client: &mut ByteStream) -> Result<Vec<u8>, Counter> {
         let limit = self.frontend.config.limits.first_byte_timeout;
         let mut late = pin!(limit.map(|limit| sleep_until(self.downstream.began + limit)));
         poll_fn(|cx| {
-            let mut buffer = [0; 4096];
+            let mut buffer = [0; MAX_EARLY];
             match (client.poll_read(cx, &mut buffer), late.as_mut().as_pin_mut()) {
                 (Poll::Ready(Ok(n)), _) => Poll::Ready(Ok(buffer[..n].to_vec())),
                 (Poll::Ready(Err(_)), _) => Poll::Ready(Err(Counter::ClientReset)),
