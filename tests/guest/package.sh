@@ -46,7 +46,7 @@ cd /
 # Started as shipped: it serves, and says what to edit.
 systemctl enable --now convey || fail "cannot be started"
 same "/healthz" "$(curl -sS -m 5 http://127.0.0.1:7000/healthz)" ok
-wait_for "a status that names the backend" sh -c 'systemctl show -p StatusText convey | grep -q "no server of backend web"'
+wait_for "a status that names the backend" sh -c 'systemctl show -p StatusText convey | grep -q "backend web has no usable server"'
 wait_for "the log" sh -c 'journalctl -u convey -o cat | grep -q "correct their addresses in /etc/convey/config.toml"'
 pid=$(show MainPID)
 same "who runs it" "$(ps -o user,pid | awk -v pid="$pid" '$2 == pid { print $1 }')" convey
