@@ -29,6 +29,7 @@ tests!("access_log":
     requests_of_killed_connections_have_lines,
     downloads_that_are_cut_have_and_count_their_status,
     requests_cut_at_the_end_of_a_stop_have_lines,
+    local_reply_whose_client_leaves_keeps_its_reason_in_the_log,
     a_second_server_is_a_retry,
     client_behind_a_proxy_is_logged_but_not_its_payload,
     a_udp_session_has_a_line_once_it_is_silent_or_cut,
@@ -303,6 +304,29 @@ fn requests_cut_at_the_end_of_a_stop_have_lines() {
     lines.sort_by_key(|line| line["http_version"].to_string());
     expect_cut(&lines[0], "1.1", "cut");
     expect_cut(&lines[1], "3", "cut");
+}
+
+/// The client has no window for the body of the 502, and then resets its stream.
+fn local_reply_whose_client_leaves_keeps_its_reason_in_the_log() {
+    let lab = Loopback::new();
+    let _server = TcpServer::start(lab.server(1), |stream| {
+        reset(stream);
+        Ok(())
+    });
+    let setup = setup(&lab).frontend(HTTP).health("kind = \"none\"");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut client = connect(lab.vip());
+    let no_window = http2::frames::frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let request = http2::frames::frame(1, 5, 1, b"\x82\x86\x84\x41\x01a");
+    client.write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*no_window, &request].concat()).unwrap();
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/server_reset", 1);
+    client.write_all(&http2::frames::frame(3, 0, 1, &[0, 0, 0, 8])).unwrap();
+    let line = &wait_for_lines(&path(&lab), 1)[0];
+    for (field, value) in [("termination", "refused"), ("reason", "server_reset"), ("answered_by", "convey")]
+    {
+        assert_eq!(line[field], value, "{field}: {line}");
+    }
+    assert_eq!(line["status"], 502, "{line}");
 }
 
 fn a_second_server_is_a_retry() {

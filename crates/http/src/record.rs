@@ -339,11 +339,11 @@ impl RequestRecord {
         (self.broken.is_some() || self.answered.is_some()).then_some(self.phase)
     }
 
+    /// How the request ended, for the log and for hooks. The first cause counts, as in the
+    /// counters: a client that leaves before it has its local reply does not change the reason.
+    /// Only a cut of the connection by convey does.
     fn ending(&self) -> Ending {
         match (self.broken, self.answered) {
-            (Some(reason @ (Counter::IdleTimeout | Counter::ClientTooSlow)), _) => {
-                Ending::early(Termination::Timeout, reason.label())
-            }
             (
                 Some(
                     reason
@@ -351,8 +351,11 @@ impl RequestRecord {
                 ),
                 _,
             ) => Ending::early(Termination::Cut, reason.label()),
-            (Some(reason), _) => Ending::early(Termination::Reset, reason.label()),
-            (None, Some(reason)) => Ending::early(Termination::Refused, reason.label()),
+            (_, Some(reason)) => Ending::early(Termination::Refused, reason.label()),
+            (Some(reason @ (Counter::IdleTimeout | Counter::ClientTooSlow)), None) => {
+                Ending::early(Termination::Timeout, reason.label())
+            }
+            (Some(reason), None) => Ending::early(Termination::Reset, reason.label()),
             (None, None) => Ending::usual(Termination::Closed),
         }
     }
