@@ -358,10 +358,8 @@ impl<S: DecideRequest> Connection<S> {
             // reset, but there is none.
             RequestEnd::Answered { is_silent: true, .. } => After::Ends(StreamEnd::Closed),
             RequestEnd::Answered { .. } => After::Closes,
-            RequestEnd::Broken(reason) => {
-                open.record.broke(reason);
-                After::Ends(StreamEnd::Reset(reason))
-            }
+            RequestEnd::Broken(reason) => reset_within(&mut open, reason),
+            RequestEnd::ServerReset(_) => reset_within(&mut open, Counter::ServerReset),
             RequestEnd::Unanswered(answer) => {
                 let has_body = !head.framing().is_empty();
                 let closes = is_last || has_body || !head.keeps_alive() || !head.is_http11();
@@ -371,6 +369,12 @@ impl<S: DecideRequest> Connection<S> {
         open.end();
         after
     }
+}
+
+/// Ends a connection within the response to a request.
+fn reset_within(open: &mut OpenRequest<'_>, reason: Counter) -> After {
+    open.record.broke(reason);
+    After::Ends(StreamEnd::Reset(reason))
 }
 
 impl ClientSocket<'_> {

@@ -32,6 +32,7 @@ use crate::idle::ServerPlace;
 use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::record::RequestRecord;
 use crate::request::HttpRequest;
+use crate::streams::body::ResetReason;
 use crate::time_limit::TimeLimit;
 use crate::transfer::TransferEnd;
 use crate::worker::HttpWorker;
@@ -79,6 +80,8 @@ pub(crate) enum RequestEnd {
     /// The client has left, or has received only a part of the response. Its connection ends for
     /// this reason.
     Broken(Counter),
+    /// The server has reset its stream. The client's stream is reset for the same reason.
+    ServerReset(ResetReason),
 }
 
 /// Reason why a request has no connection to its server.

@@ -74,8 +74,8 @@ pub(super) fn upload_that_its_server_does_not_read_ends_with_its_client() {
 }
 
 /// Lets clients of both versions request a page and read nothing of it, until its server has reset
-/// it.
-fn request_and_read_nothing(lab: &Loopback, protocol: &str) {
+/// it. The client of HTTP/2 gets the reset with the expected code.
+fn request_and_read_nothing(lab: &Loopback, protocol: &str, expected: h2::Reason) {
     let setup = Setup::new(lab).frontend(HTTP).backend(&format!("protocol = \"{protocol}\""));
     let setup = setup.health("kind = \"none\"").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(lab, &setup);
@@ -86,12 +86,14 @@ fn request_and_read_nothing(lab: &Loopback, protocol: &str) {
     balancer.wait_for_stat("/frontends/web/ended/server_reset", 1);
     block_on(async {
         let client = Http2Client::connect(lab.vip()).await;
-        let (_response, _stream) = client.begin(Request::get("http://a/").body(()).unwrap(), true).await;
+        let (_response, mut stream) = client.begin(Request::get("http://a/").body(()).unwrap(), true).await;
         while balancer.stat("/backends/pool/total_connections") != 2
             || balancer.stat("/backends/pool/current_connections") != 0
         {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        let code = std::future::poll_fn(|cx| stream.poll_reset(cx)).await.unwrap();
+        assert_eq!(code, expected);
     });
 }
 
@@ -104,7 +106,7 @@ pub(super) fn reset_of_a_server_is_noticed_while_the_client_reads_nothing() {
         reset(stream);
         Ok(())
     });
-    request_and_read_nothing(&lab, "h1");
+    request_and_read_nothing(&lab, "h1", h2::Reason::INTERNAL_ERROR);
 }
 
 pub(super) fn reset_of_a_server_stream_is_noticed_while_the_client_reads_nothing() {
@@ -115,7 +117,7 @@ pub(super) fn reset_of_a_server_stream_is_noticed_while_the_client_reads_nothing
             thread::spawn(move || fill_and_reset(stream));
         }
     });
-    request_and_read_nothing(&lab, "h2");
+    request_and_read_nothing(&lab, "h2", h2::Reason::ENHANCE_YOUR_CALM);
 }
 
 /// Serves streams, each of which is reset once the other side takes no more.
@@ -136,7 +138,7 @@ fn fill_and_reset(stream: TcpStream) -> io::Result<()> {
                     sent.is_ok()
                 };
                 while more().await {}
-                stream.send_reset(h2::Reason::INTERNAL_ERROR);
+                stream.send_reset(h2::Reason::ENHANCE_YOUR_CALM);
             });
         }
         Ok(())

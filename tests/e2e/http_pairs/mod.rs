@@ -7,6 +7,7 @@ mod cut_uploads;
 mod grpc;
 mod link;
 mod pages;
+mod resets;
 mod server;
 mod silent_streams;
 mod slots;
@@ -25,6 +26,10 @@ use cut_uploads::{
     uploads_pass_after_a_few_rounds_of_cut_ones, uploads_pass_after_a_thousand_rounds_of_cut_ones,
 };
 use grpc::{streams_of_messages_arrive_whole, unary_calls_of_all_sizes_arrive_whole};
+use resets::{
+    code_of_a_server_that_resets_its_response_reaches_the_client,
+    early_reset_of_a_grpc_call_reaches_its_client_with_its_code,
+};
 use server::Cases;
 use silent_streams::streams_that_pause_leave_the_window_of_their_connection_to_others;
 use slots::{
@@ -53,6 +58,8 @@ tests!("http_pairs":
     unread_responses_need_one_stream_to_a_server,
     thousands_of_unread_streams_leave_servers_to_others [Need::Long],
     streams_that_pause_leave_the_window_of_their_connection_to_others,
+    code_of_a_server_that_resets_its_response_reaches_the_client,
+    early_reset_of_a_grpc_call_reaches_its_client_with_its_code,
     websocket_over_http2_reaches_servers_of_http1,
     websocket_over_http3_reaches_servers_of_http1,
     end_of_a_websocket_server_reaches_the_client_and_frees_the_server,

@@ -100,6 +100,15 @@ fn is_zero(value: &[u8]) -> bool {
     !value.is_empty() && value.iter().all(|digit| *digit == b'0')
 }
 
+impl RequestHead {
+    /// Whether this is a call of gRPC, by its content type: `application/grpc`, also with a format or
+    /// parameters. gRPC-Web is another protocol.
+    pub fn is_grpc(&self) -> bool {
+        let rest = self.field("content-type").filter(|kind| is_grpc(kind)).map(|kind| &kind[16..]);
+        rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t')))
+    }
+}
+
 /// Whether a content type is gRPC's, whose responses end with trailers.
 fn is_grpc(content_type: &[u8]) -> bool {
     content_type.get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"))
@@ -278,6 +287,16 @@ mod tests {
         assert_eq!(fields, expected);
         assert_eq!((head.host(), head.path_and_query()), (&b"a.example"[..], &b"/p?q"[..]));
         assert!(head.keeps_alive() && head.upgrade().is_none());
+    }
+
+    #[test]
+    fn grpc_call_has_its_content_type_but_grpc_web_has_another() {
+        let is_grpc = |kind| read(&REQUEST, &[("content-type", kind)]).unwrap().is_grpc();
+        assert!(
+            ["application/grpc", "Application/gRPC+proto", "application/grpc; v=1"].into_iter().all(is_grpc)
+        );
+        assert!(!["application/grpc-web", "application/gr", "text/html"].into_iter().any(is_grpc));
+        assert!(!read(&REQUEST, &[]).unwrap().is_grpc());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use convey_upstream::{Attempts, Permit};
 
 use super::{Attempt, Forwarding, RequestEnd, unanswered};
 use crate::local_reply::LocalReplyReason;
+use crate::streams::body::ResetReason;
 use crate::transfer::TransferEnd;
 
 impl Forwarding<'_, '_> {
@@ -41,16 +42,18 @@ impl Forwarding<'_, '_> {
                 attempts.repeat();
                 return Attempt::Again(LocalReplyReason::ServerReset);
             }
-            TransferEnd::ServerReset
+            TransferEnd::ServerReset(_)
             | TransferEnd::ServerRefused
             | TransferEnd::ServerBusy
             | TransferEnd::ServerDown
             | TransferEnd::Whole => LocalReplyReason::ServerReset,
         };
         if state.has_answered() {
-            let is_down = end == TransferEnd::ServerDown;
-            let reason = if is_down { Counter::ServerGone } else { Counter::ServerReset };
-            return Attempt::Over(RequestEnd::Broken(reason));
+            return Attempt::Over(match end {
+                TransferEnd::ServerReset(reset) => RequestEnd::ServerReset(reset),
+                TransferEnd::ServerDown => RequestEnd::Broken(Counter::ServerGone),
+                _ => RequestEnd::Broken(Counter::ServerReset),
+            });
         }
         attempts.repeat();
         let is_broken_off = reason == LocalReplyReason::ServerReset;
@@ -69,7 +72,16 @@ impl Forwarding<'_, '_> {
         if is_broken_off && state.may_be_repeated() && !attempts.are_over() {
             return if was_closed { Attempt::Again(reason) } else { Attempt::AgainWithin(reason) };
         }
-        Attempt::Over(unanswered(reason))
+        Attempt::Over(match end {
+            TransferEnd::ServerReset(reset) if self.passes_early(reset) => RequestEnd::ServerReset(reset),
+            _ => unanswered(reason),
+        })
+    }
+
+    /// Whether the client gets this reset instead of a local reply. gRPC has a status for it
+    /// (`CANCELLED` or `RESOURCE_EXHAUSTED`), and takes a 502 for an outage (`UNAVAILABLE`).
+    fn passes_early(&self, reset: ResetReason) -> bool {
+        reset != ResetReason::Internal && self.end.is_stream() && self.request.head().is_grpc()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::compress::{Compression, PIECE};
 use crate::held_responses::{HeldResponses, MAX_HELD};
 use crate::hooks::Hooks;
 use crate::streams::IncomingStream;
-use crate::streams::body::StreamFault;
+use crate::streams::body::ResetReason;
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -97,7 +97,7 @@ impl IncomingStream for FakeStream {
         Poll::Ready(Ok(()))
     }
 
-    fn reset(&mut self, _: StreamFault) {}
+    fn reset(&mut self, _: ResetReason) {}
 
     fn poll_reset(&mut self, _: &mut Context<'_>) -> Poll<io::Error> {
         if self.is_reset { Poll::Ready(io::ErrorKind::ConnectionReset.into()) } else { Poll::Pending }

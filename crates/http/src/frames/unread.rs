@@ -3,6 +3,7 @@
 use std::task::{Context, Poll};
 
 use super::{FrameClient, FrameServer, FrameTransfer};
+use crate::streams::body::ResetReason;
 use crate::transfer::TransferEnd;
 
 impl FrameTransfer<'_> {
@@ -16,7 +17,9 @@ impl FrameTransfer<'_> {
         let is_asked = self.state.is_request_whole() && self.is_with_server();
         match self.reads_server || !is_asked {
             true => Poll::Pending,
-            false => self.server.poll_reset(cx).map(|_| TransferEnd::ServerReset),
+            false => {
+                self.server.poll_reset(cx).map(|error| TransferEnd::ServerReset(ResetReason::within(&error)))
+            }
         }
     }
 
@@ -38,7 +41,7 @@ impl FrameTransfer<'_> {
         {
             let socket = server.unread();
             if socket.is_reset && socket.bytes < server.opaque() {
-                return Some(TransferEnd::ServerReset);
+                return Some(TransferEnd::ServerReset(ResetReason::Internal));
             }
         }
         None

@@ -15,7 +15,7 @@ use http::HeaderMap;
 use super::kept::{OpenUpload, StreamPlace};
 use super::receive::{ReceivedHead, ReceivedStream};
 use super::stream::broken;
-use crate::streams::body::{DataSink, DataSource, StreamFault};
+use crate::streams::body::{DataSink, DataSource, ResetReason};
 use crate::streams::heads;
 
 /// Stream to an HTTP/2 server for one request.
@@ -99,8 +99,8 @@ impl DataSink for UploadSink {
         Ok(())
     }
 
-    fn reset(&mut self, fault: StreamFault) {
-        DataSink::reset(&mut self.stream, fault);
+    fn reset(&mut self, reason: ResetReason) {
+        DataSink::reset(&mut self.stream, reason);
     }
 
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
@@ -209,7 +209,13 @@ impl OutgoingStream {
 
     /// Waits until the server resets the stream.
     pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        self.request.as_mut().map_or(Poll::Pending, |body| body.poll_reset(cx))
+        let Some(body) = &mut self.request else { return Poll::Pending };
+        let error = ready!(body.poll_reset(cx));
+        // The sending side reports the end of the connection as a reset, too.
+        Poll::Ready(match &self.response {
+            Answer::Body(stream) => stream.fault().unwrap_or(error),
+            _ => error,
+        })
     }
 
     /// Stops new streams on the same connection, because the server has sent nothing for too long.
@@ -274,7 +280,7 @@ impl Drop for OutgoingStream {
         {
             return resets.note_served();
         }
-        body.reset(StreamFault::Cancelled);
+        body.reset(ResetReason::Cancelled);
         // A server that refuses streams may be overloaded: another connection would not help it.
         if !self.is_refused && reset != Some(io::ErrorKind::ResourceBusy) {
             resets.count(reset.is_some());

@@ -151,6 +151,11 @@ impl ReceivedStream {
         })
     }
 
+    /// Returns the fault with which the stream has ended, if any. Unread data stays available.
+    pub(super) fn fault(&self) -> Option<io::Error> {
+        self.0.with(Received::take_unread)
+    }
+
     fn poll<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -200,7 +205,7 @@ impl Drop for ReceivedStream {
 
 impl StreamReceiver {
     fn take_unread(self: &Arc<Self>) {
-        self.with(Received::take_unread);
+        let _ = self.with(Received::take_unread);
     }
 
     fn with<T>(self: &Arc<Self>, poll: impl FnOnce(&mut Received, &mut Context<'_>) -> T) -> T {
@@ -225,17 +230,20 @@ impl Wake for StreamReceiver {
 }
 
 impl Received {
-    /// Takes all heads and data out of the library. If there is an error, or the end of the stream,
-    /// the library returns it again to the reader.
-    fn take_unread(&mut self, cx: &mut Context<'_>) {
+    /// Takes all heads and data out of the library. Returns the fault of the body, if any. If there
+    /// is an error, or the end of the stream, the library returns it again to the reader.
+    fn take_unread(&mut self, cx: &mut Context<'_>) -> Option<io::Error> {
         while let Poll::Ready(Ok(head)) = self.library.poll_head(cx) {
             if matches!(head, ReceivedHead::Last { .. }) || self.heads.len() < MAX_INTERIM {
                 self.heads.push_back(head);
             }
         }
-        if let LibraryStream::Body(body) = &mut self.library {
-            while let Poll::Ready(Some(Ok(data))) = body.poll_data(cx) {
-                self.data.put(data);
+        let LibraryStream::Body(body) = &mut self.library else { return None };
+        loop {
+            match body.poll_data(cx) {
+                Poll::Ready(Some(Ok(data))) => self.data.put(data),
+                Poll::Ready(Some(Err(error))) => return Some(broken(error)),
+                Poll::Ready(None) | Poll::Pending => return None,
             }
         }
     }

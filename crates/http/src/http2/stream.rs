@@ -18,7 +18,7 @@ use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
 use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
-use crate::streams::body::{BodyFault, DataSink, StreamFault};
+use crate::streams::body::{BodyFault, DataSink, ResetReason};
 use crate::streams::serving::StreamOutcome;
 use crate::streams::{self, ClientRequest, StreamOfClient, heads};
 
@@ -83,8 +83,8 @@ impl StreamOfClient for SendResponse<Bytes> {
         SendResponse::send_response(self, response, is_over).map_err(broken)
     }
 
-    fn reset(&mut self, fault: StreamFault) {
-        self.send_reset(reason_of(fault));
+    fn reset(&mut self, reason: ResetReason) {
+        self.send_reset(code_of(reason));
     }
 
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
@@ -112,8 +112,8 @@ impl DataSink for SendStream<Bytes> {
         SendStream::send_trailers(self, trailers).map_err(broken)
     }
 
-    fn reset(&mut self, fault: StreamFault) {
-        self.send_reset(reason_of(fault));
+    fn reset(&mut self, reason: ResetReason) {
+        self.send_reset(code_of(reason));
     }
 
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
@@ -121,10 +121,11 @@ impl DataSink for SendStream<Bytes> {
     }
 }
 
-fn reason_of(fault: StreamFault) -> Reason {
-    match fault {
-        StreamFault::Cancelled => Reason::CANCEL,
-        StreamFault::Broken => Reason::INTERNAL_ERROR,
+fn code_of(reason: ResetReason) -> Reason {
+    match reason {
+        ResetReason::Cancelled => Reason::CANCEL,
+        ResetReason::Overloaded => Reason::ENHANCE_YOUR_CALM,
+        ResetReason::Internal => Reason::INTERNAL_ERROR,
     }
 }
 
@@ -138,10 +139,17 @@ fn reset_with(reason: Result<Reason, h2::Error>) -> io::Error {
 
 /// Converts a stream error to an I/O error. `ConnectionRefused` and `ResourceBusy` mean that the
 /// other side has not processed the request (RFC 9113, section 8.7), because it ends the connection
-/// or is overloaded.
+/// or is overloaded. The error of another reset contains its [`ResetReason`].
 pub(super) fn broken(error: h2::Error) -> io::Error {
     if is_malformed(&error) {
         return BodyFault::new(Malformed::Trailers).into();
+    }
+    if error.is_remote() && error.is_reset() {
+        match error.reason() {
+            Some(Reason::CANCEL) => return ResetReason::Cancelled.into(),
+            Some(Reason::ENHANCE_YOUR_CALM) => return ResetReason::Overloaded.into(),
+            _ => {}
+        }
     }
     // When the peer gracefully ends a connection, the library returns this error only for streams
     // that the peer has not processed.

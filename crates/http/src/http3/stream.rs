@@ -25,7 +25,7 @@ use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
 use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
-use crate::streams::body::{BodyFault, DataSink, DataSource, StreamFault};
+use crate::streams::body::{BodyFault, DataSink, DataSource, ResetReason};
 use crate::streams::serving::StreamOutcome;
 use crate::streams::{self, ClientRequest, IncomingStream, StreamOfClient, heads};
 
@@ -243,9 +243,9 @@ impl StreamOfClient for SendingHead {
         self.stream.as_mut().map_or(Poll::Ready(Ok(())), |stream| flush(stream, cx))
     }
 
-    fn reset(&mut self, fault: StreamFault) {
+    fn reset(&mut self, reason: ResetReason) {
         if let Some(stream) = &mut self.stream {
-            stream.stop_stream(code(fault));
+            stream.stop_stream(code(reason));
         }
     }
 
@@ -282,8 +282,8 @@ impl DataSink for SendingBody {
         pin!(self.stream.finish()).poll(cx).map_err(broken)
     }
 
-    fn reset(&mut self, fault: StreamFault) {
-        self.stream.stop_stream(code(fault));
+    fn reset(&mut self, reason: ResetReason) {
+        self.stream.stop_stream(code(reason));
     }
 
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
@@ -303,9 +303,10 @@ fn flush(stream: &mut RequestStream<SendingStream, Bytes>, cx: &mut Context<'_>)
     pin!(stream.send_data(Bytes::new())).poll(cx).map_err(broken)
 }
 
-fn code(fault: StreamFault) -> Code {
-    match fault {
-        StreamFault::Cancelled => Code::H3_REQUEST_CANCELLED,
-        StreamFault::Broken => Code::H3_INTERNAL_ERROR,
+fn code(reason: ResetReason) -> Code {
+    match reason {
+        ResetReason::Cancelled => Code::H3_REQUEST_CANCELLED,
+        ResetReason::Overloaded => Code::H3_EXCESSIVE_LOAD,
+        ResetReason::Internal => Code::H3_INTERNAL_ERROR,
     }
 }

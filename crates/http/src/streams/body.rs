@@ -46,19 +46,51 @@ pub(crate) trait DataSink {
     }
 
     /// Resets the stream, because the data stays incomplete.
-    fn reset(&mut self, fault: StreamFault);
+    fn reset(&mut self, reason: ResetReason);
 
     /// Waits until the other side resets the stream.
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
 }
 
-/// Reason for which convey resets a stream.
+/// Reason for the reset of a stream, by convey or by a server.
+///
+/// convey resets the client's stream for the reason for which the server has reset its own.
+/// `REFUSED_STREAM` has no reason of its own: once the response has begun, the client must not
+/// conclude that the server has not processed the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StreamFault {
+pub(crate) enum ResetReason {
     /// The rest is not needed any more.
     Cancelled,
+    /// The sender of the reset is overloaded.
+    Overloaded,
     /// The rest is missing, because its source failed.
-    Broken,
+    Internal,
+}
+
+impl ResetReason {
+    /// Returns the reason inside an I/O error; `Internal` if it has none.
+    pub(crate) fn within(error: &io::Error) -> ResetReason {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref().copied());
+        inner.unwrap_or(ResetReason::Internal)
+    }
+}
+
+impl fmt::Display for ResetReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ResetReason::Cancelled => "the stream was cancelled",
+            ResetReason::Overloaded => "the stream was reset because of overload",
+            ResetReason::Internal => "the stream was reset because of an error",
+        })
+    }
+}
+
+impl Error for ResetReason {}
+
+impl From<ResetReason> for io::Error {
+    fn from(reason: ResetReason) -> io::Error {
+        io::Error::new(io::ErrorKind::ConnectionReset, reason)
+    }
 }
 
 /// Reason to refuse a received body, inside an [`io::Error`] of the kind `InvalidData`.

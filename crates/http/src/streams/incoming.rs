@@ -7,7 +7,7 @@ use bytes::Bytes;
 use convey_http_core::{BodyFraming, Frame, OutgoingResponse, RequestHead, Trailers};
 use http::Response;
 
-use super::body::{DataSink, DataSource, StreamFault};
+use super::body::{DataSink, DataSource, ResetReason};
 use super::heads;
 use super::request_body::RequestBody;
 
@@ -30,7 +30,7 @@ pub(crate) trait StreamOfClient: Send + Sync {
     }
 
     /// Resets the stream instead of sending a response.
-    fn reset(&mut self, fault: StreamFault);
+    fn reset(&mut self, reason: ResetReason);
 
     /// Waits until the client resets the stream.
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
@@ -83,7 +83,7 @@ pub(crate) trait IncomingStream: Send + Sync {
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Resets the stream, because the response stays incomplete.
-    fn reset(&mut self, fault: StreamFault);
+    fn reset(&mut self, reason: ResetReason);
 
     /// Waits until the client resets the stream.
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
@@ -167,10 +167,10 @@ impl<P: StreamOfClient> IncomingStream for ClientRequest<P> {
         self.sink.as_mut().map_or(Poll::Ready(Ok(())), |sink| sink.poll_finish(cx))
     }
 
-    fn reset(&mut self, fault: StreamFault) {
+    fn reset(&mut self, reason: ResetReason) {
         match &mut self.sink {
-            Some(sink) => sink.reset(fault),
-            None => self.respond.reset(fault),
+            Some(sink) => sink.reset(reason),
+            None => self.respond.reset(reason),
         }
     }
 

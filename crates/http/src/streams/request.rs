@@ -12,7 +12,7 @@ use convey_snapshot::stats::Counter;
 use tokio::time::timeout;
 
 use super::IncomingStream;
-use super::body::StreamFault;
+use super::body::ResetReason;
 use super::connection::is_early_reset;
 use super::serving::StreamOutcome;
 use crate::ends::ClientEnd;
@@ -44,9 +44,14 @@ pub(crate) async fn serve<S: DecideRequest>(
         Ok(head) => forward(&mut server, head.clone(), stream, (&mut open, &mut charge)).await,
         Err(malformed) => RequestEnd::Unanswered(LocalReplyReason::Malformed(*malformed).into()),
     };
+    let mut reset = None;
     let mut broken = match end {
         RequestEnd::Answered { .. } => None,
         RequestEnd::Broken(reason) => Some(reason),
+        RequestEnd::ServerReset(reason) => {
+            reset = Some(reason);
+            Some(Counter::ServerReset)
+        }
         RequestEnd::Unanswered(answer) => {
             let written = write(&server.worker, &answer, stream, &mut open).await;
             // The HTTP/2 library has already reset the stream of a malformed body.
@@ -64,11 +69,9 @@ pub(crate) async fn serve<S: DecideRequest>(
             Counter::ClientTooSlow => client.count(Counter::DroppedTooSlow, 1),
             _ => {}
         }
-        stream.reset(if reason == Counter::ClientReset {
-            StreamFault::Cancelled
-        } else {
-            StreamFault::Broken
-        });
+        let is_of_client = reason == Counter::ClientReset;
+        let usual = if is_of_client { ResetReason::Cancelled } else { ResetReason::Internal };
+        stream.reset(reset.unwrap_or(usual));
     }
     let is_early = is_early_reset(open.record.has_begun_response(), open.record.began.elapsed());
     open.end();

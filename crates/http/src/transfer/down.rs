@@ -11,6 +11,7 @@ use super::end::server_broke;
 use super::{ResponseChanges, Step, Transfer, TransferEnd};
 use crate::buffer;
 use crate::compress::{Compression, PIECE};
+use crate::streams::body::ResetReason;
 
 /// Space in bytes that is reserved for fields that convey adds to a response's head.
 const ADDED: usize = 256;
@@ -41,7 +42,7 @@ impl Transfer<'_> {
         }
         let sockets = self.server.plain().zip(self.client.plain());
         let taken = self.down.fill(sockets, self.exchange.opaque_from_server());
-        let taken = taken.map_err(|_| TransferEnd::ServerReset)?;
+        let taken = taken.map_err(|_| TransferEnd::ServerReset(ResetReason::Internal))?;
         if taken > 0 {
             self.exchange.passed_from_server(taken);
             return Poll::Ready(Ok(Step::Moved));

@@ -5,7 +5,7 @@ use std::io;
 use convey_compression::EncoderFault;
 use convey_http_core::{Malformed, ServerFault};
 
-use crate::streams::body::BodyFault;
+use crate::streams::body::{BodyFault, ResetReason};
 
 /// Outcome of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub(crate) enum TransferEnd {
     ClientTooSlow,
     /// The client's body is malformed.
     ClientFault(Malformed),
-    /// The server reset its connection.
-    ServerReset,
+    /// The server reset its connection, or its stream for this reason.
+    ServerReset(ResetReason),
     /// The server gracefully ends its connection, and has not processed the request.
     ServerRefused,
     /// The server refuses the stream because it is overloaded, and has not processed the request.
@@ -35,7 +35,7 @@ pub(crate) enum TransferEnd {
 impl TransferEnd {
     /// Whether the server caused the early end of the transfer.
     pub(crate) fn is_of_server(self) -> bool {
-        matches!(self, TransferEnd::ServerReset | TransferEnd::ServerFault(_))
+        matches!(self, TransferEnd::ServerReset(_) | TransferEnd::ServerFault(_))
     }
 }
 
@@ -57,6 +57,6 @@ pub(crate) fn server_broke(error: &io::Error) -> TransferEnd {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => TransferEnd::ServerRefused,
         io::ErrorKind::ResourceBusy => TransferEnd::ServerBusy,
-        _ => TransferEnd::ServerReset,
+        _ => TransferEnd::ServerReset(ResetReason::within(error)),
     }
 }

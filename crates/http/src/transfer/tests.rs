@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::streams::body::ResetReason;
 
 /// Both ends of a connection.
 async fn connection() -> (TcpStream, TcpStream) {
@@ -113,7 +114,7 @@ async fn reset_of_a_server_is_noticed_while_nobody_reads_it() {
         drop(app);
         browser
     });
-    assert_eq!(resets.await, TransferEnd::ServerReset);
+    assert_eq!(resets.await, TransferEnd::ServerReset(ResetReason::Internal));
 }
 
 #[tokio::test]

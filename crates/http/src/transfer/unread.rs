@@ -3,6 +3,7 @@
 
 use super::{Transfer, TransferEnd};
 use crate::ends::UnreadSocket;
+use crate::streams::body::ResetReason;
 
 impl Transfer<'_> {
     /// Checks the sockets that the transfer does not read. Returns the end of the transfer if the
@@ -18,7 +19,7 @@ impl Transfer<'_> {
         if !self.reads_server {
             let server = UnreadSocket::of(self.server);
             if server.is_reset && server.bytes < self.exchange.opaque_from_server() {
-                return Some(TransferEnd::ServerReset);
+                return Some(TransferEnd::ServerReset(ResetReason::Internal));
             }
         }
         None
