@@ -222,3 +222,81 @@ fn of_read(error: &ReadError) -> StreamErrorIncoming {
         other => StreamErrorIncoming::Unknown(Box::new(other.clone())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::net::Ipv4Addr;
+    use std::task::Waker;
+
+    use quinn::{ClientConfig, Connection, Endpoint, ServerConfig};
+    use rcgen::{CertificateParams, KeyPair};
+    use rustls::RootCertStore;
+    use rustls::pki_types::PrivateKeyDer;
+
+    use super::super::frames::StreamKind;
+    use super::*;
+
+    /// Data of an upload, more than convey reads ahead.
+    const DATA: usize = 2 * MAX_AHEAD;
+
+    /// Header of a DATA frame with this data.
+    const HEADER: [u8; 5] = [0, 0x80, 0, (DATA >> 8) as u8, DATA as u8];
+
+    /// Connects two endpoints. Returns the connection of the client and that of the server.
+    async fn connect() -> (Connection, Connection, [Endpoint; 2]) {
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new(["a.example".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let private = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let mut trusted = RootCertStore::empty();
+        trusted.add(certificate.der().clone()).unwrap();
+        let config = ServerConfig::with_single_cert(vec![certificate.der().clone()], private).unwrap();
+        let at = (Ipv4Addr::LOCALHOST, 0).into();
+        let (server, client) = (Endpoint::server(config, at).unwrap(), Endpoint::client(at).unwrap());
+        let config = ClientConfig::with_root_certificates(Arc::new(trusted)).unwrap();
+        let connecting = client.connect_with(config, server.local_addr().unwrap(), "a.example").unwrap();
+        let accepting = async { server.accept().await.unwrap().await };
+        let (of_client, of_server) = tokio::join!(connecting, accepting);
+        (of_client.unwrap(), of_server.unwrap(), [client, server])
+    }
+
+    /// Number of bytes that were read ahead, and of those that are data.
+    fn ahead(stream: &SharedReceiver) -> (usize, usize) {
+        let receiver = stream.lock();
+        assert_eq!(receiver.unread, receiver.unread_ahead, "the library has read nothing");
+        (receiver.ahead.len(), receiver.unread_ahead)
+    }
+
+    #[tokio::test]
+    async fn waiting_upload_is_read_ahead_to_the_bound_and_then_bytewise() {
+        let (client, server, _endpoints) = connect().await;
+        let (mut sending, _) = client.open_bi().await.unwrap();
+        sending.write_all(&[&HEADER[..], &[7; DATA]].concat()).await.unwrap();
+        sending.finish().unwrap();
+        let (_, receiving) = server.accept_bi().await.unwrap();
+        assert_eq!(sending.stopped().await, Ok(None), "the server's library has the whole upload");
+
+        let mut stream = ReceivingStream::new(receiving, FrameFilter::new(StreamKind::Request, 100));
+        let shared = stream.share();
+        let mut watcher = ResetWatcher::new(shared.clone());
+        let cx = &mut Context::from_waker(Waker::noop());
+        tokio::time::pause();
+        let mut expected = MAX_AHEAD;
+        for _ in 0..3 {
+            for _ in 0..2 {
+                assert!(watcher.poll(cx).is_pending());
+                assert_eq!(ahead(&shared), (expected, expected - HEADER.len()));
+            }
+            tokio::time::advance(PROBE + Duration::from_millis(1)).await;
+            expected += 1;
+        }
+
+        // The library gets all of it once the request goes on.
+        let read = poll_fn(|cx| stream.poll_data(cx)).await.unwrap().unwrap();
+        assert_eq!(read.len(), expected - 1);
+        assert_eq!(shared.lock().unread, read.len() - HEADER.len());
+        shared.note_taken(read.len() - HEADER.len());
+        assert_eq!(ahead(&shared), (0, 0));
+    }
+}
