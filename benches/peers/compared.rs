@@ -1,5 +1,5 @@
-//! Comparisons: a mode of convey, HTTP within TLS, HTTP/3, or files that balancers serve
-//! themselves.
+//! Comparisons: a mode of convey, HTTP within TLS, HTTP/3, files that balancers serve themselves, or
+//! the floor's variants.
 
 use convey_model::Mode;
 
@@ -13,11 +13,13 @@ pub(crate) enum Compared {
     Http3,
     /// Mode http with files in place of servers.
     Files,
+    /// Mode http beside the floor: an HTTP relay that does no more than it must.
+    Budget,
 }
 
 impl Compared {
     /// All comparisons.
-    pub(crate) const ALL: [Compared; 7] = [
+    pub(crate) const ALL: [Compared; 8] = [
         Compared::Mode(Mode::Proxy),
         Compared::Mode(Mode::Http),
         Compared::Tls,
@@ -25,7 +27,13 @@ impl Compared {
         Compared::Files,
         Compared::Mode(Mode::Passthrough),
         Compared::Mode(Mode::Dsr),
+        Compared::Budget,
     ];
+
+    /// Comparisons that run if the command line names none.
+    pub(crate) fn by_default() -> Vec<Compared> {
+        Compared::ALL.into_iter().filter(|compared| !compared.is_budget()).collect()
+    }
 
     /// Name on the command line, and of the result files.
     pub(crate) fn name(self) -> &'static str {
@@ -34,6 +42,7 @@ impl Compared {
             Compared::Tls => "tls",
             Compared::Http3 => "http3",
             Compared::Files => "files",
+            Compared::Budget => "budget",
         }
     }
 
@@ -44,6 +53,7 @@ impl Compared {
             Compared::Tls => "convey in mode http, within TLS,".to_owned(),
             Compared::Http3 => "convey in mode http, over HTTP/3,".to_owned(),
             Compared::Files => "convey with files".to_owned(),
+            Compared::Budget => "What a request costs at least".to_owned(),
         }
     }
 
@@ -51,7 +61,7 @@ impl Compared {
     pub(crate) fn mode(self) -> Mode {
         match self {
             Compared::Mode(mode) => mode,
-            Compared::Tls | Compared::Http3 | Compared::Files => Mode::Http,
+            Compared::Tls | Compared::Http3 | Compared::Files | Compared::Budget => Mode::Http,
         }
     }
 
@@ -63,6 +73,16 @@ impl Compared {
     /// Whether clients use HTTP/3.
     pub(crate) fn is_http3(self) -> bool {
         self == Compared::Http3
+    }
+
+    /// Whether the floor's variants are compared.
+    pub(crate) fn is_budget(self) -> bool {
+        self == Compared::Budget
+    }
+
+    /// Whether the floor takes part.
+    pub(crate) fn has_floor(self) -> bool {
+        matches!(self, Compared::Mode(Mode::Http) | Compared::Budget)
     }
 
     /// Whether balancers serve files themselves.

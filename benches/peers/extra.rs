@@ -16,6 +16,9 @@ pub(crate) struct Extra {
     /// --release
     #[arg(long, value_name = "BINARY")]
     pub(crate) pingora: Option<PathBuf>,
+    /// The floor, built with --release; if not given, the benchmark builds benches/floor itself
+    #[arg(long, value_name = "BINARY")]
+    pub(crate) floor: Option<PathBuf>,
     /// Also convey with a feature switched on; may be repeated; results are not kept
     #[arg(long, value_name = "FEATURE")]
     pub(crate) with: Vec<Feature>,
@@ -24,7 +27,7 @@ pub(crate) struct Extra {
 impl Extra {
     /// Checks that the programs exist.
     pub(crate) fn check(&self) -> Result<()> {
-        for program in self.before.iter().chain(&self.pingora) {
+        for program in self.before.iter().chain(&self.pingora).chain(&self.floor) {
             ensure!(program.is_file(), "there is no program {}", program.display());
         }
         Ok(())

@@ -8,7 +8,7 @@ use convey_lab::Role;
 use convey_testkit::{TlsSettings, clock, run};
 
 use crate::compared::Compared;
-use crate::http::SMALL;
+use crate::http::{LARGE, SMALL};
 use crate::loads::LOADS;
 use crate::measure::{self, Meter};
 use crate::metric::{Metric, Sample, mean, percentiles};
@@ -75,6 +75,9 @@ pub(crate) enum Kind {
 impl LoadPlan {
     pub(crate) const FULL: LoadPlan =
         LoadPlan { rounds: 5, seconds: 2, steady_seconds: 3, idle_connections: 10_000 };
+    /// Plan of a full run of the budget. The kernel samples at its tick whether a program runs in user
+    /// space, so the small parts of a request need many ticks.
+    pub(crate) const BUDGET: LoadPlan = LoadPlan { rounds: 7, seconds: 3, ..LoadPlan::FULL };
     pub(crate) const QUICK: LoadPlan =
         LoadPlan { rounds: 2, seconds: 1, steady_seconds: 1, idle_connections: 10_000 };
     pub(crate) const SMOKE: LoadPlan =
@@ -117,13 +120,14 @@ impl Load {
     pub(crate) fn is_of(&self, compared: Compared) -> bool {
         let mode = compared.mode();
         let put = match compared {
-            Compared::Mode(_) => Put::Modes,
+            Compared::Mode(_) | Compared::Budget => Put::Modes,
             Compared::Tls => Put::Tls,
             Compared::Http3 => Put::Http3,
             Compared::Files => Put::Files,
         };
         self.put == put
             && match self.kind {
+                _ if compared.is_budget() => self.is_in_budget(),
                 Kind::Pausing => !mode.is_http() && mode.is_proxied(),
                 Kind::Http2 | Kind::Resumed => mode.is_http(),
                 _ => true,
@@ -135,11 +139,17 @@ impl Load {
     pub(crate) fn is_for(&self, compared: Compared, peer: Peer) -> bool {
         let is_for_bulk = matches!(peer, Peer::HaproxySplice | Peer::NginxUnbuffered);
         match self.kind {
+            Kind::Http2 if matches!(peer, Peer::Floor(_)) => false,
             Kind::Pausing | Kind::Http2 | Kind::Resumed => !is_for_bulk,
             Kind::Streams { .. } | Kind::Idle { .. } => true,
             Kind::Busy { file, .. } if self.put == Put::Tls => !is_for_bulk || file == "1m",
             _ => compared.mode().is_http() || peer != Peer::NginxHttp,
         }
+    }
+
+    /// Whether the load is short responses at full speed.
+    fn is_in_budget(&self) -> bool {
+        matches!(self.kind, Kind::Busy { file, .. } if file != LARGE.0)
     }
 
     /// Whether the metric of interest is the latency that a peer adds to that of a server.

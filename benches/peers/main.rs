@@ -2,16 +2,19 @@
 //! of them in turn, in one run, between the same namespaces. `benches/README.md` describes the
 //! method.
 //!
-//! cargo bench --bench peers -- [proxy|http|tls|http3|files|passthrough|dsr]... [--quick|--smoke]
-//! [--load WORDS]... [--pingora BINARY] [--before BINARY] [--with FEATURE]...
+//! cargo bench --bench peers -- [proxy|http|tls|http3|files|passthrough|dsr|budget]...
+//! [--quick|--smoke] [--load WORDS]... [--floor BINARY] [--pingora BINARY] [--before BINARY]
+//! [--with FEATURE]...
 #![allow(clippy::disallowed_methods, reason = "it measures time, and its threads can be made")]
 
+mod budget;
 mod chart;
 mod client;
 mod compared;
 mod delivery;
 mod extra;
 mod feature;
+mod floor;
 mod http;
 mod http2;
 mod idle;
@@ -47,8 +50,8 @@ use site::Site;
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench --bench peers --")]
 struct Options {
-    /// Modes of convey to compare, or mode http within TLS, by HTTP/3 or with files; all unless
-    /// named
+    /// Modes of convey to compare, or mode http within TLS, by HTTP/3 or with files; all of these
+    /// unless named. `budget`: parts of a load balancer, each added to the floor
     #[arg(value_name = "MODES", value_parser = PossibleValuesParser::new(Compared::ALL.map(Compared::name)).map(compared))]
     compared: Vec<Compared>,
     /// Two short rounds, in less than two minutes a mode; results are not kept
@@ -82,15 +85,17 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(options: Options) -> Result<()> {
-    let (plan, kept) = match (options.quick, options.smoke) {
-        (false, false) => (LoadPlan::FULL, options.extra.may_be_kept() && options.loads.is_empty()),
-        (true, _) => (LoadPlan::QUICK, false),
-        (_, true) => (LoadPlan::SMOKE, false),
+fn measure(mut options: Options) -> Result<()> {
+    let (plan, is_full) = match (options.quick, options.smoke) {
+        (false, false) => (&LoadPlan::FULL, true),
+        (true, _) => (&LoadPlan::QUICK, false),
+        (_, true) => (&LoadPlan::SMOKE, false),
     };
+    let kept = is_full && options.extra.may_be_kept() && options.loads.is_empty();
     site::check()?;
     options.extra.check()?;
-    let wanted = if options.compared.is_empty() { Compared::ALL.to_vec() } else { options.compared.clone() };
+    let wanted = if options.compared.is_empty() { Compared::by_default() } else { options.compared.clone() };
+    have_floor(&wanted, &mut options.extra)?;
     let loads = load::chosen(&options.loads)?;
     for wanted in wanted {
         let loads: Vec<&'static Load> = loads.iter().copied().filter(|load| load.is_of(wanted)).collect();
@@ -98,11 +103,29 @@ fn measure(options: Options) -> Result<()> {
             eprintln!("{}: none of these loads is put on it", wanted.name());
             continue;
         }
-        let results = compare(wanted, &plan, &loads, &options.extra)
-            .with_context(|| format!("in {}", wanted.name()))?;
+        let plan = if wanted.is_budget() && is_full { &LoadPlan::BUDGET } else { plan };
+        let results =
+            compare(wanted, plan, &loads, &options.extra).with_context(|| format!("in {}", wanted.name()))?;
         let folder = report::write(&results, kept)?;
         println!("{}", report::markdown(&results));
         eprintln!("{}: table, chart and every sample are in {}", wanted.name(), folder.display());
+    }
+    Ok(())
+}
+
+/// Builds the floor if a comparison needs it and the command line names no program. Mode http is
+/// compared without it if it cannot be built.
+fn have_floor(wanted: &[Compared], extra: &mut Extra) -> Result<()> {
+    if extra.floor.is_some() || !wanted.iter().any(|compared| compared.has_floor()) {
+        return Ok(());
+    }
+    eprintln!("building the floor");
+    match floor::build() {
+        Ok(program) => extra.floor = Some(program),
+        Err(error) if wanted.contains(&Compared::Budget) => {
+            return Err(error.context("building benches/floor"));
+        }
+        Err(error) => eprintln!("http: without the floor, which cannot be built: {error:#}"),
     }
     Ok(())
 }

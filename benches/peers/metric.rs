@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::measure::CpuTime;
+
 /// Column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Metric {
@@ -14,6 +16,10 @@ pub(crate) enum Metric {
     P9999,
     /// Processor time of the balancer's processes.
     Balancer,
+    /// Part of the balancer's processor time in user space.
+    User,
+    /// Part of the balancer's processor time in the kernel.
+    System,
     /// Processor time of the whole machine.
     Machine,
     Memory,
@@ -35,7 +41,7 @@ pub(crate) struct Sample {
     /// Mean of all latencies.
     pub(crate) mean: Duration,
     /// Processor time of the balancer, if it is a process.
-    pub(crate) balancer: Option<Duration>,
+    pub(crate) balancer: Option<CpuTime>,
     pub(crate) machine: Duration,
     /// Resident bytes of the balancer under the load, if it is a process.
     pub(crate) memory: Option<u64>,
@@ -44,7 +50,7 @@ pub(crate) struct Sample {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Metric; 11] = [
+    pub(crate) const ALL: [Metric; 13] = [
         Metric::Requests,
         Metric::Megabytes,
         Metric::Mean,
@@ -53,6 +59,8 @@ impl Metric {
         Metric::P999,
         Metric::P9999,
         Metric::Balancer,
+        Metric::User,
+        Metric::System,
         Metric::Machine,
         Metric::Memory,
         Metric::IdleConnection,
@@ -69,6 +77,8 @@ impl Metric {
             Metric::P999 => "p99.9, ms",
             Metric::P9999 => "p99.99, ms",
             Metric::Balancer => "CPU of the balancer, µs/request",
+            Metric::User => "in user space",
+            Metric::System => "in the kernel",
             Metric::Machine => "CPU of the machine, µs/request",
             Metric::Memory => "memory, MiB",
             Metric::IdleConnection => "an idle connection, KiB",
@@ -114,7 +124,9 @@ impl Sample {
             Metric::P99 => latency(1),
             Metric::P999 => latency(2),
             Metric::P9999 => latency(3),
-            Metric::Balancer => self.balancer.map(per_request),
+            Metric::Balancer => self.balancer.map(|time| per_request(time.total())),
+            Metric::User => self.balancer.map(|time| per_request(time.user)),
+            Metric::System => self.balancer.map(|time| per_request(time.system)),
             Metric::Machine => Some(per_request(self.machine)),
             Metric::Memory => self.memory.map(|bytes| bytes as f64 / f64::from(1 << 20)),
             Metric::IdleConnection => self.idle_connection.map(|bytes| bytes as f64 / 1024.0),

@@ -19,6 +19,7 @@ use crate::compared::Compared;
 use crate::delivery::{Delivery, VipServers};
 use crate::extra::Extra;
 use crate::feature::Feature;
+use crate::floor::Variant;
 use crate::http::SMALL;
 use crate::site::{NAME, SERVERS, Site, cores};
 
@@ -33,6 +34,8 @@ pub(crate) const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module
 pub(crate) enum Peer {
     /// No balancer: half of the connections go to each server.
     Direct,
+    /// An HTTP relay that does no more than it must, and one part of a load balancer.
+    Floor(Variant),
     Convey,
     /// Another build of convey.
     Before,
@@ -76,8 +79,19 @@ pub(crate) struct Running<'a> {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 21] = [
+    pub(crate) const ALL: [Peer; 32] = [
         Peer::Direct,
+        Peer::Floor(Variant::Plain),
+        Peer::Floor(Variant::Route),
+        Peer::Floor(Variant::Strict),
+        Peer::Floor(Variant::Counters),
+        Peer::Floor(Variant::Deadlines),
+        Peer::Floor(Variant::Drain),
+        Peer::Floor(Variant::Touch1),
+        Peer::Floor(Variant::Touch2),
+        Peer::Floor(Variant::Touch4),
+        Peer::Floor(Variant::Touch8),
+        Peer::Floor(Variant::All),
         Peer::Convey,
         Peer::Before,
         Peer::ConveyHttp2,
@@ -104,6 +118,10 @@ impl Peer {
     pub(crate) fn of(compared: Compared, extra: &Extra) -> Vec<Peer> {
         let (mode, is_tls) = (compared.mode(), compared.is_tls());
         let takes_part = |peer: &Peer| match peer {
+            Peer::Floor(variant) => {
+                let is_compared = compared.is_budget() || *variant == Variant::Plain;
+                compared.has_floor() && is_compared && extra.floor.is_some()
+            }
             Peer::ConveyHttp2 => compared.is_http3(),
             Peer::Caddy => compared.is_http3() && tool("caddy").is_some(),
             Peer::Direct | Peer::Pingora | Peer::HaproxySplice if is_tls => false,
@@ -111,7 +129,7 @@ impl Peer {
             Peer::Before => extra.before.is_some(),
             Peer::Convey => true,
             Peer::Delivering(_) => mode == Mode::Dsr,
-            _ if compared.is_files() || compared.is_http3() => false,
+            _ if compared.is_files() || compared.is_http3() || compared.is_budget() => false,
             Peer::With(feature) => extra.with.contains(feature) && (mode.is_http() || !feature.is_of_http()),
             Peer::Pingora => extra.pingora.is_some() && mode.is_http(),
             Peer::Nftables => mode.forwards_packets(),
@@ -130,6 +148,7 @@ impl Peer {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::Direct => "direct",
+            Peer::Floor(variant) => variant.peer_name(),
             Peer::Convey => "convey",
             Peer::Before => "convey before",
             Peer::ConveyHttp2 => "convey, HTTP/2",
@@ -237,6 +256,13 @@ impl Running<'_> {
                 command.args(["run", "--adapter", "caddyfile", "--config"]).arg(config);
                 // Caddy's data is removed with the run.
                 command.env("XDG_DATA_HOME", site.path("caddy")).env("GOMAXPROCS", cores().to_string());
+                running.spawn(command)?;
+            }
+            Peer::Floor(variant) => {
+                let program = site.extra.floor.as_ref().context("it is not built")?;
+                let mut command = site.lab.command(Role::Balancer, program);
+                command.args(variant.arguments());
+                command.args(peer.targets().into_iter().chain(peer.servers()).map(|addr| addr.to_string()));
                 running.spawn(command)?;
             }
             Peer::Pingora => {

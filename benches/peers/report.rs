@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::budget;
 use crate::chart;
 use crate::load::Load;
 use crate::machine;
@@ -33,6 +34,9 @@ pub(crate) fn write(results: &Results, kept: bool) -> Result<PathBuf> {
 
 /// Table with the notes that a reader needs.
 pub(crate) fn markdown(results: &Results) -> String {
+    if results.compared.is_budget() {
+        return budget::markdown(results);
+    }
     let (mode, peers) = (results.compared.name(), &results.peers);
     let mut text = format!(
         "# {} beside its peers\n\n{}.\n\nMedians with the smallest and the largest value; rounds: {}, \
@@ -106,7 +110,8 @@ fn cells(load: &Load, cell: impl Fn(Metric) -> Option<String>) -> String {
     Metric::ALL.map(|metric| of(metric).unwrap_or_default()).join(" | ")
 }
 
-fn shown(metric: Metric, figure: Figure) -> String {
+/// Median with the smallest and the largest value.
+pub(crate) fn shown(metric: Metric, figure: Figure) -> String {
     let [median, min, max] = [figure.median, figure.min, figure.max].map(|value| metric.format(value));
     format!("{median} ({min}-{max})")
 }

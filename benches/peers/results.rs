@@ -58,6 +58,16 @@ impl Results {
         Some(Figure { median, min, max })
     }
 
+    /// Mean over all requests of all rounds; `None` if there is no value.
+    pub(crate) fn mean(&self, load: &Load, peer: Peer, metric: Metric) -> Option<f64> {
+        let (mut sum, mut requests) = (0.0, 0);
+        for sample in self.of(load, peer) {
+            sum += sample.get(metric)? * sample.requests as f64;
+            requests += sample.requests;
+        }
+        (requests > 0).then(|| sum / requests as f64)
+    }
+
     /// Number of failed requests, and of all requests.
     pub(crate) fn errors(&self, load: &Load, peer: Peer) -> (u64, u64) {
         let all = self.of(load, peer).map(|sample| (sample.errors, sample.requests + sample.errors));
