@@ -3,13 +3,16 @@
 use std::io;
 
 use bytes::BytesMut;
-use convey_http_core::{BodyFraming, Field, HeadLimits, HeadReader, HttpMethod};
+use convey_http_core::{BodyFraming, Field, HeadLimits, HeadReader, HttpMethod, Malformed};
 
 use crate::head::{
     Request, Response, end_response, invalid, write_forwarded_for, write_request_line, write_status_line,
 };
 use crate::routes::Routes;
 use crate::stream::Source;
+
+/// Bytes that are copied at first to be parsed: more than most heads have.
+const FIRST: usize = 1024;
 
 /// Reads the head of a request, and returns it with its length in bytes. `None`: it is incomplete.
 pub(crate) fn request(
@@ -18,9 +21,8 @@ pub(crate) fn request(
     routes: Option<&Routes>,
     output: &mut Vec<u8>,
 ) -> io::Result<Option<(usize, Request)>> {
-    let Some(length) = copy_head(source.received, source.parsed) else { return Ok(None) };
-    let head = HeadReader::default().request(source.parsed, &HeadLimits::default());
-    let head = head.ok().flatten().ok_or_else(invalid)?;
+    let found = parse(source, |reader, parsed| reader.request(parsed, &HeadLimits::default()))?;
+    let Some((length, head)) = found else { return Ok(None) };
     write_request_line(head.method_token(), head.path_and_query(), output);
     let is_forwarded_for = |field: &Field<'_>| field.name.eq_ignore_ascii_case(b"x-forwarded-for");
     for field in head.fields().filter(|field| !field.is_hop_by_hop && !is_forwarded_for(field)) {
@@ -44,10 +46,9 @@ pub(crate) fn response(
     client_stays: bool,
     output: &mut Vec<u8>,
 ) -> io::Result<Option<(usize, Response)>> {
-    let Some(length) = copy_head(source.received, source.parsed) else { return Ok(None) };
     let method = if is_head { HttpMethod::Head } else { HttpMethod::Get };
-    let head = HeadReader::default().response(source.parsed, method, &HeadLimits::OF_RESPONSES);
-    let head = head.ok().flatten().ok_or_else(invalid)?;
+    let found = parse(source, |reader, parsed| reader.response(parsed, method, &HeadLimits::OF_RESPONSES))?;
+    let Some((length, head)) = found else { return Ok(None) };
     write_status_line(head.status(), head.reason(), output);
     head.fields().filter(|field| !field.is_hop_by_hop).for_each(|field| write_field(field, output));
     write_chunked(head.framing(), output);
@@ -57,15 +58,23 @@ pub(crate) fn response(
     Ok(Some((length, Response { status, framing, keeps_alive: head.keeps_alive(), client_stays })))
 }
 
-/// Moves a whole head to the parser's buffer. Returns its length. The bytes after it, which may be
-/// a long body, are not copied.
-fn copy_head(received: &[u8], parsed: &mut BytesMut) -> Option<usize> {
-    const END: &[u8] = b"\r\n\r\n";
-    let empty_lines = received.chunks_exact(2).take_while(|pair| *pair == b"\r\n").count() * 2;
-    let length = empty_lines + memchr::memmem::find(&received[empty_lines..], END)? + END.len();
+/// Parses the head at the front of the received bytes. A copy of the first ones suffices mostly, so
+/// that a long body after the head is not copied.
+fn parse<H>(
+    source: Source<'_>,
+    read: impl Fn(&mut HeadReader, &mut BytesMut) -> Result<Option<H>, Malformed>,
+) -> io::Result<Option<(usize, H)>> {
+    let (Source { received, parsed }, mut reader) = (source, HeadReader::default());
+    let mut copied = 0;
     parsed.clear();
-    parsed.extend_from_slice(&received[..length]);
-    Some(length)
+    for end in [received.len().min(FIRST), received.len()] {
+        parsed.extend_from_slice(&received[copied..end]);
+        copied = end;
+        if let Some(head) = read(&mut reader, parsed).map_err(|_| invalid())? {
+            return Ok(Some((copied - parsed.len(), head)));
+        }
+    }
+    Ok(None)
 }
 
 fn write_field(field: Field<'_>, output: &mut Vec<u8>) {

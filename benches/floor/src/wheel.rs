@@ -3,9 +3,8 @@
 //! A connection stays in its slot when its deadline moves to a later time. The turn of the wheel
 //! puts it into the right slot. So a new deadline costs one store.
 
-use std::time::{Duration, Instant};
-
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use crate::worker;
 
