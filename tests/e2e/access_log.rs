@@ -29,6 +29,7 @@ tests!("access_log":
     requests_of_killed_connections_have_lines,
     downloads_that_are_cut_have_and_count_their_status,
     requests_cut_at_the_end_of_a_stop_have_lines,
+    request_cut_before_its_empty_body_has_ended_has_a_line,
     local_reply_whose_client_leaves_keeps_its_reason_in_the_log,
     a_second_server_is_a_retry,
     client_behind_a_proxy_is_logged_but_not_its_payload,
@@ -52,7 +53,7 @@ fn setup(lab: &Loopback) -> Setup {
 }
 
 /// Waits for so many lines, and checks that no other line follows.
-fn wait_for_lines(path: &Path, count: usize) -> Vec<Value> {
+pub(crate) fn wait_for_lines(path: &Path, count: usize) -> Vec<Value> {
     let lines = wait_for(&format!("{count} lines"), || {
         let text = whole_lines(path);
         (text.lines().count() >= count).then_some(text)
@@ -304,6 +305,30 @@ fn requests_cut_at_the_end_of_a_stop_have_lines() {
     lines.sort_by_key(|line| line["http_version"].to_string());
     expect_cut(&lines[0], "1.1", "cut");
     expect_cut(&lines[1], "3", "cut");
+}
+
+/// The head announces an empty body, and the stream continues.
+fn request_cut_before_its_empty_body_has_ended_has_a_line() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &setup(&lab).frontend(HTTP).health("kind = \"none\""));
+    let mut client = connect(lab.vip());
+    let head = b"\x82\x86\x84\x41\x01a";
+    let held = http2::frames::frame(1, 4, 1, &[&head[..], b"\x0f\x0d\x010"].concat());
+    let whole = http2::frames::frame(1, 5, 3, head);
+    let settings = http2::frames::frame(4, 0, 0, &[]);
+    client.write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*settings, &held, &whole].concat()).unwrap();
+    // convey has the first head once it responds to the second one.
+    balancer.wait_for_stat("/frontends/web/requests/responses/2xx", 1);
+    kill_all(&balancer);
+    let mut lines = wait_for_lines(&path(&lab), 2);
+    lines.sort_by_key(|line| line["termination"].to_string());
+    for (field, value) in
+        [("method", "GET"), ("termination", "cut"), ("reason", "killed"), ("phase", "request_head")]
+    {
+        assert_eq!(lines[1][field], value, "{field}: {}", lines[1]);
+    }
+    balancer.wait_for_stat("/frontends/web/requests/early_ends/request_head", 1);
 }
 
 /// The client has no window for the body of the 502, and then resets its stream.

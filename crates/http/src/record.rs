@@ -219,7 +219,7 @@ impl RequestRecord {
     }
 
     /// Notes that convey has refused the request, and could not reply.
-    fn refused(&mut self, reason: LocalReplyReason) {
+    pub(crate) fn refused(&mut self, reason: LocalReplyReason) {
         self.answered = Some(reason);
     }
 
@@ -230,10 +230,18 @@ impl RequestRecord {
 
     /// Ends the record of a request without a head, which convey refuses and cannot reply to.
     pub(crate) fn end_refused(mut self, client: &ClientStream, reason: LocalReplyReason) {
-        client.count(Counter::Requests, 1);
-        client.count(reason.counter(), 1);
         self.refused(reason);
-        self.end(client, None, self.began.elapsed());
+        self.end_undecided(client, None);
+    }
+
+    /// Ends the record of a request that ends before convey decides on it. The cause of the end has
+    /// been noted.
+    pub(crate) fn end_undecided(mut self, client: &ClientStream, head: Option<&RequestHead>) {
+        client.count(Counter::Requests, 1);
+        if let Some(reason) = self.answered {
+            client.count(reason.counter(), 1);
+        }
+        self.end(client, head, self.began.elapsed());
     }
 
     /// Ends the record: counts the request, and logs it if it is selected. `head` is `None` if the

@@ -9,6 +9,7 @@ mod lives_on;
 mod malformed;
 mod recorder;
 mod requests;
+mod undecided;
 mod uploads;
 
 use convey_testkit::{Loopback, Setup, TestAuthority};
@@ -23,6 +24,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         early::tests(),
         hostile::tests(),
         malformed::tests(),
+        undecided::tests(),
     ];
     all.into_iter().flatten().collect()
 }

@@ -20,7 +20,7 @@ use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, ResetReason};
 use crate::streams::serving::StreamOutcome;
-use crate::streams::{self, ClientRequest, StreamOfClient, heads};
+use crate::streams::{self, ArrivedRequest, ClientRequest, StreamOfClient, heads};
 
 /// Serves a client's stream.
 pub(super) async fn serve<S: DecideRequest>(
@@ -36,17 +36,20 @@ pub(super) async fn serve<S: DecideRequest>(
         parts.extensions.insert(heads::Tunnel(Bytes::copy_from_slice(protocol.as_str().as_bytes())));
     }
     let limits = client.newest().config.http_limits();
-    if heads::says_no_body(&parts.headers) && !body.is_end_stream() {
+    let arrived = ArrivedRequest::new(client, record, Request::from_parts(parts, ()), limits.head);
+    if heads::says_no_body(arrived.request.headers()) && !body.is_end_stream() {
         let refused = match timeout(limits.head_timeout, ends_empty(&mut body)).await {
             Ok(true) => None,
             Ok(false) => Some(LocalReplyReason::Malformed(Malformed::ContentLength)),
             Err(_) => Some(LocalReplyReason::RequestTimeout),
         };
         if let Some(reason) = refused {
-            record.end_refused(client, reason);
+            arrived.refuse(reason);
             return StreamOutcome::Served;
         }
     }
+    let (record, request) = arrived.take();
+    let (parts, ()) = request.into_parts();
     let head = heads::request_from(&parts, !body.is_end_stream(), &limits.head).map(Arc::new);
     let body = ReceivedStream::of_body(body, queue);
     let mut stream = ClientRequest::new(head.as_deref().ok(), body, respond);

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use convey_http_core::Malformed;
 use convey_proxy::ClientStream;
+use convey_snapshot::stats::Counter;
 use futures_util::FutureExt;
 use h3::error::{Code, ConnectionError, LocalError, StreamError};
 use h3::server::{RequestResolver, RequestStream};
@@ -27,7 +28,7 @@ use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, DataSource, ResetReason};
 use crate::streams::serving::StreamOutcome;
-use crate::streams::{self, ClientRequest, IncomingStream, StreamOfClient, heads};
+use crate::streams::{self, ArrivedRequest, ClientRequest, IncomingStream, StreamOfClient, heads};
 
 /// Header that warns the server of a possible replay: the request came as early data (RFC 8470,
 /// section 5.1).
@@ -51,43 +52,45 @@ pub(super) async fn serve<S: DecideRequest>(
 ) -> StreamOutcome {
     let limits = client.newest().config.http_limits();
     let (is_early, receiver) = (notes.is_early, notes.receiver);
+    let mut arrived = None;
     let head = async {
         let resolved = resolver.resolve_request().await;
         let (mut request, stream) = resolved.map_err(|error| refusal(&error, receiver.fault()))?;
-        if is_early && !await_handshake(&request, handshake).await {
-            request.headers_mut().insert(EARLY_DATA, HeaderValue::from_static("1"));
-        }
         if let Some(protocol) = receiver.protocol() {
             request.headers_mut().remove(HIDDEN_PROTOCOL);
             request.extensions_mut().insert(heads::Tunnel(protocol));
         }
+        // The library shows the number without its two lowest bits, which are 0 in requests.
+        let record = RequestRecord::begin(client, "3").on_stream(stream.id().index() << 2);
+        let request = &mut arrived.insert(ArrivedRequest::new(client, record, request, limits.head)).request;
+        if is_early && !await_handshake(request, handshake).await {
+            request.headers_mut().insert(EARLY_DATA, HeaderValue::from_static("1"));
+        }
         let (respond, receive) = stream.split();
         let mut source =
             ClientData { stream: receive, receiver: receiver.clone(), first: None, trailers: None };
-        let has_body = source.has_body(&request).await;
+        let has_body = source.has_body(request).await;
         let has_data = has_body && source.trailers.is_none();
-        Ok((request, respond, source, (has_body, has_data)))
+        Ok((respond, source, (has_body, has_data)))
     };
     let head = timeout(limits.head_timeout, head).await;
-    let record = RequestRecord::begin(client, "3");
     // A stream that is dropped is reset.
-    let (request, respond, source, (has_body, has_data)) = match head {
-        Ok(Ok(head)) => head,
-        refused => {
-            let reason =
-                refused.map_or(Some(LocalReplyReason::RequestTimeout), |refused| refused.err().flatten());
-            if let Some(reason) = reason {
-                record.end_refused(client, reason);
+    let (arrived, (respond, source, (has_body, has_data))) = match (arrived, head) {
+        (Some(arrived), Ok(Ok(rest))) => (arrived, rest),
+        (arrived, head) => {
+            let late = LocalReplyReason::RequestTimeout;
+            match arrived {
+                Some(arrived) => arrived.refuse(late),
+                None => end_without_head(client, head.map_or(Some(late), |head| head.err().flatten())),
             }
             return StreamOutcome::Reset;
         }
     };
+    let (record, request) = arrived.take();
     let head = match receiver.fault().or_else(|| malformed(&request, has_data)) {
         Some(fault) => Err(fault),
         None => heads::request_from(&request.into_parts().0, has_body, &limits.head).map(Arc::new),
     };
-    // The library shows the number without its two lowest bits, which are 0 in requests.
-    let record = record.on_stream(respond.send_id().index() << 2);
     let sending = SendingHead { stream: Some(respond), stopped: Some(notes.stopped) };
     let mut stream = ClientRequest::new(head.as_deref().ok(), source, sending);
     let outcome = streams::serve(client, server, head, &mut stream, record).await;
@@ -96,6 +99,17 @@ pub(super) async fn serve<S: DecideRequest>(
         let _ = timeout(LINGER, poll_fn(|cx| stream.poll_reset(cx))).await;
     }
     outcome
+}
+
+/// Ends the record of a request whose head could not be read: it is refused for this reason. `None`:
+/// its client has reset the stream, or has left.
+fn end_without_head(client: &ClientStream, reason: Option<LocalReplyReason>) {
+    let mut record = RequestRecord::begin(client, "3");
+    match reason {
+        Some(reason) => record.refused(reason),
+        None => record.broke(Counter::ClientReset),
+    }
+    record.end_undecided(client, None);
 }
 
 /// Reason to refuse a request whose head could not be read; `None` if the client reset the stream,

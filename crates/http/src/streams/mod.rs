@@ -6,10 +6,12 @@
 //!
 //! - `body` has the interface of both libraries, `request_body` the frames of a request.
 //! - `heads` converts heads and trailers between the libraries' types and convey's.
+//! - `arrived` is a request whose head has arrived, before convey decides on it.
 //! - `incoming` is the stream of a request, `request` serves it.
 //! - `websocket` is the handshake with a server of HTTP/1.1 for a stream that becomes a tunnel.
 //! - `serving` is the loop of a connection, `connection` counts its streams.
 
+mod arrived;
 pub(crate) mod body;
 pub(crate) mod connection;
 pub(crate) mod heads;
@@ -19,6 +21,7 @@ mod request_body;
 pub(crate) mod serving;
 pub(crate) mod websocket;
 
+pub(crate) use arrived::ArrivedRequest;
 pub(crate) use incoming::{ClientRequest, IncomingStream, StreamOfClient};
 pub(crate) use request::serve;
 pub(crate) use request_body::MAX_KEPT;
