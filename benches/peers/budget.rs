@@ -29,7 +29,7 @@ pub(crate) fn markdown(results: &Results) -> String {
     let cpu = Metric::Balancer.title();
     let _ = writeln!(
         text,
-        "| load | through | {cpu} | {user} | {system} | CPU to the floor | {user} | {system} | errors |\n\
+        "| load | through | {cpu} | {user} | {system} | CPU to the floor | {user}, to it | {system}, to it | errors |\n\
          |---|---|---:|---:|---:|---:|---:|---:|---:|"
     );
     for load in &results.loads {
