@@ -2,9 +2,17 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use convey_testkit::{BalancerProcess, Loopback, PATIENCE, TestHttpServer, connect, connect_from};
+use futures_util::future::join_all;
+use http::{Request, Response};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Barrier;
 
+use super::block_on;
+use super::client::{Client, read};
 use super::frames::{
     DATA, GET, GOAWAY, HEADERS, POST, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, receive,
 };
@@ -63,6 +71,56 @@ pub(super) fn many_requests_cancelled_at_once_leave_others_of_a_proxy() {
         assert_eq!(read_until(&mut proxy, HEADERS, id)[0], 0x88, "200");
     }
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+/// Each stream names a client of its own. The servers respond once they have all requests. A worker
+/// has room for 3,200 streams to each of them.
+pub(super) fn thousands_of_clients_of_a_proxy_are_served_at_once() {
+    const CONNECTIONS: usize = 40;
+    const STREAMS: usize = 100;
+    let lab = Loopback::new();
+    let waiting = Arc::new(Barrier::new(CONNECTIONS * STREAMS));
+    block_on(async {
+        for n in [1, 2] {
+            let listener = TcpListener::bind(lab.server(n)).await.unwrap();
+            tokio::spawn(serve_together(listener, waiting.clone()));
+        }
+        let proxies = format!("mode = \"http\"\ntrusted_proxies = \"{}\"", lab.ip(99));
+        let setup = setup(&lab, "h2").frontend(&proxies).health("kind = \"none\"");
+        let setup = setup.server("a", lab.server(1), "").server("b", lab.server(2), "");
+        let _balancer = BalancerProcess::start(&lab, &setup);
+        let connections = (0..CONNECTIONS).map(async |n| {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind((lab.ip(99), 0).into()).unwrap();
+            let client = Client::over(socket.connect(lab.vip()).await.unwrap()).await;
+            let calls = (0..STREAMS).map(async |stream| {
+                let named = format!("198.18.{n}.{stream}");
+                let request = Request::get("http://a/").header("x-forwarded-for", &named).body(()).unwrap();
+                let (response, _stream) = client.begin(request, true).await;
+                assert_eq!(read(response.await.unwrap()).await.status, 200, "{named}");
+            });
+            join_all(calls).await;
+        });
+        join_all(connections).await;
+    });
+}
+
+/// A server of HTTP/2 whose responses wait for all requests.
+async fn serve_together(listener: TcpListener, waiting: Arc<Barrier>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let waiting = waiting.clone();
+        tokio::spawn(async move {
+            let mut connection: h2::server::Connection<_, Bytes> = h2::server::handshake(stream).await?;
+            while let Some(accepted) = connection.accept().await {
+                let ((_, mut respond), waiting) = (accepted?, waiting.clone());
+                tokio::spawn(async move {
+                    waiting.wait().await;
+                    respond.send_response(Response::new(()), true)
+                });
+            }
+            Ok::<_, h2::Error>(())
+        });
+    }
 }
 
 /// A GET with an invalid field name.

@@ -35,7 +35,7 @@ use from_proxies::{
     malformed_requests_count_as_requests_of_their_connection,
     many_malformed_requests_leave_others_of_a_proxy, many_requests_cancelled_at_once_leave_others_of_a_proxy,
     requests_cancelled_at_once_leave_others_of_their_connection,
-    trusted_proxy_has_a_window_for_all_its_streams,
+    thousands_of_clients_of_a_proxy_are_served_at_once, trusted_proxy_has_a_window_for_all_its_streams,
 };
 use held::{
     client_that_a_trusted_proxy_names_has_a_share, client_that_reads_byte_by_byte_holds_no_server,
@@ -122,6 +122,7 @@ tests!("http2":
     server_that_resets_all_streams_of_a_connection_gets_another,
     unprocessed_request_is_retried_after_goaway_with_an_error,
     requests_cancelled_at_once_leave_others_of_their_connection,
+    thousands_of_clients_of_a_proxy_are_served_at_once,
     many_requests_cancelled_at_once_leave_others_of_a_proxy,
     many_malformed_requests_leave_others_of_a_proxy,
     malformed_requests_count_as_requests_of_their_connection,
