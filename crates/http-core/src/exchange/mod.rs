@@ -15,8 +15,6 @@ mod tests;
 
 pub use state::{ExchangeEnd, ExchangeState, HeadVerdict};
 
-use bytes::BytesMut;
-
 use crate::Malformed;
 use crate::body::{BodyPiece, BodyProgress, BodyReader};
 use crate::forward::{ClientConnection, FieldRules, OutgoingResponse};
@@ -58,6 +56,7 @@ pub enum ServerFault {
 
 impl Exchange {
     /// Creates the exchange of a request with this head.
+    #[inline]
     pub fn new(head: &RequestHead) -> Exchange {
         let is_empty = head.framing().is_empty();
         Exchange {
@@ -119,24 +118,28 @@ impl Exchange {
         Ok(len)
     }
 
-    /// Reads the head of the server's response from the front of `received`. Appends interim
-    /// responses to `out`, for clients that support them. Returns the final head, which
-    /// [`Exchange::write_head`] writes; `None`: more bytes have to be received.
+    /// Reads the head of the server's response at the front of `received`. Appends interim responses
+    /// to `out`, for clients that support them. Returns the number of read bytes, which the caller
+    /// removes, and the final head, which [`Exchange::write_head`] writes; `None`: more bytes have
+    /// to be received.
     ///
     /// # Errors
     /// The received bytes are no valid response to this request.
     pub fn head_from_server(
         &mut self,
-        received: &mut BytesMut,
+        received: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<ResponseHead>, ServerFault> {
+    ) -> Result<(usize, Option<ResponseHead>), ServerFault> {
+        let mut read = 0;
         while self.state.awaits_head() {
-            if !received.is_empty() {
+            let left = &received[read..];
+            if !left.is_empty() {
                 self.state.note_server_bytes();
             }
             let (method, limits) = (self.state.method(), &self.response_limits);
-            let head = self.head.response(received, method, limits).map_err(ServerFault::Malformed)?;
-            let Some(head) = head else { return Ok(None) };
+            let head = self.head.response_in(left, method, limits).map_err(ServerFault::Malformed)?;
+            let Some((head, len)) = head else { break };
+            read += len;
             match self.state.take_head(&head)? {
                 HeadVerdict::DropInterim => {}
                 HeadVerdict::PassInterim => {
@@ -146,11 +149,11 @@ impl Exchange {
                 HeadVerdict::Final => {
                     self.response = (!self.state.is_response_whole() && !self.state.has_changed())
                         .then(|| response_body(&head, self.response_limits));
-                    return Ok(Some(head));
+                    return Ok((read, Some(head)));
                 }
             }
         }
-        Ok(None)
+        Ok((read, None))
     }
 
     /// Writes the final head for the client.

@@ -1,3 +1,4 @@
+use bytes::BytesMut;
 use proptest::prelude::*;
 
 use super::*;
@@ -32,7 +33,9 @@ fn read_head(
     received: &mut BytesMut,
     out: &mut Vec<u8>,
 ) -> Result<bool, ServerFault> {
-    let Some(head) = exchange.head_from_server(received, out)? else { return Ok(false) };
+    let (read, head) = exchange.head_from_server(received, out)?;
+    let _ = received.split_to(read);
+    let Some(head) = head else { return Ok(false) };
     exchange.write_head(&OutgoingResponse::new(&head, &FieldRules::default()), out);
     Ok(true)
 }

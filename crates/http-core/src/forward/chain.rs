@@ -3,8 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::forwarded::FOR;
-use crate::head::RequestHead;
+use crate::head::{KnownField, RequestHead};
 
 /// Returns the client that trusted proxies name in `X-Forwarded-For`. Call it for a request that a
 /// trusted proxy has sent.
@@ -15,12 +14,7 @@ use crate::head::RequestHead;
 /// search has read. An entry that is no address ends the search. `None`: the last entry is no
 /// address, or there is no entry.
 pub fn client_of_chain(head: &RequestHead, is_trusted: impl Fn(IpAddr) -> bool) -> Option<SocketAddr> {
-    let name = FOR.as_bytes();
-    let lines: Vec<&[u8]> = head
-        .fields()
-        .filter(|field| field.name.eq_ignore_ascii_case(name))
-        .map(|field| field.value)
-        .collect();
+    let lines: Vec<&[u8]> = head.known(KnownField::XForwardedFor).collect();
     let entries = lines.iter().rev().flat_map(|line| line.rsplit(|byte| *byte == b','));
     let mut client = None;
     for entry in entries.map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty()) {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use crate::head::RequestHead;
+use crate::head::{KnownField, RequestHead};
 
 /// Client of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,19 +42,13 @@ impl Default for ForwardedFields {
     }
 }
 
-pub(super) const FOR: &str = "X-Forwarded-For";
+const FOR: &str = "X-Forwarded-For";
 const PROTO: &str = "X-Forwarded-Proto";
 const HOST: &str = "X-Forwarded-Host";
 const FORWARDED: &str = "Forwarded";
 const SUBJECT: &str = "X-SSL-Client-DN";
 
 impl ForwardedFields {
-    /// Whether convey removes or rewrites a client's field of this name.
-    pub(super) fn replaces(&self, name: &[u8]) -> bool {
-        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-        is(FOR) || is(PROTO) || is(HOST) || is(FORWARDED) || is(SUBJECT)
-    }
-
     /// Calls `each` with the name and value of each selected field. Values from a trusted proxy are
     /// kept, with the proxy's address appended.
     pub(super) fn each_field(
@@ -63,19 +57,22 @@ impl ForwardedFields {
         client: &ClientIdentity<'_>,
         each: &mut impl FnMut(&[u8], &[u8]),
     ) {
-        let sent = |name: &str| head.field(name).filter(|value| client.is_trusted && !value.is_empty());
+        let sent = |known| {
+            let value = head.known(known).next();
+            value.filter(|value| client.is_trusted && !value.is_empty())
+        };
         if self.x_forwarded {
-            let mut chain = earlier(head, FOR, client);
+            let mut chain = earlier(head, KnownField::XForwardedFor, client);
             write_ip(client.ip, &mut chain);
             each(FOR.as_bytes(), &chain);
-            each(PROTO.as_bytes(), sent(PROTO).unwrap_or(client.scheme.as_bytes()));
-            let host = sent(HOST).unwrap_or_else(|| head.host());
+            each(PROTO.as_bytes(), sent(KnownField::XForwardedProto).unwrap_or(client.scheme.as_bytes()));
+            let host = sent(KnownField::XForwardedHost).unwrap_or_else(|| head.host());
             if !host.is_empty() {
                 each(HOST.as_bytes(), host);
             }
         }
         if self.forwarded {
-            let mut chain = earlier(head, FORWARDED, client);
+            let mut chain = earlier(head, KnownField::Forwarded, client);
             let address = match client.ip.to_canonical() {
                 IpAddr::V4(ip) => format!("for={ip}"),
                 IpAddr::V6(ip) => format!("for=\"[{ip}]\""),
@@ -97,7 +94,7 @@ impl ForwardedFields {
                 let shown: Vec<u8> = subject.bytes().map(visible).collect();
                 each(SUBJECT.as_bytes(), &shown);
             }
-            None => values(head, SUBJECT)
+            None => values(head, KnownField::ClientSubject)
                 .filter(|_| client.is_trusted && !self.subject)
                 .for_each(|sent| each(SUBJECT.as_bytes(), sent)),
         }
@@ -108,9 +105,9 @@ impl ForwardedFields {
 type ChainValue = SmallVec<[u8; 64]>;
 
 /// Begins the value of a field: with the values that a trusted proxy sent, else empty.
-fn earlier(head: &RequestHead, name: &str, client: &ClientIdentity<'_>) -> ChainValue {
+fn earlier(head: &RequestHead, known: KnownField, client: &ClientIdentity<'_>) -> ChainValue {
     let mut chain = ChainValue::new();
-    for earlier in values(head, name).filter(|_| client.is_trusted) {
+    for earlier in values(head, known).filter(|_| client.is_trusted) {
         chain.extend_from_slice(earlier);
         chain.extend_from_slice(b", ");
     }
@@ -126,15 +123,18 @@ fn write_ip(ip: IpAddr, out: &mut ChainValue) {
                 if n > 0 {
                     out.push(b'.');
                 }
-                out.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
+                for (least, unit) in [(100, 100), (10, 10), (0, 1)] {
+                    if octet >= least {
+                        out.push(b'0' + octet / unit % 10);
+                    }
+                }
             }
         }
         IpAddr::V6(ip) => out.extend_from_slice(ip.to_string().as_bytes()),
     }
 }
 
-/// Non-empty values of all fields with this name.
-fn values<'a>(head: &'a RequestHead, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-    let lines = head.fields().filter(|field| field.name.eq_ignore_ascii_case(name.as_bytes()));
-    lines.map(|field| field.value).filter(|value| !value.is_empty())
+/// Non-empty values of all fields of this kind.
+fn values(head: &RequestHead, known: KnownField) -> impl Iterator<Item = &[u8]> {
+    head.known(known).filter(|value| !value.is_empty())
 }

@@ -20,7 +20,7 @@ pub use rules::{FieldFault, FieldRules};
 use std::borrow::Cow;
 
 use crate::PathPrefix;
-use crate::head::{Field, RequestHead};
+use crate::head::{Field, KnownField, RequestHead};
 
 /// State of the client's connection after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,13 +42,20 @@ pub enum ClientConnection {
 /// Returns the value of a field as it is forwarded: unchanged, except that leading zeros are
 /// removed from `Content-Length`.
 fn passed_on<'a>(field: &Field<'a>) -> &'a [u8] {
-    let is_length = || field.name.eq_ignore_ascii_case(b"content-length");
     match field.value {
-        [b'0', _, ..] if is_length() => {
+        [b'0', _, ..] if field.known == KnownField::ContentLength => {
             let zeros = field.value.iter().take_while(|byte| **byte == b'0').count();
             &field.value[zeros.min(field.value.len() - 1)..]
         }
         value => value,
+    }
+}
+
+/// Writes a field with its value as it is forwarded.
+fn write_passed_on(field: &Field<'_>, value: &[u8], out: &mut Vec<u8>) {
+    match field.line() {
+        Some(line) if value.len() == field.value.len() => out.extend_from_slice(line),
+        _ => write_field(field.name, value, out),
     }
 }
 

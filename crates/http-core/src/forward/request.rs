@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use super::{ClientIdentity, FieldRules, ForwardedFields, passed_on, rewritten_target, write_field};
-use crate::head::RequestHead;
+use super::{
+    ClientIdentity, FieldRules, ForwardedFields, passed_on, rewritten_target, write_field, write_passed_on,
+};
+use crate::head::{Field, KnownField, RequestHead};
 use crate::{BodyFraming, HttpMethod, PathPrefix};
 
 /// Changes to a request on its way to a server.
@@ -75,15 +77,25 @@ impl<'a> OutgoingRequest<'a> {
     /// Calls `each` with the name and value of each field for the server, in order. Skips `Host`
     /// and hop-by-hop fields.
     pub fn each_field(&self, mut each: impl FnMut(&[u8], &[u8])) {
+        self.passed_on().for_each(|field| each(field.name, passed_on(&field)));
+        self.each_added(each);
+    }
+
+    /// The client's fields that the server gets.
+    fn passed_on(&self) -> impl Iterator<Item = Field<'a>> {
+        self.head.fields().filter(|field| {
+            let is_kept = match field.known {
+                KnownField::Host => false,
+                KnownField::Expect => !field.value.is_empty(),
+                known => !known.describes_client(),
+            };
+            is_kept && !field.is_hop_by_hop && self.changes.fields.keeps(field.name)
+        })
+    }
+
+    /// Calls `each` with the name and value of each field that convey adds.
+    fn each_added(&self, mut each: impl FnMut(&[u8], &[u8])) {
         let OutgoingRequest { head, changes } = self;
-        let is_replaced =
-            |name: &[u8]| name.eq_ignore_ascii_case(b"host") || changes.forwarded.replaces(name);
-        for field in head.fields().filter(|field| !field.is_hop_by_hop && !is_replaced(field.name)) {
-            let is_empty_expect = field.value.is_empty() && field.name.eq_ignore_ascii_case(b"expect");
-            if changes.fields.keeps(field.name) && !is_empty_expect {
-                each(field.name, passed_on(&field));
-            }
-        }
         changes.forwarded.each_field(head, &changes.client, &mut each);
         changes.fields.added().for_each(|(name, value)| each(name, value));
     }
@@ -95,7 +107,8 @@ impl<'a> OutgoingRequest<'a> {
         out.extend_from_slice(&self.path_and_query());
         out.extend_from_slice(b" HTTP/1.1\r\n");
         write_field(b"Host", &self.host(), out);
-        self.each_field(|name, value| write_field(name, value, out));
+        self.passed_on().for_each(|field| write_passed_on(&field, passed_on(&field), out));
+        self.each_added(|name, value| write_field(name, value, out));
         if self.framing() == BodyFraming::Chunked {
             write_field(b"Transfer-Encoding", b"chunked", out);
         }

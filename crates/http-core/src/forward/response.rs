@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::{ClientConnection, FieldRules, passed_on, write_field};
+use super::{ClientConnection, FieldRules, passed_on, write_field, write_passed_on};
 use crate::compression::CompressionChange;
-use crate::head::ResponseHead;
+use crate::head::{Field, KnownField, ResponseHead};
 use crate::{BodyEncoder, BodyFraming};
 
 /// Head of a response for a client, in any version of HTTP: a server's head or a local reply's,
@@ -55,15 +55,20 @@ impl<'a> OutgoingResponse<'a> {
     pub(crate) fn uncompressed_fields<'s>(
         &'s self,
     ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'s, 'a> {
+        let fields = self.passed_on().map(|field| (field.name, passed_on(&field)));
+        fields.chain(self.rules.added())
+    }
+
+    /// The server's fields that the client gets.
+    fn passed_on(&self) -> impl Iterator<Item = Field<'a>> + use<'a> {
         // A 1xx or 204 has no body (RFC 9110, section 8.6). A client might wait for the bytes that
         // a length announces.
         let has_no_length = self.status() < 200 || self.status() == 204;
-        let is_passed_on = move |name: &[u8]| {
-            self.rules.keeps(name) && !(has_no_length && name.eq_ignore_ascii_case(b"content-length"))
-        };
         let (head, rules): (&'a ResponseHead, &'a FieldRules) = (self.head, self.rules);
-        let fields = head.fields().filter(move |field| !field.is_hop_by_hop && is_passed_on(field.name));
-        fields.map(|field| (field.name, passed_on(&field))).chain(rules.added())
+        head.fields().filter(move |field| {
+            !(field.is_hop_by_hop || has_no_length && field.known == KnownField::ContentLength)
+                && rules.keeps(field.name)
+        })
     }
 
     /// Number of bytes of the status line and of the fields in HTTP/1.1, for statistics.
@@ -84,14 +89,21 @@ impl<'a> OutgoingResponse<'a> {
         out.extend_from_slice(self.head.reason());
         out.extend_from_slice(b"\r\n");
         let (mut has_length, is_chunked) = (false, self.framing() == BodyFraming::Chunked);
-        for (name, value) in self.fields() {
-            let is_length = name.eq_ignore_ascii_case(b"content-length");
+        self.passed_on().for_each(|field| {
+            let Some(value) = self.compression.apply(field.name, passed_on(&field)) else { return };
+            let is_length = field.known == KnownField::ContentLength;
             has_length |= is_length;
             // The response of a stream may have a length and trailers; chunks replace the length.
             if !(is_length && is_chunked) {
+                write_passed_on(&field, &value, out);
+            }
+        });
+        for (name, value) in self.rules.added() {
+            if let Some(value) = self.compression.apply(name, value) {
                 write_field(name, &value, out);
             }
         }
+        self.compression.added().for_each(|(name, value)| write_field(name, value, out));
         match self.framing() {
             BodyFraming::Chunked if connection != ClientConnection::ClosesWithoutChunks => {
                 write_field(b"Transfer-Encoding", b"chunked", out);
@@ -107,7 +119,7 @@ impl<'a> OutgoingResponse<'a> {
     }
 
     fn write_connection(&self, connection: ClientConnection, out: &mut Vec<u8>) {
-        let upgrade = self.head.field("upgrade");
+        let upgrade = self.head.upgrade();
         let (options, protocol): (&[u8], _) = match connection {
             // `Upgrade` names the protocol that the client has to change to (RFC 9110, section
             // 15.5.22).

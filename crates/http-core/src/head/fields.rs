@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::Malformed;
 
 /// A field of a head, unmodified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Field<'a> {
     /// Name in its original case. Names are case-insensitive.
     pub name: &'a [u8],
@@ -18,51 +18,56 @@ pub struct Field<'a> {
     /// Whether the field is for the next hop only, so that convey does not forward it (RFC 9110,
     /// section 7.6.1).
     pub is_hop_by_hop: bool,
+    pub(crate) known: KnownField,
+    /// Bytes of the head from the name to two bytes after the value.
+    around: &'a [u8],
 }
 
 /// Fields of one head.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FieldList {
-    places: SmallVec<[FieldPlace; 24]>,
+    places: SmallVec<[FieldPlace; 16]>,
+    /// Known fields of the head: a bit for each.
+    present: u16,
+    options: ConnectionOptions,
 }
 
 /// Position of a field in the bytes of its head.
 #[derive(Debug, Clone, Copy)]
 struct FieldPlace {
     name: u32,
-    name_len: u32,
     value: u32,
     value_len: u32,
+    name_len: u16,
     known: KnownField,
     is_hop_by_hop: bool,
 }
 
+/// Options of `Connection` that a proxy evaluates.
+#[derive(Debug, Clone, Copy, Default)]
+struct ConnectionOptions {
+    close: bool,
+    keep_alive: bool,
+    upgrade: bool,
+}
+
 /// Fields that a proxy evaluates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KnownField {
+pub(crate) enum KnownField {
     Connection,
     ContentLength,
     Expect,
     Host,
     TransferEncoding,
     Upgrade,
+    /// `Forwarded`, `X-Forwarded-*` and `X-SSL-Client-DN`, which describe the client.
+    Forwarded,
+    XForwardedFor,
+    XForwardedHost,
+    XForwardedProto,
+    ClientSubject,
     Other,
 }
-
-/// Fields that are for the next hop only, whether `Connection` lists them or not. `Proxy-*` fields
-/// are for forward proxies. `Proxy` is removed because CGI turns it into the environment variable
-/// `HTTP_PROXY`.
-const HOP_BY_HOP: [&[u8]; 9] = [
-    b"connection",
-    b"keep-alive",
-    b"te",
-    b"transfer-encoding",
-    b"upgrade",
-    b"http2-settings",
-    b"proxy",
-    b"proxy-connection",
-    b"proxy-authorization",
-];
 
 /// Fields that `Connection` cannot remove: without them, a server would interpret the request
 /// differently.
@@ -87,26 +92,42 @@ fn is_disguised(name: &[u8]) -> bool {
         b'_' => *other == b'-',
         _ => one.eq_ignore_ascii_case(other),
     };
-    name.contains(&b'_')
+    matches!(name.len(), 10 | 14..=17 | 19)
+        && name.contains(&b'_')
         && FIELDS.iter().any(|field| field.len() == name.len() && name.iter().zip(*field).all(is_same))
 }
 
 impl FieldList {
     /// Returns the fields of parsed headers, whose names and values are slices of `head`.
-    pub(super) fn new(head: &Bytes, headers: &[Header<'_>]) -> FieldList {
+    ///
+    /// # Errors
+    /// A name is too long.
+    pub(super) fn new(head: &Bytes, headers: &[Header<'_>]) -> Result<FieldList, Malformed> {
         let range = |part: &[u8]| if part.is_empty() { 0..0 } else { range_in(head, part) };
-        let places = headers
-            .iter()
-            .map(|header| FieldPlace::new(head, range(header.name.as_bytes()), range(header.value)));
-        let mut fields = FieldList { places: places.collect() };
+        let mut fields = FieldList::default();
+        fields.places.reserve(headers.len());
+        for header in headers {
+            fields.push(head, range(header.name.as_bytes()), range(header.value))?;
+        }
         fields.mark_connection_options(head);
-        fields
+        Ok(fields)
     }
 
     /// Adds a field whose name and value have these ranges in the head so far. Call
     /// [`FieldList::mark_connection_options`] once the head is whole.
-    pub(super) fn push(&mut self, head: &[u8], name: Range<usize>, value: Range<usize>) {
-        self.places.push(FieldPlace::new(head, name, value));
+    ///
+    /// # Errors
+    /// The name is too long.
+    pub(super) fn push(
+        &mut self,
+        head: &[u8],
+        name: Range<usize>,
+        value: Range<usize>,
+    ) -> Result<(), Malformed> {
+        let place = FieldPlace::new(head, name, value)?;
+        self.present |= place.known.bit();
+        self.places.push(place);
+        Ok(())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -123,13 +144,19 @@ impl FieldList {
         self.all(head).find(|field| field.name.eq_ignore_ascii_case(name.as_bytes())).map(|field| field.value)
     }
 
+    /// Whether there is such a field.
+    pub(super) fn has(&self, wanted: KnownField) -> bool {
+        self.present & wanted.bit() != 0
+    }
+
     /// Values of a known field, one for each of its lines.
     pub(super) fn known<'a>(
         &'a self,
         head: &'a Bytes,
         wanted: KnownField,
     ) -> impl Iterator<Item = &'a [u8]> + Clone {
-        self.places.iter().filter(move |place| place.known == wanted).map(|place| place.of(head).value)
+        let places = if self.has(wanted) { &self.places[..] } else { &[] };
+        places.iter().filter(move |place| place.known == wanted).map(|place| place.of(head).value)
     }
 
     /// Value of a field that may occur once.
@@ -155,62 +182,103 @@ impl FieldList {
         head: &'a Bytes,
         wanted: KnownField,
     ) -> impl Iterator<Item = &'a [u8]> + Clone {
-        let values = self.known(head, wanted);
-        values
-            .flat_map(|value| value.split(|byte| *byte == b','))
-            .map(<[u8]>::trim_ascii)
-            .filter(|one| !one.is_empty())
+        self.known(head, wanted).flat_map(list_elements)
     }
 
-    /// Whether `Connection` has this option.
-    pub(super) fn has_option(&self, head: &Bytes, option: &[u8]) -> bool {
-        self.elements(head, KnownField::Connection).any(|one| one.eq_ignore_ascii_case(option))
+    /// Whether `Connection` has the option `upgrade`.
+    pub(super) fn wants_upgrade(&self) -> bool {
+        self.options.upgrade
     }
 
     /// Whether the sender keeps the connection open (RFC 9112, section 9.3).
-    pub(super) fn keep_alive(&self, head: &Bytes, is_http11: bool) -> bool {
-        !self.has_option(head, b"close") && (is_http11 || self.has_option(head, b"keep-alive"))
+    pub(super) fn keep_alive(&self, is_http11: bool) -> bool {
+        !self.options.close && (is_http11 || self.options.keep_alive)
     }
 
-    /// Marks the fields that `Connection` lists: they are hop-by-hop.
+    /// Reads the options of `Connection`. Marks the fields that it lists: they are hop-by-hop.
     pub(super) fn mark_connection_options(&mut self, head: &Bytes) {
-        if self.known(head, KnownField::Connection).next().is_none() {
+        if !self.has(KnownField::Connection) {
             return;
         }
-        let is_named = |place: &FieldPlace| {
-            let name = place.of(head).name;
-            !KEPT.iter().any(|kept| name.eq_ignore_ascii_case(kept)) && self.has_option(head, name)
-        };
-        let marks: SmallVec<[bool; 24]> = self.places.iter().map(is_named).collect();
-        self.places.iter_mut().zip(marks).for_each(|(place, mark)| place.is_hop_by_hop |= mark);
+        for at in 0..self.places.len() {
+            let place = self.places[at];
+            if place.known != KnownField::Connection {
+                continue;
+            }
+            match place.of(head).value {
+                // The usual value needs no search for elements.
+                b"keep-alive" => self.options.keep_alive = true,
+                value => list_elements(value).for_each(|option| self.mark_option(head, option)),
+            }
+        }
+    }
+
+    fn mark_option(&mut self, head: &Bytes, option: &[u8]) {
+        let is = |other: &[u8]| option.eq_ignore_ascii_case(other);
+        match option.len() {
+            5 if is(b"close") => self.options.close = true,
+            // These fields are hop-by-hop anyway.
+            7 if is(b"upgrade") => return self.options.upgrade = true,
+            10 if is(b"keep-alive") => return self.options.keep_alive = true,
+            _ if KEPT.iter().any(|kept| is(kept)) => return,
+            _ => {}
+        }
+        for place in &mut self.places {
+            place.is_hop_by_hop |= place.of(head).name.eq_ignore_ascii_case(option);
+        }
     }
 }
 
 impl FieldPlace {
-    /// Returns the place of a field. A head has at most 262,144 bytes, so 32 bits are enough for
-    /// each number.
-    fn new(head: &[u8], name: Range<usize>, value: Range<usize>) -> FieldPlace {
-        let bytes = &head[name.clone()];
-        FieldPlace {
+    /// Returns the place of a field. A head has at most 262,144 bytes, so 32 bits are enough for a
+    /// position.
+    ///
+    /// # Errors
+    /// The name is longer than 65,535 bytes.
+    fn new(head: &[u8], name: Range<usize>, value: Range<usize>) -> Result<FieldPlace, Malformed> {
+        let (known, is_hop_by_hop) = classify(&head[name.clone()]);
+        Ok(FieldPlace {
             name: name.start as u32,
-            name_len: name.len() as u32,
+            name_len: u16::try_from(name.len()).map_err(|_| Malformed::FieldName)?,
             value: value.start as u32,
             value_len: value.len() as u32,
-            known: known(bytes),
-            is_hop_by_hop: HOP_BY_HOP.iter().any(|one| bytes.eq_ignore_ascii_case(one))
-                || is_disguised(bytes),
-        }
+            known,
+            is_hop_by_hop,
+        })
     }
 
     fn of<'a>(&self, head: &'a Bytes) -> Field<'a> {
-        let part = |at: u32, len: u32| &head[at as usize..at as usize + len as usize];
+        let (name, value) = (self.name as usize, self.value as usize);
+        let end = value + self.value_len as usize;
         Field {
-            name: part(self.name, self.name_len),
-            value: part(self.value, self.value_len),
+            name: &head[name..name + usize::from(self.name_len)],
+            value: &head[value..end],
             is_hop_by_hop: self.is_hop_by_hop,
+            known: self.known,
+            around: head.get(name..end + 2).unwrap_or_default(),
         }
     }
 }
+
+impl<'a> Field<'a> {
+    /// The field's line in HTTP/1.1, if the head has it just as convey would write it.
+    pub(crate) fn line(&self) -> Option<&'a [u8]> {
+        let (line, rest) = (self.around, self.around.get(self.name.len()..)?);
+        let is_usual = line.len() == self.name.len() + self.value.len() + 4
+            && rest.starts_with(b": ")
+            && rest.ends_with(b"\r\n");
+        is_usual.then_some(line)
+    }
+}
+
+impl PartialEq for Field<'_> {
+    fn eq(&self, other: &Field<'_>) -> bool {
+        let parts = |field: &Field<'_>| (field.is_hop_by_hop, field.known);
+        self.name == other.name && self.value == other.value && parts(self) == parts(other)
+    }
+}
+
+impl Eq for Field<'_> {}
 
 /// Returns the range of `part`, which is a slice of `head`.
 pub(super) fn range_in(head: &[u8], part: &[u8]) -> Range<usize> {
@@ -218,15 +286,53 @@ pub(super) fn range_in(head: &[u8], part: &[u8]) -> Range<usize> {
     start..start + part.len()
 }
 
-fn known(name: &[u8]) -> KnownField {
+/// Elements of one line of a list field, without empty ones.
+fn list_elements(value: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    let elements = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    elements.filter(|one| !one.is_empty())
+}
+
+impl KnownField {
+    fn bit(self) -> u16 {
+        1 << self as u16
+    }
+
+    /// Whether the field describes the client to the server, so that convey replaces it.
+    pub(crate) fn describes_client(self) -> bool {
+        matches!(
+            self,
+            KnownField::Forwarded
+                | KnownField::XForwardedFor
+                | KnownField::XForwardedHost
+                | KnownField::XForwardedProto
+                | KnownField::ClientSubject
+        )
+    }
+}
+
+/// Returns the known field with this name, and whether the field is for the next hop only, whether
+/// `Connection` lists it or not. `Proxy-*` fields are for forward proxies. `Proxy` is removed because
+/// CGI turns it into the environment variable `HTTP_PROXY`.
+fn classify(name: &[u8]) -> (KnownField, bool) {
     let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
     match name.len() {
-        4 if is(b"host") => KnownField::Host,
-        6 if is(b"expect") => KnownField::Expect,
-        7 if is(b"upgrade") => KnownField::Upgrade,
-        10 if is(b"connection") => KnownField::Connection,
-        14 if is(b"content-length") => KnownField::ContentLength,
-        17 if is(b"transfer-encoding") => KnownField::TransferEncoding,
-        _ => KnownField::Other,
+        2 if is(b"te") => (KnownField::Other, true),
+        4 if is(b"host") => (KnownField::Host, false),
+        5 if is(b"proxy") => (KnownField::Other, true),
+        6 if is(b"expect") => (KnownField::Expect, false),
+        7 if is(b"upgrade") => (KnownField::Upgrade, true),
+        9 if is(b"forwarded") => (KnownField::Forwarded, false),
+        10 if is(b"connection") => (KnownField::Connection, true),
+        10 if is(b"keep-alive") => (KnownField::Other, true),
+        14 if is(b"content-length") => (KnownField::ContentLength, false),
+        14 if is(b"http2-settings") => (KnownField::Other, true),
+        15 if is(b"x-forwarded-for") => (KnownField::XForwardedFor, false),
+        15 if is(b"x-ssl-client-dn") => (KnownField::ClientSubject, false),
+        16 if is(b"x-forwarded-host") => (KnownField::XForwardedHost, false),
+        16 if is(b"proxy-connection") => (KnownField::Other, true),
+        17 if is(b"transfer-encoding") => (KnownField::TransferEncoding, true),
+        17 if is(b"x-forwarded-proto") => (KnownField::XForwardedProto, false),
+        19 if is(b"proxy-authorization") => (KnownField::Other, true),
+        _ => (KnownField::Other, is_disguised(name)),
     }
 }

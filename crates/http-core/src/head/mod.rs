@@ -18,6 +18,7 @@ mod tests;
 
 pub use build::ResponseBuilder;
 pub use fields::Field;
+pub(crate) use fields::KnownField;
 pub use reader::{HeadLimits, HeadReader};
 pub use reason::reason_phrase;
 pub use request::RequestHead;

@@ -1,7 +1,10 @@
 //! Search for the end of a head, which may arrive in pieces. Invalid line ends are refused.
 
-use bytes::BytesMut;
-use memchr::memchr2;
+use bytes::{Buf, BytesMut};
+use std::sync::LazyLock;
+
+use memchr::memchr2_iter;
+use memchr::memmem::Finder;
 
 use super::{RequestHead, ResponseHead, start_line};
 use crate::Malformed;
@@ -70,7 +73,7 @@ impl HeadReader {
             }
         }
         let Some(len) = self.find_end(received, limits)? else { return Ok(None) };
-        RequestHead::parse(start_line::of_request(received.split_to(len)), limits).map(Some)
+        RequestHead::parse(start_line::of_request(take_front(received, len)), limits).map(Some)
     }
 
     /// Removes a response's head from the front of `received` and parses it. `None`: the head is
@@ -84,16 +87,47 @@ impl HeadReader {
         method: crate::HttpMethod,
         limits: &HeadLimits,
     ) -> Result<Option<ResponseHead>, Malformed> {
+        let head = self.response_in(received, method, limits)?;
+        Ok(head.map(|(head, len)| {
+            received.advance(len);
+            head
+        }))
+    }
+
+    /// Parses the response's head at the front of `received`, which are all received bytes that are
+    /// no part of an earlier head. Returns the head and its length in `received`. `None`: the head
+    /// is incomplete.
+    ///
+    /// # Errors
+    /// See [`HeadReader::response`].
+    pub fn response_in(
+        &mut self,
+        received: &[u8],
+        method: crate::HttpMethod,
+        limits: &HeadLimits,
+    ) -> Result<Option<(ResponseHead, usize)>, Malformed> {
         let Some(len) = self.find_end(received, limits)? else { return Ok(None) };
-        ResponseHead::parse(start_line::of_response(received.split_to(len)), method, limits).map(Some)
+        let head = start_line::of_response(BytesMut::from(&received[..len]));
+        ResponseHead::parse(head, method, limits).map(|head| Some((head, len)))
     }
 
     /// Returns the length of the head with its empty line, and resets the reader. `None`: the head
     /// is incomplete.
     fn find_end(&mut self, received: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Malformed> {
         let most = limits.max_bytes();
-        while let Some(at) = memchr2(b'\r', b'\n', &received[self.scanned..]) {
-            let at = self.scanned + at;
+        if self.scanned == 0
+            && let Some(len) = whole_head(received)
+            && len <= most
+        {
+            return Ok(Some(len));
+        }
+        let begin = self.scanned;
+        for at in memchr2_iter(b'\r', b'\n', &received[begin..]) {
+            let at = begin + at;
+            // The LF of the line end before.
+            if at < self.scanned {
+                continue;
+            }
             if at + 2 > most {
                 return Err(Malformed::HeadTooLong);
             }
@@ -117,4 +151,21 @@ impl HeadReader {
         self.scanned = received.len();
         Ok(None)
     }
+}
+
+/// Length of the head, if all of it was received and each of its line ends is CR LF. This is much
+/// quicker than the search for each line end.
+fn whole_head(received: &[u8]) -> Option<usize> {
+    static END: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n\r\n"));
+    let len = END.find(received)? + 4;
+    let pairs = received[..len - 1].iter().zip(&received[1..len]);
+    let is_torn = pairs
+        .fold(received[0] == b'\n', |is_torn, (one, next)| is_torn | ((*one == b'\r') != (*next == b'\n')));
+    (!is_torn).then_some(len)
+}
+
+/// Removes the first `len` bytes. If these are all bytes, the head takes over their memory, so that
+/// nothing has to be shared.
+fn take_front(received: &mut BytesMut, len: usize) -> BytesMut {
+    if len == received.len() { std::mem::take(received) } else { received.split_to(len) }
 }

@@ -58,7 +58,7 @@ impl RequestHead {
         else {
             return Err(Malformed::StartLine);
         };
-        let fields = FieldList::new(&head, request.headers);
+        let fields = FieldList::new(&head, request.headers)?;
         let (method, target) = (0..method.len(), range_in(&head, target.as_bytes()));
         let is_http11 = version == 1;
         RequestHead::of_parts(RequestParts { head, fields, method, target, is_http11, framing: None })
@@ -76,10 +76,10 @@ impl RequestHead {
             Some(framing) => framing,
             None => framing(&head, &fields, is_http11)?,
         };
-        let keeps_alive = fields.keep_alive(&head, is_http11);
+        let keeps_alive = fields.keep_alive(is_http11);
         let is_h2c = |protocol: &[u8]| protocol.eq_ignore_ascii_case(b"h2c");
         let upgrade = is_http11
-            && fields.has_option(&head, b"upgrade")
+            && fields.wants_upgrade()
             && fields.known(&head, KnownField::Upgrade).count() == 1
             && !fields.elements(&head, KnownField::Upgrade).any(is_h2c);
         let expects_continue = expects_continue(&head, &fields, is_http11)?;
@@ -156,6 +156,11 @@ impl RequestHead {
         wanted.filter(|_| self.upgrade)
     }
 
+    /// Values of a known field, one for each of its lines.
+    pub(crate) fn known(&self, wanted: KnownField) -> impl Iterator<Item = &[u8]> {
+        self.fields.known(&self.head, wanted)
+    }
+
     /// All fields, in order.
     pub fn fields(&self) -> impl Iterator<Item = Field<'_>> {
         self.fields.all(&self.head)
@@ -192,10 +197,14 @@ fn framing(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<BodyFram
 /// signed numbers. convey does not forward leading zeros, because some servers would read an octal
 /// number.
 pub(super) fn content_length(value: &[u8]) -> Result<u64, Malformed> {
-    let is_number = value.iter().all(u8::is_ascii_digit) && value.len() <= MAX_DIGITS;
-    let text = std::str::from_utf8(value).ok().filter(|_| is_number);
-    let number = text.and_then(|text| text.parse::<i64>().ok());
-    number.and_then(|number| u64::try_from(number).ok()).ok_or(Malformed::ContentLength)
+    if value.is_empty() || value.len() > MAX_DIGITS {
+        return Err(Malformed::ContentLength);
+    }
+    let number = value.iter().try_fold(0u64, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    });
+    number.filter(|number| *number <= i64::MAX as u64).ok_or(Malformed::ContentLength)
 }
 
 /// Whether the client waits for a 100 (Continue). HTTP/1.0 does not define `Expect`, so convey

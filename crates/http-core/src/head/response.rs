@@ -46,10 +46,10 @@ impl ResponseHead {
         }
         let reason = response.reason.filter(|reason| !reason.is_empty());
         let reason = reason.map_or(0..0, |reason| range_in(&head, reason.as_bytes()));
-        let fields = FieldList::new(&head, response.headers);
+        let fields = FieldList::new(&head, response.headers)?;
         let is_http11 = version == 1;
         let framing = framing(&head, &fields, (status, method), is_http11)?;
-        let keeps_alive = fields.keep_alive(&head, is_http11) && framing != BodyFraming::UntilClose;
+        let keeps_alive = fields.keep_alive(is_http11) && framing != BodyFraming::UntilClose;
         Ok(ResponseHead { fields, status, reason, framing, keeps_alive, head })
     }
 
@@ -86,6 +86,11 @@ impl ResponseHead {
     /// Whether another request may follow on the connection.
     pub fn keeps_alive(&self) -> bool {
         self.keeps_alive
+    }
+
+    /// First value of `Upgrade`.
+    pub(crate) fn upgrade(&self) -> Option<&[u8]> {
+        self.fields.known(&self.head, KnownField::Upgrade).next()
     }
 
     /// All fields, in order.

@@ -88,7 +88,8 @@ fn is_authority(text: &[u8]) -> bool {
     };
     // URIs allow more characters, but host names do not have them. A comma would look like two
     // hosts.
-    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
+    let is_name =
+        |byte: &u8| matches!(byte, b'-' | b'.' | b'_' | b'~' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z');
     let is_host = match host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")) {
         Some(address) => {
             !address.is_empty() && address.iter().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte))
@@ -99,8 +100,11 @@ fn is_authority(text: &[u8]) -> bool {
         None => true,
         Some((&b':', [])) => true,
         Some((colon, digits)) => {
-            let port = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u16>().ok());
-            *colon == b':' && digits.iter().all(u8::is_ascii_digit) && port.is_some()
+            let port = digits.iter().try_fold(0u16, |port, digit| {
+                let digit = digit.is_ascii_digit().then(|| u16::from(digit - b'0'))?;
+                port.checked_mul(10)?.checked_add(digit)
+            });
+            *colon == b':' && port.is_some()
         }
     };
     is_host && is_port
@@ -109,7 +113,7 @@ fn is_authority(text: &[u8]) -> bool {
 /// Whether a byte is allowed in a target. Fragments (`#`) are not. Quotes, angle brackets and bytes
 /// that are not ASCII are percent-encoded before this check.
 fn is_of_target(byte: &u8) -> bool {
-    matches!(byte, b'!'..=b'~') && !b"\"#<>".contains(byte)
+    matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'#' | b'<' | b'>')
 }
 
 /// Whether all servers interpret a path in the same way: it has no backslash, no backtick, no

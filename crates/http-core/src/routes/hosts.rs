@@ -35,6 +35,9 @@ impl<T> HostTable<T> {
     /// result; `None`: `wanted` returned no result. The closest pattern comes first: an exact name
     /// before a glob, a longer glob before a shorter one, and any host last.
     pub fn closest<'a, F>(&'a self, host: &[u8], mut wanted: impl FnMut(&'a T) -> Option<F>) -> Option<F> {
+        if self.exact.is_empty() && self.globs.is_empty() {
+            return wanted(&self.any);
+        }
         let name = host_name(host);
         self.named(&name).chain([&self.any]).find_map(&mut wanted)
     }

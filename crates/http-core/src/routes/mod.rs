@@ -66,9 +66,10 @@ impl<T> RouteTable<T> {
         path: &[u8],
         wanted: impl Fn(&T) -> bool,
     ) -> Option<RouteMatch<'_, T>> {
-        let path = self.view.of(path);
+        let mut viewed = None;
         self.hosts.closest(host, |paths| {
-            let found = paths.iter().find(|(prefix, to)| prefix.matches(&path) && wanted(to))?;
+            let path = paths.first().map(|_| viewed.get_or_insert_with(|| self.view.of(path)))?;
+            let found = paths.iter().find(|(prefix, to)| prefix.matches(path) && wanted(to))?;
             Some(RouteMatch { to: &found.1, prefix: &found.0 })
         })
     }

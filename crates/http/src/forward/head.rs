@@ -5,6 +5,7 @@ use convey_http_core::{BodyFraming, ClientIdentity, OutgoingRequest, RequestChan
 use convey_upstream::Permit;
 
 use super::Forwarding;
+use crate::buffer;
 use crate::ends::ServerEnd;
 use crate::request::HttpRequest;
 
@@ -35,7 +36,7 @@ impl Forwarding<'_, '_> {
                 Vec::new()
             }
             ServerEnd::Socket(_) => {
-                let mut head = Vec::with_capacity(512);
+                let mut head = buffer::take_spare();
                 request.write(&mut head);
                 head
             }

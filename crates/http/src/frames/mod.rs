@@ -149,6 +149,10 @@ impl<'a> FrameTransfer<'a> {
 }
 
 impl RunningTransfer for FrameTransfer<'_> {
+    fn has_sent_request(&self) -> bool {
+        self.is_up_over && !self.state.has_changed() && self.is_with_server()
+    }
+
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
         FrameTransfer::poll_up(self, cx)
     }

@@ -3,6 +3,7 @@
 
 use std::task::{Context, Poll, ready};
 
+use bytes::Buf;
 use convey_compression::EncoderFault;
 use convey_http_core::{BodyEncoder, BodyFraming, BodyPiece, OutgoingResponse};
 use convey_stream::More;
@@ -69,8 +70,7 @@ impl Transfer<'_> {
             }
             let came = &buffer[..n];
             if self.meter.status.is_none() {
-                self.head.extend_from_slice(came);
-                return Poll::Ready(self.read_head());
+                return Poll::Ready(self.read_head(came));
             }
             let body = self.exchange.from_server(came).map_err(TransferEnd::ServerFault)?;
             self.has_surplus |= body < n;
@@ -174,27 +174,42 @@ impl Transfer<'_> {
     }
 
     /// Reads the response's head, and forwards the part of the body that was received with it.
-    fn read_head(&mut self) -> Result<Step, TransferEnd> {
-        let out = &mut self.to_client.bytes;
-        // The forwarded head is about as long as the received one.
-        out.reserve(self.head.len() + ADDED);
-        let head = self.exchange.head_from_server(&mut self.head, out);
-        if let Some(head) = head.map_err(TransferEnd::ServerFault)? {
-            self.meter.status = Some(head.status());
-            let ResponseChanges { fields, compression, hooks } = &mut self.changes;
-            let fields = hooks.edit(&head, fields, false);
-            let mut response = OutgoingResponse::new(&head, &fields);
-            compression.decide(&mut response);
-            self.exchange.write_head(&response, out);
-            let rest = std::mem::take(&mut self.head);
-            if self.goes_in_pieces() {
-                self.has_surplus = self.pass_pieces(&rest)? < rest.len();
-                return Ok(Step::Moved);
-            }
-            let body = self.exchange.from_server(&rest).map_err(TransferEnd::ServerFault)?;
-            self.has_surplus = body < rest.len();
-            self.to_client.put(&rest[..body]);
+    fn read_head(&mut self, came: &[u8]) -> Result<Step, TransferEnd> {
+        // Usually, `came` has the whole head, which needs no buffer then.
+        let mut buffered = std::mem::take(&mut self.head);
+        if !buffered.is_empty() {
+            buffered.extend_from_slice(came);
         }
+        let received = if buffered.is_empty() { came } else { &buffered[..] };
+        let out = &mut self.to_client.bytes;
+        if out.capacity() == 0 {
+            *out = buffer::take_spare();
+        }
+        // The forwarded head is about as long as the received one.
+        out.reserve(came.len() + ADDED);
+        let (read, head) = self.exchange.head_from_server(received, out).map_err(TransferEnd::ServerFault)?;
+        let Some(head) = head else {
+            if buffered.is_empty() {
+                buffered.extend_from_slice(came);
+            }
+            buffered.advance(read);
+            self.head = buffered;
+            return Ok(Step::Moved);
+        };
+        let rest = &received[read..];
+        self.meter.status = Some(head.status());
+        let ResponseChanges { fields, compression, hooks } = &mut self.changes;
+        let fields = hooks.edit(&head, fields, false);
+        let mut response = OutgoingResponse::new(&head, &fields);
+        compression.decide(&mut response);
+        self.exchange.write_head(&response, out);
+        if self.goes_in_pieces() {
+            self.has_surplus = self.pass_pieces(rest)? < rest.len();
+            return Ok(Step::Moved);
+        }
+        let body = self.exchange.from_server(rest).map_err(TransferEnd::ServerFault)?;
+        self.has_surplus = body < rest.len();
+        self.to_client.put(&rest[..body]);
         Ok(Step::Moved)
     }
 

@@ -78,6 +78,7 @@ pub(crate) struct Sockets<'a> {
 impl<'a> Transfer<'a> {
     /// Creates the transfer of a request. `head` is the head for the server, `received` are the
     /// bytes that the client has sent after its head.
+    #[inline]
     pub(crate) fn new(
         Sockets { client, server, pipes }: Sockets<'a>,
         exchange: Exchange,
@@ -131,6 +132,11 @@ impl<'a> Transfer<'a> {
 }
 
 impl RunningTransfer for Transfer<'_> {
+    fn has_sent_request(&self) -> bool {
+        let state = self.exchange.state();
+        state.is_request_whole() && !state.has_changed() && self.is_with_server()
+    }
+
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
         Transfer::poll_up(self, cx)
     }

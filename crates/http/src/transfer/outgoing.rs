@@ -5,6 +5,8 @@ use std::task::{Context, Poll};
 
 use convey_stream::{ByteStream, More};
 
+use crate::buffer;
+
 /// Bytes that their receiver has not accepted yet.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
@@ -55,6 +57,7 @@ impl Outgoing {
             self.has_sent_part = true;
         }
         if self.sent > 0 {
+            buffer::give_back(std::mem::take(&mut self.bytes));
             *self = Outgoing::default();
         }
         Poll::Ready(Ok(()))

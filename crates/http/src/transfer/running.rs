@@ -50,6 +50,20 @@ pub(crate) trait RunningTransfer {
             if turn >= COMPRESSED_TURNS && self.is_compressing() {
                 break;
             }
+            if self.has_sent_request() {
+                // Until the response pauses, nothing else is of interest.
+                match self.poll_down(cx) {
+                    Poll::Ready(Err(end)) => return Poll::Ready(end),
+                    Poll::Ready(Ok(Step::Over)) => return Poll::Ready(TransferEnd::Whole),
+                    Poll::Ready(Ok(Step::Moved)) => continue,
+                    Poll::Pending => {}
+                }
+                match self.poll_up(cx) {
+                    Poll::Ready(Err(end)) => return Poll::Ready(end),
+                    Poll::Ready(Ok(Step::Moved)) => continue,
+                    Poll::Ready(Ok(Step::Over)) | Poll::Pending => return self.poll_reset(cx),
+                }
+            }
             let up = match self.poll_up(cx) {
                 Poll::Ready(Err(end)) => return Poll::Ready(end),
                 Poll::Ready(Ok(step)) => Some(step),
@@ -75,6 +89,9 @@ pub(crate) trait RunningTransfer {
         cx.waker().wake_by_ref();
         Poll::Pending
     }
+
+    /// Whether the server has the whole request, and stays with its protocol.
+    fn has_sent_request(&self) -> bool;
 
     /// Moves a part of the request towards the server.
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>>;

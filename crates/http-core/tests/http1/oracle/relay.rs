@@ -51,7 +51,9 @@ fn pass_bytes(
     out: &mut Vec<u8>,
 ) -> Result<(), ServerFault> {
     if exchange.state().awaits_head() {
-        let Some(head) = exchange.head_from_server(received, out)? else { return Ok(()) };
+        let (read, head) = exchange.head_from_server(received, out)?;
+        let _ = received.split_to(read);
+        let Some(head) = head else { return Ok(()) };
         exchange.write_head(&OutgoingResponse::new(&head, &FieldRules::default()), out);
     }
     if !exchange.removes_chunks() {
