@@ -289,19 +289,16 @@ impl<S: DecideRequest> Connection<S> {
     /// Waits for bytes, and reads them. `is_between`: the connection is between two requests, so a
     /// stop of the process limits the wait.
     async fn read(&mut self, is_between: bool) -> Read {
-        if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(self.poll_read(cx))).await {
-            return read;
-        }
         let mut is_limited = !is_between;
         poll_fn(|cx| {
+            if let Poll::Ready(read) = self.poll_read(cx) {
+                return Poll::Ready(read);
+            }
             if !is_limited && self.client.drain() == Some(Drain::Stop) {
                 is_limited = true;
                 self.time_limit.shorten(STOP_IDLE);
             }
-            match self.poll_read(cx) {
-                Poll::Pending => self.time_limit.poll_over(cx).map(|()| Read::Late),
-                read => read,
-            }
+            self.time_limit.poll_over(cx).map(|()| Read::Late)
         })
         .await
     }
@@ -332,7 +329,6 @@ impl<S: DecideRequest> Connection<S> {
         let mut open = OpenRequest::new(record, client, Some(head.clone()));
         let request = HttpRequest::new(head.clone(), client, client.frontend().clone(), open.record.began);
         open.record.arrives(client, &request);
-        let route = request.route_in_frontend().cloned();
         // This request replaces the previous one in the client's charge.
         *charge = RequestCharge::default();
         let decision = match request.charge(client) {
@@ -348,7 +344,7 @@ impl<S: DecideRequest> Connection<S> {
             Decision::Forward(request) => socket.forward(request, is_last, &mut open).await,
             Decision::Answer { reply, mut request } => {
                 open.hooks = request.take_hooks();
-                open.record.is_answered_on_its_route(route);
+                open.record.is_answered_on_its_route(request.route_in_frontend().cloned());
                 RequestEnd::Unanswered(reply)
             }
         };
@@ -397,7 +393,7 @@ impl ClientSocket<'_> {
         let mut end = ClientEnd::Socket(bytes);
         let end = &mut end;
         let timeouts = client.timeouts_with(request.frontend(), pool);
-        let forwarding = Forwarding {
+        let mut forwarding = Forwarding {
             worker,
             client,
             end,

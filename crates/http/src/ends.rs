@@ -30,7 +30,7 @@ pub(crate) enum ClientEnd<'a> {
 
 /// The server's endpoint.
 pub(crate) enum ServerEnd {
-    Socket(ServerStream),
+    Socket(Box<ServerStream>),
     Stream(Box<OutgoingStream>),
 }
 

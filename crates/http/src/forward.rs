@@ -1,6 +1,5 @@
 //! Forwarding of a request: the choice of a server, a connection to it, and retries where the
 //! request may be repeated.
-#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 mod broken;
 mod drive;
@@ -20,6 +19,7 @@ use convey_model::{HttpVersion, Timeouts};
 use convey_proxy::{ClientStream, HeldResource, NewConnection, ServerStream};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
+use convey_stream::PollClock;
 use convey_tls::SpokenWithin;
 use convey_upstream::{Attempts, Permit, PickContext, ServerAnswer, Unavailable};
 use log::debug;
@@ -99,6 +99,15 @@ impl From<io::Error> for Unreached {
     }
 }
 
+/// Server of one attempt, and what is held for it.
+struct Reached {
+    permit: Permit,
+    held: Option<HeldResource>,
+    server: ServerEnd,
+    /// Whether the connection was idle before.
+    is_kept: bool,
+}
+
 /// Outcome of one attempt.
 enum Attempt {
     Over(RequestEnd),
@@ -111,7 +120,7 @@ enum Attempt {
 impl Forwarding<'_, '_> {
     /// Sends the request to a server of this pool, or serves one of its files, and sends the
     /// response to the client.
-    pub(crate) async fn run(mut self, pool: &Arc<Pool>) -> RequestEnd {
+    pub(crate) async fn run(&mut self, pool: &Arc<Pool>) -> RequestEnd {
         if let Some(of_pool) = &pool.config.files {
             // Boxed, because requests that go to a server do not need this state.
             return Box::pin(files::serve(self, pool, of_pool)).await;
@@ -156,7 +165,7 @@ impl Forwarding<'_, '_> {
                     continue;
                 }
             };
-            match self.attempt((permit, held), server, is_kept, &mut attempts).await {
+            match self.attempt(Reached { permit, held, server, is_kept }, &mut attempts).await {
                 Attempt::Over(forwarded) => return forwarded,
                 Attempt::Again(reason) => failed = Some(reason),
                 Attempt::AgainWithin(reason) if self.worker.budgets.spend(&pool) => failed = Some(reason),
@@ -186,16 +195,19 @@ impl Forwarding<'_, '_> {
                 return Ok((ServerEnd::Socket(kept), true));
             }
         }
-        let began = Instant::now();
+        let began = PollClock::now();
         let opened = match speaks_http2 {
             // Boxed, so that the state of HTTP/2 is not a part of each HTTP/1.1 request.
             true => Box::pin(self.stream(permit)).await,
-            false => self.socket(permit).await.map(|server| (server, true)).map_err(Unreached::Failed),
+            // Boxed, because most requests reuse a connection.
+            false => {
+                Box::pin(self.socket(permit)).await.map(|server| (server, true)).map_err(Unreached::Failed)
+            }
         };
         match opened {
             Ok((server, is_new)) => {
                 if is_new {
-                    permit.connected(began.elapsed());
+                    permit.connected(PollClock::now() - began);
                 } else {
                     permit.opened();
                 }
@@ -230,7 +242,7 @@ impl Forwarding<'_, '_> {
                 Box::pin(http2::connect(opening, server, permit.name(), within)).await?,
             ));
         }
-        Ok(ServerEnd::Socket(server))
+        Ok(ServerEnd::Socket(Box::new(server)))
     }
 
     /// Returns a stream to the server of the permit, and whether the connection of the stream is
@@ -246,7 +258,7 @@ impl Forwarding<'_, '_> {
             FoundStream::Nothing(opening) => {
                 let mut server = self.client.connect(permit, self.new_connection(permit)).await?;
                 if !self.chose_http2(permit, &mut server).unwrap_or(true) {
-                    return Ok((ServerEnd::Socket(server), true));
+                    return Ok((ServerEnd::Socket(Box::new(server)), true));
                 }
                 (http2::connect(opening, server, permit.name(), within).await?, true)
             }
@@ -284,37 +296,35 @@ impl Forwarding<'_, '_> {
     }
 
     /// Runs one exchange with one server.
-    async fn attempt(
-        &mut self,
-        (permit, held): (Permit, Option<HeldResource>),
-        mut server: ServerEnd,
-        is_kept: bool,
-        attempts: &mut Attempts,
-    ) -> Attempt {
-        if let (false, ServerEnd::Socket(server)) = (self.end.is_stream(), &server) {
-            self.client.goes_to(&permit, server);
+    async fn attempt(&mut self, mut reached: Reached, attempts: &mut Attempts) -> Attempt {
+        let Reached { permit, held, server, is_kept } = &mut reached;
+        let is_kept = *is_kept;
+        if let (false, ServerEnd::Socket(server)) = (self.end.is_stream(), &*server) {
+            self.client.goes_to(permit, server);
         }
         permit.count(Counter::Requests, 1);
         let Transferred { end, state, status, is_clean, sent, rest } =
-            self.transfer(&permit, &mut server, held.as_ref()).await;
+            self.transfer(permit, server, held.as_ref()).await;
         let Some(end) = end else {
             let awaits_server = state.is_request_whole() || !is_clean;
             if status.is_none() && awaits_server {
-                if let ServerEnd::Stream(stream) = &server {
+                if let ServerEnd::Stream(stream) = server {
                     stream.retire_connection();
                 }
                 permit.answered_with(answer_now(self.client, None, sent), self.client.failures());
             }
             return Attempt::Over(timed_out(&state, awaits_server));
         };
-        if let (TransferEnd::ServerRefused, ServerEnd::Stream(stream)) = (end, &mut server) {
+        if let (TransferEnd::ServerRefused, ServerEnd::Stream(stream)) = (end, &mut *server) {
             stream.was_refused();
         }
         if end == TransferEnd::Whole {
             let ExchangeEnd { client_stays, server_stays } = state.end();
             let is_reusable = server_stays && is_clean && permit.send_proxy().is_none();
+            let place = self.place(permit);
+            let Reached { permit, held, server, .. } = reached;
             match server {
-                ServerEnd::Socket(server) if is_reusable => self.worker.idle.put(self.place(&permit), server),
+                ServerEnd::Socket(server) if is_reusable => self.worker.idle.put(place, server),
                 ServerEnd::Socket(mut server) => server.close_in_order(),
                 ServerEnd::Stream(stream) => drop(stream),
             }
@@ -337,7 +347,7 @@ impl Forwarding<'_, '_> {
             let ServerAnswer { took, now, .. } = answer_now(self.client, None, sent);
             permit.failed_after(took, now);
         }
-        self.broken(end, &state, (&permit, is_kept), attempts)
+        self.broken(end, &state, (permit, is_kept), attempts)
     }
 
     /// HTTP versions that convey offers a server in the TLS handshake.
@@ -365,13 +375,17 @@ impl Forwarding<'_, '_> {
     }
 
     fn place(&self, permit: &Permit) -> ServerPlace {
-        (permit.server().live.id, self.client.address_of(permit), permit.tls_id())
+        ServerPlace {
+            id: permit.server().live.id,
+            addr: self.client.address_of(permit),
+            tls: permit.tls_id(),
+        }
     }
 }
 
 /// Returns the server's answer to a request sent at `sent`: its status, or `None` for no answer.
 fn answer_now(client: &ClientStream, status: Option<u16>, sent: Instant) -> ServerAnswer {
-    let now = Instant::now();
+    let now = PollClock::now();
     ServerAnswer { status, took: now - sent, now: client.timestamp(now) }
 }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use foldhash::HashMap;
 use tokio::time::Instant;
 
 use convey_proxy::ServerStream;
+use convey_stream::PollClock;
 
 /// Maximum number of idle connections to one server that a worker keeps. At the limit, the oldest
 /// is evicted.
@@ -23,8 +25,22 @@ const MAX: usize = 4_096;
 /// seconds (nginx).
 const LIFETIME: Duration = Duration::from_secs(30);
 
-/// Key of a server's connections: server id, address, and number of the TLS settings.
-pub(crate) type ServerPlace = (u32, SocketAddr, u64);
+/// Key of a server's connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ServerPlace {
+    /// Id of the server.
+    pub(crate) id: u32,
+    pub(crate) addr: SocketAddr,
+    /// Number of the TLS settings.
+    pub(crate) tls: u64,
+}
+
+impl Hash for ServerPlace {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // A server seldom has more than one place.
+        self.id.hash(state);
+    }
+}
 
 /// Idle connections of a worker.
 #[derive(Default)]
@@ -41,14 +57,14 @@ struct IdleConnections {
 }
 
 struct IdleConnection {
-    stream: ServerStream,
+    stream: Box<ServerStream>,
     since: Instant,
 }
 
 impl IdlePool {
     /// Takes the newest idle connection to this server. `None`: there is none, or it has been idle
     /// for `most` or longer.
-    pub(crate) fn take(&self, server: ServerPlace, most: Duration) -> Option<ServerStream> {
+    pub(crate) fn take(&self, server: ServerPlace, most: Duration) -> Option<Box<ServerStream>> {
         loop {
             let mut newest = self.lock().pop(server, most)?;
             if newest.is_alive() {
@@ -61,8 +77,8 @@ impl IdlePool {
     /// Puts a connection into the pool. All responses on the connection must be complete. If the
     /// server has its maximum of idle connections, closes the oldest of them. If the worker has its
     /// maximum, closes this connection.
-    pub(crate) fn put(&self, server: ServerPlace, stream: ServerStream) {
-        let connection = IdleConnection { stream, since: Instant::now() };
+    pub(crate) fn put(&self, server: ServerPlace, stream: Box<ServerStream>) {
+        let connection = IdleConnection { stream, since: PollClock::now() };
         let evicted = self.lock().push(server, connection);
         evicted.into_iter().for_each(IdleConnection::close);
     }
@@ -90,7 +106,7 @@ impl IdleConnections {
     fn pop(&mut self, server: ServerPlace, most: Duration) -> Option<IdleConnection> {
         let of_server = self.servers.get_mut(&server)?;
         // All others have been idle for longer than the newest.
-        of_server.back().filter(|newest| newest.since.elapsed() < most.min(LIFETIME))?;
+        of_server.back().filter(|newest| PollClock::now() - newest.since < most.min(LIFETIME))?;
         self.count -= 1;
         of_server.pop_back()
     }

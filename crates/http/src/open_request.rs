@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use convey_http_core::RequestHead;
 use convey_proxy::ClientStream;
+use convey_stream::PollClock;
 
 use crate::hooks::Hooks;
 use crate::record::RequestRecord;
@@ -51,7 +52,7 @@ impl<'a> OpenRequest<'a> {
     /// Counts and logs the request. Returns how long it took.
     fn end_record(&mut self) -> Duration {
         self.is_over = true;
-        let took = self.record.began.elapsed();
+        let took = PollClock::now() - self.record.began;
         self.record.end(self.client, self.head.as_deref(), took);
         took
     }

@@ -1,5 +1,4 @@
 //! Counters, trace events and log entry of one request.
-#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,6 +10,7 @@ use convey_http_core::{ContentCoding, ExchangePhase, ExchangeState, Malformed, R
 use convey_proxy::{ClientStream, tls_fault};
 use convey_snapshot::HttpRoute;
 use convey_snapshot::stats::Counter;
+use convey_stream::PollClock;
 use convey_trace::{EarlyEnd, ReplyReason, RequestStep, TracedHead, TracedRequest};
 use convey_upstream::Permit;
 use tokio::time::Instant;
@@ -68,7 +68,7 @@ impl RequestRecord {
     /// `version`: HTTP version; empty if the head contains it.
     pub(crate) fn begin(client: &ClientStream, version: &'static str) -> RequestRecord {
         RequestRecord {
-            began: Instant::now(),
+            began: PollClock::now(),
             is_logged: client.access_log().chooses_one(),
             phase: ExchangePhase::RequestHead,
             bytes: (0, 0),
@@ -150,9 +150,12 @@ impl RequestRecord {
     /// Notes that there is a connection to the server, new or reused.
     pub(crate) fn connected(&mut self, client: &ClientStream, is_reused: bool) {
         self.phase = ExchangePhase::UpstreamRequest;
-        self.trace_step(client, || RequestStep::Connected { after: self.began.elapsed(), is_reused });
+        self.trace_step(client, || RequestStep::Connected {
+            after: PollClock::now() - self.began,
+            is_reused,
+        });
         if self.is_logged {
-            self.connect = Some(self.began.elapsed());
+            self.connect = Some(PollClock::now() - self.began);
         }
     }
 
@@ -241,7 +244,7 @@ impl RequestRecord {
         if let Some(reason) = self.answered {
             client.count(reason.counter(), 1);
         }
-        self.end(client, head, self.began.elapsed());
+        self.end(client, head, PollClock::now() - self.began);
     }
 
     /// Ends the record: counts the request, and logs it if it is selected. `head` is `None` if the

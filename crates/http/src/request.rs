@@ -19,6 +19,12 @@ use crate::local_reply::{LocalReply, LocalReplyReason};
 /// A request whose head has arrived. Its body, if there is one, has not been read yet.
 #[derive(Debug)]
 pub struct HttpRequest {
+    // Boxed, because the request moves through all services.
+    parts: Box<RequestParts>,
+}
+
+#[derive(Debug)]
+struct RequestParts {
     head: Arc<RequestHead>,
     peer: SocketAddr,
     is_peer_trusted: bool,
@@ -64,7 +70,7 @@ impl HttpRequest {
         let is_peer_trusted = client.is_trusted_proxy(&frontend);
         let named =
             is_peer_trusted.then(|| client_of_chain(&head, |ip| frontend.config.trusts_proxy(ip))).flatten();
-        HttpRequest {
+        let parts = RequestParts {
             scheme: scheme_of(&head, client, &frontend),
             head,
             tls: client.tls().cloned(),
@@ -78,50 +84,55 @@ impl HttpRequest {
             begun: None,
             chosen: None,
             hooks: Hooks::default(),
-        }
+        };
+        HttpRequest { parts: Box::new(parts) }
     }
 
     /// Head of the request, as the client sent it.
     pub fn head(&self) -> &RequestHead {
-        &self.head
+        &self.parts.head
     }
 
     /// Address and port of the client: behind trusted proxies the address that they name, otherwise
     /// the peer.
     pub fn client(&self) -> SocketAddr {
-        self.named.unwrap_or(self.peer)
+        self.parts.named.unwrap_or(self.parts.peer)
     }
 
     /// Address and port of the other end of the connection, from its PROXY header if there is one.
     pub fn peer(&self) -> SocketAddr {
-        self.peer
+        self.parts.peer
     }
 
     /// Whether the client uses HTTPS: to convey, or to a trusted proxy that claims so in
     /// `X-Forwarded-Proto`.
     pub fn is_https(&self) -> bool {
-        self.scheme == ClientScheme::Https
+        self.parts.scheme == ClientScheme::Https
     }
 
     /// Server name of the client's TLS handshake (SNI), if there is one.
     pub(crate) fn server_name(&self) -> Option<&str> {
-        self.tls.as_ref().map(|tls| &*tls.server_name).filter(|name| !name.is_empty())
+        self.parts.tls.as_ref().map(|tls| &*tls.server_name).filter(|name| !name.is_empty())
     }
 
     /// Route of the request, by its scheme, host and path.
     pub(crate) fn route_in_frontend(&self) -> Option<&Arc<HttpRoute>> {
-        self.frontend.http.as_ref()?.route(self.scheme, self.head.host(), self.head.path())
+        self.parts.frontend.http.as_ref()?.route(
+            self.parts.scheme,
+            self.parts.head.host(),
+            self.parts.head.path(),
+        )
     }
 
     /// Whether the peer is a trusted proxy, so that servers get its `X-Forwarded-*`, `Forwarded`
     /// and `X-SSL-Client-DN`.
     pub fn is_peer_trusted(&self) -> bool {
-        self.is_peer_trusted
+        self.parts.is_peer_trusted
     }
 
     /// Client that trusted proxies name, if there is one.
     pub(crate) fn named(&self) -> Option<SocketAddr> {
-        self.named
+        self.parts.named
     }
 
     /// Counts the request against the share of the client that trusted proxies name, until its
@@ -130,7 +141,7 @@ impl HttpRequest {
     /// # Errors
     /// The client has reached its share.
     pub(crate) fn charge(&self, client: &ClientStream) -> Result<RequestCharge, LocalReply> {
-        client.charge(self.named.map(|named| named.ip())).ok_or_else(|| {
+        client.charge(self.parts.named.map(|named| named.ip())).ok_or_else(|| {
             client.count(Counter::DroppedClientLimit, 1);
             LocalReplyReason::QueueTimeout.into()
         })
@@ -138,12 +149,12 @@ impl HttpRequest {
 
     /// Frontend of the request.
     pub fn frontend(&self) -> &Arc<Frontend> {
-        &self.frontend
+        &self.parts.frontend
     }
 
     /// Route of the request, once [`find_route`](crate::stack::find_route) has found it.
     pub fn route(&self) -> Option<&Arc<HttpRoute>> {
-        self.route.as_ref()
+        self.parts.route.as_ref()
     }
 
     /// Servers of the route's backend; empty before [`find_route`](crate::stack::find_route) has
@@ -155,32 +166,32 @@ impl HttpRequest {
     /// Prefers this server to the choice of the backend's algorithm. convey passes over a server
     /// that is down, or at its limit.
     pub fn choose(&mut self, server: &Server) {
-        self.chosen = Some(server.live.id);
+        self.parts.chosen = Some(server.live.id);
     }
 
     /// Attaches a hook, which follows the request from here on to its end.
     pub fn follow(&mut self, hook: impl ExchangeHook) {
-        self.hooks.attach(Box::new(hook));
+        self.parts.hooks.attach(Box::new(hook));
     }
 
     pub(crate) fn take_hooks(&mut self) -> Hooks {
-        std::mem::take(&mut self.hooks)
+        std::mem::take(&mut self.parts.hooks)
     }
 
     pub(crate) fn chosen(&self) -> Option<u32> {
-        self.chosen
+        self.parts.chosen
     }
 
     /// Trace of the request.
     pub fn trace(&self) -> Option<TraceParent> {
-        self.begun.or_else(|| TraceParent::of(&self.head))
+        self.parts.begun.or_else(|| TraceParent::of(&self.parts.head))
     }
 
     /// Starts a trace with this request, and sends it to the server in `traceparent`.
     pub fn begin_trace(&mut self, trace: TraceParent) {
         // Name and value are valid, so this cannot fail.
         let _ = self.set_field(TraceParent::FIELD, &trace.to_string());
-        self.begun = Some(trace);
+        self.parts.begun = Some(trace);
     }
 
     /// Sets a field of the request for the server, in place of the client's fields with this name.
@@ -188,22 +199,22 @@ impl HttpRequest {
     /// # Errors
     /// The name or the value is invalid, or convey itself sets the field.
     pub fn set_field(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
-        self.added.set(name, value)
+        self.parts.added.set(name, value)
     }
 
     /// Time at which the head was complete.
     pub(crate) fn came(&self) -> Timestamp {
-        self.came
+        self.parts.came
     }
 
     /// Sets the route.
     pub(crate) fn takes(&mut self, route: Option<Arc<HttpRoute>>) {
-        self.route = route;
+        self.parts.route = route;
     }
 
     /// Route of the request, and its backend; `None` without a route to a backend.
     pub(crate) fn way(&self) -> Option<(&Arc<HttpRoute>, &Arc<Pool>)> {
-        let route = self.route.as_ref()?;
+        let route = self.parts.route.as_ref()?;
         match &route.action {
             HttpAction::Forward(pool) => Some((route, pool)),
             HttpAction::Redirect(_) => None,
@@ -213,9 +224,9 @@ impl HttpRequest {
     /// Changes to the request's fields on the way to the server: the rules of its route, and then
     /// the additions of services.
     pub(crate) fn changes<'a>(&self, of_route: &'a FieldRules) -> Cow<'a, FieldRules> {
-        match self.added.is_empty() {
+        match self.parts.added.is_empty() {
             true => Cow::Borrowed(of_route),
-            false => Cow::Owned(of_route.then(&self.added)),
+            false => Cow::Owned(of_route.then(&self.parts.added)),
         }
     }
 }

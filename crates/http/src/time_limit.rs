@@ -30,11 +30,12 @@ impl CoarseClock {
         self.updated.store(self.created.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Present time, or a time up to one second after it. Before the first update, the exact time.
-    fn present(&self) -> Instant {
+    /// Returns the time after this duration, or a time up to one second later. Before the first
+    /// update, the exact time.
+    fn after(&self, duration: Duration) -> Instant {
         match self.updated.load(Ordering::Relaxed) {
-            NOT_UPDATED => Instant::now(),
-            nanos => self.created + Duration::from_nanos(nanos) + LATE,
+            NOT_UPDATED => Instant::now() + duration,
+            nanos => self.created + (Duration::from_nanos(nanos) + LATE + duration),
         }
     }
 }
@@ -56,13 +57,13 @@ pub(crate) struct TimeLimit {
 impl TimeLimit {
     /// Returns a limit that ends after this time.
     pub(crate) fn new(clock: &Arc<CoarseClock>, after: Duration) -> TimeLimit {
-        let until = clock.present() + after;
+        let until = clock.after(after);
         TimeLimit { until, timer: Box::pin(sleep_until(until)), clock: clock.clone() }
     }
 
     /// Restarts the limit, which then ends after this time.
     pub(crate) fn renew(&mut self, after: Duration) {
-        self.until = self.clock.present() + after;
+        self.until = self.clock.after(after);
         // If the limit moves to a later time, the timer is reset only when it fires. That costs
         // less than a reset at each renewal.
         if self.until < self.timer.deadline() {

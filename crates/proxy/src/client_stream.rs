@@ -5,12 +5,14 @@
 //! [`Attempts`](convey_upstream::Attempts).
 
 use std::fmt;
+use std::future::poll_fn;
 use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -309,20 +311,18 @@ impl ClientStream {
     /// client, an operator ends the connection, or convey has sent too many bytes to QUIC addresses
     /// that the client has not validated.
     pub fn over(&self) -> impl Future<Output = Counter> + Send + use<> {
-        let (over, paths) = (self.session.entry.over(), self.transport.paths().cloned());
-        let overdrawn = async move {
-            match paths {
-                Some(paths) => paths.overdrawn().await,
-                None => std::future::pending().await,
+        let mut over = self.session.entry.over();
+        let paths = self.transport.paths().cloned();
+        let mut overdrawn = paths.map(|paths| Box::pin(async move { paths.overdrawn().await }));
+        poll_fn(move |cx| {
+            if let Poll::Ready(end) = Pin::new(&mut over).poll(cx) {
+                return Poll::Ready(reason_of(end).unwrap_or(Counter::Cut));
             }
-        };
-        async move {
-            tokio::select! {
-                biased;
-                end = over => reason_of(end).unwrap_or(Counter::Cut),
-                () = overdrawn => Counter::UnprovenPaths,
+            match &mut overdrawn {
+                Some(overdrawn) => overdrawn.as_mut().poll(cx).map(|()| Counter::UnprovenPaths),
+                None => Poll::Pending,
             }
-        }
+        })
     }
 
     /// Notes the reason for which the connection ends while requests run.

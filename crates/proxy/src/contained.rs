@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
+use convey_stream::PollClock;
 use pin_project_lite::pin_project;
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
@@ -67,7 +68,7 @@ impl<F: Future> Future for Contained<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let _mark = PollMark::set();
+        let (_mark, _clock) = (PollMark::set(), PollClock::begin());
         self.project().future.poll(context)
     }
 }

@@ -1,6 +1,6 @@
 //! Counter of waiting clients. Pure.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Number of clients that are waiting now.
 #[derive(Debug, Default)]
@@ -14,7 +14,17 @@ impl Waiters {
     /// Counts one more waiting client, until the guard is dropped.
     pub fn enter(&self) -> Waits<'_> {
         self.0.fetch_add(1, Ordering::Relaxed);
+        // See `wait_for_slot`.
+        fence(Ordering::SeqCst);
         Waits(self)
+    }
+
+    /// Whether a client may wait for a slot that was released before this call. A client that
+    /// enters later finds the slot free. Without waiting clients, this writes to no memory that
+    /// other workers use.
+    pub fn wait_for_slot(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.count() > 0
     }
 
     /// Number of waiting clients.

@@ -11,6 +11,7 @@ use crate::PickContext;
 use convey_model::{Algorithm, HttpVersion, Mode, OnDown, Protocol, ProxyVersion};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, Server, Snapshot};
+use convey_stream::PollClock;
 use convey_tls::{SpokenWithin, TlsSession, server_name};
 
 /// Permit to use one server for one client: it holds a connection slot of the server. The drop
@@ -185,11 +186,13 @@ impl Drop for Permit {
         if self.is_open {
             self.count(Counter::Closed, 1);
             if let Some(began) = self.began {
-                self.pool.live.session_times.record(self.core, began.elapsed());
+                self.pool.live.session_times.record(self.core, PollClock::now() - began);
             }
         }
         self.end_wait();
         self.server().live.slots.release();
-        self.pool.live.freed.notify_one();
+        if self.pool.live.waiters.wait_for_slot() {
+            self.pool.live.freed.notify_one();
+        }
     }
 }

@@ -44,7 +44,7 @@ use crate::local_reply::{LocalReply, LocalReplyReason};
 
 /// Answers a request with a file of this pool.
 pub(crate) async fn serve(
-    mut request: Forwarding<'_, '_>,
+    request: &mut Forwarding<'_, '_>,
     pool: &Arc<Pool>,
     files: &FilesConfig,
 ) -> RequestEnd {
@@ -55,7 +55,7 @@ pub(crate) async fn serve(
     // An open file counts for its client's share, like a request at a server. It counts before it
     // is opened.
     let end = match request.hold() {
-        Ok(held) => match find(&request, user, files).await {
+        Ok(held) => match find(request, user, files).await {
             Ok((found, status)) => {
                 let _held = held.filter(|_| found.file().is_some_and(|file| file.is_open()));
                 request.reply(found, status, pool).await

@@ -1,6 +1,5 @@
 //! Drives a transfer: applies its time limits, counts its bytes, and watches the health of its
 //! server.
-#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -9,8 +8,8 @@ use convey_model::Timeouts;
 use convey_proxy::{ClientStream, HeldResource, RegisteredRequest};
 use convey_snapshot::HttpRoute;
 use convey_snapshot::stats::Counter;
+use convey_stream::PollClock;
 use convey_upstream::Permit;
-use tokio::time::Instant;
 
 use super::answer_now;
 use super::stall::StallLimit;
@@ -51,7 +50,7 @@ impl Driver<'_> {
         let mut pace = BodyPace::new(request.frontend().config.http_limits().body_rate);
         let (mut stall, mut unread) = (StallLimit::new(timeouts, request.head()), UnreadCheck::default());
         time_limit.renew(stall.bound());
-        let (sent, mut is_noted) = (Instant::now(), false);
+        let (sent, mut is_noted) = (PollClock::now(), false);
         let watch = client.register_request(permit);
         let wanted = || permit.is_wanted().then(|| held.map_or(1, HeldResource::count_of_connection));
         poll_fn(|cx| {
@@ -85,7 +84,7 @@ impl Driver<'_> {
             match polled {
                 Poll::Ready(end) => Poll::Ready(Some(end)),
                 Poll::Pending if is_down(&watch, cx) => Poll::Ready(Some(TransferEnd::ServerDown)),
-                Poll::Pending if pace.is_too_slow(body, is_awaited, Instant::now) => Poll::Ready(None),
+                Poll::Pending if pace.is_too_slow(body, is_awaited, PollClock::now) => Poll::Ready(None),
                 Poll::Pending => match unread.poll(cx, transfer) {
                     Poll::Ready(end) => Poll::Ready(Some(end)),
                     Poll::Pending => stall.poll_over(cx, time_limit, client, wanted).map(|()| stall.end()),

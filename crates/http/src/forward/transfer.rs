@@ -1,12 +1,11 @@
 //! Transfer of a request and its response between a client and a server: as bytes between two
 //! connections of HTTP/1, otherwise as frames.
-#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use bytes::BytesMut;
 use convey_http_core::{BodyDecoder, Exchange, ExchangeState};
 use convey_model::HttpLimits;
 use convey_proxy::HeldResource;
-use convey_stream::ByteStream;
+use convey_stream::{ByteStream, PollClock};
 use convey_upstream::Permit;
 use tokio::time::Instant;
 
@@ -47,7 +46,7 @@ impl Forwarding<'_, '_> {
         held: Option<&HeldResource>,
     ) -> Transferred {
         let head = self.begin(permit, server);
-        let driver = Driver {
+        let mut driver = Driver {
             worker: self.worker,
             client: self.client,
             request: self.request,
@@ -86,23 +85,14 @@ impl<'d> Driver<'d> {
     /// Moves the request and its response between two connections of HTTP/1. `head` is the head for
     /// the server, `received` are the bytes after the client's head.
     async fn move_bytes(
-        mut self,
+        &mut self,
         sockets: Sockets<'_>,
         hooks: &mut Hooks,
         (head, received): (Vec<u8>, &mut BytesMut),
         permit: &Permit,
     ) -> Transferred {
-        let (limits, sent) = (self.limits(), Instant::now());
-        let mut exchange = Exchange::new(self.request.head());
-        exchange.limit_response(limits.response_head);
-        if self.is_last {
-            exchange.state_mut().set_last();
-        }
-        if let Some(most) = limits.body {
-            exchange.limit_body(most);
-        }
-        let changes = self.changes(hooks);
-        let mut transfer = Transfer::new(sockets, exchange, head, received, changes);
+        let sent = PollClock::now();
+        let mut transfer = Transfer::new(sockets, self.exchange(), head, received, self.changes(hooks));
         let end = self.run(&mut transfer, permit, None).await;
         let (status, is_clean, is_torn) = (transfer.meter().status, transfer.is_clean(), transfer.is_torn());
         let mut state = transfer.into_state();
@@ -114,7 +104,7 @@ impl<'d> Driver<'d> {
 
     /// Moves the request and its response in frames.
     async fn move_frames<'t>(
-        mut self,
+        &'t mut self,
         (client, server): (FrameClient<'t>, FrameServer<'t>),
         hooks: &'t mut Hooks,
         permit: &Permit,
@@ -123,7 +113,7 @@ impl<'d> Driver<'d> {
     where
         'd: 't,
     {
-        let (limits, sent) = (self.limits(), Instant::now());
+        let (limits, sent) = (self.limits(), PollClock::now());
         let mut state = ExchangeState::new(self.request.head());
         if self.is_last {
             state.set_last();
@@ -147,6 +137,19 @@ impl<'d> Driver<'d> {
             self.record.took_back(len);
         }
         Transferred { end, state, status, is_clean, sent, rest: Some(rest).filter(|rest| !rest.is_sent()) }
+    }
+
+    /// Begins the exchange of a request between two connections of HTTP/1.
+    fn exchange(&self) -> Exchange {
+        let (limits, mut exchange) = (self.limits(), Exchange::new(self.request.head()));
+        exchange.limit_response(limits.response_head);
+        if self.is_last {
+            exchange.state_mut().set_last();
+        }
+        if let Some(most) = limits.body {
+            exchange.limit_body(most);
+        }
+        exchange
     }
 
     fn limits(&self) -> HttpLimits {

@@ -252,7 +252,7 @@ impl Connections {
 
     /// Retires connections on which too many streams were reset.
     fn retire_after_resets(&mut self, server: ServerPlace) {
-        let (name, addr, limit) = (&self.name, server.1, &mut self.reset_log.0);
+        let (name, addr, limit) = (&self.name, server.addr, &mut self.reset_log.0);
         resets::retire(&self.kept, |kept| {
             let Some(more) = limit.admit(Instant::now()) else { return };
             let resets = kept.state().resets();

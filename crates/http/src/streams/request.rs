@@ -135,7 +135,6 @@ async fn forward<S: DecideRequest>(
     let frontend = client.newest();
     let request = HttpRequest::new(head.clone(), client, frontend.clone(), record.began);
     record.arrives(client, &request);
-    let route = request.route_in_frontend().cloned();
     let decision = match request.charge(client) {
         Ok(charged) => {
             *charge = charged;
@@ -150,7 +149,7 @@ async fn forward<S: DecideRequest>(
         }
         Decision::Answer { reply, mut request } => {
             *hooks = request.take_hooks();
-            record.is_answered_on_its_route(route);
+            record.is_answered_on_its_route(request.route_in_frontend().cloned());
             return RequestEnd::Unanswered(reply);
         }
     };
@@ -162,7 +161,7 @@ async fn forward<S: DecideRequest>(
     let mut time_limit = TimeLimit::new(&server.worker.clock, ANSWER_TIME);
     let (request, received, time_limit) = (&request, &mut received, &mut time_limit);
     let timeouts = client.timeouts_with(request.frontend(), pool);
-    let forwarding = Forwarding {
+    let mut forwarding = Forwarding {
         worker: &server.worker,
         client,
         end: &mut end,

@@ -8,7 +8,8 @@ use crate::http2::kept::{MAX_REQUESTS, UNTOLD};
 use crate::http2::receive::ReceiveQueue;
 
 fn server() -> ServerConnections {
-    let place = (0, SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80), 0);
+    let addr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80);
+    let place = ServerPlace { id: 0, addr, tls: 0 };
     Arc::<Http2Servers>::default().of(place)
 }
 
