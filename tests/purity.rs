@@ -229,6 +229,8 @@ const THREAD_LOCAL: [&str; 9] = [
     "crates/tls/src/chooser.rs",
     // Sessions of UDP, which only the tasks of their worker use.
     "crates/proxy/src/udp/relay.rs",
+    // The time of the current poll.
+    "crates/stream/src/poll_clock.rs",
     // A counter for tests.
     "crates/proxy/src/context.rs",
 ];
