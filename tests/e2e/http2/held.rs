@@ -11,7 +11,7 @@ use http::Request;
 use super::super::http::client::Client as Http1Client;
 use super::client::Client;
 use super::frames::{PREFACE, frame};
-use super::server::EchoServer;
+use super::server::{ENDLESS, EchoServer};
 use super::unread;
 use super::{block_on, narrow_server, setup};
 use crate::shares::limited;
@@ -374,4 +374,23 @@ pub(super) fn unread_responses_of_an_http2_server_stall_no_other_client() {
             assert_eq!(other.post(post(), "hello", None).await.body, "hello");
         }
     });
+}
+
+/// What the client has not accepted counts in the stream's window, wherever it waits.
+pub(super) fn unread_response_of_an_http2_server_takes_one_window_of_memory() {
+    let lab = Loopback::new();
+    let server = EchoServer::start(lab.server(1));
+    let _balancer = BalancerProcess::start(&lab, &setup(&lab, "h2").server("a", lab.server(1), ""));
+    let mut closed = connect(lab.vip());
+    let settings = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let path = [&[0x44, ENDLESS.len() as u8], ENDLESS.as_bytes()].concat();
+    let head = [&[0x82, 0x86][..], &path, &[0x41, 1], b"a"].concat();
+    closed.write_all(&[PREFACE, &settings, &frame(1, 5, 1, &head)].concat()).unwrap();
+    wait_for("a full window", || (server.endless() >= 64 * 1024).then_some(()));
+    block_on(async {
+        let other = Client::connect(lab.vip()).await;
+        let post = Request::post("http://a.example/").body(()).unwrap();
+        assert_eq!(other.post(post, "hello", None).await.body, "hello");
+    });
+    assert_eq!(server.endless(), 64 * 1024);
 }

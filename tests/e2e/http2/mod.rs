@@ -48,6 +48,7 @@ use held::{
     streams_of_one_client_leave_an_http2_server_room_for_others,
     streams_of_one_client_leave_connections_to_servers_for_others,
     unread_response_counts_for_the_client_that_a_trusted_proxy_names,
+    unread_response_of_an_http2_server_takes_one_window_of_memory,
     unread_responses_of_an_http2_server_stall_no_other_client,
     upload_does_not_hold_the_server_of_an_unread_response,
 };
@@ -109,6 +110,7 @@ tests!("http2":
     unread_response_counts_for_the_client_that_a_trusted_proxy_names [Need::PRLIMIT],
     streams_of_one_client_leave_an_http2_server_room_for_others,
     unread_responses_of_an_http2_server_stall_no_other_client,
+    unread_response_of_an_http2_server_takes_one_window_of_memory,
     unread_uploads_to_an_http2_server_stall_no_other_client,
     unread_uploads_to_an_http2_server_stall_no_open_upload_of_others,
     small_uploads_of_many_clients_share_connections_to_an_http2_server,

@@ -1,5 +1,6 @@
 //! A server of HTTP/2, similar to gRPC servers: it streams, and sends the outcome in trailers.
 
+use std::future::poll_fn;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,12 +15,16 @@ use tokio::sync::oneshot;
 /// Path at which the server neither reads bodies nor responds.
 pub(crate) const UNREAD: &str = "/unread";
 
+/// Path at which the server sends a body without end, as far as convey lets it.
+pub(crate) const ENDLESS: &str = "/endless";
+
 /// An echo server: it returns each request's body as it arrives, with the trailer `grpc-status: 0`.
 /// A request's `x-length` becomes the `content-length` of the response.
 pub(crate) struct EchoServer {
     connections: Arc<AtomicUsize>,
     is_silent: Arc<AtomicBool>,
     seen: Arc<Mutex<Vec<Request<()>>>>,
+    endless: Arc<AtomicUsize>,
     _stop: oneshot::Sender<()>,
 }
 
@@ -34,6 +39,8 @@ impl EchoServer {
         listener.set_nonblocking(true).unwrap();
         let (connections, seen) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<_>>>::default());
         let (count, requests) = (connections.clone(), seen.clone());
+        let endless = Arc::<AtomicUsize>::default();
+        let sent = endless.clone();
         let is_silent = Arc::new(AtomicBool::new(false));
         let says_nothing = is_silent.clone();
         let (stop, stopped) = oneshot::channel();
@@ -49,7 +56,7 @@ impl EchoServer {
                             held.push(stream);
                             continue;
                         }
-                        tokio::spawn(serve(stream, builder.clone(), requests.clone()));
+                        tokio::spawn(serve(stream, builder.clone(), requests.clone(), sent.clone()));
                     }
                 };
                 tokio::select! {
@@ -58,7 +65,7 @@ impl EchoServer {
                 }
             });
         });
-        EchoServer { connections, is_silent, seen, _stop: stop }
+        EchoServer { connections, is_silent, seen, endless, _stop: stop }
     }
 
     /// Sets whether the server stays silent on connections that it accepts from now on.
@@ -71,13 +78,23 @@ impl EchoServer {
         self.connections.load(Ordering::Relaxed)
     }
 
+    /// Number of bytes of the endless bodies that convey has made room for.
+    pub(crate) fn endless(&self) -> usize {
+        self.endless.load(Ordering::Relaxed)
+    }
+
     /// Heads of the requests so far.
     pub(crate) fn seen(&self) -> Vec<Request<()>> {
         self.seen.lock().unwrap().clone()
     }
 }
 
-async fn serve(stream: tokio::net::TcpStream, builder: server::Builder, seen: Arc<Mutex<Vec<Request<()>>>>) {
+async fn serve(
+    stream: tokio::net::TcpStream,
+    builder: server::Builder,
+    seen: Arc<Mutex<Vec<Request<()>>>>,
+    endless: Arc<AtomicUsize>,
+) {
     let Ok(mut connection) = builder.handshake(stream).await else { return };
     let mut unread = Vec::new();
     while let Some(Ok((request, respond))) = connection.accept().await {
@@ -87,9 +104,24 @@ async fn serve(stream: tokio::net::TcpStream, builder: server::Builder, seen: Ar
             unread.push((body, respond));
             continue;
         }
+        if head.uri.path() == ENDLESS {
+            tokio::spawn(send_endless(respond, endless.clone()));
+            continue;
+        }
         let length = head.headers.get("x-length").cloned();
         seen.lock().unwrap().push(Request::from_parts(head, ()));
         tokio::spawn(echo(body, length, respond));
+    }
+}
+
+/// Sends as much as the window allows. Errors are due to the other side, which has closed.
+async fn send_endless(mut respond: SendResponse<Bytes>, sent: Arc<AtomicUsize>) -> Result<(), h2::Error> {
+    let mut stream = respond.send_response(Response::new(()), false)?;
+    loop {
+        stream.reserve_capacity(1 << 20);
+        let Some(room) = poll_fn(|cx| stream.poll_capacity(cx)).await.transpose()? else { return Ok(()) };
+        sent.fetch_add(room, Ordering::Relaxed);
+        stream.send_data(vec![0; room].into(), false)?;
     }
 }
 

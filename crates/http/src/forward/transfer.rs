@@ -14,7 +14,7 @@ use super::drive::Driver;
 use crate::compress::Compression;
 use crate::ends::{ClientEnd, ServerEnd};
 use crate::frames::{
-    FrameClient, FrameServer, FrameTransfer, Http1Client, Http1Server, ToClient, WaitingFrames,
+    FrameClient, FrameServer, FrameTransfer, Http1Client, Http1Server, Http2Server, ToClient, WaitingFrames,
 };
 use crate::held_responses::WaitingClient;
 use crate::hooks::Hooks;
@@ -73,7 +73,8 @@ impl Forwarding<'_, '_> {
         let server = match server {
             ServerEnd::Socket(server) => FrameServer::Http1(driver.http1_server(server.stream(), head)),
             ServerEnd::Stream(stream) => {
-                FrameServer::Http2 { stream: &mut *stream, limits: driver.limits().response_head }
+                let limits = driver.limits().response_head;
+                FrameServer::Http2(Http2Server { stream: &mut *stream, limits, unreleased: 0 })
             }
         };
         // Boxed, so that the state of frames is not a part of each HTTP/1.1 request.

@@ -17,6 +17,7 @@ impl FrameTransfer<'_> {
         self.reads_server = false;
         let waited = self.body.waiting.len();
         let sent = self.body.waiting.poll_send(cx, &mut self.client, &mut self.meter.moved.1);
+        self.server.release_accepted(self.body.waiting.len());
         if waited > 0 {
             self.takes_frames = sent.is_ready() && waited >= ALWAYS_HELD;
         }

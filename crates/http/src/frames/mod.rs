@@ -37,7 +37,7 @@ pub(crate) use client::FrameClient;
 pub(crate) use http1_client::Http1Client;
 pub(crate) use http1_server::Http1Server;
 pub(crate) use response_body::WaitingFrames;
-pub(crate) use server::FrameServer;
+pub(crate) use server::{FrameServer, Http2Server};
 
 /// Transfer of a request to a server and of the response to the client.
 pub(crate) struct FrameTransfer<'a> {
@@ -112,7 +112,7 @@ impl<'a> FrameTransfer<'a> {
             reads_server: false,
         };
         // A server of HTTP/2 may refuse a request after it has accepted a part of the body.
-        if let FrameServer::Http2 { .. } = transfer.server {
+        if let FrameServer::Http2(_) = transfer.server {
             transfer.client.keep_body();
         }
         transfer

@@ -16,7 +16,16 @@ use crate::transfer::{TransferEnd, server_broke};
 #[expect(clippy::large_enum_variant, reason = "the future that owns it is boxed")]
 pub(crate) enum FrameServer<'a> {
     Http1(Http1Server<'a>),
-    Http2 { stream: &'a mut OutgoingStream, limits: HeadLimits },
+    Http2(Http2Server<'a>),
+}
+
+/// Stream to a server of HTTP/2.
+pub(crate) struct Http2Server<'a> {
+    pub(crate) stream: &'a mut OutgoingStream,
+    pub(crate) limits: HeadLimits,
+    /// Received bytes of the body for which the server must not send others yet: they wait for the
+    /// client. So a response takes no more memory than the stream's window.
+    pub(crate) unreleased: usize,
 }
 
 impl FrameServer<'_> {
@@ -28,7 +37,7 @@ impl FrameServer<'_> {
             FrameServer::Http1(server) => {
                 server.room(most).map_or(Poll::Pending, |room| Poll::Ready(Ok(room)))
             }
-            FrameServer::Http2 { stream, .. } => stream.poll_room(cx, most),
+            FrameServer::Http2(server) => server.stream.poll_room(cx, most),
         }
     }
 
@@ -40,7 +49,7 @@ impl FrameServer<'_> {
                 server.send_data(&data, is_last);
                 Ok(())
             }
-            FrameServer::Http2 { stream, .. } => stream.send_data(data, is_last),
+            FrameServer::Http2(server) => server.stream.send_data(data, is_last),
         }
     }
 
@@ -51,7 +60,7 @@ impl FrameServer<'_> {
                 server.send_trailers(trailers);
                 Ok(())
             }
-            FrameServer::Http2 { stream, .. } => stream.send_trailers(trailers),
+            FrameServer::Http2(server) => server.stream.send_trailers(trailers),
         }
     }
 
@@ -59,7 +68,7 @@ impl FrameServer<'_> {
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             FrameServer::Http1(server) => server.poll_flush(cx),
-            FrameServer::Http2 { .. } => Poll::Ready(Ok(())),
+            FrameServer::Http2(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -67,7 +76,7 @@ impl FrameServer<'_> {
     pub(super) fn left(&self) -> usize {
         match self {
             FrameServer::Http1(server) => server.left(),
-            FrameServer::Http2 { .. } => 0,
+            FrameServer::Http2(_) => 0,
         }
     }
 
@@ -86,7 +95,9 @@ impl FrameServer<'_> {
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, TransferEnd>> {
         match self {
             FrameServer::Http1(server) => server.poll_head(cx),
-            FrameServer::Http2 { stream, limits } => stream.poll_head(cx, limits).map_err(TransferEnd::from),
+            FrameServer::Http2(server) => {
+                server.stream.poll_head(cx, &server.limits).map_err(TransferEnd::from)
+            }
         }
     }
 
@@ -105,9 +116,9 @@ impl FrameServer<'_> {
         most: usize,
         body: &mut ResponseBody<'_>,
     ) -> Poll<Result<(), TransferEnd>> {
-        let (stream, limits) = match self {
+        let Http2Server { stream, limits, unreleased } = match self {
             FrameServer::Http1(server) => return server.poll_body(cx, most, body),
-            FrameServer::Http2 { stream, limits } => (stream, limits),
+            FrameServer::Http2(server) => server,
         };
         let mut left = most;
         while left > 0 {
@@ -119,11 +130,22 @@ impl FrameServer<'_> {
             let is_data = matches!(frame, Frame::Data(_));
             body.put_frame(frame)?;
             if is_data {
-                stream.release(len);
+                *unreleased += len;
             }
             left = left.saturating_sub(len);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Notes that `waiting` bytes of the body still wait for the client, so that the server may send
+    /// others in place of the rest.
+    pub(super) fn release_accepted(&mut self, waiting: usize) {
+        if let FrameServer::Http2(Http2Server { stream, unreleased, .. }) = self
+            && *unreleased > waiting
+        {
+            stream.release(*unreleased - waiting);
+            *unreleased = waiting;
+        }
     }
 
     /// Waits until the server resets its stream. A socket reports a reset when it is read or
@@ -131,7 +153,7 @@ impl FrameServer<'_> {
     pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         match self {
             FrameServer::Http1(_) => Poll::Pending,
-            FrameServer::Http2 { stream, .. } => stream.poll_reset(cx),
+            FrameServer::Http2(server) => server.stream.poll_reset(cx),
         }
     }
 }

@@ -13,6 +13,7 @@ use log::debug;
 use tokio::time::{sleep, timeout};
 
 use super::{OpeningConnection, StreamClient};
+use crate::held_responses::MAX_HELD;
 use crate::http2::frame_filter::{EmptyFrames, FieldFilter, Sender};
 use crate::http2::io::Connection;
 use crate::http2::kept::{KeptConnection, KeptState, MAX_REQUESTS, MAX_STREAMS, StreamPlace, UNTOLD};
@@ -22,8 +23,8 @@ use crate::http2::send_window::{SendWindow, WindowMeter};
 use crate::http2::stream::broken;
 use crate::http2::{RESET_STREAMS, RESET_TIME};
 
-/// Receive window of a stream in bytes: maximum unread bytes of a response.
-const STREAM_WINDOW: u32 = 128 * 1024;
+/// Receive window of a stream in bytes: maximum number of bytes of a response that wait in convey.
+const STREAM_WINDOW: u32 = MAX_HELD as u32;
 
 /// Receive window of a connection in bytes: the windows of all its streams together. Streams of
 /// many clients share a connection, and a slow reader must not block the others.
