@@ -219,18 +219,17 @@ fn secrets_come_from_the_kernels_generator() {
 /// Files with thread-local variables. Except for the last two, they are scratch memory that holds
 /// nothing between two calls, so any thread may use its own. The state of a worker is a value that
 /// is passed on.
-const THREAD_LOCAL: [&str; 9] = [
+const THREAD_LOCAL: [&str; 10] = [
     "crates/http/src/buffer.rs",
     "crates/http/src/files/date.rs",
     "crates/proxy/src/contained.rs",
     "crates/proxy/src/relay.rs",
     "crates/proxy/src/udp/socket.rs",
+    "crates/stream/src/poll_clock.rs",
     "crates/stream/src/tls_layer.rs",
     "crates/tls/src/chooser.rs",
     // Sessions of UDP, which only the tasks of their worker use.
     "crates/proxy/src/udp/relay.rs",
-    // The time of the current poll.
-    "crates/stream/src/poll_clock.rs",
     // A counter for tests.
     "crates/proxy/src/context.rs",
 ];
