@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use convey_testkit::{BalancerProcess, Loopback, TcpServer, TestHttpServer, connect, wait_for, whole_lines};
 
 use super::frames::{
-    ACK, DATA, END_HEADERS, END_STREAM, GET, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, receive, send,
+    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GET, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM,
+    SETTINGS, receive, send,
 };
 use super::setup;
 use crate::access_log::{log, path};
@@ -44,7 +45,7 @@ pub(super) fn malformed_request_ends_its_stream_alone() {
         (b"\x44\x04/x#y", "target"),
         // A fragment as a Huffman code, and that line by its index in the dynamic table.
         (b"\x44\x83\x63\xfe\xbf", "target"),
-        (b"\xc0", ""),
+        (b"\xc0", "target"),
     ];
     let mut id = 1;
     for (line, _) in bad {
@@ -62,16 +63,90 @@ pub(super) fn malformed_request_ends_its_stream_alone() {
     assert_eq!(end_of(&mut client, id), Err(PROTOCOL_ERROR.to_vec()));
     send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id + 2, GET));
     assert_eq!(end_of(&mut client, id + 2), Ok(0x88));
-    // The library has reset the stream of the indexed line, because its table has another line
-    // at that index.
-    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 7);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", 8);
     let lines = wait_for("the lines of the refused requests", || {
-        Some(whole_lines(&path(&lab))).filter(|text| text.matches("target").count() == 2)
+        Some(whole_lines(&path(&lab))).filter(|text| text.matches("target").count() == 3)
     });
     for (_, reason) in bad {
         assert!(lines.contains(reason), "{reason}: {lines}");
     }
     assert!(server.seen().iter().all(|seen| !seen.line.contains("/x")));
+}
+
+pub(super) fn each_refused_request_has_a_line_and_a_count() {
+    let lab = Loopback::new();
+    let server = TestHttpServer::named("a", lab.server(1));
+    let setup = setup(&lab, "h1").server("a", lab.server(1), "");
+    let more = log(&lab, "format = '{status} {reason} {target} {phase}'");
+    let balancer = BalancerProcess::start(&lab, &setup.and(&more));
+    let mut client = connect(lab.vip());
+    client.write_all(PREFACE).unwrap();
+    send(&mut client, (SETTINGS, 0, 0, b""));
+    let rest: &[u8] = &GET[1..];
+    let with = |line: &[u8]| [GET, line].concat();
+    let with_path = |path: &[u8]| [b"\x82\x86\x41\x01a\x04".as_slice(), &[path.len() as u8], path].concat();
+    let bad = [
+        (with(b"\0\x11transfer-encoding\x07chunked"), "transfer_encoding"),
+        (with(b"\0\x0aconnection\x05close"), "field_name"),
+        (with(b"\0\x02te\x04gzip"), "field_value"),
+        (post_with("3,3"), "content_length"),
+        (post_with("+3"), "content_length"),
+        (post_with("3"), "content_length"),
+        (with_path(b"/a\r\nb"), "target"),
+        (with_path(b"/a b"), "target"),
+        (with_path(b""), "target"),
+        (with_path(b"hello"), "target"),
+        (with(b"\x84"), "pseudo_field"),
+        ([b"\x82\0\x01x\x01y", rest].concat(), "pseudo_field"),
+        (with(b"\x88"), "pseudo_field"),
+        (with(b"\0\x09:protocol\x09websocket"), "pseudo_field"),
+        (rest.to_vec(), "pseudo_field"),
+    ];
+    let mut expected = String::new();
+    for (id, (block, reason)) in (1..).step_by(2).zip(&bad) {
+        send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id, block));
+        assert_eq!(end_of(&mut client, id), Err(PROTOCOL_ERROR.to_vec()), "{block:x?}");
+        expected += &format!("- {reason} \"\" request_head\n");
+    }
+    // Ten fields, 90 KB together: the library responds with 431.
+    let field = [&b"\0\x01x\x7f\xa9\x45"[..], &[b'y'; 9_000]].concat();
+    let head = [GET, &field.repeat(10)].concat();
+    let (id, parts) = (101, head.chunks(16_000).collect::<Vec<_>>());
+    for (n, part) in parts.iter().enumerate() {
+        let kind = if n == 0 { HEADERS } else { CONTINUATION };
+        let flags = if n == 0 { END_STREAM } else { 0 } | if n + 1 == parts.len() { END_HEADERS } else { 0 };
+        send(&mut client, (kind, flags, id, part));
+    }
+    // A literal value of `:status`.
+    assert_eq!(end_of(&mut client, id), Ok(0x48));
+    expected += "431 head_too_long \"\" request_head\n";
+    send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id + 2, GET));
+    assert_eq!(end_of(&mut client, id + 2), Ok(0x88));
+    expected += "200 - / -\n";
+    let lines = wait_for("the lines of the requests", || {
+        Some(whole_lines(&path(&lab))).filter(|text| text.lines().count() == bad.len() + 2)
+    });
+    assert_eq!(lines, expected);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/malformed", bad.len() as u64 + 1);
+    balancer.wait_for_stat("/frontends/web/requests/total", bad.len() as u64 + 2);
+    balancer.wait_for_stat("/frontends/web/requests/responses/4xx", 1);
+    assert_eq!(server.seen().len(), 1);
+}
+
+pub(super) fn refused_requests_count_towards_max_requests() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let setup = setup(&lab, "h1").frontend("mode = \"http\"\nhttp.max_requests = 3");
+    let setup = setup.server("a", lab.server(1), "");
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    let mut client = connect(lab.vip());
+    client.write_all(PREFACE).unwrap();
+    send(&mut client, (SETTINGS, 0, 0, b""));
+    for id in [1, 3] {
+        send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id, &[GET, b"\0\x02te\x04gzip"].concat()));
+    }
+    send(&mut client, (HEADERS, END_STREAM | END_HEADERS, 5, GET));
+    while receive(&mut client).unwrap().0 != GOAWAY {}
 }
 
 /// A server of HTTP/2 that counts its connections, and responds with these frames to the block of a

@@ -53,9 +53,9 @@ use held::{
     upload_does_not_hold_the_server_of_an_unread_response,
 };
 use malformed::{
-    body_of_another_length_than_announced_ends_its_stream, malformed_request_ends_its_stream_alone,
-    malformed_response_leaves_the_connection_to_its_server,
-    response_of_another_length_than_announced_is_not_whole,
+    body_of_another_length_than_announced_ends_its_stream, each_refused_request_has_a_line_and_a_count,
+    malformed_request_ends_its_stream_alone, malformed_response_leaves_the_connection_to_its_server,
+    refused_requests_count_towards_max_requests, response_of_another_length_than_announced_is_not_whole,
 };
 use resets::{
     cut_requests_fail_no_other_request_of_their_server,
@@ -137,6 +137,8 @@ tests!("http2":
     trusted_proxy_has_a_window_for_all_its_streams,
     cancelled_responses_end_no_connection,
     malformed_request_ends_its_stream_alone,
+    each_refused_request_has_a_line_and_a_count,
+    refused_requests_count_towards_max_requests,
     malformed_response_leaves_the_connection_to_its_server,
     body_of_another_length_than_announced_ends_its_stream,
     response_of_another_length_than_announced_is_not_whole,

@@ -111,8 +111,17 @@ pub(super) struct FieldFilter {
     forgotten: u32,
     empty_frames: EmptyFrames,
     padding: DroppedPadding,
-    /// Faults of requests since the last [`FieldFilter::take_faults`].
-    faults: Vec<Malformed>,
+    /// Refused requests since the last [`FieldFilter::take_refused`].
+    refused: Vec<RefusedRequest>,
+}
+
+/// Request that the library refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RefusedRequest {
+    pub(super) fault: Malformed,
+    /// Whether the library sends a response. Otherwise, it resets the stream or ends the
+    /// connection.
+    pub(super) has_response: bool,
 }
 
 /// Meaning of the next bytes.
@@ -173,11 +182,14 @@ impl FrameHead {
 }
 
 impl FieldFilter {
-    /// Creates the filter of a connection with sections of at most `max_section` bytes. The library
-    /// handles longer sections.
-    pub(super) fn new(sender: Sender, max_section: usize, empty_frames: EmptyFrames) -> FieldFilter {
-        let state = if sender == Sender::Client { State::Other(PREFACE) } else { State::Frame };
-        let (held, table, faults) = (BytesMut::new(), FieldTable::default(), Vec::new());
+    /// Creates the filter of a connection whose library accepts sections of less than `max_list`
+    /// bytes, as HPACK counts them.
+    pub(super) fn new(sender: Sender, max_list: usize, empty_frames: EmptyFrames) -> FieldFilter {
+        let (state, max_section) = match sender {
+            Sender::Client => (State::Other(PREFACE), longest_section(max_list)),
+            Sender::Server => (State::Frame, max_list),
+        };
+        let (held, table, refused) = (BytesMut::new(), FieldTable::new(max_list), Vec::new());
         FieldFilter {
             sender,
             state,
@@ -189,7 +201,7 @@ impl FieldFilter {
             forgotten: 0,
             empty_frames,
             padding: DroppedPadding::default(),
-            faults,
+            refused,
         }
     }
 
@@ -213,9 +225,9 @@ impl FieldFilter {
         std::mem::take(&mut self.held)
     }
 
-    /// Returns the faults of requests that were received since the last call.
-    pub(super) fn take_faults(&mut self) -> Vec<Malformed> {
-        std::mem::take(&mut self.faults)
+    /// Returns the refused requests that were received since the last call.
+    pub(super) fn take_refused(&mut self) -> Vec<RefusedRequest> {
+        std::mem::take(&mut self.refused)
     }
 
     /// Appends the WINDOW_UPDATE frames that the sender needs for dropped frames.
@@ -312,7 +324,10 @@ impl FieldFilter {
                 Some(first) => head.kind == CONTINUATION && head.stream == first.stream,
             };
             let end = at + FRAME_HEAD + head.len;
-            if !is_next || head.len > MAX_FRAME || end > self.max_section {
+            if is_next && end > self.max_section {
+                return self.give_up_on_long_section(first.as_ref().unwrap_or(&head).stream, left);
+            }
+            if !is_next || head.len > MAX_FRAME {
                 return self.give_up(left);
             }
             let Some(payload) = left.get(at + FRAME_HEAD..end) else { return Piece::Wait };
@@ -330,15 +345,26 @@ impl FieldFilter {
                 let kind = self.kind_of(stream, flags == END_STREAM);
                 return match self.table.check(&fields, kind) {
                     Ok(None) => Piece::Pass(at),
-                    Ok(Some(malformed)) => {
-                        if kind == BlockKind::Request {
-                            self.faults.push(malformed.fault);
+                    Ok(Some(MalformedBlock { fault, block })) => {
+                        if matches!(kind, BlockKind::Request { .. }) {
+                            self.refused.push(RefusedRequest { fault, has_response: block.is_none() });
                         }
-                        Piece::Replace(at, frames_of(stream, flags, &malformed))
+                        block.map_or(Piece::Pass(at), |block| {
+                            Piece::Replace(at, frames_of(stream, flags, &block))
+                        })
                     }
                     Err(_) => self.give_up(left),
                 };
             }
+        }
+        self.give_up(left)
+    }
+
+    /// Notes the request of a section that the library does not accept, and passes all bytes
+    /// unchecked.
+    fn give_up_on_long_section(&mut self, stream: u32, left: &[u8]) -> Piece {
+        if self.sender == Sender::Client && stream > self.last_stream {
+            self.refused.push(RefusedRequest { fault: Malformed::HeadTooLong, has_response: false });
         }
         self.give_up(left)
     }
@@ -359,7 +385,7 @@ impl FieldFilter {
         if !ends_stream {
             self.begins_body(stream);
         }
-        BlockKind::Request
+        BlockKind::Request { is_over: ends_stream }
     }
 
     fn begins_body(&mut self, stream: u32) {
@@ -377,8 +403,17 @@ impl FieldFilter {
     }
 }
 
+/// Returns the maximum length of a client's section, with its frame heads, for which the library
+/// does not end the connection. `max_list` is the library's limit for the fields.
+fn longest_section(max_list: usize) -> usize {
+    let frames = max_list / MAX_FRAME;
+    let continuations = (frames + frames / 4).max(5);
+    // The first and the last frame do not count as continuations.
+    (continuations + 2) * (FRAME_HEAD + MAX_FRAME)
+}
+
 /// Encodes a replaced section as HEADERS and CONTINUATION frames.
-fn frames_of(stream: u32, flags: u8, MalformedBlock { block, .. }: &MalformedBlock) -> Vec<u8> {
+fn frames_of(stream: u32, flags: u8, block: &[u8]) -> Vec<u8> {
     let mut frames = Vec::with_capacity(block.len() + FRAME_HEAD);
     let mut parts = block.chunks(MAX_FRAME).peekable();
     let (mut kind, mut flags) = (HEADERS, flags);

@@ -10,13 +10,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use convey_http_core::Malformed;
 use convey_proxy::{ClientStream, ServerStream};
+use convey_snapshot::stats::Counter;
 use convey_stream::{ByteStream, More};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::frame_filter::FieldFilter;
+use super::frame_filter::{FieldFilter, RefusedRequest};
 use super::receive::ReceiveQueue;
 use crate::buffer;
 use crate::local_reply::LocalReplyReason;
@@ -56,15 +56,15 @@ pub(super) trait HasStream: Unpin {
     /// Counts received and sent bytes.
     fn count(&self, _rx: usize, _tx: usize) {}
 
-    /// Notes that a request was malformed and that its stream is reset.
-    fn note_refused(&self, _fault: Malformed) {}
+    /// Notes a request that the library refuses.
+    fn note_refused(&self, _: RefusedRequest) {}
 }
 
 /// Byte stream of a client, whose bytes are counted.
 pub(super) struct CountedStream<'a> {
     pub(super) client: &'a ClientStream,
     pub(super) stream: &'a mut ByteStream,
-    /// Number of malformed requests, which the library resets.
+    /// Number of malformed requests, which the library refuses.
     pub(super) malformed: &'a AtomicU64,
 }
 
@@ -77,9 +77,16 @@ impl HasStream for CountedStream<'_> {
         self.client.count_bytes(rx as u64, tx as u64);
     }
 
-    fn note_refused(&self, fault: Malformed) {
+    fn note_refused(&self, refused: RefusedRequest) {
         self.malformed.fetch_add(1, Ordering::Relaxed);
-        RequestRecord::begin(self.client, "2").end_refused(self.client, LocalReplyReason::Malformed(fault));
+        let reason = LocalReplyReason::Malformed(refused.fault);
+        let mut record = RequestRecord::begin(self.client, "2");
+        if !refused.has_response {
+            return record.end_refused(self.client, reason);
+        }
+        record.answered(self.client, reason.status(), reason);
+        self.client.count(Counter::of_status(reason.status()), 1);
+        record.end_undecided(self.client, None);
     }
 }
 
@@ -116,6 +123,13 @@ impl<T: HasStream> Connection<T> {
             (self.gathered, self.sent) = (Vec::new(), 0);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Notes the requests that the library refuses.
+    fn note_refused(&mut self) {
+        for refused in self.filter.take_refused() {
+            self.stream.note_refused(refused);
+        }
     }
 
     /// Receives at most `most` bytes, and passes them through the filter. Returns whether the read
@@ -160,9 +174,7 @@ impl<T: HasStream> AsyncRead for Connection<T> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         loop {
-            for fault in this.filter.take_faults() {
-                this.stream.note_refused(fault);
-            }
+            this.note_refused();
             let most = this.queue.allowance().min(buffer.remaining());
             if most == 0 {
                 cx.waker().wake_by_ref();
@@ -179,6 +191,7 @@ impl<T: HasStream> AsyncRead for Connection<T> {
                 return Poll::Ready(Ok(()));
             }
             if ready!(this.poll_receive(cx, most, buffer))? {
+                this.note_refused();
                 return Poll::Ready(Ok(()));
             }
         }

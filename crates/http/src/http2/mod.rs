@@ -9,6 +9,8 @@ mod frame_filter;
 mod io;
 mod keep_alive_limit;
 mod kept;
+#[cfg(test)]
+mod library_tests;
 mod outgoing;
 mod placement;
 mod receive;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::field_coding::put_string;
 
-const MAX_SECTION: usize = 40_000;
+const MAX_LIST: usize = 20_000;
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
@@ -10,7 +10,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 fn filter_of(sender: Sender) -> FieldFilter {
-    FieldFilter::new(sender, MAX_SECTION, EmptyFrames::OF_CLIENT)
+    FieldFilter::new(sender, MAX_LIST, EmptyFrames::OF_CLIENT)
 }
 
 /// Returns the bytes that a filter passes on, from bytes that arrive in pieces.
@@ -27,7 +27,7 @@ fn through(stream: &[u8], piece: usize) -> (Vec<u8>, Vec<Malformed>) {
     let mut filter = filter_of(Sender::Client);
     let mut all = pass(&mut filter, stream, piece, Duration::ZERO);
     all.extend_from_slice(&filter.end());
-    (all, filter.take_faults())
+    (all, filter.take_refused().into_iter().map(|refused| refused.fault).collect())
 }
 
 const GET: &[u8] = b"\x82\x87\x84\x41\x01a";
@@ -135,8 +135,40 @@ fn frames_that_the_library_refuses_pass_unchanged_in_bounded_memory() {
     let (mut filter, now) = (filter_of(Sender::Server), Duration::ZERO);
     for piece in long.chunks(1_000).cycle().take(100) {
         let _ = filter.pass(piece, now);
-        assert!(filter.held.len() <= MAX_SECTION);
+        assert!(filter.held.len() <= MAX_LIST);
     }
+}
+
+#[test]
+fn request_with_a_long_head_is_noted_and_the_library_responds() {
+    let mut long = GET.to_vec();
+    for _ in 0..10 {
+        long.extend_from_slice(b"\0\x01x");
+        put_string(&[b'y'; MAX_LIST / 10], &mut long);
+    }
+    let (first, rest) = long.split_at(MAX_FRAME);
+    let (bad, flags) = ([GET, b"\0\x02te\x01x"].concat(), END_HEADERS | END_STREAM);
+    let stream = [
+        vec![0; PREFACE],
+        frame(HEADERS, END_STREAM, 1, first),
+        frame(CONTINUATION, END_HEADERS, 1, rest),
+        frame(HEADERS, flags, 3, &bad),
+    ]
+    .concat();
+    let mut filter = filter_of(Sender::Client);
+    let passed = pass(&mut filter, &stream, 5_000, Duration::ZERO);
+    let marked = frame(HEADERS, flags, 3, &[&bad, &b"\0\x02te\0"[..]].concat());
+    assert!(passed == [&stream[..stream.len() - FRAME_HEAD - bad.len()], &marked].concat());
+    let too_long = |has_response| RefusedRequest { fault: Malformed::HeadTooLong, has_response };
+    let bad = RefusedRequest { fault: Malformed::FieldValue, has_response: false };
+    assert_eq!(filter.take_refused(), [too_long(true), bad]);
+    // The library ends the connection for a head with so many frames.
+    let endless = [
+        frame(HEADERS, 0, 5, &[0x82; MAX_FRAME]),
+        frame(CONTINUATION, 0, 5, &[0x82; MAX_FRAME]).repeat(MAX_FRAMES),
+    ];
+    let _ = pass(&mut filter, &endless.concat(), 5_000, Duration::ZERO);
+    assert_eq!(filter.take_refused(), [too_long(false)]);
 }
 
 #[test]
@@ -204,7 +236,7 @@ fn empty_data_frames_beyond_the_rate_pass() {
         for (of_client, passed) in [(true, [500, 1_500]), (false, [0, 0])] {
             let empty_frames = if of_client { EmptyFrames::OF_CLIENT } else { EmptyFrames::SHARED };
             let (mut filter, now) =
-                (FieldFilter::new(Sender::Client, MAX_SECTION, empty_frames), Duration::ZERO);
+                (FieldFilter::new(Sender::Client, MAX_LIST, empty_frames), Duration::ZERO);
             let _ = filter.pass(&preface, now);
             for second in 0..3 {
                 let now = now + second * PERIOD;
