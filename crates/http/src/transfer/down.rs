@@ -17,6 +17,10 @@ use crate::streams::body::ResetReason;
 /// Space in bytes that is reserved for fields that convey adds to a response's head.
 const ADDED: usize = 256;
 
+/// Number of bytes of a body that are copied behind their head. More bytes are written from where
+/// they were received.
+const COPIED: usize = 2 * 1024;
+
 impl Transfer<'_> {
     /// Moves bytes towards the client.
     pub(super) fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
@@ -70,7 +74,7 @@ impl Transfer<'_> {
             }
             let came = &buffer[..n];
             if self.meter.status.is_none() {
-                return Poll::Ready(self.read_head(came));
+                return Poll::Ready(self.read_head(cx, came));
             }
             let body = self.exchange.from_server(came).map_err(TransferEnd::ServerFault)?;
             self.has_surplus |= body < n;
@@ -174,7 +178,7 @@ impl Transfer<'_> {
     }
 
     /// Reads the response's head, and forwards the part of the body that was received with it.
-    fn read_head(&mut self, came: &[u8]) -> Result<Step, TransferEnd> {
+    fn read_head(&mut self, cx: &mut Context<'_>, came: &[u8]) -> Result<Step, TransferEnd> {
         // Usually, `came` has the whole head, which needs no buffer then.
         let mut buffered = std::mem::take(&mut self.head);
         if !buffered.is_empty() {
@@ -186,7 +190,7 @@ impl Transfer<'_> {
             *out = buffer::take_spare();
         }
         // The forwarded head is about as long as the received one.
-        out.reserve(came.len() + ADDED);
+        out.reserve(came.len().min(COPIED) + ADDED);
         let (read, head) = self.exchange.head_from_server(received, out).map_err(TransferEnd::ServerFault)?;
         let Some(head) = head else {
             if buffered.is_empty() {
@@ -209,7 +213,17 @@ impl Transfer<'_> {
         }
         let body = self.exchange.from_server(rest).map_err(TransferEnd::ServerFault)?;
         self.has_surplus = body < rest.len();
-        self.to_client.put(&rest[..body]);
+        self.pass_first(cx, &rest[..body])
+    }
+
+    /// Writes the buffered head and the first bytes of the body, or buffers the body, too.
+    fn pass_first(&mut self, cx: &mut Context<'_>, body: &[u8]) -> Result<Step, TransferEnd> {
+        if body.len() <= COPIED || self.client.plain().is_none() || self.after_the_last() == More::End {
+            self.to_client.put(body);
+            return Ok(Step::Moved);
+        }
+        let sent = self.to_client.write_behind(cx, self.client, body);
+        self.meter.moved.1 += sent.map_err(|_| TransferEnd::ClientGone)? as u64;
         Ok(Step::Moved)
     }
 

@@ -1,6 +1,6 @@
 //! Buffer for bytes that one side of a transfer has not accepted yet.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
 
 use convey_stream::{ByteStream, More};
@@ -70,6 +70,26 @@ impl Outgoing {
             self.bytes.drain(..self.sent);
             self.sent = 0;
         }
+    }
+
+    /// Writes the buffered bytes and these bytes behind them to a connection without TLS. Buffers
+    /// the bytes that the receiver does not accept. Returns the number of accepted bytes.
+    pub(super) fn write_behind(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut ByteStream,
+        bytes: &[u8],
+    ) -> io::Result<usize> {
+        let parts = [IoSlice::new(&self.bytes[self.sent..]), IoSlice::new(bytes)];
+        let sent = match to.poll_write_vectored(cx, &parts) {
+            Poll::Pending => 0,
+            Poll::Ready(sent) => sent?,
+        };
+        self.has_sent_part |= sent > 0;
+        let of_buffer = sent.min(self.left());
+        self.sent += of_buffer;
+        self.put(&bytes[sent - of_buffer..]);
+        Ok(sent)
     }
 
     /// Writes these bytes, and buffers the bytes that the receiver does not accept. Call this only
