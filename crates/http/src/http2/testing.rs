@@ -18,6 +18,7 @@ use super::kept::KeptConnection;
 use super::outgoing::OutgoingStream;
 use super::receive::ReceiveQueue;
 use super::servers::StreamShare;
+use crate::idle::ServerPlace;
 
 /// Maximum number of polls of one stream. A server that sends a few kilobytes needs far fewer.
 const MAX_TURNS: usize = 10_000;
@@ -49,7 +50,7 @@ pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: u
     let io = ServerBytes { left: server, arrive };
     let mut handshake = std::pin::pin!(Builder::new().enable_push(false).handshake::<_, Bytes>(io));
     let Poll::Ready(Ok((send, mut connection))) = handshake.as_mut().poll(cx) else { return response };
-    let place = (0, ([10, 0, 0, 2], 80).into(), 0);
+    let place = ServerPlace { id: 0, addr: ([10, 0, 0, 2], 80).into(), tls: 0 };
     let queue = ReceiveQueue::new(arrive);
     let mut kept = KeptConnection::new(send, Arc::default(), queue.clone(), Arc::new(Notify::new()));
     let mut stream = OutgoingStream::new(kept.another(StreamShare::uncounted(place), None));
@@ -59,7 +60,7 @@ pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: u
     let changes = RequestChanges {
         client: ClientIdentity { ip: [10, 0, 0, 1].into(), scheme: "http", subject: None, is_trusted: false },
         forwarded: ForwardedFields::default(),
-        server: place.1,
+        server: place.addr,
         host: None,
         path: None,
         fields: &FieldRules::default(),
