@@ -429,7 +429,7 @@ impl ClientSocket<'_> {
                 match bytes.poll_write(cx, &out[sent..], More::No) {
                     Poll::Pending => {
                         let over = stall.poll_over(cx, limit, client, || None);
-                        return over.map(|()| Err(Counter::IdleTimeout));
+                        return over.map(|()| Err(Counter::ClientTooSlow));
                     }
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
                     Poll::Ready(Ok(n)) => sent += n,

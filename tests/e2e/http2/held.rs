@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use convey_testkit::{BalancerProcess, Loopback, TcpServer, TestHttpServer, connect, connect_from, wait_for};
+use convey_testkit::{
+    BalancerProcess, Loopback, TcpServer, TestHttpServer, connect, connect_from, wait_for, whole_lines,
+};
 use http::Request;
 
 use super::super::http::client::Client as Http1Client;
@@ -14,6 +16,7 @@ use super::frames::{PREFACE, frame};
 use super::server::{ENDLESS, EchoServer};
 use super::unread;
 use super::{block_on, narrow_server, setup};
+use crate::access_log::{log, path};
 use crate::shares::limited;
 
 const STREAMS: u32 = 20;
@@ -142,6 +145,20 @@ pub(super) fn client_that_reads_byte_by_byte_holds_no_server() {
         (balancer.stat("/frontends/web/drops/client_too_slow") == 1).then_some(())
     });
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+pub(super) fn unread_whole_response_ends_as_that_of_a_slow_client() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let setup = setup(&lab, "h1").timeouts("send = 1").server("a", lab.server(1), "");
+    let balancer =
+        BalancerProcess::start(&lab, &setup.and(&log(&lab, "format = '{status} {termination} {reason}'")));
+    let _closed = request_with_closed_windows(&lab, 1);
+    balancer.wait_for_stat("/frontends/web/drops/client_too_slow", 1);
+    let line = wait_for("the line of the request", || {
+        Some(whole_lines(&path(&lab))).filter(|text| !text.is_empty())
+    });
+    assert_eq!(line, "200 timeout client_too_slow\n");
 }
 
 /// The client's streams read nothing, and answers to its pings keep the connection busy.

@@ -50,6 +50,7 @@ use held::{
     unread_response_counts_for_the_client_that_a_trusted_proxy_names,
     unread_response_of_an_http2_server_takes_one_window_of_memory,
     unread_responses_of_an_http2_server_stall_no_other_client,
+    unread_whole_response_ends_as_that_of_a_slow_client,
     upload_does_not_hold_the_server_of_an_unread_response,
 };
 use malformed::{
@@ -102,6 +103,7 @@ tests!("http2":
     client_that_sends_its_upload_byte_by_byte_holds_no_server,
     slow_streams_of_a_connection_leave_slots_to_waiting_requests,
     stream_that_takes_nothing_of_a_busy_connection_holds_no_server,
+    unread_whole_response_ends_as_that_of_a_slow_client,
     upload_does_not_hold_the_server_of_an_unread_response,
     slow_body_of_unknown_length_leaves_its_slot_to_a_waiting_request,
     streams_of_http2_servers_count_in_the_share_of_their_client [Need::PRLIMIT],

@@ -68,7 +68,7 @@ impl Forwarding<'_, '_> {
                 Poll::Ready(sent) => Poll::Ready(sent.map_err(|_| Counter::ClientReset)),
                 Poll::Pending if end.poll_reset(cx).is_ready() => Poll::Ready(Err(Counter::ClientReset)),
                 Poll::Pending => {
-                    stall.poll_over(cx, time_limit, client, || None).map(|()| Err(Counter::IdleTimeout))
+                    stall.poll_over(cx, time_limit, client, || None).map(|()| Err(Counter::ClientTooSlow))
                 }
             }
         })

@@ -97,7 +97,7 @@ async fn deliver(
             let (time_limit, stall) = waiting.get_or_insert_with(|| {
                 (TimeLimit::new(&worker.clock, ANSWER_TIME), StallLimit::of_reader(ANSWER_TIME))
             });
-            stall.poll_over(cx, time_limit, client, || None).map(|()| Err(Counter::IdleTimeout))
+            stall.poll_over(cx, time_limit, client, || None).map(|()| Err(Counter::ClientTooSlow))
         }
     })
     .await
