@@ -209,13 +209,13 @@ fn backups_serve_only_while_no_other_server_is_left() {
 }
 
 /// A listener that never accepts and whose queue is full: further connects get no answer at all.
-struct BlackHole {
+pub(crate) struct BlackHole {
     _listener: Socket,
     _filling: TcpStream,
 }
 
 impl BlackHole {
-    fn open(addr: SocketAddr) -> BlackHole {
+    pub(crate) fn open(addr: SocketAddr) -> BlackHole {
         let listener = Socket::new(Domain::for_address(addr), Type::STREAM, None).unwrap();
         listener.bind(&addr.into()).unwrap();
         listener.listen(0).unwrap();

@@ -200,9 +200,7 @@ impl Forwarding<'_, '_> {
             // Boxed, so that the state of HTTP/2 is not a part of each HTTP/1.1 request.
             true => Box::pin(self.stream(permit)).await,
             // Boxed, because most requests reuse a connection.
-            false => {
-                Box::pin(self.socket(permit)).await.map(|server| (server, true)).map_err(Unreached::Failed)
-            }
+            false => Box::pin(self.socket(permit)).await.map(|server| (server, true)),
         };
         match opened {
             Ok((server, is_new)) => {
@@ -232,9 +230,9 @@ impl Forwarding<'_, '_> {
 
     /// Opens a connection to the server of the permit. If the server chose HTTP/2 in the TLS
     /// handshake, also opens a stream on the connection.
-    async fn socket(&self, permit: &Permit) -> io::Result<ServerEnd> {
+    async fn socket(&mut self, permit: &Permit) -> Result<ServerEnd, Unreached> {
         let within = self.timeouts.connect;
-        let mut server = self.client.connect(permit, self.new_connection(permit)).await?;
+        let mut server = self.open(permit, None).await?;
         if self.chose_http2(permit, &mut server).unwrap_or(false) {
             let connections = self.worker.http2.of(self.place(permit));
             let opening = OpeningConnection::new(connections, self.stream_client());
@@ -256,7 +254,7 @@ impl Forwarding<'_, '_> {
         let (stream, is_new) = match http2::take(&connections, client, within, left).await? {
             FoundStream::Stream(stream) => (stream, false),
             FoundStream::Nothing(opening) => {
-                let mut server = self.client.connect(permit, self.new_connection(permit)).await?;
+                let mut server = self.open(permit, Some(&opening)).await?;
                 if !self.chose_http2(permit, &mut server).unwrap_or(true) {
                     return Ok((ServerEnd::Socket(Box::new(server)), true));
                 }
@@ -270,6 +268,28 @@ impl Forwarding<'_, '_> {
             FoundStream::ClientLeft => return Err(Unreached::ClientLeft),
         };
         Ok((ServerEnd::Stream(stream), is_new))
+    }
+
+    /// Opens a connection to the server of the permit. A client that leaves ends this, unless other
+    /// requests wait for a shared connection (`opening`).
+    async fn open(
+        &mut self,
+        permit: &Permit,
+        opening: Option<&OpeningConnection>,
+    ) -> Result<ServerStream, Unreached> {
+        let opened = self.client.connect(permit, self.new_connection(permit));
+        let left = self.end.left(missing(self.request, self.received));
+        let left = async {
+            left.await;
+            if let Some(opening) = opening {
+                opening.unawaited().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            opened = opened => Ok(opened?),
+            () = left => Err(Unreached::ClientLeft),
+        }
     }
 
     /// Properties of a new connection to the server of the permit.

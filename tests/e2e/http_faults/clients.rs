@@ -11,6 +11,7 @@ use bytes::Bytes;
 use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, TestHttpServer, connect, reset, wait_for};
 use http::{Request, Response};
 
+use super::super::health::BlackHole;
 use super::super::http::HTTP;
 use super::super::http::client::{Client, read_head};
 use super::super::http2::block_on;
@@ -220,6 +221,56 @@ pub(super) fn a_client_that_never_reads_is_not_waited_for_long() {
     balancer.wait_for_stat("/frontends/web/drops/client_too_slow", 1);
     assert_eq!(fetch(lab.vip(), Version::Http1, "GET"), Outcome::Body("ok".into()));
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+/// The server does not answer the connects of convey. Two requests have its slots.
+pub(super) fn client_that_leaves_during_a_connect_frees_its_slot() {
+    for protocol in ["h1", "h2"] {
+        let lab = Loopback::new();
+        let _server = BlackHole::open(lab.server(1));
+        let setup = Setup::new(&lab).frontend(HTTP).timeouts("connect = 60").health("kind = \"none\"");
+        let setup = setup.backend(&format!("protocol = \"{protocol}\""));
+        let setup = setup.server("a", lab.server(1), "max_connections = 2");
+        let balancer = BalancerProcess::start(&lab, &setup);
+        let waiting = "/backends/pool/waiting_connections";
+        let total = "/frontends/web/requests/total";
+        let ended = "/frontends/web/requests/early_ends/connect";
+        let get = || {
+            let mut client = connect(lab.vip());
+            client.write_all(b"GET /late HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            client
+        };
+        block_on(async {
+            let client = Http2Client::connect(lab.vip()).await;
+            let late = || Request::get("http://a/late").body(()).unwrap();
+            let (_, mut first) = client.begin(late(), true).await;
+            let (_, mut second) = client.begin(late(), true).await;
+            let stat_is = async |path: &'static str, wanted: u64| {
+                while balancer.stat(path) != wanted {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            stat_is(total, 2).await;
+            let third = get();
+            stat_is(waiting, 1).await;
+            second.send_reset(h2::Reason::CANCEL);
+            stat_is(ended, 1).await;
+            stat_is(waiting, 0).await;
+            // Over HTTP/2, the third request may wait for the connection of the first.
+            first.send_reset(h2::Reason::CANCEL);
+            reset(third);
+            stat_is(ended, 3).await;
+        });
+        if protocol == "h1" {
+            let mut half = connect(lab.vip());
+            half.write_all(b"PUT /late HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf").unwrap();
+            balancer.wait_for_stat(total, 4);
+            let _others = [get(), get()];
+            balancer.wait_for_stat(waiting, 1);
+            drop(half);
+            balancer.wait_for_stat(waiting, 0);
+        }
+    }
 }
 
 /// The only slot is taken. Waiting clients disconnect, in each of the ways.

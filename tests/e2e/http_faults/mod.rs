@@ -46,6 +46,7 @@ tests!("http_faults":
     bytes_behind_a_request_body_are_not_a_request,
     a_client_that_never_reads_is_not_waited_for_long,
     client_that_disconnects_while_waiting_leaves_the_queue,
+    client_that_leaves_during_a_connect_frees_its_slot,
     upload_that_its_server_does_not_read_ends_with_its_client,
     reset_of_a_server_is_noticed_while_the_client_reads_nothing,
     reset_of_a_server_stream_is_noticed_while_the_client_reads_nothing,

@@ -58,6 +58,8 @@ struct Connections {
     limit: Option<KeepAliveLimit>,
     /// Requests that wait for a connection, or for a stream on one.
     waiting: usize,
+    /// Notified when no request waits any more.
+    unawaited: Arc<Notify>,
     /// Wakes waiting requests: all when a connection was opened or has failed, one when a stream
     /// has ended.
     changed: Arc<Notify>,
@@ -164,8 +166,8 @@ impl Http2Servers {
 
 /// Finds a stream on a connection to this server, or lets the caller open a connection. The stream
 /// counts against the client's share, if the client has one. Waits at most `within` for a
-/// connection that is being opened, for room, or for the client's share. The wait for room or the
-/// share also ends when the client has left (`left`).
+/// connection that is being opened, for room, or for the client's share. The wait also ends when the
+/// client has left (`left`).
 ///
 /// # Errors
 /// The connection that is being opened was not ready in time.
@@ -210,7 +212,7 @@ pub(crate) async fn take(
                     Err(_) if waiting.is_for_room() => return Ok(FoundStream::Full),
                     Err(late) => return Err(late.into()),
                 },
-                () = &mut left, if waiting.is_for_room() => return Ok(FoundStream::ClientLeft),
+                () = &mut left => return Ok(FoundStream::ClientLeft),
             },
         }
     }
@@ -331,6 +333,17 @@ impl OpeningConnection {
         });
         OpeningConnection { at, share: Some(share) }
     }
+
+    /// Waits until no other request waits for a connection to the server.
+    pub(crate) async fn unawaited(&self) {
+        while let Some(unawaited) = self.at.with_existing(|connections| connections.unawaited.clone()) {
+            let none_waits = unawaited.notified();
+            if self.at.with_existing(|connections| connections.waiting).is_none_or(|waiting| waiting == 0) {
+                return;
+            }
+            none_waits.await;
+        }
+    }
 }
 
 impl Drop for OpeningConnection {
@@ -380,7 +393,11 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.at.with_existing(|connections| connections.waiting -= 1);
+        let unawaited = self.at.with_existing(|connections| {
+            connections.waiting -= 1;
+            (connections.waiting == 0).then(|| connections.unawaited.clone())
+        });
+        unawaited.flatten().iter().for_each(|unawaited| unawaited.notify_waiters());
     }
 }
 

@@ -1,7 +1,10 @@
+use std::future::pending;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use h2::client::Builder;
+use tokio::sync::oneshot;
 
 use super::*;
 use crate::http2::kept::{MAX_REQUESTS, UNTOLD};
@@ -92,6 +95,22 @@ async fn upload_waits_for_an_opening_connection_that_it_may_fit_on() {
         let upload = StreamClient { upload: Some(Upload { client, length }), sharing: None };
         assert_eq!(matches!(connections.find(&server(), upload), Found::Wait(_)), waits, "{length:?}");
     }
+}
+
+#[tokio::test]
+async fn client_that_leaves_no_longer_waits_for_an_opening_connection() {
+    let (server, client, hour) = (server(), StreamClient::default(), Duration::from_secs(3_600));
+    let first = take(&server, client, hour, pending()).await;
+    let Ok(FoundStream::Nothing(opening)) = first else { panic!("it opens a connection") };
+    assert!(opening.unawaited().now_or_never().is_some());
+    let (leave, left) = oneshot::channel::<()>();
+    let mut second = pin!(take(&server, client, hour, async { _ = left.await }));
+    assert!(second.as_mut().now_or_never().is_none());
+    let mut unawaited = pin!(opening.unawaited());
+    assert!(unawaited.as_mut().now_or_never().is_none());
+    leave.send(()).unwrap();
+    assert!(matches!(second.await, Ok(FoundStream::ClientLeft)));
+    unawaited.await;
 }
 
 /// Resets streams of this connection until it has to retire.
