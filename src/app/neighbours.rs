@@ -55,7 +55,8 @@ impl FreshNeighbours {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adopts the entries of a successor process that ended before it served.
+    /// Takes over the neighbour entries that a failed upgrade left behind: the new process ended
+    /// before it served.
     pub(super) fn adopt(&self) {
         self.lock().adopts = true;
     }

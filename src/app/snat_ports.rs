@@ -15,7 +15,7 @@ pub(super) fn choose(config: &Config) -> Result<(Config, Option<String>), NotRes
     let SnatPorts { ports, instead_of } = ReservedPorts::choose(config.passthrough.snat_ports.clone())?;
     let warning = instead_of.map(|why| {
         let (first, last) = (ports.start(), ports.end());
-        format!("passthrough uses the SNAT ports {first}-{last}, which the kernel assigns to no other socket: {why}")
+        format!("passthrough uses the SNAT ports {first}-{last}, which are reserved for it in the kernel, instead of the configured ports: {why}")
     });
     config.passthrough.snat_ports = ports;
     Ok((config, warning))

@@ -87,8 +87,8 @@ impl RoutingRule {
         !self.unknown.is_empty() || (!self.selects_ours() && !self.is_inverted)
     }
 
-    /// Selectors of this rule that convey does not evaluate, because of which the kernel may route
-    /// other packets differently than convey's; empty if there are none.
+    /// Selectors of this rule that convey does not evaluate; empty if there are none. The kernel's
+    /// route for packets that match them may differ from the route that convey uses.
     pub fn not_followed(&self) -> Vec<&'static str> {
         let is_marked = self.mark.is_some_and(|(mark, mask)| mark & mask != 0) && !self.is_inverted;
         is_marked.then_some("fwmark").into_iter().chain(self.unknown.iter().copied()).collect()

@@ -11,7 +11,7 @@ use crate::{self as model, Endpoint, Listen, Protocol};
 #[derive(Debug, Default)]
 pub struct ServerEndpoints {
     ips: HashSet<IpAddr>,
-    /// Addresses of servers that have a port of their own.
+    /// Endpoints of servers with a configured port.
     own: HashSet<Endpoint>,
     /// Listen ports of servers that listen on the port that the client connected to: the port
     /// ranges of their frontends. The key is the protocol and the server's IP address.

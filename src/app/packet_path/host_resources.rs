@@ -96,7 +96,8 @@ fn guard(
 ) -> anyhow::Result<Option<Guard>> {
     if !settings.guard {
         warn!(
-            "no guard: make sure that the host's stack does not answer the traffic of packet modes (see iptables/)"
+            "passthrough.guard = false: add firewall rules so that the host's own network stack does not answer the traffic of \
+             packet modes (examples: iptables/ in the source)"
         );
         return Ok(None);
     }

@@ -267,7 +267,9 @@ impl Successor {
                 self.send(&Message::Event(event.into()), &[])?;
             }
         } else if !offer.known.overlays.is_empty() {
-            warn!("upgrade: the new version does not support runtime overrides, so the file applies again");
+            warn!(
+                "upgrade: the new version does not support runtime overrides; they are lost, and the values of the configuration file apply"
+            );
         }
         if self.format >= WITH_SOURCES {
             self.hand_sources_over(&offer.known)?;

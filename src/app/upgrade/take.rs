@@ -149,7 +149,10 @@ impl Predecessor {
                     return Ok(LetGo { sessions, flows: flows.transpose()? });
                 }
                 other => {
-                    bail!("unexpected message {} from the old process; expected its release", name_of(&other))
+                    bail!(
+                        "unexpected message {} from the old process; expected the message that it has released its sockets",
+                        name_of(&other)
+                    )
                 }
             }
         }

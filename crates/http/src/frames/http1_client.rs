@@ -40,7 +40,8 @@ pub(crate) struct Http1Client<'a> {
 }
 
 impl<'a> Http1Client<'a> {
-    /// Creates the client of a request with this body. `received` are the bytes after its head.
+    /// Creates the client of a request. `decoder` reads the body of the request; `received` has the
+    /// bytes that arrived after the head of the request.
     pub(crate) fn new(
         socket: &'a mut ByteStream,
         received: &'a mut BytesMut,

@@ -75,8 +75,8 @@ pub(crate) trait IncomingStream: Send + Sync {
     /// Sends the trailers of the response, which end it.
     fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()>;
 
-    /// Waits until the connection has accepted all sent heads and data. Without this call, they may
-    /// wait although the client could receive them.
+    /// Waits until the connection has taken all queued heads and data. Without this call, they may
+    /// stay queued although the client could receive them.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Finishes the complete response, and waits until it is sent.
