@@ -27,8 +27,8 @@ pin_project! {
     }
 }
 
-/// Marks the thread while it polls a contained future or runs contained code. The mark also stays while a panic unwinds
-/// the future.
+/// Marks the thread while it polls a contained future or runs contained code. The mark also stays
+/// while a panic unwinds the future.
 struct PollMark {
     before: bool,
 }
