@@ -258,9 +258,16 @@ fn client_with_all_its_connections_leaves_snat_ports_for_others(case: Case) {
         (&"refused".into(), &"client_limit".into()),
         "{greedy:#}"
     );
-    assert!(message(&greedy, "share").contains(" of the worker's SNAT ports to the server; "), "{greedy:#}");
+    assert!(
+        message(&greedy, "share")
+            .contains(" of the worker's SNAT ports to the server, those of all clients "),
+        "{greedy:#}"
+    );
     assert_eq!((&other["verdict"], &other["server"]), (&"server".into(), &"s1".into()), "{other:#}");
-    assert!(message(&other, "share").contains(" use 0 entries of the worker's flow table; "), "{other:#}");
+    assert!(
+        message(&other, "share").contains(" use 0 entries of the worker's flow table, those of all clients "),
+        "{other:#}"
+    );
     let others: Vec<_> = network.inside(Role::Client(2), || (0..OTHERS).map(|_| connect_soon()).collect());
     let served =
         others.into_iter().flatten().filter_map(|mut other| ping(&mut other).is_ok().then_some(other));

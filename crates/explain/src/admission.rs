@@ -131,7 +131,7 @@ pub(super) fn check_packet_share(sources: ExplainSources<'_>, place: &AskedPlace
     let ClientShare { of, own, used, free, is_refused } = share;
     let who = source(client_of(ip));
     let message =
-        format!("{of}: the open flows of {who} use {own}, those of all clients {used}; {free} are free");
+        format!("the open flows of {who} use {own} {of}, those of all clients {used}; {free} are free");
     match is_refused {
         true => steps.refuse(
             "share",
