@@ -18,7 +18,7 @@ pub(crate) struct Wheel {
     created: Instant,
     /// Second that the wheel has reached.
     at: u64,
-    /// Places of connections, by the second in which they have to be looked at.
+    /// Places of connections, by the second in which their deadlines are checked.
     slots: [Vec<u32>; SLOTS],
     entries: Vec<Entry>,
     free: Vec<u32>,

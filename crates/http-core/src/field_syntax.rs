@@ -15,3 +15,11 @@ pub(crate) fn is_name(text: &[u8]) -> bool {
 pub(crate) fn is_of_value(byte: u8) -> bool {
     matches!(byte, b' '..=b'~' | b'\t' | 0x80..)
 }
+
+/// Value of decimal digits; 0 without any. `None`: a byte is no digit, or the number exceeds 64 bits.
+pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0u64, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}

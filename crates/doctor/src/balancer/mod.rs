@@ -266,8 +266,7 @@ fn check_links(host: &Host<'_>, explained: &mut Explained, seen: &mut Examinatio
 
 impl Host<'_> {
     /// Adds to a finding the commands that set a key of `[passthrough]` and upgrade the running
-    /// convey.
-    /// Adds nothing if the key may be in another file.
+    /// convey. Adds nothing if the key may be in another file.
     fn with_setting(&self, found: Diagnosis, key: &str, value: &str) -> Diagnosis {
         let file = self.file.display();
         let text = std::fs::read_to_string(self.file).unwrap_or_default();

@@ -92,9 +92,8 @@ fn is_disguised(name: &[u8]) -> bool {
         b'_' => *other == b'-',
         _ => one.eq_ignore_ascii_case(other),
     };
-    matches!(name.len(), 10 | 14..=17 | 19)
-        && name.contains(&b'_')
-        && FIELDS.iter().any(|field| field.len() == name.len() && name.iter().zip(*field).all(is_same))
+    let mut like = FIELDS.iter().filter(|field| field.len() == name.len());
+    like.any(|field| name.contains(&b'_') && name.iter().zip(*field).all(is_same))
 }
 
 impl FieldList {

@@ -11,6 +11,7 @@ use super::fields::{FieldList, KnownField, range_in};
 use super::reader::{HeadLimits, MAX_FIELDS};
 use super::target::{self, TargetParts};
 use crate::body::BodyFraming;
+use crate::field_syntax::decimal;
 use crate::{HttpMethod, Malformed};
 
 /// Maximum number of digits in `Content-Length`, with leading zeros.
@@ -200,11 +201,7 @@ pub(super) fn content_length(value: &[u8]) -> Result<u64, Malformed> {
     if value.is_empty() || value.len() > MAX_DIGITS {
         return Err(Malformed::ContentLength);
     }
-    let number = value.iter().try_fold(0u64, |number, digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    });
-    number.filter(|number| *number <= i64::MAX as u64).ok_or(Malformed::ContentLength)
+    decimal(value).filter(|number| *number <= i64::MAX as u64).ok_or(Malformed::ContentLength)
 }
 
 /// Whether the client waits for a 100 (Continue). HTTP/1.0 does not define `Expect`, so convey

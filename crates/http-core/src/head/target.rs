@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::Malformed;
+use crate::field_syntax::decimal;
 
 /// Positions of the parts of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,11 +101,7 @@ fn is_authority(text: &[u8]) -> bool {
         None => true,
         Some((&b':', [])) => true,
         Some((colon, digits)) => {
-            let port = digits.iter().try_fold(0u16, |port, digit| {
-                let digit = digit.is_ascii_digit().then(|| u16::from(digit - b'0'))?;
-                port.checked_mul(10)?.checked_add(digit)
-            });
-            *colon == b':' && port.is_some()
+            *colon == b':' && decimal(digits).is_some_and(|port| port <= u16::MAX.into())
         }
     };
     is_host && is_port

@@ -1,5 +1,5 @@
-//! Compares the frame filter with the HTTP/2 library: it has to note exactly the requests that the library
-//! refuses.
+//! Compares the frame filter with the HTTP/2 library: the filter has to note exactly the requests
+//! that the library refuses.
 
 use std::future::Future;
 use std::pin::pin;
