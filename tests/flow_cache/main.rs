@@ -39,6 +39,8 @@ impl cases::Cache for MockKernel {
     fn counted(&mut self, keys: &[FlowKey; 2]) -> [u64; 2] {
         keys.map(|key| self.forwarded(&key).unwrap_or(0).into())
     }
+
+    fn end(self) {}
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Kernel programs, and their verdicts on frames.
 
+use std::sync::LazyLock;
+
 use aya::programs::{SocketFilter, TestRun, TestRunOptions, TestRunResult};
 use convey_dataplane::Sizes;
 use convey_dataplane::testing::KernelCache;
@@ -9,6 +11,11 @@ pub(crate) const SIZES: Sizes = Sizes { entries: 1024, next_hops: 16, counter_id
 
 /// Reason why the programs cannot run.
 pub(crate) fn missing() -> Option<String> {
+    static MISSING: LazyLock<Option<String>> = LazyLock::new(find_missing);
+    MISSING.clone()
+}
+
+fn find_missing() -> Option<String> {
     let error = KernelCache::load(&SIZES).err()?;
     match rustix::process::geteuid().is_root() {
         true => None, // to be found out by the tests

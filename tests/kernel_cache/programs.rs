@@ -1,7 +1,9 @@
 //! The kernel's programs, held against the cases of any flow cache (`tests/flow_cache`).
 
-use convey_dataplane::Offloader;
+use std::cell::RefCell;
+
 use convey_dataplane::testing::{CounterReader, SegmentEvents, counter_reader, events};
+use convey_dataplane::{Offloader, Selection};
 use convey_forward::{CacheEvent, FlowCache};
 use convey_model::{FlowKey, Layer};
 use convey_snapshot::stats::{Counter, PacketStats};
@@ -40,9 +42,7 @@ fn xdp_sends_nothing_on_that_the_core_would_not_send_just_so() {
 
 /// The program for tc, with the filter of the packet sockets; or the one for XDP.
 struct Program<const IS_XDP: bool> {
-    offloader: Offloader,
-    events: SegmentEvents,
-    reader: CounterReader,
+    loaded: Loaded,
     counted: [u64; 2],
     /// Whether the packet sockets' filter let the last frame in.
     is_accepted: bool,
@@ -50,19 +50,22 @@ struct Program<const IS_XDP: bool> {
 
 impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
     fn new(setup: &BalancerSetup, balancer: &TestBalancer) -> Program<IS_XDP> {
-        let offloader = Offloader::load(Layer::Tc, SIZES, &selection(setup), 1).unwrap();
-        lead_by(&mut offloader.kernel_cache(), balancer, HERE);
-        offloader.kernel_cache().set_interface(HERE, US).unwrap();
-        let (events, reader) = (events(&offloader).unwrap(), counter_reader(&offloader));
-        Program { offloader, events, reader, counted: [0; 2], is_accepted: true }
+        let selection = selection(setup);
+        let loaded = match SPARE.take() {
+            Some(last) => last.reuse(&selection),
+            None => Loaded::load(&selection),
+        };
+        lead_by(&mut loaded.offloader.kernel_cache(), balancer, HERE);
+        loaded.offloader.kernel_cache().set_interface(HERE, US).unwrap();
+        Program { loaded, counted: [0; 2], is_accepted: true }
     }
 
     fn writer(&self) -> Box<dyn FlowCache> {
-        self.offloader.writer(0).unwrap()
+        self.loaded.offloader.writer(0).unwrap()
     }
 
     fn forward(&mut self, frame: &[u8], _: &TestBalancer) -> Option<Vec<u8>> {
-        let mut cache = self.offloader.kernel_cache();
+        let mut cache = self.loaded.offloader.kernel_cache();
         let (run, is_sent) = if IS_XDP {
             let run = kernel::run(cache.xdp().unwrap(), frame);
             assert!([XDP_PASS, XDP_REDIRECT, XDP_TX].contains(&run.verdict), "{}", run.verdict);
@@ -86,15 +89,49 @@ impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
     }
 
     fn events(&mut self) -> Vec<CacheEvent> {
-        std::iter::from_fn(|| self.events.take()).collect()
+        std::iter::from_fn(|| self.loaded.events.take()).collect()
     }
 
     fn counted(&mut self, _: &[FlowKey; 2]) -> [u64; 2] {
-        self.reader.read(&PacketStats::new(1), |_, counter, n| match counter {
+        self.loaded.reader.read(&PacketStats::new(1), |_, counter, n| match counter {
             Counter::PacketsRx => self.counted[0] += n,
             Counter::PacketsTx => self.counted[1] += n,
             _ => {}
         });
         self.counted
+    }
+
+    fn end(self) {
+        SPARE.set(Some(self.loaded));
+    }
+}
+
+/// Loaded programs, with the readers of their events and counters.
+struct Loaded {
+    offloader: Offloader,
+    events: SegmentEvents,
+    reader: CounterReader,
+}
+
+thread_local! {
+    /// Programs that the last case has left without flows: the kernel takes much longer to verify
+    /// programs than to run a case.
+    static SPARE: RefCell<Option<Loaded>> = const { RefCell::new(None) };
+}
+
+impl Loaded {
+    fn load(selection: &Selection) -> Loaded {
+        let offloader = Offloader::load(Layer::Tc, SIZES, selection, 1).unwrap();
+        let (events, reader) = (events(&offloader).unwrap(), counter_reader(&offloader));
+        Loaded { offloader, events, reader }
+    }
+
+    /// The programs of the last case, for another selection.
+    fn reuse(mut self, selection: &Selection) -> Loaded {
+        self.offloader.select(selection).unwrap();
+        // The last case may have left some unread.
+        while self.events.take().is_some() {}
+        self.reader.read(&PacketStats::new(1), |_, _, _| ());
+        self
     }
 }

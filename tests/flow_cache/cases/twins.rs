@@ -6,9 +6,11 @@ use super::*;
 pub(super) struct Twins<C> {
     pub(super) core: TestBalancer,
     pub(super) cache: C,
+    setup: BalancerSetup,
     pub(super) writer: Box<dyn FlowCache>,
     pub(super) ends: Ends,
     pub(super) keys: [FlowKey; 2],
+    owners: FlowOwners,
     /// Forwarded packets in each direction.
     pub(super) sent: [u64; 2],
 }
@@ -35,10 +37,9 @@ impl<C: Cache> Twins<C> {
         let (id, _) = table.lookup(&convey_wire::parse(&ends.to_server().bytes()).unwrap().key).unwrap();
         let flow = table.get(id);
         let keys = [flow.client(), flow.server()];
+        let owners = FlowOwners { server: flow.server_id(), frontend: flow.frontend_id() };
         let directions = [Direction::ToServer, Direction::ToClient];
-        for (direction, key) in
-            directions.into_iter().zip(&keys).take(if is_passthrough(setup) { 2 } else { 1 })
-        {
+        for (direction, key) in directions.into_iter().zip(cached(&keys, setup)) {
             let to_server = direction == Direction::ToServer;
             let progress = match (is_opening, to_server) {
                 (false, _) => Progress::default(),
@@ -55,7 +56,7 @@ impl<C: Cache> Twins<C> {
                 direction,
                 view: flow.view(),
                 from: server_side.filter(|_| !to_server),
-                owners: convey_forward::FlowOwners { server: flow.server_id(), frontend: flow.frontend_id() },
+                owners,
                 is_new: true,
                 last: None,
                 progress,
@@ -65,7 +66,16 @@ impl<C: Cache> Twins<C> {
             writer.put(key, &route);
         }
         writer.flush();
-        Twins { core, cache, writer, ends, keys, sent: [0; 2] }
+        Twins { core, cache, setup: *setup, writer, ends, keys, owners, sent: [0; 2] }
+    }
+
+    /// Ends a case that has passed: removes its flow from the cache.
+    pub(super) fn end(mut self) {
+        for key in cached(&self.keys, &self.setup) {
+            self.writer.remove(key, self.owners);
+        }
+        self.writer.flush();
+        self.cache.end();
     }
 
     /// The frame as the core forwards it.
@@ -100,4 +110,9 @@ impl<C: Cache> Twins<C> {
             assert_eq!(seen.progress, Some(Progress { sent, acked }), "{what}");
         }
     }
+}
+
+/// Keys of the directions that pass the balancer.
+fn cached<'a>(keys: &'a [FlowKey; 2], setup: &BalancerSetup) -> &'a [FlowKey] {
+    if is_passthrough(setup) { keys } else { &keys[..1] }
 }
