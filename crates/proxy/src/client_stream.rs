@@ -65,8 +65,6 @@ pub struct ClientStream {
     pub(super) local: Option<SocketAddr>,
     pub(super) origin: Origin,
     early: Vec<u8>,
-    /// Generation of the snapshot that `session.frontend` comes from.
-    generation: u64,
     /// Whether a QUIC client has moved: since the handshake, the client has validated another
     /// address.
     has_moved: AtomicBool,
@@ -134,7 +132,6 @@ impl ClientStream {
                     local,
                     origin,
                     early,
-                    generation: 0,
                     has_moved,
                     transport: ClientTransport::Tcp(leg.tcp().as_raw_fd()),
                     held_resources: Arc::default(),
@@ -164,7 +161,6 @@ impl ClientStream {
             local,
             origin,
             early,
-            generation: 0,
             has_moved: AtomicBool::new(false),
             transport: ClientTransport::Quic(paths),
             held_resources: Arc::default(),
@@ -255,15 +251,14 @@ impl ClientStream {
     /// would be served in the same way: by this frontend, in mode http, and with or without TLS as
     /// before. If not, the connection should end after its next response.
     pub fn refresh(&mut self) -> bool {
-        let context = self.session.context.clone();
-        let snapshot = context.snapshot();
-        if self.generation == snapshot.generation {
+        let snapshot = self.session.context.snapshot();
+        if self.session.generation == snapshot.generation {
             return true;
         }
         let is_served = self.is_served_in(&snapshot);
-        self.session.frontend = self.newest_in(&snapshot);
+        self.session.set_frontend(self.newest_in(&snapshot));
         if is_served {
-            self.generation = snapshot.generation;
+            self.session.generation = snapshot.generation;
         }
         is_served
     }
@@ -411,10 +406,10 @@ impl ClientStream {
 
     /// Records the server of the current request, for lists of connections.
     pub fn goes_to(&self, permit: &Permit, server: &ServerStream) {
-        self.session.entry.set_server(ConnectionServer {
-            id: permit.server().live.id,
-            names: permit.names(),
-            addr: self.address_of(permit),
+        self.session.entry.set_server(&ConnectionServer {
+            frontend: &self.session.frontend,
+            pool: permit.pool(),
+            index: permit.index(),
             seen_from: server.local_address(),
             is_only: false,
         });

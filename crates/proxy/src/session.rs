@@ -40,6 +40,8 @@ pub(super) struct TcpSession {
     pub(super) context: Arc<WorkerContext>,
     /// Frontend, as of accept or of the end of the client's last wait.
     pub(super) frontend: Arc<Frontend>,
+    /// Generation of the last snapshot that serves the client by this version of the frontend.
+    pub(super) generation: u64,
     /// Timeouts, as of the same time as the frontend.
     pub(super) timeouts: Timeouts,
     totals: Arc<Traffic>,
@@ -85,21 +87,13 @@ impl TcpSession {
         let totals = snapshot.totals.clone();
         totals.add(context.core, Counter::Opened, 1);
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
-        let entry = RegisteredConnection::new(
-            &context.registry,
-            ConnectionClient {
-                frontend: (frontend.live.id, frontend.live.name.clone()),
-                mode: frontend.config.mode,
-                client,
-                vip,
-                is_client_known: !frontend.config.accept_proxy,
-                began,
-            },
-        );
+        let of = ConnectionClient { frontend: frontend.clone(), client, vip, began };
+        let entry = RegisteredConnection::new(&context.registry, of);
         Some(TcpSession {
             downstream: PickContext { client, proxy: None, vip, protocol, core, began, request: None },
             context: context.clone(),
             frontend,
+            generation: snapshot.generation,
             timeouts,
             totals,
             has_slot: false,
@@ -186,10 +180,18 @@ impl TcpSession {
             if !Arc::ptr_eq(&frontend.live, &self.frontend.live) {
                 self.count_closed();
             }
-            self.frontend = frontend.clone();
-            self.entry.set_frontend(frontend.live.id, &frontend.live.name, frontend.config.mode);
+            self.set_frontend(frontend.clone());
+            self.generation = snapshot.generation;
         }
         self.timeouts = snapshot.timeouts_of(&self.frontend);
+    }
+
+    /// Sets the version of the frontend, here and in the registry.
+    pub(super) fn set_frontend(&mut self, frontend: Arc<Frontend>) {
+        if !Arc::ptr_eq(&frontend, &self.frontend) {
+            self.entry.set_frontend(&frontend);
+            self.frontend = frontend;
+        }
     }
 
     /// Returns the current pool for this session: the pool of its route, otherwise the pool of the

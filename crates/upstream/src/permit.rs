@@ -80,6 +80,16 @@ impl Permit {
         &self.pool.servers[self.index]
     }
 
+    /// Backend of the server.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Index of the server in the backend.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
     /// Names of the backend and of the server.
     pub fn names(&self) -> (Arc<str>, Arc<str>) {
         (self.pool.live.name.clone(), self.server().live.name.clone())

@@ -1,12 +1,11 @@
 //! List of a worker's connections for operators, read in slices.
 
 use std::net::SocketAddr;
-use std::task::Waker;
 
 use tokio::time::Instant;
 
 use super::Registry;
-use super::connection::OpenConnection;
+use super::connection::{ConnectionFacts, OpenConnection};
 use crate::relay::RelayEnd;
 use convey_model::{
     FlowActivity, FlowFacts, FlowKind, FlowListing, FlowServer, ListedFlow, ListedFlowId, Protocol,
@@ -26,10 +25,8 @@ impl Registry {
         let open = &self.connections().entries;
         let end = open.capacity();
         let next = from.saturating_add(places).min(end);
-        for place in from..next {
-            if let Some(entry) = open.get(place) {
-                listing.offer(&facts(place, worker, entry), || activity(entry, now));
-            }
+        for entry in (from..next).filter_map(|place| open.get(place)) {
+            listing.offer(&facts_of(entry, worker, &entry.facts()), || self.activity(entry, now));
         }
         (next < end).then_some(next)
     }
@@ -37,34 +34,44 @@ impl Registry {
     /// Ends the connection with this id, and returns it. Returns `None` if the connection does not
     /// exist any more.
     pub(crate) fn kill(&self, id: ListedFlowId) -> Option<ListedFlow> {
-        let (killed, waker) = {
-            let open = &mut self.connections().entries;
-            let place = usize::try_from(id.place).ok()?;
-            let entry = open.get_mut(place).filter(|entry| entry.serial == id.serial)?;
-            entry.end.get_or_insert(RelayEnd::Killed);
-            let killed = ListedFlow::new(&facts(place, id.worker, entry), FlowActivity::default());
-            (killed, entry.waker.take())
-        };
-        waker.into_iter().for_each(Waker::wake);
-        Some(killed)
+        let place = usize::try_from(id.place).ok()?;
+        let entry = self.connections().entries.get(place).filter(|entry| entry.serial == id.serial)?.clone();
+        entry.end_by(RelayEnd::Killed);
+        entry.wake();
+        let facts = entry.facts();
+        Some(ListedFlow::new(&facts_of(&entry, id.worker, &facts), FlowActivity::default()))
+    }
+
+    fn activity(&self, entry: &OpenConnection, now: Instant) -> FlowActivity {
+        let [rx, tx] = entry.bytes();
+        let moved = self.clock.instant(entry.moved());
+        FlowActivity {
+            age: Some(now.saturating_duration_since(entry.began)),
+            idle: Some(now.saturating_duration_since(moved)),
+            bytes_rx: Some(rx),
+            bytes_tx: Some(tx),
+        }
     }
 }
 
-fn facts(place: usize, worker: u16, entry: &OpenConnection) -> FlowFacts<'_> {
-    let (frontend, name) = &entry.frontend;
-    let server = entry.server.as_ref();
+fn facts_of<'a>(entry: &OpenConnection, worker: u16, facts: &'a ConnectionFacts) -> FlowFacts<'a> {
+    let ConnectionFacts { frontend, client, .. } = facts;
+    let place = entry.place as u32;
+    let server = entry.server().find(facts);
     FlowFacts {
-        id: ListedFlowId { kind: FlowKind::Connection, worker, place: place as u32, serial: entry.serial },
-        mode: entry.mode,
+        id: ListedFlowId { kind: FlowKind::Connection, worker, place, serial: entry.serial },
+        mode: frontend.config.mode,
         protocol: Protocol::Tcp,
-        frontend: (*frontend, name),
-        server: server.map(|server| {
-            let (backend, name) = &server.names;
-            FlowServer { id: server.id, backend, name, addr: server.addr }
+        frontend: (frontend.live.id, &frontend.live.name),
+        server: server.map(|(pool, server)| FlowServer {
+            id: server.live.id,
+            backend: &pool.live.name,
+            name: &server.live.name,
+            addr: server.config.addr_for(entry.vip.port()),
         }),
-        client: plain(entry.client),
+        client: plain(*client),
         listen: entry.vip,
-        snat: server.and_then(|server| server.seen_from),
+        snat: entry.server().seen_from().filter(|_| server.is_some()),
         state: if server.is_some() { "established" } else { "connecting" },
         is_over: false,
         is_offloaded: false,
@@ -74,14 +81,4 @@ fn facts(place: usize, worker: u16, entry: &OpenConnection) -> FlowFacts<'_> {
 /// Converts an IPv4-mapped IPv6 address to the IPv4 address; returns other addresses unchanged.
 fn plain(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
-}
-
-fn activity(entry: &OpenConnection, now: Instant) -> FlowActivity {
-    let [rx, tx] = entry.bytes;
-    FlowActivity {
-        age: Some(now.saturating_duration_since(entry.began)),
-        idle: Some(now.saturating_duration_since(entry.moved)),
-        bytes_rx: Some(rx),
-        bytes_tx: Some(tx),
-    }
 }

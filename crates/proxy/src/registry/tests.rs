@@ -3,46 +3,59 @@
 use std::net::{IpAddr, SocketAddr};
 
 use convey_model::{
-    Access, FlowFilter, FlowListing, FlowQuery, FlowSort, Limits, ListedFlow, ListedFlowId, Mode, Sources,
+    self as model, Access, FlowFilter, FlowListing, FlowQuery, FlowSort, Limits, ListedFlow, ListedFlowId,
+    Mode, Sources,
 };
-use convey_snapshot::fixture;
+use convey_snapshot::{Pool, fixture};
 use futures_util::FutureExt;
 
 use super::*;
 
-/// Registers a connection of the client `10.0.0.last` to the frontend with this id.
-fn register(
-    registry: &Arc<Registry>,
-    frontend: u32,
-    last: u8,
-    is_client_known: bool,
-) -> RegisteredConnection {
+/// Frontend with two servers.
+fn frontend() -> Arc<Frontend> {
+    frontend_of(|_| {})
+}
+
+/// Frontend with two servers and changed settings.
+fn frontend_of(change: impl FnOnce(&mut model::FrontendConfig)) -> Arc<Frontend> {
+    let servers = [("a", "10.1.0.1:80"), ("b", "10.1.0.2:80")];
+    let servers = servers.map(|(name, addr)| (fixture::server(name, addr), fixture::up()));
+    let pool = fixture::pool("web", servers.into());
+    let mut config = model::fixture::frontend("www", &["192.0.2.1:80"], "web");
+    change(&mut config);
+    fixture::frontend_of(config, &pool)
+}
+
+/// Registers a connection of the client `10.0.0.last` to this frontend.
+fn register(registry: &Arc<Registry>, frontend: &Arc<Frontend>, last: u8) -> RegisteredConnection {
     let client = ConnectionClient {
-        frontend: (frontend, "www".into()),
-        mode: Mode::Http,
+        frontend: frontend.clone(),
         client: SocketAddr::from(([10, 0, 0, last], 4242)),
         vip: "192.0.2.1:80".parse().unwrap(),
-        is_client_known,
         began: Instant::now(),
     };
     RegisteredConnection::new(registry, client)
 }
 
-fn server(id: u32) -> ConnectionServer {
-    let addr = SocketAddr::from(([10, 1, 0, 1], 80));
-    ConnectionServer { id, names: ("web".into(), "a".into()), addr, seen_from: None, is_only: true }
+/// Server of the frontend with this index. `is_only`: the connection depends on this server.
+fn server(frontend: &Frontend, index: usize, is_only: bool) -> ConnectionServer<'_> {
+    ConnectionServer { frontend, pool: &frontend.pool, index, seen_from: None, is_only }
+}
+
+fn id_of(frontend: &Frontend, index: usize) -> u32 {
+    frontend.pool.servers[index].live.id
 }
 
 #[test]
 fn connections_end_with_their_server_and_no_others() {
-    let registry = Arc::<Registry>::default();
-    let [first, second, other, waits, of_http] = [(); 5].map(|()| register(&registry, 1, 6, false));
-    of_http.set_server(ConnectionServer { is_only: false, ..server(7) });
-    [(&first, 7), (&second, 7), (&other, 8)]
+    let (registry, www) = (Arc::<Registry>::default(), frontend());
+    let [first, second, other, waits, of_http] = [(); 5].map(|()| register(&registry, &www, 6));
+    of_http.set_server(&server(&www, 0, false));
+    [(&first, 0), (&second, 0), (&other, 1)]
         .into_iter()
-        .for_each(|(watched, id)| watched.set_server(server(id)));
+        .for_each(|(watched, index)| watched.set_server(&server(&www, index, true)));
     assert!(first.over().now_or_never().is_none());
-    registry.end_servers(&BTreeSet::from([7, 9]));
+    registry.end_servers(&BTreeSet::from([id_of(&www, 0), u32::MAX]));
     assert!(first.over().now_or_never().is_some() && second.over().now_or_never().is_some());
     assert!([&other, &waits, &of_http].into_iter().all(|watched| watched.end().is_none()));
     drop((first, second, other, waits, of_http));
@@ -51,17 +64,71 @@ fn connections_end_with_their_server_and_no_others() {
 
 #[test]
 fn connections_of_a_denied_client_end_and_no_others() {
-    let registry = Arc::<Registry>::default();
-    let [denied, let_in, elsewhere] =
-        [register(&registry, 1, 6, true), register(&registry, 1, 7, true), register(&registry, 2, 6, true)];
-    let unnamed = register(&registry, 1, 6, false);
-    let access = || Access::new([], ["10.0.0.6".parse().unwrap()]);
-    registry.end_denied(&HashMap::from([(1, access().into())]));
+    let (registry, www) = (Arc::<Registry>::default(), frontend());
+    let named_later = frontend_of(|config| config.accept_proxy = true);
+    let [denied, let_in] = [6, 7].map(|last| register(&registry, &www, last));
+    let [elsewhere, unnamed] = [&frontend(), &named_later].map(|frontend| register(&registry, frontend, 6));
+    let access = |frontend: &Frontend| {
+        let access = Access::new([], ["10.0.0.6".parse().unwrap()]);
+        HashMap::from([(frontend.live.id, access.into())])
+    };
+    registry.end_denied(&access(&www));
     assert_eq!(denied.over().now_or_never(), Some(RelayEnd::Denied));
+    registry.end_denied(&access(&named_later));
     assert!(let_in.end().is_none() && elsewhere.end().is_none() && unnamed.end().is_none());
     unnamed.set_client("10.0.0.6:1".parse().unwrap());
-    registry.end_denied(&HashMap::from([(1, access().into())]));
+    registry.end_denied(&access(&named_later));
     assert!(unnamed.end().is_some());
+}
+
+#[test]
+fn request_on_a_kept_connection_takes_no_lock_of_the_registry() {
+    let (registry, www) = (Arc::<Registry>::default(), frontend());
+    let kept = register(&registry, &www, 6);
+    let mut over = Box::pin(kept.over());
+    let mut request = |index| {
+        let before = LOCKS.get();
+        assert!((&mut over).now_or_never().is_none());
+        kept.count(100, 0);
+        kept.set_server(&server(&www, index, false));
+        assert!((&mut over).now_or_never().is_none());
+        kept.count(0, 1_000);
+        assert_eq!(kept.end(), None);
+        LOCKS.get() - before
+    };
+    assert_eq!([request(0), request(1), request(0)], [1, 0, 0], "the first one registers its waker");
+    registry.kill(names(&registry, &query())[0].id);
+    assert_eq!(over.now_or_never(), Some(RelayEnd::Killed));
+}
+
+#[tokio::test]
+async fn every_task_that_waits_for_the_end_is_woken() {
+    let (registry, www) = (Arc::<Registry>::default(), frontend());
+    let connection = register(&registry, &www, 6);
+    // The task of the listener may have waited first.
+    let waiting = [(); 2].map(|()| tokio::spawn(connection.over()));
+    tokio::task::yield_now().await;
+    registry.wake_all();
+    tokio::task::yield_now().await;
+    registry.kill(names(&registry, &query())[0].id);
+    for waits in waiting {
+        assert_eq!(waits.await.unwrap(), RelayEnd::Killed);
+    }
+}
+
+#[test]
+fn server_of_a_newer_backend_is_listed_and_kept_after_its_removal() {
+    let (registry, www) = (Arc::<Registry>::default(), frontend());
+    let connection = register(&registry, &www, 6);
+    let listed = || names(&registry, &query()).remove(0).server.map(|(_, name, addr)| (name, addr.port()));
+    let renewed =
+        |servers: Vec<(model::ServerConfig, convey_snapshot::Health)>| fixture::pool("web", servers);
+    let newer: Arc<Pool> = renewed(vec![(fixture::server("c", "10.1.0.3:81"), fixture::up())]);
+    connection.set_server(&ConnectionServer { pool: &newer, ..server(&www, 0, false) });
+    drop(newer);
+    assert_eq!(listed(), Some(("c".into(), 81)));
+    connection.set_server(&server(&www, 1, false));
+    assert_eq!(listed(), Some(("b".into(), 80)));
 }
 
 #[test]
@@ -73,22 +140,29 @@ fn open_connections_are_counted_in_a_new_table_of_sources() {
         let pool = fixture::pool("web", vec![]);
         let mut frontend = Arc::into_inner(fixture::frontend("www", &["192.0.2.1:80"], &pool)).unwrap();
         frontend.sources = Some(sources);
+        frontend.config.accept_proxy = true;
         Arc::new(frontend)
     });
-    let id = |frontend: &Arc<Frontend>| frontend.live.id;
     let open = |last| tables.each_ref().map(|table| table.open(IpAddr::from([10, 0, 0, last])));
-    let first =
-        [register(&registry, id(&frontends[0]), 6, true), register(&registry, id(&frontends[0]), 7, true)];
+    let named = |frontend, last| {
+        let connection = register(&registry, frontend, last);
+        connection.set_client(SocketAddr::from(([10, 0, 0, last], 4242)));
+        connection
+    };
+    let first = [6, 7].map(|last| named(&frontends[0], last));
     registry.count_sources(&frontends[..1]);
     assert_eq!((open(6), open(7), open(8)), ([1, 0], [1, 0], [0, 0]));
-    let [next, unnamed] =
-        [true, false].map(|is_client_known| register(&registry, id(&frontends[1]), 9, is_client_known));
-    first.iter().for_each(|watched| watched.set_frontend(id(&frontends[1]), &"www".into(), Mode::Http));
+    let (next, unnamed) = (named(&frontends[1], 9), register(&registry, &frontends[1], 9));
+    first.iter().for_each(|watched| watched.set_frontend(&frontends[1]));
     registry.count_sources(&frontends[1..]);
     registry.count_sources(&frontends[1..]);
     assert_eq!((open(6), open(200)), ([0, 3], [0, 3]));
     drop((first, next, unnamed));
     assert_eq!(open(6), [0, 0]);
+}
+
+fn query() -> FlowQuery {
+    FlowQuery { filter: FlowFilter::default(), sort: FlowSort::Bytes, limit: 10, count_by: None }
 }
 
 fn names(registry: &Registry, query: &FlowQuery) -> Vec<ListedFlow> {
@@ -103,25 +177,25 @@ fn names(registry: &Registry, query: &FlowQuery) -> Vec<ListedFlow> {
 #[test]
 fn connections_are_listed_with_the_mode_of_their_frontend() {
     let registry = Arc::<Registry>::default();
-    let query = FlowQuery { filter: FlowFilter::default(), sort: FlowSort::Bytes, limit: 10, count_by: None };
-    let [_of_http, moved] = [register(&registry, 1, 6, true), register(&registry, 1, 7, true)];
-    moved.set_frontend(2, &"other".into(), Mode::Proxy);
-    let mut modes: Vec<&str> = names(&registry, &query).iter().map(|flow| flow.mode.name()).collect();
+    let of_http = frontend_of(|config| (config.mode, config.http) = (Mode::Http, Some(Box::default())));
+    let [_of_http, moved] = [6, 7].map(|last| register(&registry, &of_http, last));
+    moved.set_frontend(&frontend());
+    let mut modes: Vec<&str> = names(&registry, &query()).iter().map(|flow| flow.mode.name()).collect();
     modes.sort_unstable();
     assert_eq!(modes, ["http", "proxy"]);
 }
 
 #[test]
 fn listed_connection_has_its_server_and_bytes_and_can_be_killed() {
-    let registry = Arc::<Registry>::default();
-    let query = FlowQuery { filter: FlowFilter::default(), sort: FlowSort::Bytes, limit: 10, count_by: None };
-    let [one, other, waits] =
-        [register(&registry, 1, 6, true), register(&registry, 1, 7, true), register(&registry, 1, 8, true)];
-    [(&one, 5), (&other, 6)].into_iter().for_each(|(watched, id)| watched.set_server(server(id)));
+    let (registry, www) = (Arc::<Registry>::default(), frontend());
+    let [one, other, waits] = [6, 7, 8].map(|last| register(&registry, &www, last));
+    [(&one, 0), (&other, 1)]
+        .into_iter()
+        .for_each(|(watched, index)| watched.set_server(&server(&www, index, true)));
     one.count(3, 40);
     one.count(2, 0);
     other.count(7, 0);
-    let ended = names(&registry, &query);
+    let ended = names(&registry, &query());
     let clients: Vec<u8> = ended.iter().map(|flow| flow.client.to_string().as_bytes()[7] - b'0').collect();
     assert_eq!(clients, [6, 7, 8], "most bytes first");
     assert_eq!([ended[0].activity.bytes_rx, ended[0].activity.bytes_tx], [Some(5), Some(40)]);
@@ -133,6 +207,6 @@ fn listed_connection_has_its_server_and_bytes_and_can_be_killed() {
     assert_eq!([&one, &other, &waits].map(RegisteredConnection::end), [None, Some(RelayEnd::Killed), None]);
     drop(other);
     assert_eq!(registry.kill(id), None, "it has ended");
-    let next = register(&registry, 1, 9, true);
+    let next = register(&registry, &www, 9);
     assert_eq!((registry.kill(id), next.end()), (None, None), "not the next one in its place");
 }

@@ -124,10 +124,10 @@ impl TcpSession {
             }
         };
         let patience = Patience { idle: self.timeouts.idle, unanswered: self.timeouts.tcp_user_timeout };
-        self.entry.set_server(ConnectionServer {
-            id: permit.server().live.id,
-            names: permit.names(),
-            addr: permit.server().config.addr_for(self.downstream.vip.port()),
+        self.entry.set_server(&ConnectionServer {
+            frontend: &self.frontend,
+            pool: permit.pool(),
+            index: permit.index(),
             seen_from: leg.tcp().local_addr().ok(),
             is_only: true,
         });
