@@ -123,11 +123,7 @@ fn write_ip(ip: IpAddr, out: &mut ChainValue) {
                 if n > 0 {
                     out.push(b'.');
                 }
-                for (least, unit) in [(100, 100), (10, 10), (0, 1)] {
-                    if octet >= least {
-                        out.push(b'0' + octet / unit % 10);
-                    }
-                }
+                out.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
             }
         }
         IpAddr::V6(ip) => out.extend_from_slice(ip.to_string().as_bytes()),

@@ -2,10 +2,6 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
-use httparse::Header;
-use smallvec::SmallVec;
-
 use crate::Malformed;
 
 /// A field of a head, unmodified.
@@ -26,11 +22,14 @@ pub struct Field<'a> {
 /// Fields of one head.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FieldList {
-    places: SmallVec<[FieldPlace; 16]>,
+    places: Vec<FieldPlace>,
     /// Known fields of the head: a bit for each.
     present: u16,
     options: ConnectionOptions,
 }
+
+/// Number of fields that most heads do not exceed.
+const USUAL: usize = 12;
 
 /// Position of a field in the bytes of its head.
 #[derive(Debug, Clone, Copy)]
@@ -93,23 +92,13 @@ fn is_disguised(name: &[u8]) -> bool {
         _ => one.eq_ignore_ascii_case(other),
     };
     let mut like = FIELDS.iter().filter(|field| field.len() == name.len());
-    like.any(|field| name.contains(&b'_') && name.iter().zip(*field).all(is_same))
+    like.any(|field| name.iter().zip(*field).all(is_same))
 }
 
 impl FieldList {
-    /// Returns the fields of parsed headers, whose names and values are slices of `head`.
-    ///
-    /// # Errors
-    /// A name is too long.
-    pub(super) fn new(head: &Bytes, headers: &[Header<'_>]) -> Result<FieldList, Malformed> {
-        let range = |part: &[u8]| if part.is_empty() { 0..0 } else { range_in(head, part) };
-        let mut fields = FieldList::default();
-        fields.places.reserve(headers.len());
-        for header in headers {
-            fields.push(head, range(header.name.as_bytes()), range(header.value))?;
-        }
-        fields.mark_connection_options(head);
-        Ok(fields)
+    /// Returns an empty list with memory for the usual number of fields.
+    pub(super) fn with_room() -> FieldList {
+        FieldList { places: Vec::with_capacity(USUAL), ..FieldList::default() }
     }
 
     /// Adds a field whose name and value have these ranges in the head so far. Call
@@ -134,12 +123,12 @@ impl FieldList {
     }
 
     /// All fields, in order.
-    pub(super) fn all<'a>(&'a self, head: &'a Bytes) -> impl Iterator<Item = Field<'a>> {
+    pub(super) fn all<'a>(&'a self, head: &'a [u8]) -> impl Iterator<Item = Field<'a>> {
         self.places.iter().map(|place| place.of(head))
     }
 
     /// First value of the field with this name; `None` if there is no such field.
-    pub(super) fn find<'a>(&'a self, head: &'a Bytes, name: &str) -> Option<&'a [u8]> {
+    pub(super) fn find<'a>(&'a self, head: &'a [u8], name: &str) -> Option<&'a [u8]> {
         self.all(head).find(|field| field.name.eq_ignore_ascii_case(name.as_bytes())).map(|field| field.value)
     }
 
@@ -151,7 +140,7 @@ impl FieldList {
     /// Values of a known field, one for each of its lines.
     pub(super) fn known<'a>(
         &'a self,
-        head: &'a Bytes,
+        head: &'a [u8],
         wanted: KnownField,
     ) -> impl Iterator<Item = &'a [u8]> + Clone {
         let places = if self.has(wanted) { &self.places[..] } else { &[] };
@@ -164,7 +153,7 @@ impl FieldList {
     /// Returns `repeated` if the field occurs more than once.
     pub(super) fn single<'a>(
         &'a self,
-        head: &'a Bytes,
+        head: &'a [u8],
         wanted: KnownField,
         repeated: Malformed,
     ) -> Result<Option<&'a [u8]>, Malformed> {
@@ -178,7 +167,7 @@ impl FieldList {
     /// Elements of a list field, from all of its lines (RFC 9110, section 5.6.1).
     pub(super) fn elements<'a>(
         &'a self,
-        head: &'a Bytes,
+        head: &'a [u8],
         wanted: KnownField,
     ) -> impl Iterator<Item = &'a [u8]> + Clone {
         self.known(head, wanted).flat_map(list_elements)
@@ -195,7 +184,7 @@ impl FieldList {
     }
 
     /// Reads the options of `Connection`. Marks the fields that it lists: they are hop-by-hop.
-    pub(super) fn mark_connection_options(&mut self, head: &Bytes) {
+    pub(super) fn mark_connection_options(&mut self, head: &[u8]) {
         if !self.has(KnownField::Connection) {
             return;
         }
@@ -212,7 +201,7 @@ impl FieldList {
         }
     }
 
-    fn mark_option(&mut self, head: &Bytes, option: &[u8]) {
+    fn mark_option(&mut self, head: &[u8], option: &[u8]) {
         let is = |other: &[u8]| option.eq_ignore_ascii_case(other);
         match option.len() {
             5 if is(b"close") => self.options.close = true,
@@ -246,7 +235,7 @@ impl FieldPlace {
         })
     }
 
-    fn of<'a>(&self, head: &'a Bytes) -> Field<'a> {
+    fn of<'a>(&self, head: &'a [u8]) -> Field<'a> {
         let (name, value) = (self.name as usize, self.value as usize);
         let end = value + self.value_len as usize;
         Field {
@@ -279,12 +268,6 @@ impl PartialEq for Field<'_> {
 
 impl Eq for Field<'_> {}
 
-/// Returns the range of `part`, which is a slice of `head`.
-pub(super) fn range_in(head: &[u8], part: &[u8]) -> Range<usize> {
-    let start = part.as_ptr() as usize - head.as_ptr() as usize;
-    start..start + part.len()
-}
-
 /// Elements of one line of a list field, without empty ones.
 fn list_elements(value: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     let elements = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
@@ -313,25 +296,33 @@ impl KnownField {
 /// `Connection` lists it or not. `Proxy-*` fields are for forward proxies. `Proxy` is removed because
 /// CGI turns it into the environment variable `HTTP_PROXY`.
 fn classify(name: &[u8]) -> (KnownField, bool) {
-    let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
-    match name.len() {
-        2 if is(b"te") => (KnownField::Other, true),
-        4 if is(b"host") => (KnownField::Host, false),
-        5 if is(b"proxy") => (KnownField::Other, true),
-        6 if is(b"expect") => (KnownField::Expect, false),
-        7 if is(b"upgrade") => (KnownField::Upgrade, true),
-        9 if is(b"forwarded") => (KnownField::Forwarded, false),
-        10 if is(b"connection") => (KnownField::Connection, true),
-        10 if is(b"keep-alive") => (KnownField::Other, true),
-        14 if is(b"content-length") => (KnownField::ContentLength, false),
-        14 if is(b"http2-settings") => (KnownField::Other, true),
-        15 if is(b"x-forwarded-for") => (KnownField::XForwardedFor, false),
-        15 if is(b"x-ssl-client-dn") => (KnownField::ClientSubject, false),
-        16 if is(b"x-forwarded-host") => (KnownField::XForwardedHost, false),
-        16 if is(b"proxy-connection") => (KnownField::Other, true),
-        17 if is(b"transfer-encoding") => (KnownField::TransferEncoding, true),
-        17 if is(b"x-forwarded-proto") => (KnownField::XForwardedProto, false),
-        19 if is(b"proxy-authorization") => (KnownField::Other, true),
-        _ => (KnownField::Other, is_disguised(name)),
+    // Length and first letter exclude most names before a comparison.
+    match (name.len(), name.first().map_or(0, u8::to_ascii_lowercase)) {
+        (2, b't') if is(name, b"te") => (KnownField::Other, true),
+        (4, b'h') if is(name, b"host") => (KnownField::Host, false),
+        (5, b'p') if is(name, b"proxy") => (KnownField::Other, true),
+        (6, b'e') if is(name, b"expect") => (KnownField::Expect, false),
+        (7, b'u') if is(name, b"upgrade") => (KnownField::Upgrade, true),
+        (9, b'f') if is(name, b"forwarded") => (KnownField::Forwarded, false),
+        (10, b'c') if is(name, b"connection") => (KnownField::Connection, true),
+        (10, b'k') if is(name, b"keep-alive") => (KnownField::Other, true),
+        (14, b'c') if is(name, b"content-length") => (KnownField::ContentLength, false),
+        (14, b'h') if is(name, b"http2-settings") => (KnownField::Other, true),
+        (15, b'x') if is(name, b"x-forwarded-for") => (KnownField::XForwardedFor, false),
+        (15, b'x') if is(name, b"x-ssl-client-dn") => (KnownField::ClientSubject, false),
+        (16, b'x') if is(name, b"x-forwarded-host") => (KnownField::XForwardedHost, false),
+        (16, b'p') if is(name, b"proxy-connection") => (KnownField::Other, true),
+        (17, b't') if is(name, b"transfer-encoding") => (KnownField::TransferEncoding, true),
+        (17, b'x') if is(name, b"x-forwarded-proto") => (KnownField::XForwardedProto, false),
+        (19, b'p') if is(name, b"proxy-authorization") => (KnownField::Other, true),
+        _ => (KnownField::Other, name.contains(&b'_') && is_disguised(name)),
     }
+}
+
+/// Whether a name is `lower`, in any case. Both are tokens, and `lower` consists of lower-case
+/// letters, digits and hyphens: such a byte differs from no other byte of a token by this one bit
+/// but the upper-case letter.
+fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
+    let Ok(name) = <&[u8; N]>::try_from(name) else { return false };
+    name.iter().zip(lower).fold(0, |differs, (byte, lower)| differs | ((byte | 0x20) ^ lower)) == 0
 }

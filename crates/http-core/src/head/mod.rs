@@ -1,11 +1,12 @@
 //! Heads: the start line and the fields of a message, until the empty line.
 //!
-//! [`HeadReader`] finds the end of a head in the bytes received so far. `request` and `response`
-//! interpret the head. `stream` builds heads of HTTP/2 and HTTP/3 messages with the builders in
+//! [`HeadReader`] finds the end of a head in the bytes received so far. `lines` parses its lines, and
+//! `request` and `response` interpret them. `stream` builds heads of HTTP/2 and HTTP/3 messages with the builders in
 //! `build`. `fields` stores the fields, and `target` parses a request's target.
 
 mod build;
 mod fields;
+mod lines;
 mod reader;
 mod reason;
 mod request;

@@ -1,11 +1,9 @@
 //! Search for the end of a head, which may arrive in pieces. Invalid line ends are refused.
 
-use bytes::{Buf, BytesMut};
-use std::sync::LazyLock;
-
+use bytes::{Buf, Bytes, BytesMut};
 use memchr::memchr2_iter;
-use memchr::memmem::Finder;
 
+use super::lines::{RequestLines, ResponseLines};
 use super::{RequestHead, ResponseHead, start_line};
 use crate::Malformed;
 
@@ -48,8 +46,8 @@ impl HeadLimits {
     }
 }
 
-/// Reader of one head. It scans each received byte once, so a client that sends single bytes costs
-/// no more than others.
+/// Reader of one head. A head that arrives whole is parsed at once. Otherwise each further byte is
+/// scanned once, so a client that sends single bytes costs little more than others.
 #[derive(Debug, Clone, Default)]
 pub struct HeadReader {
     /// Number of bytes that need no second scan: all received bytes, except a CR at their end.
@@ -72,6 +70,16 @@ impl HeadReader {
                 let _ = received.split_to(2);
             }
         }
+        if self.scanned == 0
+            && let Ok(lines) = RequestLines::parse(received, limits.max_fields())
+            && lines.len <= limits.max_bytes()
+            && !received[lines.target.clone()].iter().any(start_line::is_unencoded)
+        {
+            let head = take_front(received, lines.len).freeze();
+            return RequestHead::of_lines(lines, head).map(Some);
+        }
+        // The head is incomplete, has to be normalized, or is malformed: the search for its end finds
+        // the first fault.
         let Some(len) = self.find_end(received, limits)? else { return Ok(None) };
         RequestHead::parse(start_line::of_request(take_front(received, len)), limits).map(Some)
     }
@@ -106,6 +114,14 @@ impl HeadReader {
         method: crate::HttpMethod,
         limits: &HeadLimits,
     ) -> Result<Option<(ResponseHead, usize)>, Malformed> {
+        if self.scanned == 0
+            && let Ok(lines) = ResponseLines::parse(received, limits.max_fields())
+            && lines.len <= limits.max_bytes()
+        {
+            let len = lines.len;
+            let head = Bytes::copy_from_slice(&received[..len]);
+            return ResponseHead::of_lines(lines, head, method).map(|head| Some((head, len)));
+        }
         let Some(len) = self.find_end(received, limits)? else { return Ok(None) };
         let head = start_line::of_response(BytesMut::from(&received[..len]));
         ResponseHead::parse(head, method, limits).map(|head| Some((head, len)))
@@ -115,12 +131,6 @@ impl HeadReader {
     /// is incomplete.
     fn find_end(&mut self, received: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Malformed> {
         let most = limits.max_bytes();
-        if self.scanned == 0
-            && let Some(len) = whole_head(received)
-            && len <= most
-        {
-            return Ok(Some(len));
-        }
         let begin = self.scanned;
         for at in memchr2_iter(b'\r', b'\n', &received[begin..]) {
             let at = begin + at;
@@ -151,17 +161,6 @@ impl HeadReader {
         self.scanned = received.len();
         Ok(None)
     }
-}
-
-/// Length of the head, if all of it was received and each of its line ends is CR LF. This is much
-/// quicker than the search for each line end.
-fn whole_head(received: &[u8]) -> Option<usize> {
-    static END: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n\r\n"));
-    let len = END.find(received)? + 4;
-    let pairs = received[..len - 1].iter().zip(&received[1..len]);
-    let is_torn = pairs
-        .fold(received[0] == b'\n', |is_torn, (one, next)| is_torn | ((*one == b'\r') != (*next == b'\n')));
-    (!is_torn).then_some(len)
 }
 
 /// Removes the first `len` bytes. If these are all bytes, the head takes over their memory, so that

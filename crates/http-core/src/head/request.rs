@@ -1,14 +1,13 @@
 //! The head of a request.
 
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use bytes::Bytes;
-use httparse::{Error, Request, Status};
 
 use super::Field;
-use super::fields::{FieldList, KnownField, range_in};
-use super::reader::{HeadLimits, MAX_FIELDS};
+use super::fields::{FieldList, KnownField};
+use super::lines::RequestLines;
+use super::reader::HeadLimits;
 use super::target::{self, TargetParts};
 use crate::body::BodyFraming;
 use crate::field_syntax::decimal;
@@ -47,21 +46,17 @@ pub(super) struct RequestParts {
 impl RequestHead {
     /// Parses a whole head.
     pub(super) fn parse(head: Bytes, limits: &HeadLimits) -> Result<RequestHead, Malformed> {
-        let (mut headers, mut request) =
-            ([const { MaybeUninit::uninit() }; MAX_FIELDS], Request::new(&mut []));
-        match request.parse_with_uninit_headers(&head, &mut headers[..limits.max_fields()]) {
-            Ok(Status::Complete(len)) if len == head.len() => {}
-            Ok(_) => return Err(Malformed::StartLine),
-            Err(Error::Version) if has_blank_in_target(&head) => return Err(Malformed::StartLine),
-            Err(error) => return Err(fault(error)),
-        }
-        let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version)
-        else {
+        let lines = RequestLines::parse(&head, limits.max_fields())?;
+        if lines.len != head.len() {
             return Err(Malformed::StartLine);
-        };
-        let fields = FieldList::new(&head, request.headers)?;
-        let (method, target) = (0..method.len(), range_in(&head, target.as_bytes()));
-        let is_http11 = version == 1;
+        }
+        RequestHead::of_lines(lines, head)
+    }
+
+    /// Interprets the lines of a head, whose bytes are `head`.
+    pub(super) fn of_lines(lines: RequestLines, head: Bytes) -> Result<RequestHead, Malformed> {
+        let RequestLines { method, target, is_http11, mut fields, .. } = lines;
+        fields.mark_connection_options(&head);
         RequestHead::of_parts(RequestParts { head, fields, method, target, is_http11, framing: None })
     }
 
@@ -173,14 +168,8 @@ impl RequestHead {
     }
 }
 
-/// Whether the start line has more parts than a method, a target and a version.
-fn has_blank_in_target(head: &[u8]) -> bool {
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    line.iter().filter(|byte| **byte == b' ').count() > 2
-}
-
 /// Framing of a request's body (RFC 9112, section 6.3).
-fn framing(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<BodyFraming, Malformed> {
+fn framing(head: &[u8], fields: &FieldList, is_http11: bool) -> Result<BodyFraming, Malformed> {
     let length = fields.single(head, KnownField::ContentLength, Malformed::ContentLength)?;
     let encoding = fields.single(head, KnownField::TransferEncoding, Malformed::TransferEncoding)?;
     match (length, encoding) {
@@ -206,23 +195,11 @@ pub(super) fn content_length(value: &[u8]) -> Result<u64, Malformed> {
 
 /// Whether the client waits for a 100 (Continue). HTTP/1.0 does not define `Expect`, so convey
 /// ignores it there (RFC 9110, section 10.1.1).
-fn expects_continue(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<bool, Malformed> {
+fn expects_continue(head: &[u8], fields: &FieldList, is_http11: bool) -> Result<bool, Malformed> {
     match fields.single(head, KnownField::Expect, Malformed::Expectation)? {
         None => Ok(false),
         Some(b"") => Ok(false),
         Some(value) if value.eq_ignore_ascii_case(b"100-continue") => Ok(is_http11),
         Some(_) => Err(Malformed::Expectation),
-    }
-}
-
-/// Converts an error of the parser into a reason to refuse the message.
-pub(super) fn fault(error: Error) -> Malformed {
-    match error {
-        Error::HeaderName => Malformed::FieldName,
-        Error::HeaderValue => Malformed::FieldValue,
-        Error::NewLine => Malformed::BareLineEnd,
-        Error::TooManyHeaders => Malformed::TooManyFields,
-        Error::Version => Malformed::Version,
-        Error::Token | Error::Status => Malformed::StartLine,
     }
 }

@@ -1,14 +1,12 @@
 //! The head of a response.
 
-use std::mem::MaybeUninit;
-
 use bytes::Bytes;
-use httparse::{ParserConfig, Response, Status};
 
 use super::Field;
-use super::fields::{FieldList, KnownField, range_in};
-use super::reader::{HeadLimits, MAX_FIELDS};
-use super::request::{content_length, fault};
+use super::fields::{FieldList, KnownField};
+use super::lines::ResponseLines;
+use super::reader::HeadLimits;
+use super::request::content_length;
 use crate::body::BodyFraming;
 use crate::{HttpMethod, Malformed};
 
@@ -30,24 +28,22 @@ impl ResponseHead {
         method: HttpMethod,
         limits: &HeadLimits,
     ) -> Result<ResponseHead, Malformed> {
-        let (mut headers, mut response) =
-            ([const { MaybeUninit::uninit() }; MAX_FIELDS], Response::new(&mut []));
-        let room = &mut headers[..limits.max_fields()];
-        match ParserConfig::default().parse_response_with_uninit_headers(&mut response, &head, room) {
-            Ok(Status::Complete(len)) if len == head.len() => {}
-            Ok(_) => return Err(Malformed::StartLine),
-            Err(error) => return Err(fault(error)),
-        }
-        let (Some(status), Some(version)) = (response.code, response.version) else {
-            return Err(Malformed::StartLine);
-        };
-        if !(100..1000).contains(&status) {
+        let lines = ResponseLines::parse(&head, limits.max_fields())?;
+        if lines.len != head.len() {
             return Err(Malformed::StartLine);
         }
-        let reason = response.reason.filter(|reason| !reason.is_empty());
-        let reason = reason.map_or(0..0, |reason| range_in(&head, reason.as_bytes()));
-        let fields = FieldList::new(&head, response.headers)?;
-        let is_http11 = version == 1;
+        ResponseHead::of_lines(lines, head, method)
+    }
+
+    /// Interprets the lines of a head, whose bytes are `head`.
+    pub(super) fn of_lines(
+        lines: ResponseLines,
+        head: Bytes,
+        method: HttpMethod,
+    ) -> Result<ResponseHead, Malformed> {
+        let ResponseLines { is_http11, status, reason, mut fields, .. } = lines;
+        fields.mark_connection_options(&head);
+        let reason = if head[reason.clone()].is_ascii() { reason } else { 0..0 };
         let framing = framing(&head, &fields, (status, method), is_http11)?;
         let keeps_alive = fields.keep_alive(is_http11) && framing != BodyFraming::UntilClose;
         Ok(ResponseHead { fields, status, reason, framing, keeps_alive, head })
@@ -106,7 +102,7 @@ impl ResponseHead {
 
 /// Framing of a response's body (RFC 9112, section 6.3).
 fn framing(
-    head: &Bytes,
+    head: &[u8],
     fields: &FieldList,
     (status, method): (u16, HttpMethod),
     is_http11: bool,

@@ -78,33 +78,27 @@ fn absolute(target: &[u8], host: Option<&[u8]>) -> Result<(Option<Range<usize>>,
 /// Whether a text is a host, with or without a port: a name, an address, or an IPv6 address in
 /// brackets. An empty text is a host, too.
 fn is_authority(text: &[u8]) -> bool {
-    let (host, port) = match text.first() {
-        Some(b'[') => match text.iter().position(|byte| *byte == b']') {
-            Some(end) => (&text[..=end], &text[end + 1..]),
-            None => return false,
-        },
-        _ => {
-            text.iter().position(|byte| *byte == b':').map_or((text, &b""[..]), |colon| text.split_at(colon))
+    let rest = match text.strip_prefix(b"[") {
+        Some(rest) => {
+            let end = rest.iter().take_while(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte)).count();
+            match rest[end..].split_first() {
+                Some((b']', rest)) if end > 0 => rest,
+                _ => return false,
+            }
         }
+        None => &text[text.iter().take_while(|byte| is_of_name(byte)).count()..],
     };
-    // URIs allow more characters, but host names do not have them. A comma would look like two
-    // hosts.
-    let is_name =
-        |byte: &u8| matches!(byte, b'-' | b'.' | b'_' | b'~' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z');
-    let is_host = match host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")) {
-        Some(address) => {
-            !address.is_empty() && address.iter().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte))
-        }
-        None => host.iter().all(is_name),
-    };
-    let is_port = match port.split_first() {
+    match rest.split_first() {
         None => true,
-        Some((&b':', [])) => true,
-        Some((colon, digits)) => {
-            *colon == b':' && decimal(digits).is_some_and(|port| port <= u16::MAX.into())
-        }
-    };
-    is_host && is_port
+        Some((b':', port)) => decimal(port).is_some_and(|port| port <= u16::MAX.into()),
+        Some(_) => false,
+    }
+}
+
+/// Whether a byte is allowed in a host's name. URIs allow more characters, but host names do not
+/// have them. A comma would look like two hosts.
+fn is_of_name(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
 /// Whether a byte is allowed in a target. Fragments (`#`) are not. Quotes, angle brackets and bytes
