@@ -10,21 +10,16 @@ use tokio::net::TcpStream;
 use crate::buffer;
 
 /// Kernel transfer (`splice`) of one direction, while its body is large.
-#[derive(Debug)]
-pub(crate) struct Bulk<'a> {
-    pipes: &'a Arc<PipePool>,
-    /// Pipe between the sockets; `None` if the transfer does not use one at the moment.
-    pipe: Option<Pipe>,
+#[derive(Debug, Default)]
+pub(crate) struct Bulk {
+    /// Pipe between the sockets; `None` if the transfer does not use one at the moment. Boxed,
+    /// because most bodies are short.
+    pipe: Option<Box<Pipe>>,
     /// Whether the last read filled the buffer, and at least as many bytes of the body follow.
     is_on: bool,
 }
 
-impl<'a> Bulk<'a> {
-    /// Creates the transfer, with pipes of this pool.
-    pub(crate) fn new(pipes: &'a Arc<PipePool>) -> Bulk<'a> {
-        Bulk { pipes, pipe: None, is_on: false }
-    }
-
+impl Bulk {
     /// Notes that a read returned `len` bytes, and that the next `opaque` bytes of the body need no
     /// parsing.
     pub(crate) fn has_read(&mut self, len: usize, opaque: u64) {
@@ -51,28 +46,33 @@ impl<'a> Bulk<'a> {
 
     /// Number of bytes in the pipe.
     pub(crate) fn left(&self) -> usize {
-        self.pipe.as_ref().map_or(0, Pipe::held)
+        self.pipe.as_ref().map_or(0, |pipe| pipe.held())
     }
 
     /// Whether the pipe is empty.
     pub(crate) fn is_empty(&self) -> bool {
-        self.pipe.as_ref().is_none_or(Pipe::is_empty)
+        self.pipe.as_ref().is_none_or(|pipe| pipe.is_empty())
     }
 
     /// Moves some of the next `opaque` bytes of the body from the first socket into the pipe.
-    /// Returns their number. 0: the caller has to read, because the body is not large, there is no
-    /// pipe, or the socket has no bytes at the moment.
+    /// The pipe is one of `pipes`. Returns their number. 0: the caller has to read, because the body
+    /// is not large, there is no pipe, or the socket has no bytes at the moment.
     ///
     /// # Errors
     /// The connection is broken.
-    pub(crate) fn fill(&mut self, sockets: Option<(&TcpStream, &TcpStream)>, opaque: u64) -> io::Result<u64> {
+    pub(crate) fn fill(
+        &mut self,
+        sockets: Option<(&TcpStream, &TcpStream)>,
+        opaque: u64,
+        pipes: &Arc<PipePool>,
+    ) -> io::Result<u64> {
         let is_large = self.is_on && opaque >= buffer::SIZE as u64;
         let Some((from, _)) = sockets.filter(|_| is_large) else { return Ok(self.stop()) };
         let pipe = match &mut self.pipe {
             Some(pipe) => pipe,
             // Without a pipe, convey copies the bytes.
-            None => match self.pipes.get() {
-                Ok(pipe) => self.pipe.insert(pipe),
+            None => match pipes.get() {
+                Ok(pipe) => self.pipe.insert(Box::new(pipe)),
                 Err(_) => return Ok(self.stop()),
             },
         };
@@ -95,7 +95,7 @@ impl<'a> Bulk<'a> {
     }
 }
 
-impl Drop for Bulk<'_> {
+impl Drop for Bulk {
     fn drop(&mut self) {
         self.stop();
     }

@@ -30,14 +30,22 @@ pub(crate) struct EncoderMemory {
     in_use: AtomicUsize,
 }
 
-/// Compression of the response to a request.
+/// What a route and its client allow for the compression of a response.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CompressionTerms<'a> {
+    offer: CompressionOffer<'a>,
+    memory: &'a Arc<EncoderMemory>,
+}
+
+/// Compression of the response to a request. It takes memory only for responses that are compressed,
+/// or would be.
 #[derive(Debug, Default)]
-pub(crate) struct Compression<'a> {
-    /// Compression rules for the request, and the memory budget; `None` if the route does not
-    /// compress.
-    offer: Option<(CompressionOffer<'a>, &'a Arc<EncoderMemory>)>,
+pub(crate) struct Compression(Option<Box<CompressionWork>>);
+
+#[derive(Debug, Default)]
+struct CompressionWork {
     /// Encoder of the body; `None` if no body is being compressed.
-    compressor: Option<Box<Compressor>>,
+    compressor: Option<Compressor>,
     tally: CompressionTally,
 }
 
@@ -65,72 +73,81 @@ struct MemoryCharge {
     memory: Arc<EncoderMemory>,
 }
 
-impl<'a> Compression<'a> {
-    /// Returns the compression by the rules of the request's route.
+impl<'a> CompressionTerms<'a> {
+    /// Returns the terms by the rules of the request's route; `None` if the route does not compress.
     pub(crate) fn of(
         client: &ClientStream,
         request: &'a HttpRequest,
         route: &'a HttpRoute,
         memory: &'a Arc<EncoderMemory>,
-    ) -> Compression<'a> {
-        route.compression.as_ref().map_or_else(Compression::default, |rules| {
-            let has_certificate = client.tls().is_some_and(|tls| !tls.client_subject.is_empty());
-            Compression::new(CompressionOffer::new(rules, request.head(), has_certificate), memory)
-        })
+    ) -> Option<CompressionTerms<'a>> {
+        let rules = route.compression.as_ref()?;
+        let has_certificate = client.tls().is_some_and(|tls| !tls.client_subject.is_empty());
+        Some(CompressionTerms::new(CompressionOffer::new(rules, request.head(), has_certificate), memory))
     }
 
-    /// Returns the compression by this offer, with an encoder that uses this memory.
-    pub(crate) fn new(offer: CompressionOffer<'a>, memory: &'a Arc<EncoderMemory>) -> Compression<'a> {
-        Compression { offer: Some((offer, memory)), ..Compression::default() }
+    /// Returns the terms of this offer, with encoders that use this memory.
+    pub(crate) fn new(offer: CompressionOffer<'a>, memory: &'a Arc<EncoderMemory>) -> CompressionTerms<'a> {
+        CompressionTerms { offer, memory }
     }
+}
 
-    /// Decides whether to compress a response, changes its head accordingly, and creates the
-    /// encoder.
-    pub(crate) fn decide(&mut self, response: &mut OutgoingResponse<'_>) {
-        let Some((offer, memory)) = &self.offer else { return };
+impl Compression {
+    /// Decides by these terms whether to compress a response, changes its head accordingly, and
+    /// creates the encoder.
+    pub(crate) fn decide(
+        &mut self,
+        terms: Option<CompressionTerms<'_>>,
+        response: &mut OutgoingResponse<'_>,
+    ) {
+        let Some(CompressionTerms { offer, memory }) = terms else { return };
         let mut compressor = None;
         let outcome = offer.decide(response, |coding, len| {
-            compressor = Compressor::new(coding, len, memory).map(Box::new);
+            compressor = Compressor::new(coding, len, memory);
             compressor.is_some()
         });
-        match outcome {
-            CompressionOutcome::AsItIs => {}
-            CompressionOutcome::NoRoom => self.tally.had_no_room = true,
-            CompressionOutcome::Compressed(coding) => {
-                self.tally.begun = Some(coding);
-                self.compressor = compressor;
+        let tally = match outcome {
+            CompressionOutcome::AsItIs => return,
+            CompressionOutcome::NoRoom => {
+                CompressionTally { had_no_room: true, ..CompressionTally::default() }
             }
-        }
+            CompressionOutcome::Compressed(coding) => {
+                CompressionTally { begun: Some(coding), ..CompressionTally::default() }
+            }
+        };
+        self.0 = Some(Box::new(CompressionWork { compressor, tally }));
     }
 
     /// Whether a body is being compressed.
     pub(crate) fn is_on(&self) -> bool {
-        self.compressor.is_some()
+        self.0.as_ref().is_some_and(|work| work.compressor.is_some())
     }
 
     /// Compresses some of the body, and appends the encoder's output to `out`.
     pub(crate) fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), EncoderFault> {
-        self.tally.bytes.0 += bytes.len() as u64;
-        self.encode(out, |encoder, out| encoder.write(bytes, out))
+        let work = self.0.as_mut().ok_or(EncoderFault)?;
+        work.tally.bytes.0 += bytes.len() as u64;
+        work.encode(out, |encoder, out| encoder.write(bytes, out))
     }
 
     /// Appends all output that the client needs to decode the bytes so far. Returns whether there
     /// was such output.
     pub(crate) fn flush(&mut self, out: &mut Vec<u8>) -> Result<bool, EncoderFault> {
-        if !self.compressor.as_ref().is_some_and(|compressor| compressor.encoder.has_unflushed()) {
+        let Some(work) = &mut self.0 else { return Ok(false) };
+        if !work.compressor.as_ref().is_some_and(|compressor| compressor.encoder.has_unflushed()) {
             return Ok(false);
         }
         let before = out.len();
-        self.encode(out, Encoder::flush)?;
+        work.encode(out, Encoder::flush)?;
         Ok(out.len() > before)
     }
 
     /// Appends the last output of the encoder, and frees its memory. Does nothing without an
     /// encoder.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EncoderFault> {
-        if self.is_on() {
-            self.encode(out, Encoder::finish)?;
-            self.compressor = None;
+        if let Some(work) = self.0.as_mut().filter(|work| work.compressor.is_some()) {
+            work.encode(out, Encoder::finish)?;
+            work.compressor = None;
         }
         Ok(())
     }
@@ -146,10 +163,12 @@ impl<'a> Compression<'a> {
 
     /// Takes the statistics since the last call; `None` if there are none.
     fn take_tally(&mut self) -> Option<CompressionTally> {
-        let tally = std::mem::take(&mut self.tally);
+        let tally = std::mem::take(&mut self.0.as_mut()?.tally);
         (tally != CompressionTally::default()).then_some(tally)
     }
+}
 
+impl CompressionWork {
     /// Appends the encoder's output.
     fn encode(
         &mut self,
@@ -220,11 +239,13 @@ mod tests {
 
     use super::*;
 
-    fn decide(compression: &mut Compression<'_>) {
+    fn decide(terms: CompressionTerms<'_>) -> Compression {
+        let mut compression = Compression::default();
         let mut head = ResponseBuilder::new(200);
         head.field("Content-Type", "text/plain");
         let (head, rules) = (head.build(BodyFraming::Chunked), FieldRules::default());
-        compression.decide(&mut OutgoingResponse::new(&head, &rules));
+        compression.decide(Some(terms), &mut OutgoingResponse::new(&head, &rules));
+        compression
     }
 
     /// Request with this `Accept-Encoding`.
@@ -239,9 +260,8 @@ mod tests {
         let (rules, request) = (CompressionRules::default(), request("gzip"));
         let memory = Arc::<EncoderMemory>::default();
         let in_use = || memory.in_use.load(Ordering::Relaxed);
-        let mut compression = Compression::new(CompressionOffer::new(&rules, &request, false), &memory);
-        let mut out = Vec::new();
-        decide(&mut compression);
+        let terms = CompressionTerms::new(CompressionOffer::new(&rules, &request, false), &memory);
+        let (mut out, mut compression) = (Vec::new(), decide(terms));
         assert!(compression.is_on() && in_use() == Encoder::memory(ContentCoding::Gzip));
         assert_eq!(compression.flush(&mut out), Ok(false), "nothing was written");
         compression.write(b"so much", &mut out).unwrap();
@@ -265,11 +285,10 @@ mod tests {
         let (rules, request) = (CompressionRules::default(), request("zstd, gzip"));
         let memory = Arc::<EncoderMemory>::default();
         let in_use = || memory.in_use.load(Ordering::Relaxed);
-        let new = || Compression::new(CompressionOffer::new(&rules, &request, false), &memory);
+        let terms = CompressionTerms::new(CompressionOffer::new(&rules, &request, false), &memory);
         let mut all = Vec::new();
         let outcome = loop {
-            let mut compression = new();
-            decide(&mut compression);
+            let mut compression = decide(terms);
             let tally = compression.take_tally().unwrap();
             if tally.had_no_room {
                 break compression;
@@ -283,8 +302,7 @@ mod tests {
         assert!(gzip >= FOR_GZIP / Encoder::memory(ContentCoding::Gzip), "{zstd} {gzip}");
         assert!(in_use() <= BUDGET);
         drop(all);
-        let mut compression = new();
-        decide(&mut compression);
+        let compression = decide(terms);
         assert!(compression.is_on(), "there is room again");
         drop(compression);
         assert_eq!(in_use(), 0);

@@ -1,51 +1,42 @@
 //! Forwarding of a request: the choice of a server, a connection to it, and retries where the
 //! request may be repeated.
 
+mod attempt;
 mod broken;
 mod drive;
+mod exchange;
 mod head;
 mod held;
+mod reach;
 mod stall;
 mod transfer;
 mod unread;
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::BytesMut;
-use convey_http_core::ExchangeEnd;
-use convey_model::{HttpVersion, Timeouts};
-use convey_proxy::{ClientStream, HeldResource, NewConnection, ServerStream};
+use convey_model::Timeouts;
+use convey_proxy::{ClientStream, HeldResource};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
 use convey_stream::PollClock;
-use convey_tls::SpokenWithin;
 use convey_upstream::{Attempts, Permit, PickContext, ServerAnswer, Unavailable};
-use log::debug;
 use tokio::time::Instant;
 
 use crate::ends::{ClientEnd, ServerEnd};
+use crate::files;
 use crate::hooks::Hooks;
-use crate::http2::{FoundStream, OpeningConnection};
-use crate::idle::ServerPlace;
 use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::record::RequestRecord;
 use crate::request::HttpRequest;
 use crate::streams::body::ResetReason;
 use crate::time_limit::TimeLimit;
-use crate::transfer::TransferEnd;
 use crate::worker::HttpWorker;
-use crate::{files, http2};
-use broken::timed_out;
 use head::missing;
 pub(crate) use held::ClientHasShare;
 pub(crate) use stall::StallLimit;
-use transfer::Transferred;
-
-/// Maximum idle time of a connection for a request that must not be repeated. The server may just
-/// have closed a connection that was idle for longer.
-const FRESH: Duration = Duration::from_secs(1);
 
 /// A request for a server, while it is forwarded.
 pub(crate) struct Forwarding<'a, 'b> {
@@ -99,6 +90,16 @@ impl From<io::Error> for Unreached {
     }
 }
 
+/// What precedes the attempts of [`Forwarding::run_from`].
+enum Beginning {
+    /// The request has to wait, for a slot or for a connection.
+    Waits,
+    /// A server was picked, to which there is no idle connection. The client uses no stream.
+    Picked(Permit),
+    /// The first attempt was made.
+    Failed(Attempt),
+}
+
 /// Server of one attempt, and what is held for it.
 struct Reached {
     permit: Permit,
@@ -125,34 +126,49 @@ impl Forwarding<'_, '_> {
             // Boxed, because requests that go to a server do not need this state.
             return Box::pin(files::serve(self, pool, of_pool)).await;
         }
-        let (mut attempts, mut pool) = (Attempts::default(), pool.clone());
-        let downstream = PickContext {
-            client: self.request.client(),
-            request: pool.hash_of(self.request.head()),
-            ..self.client.pick_context(self.record.began)
-        };
+        let mut attempts = Attempts::default();
         if let Some(server) = self.request.chosen() {
             attempts.prefer(server);
         }
-        self.worker.budgets.earn(&pool);
-        let mut failed = None;
+        self.worker.budgets.earn(pool);
+        let beginning = match self.begin_at_once(pool, &mut attempts) {
+            Ok(mut running) => {
+                let end = poll_fn(|cx| self.poll_running(&mut running, cx)).await;
+                match self.conclude(running, end, &mut attempts) {
+                    Attempt::Over(end) => return end,
+                    failed => Beginning::Failed(failed),
+                }
+            }
+            Err(beginning) => beginning,
+        };
+        // Boxed, so that the usual request does not reserve memory for waits and further attempts.
+        Box::pin(self.run_from(pool.clone(), attempts, beginning)).await
+    }
+
+    /// Makes the attempts that remain after `beginning`, with all waits that they need.
+    async fn run_from(
+        &mut self,
+        mut pool: Arc<Pool>,
+        mut attempts: Attempts,
+        beginning: Beginning,
+    ) -> RequestEnd {
+        let (mut failed, mut picked) = (None, None);
+        match beginning {
+            Beginning::Waits => {}
+            Beginning::Picked(permit) => picked = Some(permit),
+            Beginning::Failed(attempt) => match self.after(attempt, &mut pool) {
+                Ok(reason) => failed = Some(reason),
+                Err(end) => return end,
+            },
+        }
         loop {
-            let newest = || self.client.newest_pool(&pool);
-            let connect_time = self.timeouts.connect;
-            let turn = attempts.next_in_turn(&downstream, &pool, connect_time, newest);
-            let turn = tokio::select! {
-                biased;
-                turn = turn => turn,
-                () = self.end.left(missing(self.request, self.received)) => return RequestEnd::Broken(Counter::ClientReset),
+            let (mut permit, held) = match picked.take() {
+                Some(permit) => (permit, None),
+                None => match self.take_server(&pool, &mut attempts, failed).await {
+                    Ok(taken) => taken,
+                    Err(end) => return end,
+                },
             };
-            let mut permit = match turn {
-                Ok(permit) => permit,
-                Err(unavailable) => return unanswered(failed.unwrap_or(reason_of(unavailable))),
-            };
-            let Ok(held) = self.hold() else {
-                return unanswered(LocalReplyReason::QueueTimeout);
-            };
-            self.record.tries(self.client, &permit, failed);
             let (server, is_kept) = match self.connection(&mut permit, &mut attempts).await {
                 Ok(found) => found,
                 Err(unreached) => {
@@ -165,241 +181,60 @@ impl Forwarding<'_, '_> {
                     continue;
                 }
             };
-            match self.attempt(Reached { permit, held, server, is_kept }, &mut attempts).await {
-                Attempt::Over(forwarded) => return forwarded,
-                Attempt::Again(reason) => failed = Some(reason),
-                Attempt::AgainWithin(reason) if self.worker.budgets.spend(&pool) => failed = Some(reason),
-                Attempt::AgainWithin(reason) => return unanswered(reason),
+            let attempt = self.attempt(Reached { permit, held, server, is_kept }, &mut attempts).await;
+            match self.after(attempt, &mut pool) {
+                Ok(reason) => failed = Some(reason),
+                Err(end) => return end,
             }
-            pool = self.client.newest_pool(&pool);
         }
     }
 
-    /// Returns a connection to the server of the permit, and whether the connection is a reused
-    /// one.
+    /// Picks a server for the next attempt, and waits for a slot if there is none. `failed` is the
+    /// reason for which the last attempt failed.
     ///
     /// # Errors
-    /// Returns the reason why there is no connection.
-    async fn connection(
+    /// Returns the end of the request.
+    async fn take_server(
         &mut self,
-        permit: &mut Permit,
+        pool: &Arc<Pool>,
         attempts: &mut Attempts,
-    ) -> Result<(ServerEnd, bool), Unreached> {
-        let speaks_http2 = self.speaks_http2(permit);
-        // After a failure, convey trusts no idle connection.
-        if !speaks_http2 && !attempts.have_begun() {
-            let most = if self.may_go_twice() { Duration::MAX } else { FRESH };
-            if let Some(kept) = self.worker.idle.take(self.place(permit), most) {
-                permit.opened();
-                self.record.connected(self.client, true);
-                return Ok((ServerEnd::Socket(kept), true));
-            }
-        }
-        let began = PollClock::now();
-        let opened = match speaks_http2 {
-            // Boxed, so that the state of HTTP/2 is not a part of each HTTP/1.1 request.
-            true => Box::pin(self.stream(permit)).await,
-            // Boxed, because most requests reuse a connection.
-            false => Box::pin(self.socket(permit)).await.map(|server| (server, true)),
-        };
-        match opened {
-            Ok((server, is_new)) => {
-                if is_new {
-                    permit.connected(PollClock::now() - began);
-                } else {
-                    permit.opened();
-                }
-                self.record.connected(self.client, !is_new);
-                Ok((server, false))
-            }
-            Err(Unreached::Failed(error)) => {
-                let client = self.client.client();
-                debug!("{client}: cannot connect to server {}: {error}", permit.name());
-                self.record.connect_failed(self.client, &error);
-                let ServerAnswer { took, now, .. } = answer_now(self.client, None, began);
-                permit.failed_after(took, now);
-                attempts.failed(permit, &error, self.client.failures());
-                Err(Unreached::Failed(error))
-            }
-            Err(unreached) => {
-                attempts.pass_over(permit);
-                Err(unreached)
-            }
-        }
-    }
-
-    /// Opens a connection to the server of the permit. If the server chose HTTP/2 in the TLS
-    /// handshake, also opens a stream on the connection.
-    async fn socket(&mut self, permit: &Permit) -> Result<ServerEnd, Unreached> {
-        let within = self.timeouts.connect;
-        let mut server = self.open(permit, None).await?;
-        if self.chose_http2(permit, &mut server).unwrap_or(false) {
-            let connections = self.worker.http2.of(self.place(permit));
-            let opening = OpeningConnection::new(connections, self.stream_client());
-            return Ok(ServerEnd::Stream(
-                Box::pin(http2::connect(opening, server, permit.name(), within)).await?,
-            ));
-        }
-        Ok(ServerEnd::Socket(Box::new(server)))
-    }
-
-    /// Returns a stream to the server of the permit, and whether the connection of the stream is
-    /// new.
-    async fn stream(&mut self, permit: &Permit) -> Result<(ServerEnd, bool), Unreached> {
-        let within = self.timeouts.connect;
-        let (connections, client) = (self.worker.http2.of(self.place(permit)), self.stream_client());
-        let left = self.end.left(missing(self.request, self.received));
-        // After a failure, too, the request uses a shared connection: `take` returns no ended
-        // connection, and new connections for refused streams would increase the server's load.
-        let (stream, is_new) = match http2::take(&connections, client, within, left).await? {
-            FoundStream::Stream(stream) => (stream, false),
-            FoundStream::Nothing(opening) => {
-                let mut server = self.open(permit, Some(&opening)).await?;
-                if !self.chose_http2(permit, &mut server).unwrap_or(true) {
-                    return Ok((ServerEnd::Socket(Box::new(server)), true));
-                }
-                (http2::connect(opening, server, permit.name(), within).await?, true)
-            }
-            FoundStream::Full => return Err(Unreached::Full),
-            FoundStream::BeyondShare => {
-                self.client.count(Counter::DroppedClientLimit, 1);
-                return Err(Unreached::Full);
-            }
-            FoundStream::ClientLeft => return Err(Unreached::ClientLeft),
-        };
-        Ok((ServerEnd::Stream(stream), is_new))
-    }
-
-    /// Opens a connection to the server of the permit. A client that leaves ends this, unless other
-    /// requests wait for a shared connection (`opening`).
-    async fn open(
-        &mut self,
-        permit: &Permit,
-        opening: Option<&OpeningConnection>,
-    ) -> Result<ServerStream, Unreached> {
-        let opened = self.client.connect(permit, self.new_connection(permit));
-        let left = self.end.left(missing(self.request, self.received));
-        let left = async {
-            left.await;
-            if let Some(opening) = opening {
-                opening.unawaited().await;
-            }
-        };
-        tokio::select! {
+        failed: Option<LocalReplyReason>,
+    ) -> Result<(Permit, Option<HeldResource>), RequestEnd> {
+        let (pick, connect_time) = (self.pick_context(pool), self.timeouts.connect);
+        let newest = || self.client.newest_pool(pool);
+        let turn = attempts.next_in_turn(&pick, pool, connect_time, newest);
+        let turn = tokio::select! {
             biased;
-            opened = opened => Ok(opened?),
-            () = left => Err(Unreached::ClientLeft),
-        }
-    }
-
-    /// Properties of a new connection to the server of the permit.
-    fn new_connection(&self, permit: &Permit) -> NewConnection {
-        NewConnection {
-            named: self.request.named(),
-            is_upload: !self.request.head().framing().is_empty(),
-            within: self.timeouts.connect,
-            within_tls: self.within_tls(permit),
-        }
-    }
-
-    /// Whether the server of the permit gets requests over HTTP/2.
-    fn speaks_http2(&self, permit: &Permit) -> bool {
-        match permit.http_version() {
-            HttpVersion::H1 => false,
-            HttpVersion::H2 => true,
-            // Upgrades are of HTTP/1.1.
-            HttpVersion::Auto if self.request.head().upgrade().is_some() => false,
-            // The server's last choice applies; the server may choose anew with each connection.
-            HttpVersion::Auto if permit.has_tls() => permit.server().live.speaks_http2(),
-            HttpVersion::Auto => self.end.is_stream(),
-        }
-    }
-
-    /// Runs one exchange with one server.
-    async fn attempt(&mut self, mut reached: Reached, attempts: &mut Attempts) -> Attempt {
-        let Reached { permit, held, server, is_kept } = &mut reached;
-        let is_kept = *is_kept;
-        if let (false, ServerEnd::Socket(server)) = (self.end.is_stream(), &*server) {
-            self.client.goes_to(permit, server);
-        }
-        permit.count(Counter::Requests, 1);
-        let Transferred { end, state, status, is_clean, sent, rest } =
-            self.transfer(permit, server, held.as_ref()).await;
-        let Some(end) = end else {
-            let awaits_server = state.is_request_whole() || !is_clean;
-            if status.is_none() && awaits_server {
-                if let ServerEnd::Stream(stream) = server {
-                    stream.retire_connection();
-                }
-                permit.answered_with(answer_now(self.client, None, sent), self.client.failures());
+            turn = turn => turn,
+            () = self.end.left(missing(self.request, self.received)) => {
+                return Err(RequestEnd::Broken(Counter::ClientReset));
             }
-            return Attempt::Over(timed_out(&state, awaits_server));
         };
-        if let (TransferEnd::ServerRefused, ServerEnd::Stream(stream)) = (end, &mut *server) {
-            stream.was_refused();
-        }
-        if end == TransferEnd::Whole {
-            let ExchangeEnd { client_stays, server_stays } = state.end();
-            let is_reusable = server_stays && is_clean && permit.send_proxy().is_none();
-            let place = self.place(permit);
-            let Reached { permit, held, server, .. } = reached;
-            match server {
-                ServerEnd::Socket(server) if is_reusable => self.worker.idle.put(place, server),
-                ServerEnd::Socket(mut server) => server.close_in_order(),
-                ServerEnd::Stream(stream) => drop(stream),
-            }
-            // The server becomes free for other requests, even if the client reads the rest slowly.
-            permit.count(Counter::BytesTx, rest.as_ref().map_or(0, |rest| rest.len() as u64));
-            drop((permit, held));
-            if let Some(rest) = rest
-                && let Err(reason) = Box::pin(self.write_rest(rest)).await
-            {
-                return Attempt::Over(RequestEnd::Broken(reason));
-            }
-            return Attempt::Over(RequestEnd::Answered {
-                client_stays: client_stays && !state.has_changed(),
-                is_silent: state.is_request_whole()
-                    && self.received.is_empty()
-                    && !self.request.head().keeps_alive(),
-            });
-        }
-        if status.is_none() && !is_kept && end.is_of_server() {
-            let ServerAnswer { took, now, .. } = answer_now(self.client, None, sent);
-            permit.failed_after(took, now);
-        }
-        self.broken(end, &state, (permit, is_kept), attempts)
+        let permit = turn.map_err(|unavailable| unanswered(failed.unwrap_or(reason_of(unavailable))))?;
+        let held = self.hold().map_err(|_| unanswered(LocalReplyReason::QueueTimeout))?;
+        self.record.tries(self.client, &permit, failed);
+        Ok((permit, held))
     }
 
-    /// HTTP versions that convey offers a server in the TLS handshake.
-    fn within_tls(&self, permit: &Permit) -> SpokenWithin {
-        match permit.http_version() {
-            HttpVersion::H1 => SpokenWithin::Http1,
-            HttpVersion::H2 => SpokenWithin::Http2,
-            HttpVersion::Auto if self.request.head().upgrade().is_some() => SpokenWithin::Http1,
-            HttpVersion::Auto => SpokenWithin::Http,
+    fn pick_context(&self, pool: &Pool) -> PickContext {
+        PickContext {
+            client: self.request.client(),
+            request: pool.hash_of(self.request.head()),
+            ..self.client.pick_context(self.record.began)
         }
     }
 
-    /// Whether the server chose HTTP/2; `None` if it had no choice.
-    fn chose_http2(&self, permit: &Permit, server: &mut ServerStream) -> Option<bool> {
-        let has_choice = self.within_tls(permit) == SpokenWithin::Http && permit.has_tls();
-        has_choice.then(|| {
-            let is_http2 = server.stream().protocol() == Some(b"h2");
-            permit.server().live.note_http2(is_http2);
-            is_http2
-        })
-    }
-
-    fn may_go_twice(&self) -> bool {
-        self.request.head().method().is_idempotent()
-    }
-
-    fn place(&self, permit: &Permit) -> ServerPlace {
-        ServerPlace {
-            id: permit.server().live.id,
-            addr: self.client.address_of(permit),
-            tls: permit.tls_id(),
-        }
+    /// Returns the reason for which the attempt failed, if another one follows it in the newest
+    /// pool; otherwise the end of the request as an error.
+    fn after(&self, attempt: Attempt, pool: &mut Arc<Pool>) -> Result<LocalReplyReason, RequestEnd> {
+        let reason = match attempt {
+            Attempt::Over(end) => return Err(end),
+            Attempt::Again(reason) => reason,
+            Attempt::AgainWithin(reason) if self.worker.budgets.spend(pool) => reason,
+            Attempt::AgainWithin(reason) => return Err(unanswered(reason)),
+        };
+        *pool = self.client.newest_pool(pool);
+        Ok(reason)
     }
 }
 

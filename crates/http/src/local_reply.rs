@@ -74,6 +74,14 @@ pub enum LocalReplyReason {
 pub struct LocalReply {
     status: u16,
     reason: LocalReplyReason,
+    /// Fields and body of its own; `None`: it has only the usual ones. Boxed, because each request
+    /// reserves room for a reply.
+    own: Option<Box<OwnParts>>,
+}
+
+/// Parts of a local reply that differ from the usual ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct OwnParts {
     /// Fields in addition to the usual ones.
     fields: FieldRules,
     body: Option<Bytes>,
@@ -81,7 +89,7 @@ pub struct LocalReply {
 
 impl From<LocalReplyReason> for LocalReply {
     fn from(reason: LocalReplyReason) -> LocalReply {
-        LocalReply { status: reason.status(), reason, fields: FieldRules::default(), body: None }
+        LocalReply { status: reason.status(), reason, own: None }
     }
 }
 
@@ -97,13 +105,18 @@ impl LocalReply {
     /// # Errors
     /// The name or the value is invalid, or convey itself sets the field.
     pub fn set_field(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
-        self.fields.set(name, value)
+        self.own_mut().fields.set(name, value)
     }
 
     /// Sets the body to this text.
     #[must_use]
-    pub fn with_body(self, body: impl Into<Bytes>) -> LocalReply {
-        LocalReply { body: Some(body.into()), ..self }
+    pub fn with_body(mut self, body: impl Into<Bytes>) -> LocalReply {
+        self.own_mut().body = Some(body.into());
+        self
+    }
+
+    fn own_mut(&mut self) -> &mut OwnParts {
+        self.own.get_or_insert_default()
     }
 
     /// Status of the reply.
@@ -135,7 +148,8 @@ impl LocalReply {
         page: Option<&ErrorPage>,
         hooks: &mut Hooks,
     ) -> BuiltReply {
-        let (content_type, body) = match (&self.body, page) {
+        let own = self.own.as_deref();
+        let (content_type, body) = match (own.and_then(|own| own.body.as_ref()), page) {
             (Some(body), _) => (TEXT, body.clone()),
             (None, Some(page)) => (page.content_type(), Bytes::copy_from_slice(&page.body)),
             (None, None) => (TEXT, self.usual_body()),
@@ -146,7 +160,7 @@ impl LocalReply {
             .field("Content-Length", itoa::Buffer::new().format(body.len()))
             .field("Cache-Control", "no-store");
         let head = head.build(BodyFraming::Length(body.len() as u64));
-        let fields = self.fields.then(fields);
+        let fields = own.map_or_else(|| fields.clone(), |own| own.fields.then(fields));
         let fields = hooks.edit(&head, &fields, true).into_owned();
         BuiltReply { head, fields, body }
     }

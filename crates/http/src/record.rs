@@ -27,8 +27,8 @@ const MAX_LOGGED: usize = 2_048;
 pub(crate) struct RequestRecord {
     /// Time at which the request's head was complete.
     pub(crate) began: Instant,
-    /// Whether the request is logged.
-    is_logged: bool,
+    /// Facts for the log; `None`: the request is not logged.
+    logged: Option<Box<LoggedFacts>>,
     /// Phase that the request has reached.
     phase: ExchangePhase,
     /// Bytes of bodies and heads, from and to the client.
@@ -40,26 +40,30 @@ pub(crate) struct RequestRecord {
     is_file: bool,
     /// Reason for the end of the client's connection during the request.
     broken: Option<Counter>,
-    /// Time from the head of the request until there was a connection to a server, new or reused.
-    connect: Option<Duration>,
     /// Number of servers that were tried.
     attempts: u32,
     /// Number of the server that was tried last.
     server_id: Option<u32>,
-    /// Backend, and the server that was tried last.
-    server: Option<(Arc<str>, ServedBy)>,
-    /// Backend of the requested file.
-    of_files: Option<Arc<str>>,
     route: Option<Arc<HttpRoute>>,
-    core: usize,
     version: &'static str,
     /// Number of the request's stream.
     stream: Option<u64>,
-    trace: Option<TraceParent>,
     /// Client that trusted proxies name.
     named: Option<SocketAddr>,
     /// Content coding of the response's body, if convey compresses it.
     compression: Option<ContentCoding>,
+}
+
+/// Facts of a request that only the log has.
+#[derive(Debug, Default)]
+struct LoggedFacts {
+    /// Time from the head of the request until there was a connection to a server, new or reused.
+    connect: Option<Duration>,
+    /// Backend, and the server that was tried last.
+    server: Option<(Arc<str>, ServedBy)>,
+    /// Backend of the requested file.
+    of_files: Option<Arc<str>>,
+    trace: Option<TraceParent>,
 }
 
 impl RequestRecord {
@@ -69,23 +73,18 @@ impl RequestRecord {
     pub(crate) fn begin(client: &ClientStream, version: &'static str) -> RequestRecord {
         RequestRecord {
             began: PollClock::now(),
-            is_logged: client.access_log().chooses_one(),
+            logged: client.access_log().chooses_one().then(Box::default),
             phase: ExchangePhase::RequestHead,
             bytes: (0, 0),
             status: None,
             answered: None,
             is_file: false,
             broken: None,
-            connect: None,
             attempts: 0,
             server_id: None,
-            server: None,
-            of_files: None,
             route: None,
-            core: client.core(),
             version,
             stream: None,
-            trace: None,
             named: None,
             compression: None,
         }
@@ -121,8 +120,8 @@ impl RequestRecord {
         self.route = Some(route.clone());
         self.phase = ExchangePhase::Pick;
         self.trace_step(client, || RequestStep::Routed { route: route.name.clone() });
-        if self.is_logged {
-            self.trace = request.trace();
+        if let Some(logged) = &mut self.logged {
+            logged.trace = request.trace();
         }
     }
 
@@ -135,9 +134,9 @@ impl RequestRecord {
         self.attempts += 1;
         self.server_id = Some(permit.server().live.id);
         self.trace_step(client, || RequestStep::Chosen { attempt: self.attempts });
-        if self.is_logged {
+        if let Some(logged) = &mut self.logged {
             let (backend, name) = permit.names();
-            self.server = Some((backend, ServedBy { name, addr: client.address_of(permit) }));
+            logged.server = Some((backend, ServedBy { name, addr: client.address_of(permit) }));
         }
     }
 
@@ -154,8 +153,8 @@ impl RequestRecord {
             after: PollClock::now() - self.began,
             is_reused,
         });
-        if self.is_logged {
-            self.connect = Some(PollClock::now() - self.began);
+        if let Some(logged) = &mut self.logged {
+            logged.connect = Some(PollClock::now() - self.began);
         }
     }
 
@@ -191,8 +190,8 @@ impl RequestRecord {
 
     /// Notes that the request is for a file of this backend.
     pub(crate) fn asks_for_file_of(&mut self, backend: &Arc<str>) {
-        if self.is_logged {
-            self.of_files = Some(backend.clone());
+        if let Some(logged) = &mut self.logged {
+            logged.of_files = Some(backend.clone());
         }
     }
 
@@ -251,27 +250,25 @@ impl RequestRecord {
     /// head never arrived completely. `total` is the time since the head was complete. Call this
     /// once.
     pub(crate) fn end(&mut self, client: &ClientStream, head: Option<&RequestHead>, total: Duration) {
-        self.count_for_route(total);
+        self.count_for_route(client.core(), total);
         let phase = self.early_phase();
         if let Some(counter) = phase.and_then(Counter::of_early_end) {
             client.count(counter, 1);
         }
         self.trace_step(client, || self.last_step(total));
-        if !self.is_logged {
-            return;
-        }
+        let Some(logged) = self.logged.take() else { return };
         let log = client.access_log().clone();
         let at = client.pick_context(self.began);
         let frontend = client.frontend();
         log.put(|| {
             let Ending { termination, reason } = self.ending();
-            let (backend, server) = self.server.take().unzip();
-            let (of_files, version) = (self.of_files.take(), version_of(self.version, head));
+            let LoggedFacts { connect, server, of_files, trace } = *logged;
+            let (backend, server) = server.unzip();
             Some(Record {
                 ended: log.now(),
                 total,
                 queued: None,
-                connect: self.connect,
+                connect,
                 mode: frontend.config.mode,
                 protocol: at.protocol,
                 client: self.named.unwrap_or(at.client),
@@ -295,8 +292,8 @@ impl RequestRecord {
                     status: self.status,
                     phase: phase.map(ExchangePhase::label),
                     is_answered_here: self.is_file || self.answered.is_some(),
-                    version,
-                    trace_id: self.trace.as_ref().map(|trace| trace.trace_id().into()),
+                    version: version_of(self.version, head),
+                    trace_id: trace.as_ref().map(|trace| trace.trace_id().into()),
                     compression: self.compression.map(ContentCoding::name),
                 })),
             })
@@ -324,13 +321,13 @@ impl RequestRecord {
     }
 
     /// Counts the request and its duration for its route.
-    fn count_for_route(&self, total: Duration) {
+    fn count_for_route(&self, core: usize, total: Duration) {
         let Some(route) = &self.route else { return };
-        route.live.traffic.add(self.core, Counter::Requests, 1);
+        route.live.traffic.add(core, Counter::Requests, 1);
         if let Some(status) = self.status {
-            route.live.traffic.add(self.core, Counter::of_status(status), 1);
+            route.live.traffic.add(core, Counter::of_status(status), 1);
         }
-        route.live.times.record(self.core, total);
+        route.live.times.record(core, total);
     }
 
     /// Returns how a request that took `took` has ended.

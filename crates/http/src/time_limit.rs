@@ -4,9 +4,10 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use convey_stream::PollClock;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Maximum delay of a worker's coarse clock.
@@ -50,7 +51,11 @@ impl Default for CoarseClock {
 #[derive(Debug)]
 pub(crate) struct TimeLimit {
     until: Instant,
+    /// Time at which the timer fires, never after `until` has passed.
+    fires: Instant,
     timer: Pin<Box<Sleep>>,
+    /// Waker of the task that the timer wakes when it fires; `None` before the first wait.
+    woken: Option<Waker>,
     clock: Arc<CoarseClock>,
 }
 
@@ -58,42 +63,60 @@ impl TimeLimit {
     /// Returns a limit that ends after this time.
     pub(crate) fn new(clock: &Arc<CoarseClock>, after: Duration) -> TimeLimit {
         let until = clock.after(after);
-        TimeLimit { until, timer: Box::pin(sleep_until(until)), clock: clock.clone() }
+        let timer = Box::pin(sleep_until(until));
+        TimeLimit { until, fires: until, timer, woken: None, clock: clock.clone() }
     }
 
     /// Restarts the limit, which then ends after this time.
     pub(crate) fn renew(&mut self, after: Duration) {
         self.until = self.clock.after(after);
-        // If the limit moves to a later time, the timer is reset only when it fires. That costs
-        // less than a reset at each renewal.
-        if self.until < self.timer.deadline() {
-            self.timer.as_mut().reset(self.until);
-        }
+        self.hurry();
     }
 
     /// Ends the limit after this time, unless it ends earlier.
     pub(crate) fn shorten(&mut self, to: Duration) {
         self.until = self.until.min(Instant::now() + to);
-        if self.until < self.timer.deadline() {
-            self.timer.as_mut().reset(self.until);
+        self.hurry();
+    }
+
+    /// Resets the timer if it fires after the end of the limit. If the limit moves to a later time,
+    /// the timer is reset only when it fires. That costs less than a reset at each renewal.
+    fn hurry(&mut self) {
+        if self.until < self.fires {
+            self.set_timer();
         }
+    }
+
+    fn set_timer(&mut self) {
+        self.fires = self.until;
+        self.timer.as_mut().reset(self.until);
     }
 
     /// Waits until the limit is over.
     pub(crate) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            ready!(self.timer.as_mut().poll(cx));
+        // The timer wakes this task, and has not fired: a poll of it would take a lock.
+        let is_known = self.woken.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+        if is_known && PollClock::now() < self.fires {
+            return Poll::Pending;
+        }
+        while self.timer.as_mut().poll(cx).is_ready() {
             if Instant::now() >= self.until {
                 return Poll::Ready(());
             }
-            self.timer.as_mut().reset(self.until);
+            self.set_timer();
         }
+        if !is_known {
+            self.woken = Some(cx.waker().clone());
+        }
+        Poll::Pending
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+
+    use tokio::time::{sleep, timeout};
 
     use super::*;
 
@@ -106,6 +129,31 @@ mod tests {
             poll_fn(|cx| time_limit.poll_over(cx)).await;
             assert_eq!(began.elapsed().as_secs(), expected);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_limit_wakes_a_task_that_polls_it_often() {
+        let began = Instant::now();
+        let mut time_limit = TimeLimit::new(&Arc::default(), Duration::from_secs(60));
+        let over = async {
+            for second in [5, 20, 10] {
+                time_limit.renew(Duration::from_secs(second));
+                assert!(
+                    timeout(Duration::from_secs(4), poll_fn(|cx| time_limit.poll_over(cx))).await.is_err()
+                );
+            }
+            poll_fn(|cx| time_limit.poll_over(cx)).await;
+        };
+        let ticks = async {
+            for _ in 0..100 {
+                sleep(Duration::from_secs(1)).await;
+            }
+        };
+        tokio::select! {
+            () = over => {}
+            () = ticks => panic!("the task was not woken"),
+        }
+        assert_eq!(began.elapsed().as_secs(), 8 + 10);
     }
 
     #[tokio::test(start_paused = true)]

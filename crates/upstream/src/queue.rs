@@ -12,6 +12,21 @@ use crate::{Attempts, Permit, PickContext, Unavailable};
 use convey_snapshot::Pool;
 
 impl Attempts {
+    /// Picks the next server, unless other clients are waiting in the queue.
+    ///
+    /// # Errors
+    /// [`Unavailable::Full`] if other clients are waiting, or no slot is free; otherwise the reason
+    /// why no server is available.
+    pub fn next_at_once(&mut self, pick: &PickContext, pool: &Arc<Pool>) -> Result<Permit, Unavailable> {
+        if self.are_over() {
+            return Err(self.reason());
+        }
+        if pool.is_limited() && pool.live.queue.try_lock().is_err() {
+            return Err(Unavailable::Full);
+        }
+        self.next(pick, pool)
+    }
+
     /// Picks the next server. If other clients are waiting in the queue, or no slot is free, this
     /// client waits in the queue for at most `patience`. `newest` returns the current pool, because
     /// servers and limits may change during the wait.
@@ -26,15 +41,9 @@ impl Attempts {
         patience: Duration,
         newest: impl Fn() -> Arc<Pool>,
     ) -> Result<Permit, Unavailable> {
-        if self.are_over() {
-            return Err(self.reason());
-        }
-        let somebody_queues = pool.is_limited() && pool.live.queue.try_lock().is_err();
-        if !somebody_queues {
-            match self.next(pick, pool) {
-                Err(Unavailable::Full) => {}
-                found => return found,
-            }
+        match self.next_at_once(pick, pool) {
+            Err(Unavailable::Full) => {}
+            found => return found,
         }
         let give_up = Instant::now() + patience;
         // The future is boxed, so that clients that do not wait hold no memory for it.

@@ -41,7 +41,8 @@ pub struct BodyReader(State);
 #[derive(Debug)]
 enum State {
     Left(u64),
-    Chunked(ChunkReader),
+    // Boxed, because many bodies have a length.
+    Chunked(Box<ChunkReader>),
     UntilClose,
 }
 
@@ -73,7 +74,7 @@ impl BodyReader {
         BodyReader(match framing {
             BodyFraming::Empty => State::Left(0),
             BodyFraming::Length(len) => State::Left(len),
-            BodyFraming::Chunked => State::Chunked(ChunkReader::default()),
+            BodyFraming::Chunked => State::Chunked(Box::default()),
             BodyFraming::UntilClose => State::UntilClose,
         })
     }

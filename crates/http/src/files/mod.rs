@@ -37,7 +37,7 @@ use self::find::{Found, Unfound};
 use self::reply::{Reply, ReplyTo};
 use self::send::Sending;
 use self::store::FileUser;
-use crate::compress::Compression;
+use crate::compress::{Compression, CompressionTerms};
 use crate::ends::ClientEnd;
 use crate::forward::{ClientHasShare, Forwarding, RequestEnd, StallLimit};
 use crate::local_reply::{LocalReply, LocalReplyReason};
@@ -164,10 +164,11 @@ impl Forwarding<'_, '_> {
             Ok(reply) => reply,
             Err(answer) => return RequestEnd::Unanswered(answer),
         };
-        let mut compression = Compression::of(self.client, self.request, self.route, &self.worker.encoders);
+        let terms = CompressionTerms::of(self.client, self.request, self.route, &self.worker.encoders);
+        let mut compression = Compression::default();
         let fields = self.hooks.edit(&reply.head, &self.route.response, false);
         let mut response = OutgoingResponse::new(&reply.head, &fields);
-        compression.decide(&mut response);
+        compression.decide(terms, &mut response);
         let Ok(written) = self.end.send_head(&response, &reply) else {
             return RequestEnd::Broken(Counter::ClientReset);
         };

@@ -30,7 +30,7 @@ impl Sending<'_, '_> {
         mut out: Vec<u8>,
         pieces: Pieces,
         file: Option<&LoadedFile>,
-        compression: &mut Compression<'_>,
+        compression: &mut Compression,
     ) -> Result<(), Counter> {
         self.time_limit.renew(self.stall.bound());
         let content = file.map(|file| &file.content);
@@ -65,7 +65,7 @@ impl Sending<'_, '_> {
     async fn compress(
         &mut self,
         bytes: &[u8],
-        compression: &mut Compression<'_>,
+        compression: &mut Compression,
         out: &mut Vec<u8>,
     ) -> Result<(), Counter> {
         for piece in bytes.chunks(PIECE) {
@@ -82,7 +82,7 @@ impl Sending<'_, '_> {
         &mut self,
         file: &Arc<OwnedFd>,
         range: Range<u64>,
-        compression: &mut Compression<'_>,
+        compression: &mut Compression,
         out: &mut Vec<u8>,
     ) -> Result<(), Counter> {
         let (mut at, mut in_memory_to) = (range.start, range.start);

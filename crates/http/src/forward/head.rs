@@ -6,13 +6,24 @@ use convey_upstream::Permit;
 
 use super::Forwarding;
 use crate::buffer;
-use crate::ends::ServerEnd;
+use crate::http2::OutgoingStream;
 use crate::request::HttpRequest;
 
 impl Forwarding<'_, '_> {
-    /// Sends the head of the request over HTTP/2, or returns it as HTTP/1.1 text. For HTTP/2, the
-    /// returned text is empty.
-    pub(super) fn begin(&self, permit: &Permit, server: &mut ServerEnd) -> Vec<u8> {
+    /// Head of the request for the server of the permit, as text of HTTP/1.1.
+    pub(super) fn head_as_text(&self, permit: &Permit) -> Vec<u8> {
+        let mut head = buffer::take_spare();
+        self.with_outgoing(permit, |request| request.write(&mut head));
+        head
+    }
+
+    /// Sends the head of the request on a stream to the server of the permit.
+    pub(super) fn begin_stream(&self, permit: &Permit, stream: &mut OutgoingStream) {
+        self.with_outgoing(permit, |request| stream.begin(request));
+    }
+
+    /// Calls `send` with the request as the server gets it.
+    fn with_outgoing(&self, permit: &Permit, send: impl FnOnce(&OutgoingRequest<'_>)) {
         let (request, route) = (self.request, self.route);
         let frontend = request.frontend();
         let tls = self.client.tls();
@@ -29,18 +40,7 @@ impl Forwarding<'_, '_> {
             path: route.prefix.as_ref().zip(route.rewrite_path.as_deref()),
             fields: &request.changes(&route.request),
         };
-        let request = OutgoingRequest::new(request.head(), &changes);
-        match server {
-            ServerEnd::Stream(stream) => {
-                stream.begin(&request);
-                Vec::new()
-            }
-            ServerEnd::Socket(_) => {
-                let mut head = buffer::take_spare();
-                request.write(&mut head);
-                head
-            }
-        }
+        send(&OutgoingRequest::new(request.head(), &changes));
     }
 }
 

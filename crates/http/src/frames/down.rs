@@ -137,7 +137,7 @@ impl FrameTransfer<'_> {
         self.is_up_over &= !has_changed;
         let fields = self.body.hooks.edit(head, self.fields, false);
         let mut response = OutgoingResponse::new(head, &fields);
-        self.body.compression.decide(&mut response);
+        self.body.compression.decide(self.terms, &mut response);
         let is_over = self.state.is_response_whole();
         let connection = self.state.client_connection();
         let sent = self.client.send_head(&response, connection, is_over);

@@ -28,6 +28,7 @@ use bytes::Bytes;
 use convey_http_core::{ExchangeState, FieldRules, Frame};
 use convey_proxy::ClientStream;
 
+use crate::compress::CompressionTerms;
 use crate::held_responses::WaitingClient;
 use crate::record::RequestRecord;
 use crate::transfer::{ResponseChanges, RunningTransfer, Step, TransferEnd, TransferMeter};
@@ -46,6 +47,8 @@ pub(crate) struct FrameTransfer<'a> {
     state: ExchangeState,
     /// Configured changes of the response's fields.
     fields: &'a FieldRules,
+    /// Terms of the response's compression; `None`: it is not compressed.
+    terms: Option<CompressionTerms<'a>>,
     meter: TransferMeter,
     /// The client, if it uses a stream: convey may buffer the response for it.
     stream_of: Option<WaitingClient<'a>>,
@@ -92,7 +95,7 @@ impl<'a> FrameTransfer<'a> {
         to_client: ToClient<'a>,
     ) -> FrameTransfer<'a> {
         let ToClient { changes, stream_of, tunnel_key } = to_client;
-        let ResponseChanges { fields, compression, hooks } = changes;
+        let ResponseChanges { fields, terms, hooks } = changes;
         let mut transfer = FrameTransfer {
             client,
             server,
@@ -106,7 +109,8 @@ impl<'a> FrameTransfer<'a> {
             data_up: 0,
             next: None,
             server_takes_nothing: false,
-            body: ResponseBody::new(compression, hooks),
+            terms,
+            body: ResponseBody::new(hooks),
             takes_frames: false,
             reads_client: false,
             reads_server: false,

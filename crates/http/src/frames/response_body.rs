@@ -39,7 +39,7 @@ enum LastFrame {
 #[derive(Debug)]
 pub(crate) struct ResponseBody<'a> {
     pub(super) waiting: WaitingFrames,
-    pub(crate) compression: Compression<'a>,
+    pub(crate) compression: Compression,
     /// Output of the encoder.
     encoded: Vec<u8>,
     /// Hooks of the embedding application that follow the request.
@@ -108,8 +108,9 @@ impl WaitingFrames {
 
 impl<'a> ResponseBody<'a> {
     /// Creates a body of which no frame has arrived.
-    pub(super) fn new(compression: Compression<'a>, hooks: &'a mut Hooks) -> ResponseBody<'a> {
-        ResponseBody { waiting: WaitingFrames::default(), compression, encoded: Vec::new(), hooks }
+    pub(super) fn new(hooks: &'a mut Hooks) -> ResponseBody<'a> {
+        let (waiting, compression) = Default::default();
+        ResponseBody { waiting, compression, encoded: Vec::new(), hooks }
     }
 
     /// Appends a copy of data.

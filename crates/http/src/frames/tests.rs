@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::compress::{Compression, PIECE};
+use crate::compress::{CompressionTerms, PIECE};
 use crate::held_responses::{HeldResponses, MAX_HELD};
 use crate::hooks::Hooks;
 use crate::streams::IncomingStream;
@@ -117,7 +117,7 @@ fn head(text: &str) -> RequestHead {
 }
 
 fn changes<'a>(fields: &'a FieldRules, hooks: &'a mut Hooks) -> ResponseChanges<'a> {
-    ResponseChanges { fields, compression: Compression::default(), hooks }
+    ResponseChanges { fields, terms: None, hooks }
 }
 
 /// Transfer of a request with this head from a stream to a server of HTTP/1.1.
@@ -153,7 +153,7 @@ impl Noise {
 
 /// Returns the number of response bytes that wait for a client that reads nothing, and whether they
 /// are the whole response. The server sends a head with these fields and then these parts.
-async fn waiting_bytes(fields: &str, parts: &[usize], compression: Compression<'_>) -> (usize, bool) {
+async fn waiting_bytes(fields: &str, parts: &[usize], terms: Option<CompressionTerms<'_>>) -> (usize, bool) {
     let ((mut server, mut app), mut client) = (connection().await, FakeStream::default());
     let (mut hooks, budget) = (Hooks::default(), Arc::default());
     let (rules, request) = (FieldRules::default(), head("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -161,7 +161,7 @@ async fn waiting_bytes(fields: &str, parts: &[usize], compression: Compression<'
         &mut client,
         &mut server,
         &request,
-        ResponseChanges { fields: &rules, compression, hooks: &mut hooks },
+        ResponseChanges { fields: &rules, terms, hooks: &mut hooks },
         &budget,
     );
     let (head, parts) = (format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), parts.to_vec());
@@ -193,7 +193,7 @@ async fn response_needs_no_server_while_its_client_reads_nothing() {
     for parts in [vec![2], vec![1_000, 1_000, 4_000], vec![20_000, 40_000]] {
         let len: usize = parts.iter().sum();
         let length = format!("Content-Length: {len}\r\n");
-        assert_eq!(waiting_bytes(&length, &parts, Compression::default()).await, (len, true));
+        assert_eq!(waiting_bytes(&length, &parts, None).await, (len, true));
     }
 }
 
@@ -202,18 +202,17 @@ async fn compressed_response_needs_no_server_while_its_client_reads_nothing() {
     let rules = CompressionRules::default();
     let head = head("GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n");
     let memory = Arc::default();
-    let compression = || Compression::new(CompressionOffer::new(&rules, &head, false), &memory);
+    let terms = Some(CompressionTerms::new(CompressionOffer::new(&rules, &head, false), &memory));
     let fields = |len: usize| format!("Content-Type: text/plain\r\nContent-Length: {len}\r\n");
-    let (waiting, is_whole) = waiting_bytes(&fields(40_000), &[20_000, 20_000], compression()).await;
+    let (waiting, is_whole) = waiting_bytes(&fields(40_000), &[20_000, 20_000], terms).await;
     assert!(is_whole && waiting > 8 * 1024, "{waiting}");
-    let (waiting, is_whole) = waiting_bytes(&fields(1 << 20), &[100_000, 100_000], compression()).await;
+    let (waiting, is_whole) = waiting_bytes(&fields(1 << 20), &[100_000, 100_000], terms).await;
     assert!(!is_whole && waiting < MAX_HELD + 2 * PIECE, "{waiting}");
 }
 
 #[tokio::test]
 async fn long_response_waits_at_its_server() {
-    let (waiting, is_whole) =
-        waiting_bytes("Content-Length: 1000000\r\n", &[50_000; 4], Compression::default()).await;
+    let (waiting, is_whole) = waiting_bytes("Content-Length: 1000000\r\n", &[50_000; 4], None).await;
     assert_eq!((waiting, is_whole), (MAX_HELD, false));
 }
 

@@ -3,13 +3,13 @@
 
 use std::task::{Context, Poll, ready};
 
-use bytes::Buf;
+use bytes::{Buf, BytesMut};
 use convey_compression::EncoderFault;
 use convey_http_core::{BodyEncoder, BodyFraming, BodyPiece, OutgoingResponse};
 use convey_stream::More;
 
 use super::end::server_broke;
-use super::{ResponseChanges, Step, Transfer, TransferEnd};
+use super::{ResponseChanges, Step, Transfer, TransferEnd, TransferState};
 use crate::buffer;
 use crate::compress::{Compression, PIECE};
 use crate::streams::body::ResetReason;
@@ -24,32 +24,32 @@ const COPIED: usize = 2 * 1024;
 impl Transfer<'_> {
     /// Moves bytes towards the client.
     pub(super) fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
-        self.reads_server = false;
-        let (before, more) = (self.to_client.left(), self.after_the_last());
-        let flushed = self.to_client.poll_flush(cx, self.client, more);
-        self.meter.moved.1 += (before - self.to_client.left()) as u64;
+        self.state.reads_server = false;
+        let (before, more) = (self.state.to_client.left(), self.after_the_last());
+        let flushed = self.state.to_client.poll_flush(cx, self.client, more);
+        self.state.meter.moved.1 += (before - self.state.to_client.left()) as u64;
         ready!(flushed).map_err(|_| TransferEnd::ClientGone)?;
-        match ready!(self.down.poll_drain(cx, self.client.plain())) {
-            Ok(sent) => self.meter.moved.1 += sent,
+        match ready!(self.state.down.poll_drain(cx, self.client.plain())) {
+            Ok(sent) => self.state.meter.moved.1 += sent,
             Err(_) => return Poll::Ready(Err(TransferEnd::ClientGone)),
         }
-        if !self.down.is_empty() {
+        if !self.state.down.is_empty() {
             return Poll::Ready(Ok(Step::Moved));
         }
-        if self.server_is_done && self.exchange.state().has_changed() {
+        if self.state.server_is_done && self.state.progress().has_changed() {
             let _ = ready!(self.client.poll_shutdown(cx));
         }
-        if self.exchange.state().is_response_whole() || self.server_is_done {
+        if self.state.progress().is_response_whole() || self.state.server_is_done {
             return Poll::Ready(Ok(Step::Over));
         }
         if self.goes_in_pieces() {
             return self.poll_pieces(cx);
         }
         let sockets = self.server.plain().zip(self.client.plain());
-        let taken = self.down.fill(sockets, self.exchange.opaque_from_server());
+        let taken = self.state.down.fill(sockets, self.state.exchange.opaque_from_server(), self.pipes);
         let taken = taken.map_err(|_| TransferEnd::ServerReset(ResetReason::Internal))?;
         if taken > 0 {
-            self.exchange.passed_from_server(taken);
+            self.state.exchange.passed_from_server(taken);
             return Poll::Ready(Ok(Step::Moved));
         }
         self.poll_server(cx)
@@ -60,7 +60,7 @@ impl Transfer<'_> {
         buffer::with(|buffer| {
             let n = match self.server.poll_read(cx, buffer) {
                 Poll::Pending => {
-                    self.reads_server = true;
+                    self.state.reads_server = true;
                     return Poll::Pending;
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(server_broke(&error))),
@@ -69,19 +69,19 @@ impl Transfer<'_> {
             };
             // The server may close with unread bytes of the request, which discards the bytes that it
             // has not sent by then.
-            if !self.exchange.state().is_request_whole() {
+            if !self.state.progress().is_request_whole() {
                 self.server.acknowledge_immediately();
             }
             let came = &buffer[..n];
-            if self.meter.status.is_none() {
+            if self.state.meter.status.is_none() {
                 return Poll::Ready(self.read_head(cx, came));
             }
-            let body = self.exchange.from_server(came).map_err(TransferEnd::ServerFault)?;
-            self.has_surplus |= body < n;
-            self.down.has_read(n, self.exchange.opaque_from_server());
+            let body = self.state.exchange.from_server(came).map_err(TransferEnd::ServerFault)?;
+            self.state.has_surplus |= body < n;
+            self.state.down.has_read(n, self.state.exchange.opaque_from_server());
             let more = self.after_the_last();
-            match self.to_client.write(cx, self.client, &came[..body], more) {
-                Ok(sent) => self.meter.moved.1 += sent as u64,
+            match self.state.to_client.write(cx, self.client, &came[..body], more) {
+                Ok(sent) => self.state.meter.moved.1 += sent as u64,
                 Err(_) => return Poll::Ready(Err(TransferEnd::ClientGone)),
             }
             Poll::Ready(Ok(Step::Moved))
@@ -90,7 +90,7 @@ impl Transfer<'_> {
 
     /// Whether the client gets the body in another framing than the server sends.
     fn goes_in_pieces(&self) -> bool {
-        self.changes.compression.is_on() || self.exchange.removes_chunks()
+        self.state.compression.is_on() || self.state.exchange.removes_chunks()
     }
 
     /// Forwards a body to the client in another framing. When the server pauses, the client gets
@@ -98,7 +98,7 @@ impl Transfer<'_> {
     fn poll_pieces(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
         buffer::with(|buffer| match self.server.poll_read(cx, &mut buffer[..PIECE]) {
             Poll::Pending => {
-                self.reads_server = true;
+                self.state.reads_server = true;
                 match self.compress(|compression, out| compression.flush(out)) {
                     Ok(true) => Poll::Ready(Ok(Step::Moved)),
                     Ok(false) => Poll::Pending,
@@ -108,7 +108,7 @@ impl Transfer<'_> {
             Poll::Ready(Err(error)) => Poll::Ready(Err(server_broke(&error))),
             Poll::Ready(Ok(0)) => Poll::Ready(self.server_closed()),
             Poll::Ready(Ok(n)) => {
-                self.has_surplus |= self.pass_pieces(&buffer[..n])? < n;
+                self.state.has_surplus |= self.pass_pieces(&buffer[..n])? < n;
                 Poll::Ready(Ok(Step::Moved))
             }
         })
@@ -117,9 +117,9 @@ impl Transfer<'_> {
     /// Lets the encoder append output, which becomes a chunk.
     fn compress<T>(
         &mut self,
-        compress: impl FnOnce(&mut Compression<'_>, &mut Vec<u8>) -> Result<T, EncoderFault>,
+        compress: impl FnOnce(&mut Compression, &mut Vec<u8>) -> Result<T, EncoderFault>,
     ) -> Result<T, EncoderFault> {
-        let (compression, out) = (&mut self.changes.compression, &mut self.to_client.bytes);
+        let (compression, out) = (&mut self.state.compression, &mut self.state.to_client.bytes);
         let begin = out.len();
         let done = compress(compression, out)?;
         BodyEncoder::new(BodyFraming::Chunked).enclose(out, begin);
@@ -128,9 +128,9 @@ impl Transfer<'_> {
 
     /// Appends the last output of the encoder, and the line of the last chunk.
     fn finish_compressed(&mut self) -> Result<(), EncoderFault> {
-        if self.changes.compression.is_on() {
+        if self.state.compression.is_on() {
             self.compress(|compression, out| compression.finish(out))?;
-            self.to_client.put(b"0\r\n");
+            self.state.to_client.put(b"0\r\n");
         }
         Ok(())
     }
@@ -138,14 +138,14 @@ impl Transfer<'_> {
     /// Forwards received bytes of the body, compressed or without chunk framing. Returns how many
     /// of them belong to the body.
     fn pass_pieces(&mut self, came: &[u8]) -> Result<usize, TransferEnd> {
-        let (is_plain, mut at) = (self.exchange.removes_chunks(), 0);
+        let (is_plain, mut at) = (self.state.exchange.removes_chunks(), 0);
         loop {
             let left = &came[at..];
-            let piece = self.exchange.piece_from_server(left).map_err(TransferEnd::ServerFault)?;
+            let piece = self.state.exchange.piece_from_server(left).map_err(TransferEnd::ServerFault)?;
             at += match piece {
                 BodyPiece::Data(0) | BodyPiece::Framing(0) | BodyPiece::Trailers(0) => return Ok(at),
                 BodyPiece::Data(len) if is_plain => {
-                    self.to_client.put(&left[..len]);
+                    self.state.to_client.put(&left[..len]);
                     len
                 }
                 BodyPiece::Trailers(len) if is_plain => len,
@@ -157,13 +157,13 @@ impl Transfer<'_> {
                 BodyPiece::Framing(len) => len,
                 BodyPiece::Trailers(len) => {
                     self.finish_compressed()?;
-                    self.to_client.put(&left[..len]);
+                    self.state.to_client.put(&left[..len]);
                     len
                 }
                 BodyPiece::End(len) => {
                     self.finish_compressed()?;
                     // A chunked body already has this last line.
-                    self.to_client.put(if len > 0 { &left[..len] } else { b"\r\n" });
+                    self.state.to_client.put(if len > 0 { &left[..len] } else { b"\r\n" });
                     return Ok(at + len);
                 }
             };
@@ -173,67 +173,66 @@ impl Transfer<'_> {
     /// Whether the end of the connection follows the next write to the client. If so, TCP sends the
     /// last bytes in one segment with the FIN.
     fn after_the_last(&self) -> More {
-        let is_last = self.exchange.state().is_response_whole() && !self.exchange.state().end().client_stays;
+        let is_last = self.state.progress().is_response_whole() && !self.state.progress().end().client_stays;
         if is_last { More::End } else { More::No }
     }
 
     /// Reads the response's head, and forwards the part of the body that was received with it.
     fn read_head(&mut self, cx: &mut Context<'_>, came: &[u8]) -> Result<Step, TransferEnd> {
         // Usually, `came` has the whole head, which needs no buffer then.
-        let mut buffered = std::mem::take(&mut self.head);
-        if !buffered.is_empty() {
+        let mut buffered = self.state.head.take();
+        if let Some(buffered) = &mut buffered {
             buffered.extend_from_slice(came);
         }
-        let received = if buffered.is_empty() { came } else { &buffered[..] };
-        let out = &mut self.to_client.bytes;
+        let received = buffered.as_ref().map_or(came, |buffered| &buffered[..]);
+        let TransferState { exchange, to_client, meter, compression, .. } = &mut *self.state;
+        let out = &mut to_client.bytes;
         if out.capacity() == 0 {
             *out = buffer::take_spare();
         }
         // The forwarded head is about as long as the received one.
         out.reserve(came.len().min(COPIED) + ADDED);
-        let (read, head) = self.exchange.head_from_server(received, out).map_err(TransferEnd::ServerFault)?;
+        let (read, head) = exchange.head_from_server(received, out).map_err(TransferEnd::ServerFault)?;
         let Some(head) = head else {
-            if buffered.is_empty() {
-                buffered.extend_from_slice(came);
-            }
-            buffered.advance(read);
-            self.head = buffered;
+            let mut rest = buffered.unwrap_or_else(|| Box::new(BytesMut::from(came)));
+            rest.advance(read);
+            self.state.head = Some(rest).filter(|rest| !rest.is_empty());
             return Ok(Step::Moved);
         };
         let rest = &received[read..];
-        self.meter.status = Some(head.status());
-        let ResponseChanges { fields, compression, hooks } = &mut self.changes;
+        meter.status = Some(head.status());
+        let ResponseChanges { fields, terms, hooks } = &mut self.changes;
         let fields = hooks.edit(&head, fields, false);
         let mut response = OutgoingResponse::new(&head, &fields);
-        compression.decide(&mut response);
-        self.exchange.write_head(&response, out);
+        compression.decide(*terms, &mut response);
+        exchange.write_head(&response, out);
         if self.goes_in_pieces() {
-            self.has_surplus = self.pass_pieces(rest)? < rest.len();
+            self.state.has_surplus = self.pass_pieces(rest)? < rest.len();
             return Ok(Step::Moved);
         }
-        let body = self.exchange.from_server(rest).map_err(TransferEnd::ServerFault)?;
-        self.has_surplus = body < rest.len();
+        let body = self.state.exchange.from_server(rest).map_err(TransferEnd::ServerFault)?;
+        self.state.has_surplus = body < rest.len();
         self.pass_first(cx, &rest[..body])
     }
 
     /// Writes the buffered head and the first bytes of the body, or buffers the body, too.
     fn pass_first(&mut self, cx: &mut Context<'_>, body: &[u8]) -> Result<Step, TransferEnd> {
         if body.len() <= COPIED || self.client.plain().is_none() || self.after_the_last() == More::End {
-            self.to_client.put(body);
+            self.state.to_client.put(body);
             return Ok(Step::Moved);
         }
-        let sent = self.to_client.write_behind(cx, self.client, body);
-        self.meter.moved.1 += sent.map_err(|_| TransferEnd::ClientGone)? as u64;
+        let sent = self.state.to_client.write_behind(cx, self.client, body);
+        self.state.meter.moved.1 += sent.map_err(|_| TransferEnd::ClientGone)? as u64;
         Ok(Step::Moved)
     }
 
     fn server_closed(&mut self) -> Result<Step, TransferEnd> {
-        self.exchange.server_closed().map_err(TransferEnd::ServerFault)?;
-        self.server_is_done = true;
-        if self.changes.compression.is_on() {
+        self.state.exchange.server_closed().map_err(TransferEnd::ServerFault)?;
+        self.state.server_is_done = true;
+        if self.state.compression.is_on() {
             // The body lasted until the end of the connection, so it is complete now.
             self.finish_compressed()?;
-            self.to_client.put(b"\r\n");
+            self.state.to_client.put(b"\r\n");
         }
         Ok(Step::Moved)
     }

@@ -17,7 +17,7 @@ use convey_proxy::ClientStream;
 use convey_stream::{ByteStream, PipePool};
 
 use crate::bulk::Bulk;
-use crate::compress::Compression;
+use crate::compress::{Compression, CompressionTerms};
 use crate::hooks::Hooks;
 use crate::record::RequestRecord;
 
@@ -25,30 +25,51 @@ pub(crate) use end::{TransferEnd, client_broke, server_broke};
 pub(crate) use outgoing::Outgoing;
 pub(crate) use running::{RunningTransfer, Step, TransferMeter};
 
-/// Transfer of a request to a server and of the response to the client.
+/// Transfer of a request to a server and of the response to the client, during a poll. Between two
+/// polls, only its state exists.
 #[derive(Debug)]
 pub(crate) struct Transfer<'a> {
-    client: &'a mut ByteStream,
-    server: &'a mut ByteStream,
-    exchange: Exchange,
+    pub(crate) client: &'a mut ByteStream,
+    pub(crate) server: &'a mut ByteStream,
     /// Bytes received from the client that are not processed yet.
-    received: &'a mut BytesMut,
-    changes: ResponseChanges<'a>,
+    pub(crate) received: &'a mut BytesMut,
+    pub(crate) changes: ResponseChanges<'a>,
+    /// Pipes for large bodies.
+    pub(crate) pipes: &'a Arc<PipePool>,
+    pub(crate) state: &'a mut TransferState,
+}
+
+/// How a response is changed on its way to the client.
+#[derive(Debug)]
+pub(crate) struct ResponseChanges<'a> {
+    /// Configured changes of the fields.
+    pub(crate) fields: &'a FieldRules,
+    /// Terms of its compression; `None`: it is not compressed.
+    pub(crate) terms: Option<CompressionTerms<'a>>,
+    /// Hooks of the embedding application that follow the request.
+    pub(crate) hooks: &'a mut Hooks,
+}
+
+/// State of a [`Transfer`] between two polls.
+#[derive(Debug)]
+pub(crate) struct TransferState {
+    exchange: Exchange,
     meter: TransferMeter,
+    to_server: Outgoing,
+    to_client: Outgoing,
+    /// Bulk transfer of the response's body.
+    down: Bulk,
+    /// Bulk transfer of the request's body.
+    up: Bulk,
+    /// Received part of the response's head; `None`: no part has arrived, or all of it.
+    head: Option<Box<BytesMut>>,
+    compression: Compression,
     /// Whether the server sent bytes after the response.
     has_surplus: bool,
     /// Whether the transfer waits for bytes of the client, and so notices its end.
     reads_client: bool,
     /// Whether the transfer waits for bytes of the server.
     reads_server: bool,
-    to_server: Outgoing,
-    to_client: Outgoing,
-    /// Bulk transfer of the response's body.
-    down: Bulk<'a>,
-    /// Bulk transfer of the request's body.
-    up: Bulk<'a>,
-    /// Received part of the response's head.
-    head: BytesMut,
     /// Whether the client has closed its side.
     client_is_done: bool,
     /// Whether a write to the server has failed, so that the server accepts no more bytes. Its
@@ -58,53 +79,36 @@ pub(crate) struct Transfer<'a> {
     server_is_done: bool,
 }
 
-/// How a response is changed on its way to the client.
-#[derive(Debug)]
-pub(crate) struct ResponseChanges<'a> {
-    /// Configured changes of the fields.
-    pub(crate) fields: &'a FieldRules,
-    pub(crate) compression: Compression<'a>,
-    /// Hooks of the embedding application that follow the request.
-    pub(crate) hooks: &'a mut Hooks,
-}
-
-/// The two connections of a transfer, and the pipes for large bodies.
-pub(crate) struct Sockets<'a> {
-    pub(crate) client: &'a mut ByteStream,
-    pub(crate) server: &'a mut ByteStream,
-    pub(crate) pipes: &'a Arc<PipePool>,
-}
-
-impl<'a> Transfer<'a> {
-    /// Creates the transfer of a request. `head` is the head for the server, `received` are the
-    /// bytes that the client has sent after its head.
+impl TransferState {
+    /// State at the begin of an exchange. `head` is the head of the request for the server.
     #[inline]
-    pub(crate) fn new(
-        Sockets { client, server, pipes }: Sockets<'a>,
-        exchange: Exchange,
-        head: Vec<u8>,
-        received: &'a mut BytesMut,
-        changes: ResponseChanges<'a>,
-    ) -> Transfer<'a> {
-        Transfer {
-            client,
-            server,
+    pub(crate) fn new(exchange: Exchange, head: Vec<u8>) -> TransferState {
+        TransferState {
             exchange,
-            received,
-            changes,
             meter: TransferMeter::default(),
+            to_server: Outgoing::new(head),
+            to_client: Outgoing::default(),
+            down: Bulk::default(),
+            up: Bulk::default(),
+            head: None,
+            compression: Compression::default(),
             has_surplus: false,
             reads_client: false,
             reads_server: false,
-            to_server: Outgoing::new(head),
-            to_client: Outgoing::default(),
-            down: Bulk::new(pipes),
-            up: Bulk::new(pipes),
-            head: BytesMut::new(),
             client_is_done: false,
             server_takes_nothing: false,
             server_is_done: false,
         }
+    }
+
+    /// Status of the final response, once its head has arrived.
+    pub(crate) fn status(&self) -> Option<u16> {
+        self.meter.status
+    }
+
+    /// Progress of the exchange.
+    pub(crate) fn progress(&self) -> &ExchangeState {
+        self.exchange.state()
     }
 
     /// Whether the server has accepted all received bytes of the request, and sent nothing after
@@ -114,15 +118,10 @@ impl<'a> Transfer<'a> {
         self.is_with_server() && !self.has_surplus
     }
 
-    /// Whether the client has received only a part of the waiting bytes, so that no other response
+    /// Whether this client has received only a part of the waiting bytes, so that no other response
     /// can follow.
-    pub(crate) fn is_torn(&self) -> bool {
-        self.to_client.is_torn() || self.client.is_writing() && self.to_client.left() > 0
-    }
-
-    /// Ends the transfer, and returns the progress of the exchange.
-    pub(crate) fn into_state(self) -> ExchangeState {
-        self.exchange.into_state()
+    pub(crate) fn is_torn(&self, client: &ByteStream) -> bool {
+        self.to_client.is_torn() || client.is_writing() && self.to_client.left() > 0
     }
 
     /// Whether all received bytes of the request were written to the server.
@@ -133,8 +132,8 @@ impl<'a> Transfer<'a> {
 
 impl RunningTransfer for Transfer<'_> {
     fn has_sent_request(&self) -> bool {
-        let state = self.exchange.state();
-        state.is_request_whole() && !state.has_changed() && self.is_with_server()
+        let state = self.state.progress();
+        state.is_request_whole() && !state.has_changed() && self.state.is_with_server()
     }
 
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
@@ -146,35 +145,35 @@ impl RunningTransfer for Transfer<'_> {
     }
 
     fn is_compressing(&self) -> bool {
-        self.changes.compression.is_on()
+        self.state.compression.is_on()
     }
 
     fn server_takes_nothing(&self) -> bool {
-        self.server_takes_nothing
+        self.state.server_takes_nothing
     }
 
     fn meter(&self) -> &TransferMeter {
-        &self.meter
+        &self.state.meter
     }
 
     fn meter_mut(&mut self) -> &mut TransferMeter {
-        &mut self.meter
+        &mut self.state.meter
     }
 
     fn state(&self) -> &ExchangeState {
-        self.exchange.state()
+        self.state.progress()
     }
 
     fn count_compression(&mut self, client: &ClientStream, record: &mut RequestRecord) {
-        self.changes.compression.count(client, record);
+        self.state.compression.count(client, record);
     }
 
     fn waiting_for_client(&self) -> u64 {
-        (self.to_client.left() + self.down.left()) as u64
+        (self.state.to_client.left() + self.state.down.left()) as u64
     }
 
     fn has_unread_socket(&self) -> bool {
-        !self.reads_client || !self.reads_server
+        !self.state.reads_client || !self.state.reads_server
     }
 
     fn unread_end(&self) -> Option<TransferEnd> {

@@ -28,23 +28,29 @@ async fn is_with_server(body: usize, reads: usize) -> bool {
     let fields = FieldRules::default();
     let (exchange, mut hooks) = (Exchange::new(&head), Hooks::default());
     let pipes = PipePool::new(8);
-    let sockets = Sockets { client: &mut client, server: &mut server, pipes: &pipes };
-    let mut transfer =
-        Transfer::new(sockets, exchange, b"head".to_vec(), &mut received, changes(&fields, &mut hooks));
+    let mut state = TransferState::new(exchange, b"head".to_vec());
+    let mut transfer = Transfer {
+        client: &mut client,
+        server: &mut server,
+        received: &mut received,
+        changes: changes(&fields, &mut hooks),
+        pipes: &pipes,
+        state: &mut state,
+    };
     let answers = async {
         let mut some = vec![0; reads];
         app.read_exact(&mut some).await.unwrap();
         app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
     };
     let (end, ()) = tokio::join!(poll_fn(|cx| transfer.poll(cx)), answers);
-    assert_eq!((end, transfer.state().is_request_whole()), (TransferEnd::Whole, true));
+    assert_eq!((end, transfer.state.progress().is_request_whole()), (TransferEnd::Whole, true));
     let mut answer = [0; 2];
     browser.read_exact(&mut answer).await.unwrap();
-    transfer.is_with_server()
+    state.is_with_server()
 }
 
 fn changes<'a>(fields: &'a FieldRules, hooks: &'a mut Hooks) -> ResponseChanges<'a> {
-    ResponseChanges { fields, compression: Compression::default(), hooks }
+    ResponseChanges { fields, terms: None, hooks }
 }
 
 fn read_head(received: &mut BytesMut) -> Exchange {
@@ -63,15 +69,21 @@ async fn unread_end(breaks: impl FnOnce(TcpStream, TcpStream) -> TcpStream) -> T
     received.resize(received.len() + body - 1, b'x');
     let mut hooks = Hooks::default();
     let pipes = PipePool::new(8);
-    let sockets = Sockets { client: &mut client, server: &mut server, pipes: &pipes };
-    let mut transfer =
-        Transfer::new(sockets, exchange, b"head".to_vec(), &mut received, changes(&rules, &mut hooks));
+    let mut state = TransferState::new(exchange, b"head".to_vec());
+    let mut transfer = Transfer {
+        client: &mut client,
+        server: &mut server,
+        received: &mut received,
+        changes: changes(&rules, &mut hooks),
+        pipes: &pipes,
+        state: &mut state,
+    };
     app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n").await.unwrap();
     let mut poll_once = async || {
         let polled = poll_fn(|cx| Poll::Ready(transfer.poll(cx))).await;
         assert!(polled.is_pending(), "{polled:?}");
         tokio::task::yield_now().await;
-        ((transfer.reads_client, transfer.reads_server), transfer.unread_end())
+        ((transfer.state.reads_client, transfer.state.reads_server), transfer.unread_end())
     };
     let mut still = 0;
     while still < 10 {

@@ -10,15 +10,15 @@ impl Transfer<'_> {
     /// client has left, or if the server has reset its connection and its response cannot be
     /// completed.
     pub(super) fn unread_end(&self) -> Option<TransferEnd> {
-        if !self.reads_client {
+        if !self.state.reads_client {
             let client = UnreadSocket::of(self.client);
             if client.is_reset || client.is_closed && client.bytes < self.missing_of_request() {
                 return Some(TransferEnd::ClientGone);
             }
         }
-        if !self.reads_server {
+        if !self.state.reads_server {
             let server = UnreadSocket::of(self.server);
-            if server.is_reset && server.bytes < self.exchange.opaque_from_server() {
+            if server.is_reset && server.bytes < self.state.exchange.opaque_from_server() {
                 return Some(TransferEnd::ServerReset(ResetReason::Internal));
             }
         }
@@ -27,10 +27,12 @@ impl Transfer<'_> {
 
     /// Lower bound for the bytes of the request that have not arrived yet.
     fn missing_of_request(&self) -> u64 {
-        let state = self.exchange.state();
+        let state = self.state.progress();
         match state.is_request_whole() || state.has_changed() {
             true => 0,
-            false => self.exchange.opaque_from_client().max(1).saturating_sub(self.received.len() as u64),
+            false => {
+                self.state.exchange.opaque_from_client().max(1).saturating_sub(self.received.len() as u64)
+            }
         }
     }
 }

@@ -13,43 +13,45 @@ use crate::ends::MAX_AHEAD;
 impl Transfer<'_> {
     /// Moves bytes towards the server.
     pub(super) fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
-        (self.meter.awaits_client, self.reads_client) = (false, false);
-        if !self.server_takes_nothing {
-            match self.to_server.poll_flush(cx, self.server, More::No) {
+        (self.state.meter.awaits_client, self.state.reads_client) = (false, false);
+        if !self.state.server_takes_nothing {
+            match self.state.to_server.poll_flush(cx, self.server, More::No) {
                 Poll::Ready(Ok(())) => {}
                 // The server may have responded before. Its response still arrives.
-                Poll::Ready(Err(_)) => self.server_takes_nothing = true,
+                Poll::Ready(Err(_)) => self.state.server_takes_nothing = true,
                 Poll::Pending => return Poll::Pending,
             }
         }
-        if !self.server_takes_nothing && ready!(self.up.poll_drain(cx, self.server.plain())).is_err() {
-            self.server_takes_nothing = true;
+        if !self.state.server_takes_nothing
+            && ready!(self.state.up.poll_drain(cx, self.server.plain())).is_err()
+        {
+            self.state.server_takes_nothing = true;
         }
-        if !self.up.is_empty() && !self.server_takes_nothing {
+        if !self.state.up.is_empty() && !self.state.server_takes_nothing {
             return Poll::Ready(Ok(Step::Moved));
         }
-        if self.exchange.state().is_request_whole() && !self.exchange.state().has_changed() {
+        if self.state.progress().is_request_whole() && !self.state.progress().has_changed() {
             return self.poll_ahead(cx);
         }
         if !self.received.is_empty() {
-            let n = self.exchange.from_client(self.received).map_err(TransferEnd::ClientFault);
+            let n = self.state.exchange.from_client(self.received).map_err(TransferEnd::ClientFault);
             let body = self.received.split_to(n?);
-            self.meter.body += body.len() as u64;
-            self.to_server.put(&body);
+            self.state.meter.body += body.len() as u64;
+            self.state.to_server.put(&body);
             return Poll::Ready(Ok(Step::Moved));
         }
-        if self.client_is_done {
+        if self.state.client_is_done {
             let _ = ready!(self.server.poll_shutdown(cx));
             return Poll::Ready(Ok(Step::Over));
         }
-        if !self.server_takes_nothing {
+        if !self.state.server_takes_nothing {
             let sockets = self.client.plain().zip(self.server.plain());
-            let taken = self.up.fill(sockets, self.exchange.opaque_from_client());
+            let taken = self.state.up.fill(sockets, self.state.exchange.opaque_from_client(), self.pipes);
             let taken = taken.map_err(|_| TransferEnd::ClientGone)?;
             if taken > 0 {
-                self.meter.moved.0 += taken;
-                self.meter.body += taken;
-                self.exchange.passed_from_client(taken);
+                self.state.meter.moved.0 += taken;
+                self.state.meter.body += taken;
+                self.state.exchange.passed_from_client(taken);
                 return Poll::Ready(Ok(Step::Moved));
             }
         }
@@ -61,23 +63,23 @@ impl Transfer<'_> {
         buffer::with(|buffer| {
             let n = match self.client.poll_read(cx, buffer) {
                 Poll::Pending => {
-                    self.meter.awaits_client = !self.exchange.state().has_changed();
-                    self.reads_client = true;
+                    self.state.meter.awaits_client = !self.state.progress().has_changed();
+                    self.state.reads_client = true;
                     return Poll::Pending;
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(client_broke(&error))),
                 Poll::Ready(Ok(0)) => return Poll::Ready(self.client_closed()),
                 Poll::Ready(Ok(n)) => n,
             };
-            self.meter.moved.0 += n as u64;
-            let body = self.exchange.from_client(&buffer[..n]).map_err(TransferEnd::ClientFault)?;
-            self.meter.body += body as u64;
+            self.state.meter.moved.0 += n as u64;
+            let body = self.state.exchange.from_client(&buffer[..n]).map_err(TransferEnd::ClientFault)?;
+            self.state.meter.body += body as u64;
             self.received.extend_from_slice(&buffer[body..n]);
-            self.up.has_read(n, self.exchange.opaque_from_client());
-            if !self.server_takes_nothing
-                && self.to_server.write(cx, self.server, &buffer[..body], More::No).is_err()
+            self.state.up.has_read(n, self.state.exchange.opaque_from_client());
+            if !self.state.server_takes_nothing
+                && self.state.to_server.write(cx, self.server, &buffer[..body], More::No).is_err()
             {
-                self.server_takes_nothing = true;
+                self.state.server_takes_nothing = true;
             }
             Poll::Ready(Ok(Step::Moved))
         })
@@ -86,22 +88,22 @@ impl Transfer<'_> {
     /// Reads further requests of the client, up to `MAX_AHEAD` bytes, once the current request is
     /// complete. Also notices that the client has left.
     fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, TransferEnd>> {
-        if self.client_is_done || self.received.len() >= MAX_AHEAD {
+        if self.state.client_is_done || self.received.len() >= MAX_AHEAD {
             return Poll::Ready(Ok(Step::Over));
         }
         buffer::with(|buffer| match self.client.poll_read(cx, &mut buffer[..MAX_AHEAD]) {
             Poll::Pending => {
-                self.reads_client = true;
+                self.state.reads_client = true;
                 Poll::Pending
             }
             Poll::Ready(Err(_)) => Poll::Ready(Err(TransferEnd::ClientGone)),
             // The client may have closed only its sending side, and still wait for the response.
             Poll::Ready(Ok(0)) => {
-                self.client_is_done = true;
+                self.state.client_is_done = true;
                 Poll::Ready(Ok(Step::Over))
             }
             Poll::Ready(Ok(n)) => {
-                self.meter.moved.0 += n as u64;
+                self.state.meter.moved.0 += n as u64;
                 self.received.extend_from_slice(&buffer[..n]);
                 Poll::Ready(Ok(Step::Moved))
             }
@@ -111,8 +113,8 @@ impl Transfer<'_> {
     /// Handles a client that has closed its side before its request was complete, or after a change
     /// of the protocol.
     fn client_closed(&mut self) -> Result<Step, TransferEnd> {
-        self.client_is_done = true;
-        if !self.exchange.state().has_changed() {
+        self.state.client_is_done = true;
+        if !self.state.progress().has_changed() {
             return Err(TransferEnd::ClientGone);
         }
         Ok(Step::Moved)
