@@ -446,3 +446,26 @@ impl ClientSocket<'_> {
         if closes { After::Closes } else { After::Stays }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::EXCHANGE_SIZE;
+    use crate::request::REQUEST_SIZE;
+    use crate::stack::UsualStack;
+
+    /// Size of the future that `begin` returns.
+    fn size_of_future<A, F: Future>(_: impl FnOnce(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn request_in_flight_takes_two_kilobytes_with_its_head() {
+        type UsualConnection = Connection<UsualStack>;
+        let serving =
+            size_of_future(|connection: &'static mut UsualConnection| connection.serve_until_rest(false));
+        let of_head = size_of::<RequestHead>() + 192;
+        let sum = serving + EXCHANGE_SIZE + REQUEST_SIZE + of_head;
+        assert!(sum <= 2048, "{serving} + {EXCHANGE_SIZE} + {REQUEST_SIZE} + {of_head} = {sum}");
+    }
+}

@@ -34,6 +34,8 @@ use crate::request::HttpRequest;
 use crate::streams::body::ResetReason;
 use crate::time_limit::TimeLimit;
 use crate::worker::HttpWorker;
+#[cfg(test)]
+pub(crate) use exchange::EXCHANGE_SIZE;
 use head::missing;
 pub(crate) use held::ClientHasShare;
 pub(crate) use stall::StallLimit;

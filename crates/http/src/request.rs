@@ -44,6 +44,10 @@ struct RequestParts {
     hooks: Hooks,
 }
 
+/// Bytes of a request beside its head.
+#[cfg(test)]
+pub(crate) const REQUEST_SIZE: usize = size_of::<RequestParts>();
+
 /// Decision on a request.
 #[derive(Debug)]
 pub enum Decision {

@@ -51,12 +51,32 @@ fn passed_on<'a>(field: &Field<'a>) -> &'a [u8] {
     }
 }
 
-/// Writes a field with its value as it is forwarded.
-fn write_passed_on(field: &Field<'_>, value: &[u8], out: &mut Vec<u8>) {
-    match field.line() {
-        Some(line) if value.len() == field.value.len() => out.extend_from_slice(line),
-        _ => write_field(field.name, value, out),
+/// Writes fields of a head, each with its value as it is forwarded. `head` are the bytes of the head.
+/// Lines that follow each other there, and stay as they are, are copied at once.
+fn write_passed_on<'a>(
+    head: &[u8],
+    fields: impl Iterator<Item = (Field<'a>, Cow<'a, [u8]>)>,
+    out: &mut Vec<u8>,
+) {
+    let mut run = 0..0;
+    for (field, value) in fields {
+        match field.line() {
+            // Each change of a value changes its length.
+            Some(line) if value.len() == field.value.len() => {
+                if run.end != line.start {
+                    out.extend_from_slice(&head[run]);
+                    run = line.clone();
+                }
+                run.end = line.end;
+            }
+            _ => {
+                out.extend_from_slice(&head[run]);
+                run = 0..0;
+                write_field(field.name, &value, out);
+            }
+        }
     }
+    out.extend_from_slice(&head[run]);
 }
 
 fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {

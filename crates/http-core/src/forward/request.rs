@@ -107,7 +107,8 @@ impl<'a> OutgoingRequest<'a> {
         out.extend_from_slice(&self.path_and_query());
         out.extend_from_slice(b" HTTP/1.1\r\n");
         write_field(b"Host", &self.host(), out);
-        self.passed_on().for_each(|field| write_passed_on(&field, passed_on(&field), out));
+        let fields = self.passed_on().map(|field| (field, Cow::Borrowed(passed_on(&field))));
+        write_passed_on(self.head.bytes(), fields, out);
         self.each_added(|name, value| write_field(name, value, out));
         if self.framing() == BodyFraming::Chunked {
             write_field(b"Transfer-Encoding", b"chunked", out);

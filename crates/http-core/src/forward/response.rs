@@ -89,15 +89,14 @@ impl<'a> OutgoingResponse<'a> {
         out.extend_from_slice(self.head.reason());
         out.extend_from_slice(b"\r\n");
         let (mut has_length, is_chunked) = (false, self.framing() == BodyFraming::Chunked);
-        self.passed_on().for_each(|field| {
-            let Some(value) = self.compression.apply(field.name, passed_on(&field)) else { return };
+        let fields = self.passed_on().filter_map(|field| {
+            let value = self.compression.apply(field.name, passed_on(&field))?;
             let is_length = field.known == KnownField::ContentLength;
             has_length |= is_length;
             // The response of a stream may have a length and trailers; chunks replace the length.
-            if !(is_length && is_chunked) {
-                write_passed_on(&field, &value, out);
-            }
+            (!(is_length && is_chunked)).then_some((field, value))
         });
+        write_passed_on(self.head.bytes(), fields, out);
         for (name, value) in self.rules.added() {
             if let Some(value) = self.compression.apply(name, value) {
                 write_field(name, &value, out);

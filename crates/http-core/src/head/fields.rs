@@ -15,6 +15,8 @@ pub struct Field<'a> {
     /// section 7.6.1).
     pub is_hop_by_hop: bool,
     pub(crate) known: KnownField,
+    /// Place of the name in the head.
+    at: usize,
     /// Bytes of the head from the name to two bytes after the value.
     around: &'a [u8],
 }
@@ -243,19 +245,21 @@ impl FieldPlace {
             value: &head[value..end],
             is_hop_by_hop: self.is_hop_by_hop,
             known: self.known,
+            at: name,
             around: head.get(name..end + 2).unwrap_or_default(),
         }
     }
 }
 
-impl<'a> Field<'a> {
-    /// The field's line in HTTP/1.1, if the head has it just as convey would write it.
-    pub(crate) fn line(&self) -> Option<&'a [u8]> {
+impl Field<'_> {
+    /// Place in the head of the field's line in HTTP/1.1; `None`: the head does not have it just as
+    /// convey would write it.
+    pub(crate) fn line(&self) -> Option<Range<usize>> {
         let (line, rest) = (self.around, self.around.get(self.name.len()..)?);
         let is_usual = line.len() == self.name.len() + self.value.len() + 4
             && rest.starts_with(b": ")
             && rest.ends_with(b"\r\n");
-        is_usual.then_some(line)
+        is_usual.then_some(self.at..self.at + line.len())
     }
 }
 

@@ -89,6 +89,11 @@ impl ResponseHead {
         self.fields.known(&self.head, KnownField::Upgrade).next()
     }
 
+    /// Bytes of the head, as they were received or built.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.head
+    }
+
     /// All fields, in order.
     pub fn fields(&self) -> impl Iterator<Item = Field<'_>> {
         self.fields.all(&self.head)

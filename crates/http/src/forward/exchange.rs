@@ -136,3 +136,7 @@ impl Forwarding<'_, '_> {
         exchange
     }
 }
+
+/// Bytes of a running exchange.
+#[cfg(test)]
+pub(crate) const EXCHANGE_SIZE: usize = size_of::<RunningExchange>();
