@@ -51,6 +51,14 @@ impl Algorithm {
         }
     }
 
+    /// Whether each choice reads the open connections of servers.
+    pub fn reads_open_connections(self) -> bool {
+        match self {
+            Algorithm::LeastConnections | Algorithm::PowerOfTwo | Algorithm::Ewma => true,
+            Algorithm::RoundRobin | Algorithm::Ring | Algorithm::Maglev => false,
+        }
+    }
+
     /// Name of the algorithm in the configuration.
     pub fn name(self) -> &'static str {
         match self {

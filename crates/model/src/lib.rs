@@ -118,7 +118,7 @@ pub use server_ip::{is_local, is_of_one_machine};
 pub use server_key::{ConnectFailures, ServerKey};
 pub use server_source::ServerSource;
 pub use shortage::{Handshakes, Shortage};
-pub use slots::Slots;
+pub use slots::{Slots, TakenSlot};
 pub use sni::SniRouteConfig;
 pub use sources::{CountedSource, Excess, Sources};
 pub use timeouts::Timeouts;

@@ -27,7 +27,7 @@ use super::source;
 use super::tls_hello::Routed;
 use super::traced;
 use convey_access_log::{LoggedTls, Termination};
-use convey_model::{Endpoint, OverLimit, Protocol, Timeouts};
+use convey_model::{Endpoint, OverLimit, Protocol, TakenSlot, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Pool, Snapshot};
 use convey_stream::Leg;
@@ -45,8 +45,8 @@ pub(super) struct TcpSession {
     /// Timeouts, as of the same time as the frontend.
     pub(super) timeouts: Timeouts,
     totals: Arc<Traffic>,
-    /// Whether the connection has a slot of its frontend.
-    has_slot: bool,
+    /// Slot of the frontend, if the connection has one.
+    slot: Option<TakenSlot>,
     /// Whether the frontend counts the connection as open. It counts the connection only once, even
     /// if the connection releases its slot and takes another one.
     is_open: bool,
@@ -96,7 +96,7 @@ impl TcpSession {
             generation: snapshot.generation,
             timeouts,
             totals,
-            has_slot: false,
+            slot: None,
             is_open: false,
             ended: false,
             reason: None,

@@ -32,7 +32,7 @@ pub use request_limit::RequestLimit;
 pub use route_live::{RouteLive, RouteLives};
 pub use shortage::is_shortage;
 pub use sni::{SniRoute, SniRoutes};
-pub use waiters::{Waiters, Waits};
+pub use waiters::{SLOT_RECHECK, Waiters, Waits};
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -171,7 +171,7 @@ impl FrontendLive {
     /// Creates the state of frontend number `id` without connections, with counters for `cores`
     /// cores.
     pub fn new(id: u32, cores: usize) -> Self {
-        let (slots, questions) = (Arc::default(), Slots::default());
+        let (slots, questions) = (Slots::new(cores).into(), Slots::default());
         let (freed, share_changed) = (Notify::new(), Notify::new());
         let (traffic, waiters) = (Traffic::new(cores), Waiters::default());
         let routes = RouteLives::new(cores);

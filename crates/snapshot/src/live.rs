@@ -125,7 +125,7 @@ impl ServerLive {
             repeating: NetworkSet::new(cores),
             handshakes_stalled: AtomicBool::new(false),
             unanswered_handshakes: AtomicU64::new(0),
-            slots: Arc::default(),
+            slots: Slots::new(cores).into(),
             answers: AnswerTimes::default(),
             response_times: Histogram::new(&ANSWER_TIMES, cores),
             speaks_http2: AtomicBool::new(false),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::time::Instant;
 
 use crate::PickContext;
-use convey_model::{Algorithm, HttpVersion, Mode, OnDown, Protocol, ProxyVersion};
+use convey_model::{Algorithm, HttpVersion, Mode, OnDown, Protocol, ProxyVersion, TakenSlot};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, Server, Snapshot};
 use convey_stream::PollClock;
@@ -20,6 +20,8 @@ use convey_tls::{SpokenWithin, TlsSession, server_name};
 pub struct Permit {
     pub(super) pool: Arc<Pool>,
     pub(super) index: usize,
+    /// Slot of the server, and where it is counted.
+    slot: TakenSlot,
     pub(super) core: usize,
     pub(super) protocol: Protocol,
     /// Time at which the client arrived; `None` if another permit measures the duration of the
@@ -39,19 +41,25 @@ impl Permit {
     /// Takes a slot of the server with this index. Returns `None` if the server has no free slot.
     pub fn take(pool: &Arc<Pool>, index: usize, pick: &PickContext) -> Option<Permit> {
         let server = &pool.servers[index];
-        let is_taken = server.live.slots.try_take(server.config.settings.max_connections);
-        let failure_epoch = server.live.row();
-        let is_awaited = is_taken && pool.config.algorithm == Algorithm::Ewma;
+        let (algorithm, limit) = (pool.config.algorithm, server.config.settings.max_connections);
+        let slots = &server.live.slots;
+        let slot = match algorithm.reads_open_connections() {
+            // Each pick reads the number, which would be slow for a column of each core.
+            true => slots.try_take(limit).then(TakenSlot::shared),
+            false => slots.try_take_on(pick.core, limit),
+        }?;
+        let is_awaited = algorithm == Algorithm::Ewma;
         if is_awaited {
             server.live.answers.begins();
         }
-        is_taken.then(|| Permit {
+        Some(Permit {
+            failure_epoch: server.live.row(),
             pool: pool.clone(),
             index,
+            slot,
             core: pick.core,
             protocol: pick.protocol,
             began: Some(pick.began),
-            failure_epoch,
             is_open: false,
             is_recorded: AtomicBool::new(false),
             is_awaited: AtomicBool::new(is_awaited),
@@ -200,7 +208,7 @@ impl Drop for Permit {
             }
         }
         self.end_wait();
-        self.server().live.slots.release();
+        self.server().live.slots.release_on(self.slot);
         if self.pool.live.waiters.wait_for_slot() {
             self.pool.live.freed.notify_one();
         }

@@ -6,10 +6,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{Attempts, Permit, PickContext, Unavailable};
-use convey_snapshot::Pool;
+use convey_snapshot::{Pool, SLOT_RECHECK};
 
 impl Attempts {
     /// Picks the next server, unless other clients are waiting in the queue.
@@ -70,7 +70,7 @@ impl Attempts {
                     break; // the frontend has another backend, with a queue of its own
                 }
                 match self.next(pick, &pool) {
-                    Err(Unavailable::Full) => freed.await,
+                    Err(Unavailable::Full) => drop(timeout(SLOT_RECHECK, freed).await),
                     found => return found,
                 }
             }
@@ -123,6 +123,19 @@ mod tests {
         assert_eq!([one.err(), other.err()], [Some(Unavailable::Full); 2]);
         let waited = start.elapsed();
         assert!((PATIENCE..PATIENCE + Duration::from_millis(10)).contains(&waited), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slot_from_before_the_limit_reaches_the_queued_client() {
+        let newest = Mutex::new(pool(1, Some(1)));
+        let live = newest.lock().unwrap().servers[0].live.clone();
+        let before = live.slots.try_take_on(0, None).unwrap();
+        let mut waits = Box::pin(wait(&newest));
+        assert!((&mut waits).now_or_never().is_none());
+        // The connection that releases the slot has missed the queued client.
+        live.slots.release_on(before);
+        assert!((&mut waits).now_or_never().is_none());
+        assert!(waits.await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

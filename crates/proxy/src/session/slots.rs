@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::{TcpSession, reason_of};
 use crate::clients::Waiting;
+use convey_snapshot::SLOT_RECHECK;
 use convey_snapshot::stats::Counter;
 use convey_trace::ConnectionStep;
 
@@ -79,10 +80,9 @@ impl TcpSession {
             return;
         }
         self.trace(None, ConnectionStep::Waits);
-        let first = self.frontend.live.clone();
-        let _waits = first.waiters.enter();
         while !self.try_take_slot() {
             let live = self.frontend.live.clone();
+            let _waits = live.waiters.enter();
             let mut freed = pin!(live.freed.notified());
             freed.as_mut().enable();
             // Loads the snapshot after the registration with `freed`, so that no later change is
@@ -91,7 +91,11 @@ impl TcpSession {
             if !Arc::ptr_eq(&live, &self.frontend.live) || self.try_take_slot() {
                 continue;
             }
-            freed.await;
+            while timeout(SLOT_RECHECK, freed.as_mut()).await.is_err() {
+                if self.try_take_slot() {
+                    return;
+                }
+            }
             // A reload may have replaced the frontend meanwhile.
             self.reload();
         }
@@ -101,21 +105,23 @@ impl TcpSession {
     /// has a slot.
     pub(crate) fn try_take_slot(&mut self) -> bool {
         let live = &self.frontend.live;
-        if !self.has_slot && live.slots.try_take(self.frontend.config.max_connections) {
-            if !mem::replace(&mut self.is_open, true) {
+        if self.slot.is_none() {
+            self.slot = live.slots.try_take_on(self.context.core, self.frontend.config.max_connections);
+            if self.slot.is_some() && !mem::replace(&mut self.is_open, true) {
                 live.traffic.add(self.context.core, Counter::Opened, 1);
             }
-            self.has_slot = true;
         }
-        self.has_slot
+        self.slot.is_some()
     }
 
     /// Releases the connection slot, if there is one.
     pub(crate) fn release_slot(&mut self) {
-        if mem::take(&mut self.has_slot) {
+        if let Some(slot) = self.slot.take() {
             let live = &self.frontend.live;
-            live.slots.release();
-            live.freed.notify_one();
+            live.slots.release_on(slot);
+            if live.waiters.wait_for_slot() {
+                live.freed.notify_one();
+            }
         }
     }
 }
