@@ -14,13 +14,12 @@ mod unread;
 
 use std::future::poll_fn;
 use std::io;
-use std::sync::Arc;
 
 use bytes::BytesMut;
 use convey_model::Timeouts;
 use convey_proxy::{ClientStream, HeldResource};
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{HttpRoute, Pool};
+use convey_snapshot::{HttpRoute, Pool, WorkerArc};
 use convey_stream::PollClock;
 use convey_upstream::{Attempts, Permit, PickContext, ServerAnswer, Unavailable};
 use tokio::time::Instant;
@@ -123,10 +122,10 @@ enum Attempt {
 impl Forwarding<'_, '_> {
     /// Sends the request to a server of this pool, or serves one of its files, and sends the
     /// response to the client.
-    pub(crate) async fn run(&mut self, pool: &Arc<Pool>) -> RequestEnd {
+    pub(crate) async fn run(&mut self, pool: &WorkerArc<Pool>) -> RequestEnd {
         if let Some(of_pool) = &pool.config.files {
             // Boxed, because requests that go to a server do not need this state.
-            return Box::pin(files::serve(self, pool, of_pool)).await;
+            return Box::pin(files::serve(self, pool.shared(), of_pool)).await;
         }
         let mut attempts = Attempts::default();
         if let Some(server) = self.request.chosen() {
@@ -150,7 +149,7 @@ impl Forwarding<'_, '_> {
     /// Makes the attempts that remain after `beginning`, with all waits that they need.
     async fn run_from(
         &mut self,
-        mut pool: Arc<Pool>,
+        mut pool: WorkerArc<Pool>,
         mut attempts: Attempts,
         beginning: Beginning,
     ) -> RequestEnd {
@@ -198,7 +197,7 @@ impl Forwarding<'_, '_> {
     /// Returns the end of the request.
     async fn take_server(
         &mut self,
-        pool: &Arc<Pool>,
+        pool: &WorkerArc<Pool>,
         attempts: &mut Attempts,
         failed: Option<LocalReplyReason>,
     ) -> Result<(Permit, Option<HeldResource>), RequestEnd> {
@@ -228,7 +227,7 @@ impl Forwarding<'_, '_> {
 
     /// Returns the reason for which the attempt failed, if another one follows it in the newest
     /// pool; otherwise the end of the request as an error.
-    fn after(&self, attempt: Attempt, pool: &mut Arc<Pool>) -> Result<LocalReplyReason, RequestEnd> {
+    fn after(&self, attempt: Attempt, pool: &mut WorkerArc<Pool>) -> Result<LocalReplyReason, RequestEnd> {
         let reason = match attempt {
             Attempt::Over(end) => return Err(end),
             Attempt::Again(reason) => reason,

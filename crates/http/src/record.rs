@@ -8,7 +8,7 @@ use std::time::Duration;
 use convey_access_log::{Ending, LoggedRequest, Record, ServedBy, Termination};
 use convey_http_core::{ContentCoding, ExchangePhase, ExchangeState, Malformed, RequestHead, TraceParent};
 use convey_proxy::{ClientStream, tls_fault};
-use convey_snapshot::HttpRoute;
+use convey_snapshot::WorkerRoute;
 use convey_snapshot::stats::Counter;
 use convey_stream::PollClock;
 use convey_trace::{EarlyEnd, ReplyReason, RequestStep, TracedHead, TracedRequest};
@@ -44,7 +44,7 @@ pub(crate) struct RequestRecord {
     attempts: u32,
     /// Number of the server that was tried last.
     server_id: Option<u32>,
-    route: Option<Arc<HttpRoute>>,
+    route: Option<Arc<WorkerRoute>>,
     version: &'static str,
     /// Number of the request's stream.
     stream: Option<u64>,
@@ -111,12 +111,12 @@ impl RequestRecord {
     }
 
     /// Sets the route of a request that gets a local reply before it is forwarded.
-    pub(crate) fn is_answered_on_its_route(&mut self, route: Option<Arc<HttpRoute>>) {
+    pub(crate) fn is_answered_on_its_route(&mut self, route: Option<Arc<WorkerRoute>>) {
         self.route = route;
     }
 
     /// Sets the route of a request that is forwarded, and its trace.
-    pub(crate) fn takes(&mut self, client: &ClientStream, route: &Arc<HttpRoute>, request: &HttpRequest) {
+    pub(crate) fn takes(&mut self, client: &ClientStream, route: &Arc<WorkerRoute>, request: &HttpRequest) {
         self.route = Some(route.clone());
         self.phase = ExchangePhase::Pick;
         self.trace_step(client, || RequestStep::Routed { route: route.name.clone() });

@@ -10,7 +10,9 @@ use convey_http_core::{FieldFault, FieldRules, RequestHead, TraceParent, client_
 use convey_model::Timestamp;
 use convey_proxy::{ClientStream, RequestCharge};
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{ClientScheme, Frontend, HttpAction, HttpRoute, Pool, Server};
+use convey_snapshot::{
+    ClientScheme, Frontend, HttpRoute, Pool, Server, WorkerArc, WorkerFrontend, WorkerRoute,
+};
 use tokio::time::Instant;
 
 use crate::hooks::{ExchangeHook, Hooks};
@@ -32,10 +34,10 @@ struct RequestParts {
     tls: Option<Arc<LoggedTls>>,
     /// Client that trusted proxies name; `None`: the client is the peer.
     named: Option<SocketAddr>,
-    frontend: Arc<Frontend>,
+    frontend: Arc<WorkerFrontend>,
     /// Time at which the head was complete.
     came: Timestamp,
-    route: Option<Arc<HttpRoute>>,
+    route: Option<Arc<WorkerRoute>>,
     added: FieldRules,
     /// Trace that a service has started for this request.
     begun: Option<TraceParent>,
@@ -68,7 +70,7 @@ impl HttpRequest {
     pub(crate) fn new(
         head: Arc<RequestHead>,
         client: &ClientStream,
-        frontend: Arc<Frontend>,
+        frontend: Arc<WorkerFrontend>,
         came: Instant,
     ) -> HttpRequest {
         let is_peer_trusted = client.is_trusted_proxy(&frontend);
@@ -120,12 +122,9 @@ impl HttpRequest {
     }
 
     /// Route of the request, by its scheme, host and path.
-    pub(crate) fn route_in_frontend(&self) -> Option<&Arc<HttpRoute>> {
-        self.parts.frontend.http.as_ref()?.route(
-            self.parts.scheme,
-            self.parts.head.host(),
-            self.parts.head.path(),
-        )
+    pub(crate) fn route_in_frontend(&self) -> Option<&Arc<WorkerRoute>> {
+        let RequestParts { frontend, scheme, head, .. } = &*self.parts;
+        frontend.route(*scheme, head.host(), head.path())
     }
 
     /// Whether the peer is a trusted proxy, so that servers get its `X-Forwarded-*`, `Forwarded`
@@ -152,13 +151,13 @@ impl HttpRequest {
     }
 
     /// Frontend of the request.
-    pub fn frontend(&self) -> &Arc<Frontend> {
+    pub fn frontend(&self) -> &Frontend {
         &self.parts.frontend
     }
 
     /// Route of the request, once [`find_route`](crate::stack::find_route) has found it.
-    pub fn route(&self) -> Option<&Arc<HttpRoute>> {
-        self.parts.route.as_ref()
+    pub fn route(&self) -> Option<&HttpRoute> {
+        self.parts.route.as_ref().map(|route| &***route)
     }
 
     /// Servers of the route's backend; empty before [`find_route`](crate::stack::find_route) has
@@ -212,17 +211,14 @@ impl HttpRequest {
     }
 
     /// Sets the route.
-    pub(crate) fn takes(&mut self, route: Option<Arc<HttpRoute>>) {
+    pub(crate) fn takes(&mut self, route: Option<Arc<WorkerRoute>>) {
         self.parts.route = route;
     }
 
     /// Route of the request, and its backend; `None` without a route to a backend.
-    pub(crate) fn way(&self) -> Option<(&Arc<HttpRoute>, &Arc<Pool>)> {
+    pub(crate) fn way(&self) -> Option<(&Arc<WorkerRoute>, &WorkerArc<Pool>)> {
         let route = self.parts.route.as_ref()?;
-        match &route.action {
-            HttpAction::Forward(pool) => Some((route, pool)),
-            HttpAction::Redirect(_) => None,
-        }
+        Some((route, route.pool()?))
     }
 
     /// Changes to the request's fields on the way to the server: the rules of its route, and then

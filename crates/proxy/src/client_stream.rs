@@ -29,7 +29,7 @@ use super::session::{TcpSession, reason_of};
 use convey_access_log::{AccessLog, LoggedTls};
 use convey_model::{ConnectFailures, Endpoint, Timeouts, Timestamp};
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Frontend, Pool, Snapshot};
+use convey_snapshot::{Frontend, Pool, Snapshot, WorkerArc, WorkerFrontend};
 use convey_stream::{ByteStream, Leg, PipePool};
 use convey_trace::TracedRequest;
 use convey_upstream::{Origin, Permit, PickContext};
@@ -243,7 +243,7 @@ impl ClientStream {
     }
 
     /// Frontend of the client, as of admission or of the last [`ClientStream::refresh`].
-    pub fn frontend(&self) -> &Arc<Frontend> {
+    pub fn frontend(&self) -> &Arc<WorkerFrontend> {
         &self.session.frontend
     }
 
@@ -281,15 +281,18 @@ impl ClientStream {
 
     /// Returns the newest version of the frontend, and leaves `ClientStream::frontend` unchanged.
     /// For connections with concurrent requests.
-    pub fn newest(&self) -> Arc<Frontend> {
+    pub fn newest(&self) -> Arc<WorkerFrontend> {
         self.newest_in(&self.session.context.snapshot())
     }
 
     /// Returns the frontend's version in this snapshot. If the frontend has left mode http, returns
     /// the old version, which serves the last request.
-    fn newest_in(&self, snapshot: &Snapshot) -> Arc<Frontend> {
+    fn newest_in(&self, snapshot: &Snapshot) -> Arc<WorkerFrontend> {
         let newest = self.session.frontend_in(snapshot);
-        if newest.config.mode.is_http() { newest.clone() } else { self.session.frontend.clone() }
+        match newest.config.mode.is_http() && !Arc::ptr_eq(newest, self.session.frontend.shared()) {
+            true => self.session.context.frontends.get(newest),
+            false => self.session.frontend.clone(),
+        }
     }
 
     /// Timeouts for this frontend and backend in the newest snapshot.
@@ -298,8 +301,9 @@ impl ClientStream {
     }
 
     /// Returns this pool's version in the newest snapshot.
-    pub fn newest_pool(&self, pool: &Arc<Pool>) -> Arc<Pool> {
-        self.session.context.snapshot().newest_pool(pool)
+    pub fn newest_pool(&self, pool: &WorkerArc<Pool>) -> WorkerArc<Pool> {
+        let newest = self.session.context.snapshot().newest_pool(pool.shared());
+        if Arc::ptr_eq(&newest, pool.shared()) { pool.clone() } else { newest.into() }
     }
 
     /// Waits until convey must end the connection, and returns the reason: a reload denies the

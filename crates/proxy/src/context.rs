@@ -19,7 +19,7 @@ use super::window_budget::WindowBudget;
 use super::{ClientLines, Clients, Descriptors, OwnSockets, SourceHandshakes};
 use convey_access_log::AccessLog;
 use convey_model::{ConnectFailures, Endpoint, Timestamp};
-use convey_snapshot::Snapshot;
+use convey_snapshot::{Snapshot, WorkerFrontends};
 use convey_stream::PipePool;
 use convey_trace::TraceHub;
 use convey_upstream::LocalPorts;
@@ -71,6 +71,8 @@ pub(super) struct WorkerContext {
     pub(super) http: Option<Arc<dyn ServeStream>>,
     /// Open connections and requests of this worker.
     pub(super) registry: Arc<Registry>,
+    /// Frontends of this worker's connections.
+    pub(super) frontends: Arc<WorkerFrontends>,
     /// Pipes and memory for bulk data of this worker's connections.
     pub(super) relay: RelayResources,
     /// Whether the worker is draining.
@@ -99,11 +101,21 @@ impl WorkerContext {
     /// counters.
     pub(super) fn new(core: usize, shared: WorkersShared) -> (Arc<WorkerContext>, LastHolder) {
         let (_alive, all_ended) = mpsc::channel(1);
-        let (registry, is_draining, is_stopping) = Default::default();
+        let (registry, frontends, is_draining, is_stopping) = Default::default();
         let http = shared.http.as_ref().map(|http| http.for_worker());
         let pipes = PipePool::new(shared.descriptors.pipes());
         let relay = RelayResources { pipes, windows: WindowBudget::of_host() };
-        let context = WorkerContext { core, shared, http, registry, relay, is_draining, is_stopping, _alive };
+        let context = WorkerContext {
+            core,
+            shared,
+            http,
+            registry,
+            frontends,
+            relay,
+            is_draining,
+            is_stopping,
+            _alive,
+        };
         (Arc::new(context), LastHolder(all_ended))
     }
 

@@ -29,7 +29,7 @@ use super::traced;
 use convey_access_log::{LoggedTls, Termination};
 use convey_model::{Endpoint, OverLimit, Protocol, TakenSlot, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
-use convey_snapshot::{Frontend, Pool, Snapshot};
+use convey_snapshot::{Frontend, Pool, Snapshot, WorkerArc, WorkerFrontend};
 use convey_stream::Leg;
 use convey_upstream::PickContext;
 
@@ -39,7 +39,7 @@ pub(super) struct TcpSession {
     pub(super) downstream: PickContext,
     pub(super) context: Arc<WorkerContext>,
     /// Frontend, as of accept or of the end of the client's last wait.
-    pub(super) frontend: Arc<Frontend>,
+    pub(super) frontend: Arc<WorkerFrontend>,
     /// Generation of the last snapshot that serves the client by this version of the frontend.
     pub(super) generation: u64,
     /// Timeouts, as of the same time as the frontend.
@@ -82,7 +82,7 @@ impl TcpSession {
         context: &Arc<WorkerContext>,
         snapshot: &Snapshot,
     ) -> Option<TcpSession> {
-        let frontend = snapshot.listener(&Endpoint::tcp(vip))?.clone();
+        let frontend = context.frontends.get(snapshot.listener(&Endpoint::tcp(vip))?);
         let timeouts = snapshot.timeouts_of(&frontend);
         let totals = snapshot.totals.clone();
         totals.add(context.core, Counter::Opened, 1);
@@ -138,7 +138,7 @@ impl TcpSession {
         let is_ours = |frontend: &&Arc<Frontend>| Arc::ptr_eq(&frontend.live, &self.frontend.live);
         let at_address = snapshot.listener(&Endpoint::tcp(self.downstream.vip)).filter(is_ours);
         let anywhere = || snapshot.frontends.iter().find(is_ours);
-        at_address.or_else(anywhere).unwrap_or(&self.frontend)
+        at_address.or_else(anywhere).unwrap_or(self.frontend.shared())
     }
 
     /// Counts the connection as closed at the frontend, if it was counted as open.
@@ -180,14 +180,14 @@ impl TcpSession {
             if !Arc::ptr_eq(&frontend.live, &self.frontend.live) {
                 self.count_closed();
             }
-            self.set_frontend(frontend.clone());
+            self.set_frontend(self.context.frontends.get(frontend));
             self.generation = snapshot.generation;
         }
         self.timeouts = snapshot.timeouts_of(&self.frontend);
     }
 
     /// Sets the version of the frontend, here and in the registry.
-    pub(super) fn set_frontend(&mut self, frontend: Arc<Frontend>) {
+    pub(super) fn set_frontend(&mut self, frontend: Arc<WorkerFrontend>) {
         if !Arc::ptr_eq(&frontend, &self.frontend) {
             self.entry.set_frontend(&frontend);
             self.frontend = frontend;
@@ -199,16 +199,16 @@ impl TcpSession {
     ///
     /// If a reload removed that address or changed its mode, returns the newest pool of the same
     /// backend. If the backend is gone, returns the old pool.
-    pub(super) fn newest_pool(&self) -> Arc<Pool> {
+    pub(super) fn newest_pool(&self) -> WorkerArc<Pool> {
         let snapshot = self.context.snapshot();
         if let Some(routed) = &self.routed {
-            return snapshot.newest_pool(routed.pool());
+            return snapshot.newest_pool(routed.pool().shared()).into();
         }
         let frontend = snapshot.listener(&Endpoint::tcp(self.downstream.vip));
         let mode = self.frontend.config.mode;
         match frontend.filter(|newest| newest.config.mode == mode) {
-            Some(newest) => newest.pool.clone(),
-            None => snapshot.newest_pool(&self.frontend.pool),
+            Some(newest) => self.context.frontends.get(newest).default_pool().clone(),
+            None => snapshot.newest_pool(&self.frontend.pool).into(),
         }
     }
 

@@ -111,7 +111,7 @@ impl SessionRecord {
         let ClientFacts { tls, routed } = facts;
         let make = || {
             let (backend, server) = server.unzip();
-            let pool = routed.map_or(&frontend.pool, Routed::pool);
+            let pool = routed.map_or(&frontend.pool, |routed| routed.pool().shared());
             Some(Record {
                 ended: log.now(),
                 total: downstream.began.elapsed(),

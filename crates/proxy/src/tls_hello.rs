@@ -20,7 +20,7 @@ use super::session::TcpSession;
 use convey_access_log::LoggedHello;
 use convey_client_hello::{ClientHello, HelloAlert, HelloFault, HelloVerdict, MAX_HELLO, parse};
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Pool, Snapshot, SniRoute};
+use convey_snapshot::{Pool, Snapshot, SniRoute, WorkerArc};
 use convey_stream::{Leg, More, try_write};
 use convey_tls::SessionFacts;
 use convey_trace::ConnectionStep;
@@ -41,7 +41,7 @@ pub(super) struct Routed {
     /// Selected route; `None` if no route matches, or a reload removed the routes.
     route: Option<Arc<SniRoute>>,
     /// Pool of the route, as of the selection.
-    pool: Arc<Pool>,
+    pool: WorkerArc<Pool>,
 }
 
 /// Reason why no valid ClientHello was received.
@@ -65,7 +65,7 @@ enum RouteRejection {
 
 impl Routed {
     /// Pool of the route, as of the selection.
-    pub(super) fn pool(&self) -> &Arc<Pool> {
+    pub(super) fn pool(&self) -> &WorkerArc<Pool> {
         &self.pool
     }
 
@@ -154,7 +154,7 @@ impl TcpSession {
         let newest = self.frontend_in(snapshot).clone();
         // A reload may have changed the frontend. If it is now in mode http, this connection keeps
         // the old version, because it did not begin as an HTTP connection.
-        let frontend = if newest.config.mode.is_http() { self.frontend.clone() } else { newest };
+        let frontend = if newest.config.mode.is_http() { self.frontend.shared().clone() } else { newest };
         let route = match (&frontend.sni, &hello) {
             (Some(routes), Some(hello)) => routes.route(hello.server_name.as_deref(), hello.alpn()),
             (Some(routes), None) => routes.default.as_ref(),
@@ -171,7 +171,7 @@ impl TcpSession {
             (Some(_), None) => Some(RouteRejection::NoRoute(HelloAlert::UnrecognizedName)),
             _ => None,
         };
-        let routed = Routed { sni, route: route.cloned(), pool };
+        let routed = Routed { sni, route: route.cloned(), pool: pool.into() };
         routed.count(self.downstream.core, Counter::Opened);
         if self.context.shared.trace.is_watched() {
             let LoggedHello { sni, route } = routed.logged();
@@ -183,8 +183,8 @@ impl TcpSession {
 
     /// Pool that serves the client: the pool of its route if there is one, otherwise the pool of
     /// the frontend.
-    pub(super) fn pool(&self) -> &Arc<Pool> {
-        self.routed.as_ref().map_or(&self.frontend.pool, |routed| &routed.pool)
+    pub(super) fn pool(&self) -> &WorkerArc<Pool> {
+        self.routed.as_ref().map_or(self.frontend.default_pool(), |routed| &routed.pool)
     }
 }
 

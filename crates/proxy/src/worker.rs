@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use log::warn;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tokio::runtime::{Handle, Runtime};
@@ -21,6 +22,7 @@ use super::client_stream::ServeStream;
 use super::context::{WorkerContext, WorkersShared};
 use super::flow_queries;
 use super::registry::Registry;
+use convey_snapshot::{Snapshot, WorkerFrontends};
 use listeners::Listeners;
 
 /// Handle of a worker thread, which ends when its command channel is dropped.
@@ -74,7 +76,7 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
     let (worker, started) = ((core - shared.columns.start) as u16, shared.started);
     let (context, mut last_holder) = WorkerContext::new(core, shared);
     let operators = Operators { worker, started, registry: context.registry.clone() };
-    tokio::spawn(update_clock(context.registry.clone(), context.http.clone()));
+    tokio::spawn(each_second(SecondWork::of(&context)));
     let mut listeners = Listeners::new(context.clone());
     let (left, drained) = loop {
         match commands.recv().await {
@@ -142,14 +144,35 @@ impl Operators {
     }
 }
 
-/// Updates the coarse clock of the worker's connections, and runs the periodic work of mode http,
-/// once a second.
-async fn update_clock(registry: Arc<Registry>, http: Option<Arc<dyn ServeStream>>) {
+/// Periodic work of a worker. It does not hold the worker's context, because the drop of the
+/// context ends a drain.
+struct SecondWork {
+    registry: Arc<Registry>,
+    http: Option<Arc<dyn ServeStream>>,
+    frontends: Arc<WorkerFrontends>,
+    snapshot: Arc<ArcSwap<Snapshot>>,
+}
+
+impl SecondWork {
+    fn of(context: &WorkerContext) -> SecondWork {
+        SecondWork {
+            registry: context.registry.clone(),
+            http: context.http.clone(),
+            frontends: context.frontends.clone(),
+            snapshot: context.shared.snapshot.clone(),
+        }
+    }
+}
+
+/// Once a second, updates the coarse clock of the worker's connections, drops old versions of
+/// frontends, and runs the periodic work of mode http.
+async fn each_second(work: SecondWork) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     loop {
         seconds.tick().await;
-        registry.advance_clock(Instant::now());
-        if let Some(http) = &http {
+        work.registry.advance_clock(Instant::now());
+        work.frontends.retain(&work.snapshot.load());
+        if let Some(http) = &work.http {
             http.each_second();
         }
     }

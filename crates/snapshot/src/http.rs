@@ -61,6 +61,8 @@ pub struct HttpRoute {
     pub limit: Option<RequestLimit>,
     /// Rules for compression of responses; `None`: responses are not compressed.
     pub compression: Option<Arc<CompressionRules>>,
+    /// Index of the route in [`HttpFrontend::routes`].
+    pub(crate) place: usize,
 }
 
 /// Scheme by which a client's request arrived.
@@ -117,6 +119,7 @@ impl HttpFrontend {
                 response: headers.response.clone(),
                 limit: None,
                 compression: of_frontend.clone(),
+                place: http.routes.len(),
             })
         });
         let (mut routes, mut in_order) = (RouteTable::new(http.path_view), Vec::new());
@@ -128,7 +131,7 @@ impl HttpFrontend {
                 RouteCompression::Rules(rules) => Some(Arc::new(rules.clone())),
             };
             let to = HttpRoute::new(route, http.path_view, action(&route.action), &headers, lives);
-            let to = HttpRoute { limit, compression, ..to };
+            let to = HttpRoute { limit, compression, place: in_order.len(), ..to };
             // Cannot fail: the configuration has no two routes with the same host and path.
             let to = Arc::new(to);
             in_order.push(to.clone());
@@ -218,6 +221,7 @@ impl HttpRoute {
             response: of_frontend.response.then(&route.headers.response),
             limit: None,
             compression: None,
+            place: 0,
         }
     }
 }

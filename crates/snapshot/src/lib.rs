@@ -20,6 +20,7 @@ mod shortage;
 mod sni;
 pub mod stats;
 mod waiters;
+mod worker;
 
 pub use convey_balance::FlowHash;
 pub use discoveries::Discovery;
@@ -33,6 +34,7 @@ pub use route_live::{RouteLive, RouteLives};
 pub use shortage::is_shortage;
 pub use sni::{SniRoute, SniRoutes};
 pub use waiters::{SLOT_RECHECK, Waiters, Waits};
+pub use worker::{WorkerArc, WorkerFrontend, WorkerFrontends, WorkerRoute};
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

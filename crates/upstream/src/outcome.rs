@@ -140,19 +140,17 @@ pub(super) fn is_host_shortage(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use convey_snapshot::{Pool, fixture};
+    use convey_snapshot::{Pool, WorkerArc, fixture};
 
     use super::*;
     use crate::testing::{client, pool};
     use crate::{Attempts, PickContext};
 
     /// Pool with one server, which is taken out after `fall` failures in a row.
-    fn pool_with_fall(fall: u32) -> Arc<Pool> {
+    fn pool_with_fall(fall: u32) -> WorkerArc<Pool> {
         let mut config = fixture::backend("web", vec![fixture::server("a", "10.0.1.1:80")]);
         config.health_check.fall = fall;
-        fixture::pool_of(config)
+        fixture::pool_of(config).into()
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::PickContext;
 use convey_model::{Algorithm, HttpVersion, Mode, OnDown, Protocol, ProxyVersion, TakenSlot};
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Pool, Server, Snapshot};
+use convey_snapshot::{Pool, Server, Snapshot, WorkerArc};
 use convey_stream::PollClock;
 use convey_tls::{SpokenWithin, TlsSession, server_name};
 
@@ -18,7 +18,7 @@ use convey_tls::{SpokenWithin, TlsSession, server_name};
 /// releases the slot.
 #[derive(Debug)]
 pub struct Permit {
-    pub(super) pool: Arc<Pool>,
+    pub(super) pool: WorkerArc<Pool>,
     pub(super) index: usize,
     /// Slot of the server, and where it is counted.
     slot: TakenSlot,
@@ -39,7 +39,7 @@ pub struct Permit {
 
 impl Permit {
     /// Takes a slot of the server with this index. Returns `None` if the server has no free slot.
-    pub fn take(pool: &Arc<Pool>, index: usize, pick: &PickContext) -> Option<Permit> {
+    pub fn take(pool: &WorkerArc<Pool>, index: usize, pick: &PickContext) -> Option<Permit> {
         let server = &pool.servers[index];
         let (algorithm, limit) = (pool.config.algorithm, server.config.settings.max_connections);
         let slots = &server.live.slots;
@@ -69,7 +69,7 @@ impl Permit {
     /// Takes a slot of the server at this address, for a session that another process has handed
     /// over. Returns `None` if the pool has no server at this address, or if the server has no free
     /// slot.
-    pub fn at(pool: &Arc<Pool>, server: SocketAddr, pick: &PickContext) -> Option<Permit> {
+    pub fn at(pool: &WorkerArc<Pool>, server: SocketAddr, pick: &PickContext) -> Option<Permit> {
         let port = pick.vip.port();
         let index = pool.servers.iter().position(|other| other.config.addr_for(port) == server)?;
         Permit::take(pool, index, pick)
@@ -90,7 +90,7 @@ impl Permit {
 
     /// Backend of the server.
     pub fn pool(&self) -> &Arc<Pool> {
-        &self.pool
+        self.pool.shared()
     }
 
     /// Index of the server in the backend.
@@ -188,7 +188,7 @@ impl Permit {
         let failure_epoch = live.row();
         let is_ours = |server: &Arc<Server>| Arc::ptr_eq(&server.live, live) && server.health.up;
         let Some(index) = pool.servers.iter().position(is_ours) else { return false };
-        (self.pool, self.index, self.failure_epoch) = (pool.clone(), index, failure_epoch);
+        (self.pool, self.index, self.failure_epoch) = (pool.clone().into(), index, failure_epoch);
         true
     }
 

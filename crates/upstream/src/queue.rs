@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{Attempts, Permit, PickContext, Unavailable};
-use convey_snapshot::{Pool, SLOT_RECHECK};
+use convey_snapshot::{Pool, SLOT_RECHECK, WorkerArc};
 
 impl Attempts {
     /// Picks the next server, unless other clients are waiting in the queue.
@@ -17,7 +17,11 @@ impl Attempts {
     /// # Errors
     /// [`Unavailable::Full`] if other clients are waiting, or no slot is free; otherwise the reason
     /// why no server is available.
-    pub fn next_at_once(&mut self, pick: &PickContext, pool: &Arc<Pool>) -> Result<Permit, Unavailable> {
+    pub fn next_at_once(
+        &mut self,
+        pick: &PickContext,
+        pool: &WorkerArc<Pool>,
+    ) -> Result<Permit, Unavailable> {
         if self.are_over() {
             return Err(self.reason());
         }
@@ -37,9 +41,9 @@ impl Attempts {
     pub async fn next_in_turn(
         &mut self,
         pick: &PickContext,
-        pool: &Arc<Pool>,
+        pool: &WorkerArc<Pool>,
         patience: Duration,
-        newest: impl Fn() -> Arc<Pool>,
+        newest: impl Fn() -> WorkerArc<Pool>,
     ) -> Result<Permit, Unavailable> {
         match self.next_at_once(pick, pool) {
             Err(Unavailable::Full) => {}
@@ -54,7 +58,7 @@ impl Attempts {
     async fn queue(
         &mut self,
         pick: &PickContext,
-        newest: impl Fn() -> Arc<Pool>,
+        newest: impl Fn() -> WorkerArc<Pool>,
     ) -> Result<Permit, Unavailable> {
         loop {
             let live = newest().live.clone();
@@ -92,7 +96,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(5);
 
     /// Waits for a permit of the newest pool, for a client whose first attempt this is.
-    async fn wait(newest: &Mutex<Arc<Pool>>) -> Result<Permit, Unavailable> {
+    async fn wait(newest: &Mutex<WorkerArc<Pool>>) -> Result<Permit, Unavailable> {
         let now = || newest.lock().unwrap().clone();
         Attempts::default().next_in_turn(&client(), &now(), PATIENCE, now).await
     }
@@ -143,7 +147,7 @@ mod tests {
         let full = pool(1, Some(1));
         let open = Mutex::new(full.clone());
         let open = wait(&open).await.unwrap();
-        let snapshots = [pool(1, Some(1)), with_servers(&full, pool(2, Some(1)).servers.clone())];
+        let snapshots = [pool(1, Some(1)), with_servers(&full, pool(2, Some(1)).servers.clone()).into()];
         for next in snapshots {
             let newest = Mutex::new(full.clone());
             let mut waits = Box::pin(wait(&newest));
@@ -156,7 +160,7 @@ mod tests {
         let newest = Mutex::new(full.clone());
         let mut waits = Box::pin(wait(&newest));
         assert!((&mut waits).now_or_never().is_none());
-        *newest.lock().unwrap() = with_servers(&full, vec![]);
+        *newest.lock().unwrap() = with_servers(&full, vec![]).into();
         full.live.freed.notify_waiters();
         assert_eq!(waits.now_or_never().unwrap().err(), Some(Unavailable::NoServer));
     }

@@ -10,7 +10,6 @@
 //! `timeouts.connect`.
 
 use std::io;
-use std::sync::Arc;
 
 use rustix::io::Errno;
 use tokio::sync::mpsc;
@@ -19,7 +18,7 @@ use super::outcome::is_host_shortage;
 use crate::{Permit, PickContext, Unavailable};
 use convey_model::ConnectFailures;
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Pick, Pool};
+use convey_snapshot::{Pick, Pool, WorkerArc};
 
 /// Upper bound of the servers that convey tries for one connection, datagram or request.
 const MAX_ATTEMPTS: u32 = 4;
@@ -48,7 +47,7 @@ impl Attempts {
     /// # Errors
     /// Reason why no server is available. After [`Unavailable::Full`], the client may wait for a
     /// slot.
-    pub fn next(&mut self, pick: &PickContext, pool: &Arc<Pool>) -> Result<Permit, Unavailable> {
+    pub fn next(&mut self, pick: &PickContext, pool: &WorkerArc<Pool>) -> Result<Permit, Unavailable> {
         if self.are_over() {
             return Err(self.reason());
         }
@@ -81,7 +80,7 @@ impl Attempts {
         self.preferred = Some(server);
     }
 
-    fn take_preferred(&mut self, pool: &Arc<Pool>, pick: &PickContext) -> Option<Permit> {
+    fn take_preferred(&mut self, pool: &WorkerArc<Pool>, pick: &PickContext) -> Option<Permit> {
         let preferred = self.preferred.take()?;
         let index = pool.servers.iter().position(|server| server.live.id == preferred)?;
         if pool.is_eligible(index) { Permit::take(pool, index, pick) } else { None }
@@ -167,7 +166,7 @@ mod tests {
         let (pool, mut attempts) = (pool(2, None), Attempts::default());
         let failed = attempts.next(&client(), &pool).unwrap();
         fail(&mut attempts, &failed, Errno::CONNREFUSED);
-        let newer = with_servers(&pool, pool.servers.iter().rev().cloned().collect());
+        let newer = with_servers(&pool, pool.servers.iter().rev().cloned().collect()).into();
         let next = attempts.next(&client(), &newer).unwrap();
         assert_ne!(next.server().live.id, failed.server().live.id);
         fail(&mut attempts, &next, Errno::CONNREFUSED);

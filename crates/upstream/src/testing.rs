@@ -2,14 +2,13 @@
 #![expect(clippy::disallowed_methods, reason = "tests")]
 
 use std::io;
-use std::sync::Arc;
 
 use rustix::io::Errno;
 use tokio::time::Instant;
 
 use crate::{Attempts, Permit, PickContext};
 use convey_model::{ConnectFailures, Protocol};
-use convey_snapshot::{Pool, fixture};
+use convey_snapshot::{Pool, WorkerArc, fixture};
 use tokio::sync::mpsc;
 
 /// Returns the context of a client that has just arrived.
@@ -27,13 +26,13 @@ pub(super) fn client() -> PickContext {
 }
 
 /// Returns a pool of servers that are up. Each server has this limit of connections.
-pub(super) fn pool(servers: u8, limit: Option<u32>) -> Arc<Pool> {
+pub(super) fn pool(servers: u8, limit: Option<u32>) -> WorkerArc<Pool> {
     let server = |n: u8| {
         let mut server = fixture::server(&n.to_string(), &format!("10.0.1.{n}:80"));
         server.settings.max_connections = limit;
         (server, fixture::up())
     };
-    fixture::pool("web", (0..servers).map(server).collect())
+    fixture::pool("web", (0..servers).map(server).collect()).into()
 }
 
 /// Records a failed connect to the server of this permit. Returns the report to the health checks,

@@ -3,13 +3,12 @@
 //! A running exchange is one value in one box, which each poll changes in place. So thousands of
 //! exchanges that wait for their servers take little memory, and a poll touches few cache lines.
 
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use convey_http_core::Exchange;
 use convey_proxy::ServerStream;
-use convey_snapshot::Pool;
 use convey_snapshot::stats::Counter;
+use convey_snapshot::{Pool, WorkerArc};
 use convey_upstream::{Attempts, Permit, Unavailable};
 
 use super::drive::{DriveState, Driver};
@@ -36,7 +35,7 @@ impl Forwarding<'_, '_> {
     /// Returns what was done so far.
     pub(super) fn begin_at_once(
         &mut self,
-        pool: &Arc<Pool>,
+        pool: &WorkerArc<Pool>,
         attempts: &mut Attempts,
     ) -> Result<Box<RunningExchange>, Beginning> {
         if !self.moves_bytes() {

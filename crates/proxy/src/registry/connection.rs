@@ -13,12 +13,12 @@ use super::Registry;
 use super::server::{ConnectionServer, LastServer};
 use crate::relay::RelayEnd;
 use convey_model::CountedSource;
-use convey_snapshot::{Frontend, Pool};
+use convey_snapshot::{Pool, WorkerFrontend};
 
 /// Facts of a new client connection, for the registry.
 pub(crate) struct ConnectionClient {
     /// Frontend of the connection.
-    pub(crate) frontend: Arc<Frontend>,
+    pub(crate) frontend: Arc<WorkerFrontend>,
     /// Address of the peer.
     pub(crate) client: SocketAddr,
     /// Address that the peer connected to.
@@ -58,7 +58,7 @@ pub(super) struct OpenConnection {
 
 /// Part of an open connection that changes rarely.
 pub(super) struct ConnectionFacts {
-    pub(super) frontend: Arc<Frontend>,
+    pub(super) frontend: Arc<WorkerFrontend>,
     pub(super) client: SocketAddr,
     /// Whether `client` is the address of the client. `false` until the PROXY header has arrived,
     /// because the peer is a proxy then.
@@ -96,7 +96,7 @@ impl RegisteredConnection {
     }
 
     /// Moves the connection to this frontend, or to this version of its frontend.
-    pub(crate) fn set_frontend(&self, frontend: &Arc<Frontend>) {
+    pub(crate) fn set_frontend(&self, frontend: &Arc<WorkerFrontend>) {
         let mut facts = self.entry.facts();
         facts.frontend = frontend.clone();
         facts.other_pool = None;

@@ -6,7 +6,7 @@ use convey_model::{
     self as model, Access, FlowFilter, FlowListing, FlowQuery, FlowSort, Limits, ListedFlow, ListedFlowId,
     Mode, Sources,
 };
-use convey_snapshot::{Pool, fixture};
+use convey_snapshot::{Pool, WorkerFrontend, fixture};
 use futures_util::FutureExt;
 
 use super::*;
@@ -26,10 +26,14 @@ fn frontend_of(change: impl FnOnce(&mut model::FrontendConfig)) -> Arc<Frontend>
     fixture::frontend_of(config, &pool)
 }
 
+fn of_worker(frontend: &Arc<Frontend>) -> Arc<WorkerFrontend> {
+    WorkerFrontend::new(frontend.clone()).into()
+}
+
 /// Registers a connection of the client `10.0.0.last` to this frontend.
 fn register(registry: &Arc<Registry>, frontend: &Arc<Frontend>, last: u8) -> RegisteredConnection {
     let client = ConnectionClient {
-        frontend: frontend.clone(),
+        frontend: of_worker(frontend),
         client: SocketAddr::from(([10, 0, 0, last], 4242)),
         vip: "192.0.2.1:80".parse().unwrap(),
         began: Instant::now(),
@@ -153,7 +157,7 @@ fn open_connections_are_counted_in_a_new_table_of_sources() {
     registry.count_sources(&frontends[..1]);
     assert_eq!((open(6), open(7), open(8)), ([1, 0], [1, 0], [0, 0]));
     let (next, unnamed) = (named(&frontends[1], 9), register(&registry, &frontends[1], 9));
-    first.iter().for_each(|watched| watched.set_frontend(&frontends[1]));
+    first.iter().for_each(|watched| watched.set_frontend(&of_worker(&frontends[1])));
     registry.count_sources(&frontends[1..]);
     registry.count_sources(&frontends[1..]);
     assert_eq!((open(6), open(200)), ([0, 3], [0, 3]));
@@ -179,7 +183,7 @@ fn connections_are_listed_with_the_mode_of_their_frontend() {
     let registry = Arc::<Registry>::default();
     let of_http = frontend_of(|config| (config.mode, config.http) = (Mode::Http, Some(Box::default())));
     let [_of_http, moved] = [6, 7].map(|last| register(&registry, &of_http, last));
-    moved.set_frontend(&frontend());
+    moved.set_frontend(&of_worker(&frontend()));
     let mut modes: Vec<&str> = names(&registry, &query()).iter().map(|flow| flow.mode.name()).collect();
     modes.sort_unstable();
     assert_eq!(modes, ["http", "proxy"]);

@@ -16,7 +16,7 @@ use crate::traced;
 use convey_access_log::{Ending, Termination};
 use convey_model::{FlowServer, ProxyVersion};
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Frontend, Pool};
+use convey_snapshot::{Frontend, Pool, WorkerArc};
 use convey_trace::ConnectionStep;
 use convey_upstream::{Attempts, Permit, PickContext, Unavailable};
 
@@ -62,9 +62,9 @@ impl UdpSession {
         datagram: &[u8],
         attempts: &mut Attempts,
     ) -> Result<UdpSession, Counter> {
-        let pool = &slot.frontend.pool;
-        let named = pool.named_by(datagram).and_then(|index| Permit::take(pool, index, &downstream));
-        let upstream = connect(&downstream, &slot, pool, (named, attempts))?;
+        let pool = WorkerArc::from(slot.frontend.pool.clone());
+        let named = pool.named_by(datagram).and_then(|index| Permit::take(&pool, index, &downstream));
+        let upstream = connect(&downstream, &slot, &pool, (named, attempts))?;
         slot.opened();
         Ok(UdpSession::new(upstream, slot, downstream, generation))
     }
@@ -78,7 +78,7 @@ impl UdpSession {
         server: SocketAddr,
         socket: UdpSocket,
     ) -> Option<UdpSession> {
-        let mut permit = Permit::at(&slot.frontend.pool, server, &downstream)?;
+        let mut permit = Permit::at(&slot.frontend.pool.clone().into(), server, &downstream)?;
         let _own = slot.record_own_socket(&socket, server);
         permit.opened();
         slot.opened();
@@ -181,7 +181,7 @@ impl UdpSession {
         if is_refused {
             attempts.pass_over(&self.upstream.permit);
         }
-        let found = connect(&self.downstream, &self.slot, pool, (None, attempts));
+        let found = connect(&self.downstream, &self.slot, &pool.clone().into(), (None, attempts));
         if is_up && found.is_err() {
             return Ok(false);
         }
@@ -289,7 +289,7 @@ impl Drop for UdpSession {
 fn connect(
     downstream: &PickContext,
     slot: &SessionSlot,
-    pool: &Arc<Pool>,
+    pool: &WorkerArc<Pool>,
     (mut named, attempts): (Option<Permit>, &mut Attempts),
 ) -> Result<Upstream, Counter> {
     loop {
