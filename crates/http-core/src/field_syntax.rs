@@ -33,6 +33,18 @@ pub(crate) fn is_of_value(byte: u8) -> bool {
     matches!(byte, b' '..=b'~' | b'\t' | 0x80..)
 }
 
+/// Length of the token at the front; 0 if there is none.
+pub(crate) fn token_len(bytes: &[u8]) -> usize {
+    let (mut at, mut rest) = (0, bytes);
+    // One branch for four bytes: most names are longer.
+    while let Some((four, after)) = rest.split_first_chunk::<4>()
+        && four.iter().fold(true, |are_token, byte| are_token & is_token(*byte))
+    {
+        (at, rest) = (at + four.len(), after);
+    }
+    at + rest.iter().take_while(|byte| is_token(**byte)).count()
+}
+
 /// Number of bytes at the front that are allowed in a field's value.
 pub(crate) fn value_len(bytes: &[u8]) -> usize {
     let (mut at, mut rest) = (0, bytes);
@@ -77,6 +89,14 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn length_of_a_token_ends_before_the_first_other_byte(
+            bytes in prop::collection::vec(prop_oneof![any::<u8>(), b'a'..=b'z', Just(b'-')], 0..20)
+        ) {
+            let expected = bytes.iter().take_while(|byte| is_token(**byte)).count();
+            prop_assert_eq!(token_len(&bytes), expected);
+        }
+
         #[test]
         fn length_of_a_value_ends_before_the_first_control_character(
             bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'\t'), b' '..=b'~', 0x80_u8..], 0..40)

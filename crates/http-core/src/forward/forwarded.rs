@@ -119,12 +119,18 @@ fn earlier(head: &RequestHead, known: KnownField, client: &ClientIdentity<'_>) -
 fn write_ip(ip: IpAddr, out: &mut ChainValue) {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
-            for (n, octet) in ip.octets().into_iter().enumerate() {
-                if n > 0 {
-                    out.push(b'.');
+            let (mut text, mut len) = ([b'.'; 16], 0);
+            for octet in ip.octets() {
+                for (least, unit) in [(100, 100), (10, 10), (0, 1)] {
+                    if octet >= least {
+                        text[len] = b'0' + octet / unit % 10;
+                        len += 1;
+                    }
                 }
-                out.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
+                // A dot follows.
+                len += 1;
             }
+            out.extend_from_slice(&text[..len - 1]);
         }
         IpAddr::V6(ip) => out.extend_from_slice(ip.to_string().as_bytes()),
     }

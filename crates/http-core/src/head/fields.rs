@@ -74,26 +74,42 @@ pub(crate) enum KnownField {
 /// differently.
 const KEPT: [&[u8]; 4] = [b"content-length", b"host", b"expect", b"trailer"];
 
-/// Whether a name with `_` is another spelling of a field that is hop-by-hop, frames the message,
-/// or identifies the client. CGI, WSGI and others treat `_` like `-`.
+/// Fields that a name with `_` must not disguise, because CGI, WSGI and others treat `_` like `-`:
+/// they are hop-by-hop, frame the message, or identify the client.
+const UNDISGUISED: [&[u8]; 10] = [
+    b"content-length",
+    b"transfer-encoding",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-proto",
+    b"x-ssl-client-dn",
+    b"proxy-connection",
+    b"proxy-authorization",
+    b"keep-alive",
+    b"http2-settings",
+];
+
+/// Lengths of these names: a bit for each.
+const UNDISGUISED_LENGTHS: u32 = {
+    let (mut lengths, mut at) = (0, 0);
+    while at < UNDISGUISED.len() {
+        lengths |= 1 << UNDISGUISED[at].len();
+        at += 1;
+    }
+    lengths
+};
+
+/// Whether a name is another spelling of one of these fields.
 fn is_disguised(name: &[u8]) -> bool {
-    const FIELDS: [&[u8]; 10] = [
-        b"content-length",
-        b"transfer-encoding",
-        b"x-forwarded-for",
-        b"x-forwarded-host",
-        b"x-forwarded-proto",
-        b"x-ssl-client-dn",
-        b"proxy-connection",
-        b"proxy-authorization",
-        b"keep-alive",
-        b"http2-settings",
-    ];
+    let may_be = name.len() < 32 && UNDISGUISED_LENGTHS >> name.len() & 1 == 1;
+    if !may_be || !name.contains(&b'_') {
+        return false;
+    }
     let is_same = |(one, other): (&u8, &u8)| match one {
         b'_' => *other == b'-',
         _ => one.eq_ignore_ascii_case(other),
     };
-    let mut like = FIELDS.iter().filter(|field| field.len() == name.len());
+    let mut like = UNDISGUISED.iter().filter(|field| field.len() == name.len());
     like.any(|field| name.iter().zip(*field).all(is_same))
 }
 
@@ -319,7 +335,7 @@ fn classify(name: &[u8]) -> (KnownField, bool) {
         (17, b't') if is(name, b"transfer-encoding") => (KnownField::TransferEncoding, true),
         (17, b'x') if is(name, b"x-forwarded-proto") => (KnownField::XForwardedProto, false),
         (19, b'p') if is(name, b"proxy-authorization") => (KnownField::Other, true),
-        _ => (KnownField::Other, name.contains(&b'_') && is_disguised(name)),
+        _ => (KnownField::Other, is_disguised(name)),
     }
 }
 

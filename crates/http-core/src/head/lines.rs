@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::fields::FieldList;
 use crate::Malformed;
-use crate::field_syntax::{decimal, is_token, value_len};
+use crate::field_syntax::{decimal, token_len, value_len};
 
 /// Bytes of a version before its minor digit.
 const MAJOR: &[u8] = b"HTTP/1.";
@@ -119,11 +119,6 @@ fn fields(bytes: &[u8], mut at: usize, max_fields: usize) -> Result<(FieldList, 
         fields.push(bytes, at..at + name_len, begin..begin + value_len - trailing)?;
         at += name_len + 1 + next + 2;
     }
-}
-
-/// Length of the token at the front.
-fn token_len(bytes: &[u8]) -> usize {
-    bytes.iter().take_while(|byte| is_token(**byte)).count()
 }
 
 fn is_blank(byte: u8) -> bool {
