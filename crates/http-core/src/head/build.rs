@@ -64,7 +64,7 @@ impl HeadBuilder<'_> {
             return Err(Malformed::FieldValue);
         }
         let (name, value) = (self.append(name), self.append(value.trim_ascii()));
-        self.fields.push(&self.bytes, name, value)?;
+        self.fields.push(&self.bytes, name, value, false)?;
         self.len += LINE;
         self.check_len()
     }

@@ -15,10 +15,9 @@ pub struct Field<'a> {
     /// section 7.6.1).
     pub is_hop_by_hop: bool,
     pub(crate) known: KnownField,
-    /// Place of the name in the head.
-    at: usize,
-    /// Bytes of the head from the name to two bytes after the value.
-    around: &'a [u8],
+    /// Place of its line in the head; `None`: the head does not have the line just as convey would
+    /// write it in HTTP/1.1.
+    line: Option<(usize, usize)>,
 }
 
 /// Fields of one head.
@@ -41,7 +40,30 @@ struct FieldPlace {
     value_len: u32,
     name_len: u16,
     known: KnownField,
-    is_hop_by_hop: bool,
+    marks: FieldMarks,
+}
+
+/// What is known of a field's line. One byte for both keeps the place of a field short.
+#[derive(Debug, Clone, Copy)]
+struct FieldMarks(u8);
+
+impl FieldMarks {
+    const HOP_BY_HOP: u8 = 1;
+    const LINE: u8 = 2;
+
+    fn new(is_hop_by_hop: bool, is_line: bool) -> FieldMarks {
+        FieldMarks(u8::from(is_hop_by_hop) * FieldMarks::HOP_BY_HOP + u8::from(is_line) * FieldMarks::LINE)
+    }
+
+    fn is_hop_by_hop(self) -> bool {
+        self.0 & FieldMarks::HOP_BY_HOP != 0
+    }
+
+    /// Whether the head has the field as a line of HTTP/1.1, just as convey would write it: one
+    /// blank before the value, and none behind it.
+    fn is_line(self) -> bool {
+        self.0 & FieldMarks::LINE != 0
+    }
 }
 
 /// Options of `Connection` that a proxy evaluates.
@@ -119,7 +141,8 @@ impl FieldList {
         FieldList { places: Vec::with_capacity(USUAL), ..FieldList::default() }
     }
 
-    /// Adds a field whose name and value have these ranges in the head so far. Call
+    /// Adds a field whose name and value have these ranges in the head so far. `is_line`: the head
+    /// has the field's line just as convey would write it. Call
     /// [`FieldList::mark_connection_options`] once the head is whole.
     ///
     /// # Errors
@@ -129,8 +152,9 @@ impl FieldList {
         head: &[u8],
         name: Range<usize>,
         value: Range<usize>,
+        is_line: bool,
     ) -> Result<(), Malformed> {
-        let place = FieldPlace::new(head, name, value)?;
+        let place = FieldPlace::new(head, name, value, is_line)?;
         self.present |= place.known.bit();
         self.places.push(place);
         Ok(())
@@ -230,7 +254,8 @@ impl FieldList {
             _ => {}
         }
         for place in &mut self.places {
-            place.is_hop_by_hop |= place.of(head).name.eq_ignore_ascii_case(option);
+            let is_listed = place.of(head).name.eq_ignore_ascii_case(option);
+            place.marks.0 |= u8::from(is_listed) * FieldMarks::HOP_BY_HOP;
         }
     }
 }
@@ -241,7 +266,12 @@ impl FieldPlace {
     ///
     /// # Errors
     /// The name is longer than 65,535 bytes.
-    fn new(head: &[u8], name: Range<usize>, value: Range<usize>) -> Result<FieldPlace, Malformed> {
+    fn new(
+        head: &[u8],
+        name: Range<usize>,
+        value: Range<usize>,
+        is_line: bool,
+    ) -> Result<FieldPlace, Malformed> {
         let (known, is_hop_by_hop) = classify(&head[name.clone()]);
         Ok(FieldPlace {
             name: name.start as u32,
@@ -249,20 +279,21 @@ impl FieldPlace {
             value: value.start as u32,
             value_len: value.len() as u32,
             known,
-            is_hop_by_hop,
+            marks: FieldMarks::new(is_hop_by_hop, is_line),
         })
     }
 
     fn of<'a>(&self, head: &'a [u8]) -> Field<'a> {
         let (name, value) = (self.name as usize, self.value as usize);
         let end = value + self.value_len as usize;
+        // The ranges are within the head. Without a check that may panic, the compiler leaves out
+        // what the caller does not use.
         Field {
-            name: &head[name..name + usize::from(self.name_len)],
-            value: &head[value..end],
-            is_hop_by_hop: self.is_hop_by_hop,
+            name: head.get(name..name + usize::from(self.name_len)).unwrap_or_default(),
+            value: head.get(value..end).unwrap_or_default(),
+            is_hop_by_hop: self.marks.is_hop_by_hop(),
             known: self.known,
-            at: name,
-            around: head.get(name..end + 2).unwrap_or_default(),
+            line: self.marks.is_line().then_some((name, end + 2)),
         }
     }
 }
@@ -271,11 +302,7 @@ impl Field<'_> {
     /// Place in the head of the field's line in HTTP/1.1; `None`: the head does not have it just as
     /// convey would write it.
     pub(crate) fn line(&self) -> Option<Range<usize>> {
-        let (line, rest) = (self.around, self.around.get(self.name.len()..)?);
-        let is_usual = line.len() == self.name.len() + self.value.len() + 4
-            && rest.starts_with(b": ")
-            && rest.ends_with(b"\r\n");
-        is_usual.then_some(self.at..self.at + line.len())
+        self.line.map(|(begin, end)| begin..end)
     }
 }
 

@@ -116,7 +116,8 @@ fn fields(bytes: &[u8], mut at: usize, max_fields: usize) -> Result<(FieldList, 
         }
         let begin = at + name_len + 1 + blanks;
         let trailing = value.iter().rev().take_while(|byte| is_blank(**byte)).count();
-        fields.push(bytes, at..at + name_len, begin..begin + value_len - trailing)?;
+        let is_line = after[..blanks] == *b" " && trailing == 0;
+        fields.push(bytes, at..at + name_len, begin..begin + value_len - trailing, is_line)?;
         at += name_len + 1 + next + 2;
     }
 }
