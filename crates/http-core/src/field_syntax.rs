@@ -33,34 +33,43 @@ pub(crate) fn is_of_value(byte: u8) -> bool {
     matches!(byte, b' '..=b'~' | b'\t' | 0x80..)
 }
 
-/// Length of the token at the front; 0 if there is none.
-pub(crate) fn token_len(bytes: &[u8]) -> usize {
-    let (mut at, mut rest) = (0, bytes);
+/// End of the token that begins at `at`; `at` if there is none.
+#[inline]
+pub(crate) fn token_end(bytes: &[u8], mut at: usize) -> usize {
     // One branch for four bytes: most names are longer.
-    while let Some((four, after)) = rest.split_first_chunk::<4>()
-        && four.iter().fold(true, |are_token, byte| are_token & is_token(*byte))
-    {
-        (at, rest) = (at + four.len(), after);
+    while let Some(four) = bytes.get(at..).and_then(<[u8]>::first_chunk::<4>) {
+        let tokens = four.map(|byte| u32::from(is_token(byte)));
+        let tokens = tokens[0] | tokens[1] << 1 | tokens[2] << 2 | tokens[3] << 3;
+        if tokens != 0b1111 {
+            return at + tokens.trailing_ones() as usize;
+        }
+        at += four.len();
     }
-    at + rest.iter().take_while(|byte| is_token(**byte)).count()
+    while bytes.get(at).is_some_and(|byte| is_token(*byte)) {
+        at += 1;
+    }
+    at
 }
 
-/// Number of bytes at the front that are allowed in a field's value.
-pub(crate) fn value_len(bytes: &[u8]) -> usize {
-    let (mut at, mut rest) = (0, bytes);
-    while let Some((word, after)) = rest.split_first_chunk::<8>() {
-        let controls = controls_in(u64::from_le_bytes(*word));
+/// End of the bytes from `at` on that are allowed in a field's value.
+#[inline]
+pub(crate) fn value_end(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let controls = controls_in(u64::from_le_bytes(*eight));
         if controls == 0 {
-            (at, rest) = (at + word.len(), after);
+            at += eight.len();
             continue;
         }
-        let first = controls.trailing_zeros() as usize / 8;
-        if word[first] != b'\t' {
-            return at + first;
+        at += controls.trailing_zeros() as usize / 8;
+        if bytes[at] != b'\t' {
+            return at;
         }
-        (at, rest) = (at + first + 1, &rest[first + 1..]);
+        at += 1;
     }
-    at + rest.iter().take_while(|byte| is_of_value(**byte)).count()
+    while bytes.get(at).is_some_and(|byte| is_of_value(*byte)) {
+        at += 1;
+    }
+    at
 }
 
 /// Finds control characters among eight bytes: the lowest bit that is set belongs to the first one,
@@ -90,19 +99,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn length_of_a_token_ends_before_the_first_other_byte(
+        fn token_ends_before_the_first_other_byte(
             bytes in prop::collection::vec(prop_oneof![any::<u8>(), b'a'..=b'z', Just(b'-')], 0..20)
         ) {
             let expected = bytes.iter().take_while(|byte| is_token(**byte)).count();
-            prop_assert_eq!(token_len(&bytes), expected);
+            prop_assert_eq!(token_end(&bytes, 0), expected);
         }
 
         #[test]
-        fn length_of_a_value_ends_before_the_first_control_character(
+        fn value_ends_before_the_first_control_character(
             bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'\t'), b' '..=b'~', 0x80_u8..], 0..40)
         ) {
             let expected = bytes.iter().take_while(|byte| is_of_value(**byte)).count();
-            prop_assert_eq!(value_len(&bytes), expected);
+            prop_assert_eq!(value_end(&bytes, 0), expected);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::fields::FieldList;
 use crate::Malformed;
-use crate::field_syntax::{decimal, token_len, value_len};
+use crate::field_syntax::{decimal, token_end, value_end};
 
 /// Bytes of a version before its minor digit.
 const MAJOR: &[u8] = b"HTTP/1.";
@@ -41,7 +41,7 @@ impl RequestLines {
     /// # Errors
     /// The head is malformed or incomplete.
     pub(super) fn parse(bytes: &[u8], max_fields: usize) -> Result<RequestLines, Malformed> {
-        let method = 0..token_len(bytes);
+        let method = 0..token_end(bytes, 0);
         let target = method.end + 1;
         if method.is_empty() || bytes.get(method.end) != Some(&b' ') {
             return Err(Malformed::StartLine);
@@ -74,7 +74,7 @@ impl ResponseLines {
         let status = decimal(digits).ok_or(Malformed::StartLine)? as u16;
         let at = at + 4;
         let reason = match bytes.get(at) {
-            Some(b' ') => at + 1..at + 1 + value_len(&bytes[at + 1..]),
+            Some(b' ') => at + 1..value_end(bytes, at + 1),
             _ => at..at,
         };
         let at = line_end(bytes, reason.end).ok_or(Malformed::StartLine)?;
@@ -91,39 +91,47 @@ impl ResponseLines {
 fn fields(bytes: &[u8], mut at: usize, max_fields: usize) -> Result<(FieldList, usize), Malformed> {
     let mut fields = FieldList::with_room();
     loop {
-        let rest = bytes.get(at..).unwrap_or_default();
-        if let [b'\r', end @ ..] = rest {
-            return match end.first() {
-                Some(b'\n') => Ok((fields, at + 2)),
-                _ => Err(Malformed::BareLineEnd),
-            };
+        let name = at..token_end(bytes, at);
+        if name.is_empty() || bytes.get(name.end) != Some(&b':') {
+            return end_of_fields(bytes, at).map(|len| (fields, len));
         }
-        let name_len = token_len(rest);
-        if name_len == 0 || rest.get(name_len) != Some(&b':') {
-            return Err(Malformed::FieldName);
+        let mut begin = name.end + 1;
+        while bytes.get(begin).is_some_and(is_blank) {
+            begin += 1;
         }
-        let after = &rest[name_len + 1..];
-        let blanks = after.iter().take_while(|byte| is_blank(**byte)).count();
-        let value_len = value_len(&after[blanks..]);
-        let (value, next) = (&after[blanks..blanks + value_len], blanks + value_len);
-        match after.get(next..next + 2) {
-            Some(b"\r\n") => {}
-            _ if matches!(after.get(next), Some(b'\r' | b'\n')) => return Err(Malformed::BareLineEnd),
+        let line_end = value_end(bytes, begin);
+        let mut end = line_end;
+        while end > begin && is_blank(&bytes[end - 1]) {
+            end -= 1;
+        }
+        match (bytes.get(line_end), bytes.get(line_end + 1)) {
+            (Some(b'\r'), Some(b'\n')) => {}
+            (Some(b'\r' | b'\n'), _) => return Err(Malformed::BareLineEnd),
             _ => return Err(Malformed::FieldValue),
         }
         if fields.len() == max_fields {
             return Err(Malformed::TooManyFields);
         }
-        let begin = at + name_len + 1 + blanks;
-        let trailing = value.iter().rev().take_while(|byte| is_blank(**byte)).count();
-        let is_line = after[..blanks] == *b" " && trailing == 0;
-        fields.push(bytes, at..at + name_len, begin..begin + value_len - trailing, is_line)?;
-        at += name_len + 1 + next + 2;
+        let is_line = bytes[name.end + 1] == b' ' && begin == name.end + 2 && end == line_end;
+        fields.push(bytes, name, begin..end, is_line)?;
+        at = line_end + 2;
     }
 }
 
-fn is_blank(byte: u8) -> bool {
-    byte == b' ' || byte == b'\t'
+/// Returns the length of a head whose fields end at `at`.
+///
+/// # Errors
+/// There is no empty line, but a line that is no field.
+fn end_of_fields(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
+    match (bytes.get(at), bytes.get(at + 1)) {
+        (Some(b'\r'), Some(b'\n')) => Ok(at + 2),
+        (Some(b'\r'), _) => Err(Malformed::BareLineEnd),
+        _ => Err(Malformed::FieldName),
+    }
+}
+
+fn is_blank(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'\t')
 }
 
 /// Whether a byte may be in a target, before convey looks at the target's parts.
