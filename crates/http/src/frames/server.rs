@@ -13,7 +13,6 @@ use crate::http2::{OutgoingStream, StreamError};
 use crate::transfer::{TransferEnd, server_broke};
 
 /// Server of a request, in frames.
-#[expect(clippy::large_enum_variant, reason = "the future that owns it is boxed")]
 pub(crate) enum FrameServer<'a> {
     Http1(Http1Server<'a>),
     Http2(Http2Server<'a>),
