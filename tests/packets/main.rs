@@ -60,6 +60,7 @@ mod scripts;
 mod siege;
 mod silence;
 mod silent_servers;
+mod slow_download;
 mod snat;
 mod spoofed;
 mod spread;

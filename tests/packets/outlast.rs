@@ -2,13 +2,8 @@
 //! balancer.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use convey_lab::{INTERFACE, LabPlan, Role};
 use convey_testkit::{Nginx, Process, binary, check_to_end, connect, run, send, wait_for};
@@ -17,6 +12,7 @@ use rustix::process::Signal;
 use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::Config;
 use crate::network::{Network, PORT};
+use crate::slow_download::{assert_under_way, assert_whole, under_way};
 use crate::takeover::move_vip;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
@@ -31,21 +27,19 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     ]
 }
 
-/// Size of a client's download, and of its pieces, so that it is under way meanwhile.
+/// Size of a client's download, so that it is under way meanwhile.
 const BYTES: u64 = 64 << 20;
-const PIECE: usize = 64 << 10;
-const PAUSE: Duration = Duration::from_millis(30);
 
 fn a_kill_and_a_new_start_cut_no_download(case: Case) {
     let (mut network, _servers) = balanced(case, Config::new(2));
-    let downloads: Vec<_> = (0..6).map(|_| under_way(&network)).collect();
+    let downloads = under_way::<6>(&network);
     kill(&network);
     // A client that comes meanwhile tries again.
     let late = late_download(&network);
     wait_for_acknowledgements(&network);
     network.start_again();
     assert_under_way(&downloads);
-    assert_whole(downloads);
+    assert_whole(downloads, BYTES);
     assert_late_one_whole(late);
     assert!(
         network.log(Role::Balancer).contains("removed the guard of dsr frontends that an earlier convey")
@@ -55,7 +49,7 @@ fn a_kill_and_a_new_start_cut_no_download(case: Case) {
 
 fn downloads_survive_a_stop_and_start_which_release_the_port_meanwhile(case: Case) {
     let (mut network, _servers) = balanced(case, Config { timeouts: "drain = 0.3", ..Config::new(2) });
-    let downloads: Vec<_> = (0..6).map(|_| under_way(&network)).collect();
+    let downloads = under_way::<6>(&network);
     network.convey(|convey| convey.signal(Signal::TERM));
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
     let log = network.log(Role::Balancer);
@@ -67,7 +61,7 @@ fn downloads_survive_a_stop_and_start_which_release_the_port_meanwhile(case: Cas
     drop((other.accept().unwrap(), client, other));
     network.start_again();
     assert_under_way(&downloads);
-    assert_whole(downloads);
+    assert_whole(downloads, BYTES);
 }
 
 fn downloads_survive_takeover_of_a_killed_balancer_by_a_standby(case: Case) {
@@ -75,19 +69,19 @@ fn downloads_survive_takeover_of_a_killed_balancer_by_a_standby(case: Case) {
     let _servers = serve(&network);
     network.balance(&Config::new(2));
     let _standby = network.start_standby();
-    let downloads: Vec<_> = (0..6).map(|_| under_way(&network)).collect();
+    let downloads = under_way::<6>(&network);
     kill(&network);
     let late = late_download(&network);
     wait_for_acknowledgements(&network);
     move_vip(&network, Role::Balancer, Role::Standby);
     assert_under_way(&downloads);
-    assert_whole(downloads);
+    assert_whole(downloads, BYTES);
     assert_late_one_whole(late);
 }
 
 fn clear_command_removes_the_guard_of_a_killed_process(case: Case) {
     let (network, _servers) = balanced(case, Config::new(2));
-    let download = under_way(&network);
+    let [download] = under_way(&network);
     assert_eq!(clear(&network), "no leftovers of an earlier convey found\n", "it is in use");
     assert_eq!(filters(&network), 1);
     kill(&network);
@@ -103,7 +97,7 @@ fn clear_command_removes_the_guard_of_a_killed_process(case: Case) {
     assert!(output.starts_with(&removed) && others.count() == 0, "{output}");
     assert_eq!(filters(&network), 0);
     assert_eq!(clear(&network), "no leftovers of an earlier convey found\n");
-    assert!(download.reader.join().is_err(), "the host's stack answers again");
+    assert!(download.fails(), "the host's stack answers again");
 }
 
 fn failed_start_and_proxy_keep_the_guard_of_a_killed_process(case: Case) {
@@ -152,7 +146,7 @@ fn clear_keeps_a_guard_that_another_user_has_bound(case: Case) {
 
 fn a_start_takes_away_the_guards_of_its_own_frontends_only(case: Case) {
     let (mut network, _servers) = balanced(case, Config::new(2));
-    let downloads = vec![under_way(&network)];
+    let downloads = under_way::<1>(&network);
     kill(&network);
     let left = guards(&network);
     let vip = network.vip();
@@ -168,7 +162,7 @@ fn a_start_takes_away_the_guards_of_its_own_frontends_only(case: Case) {
     network.balance(&Config::new(2));
     assert_eq!(guards(&network).len(), 1, "that of the process that runs");
     assert_under_way(&downloads);
-    assert_whole(downloads);
+    assert_whole(downloads, BYTES);
     // A reload is another set.
     network.save(&Config { web: false, timeouts: "drain = 0.1", ..Config::new(2) });
     wait_for("the guard to say so", || (!guards(&network)[0].contains(&format!("{vip}"))).then_some(()));
@@ -188,60 +182,6 @@ fn serve(network: &Network) -> [Nginx; 2] {
         send(&mut File::create(nginx.file("big")).unwrap(), BYTES).unwrap();
         nginx
     })
-}
-
-/// A client that reads slowly until the test sets `hurry`.
-struct Download {
-    received: Arc<AtomicU64>,
-    hurry: Arc<AtomicBool>,
-    reader: JoinHandle<u64>,
-}
-
-struct Unhurried {
-    stream: TcpStream,
-    received: Arc<AtomicU64>,
-    hurry: Arc<AtomicBool>,
-}
-
-impl Read for Unhurried {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = buffer.len().min(PIECE);
-        if !self.hurry.load(Ordering::Relaxed) {
-            thread::sleep(PAUSE);
-        }
-        let n = self.stream.read(&mut buffer[..most])?;
-        self.received.fetch_add(n as u64, Ordering::Relaxed);
-        Ok(n)
-    }
-}
-
-fn under_way(network: &Network) -> Download {
-    let mut stream = network.inside(Role::Client(1), || connect(network.vip()));
-    stream.write_all(b"GET /big HTTP/1.0\r\n\r\n").unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).unwrap();
-        head.push(byte[0]);
-    }
-    let (received, hurry) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
-    let mut from = Unhurried { stream, received: received.clone(), hurry: hurry.clone() };
-    let download = Download { received, hurry, reader: thread::spawn(move || check_to_end(&mut from)) };
-    let begun = || (download.received.load(Ordering::Relaxed) > BYTES / 64).then_some(());
-    wait_for("a download to be under way", begun);
-    download
-}
-
-fn assert_under_way(downloads: &[Download]) {
-    let under_way = downloads.iter().filter(|download| !download.reader.is_finished()).count();
-    assert_eq!(under_way, downloads.len(), "downloads were to be under way");
-}
-
-fn assert_whole(downloads: Vec<Download>) {
-    downloads.iter().for_each(|download| download.hurry.store(true, Ordering::Relaxed));
-    for download in downloads {
-        assert_eq!(download.reader.join().unwrap(), BYTES);
-    }
 }
 
 /// A client that comes while no balancer forwards, and tries again.
