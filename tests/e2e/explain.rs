@@ -7,14 +7,15 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 
 use convey_testkit::{
-    BalancerProcess, BoundClient, Loopback, PATIENCE, Setup, TcpServer, UdpServer, binary, connect_from,
-    fetch, fetch_from, ping, run, tests, wait_for,
+    BalancerProcess, BoundClient, Loopback, Need, PATIENCE, Setup, TcpServer, UdpServer, binary,
+    connect_from, fetch, fetch_from, ping, run, tests, wait_for,
 };
 use rustix::process::Signal;
 use serde_json::Value;
 
 tests!("explain":
-    ten_thousand_connections_get_the_servers_that_are_explained,
+    hundreds_of_connections_get_the_servers_that_are_explained,
+    ten_thousand_connections_get_the_servers_that_are_explained [Need::Long],
     a_client_that_is_said_to_be_denied_is_refused,
     source_beyond_its_rate_is_explained_as_refused_after_an_upgrade,
     the_next_turn_is_foretold_and_asking_takes_none,
@@ -41,7 +42,16 @@ fn four(lab: &Loopback) -> (Vec<TcpServer>, Setup) {
     (servers, setup.server("s3", lab.server(3), "weight = 2").server("s4", lab.server(4), "weight = 2"))
 }
 
+fn hundreds_of_connections_get_the_servers_that_are_explained() {
+    explained_servers_are_chosen(100);
+}
+
 fn ten_thousand_connections_get_the_servers_that_are_explained() {
+    explained_servers_are_chosen(1_250);
+}
+
+/// Connects from four threads, each with `connections` for each algorithm.
+fn explained_servers_are_chosen(connections: u16) {
     for algorithm in ["ring", "maglev"] {
         let lab = Loopback::new();
         let (_servers, setup) = four(&lab);
@@ -50,18 +60,19 @@ fn ten_thousand_connections_get_the_servers_that_are_explained() {
         balancer.wait_for_health("s4", false);
         let lab = &lab;
         let got: Vec<String> = thread::scope(|scope| {
-            let clients = (0..4_u8).map(|thread| scope.spawn(move || five_thousand(lab, thread)));
+            let clients =
+                (0..4_u8).map(|thread| scope.spawn(move || connect_as_explained(lab, thread, connections)));
             clients.collect::<Vec<_>>().into_iter().flat_map(|client| client.join().unwrap()).collect()
         });
         let mut counts = BTreeMap::<&str, usize>::new();
         got.iter().for_each(|server| *counts.entry(server).or_default() += 1);
-        assert_eq!(got.len(), 5_000);
+        assert_eq!(got.len(), 4 * usize::from(connections));
         assert!(counts.len() == 3 && counts["s1"] > counts["s2"], "{algorithm}: {counts:?}");
     }
 }
 
-/// A quarter of five thousand connections, each from another port. Returns the servers' names.
-fn five_thousand(lab: &Loopback, thread: u8) -> Vec<String> {
+/// Makes connections, each from another port. Returns the servers' names.
+fn connect_as_explained(lab: &Loopback, thread: u8, connections: u16) -> Vec<String> {
     let one = |n: u16| {
         // The query precedes the connection, so no open connection determines the answer.
         let client = BoundClient::new(lab.ip(100 + 25 * thread + (n % 25) as u8));
@@ -72,7 +83,7 @@ fn five_thousand(lab: &Loopback, thread: u8) -> Vec<String> {
         assert_eq!(explanation["server"], server.as_str(), "{explanation:#}");
         server
     };
-    (0..1_250).map(one).collect()
+    (0..connections).map(one).collect()
 }
 
 fn a_client_that_is_said_to_be_denied_is_refused() {
