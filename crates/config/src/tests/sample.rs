@@ -161,6 +161,11 @@ proptest! {
     fn parser_does_not_panic_on_any_text(text in "(?s)[\\[\\]{}=.\"'#,\n a-z0-9:é-]{0,80}|.{0,200}") {
         one_line_each(&text);
     }
+}
+
+proptest! {
+    // A debug build reads the whole sample in ten milliseconds; `fuzz/` tries many more edits.
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn parser_does_not_panic_on_any_edit_of_the_sample(
