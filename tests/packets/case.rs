@@ -31,6 +31,13 @@ pub(crate) struct PacketTest {
     pub(crate) when: fn(Case) -> bool,
     /// Additional requirements of the test.
     pub(crate) needs: &'static [Need],
+    /// Whether only one other test may run at once; see `turns`.
+    pub(crate) is_flood: bool,
+}
+
+/// Marks tests as floods.
+pub(crate) fn floods(tests: Vec<PacketTest>) -> Vec<PacketTest> {
+    tests.into_iter().map(|test| PacketTest { is_flood: true, ..test }).collect()
 }
 
 /// Tests that run in each mode and family, or where the condition `when` holds; `long` ones only if
@@ -49,6 +56,7 @@ macro_rules! tests {
             run: $test,
             when: $when,
             needs: &[$(convey_testkit::Need::$need),*],
+            is_flood: false,
         }
     };
     ($($test:ident $([$($tool:ident),+])?),+ $(,)?) => {

@@ -12,11 +12,10 @@ use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 use convey_wire::TestPacket;
 use rustix::process::Signal;
 
-use crate::case::{Case, PacketTest, tests};
+use crate::case::{Case, PacketTest, floods, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
-use crate::turns;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     let anyhow = tests![forged_syns_push_no_established_connection_out];
@@ -24,7 +23,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     let by_workers = tests![when |case| !case.is_cached() => full_capture_buffer_counts_lost_packets];
     let long = tests![long when |case| !case.is_cached() =>
         a_running_download_keeps_a_quarter_of_its_speed_in_a_flood];
-    [anyhow, by_workers, long].concat()
+    floods([anyhow, by_workers, long].concat())
 }
 
 /// Table that the SYNs of half a second fill.
@@ -47,7 +46,6 @@ const TURN: u32 = 50;
 const TURNS: u32 = 4;
 
 fn forged_syns_push_no_established_connection_out(case: Case) {
-    let _turn = turns::flood();
     let network = attacked(case);
     let _server = network.server(1, TcpServer::echo);
     let mut established: Vec<TcpStream> =
@@ -80,7 +78,6 @@ fn forged_syns_push_no_established_connection_out(case: Case) {
 /// rounds must pass. A round with a stalled download, or with a flood that is lost on the way, is
 /// not valid.
 fn a_running_download_keeps_a_quarter_of_its_speed_in_a_flood(case: Case) {
-    let _turn = turns::flood();
     let network = attacked(case);
     let _server = network.server(1, endless);
     let download = Download::start(network.inside(Role::Client(1), || connect(network.vip())));
@@ -202,7 +199,6 @@ struct Flood {
 
 /// The balancer is stopped while more packets arrive than the buffer takes.
 fn full_capture_buffer_counts_lost_packets(case: Case) {
-    let _turn = turns::flood();
     let network = attacked(case);
     let _server = network.server(1, TcpServer::echo);
     let mut flood = Flood::new(&network);

@@ -12,12 +12,11 @@ use convey_lab::{INTERFACE, Role};
 use convey_model::Interface;
 use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 
-use crate::case::{Case, Family, PacketTest, tests};
+use crate::case::{Case, Family, PacketTest, floods, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::flood::forge;
 use crate::network::{Network, PORT};
 use crate::raw::Wire;
-use crate::turns;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     // In DSR there are no replies to capture.
@@ -32,11 +31,11 @@ pub(crate) fn tests() -> Vec<PacketTest> {
         workers_forward_on_an_interface_that_takes_no_more_programs [NGINX],
     ]);
     // Each family and each offload, but not all combinations: a test takes some seconds.
-    tests.extend(tests![when |case| {
+    tests.extend(floods(tests![when |case| {
             case.is_passthrough() && case.is_cached() == (case.family == Family::V6)
         } =>
         clients_are_served_while_others_are_forged_on_the_link,
-    ]);
+    ]));
     tests
 }
 
@@ -99,7 +98,6 @@ fn workers_forward_on_an_interface_that_takes_no_more_programs(case: Case) {
 fn clients_are_served_while_others_are_forged_on_the_link(case: Case) {
     const CLIENTS: [u8; 4] = [1, 3, 4, 5];
     const WITHIN: Duration = Duration::from_secs(5);
-    let _turn = turns::flood();
     let mut network = Network::new(case, 5, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let _server = network.server(1, TcpServer::echo);

@@ -77,7 +77,7 @@ mod xdp;
 use std::process::ExitCode;
 
 use convey_model::Offload;
-use convey_testkit::{Need, run_trials_in_turns, trial};
+use convey_testkit::{Need, run_trials_in_turns, trial_in_turn};
 use libtest_mimic::Trial;
 
 use case::{Case, PacketTest};
@@ -159,14 +159,18 @@ fn main() -> ExitCode {
         ("outlast", outlast::tests()),
         ("xdp", xdp::tests()),
     ];
-    let mut rooms: Vec<_> = rooms.map(|(room, tests)| trials_of(room, tests).into_iter()).into();
-    rooms.push(lab::trials().into_iter());
-    // In turn, because floods are in few modules, and the other tests wait for them.
-    let mut trials = Vec::new();
-    while !rooms.is_empty() {
-        rooms.retain_mut(|room| room.next().map(|trial| trials.push(trial)).is_some());
+    let (mut trials, mut others) = (Vec::new(), vec![lab::trials().into_iter()]);
+    for (room, tests) in &rooms {
+        let (floods, quiet): (Vec<_>, Vec<_>) = tests.iter().partition(|test| test.is_flood);
+        trials.extend(trials_of(room, floods));
+        others.push(trials_of(room, quiet).into_iter());
     }
-    run_trials_in_turns(trials)
+    let waiting = trials.len();
+    // One of each module in turn, because tests of a module often need the same: a core, or time.
+    while !others.is_empty() {
+        others.retain_mut(|room| room.next().map(|trial| trials.push(trial)).is_some());
+    }
+    run_trials_in_turns(trials, waiting)
 }
 
 /// Requirements of all tests in a module. The servers of DSR rewrite addresses by nftables, and
@@ -183,9 +187,9 @@ fn needs_of(room: &str, case: Case) -> &'static [Need] {
     }
 }
 
-fn trials_of(room: &str, tests: Vec<PacketTest>) -> Vec<Trial> {
+fn trials_of(room: &str, tests: Vec<&PacketTest>) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for test in tests {
+    for &test in tests {
         // Virtual links have XDP if they are prepared for it.
         let cases: Vec<Case> = Case::all()
             .filter(|case| (test.when)(*case) && (case.offload == Offload::Xdp) == (room == "xdp"))
@@ -202,10 +206,8 @@ fn trials_of(room: &str, tests: Vec<PacketTest>) -> Vec<Trial> {
             };
             let needs = patience.into_iter().chain(test.needs).chain(needs_of(room, case)).copied();
             let needs: Vec<Need> = needs.collect();
-            trials.push(trial(name, needs, move || {
-                let _turn = turns::begin();
-                (test.run)(case);
-            }));
+            let turn = move || turns::begin(test.is_flood);
+            trials.push(trial_in_turn(name, needs, turn, move || (test.run)(case)));
         }
     }
     trials

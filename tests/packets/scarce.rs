@@ -14,13 +14,12 @@ use convey_testkit::{TcpServer, binary, clock, connect, ping, run, wait_for};
 use convey_wire::TestPacket;
 use socket2::{Domain, Socket, Type};
 
-use crate::case::{Case, Family, PacketTest, tests};
+use crate::case::{Case, Family, PacketTest, floods, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::explain::{explained, message};
 use crate::flood::{forge, unused_address};
 use crate::network::Network;
 use crate::raw::Wire;
-use crate::turns;
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn tests() -> Vec<PacketTest> {
@@ -28,7 +27,6 @@ pub(crate) fn tests() -> Vec<PacketTest> {
         forged_syns_leave_clients_their_snat_ports,
         forged_datagrams_leave_clients_their_snat_ports,
         forged_streams_leave_clients_their_snat_ports,
-        client_with_all_its_connections_leaves_snat_ports_for_others,
         forged_syns_leave_clients_what_one_client_leaves_of_the_slots];
     let of_slots = tests![when |case| is_told(case) =>
         forged_syns_leave_clients_the_slots_of_a_frontend,
@@ -36,9 +34,11 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     let at_full_speed = tests![long when |case| case.is_passthrough() && is_told(case) =>
         many_forged_datagrams_leave_nine_of_ten_clients_their_snat_ports,
         many_forged_first_fragments_leave_nine_of_ten_clients_their_snat_ports];
+    let by_one_client = tests![when |case| case.is_passthrough() && is_told(case) =>
+        client_with_all_its_connections_leaves_snat_ports_for_others];
     let once = tests![when |case| case.is_passthrough() && case.family == Family::V4 && !case.is_cached() =>
         flow_table_beyond_memory_is_refused_with_its_bytes];
-    [of_ports, of_slots, at_full_speed, once].concat()
+    [floods([of_ports, of_slots, at_full_speed].concat()), by_one_client, once].concat()
 }
 
 /// Selects the cases for these tests: a worker decides what is evicted, in either family.
@@ -96,7 +96,6 @@ fn forged_syns_leave_clients_the_slots_of_a_server(case: Case) {
 }
 
 fn syns_are_forged(network: &mut Network, config: &Config, used: &str, shortage: &str) {
-    let _turn = turns::flood();
     network.balance(config);
     let network = &*network;
     let _server = network.server(1, TcpServer::echo);
@@ -143,7 +142,6 @@ fn datagrams_are_forged(
     enough: usize,
     mut frame: impl FnMut(TestPacket) -> Vec<u8> + Send,
 ) {
-    let _turn = turns::flood();
     let mut network = Network::new(case, 2, 1);
     let config = Config { passthrough: FEW_PORTS, health: UNCHECKED, ..Config::udp(ECHO, 1) };
     network.balance(&config);
@@ -171,7 +169,6 @@ fn datagrams_are_forged(
 /// Each forged client asks twice, the second time after its answer: 500 streams a second.
 fn forged_streams_leave_clients_their_snat_ports(case: Case) {
     const LATER: usize = 100;
-    let _turn = turns::flood();
     let mut network = Network::new(case, 2, 1);
     let config = Config { passthrough: FEW_PORTS, health: UNCHECKED, ..Config::udp(ECHO, 1) };
     network.balance(&config);
@@ -279,7 +276,6 @@ fn client_with_all_its_connections_leaves_snat_ports_for_others(case: Case) {
 
 /// 500 slots, of which one client may have 445. The rest is too little to be an eighth.
 fn forged_syns_leave_clients_what_one_client_leaves_of_the_slots(case: Case) {
-    let _turn = turns::flood();
     let mut network = Network::new(case, 3, 1);
     let frontend = "max_connections = 500";
     network.balance(&Config { frontend, health: UNCHECKED, ..Config::new(1) });

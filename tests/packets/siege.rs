@@ -10,19 +10,18 @@ use std::time::Duration;
 use convey_lab::{INTERFACE, Role};
 use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 
-use crate::case::{Case, Family, PacketTest, tests};
+use crate::case::{Case, Family, PacketTest, floods, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::flood::{Download, attacked, connections, endless, forge, median_of_kept};
 use crate::network::{Network, PORT, connect_from};
 use crate::raw::Wire;
-use crate::turns;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
-    tests![long when |case| case.is_cached() =>
+    floods(tests![long when |case| case.is_cached() =>
         download_keeps_nine_tenths_of_its_speed_during_a_syn_flood,
         however_many_syns_are_forged_clients_connect,
         from_the_first_second_of_a_flood_on_clients_are_served,
-    ]
+    ])
 }
 
 /// Turns of quiet and of flood in a round.
@@ -37,7 +36,6 @@ const MADE: u32 = 50_000;
 /// The baseline has the same SYNs, by the same sender, to an address that nobody has: the test
 /// compares their cost for the balancer, not the cost to make them.
 fn download_keeps_nine_tenths_of_its_speed_during_a_syn_flood(case: Case) {
-    let _turn = turns::flood();
     let network = attacked(case);
     let _server = network.server(1, endless);
     let download = Download::start(network.inside(Role::Client(1), || connect(network.vip())));
@@ -63,7 +61,6 @@ fn download_keeps_nine_tenths_of_its_speed_during_a_syn_flood(case: Case) {
 }
 
 fn however_many_syns_are_forged_clients_connect(case: Case) {
-    let _turn = turns::flood();
     let network = attacked(case);
     let client_of_other_network = client_of_other_network(&network);
     let _server = network.server(1, TcpServer::echo);
@@ -98,7 +95,6 @@ fn however_many_syns_are_forged_clients_connect(case: Case) {
 fn from_the_first_second_of_a_flood_on_clients_are_served(case: Case) {
     const CLIENTS: usize = 100;
     let [patience, back_to_normal] = [10, 5].map(Duration::from_secs);
-    let _turn = turns::flood();
     let mut network = Network::new(case, 2, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let _server = network.server(1, TcpServer::echo);

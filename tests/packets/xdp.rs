@@ -8,7 +8,7 @@ use convey_lab::{INTERFACE, Role};
 use convey_model::Offload;
 use convey_testkit::{TcpServer, connect, ping, wait_for};
 
-use crate::case::{Case, Family, PacketTest, tests};
+use crate::case::{Case, Family, PacketTest, floods, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::interfaces::{LINK, ip, link, snat, theirs, through_link};
 use crate::network::{Network, PORT};
@@ -37,8 +37,10 @@ pub(crate) fn tests() -> Vec<PacketTest> {
         slots_of_forged_syns_are_freed_although_the_driver_forwards_packets,
         datagrams_in_a_servers_name_from_the_clients_side_reach_no_client,
         segments_in_a_servers_name_from_the_clients_side_reach_no_client,
-        forged_syns_leave_clients_their_snat_ports,
     ]);
+    tests.extend(floods(tests![when |case| case.is_passthrough() && case.family == Family::V4 =>
+        forged_syns_leave_clients_their_snat_ports,
+    ]));
     tests.extend(tests![when Case::is_dsr =>
         packets_go_into_tunnels_of_every_kind_in_the_driver [NGINX],
     ]);

@@ -15,6 +15,7 @@ mod name_server;
 mod namespace;
 mod need;
 mod nginx;
+mod pace;
 mod pattern;
 mod process;
 mod server;
@@ -38,7 +39,10 @@ pub use log_file::whole_lines;
 pub use loopback::Loopback;
 pub use name_server::{NAME, SERVICE, TestNameServer};
 pub use namespace::{TestNamespace, in_namespace};
-pub use need::{Need, memory_groups, raise_file_limit, run_trials, run_trials_in_turns, tool, trial, trials};
+pub use need::{
+    Need, memory_groups, raise_file_limit, run_trials, run_trials_in_turns, tool, trial, trial_in_turn,
+    trials,
+};
 pub use nginx::Nginx;
 pub use pattern::{SlowReader, check_to_end, send};
 pub use process::{Process, Ran, copy_program, run};

@@ -4,14 +4,11 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::LazyLock;
-use std::thread::available_parallelism;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Number of concurrent trials per core. Most trials wait most of the time, but some long trials
-/// need a whole core.
-const TRIALS_A_CORE: usize = 2;
+use super::pace;
 
 /// Environment variable that selects long tests. Unset: no long tests run. `1`: long tests run,
 /// too. `only`: only long tests run. `all`: long tests run, too, and packet tests run in every
@@ -154,6 +151,17 @@ pub fn trial(
     needs: impl Into<Vec<Need>>,
     test: impl FnOnce() + Send + 'static,
 ) -> Trial {
+    trial_in_turn(name, needs, || (), test)
+}
+
+/// Creates a trial like [`trial`]. Before it runs, `turn` waits for its turn; the trial keeps the
+/// returned value until it ends.
+pub fn trial_in_turn<T>(
+    name: impl Into<String>,
+    needs: impl Into<Vec<Need>>,
+    turn: impl FnOnce() -> T + Send + 'static,
+    test: impl FnOnce() + Send + 'static,
+) -> Trial {
     let mut needs = needs.into();
     if !needs.iter().any(|need| matches!(need, Need::Long | Need::All)) {
         needs.push(Need::Other(is_short_among_long));
@@ -162,6 +170,8 @@ pub fn trial(
         if let Some(reason) = reason_to_ignore(&needs) {
             return Ok(Completion::ignored_with(reason));
         }
+        let _turn = turn();
+        let _running = pace::begin();
         test();
         Ok(Completion::Completed)
     })
@@ -209,21 +219,22 @@ fn is_short_among_long() -> Option<String> {
     (long().as_deref() == Some("only")).then(reason)
 }
 
-/// Runs the trials that the command line selects. If the command line does not set the concurrency,
-/// two trials run per core, or one trial per core if long tests are selected.
+/// Runs the trials that the command line selects, at most as many at once as it allows: several per
+/// core, by `pace`, or one per core if long tests are selected.
 pub fn run_trials(trials: Vec<Trial>) -> ExitCode {
-    run(trials, if long().is_some() { 1 } else { TRIALS_A_CORE })
+    run(trials, 1, 0)
 }
 
-/// Runs trials that coordinate their use of cores themselves, always two per core.
-pub fn run_trials_in_turns(trials: Vec<Trial>) -> ExitCode {
-    run(trials, TRIALS_A_CORE)
+/// Runs trials that coordinate their use of cores themselves: two per core if long tests are
+/// selected. Up to `waiting` more wait for their turn.
+pub fn run_trials_in_turns(trials: Vec<Trial>, waiting: usize) -> ExitCode {
+    run(trials, 2, waiting)
 }
 
-fn run(trials: Vec<Trial>, a_core: usize) -> ExitCode {
+fn run(trials: Vec<Trial>, long_a_core: usize, waiting: usize) -> ExitCode {
     let mut arguments = Arguments::from_args();
-    let cores = available_parallelism().map_or(1, usize::from);
-    arguments.test_threads.get_or_insert(a_core * cores);
+    let at_once = pace::set(long().map(|_| long_a_core));
+    arguments.test_threads.get_or_insert(at_once + waiting);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
