@@ -38,13 +38,15 @@ impl CompressionChange {
         self.coding.is_some()
     }
 
+    /// Whether a field of the head may change. If not, [`CompressionChange::apply`] returns each
+    /// value as it is.
+    pub(crate) fn changes_fields(&self) -> bool {
+        self.has_coding() || self.weakens_etag
+    }
+
     /// Returns the value of a field after the changes. `None`: the field is removed, because it
     /// describes the uncompressed body (`Content-Length`, `Accept-Ranges`).
-    #[inline]
     pub(crate) fn apply<'a>(&self, name: &[u8], value: &'a [u8]) -> Option<Cow<'a, [u8]>> {
-        if self.coding.is_none() && !self.weakens_etag {
-            return Some(Cow::Borrowed(value));
-        }
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         // Compression changes the bytes but not the content, so the tag has to be weak (RFC 9110,
         // section 8.8.3.3).

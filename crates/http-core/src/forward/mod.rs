@@ -51,18 +51,20 @@ fn passed_on<'a>(field: &Field<'a>) -> &'a [u8] {
     }
 }
 
-/// Writes fields of a head, each with its value as it is forwarded. `head` are the bytes of the head.
-/// Lines that follow each other there, and stay as they are, are copied at once.
+/// Writes fields of a head, each with its value as it is forwarded; `None`: its value stays as it
+/// is. `head` are the bytes of the head. Lines that follow each other there, and stay as they are,
+/// are copied at once.
 fn write_passed_on<'a>(
     head: &[u8],
-    fields: impl Iterator<Item = (Field<'a>, Cow<'a, [u8]>)>,
+    fields: impl Iterator<Item = (Field<'a>, Option<Cow<'a, [u8]>>)>,
     out: &mut Vec<u8>,
 ) {
     let mut run = 0..0;
     for (field, value) in fields {
+        // Each change of a value changes its length.
+        let is_changed = value.as_ref().is_some_and(|value| value.len() != field.value.len());
         match field.line() {
-            // Each change of a value changes its length.
-            Some(line) if value.len() == field.value.len() => {
+            Some(line) if !is_changed => {
                 if run.end != line.start {
                     out.extend_from_slice(&head[run]);
                     run = line.clone();
@@ -72,7 +74,7 @@ fn write_passed_on<'a>(
             _ => {
                 out.extend_from_slice(&head[run]);
                 run = 0..0;
-                write_field(field.name, &value, out);
+                write_field(field.name, value.as_deref().unwrap_or(field.value), out);
             }
         }
     }

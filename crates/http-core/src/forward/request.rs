@@ -107,7 +107,10 @@ impl<'a> OutgoingRequest<'a> {
         out.extend_from_slice(&self.path_and_query());
         out.extend_from_slice(b" HTTP/1.1\r\n");
         write_field(b"Host", &self.host(), out);
-        let fields = self.passed_on().map(|field| (field, Cow::Borrowed(passed_on(&field))));
+        let fields = self.passed_on().map(|field| {
+            let is_length = field.known == KnownField::ContentLength;
+            (field, is_length.then(|| Cow::Borrowed(passed_on(&field))))
+        });
         write_passed_on(self.head.bytes(), fields, out);
         self.each_added(|name, value| write_field(name, value, out));
         if self.framing() == BodyFraming::Chunked {

@@ -89,12 +89,16 @@ impl<'a> OutgoingResponse<'a> {
         out.extend_from_slice(self.head.reason());
         out.extend_from_slice(b"\r\n");
         let (mut has_length, is_chunked) = (false, self.framing() == BodyFraming::Chunked);
+        let is_changed = self.compression.changes_fields();
         let fields = self.passed_on().filter_map(|field| {
-            let value = self.compression.apply(field.name, passed_on(&field))?;
             let is_length = field.known == KnownField::ContentLength;
+            if !is_length && !is_changed {
+                return Some((field, None));
+            }
+            let value = self.compression.apply(field.name, passed_on(&field))?;
             has_length |= is_length;
             // The response of a stream may have a length and trailers; chunks replace the length.
-            (!(is_length && is_chunked)).then_some((field, value))
+            (!(is_length && is_chunked)).then_some((field, Some(value)))
         });
         write_passed_on(self.head.bytes(), fields, out);
         for (name, value) in self.rules.added() {
