@@ -195,8 +195,13 @@ impl Writer {
         }
     }
 
-    /// Writes queued records. Returns whether the queue is empty.
+    /// Writes queued records. Returns whether none is left to write. Records that are queued while
+    /// the log is off wait for the command that turns it on: the data path sees earlier than this
+    /// thread that the log is on.
     fn write_queued(&mut self) -> bool {
+        if self.out.is_none() {
+            return true;
+        }
         let mut lines = String::new();
         let (now, wall) = (self.log.now(), wall_clock());
         for _ in 0..MAX_AT_ONCE {
@@ -257,4 +262,58 @@ impl Failing {
 /// Wall-clock time at which the record's connection ended.
 fn wall_time(record: &Record, now: Timestamp, wall: SystemTime) -> SystemTime {
     wall.checked_sub(now.since(record.ended)).unwrap_or(wall)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use convey_access_log::Termination;
+    use convey_config::LogOutput;
+    use convey_model::{Mode, Protocol};
+
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            ended: Timestamp(0),
+            total: Duration::ZERO,
+            queued: None,
+            connect: None,
+            mode: Mode::Proxy,
+            protocol: Protocol::Tcp,
+            client: "10.0.0.7:5000".parse().unwrap(),
+            proxy: None,
+            listen: "10.0.0.1:80".parse().unwrap(),
+            frontend: "web".into(),
+            backend: "app".into(),
+            server: None,
+            bytes_rx: None,
+            bytes_tx: None,
+            retries: 0,
+            termination: Termination::Closed,
+            reason: None,
+            tls: None,
+            hello: None,
+            request: None,
+        }
+    }
+
+    #[test]
+    fn record_queued_before_the_writer_follows_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.log");
+        let log = Arc::new(AccessLog::default());
+        let (records, pending_changes) = (log.records(), Arc::default());
+        let mut writer =
+            Writer { log: log.clone(), records, pending_changes, out: None, failing: Failing::default() };
+        log.keep_one_in(1);
+        log.put(|| Some(record()));
+        assert!(writer.write_queued());
+        writer.pending_changes.fetch_add(1, Ordering::Relaxed);
+        let sink = LogSink::open(&LogOutput::File(path.clone())).unwrap();
+        writer.execute(WriterCommand::Follow(Some((Format::parse("{client_addr}").unwrap(), Some(sink)))));
+        assert!(writer.write_queued());
+        assert_eq!(fs::read_to_string(path).unwrap(), "10.0.0.7:5000\n");
+    }
 }
