@@ -13,11 +13,17 @@ use super::{ClientScheme, Frontend, HttpAction, HttpRoute, Pool, Snapshot};
 /// `Arc` whose clones share a reference count of their own. Each worker has its own `WorkerArc` of
 /// an object that all workers share.
 #[derive(Debug)]
-#[expect(clippy::redundant_allocation, reason = "the outer `Arc` has the count of one worker")]
-pub struct WorkerArc<T>(Arc<Arc<T>>);
+pub struct WorkerArc<T>(Arc<OwnLine<Arc<T>>>);
+
+/// Value that begins a cache line, so that the reference counts before it have a line of their own.
+/// Otherwise they could share a line with memory that another worker writes.
+#[derive(Debug)]
+#[repr(align(64))]
+struct OwnLine<T>(T);
 
 /// Version of a frontend, as one worker refers to it.
 #[derive(Debug)]
+#[repr(align(64))] // as `OwnLine`
 pub struct WorkerFrontend {
     frontend: Arc<Frontend>,
     pool: WorkerArc<Pool>,
@@ -27,6 +33,7 @@ pub struct WorkerFrontend {
 
 /// Route of HTTP requests, as one worker refers to it.
 #[derive(Debug)]
+#[repr(align(64))] // as `OwnLine`
 pub struct WorkerRoute {
     route: Arc<HttpRoute>,
     pool: Option<WorkerArc<Pool>>,
@@ -46,13 +53,13 @@ struct KnownFrontends {
 impl<T> WorkerArc<T> {
     /// The `Arc` that all workers share.
     pub fn shared(&self) -> &Arc<T> {
-        &self.0
+        &self.0.0
     }
 }
 
 impl<T> From<Arc<T>> for WorkerArc<T> {
     fn from(shared: Arc<T>) -> WorkerArc<T> {
-        WorkerArc(Arc::new(shared))
+        WorkerArc(Arc::new(OwnLine(shared)))
     }
 }
 
@@ -66,7 +73,7 @@ impl<T> Deref for WorkerArc<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.0.0
     }
 }
 
@@ -190,6 +197,12 @@ mod tests {
         assert_eq!(before, (counts(), Arc::strong_count(&frontend), Arc::strong_count(shared)));
         drop(requests);
         assert!(worker.route(ClientScheme::Http, b"a", b"/").is_some());
+    }
+
+    #[test]
+    fn counts_of_a_worker_have_a_cache_line_of_their_own() {
+        let aligned = [align_of::<OwnLine<Arc<Pool>>>(), align_of::<WorkerFrontend>()];
+        assert_eq!((aligned, align_of::<WorkerRoute>()), ([64; 2], 64));
     }
 
     #[test]

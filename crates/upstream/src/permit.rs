@@ -183,12 +183,12 @@ impl Permit {
 
     /// Moves the permit to a newer version of the pool, if its server is up there. Returns whether
     /// the server is up.
-    pub fn keep_in(&mut self, pool: &Arc<Pool>) -> bool {
+    pub fn keep_in(&mut self, pool: &WorkerArc<Pool>) -> bool {
         let live = &self.server().live;
         let failure_epoch = live.row();
         let is_ours = |server: &Arc<Server>| Arc::ptr_eq(&server.live, live) && server.health.up;
         let Some(index) = pool.servers.iter().position(is_ours) else { return false };
-        (self.pool, self.index, self.failure_epoch) = (pool.clone().into(), index, failure_epoch);
+        (self.pool, self.index, self.failure_epoch) = (pool.clone(), index, failure_epoch);
         true
     }
 

@@ -271,7 +271,7 @@ impl Relay {
         let (Some(frontend), Some((_, session))) = (&self.frontend, sessions.get_mut(number)) else {
             return Ok(());
         };
-        match session.keep_or_replace_server(&frontend.pool, self.generation, attempts) {
+        match session.keep_or_replace_server(frontend, self.generation, attempts) {
             Ok(false) => Ok(()),
             Ok(true) => self.listen_to(sessions, number),
             Err(reason) => {

@@ -62,7 +62,7 @@ impl UdpSession {
         datagram: &[u8],
         attempts: &mut Attempts,
     ) -> Result<UdpSession, Counter> {
-        let pool = WorkerArc::from(slot.frontend.pool.clone());
+        let pool = slot.pool_of(&slot.frontend);
         let named = pool.named_by(datagram).and_then(|index| Permit::take(&pool, index, &downstream));
         let upstream = connect(&downstream, &slot, &pool, (named, attempts))?;
         slot.opened();
@@ -78,7 +78,7 @@ impl UdpSession {
         server: SocketAddr,
         socket: UdpSocket,
     ) -> Option<UdpSession> {
-        let mut permit = Permit::at(&slot.frontend.pool.clone().into(), server, &downstream)?;
+        let mut permit = Permit::at(&slot.pool_of(&slot.frontend), server, &downstream)?;
         let _own = slot.record_own_socket(&socket, server);
         permit.opened();
         slot.opened();
@@ -162,17 +162,18 @@ impl UdpSession {
     /// even though it has refused the datagram. Returns whether the session has a new server and
     /// socket.
     ///
-    /// `generation` is the generation of the snapshot that `pool` comes from.
+    /// `generation` is the generation of the snapshot that `frontend` comes from.
     ///
     /// # Errors
     /// Reason why the caller must drop the client's datagram and end the session.
     pub(super) fn keep_or_replace_server(
         &mut self,
-        pool: &Arc<Pool>,
+        frontend: &Arc<Frontend>,
         generation: u64,
         attempts: &mut Attempts,
     ) -> Result<bool, Counter> {
-        let is_up = self.generation == generation || self.upstream.permit.keep_in(pool);
+        let is_up =
+            self.generation == generation || self.upstream.permit.keep_in(&self.slot.pool_of(frontend));
         self.generation = generation;
         let is_refused = std::mem::take(&mut self.is_refused);
         if is_up && !is_refused {
@@ -181,7 +182,8 @@ impl UdpSession {
         if is_refused {
             attempts.pass_over(&self.upstream.permit);
         }
-        let found = connect(&self.downstream, &self.slot, &pool.clone().into(), (None, attempts));
+        let pool = self.slot.pool_of(frontend);
+        let found = connect(&self.downstream, &self.slot, &pool, (None, attempts));
         if is_up && found.is_err() {
             return Ok(false);
         }

@@ -14,8 +14,8 @@ use crate::session_record::SessionRecord;
 use crate::source;
 use crate::traced;
 use convey_model::{ConnectFailures, CountedSource, Endpoint};
-use convey_snapshot::Frontend;
 use convey_snapshot::stats::{Counter, Traffic};
+use convey_snapshot::{Frontend, Pool, WorkerArc};
 use convey_trace::ConnectionStep;
 use convey_upstream::PickContext;
 
@@ -55,6 +55,11 @@ impl SessionSlot {
     pub(super) fn record_own_socket(&self, socket: &UdpSocket, server: SocketAddr) -> Option<OwnSocket> {
         let (own, frontend) = (&self.context.shared.own_sockets, self.frontend.live.id);
         own.note(socket, Endpoint::udp(server), frontend, self.path.as_ref())
+    }
+
+    /// Backend of this version of the frontend, as the worker refers to it.
+    pub(super) fn pool_of(&self, frontend: &Arc<Frontend>) -> WorkerArc<Pool> {
+        self.context.frontends.get(frontend).default_pool().clone()
     }
 
     /// Creates the record of the session. Returns `None` if neither the access log nor a trace
