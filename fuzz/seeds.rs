@@ -67,6 +67,7 @@ fn main() -> io::Result<()> {
     write("dns_answer", &dns_answers())?;
     write("kubernetes_answers", &kubernetes_answers())?;
     write("control_api", &control_requests())?;
+    write("http2_client", &http2_clients())?;
     write("http2_server", &http2_servers())?;
     write("udp_table", &udp_calls())?;
 
@@ -201,6 +202,40 @@ fn control_requests() -> Vec<(String, Vec<u8>)> {
     ];
     let each = requests.into_iter().flat_map(|(name, text)| [0, 1, 2, 6].map(|who: u8| (name, who, text)));
     each.map(|(name, who, text)| (format!("{name}-{who}"), [&[who], text.as_bytes()].concat())).collect()
+}
+
+/// As `http2_client` reads them: how bytes arrive and what is answered, then frames by type, flags,
+/// stream and length.
+fn http2_clients() -> Vec<(String, Vec<u8>)> {
+    const GET: &[u8] = b"\x01\x05\x01\x06\x82\x86\x84\x41\x01a";
+    const POST: &[u8] = b"\x01\x04\x01\x06\x83\x86\x84\x41\x01a";
+    const LENGTH: &[u8] = b"\x01\x04\x01\x0a\x83\x86\x84\x41\x01a\x0f\x0d\x015";
+    const DATA: &[u8] = b"\0\0\x01\x02he";
+    const LAST: &[u8] = b"\0\x01\x01\x03llo";
+    const TRAILERS: &[u8] = b"\x01\x05\x01\x0f\0\x0bgrpc-status\x010";
+    let kinds = [
+        ("get", GET.to_vec()),
+        ("post", [POST, DATA, LAST].concat()),
+        ("length", [LENGTH, DATA, LAST].concat()),
+        ("too-short", [LENGTH, LAST].concat()),
+        ("trailers", [POST, DATA, TRAILERS].concat()),
+        ("padded", [POST, b"\0\x09\x01\x05\x02hi\0\0"].concat()),
+        ("continued", b"\x01\x01\x01\x02\x82\x86\x09\x04\x01\x04\x84\x41\x01a".to_vec()),
+        ("malformed", b"\x01\x05\x01\x0a\x82\x86\x84\x41\x01a\0\x01X\0".to_vec()),
+        ("table", [GET, b"\x01\x05\x03\x06\x82\x86\xbe\x44\x01/"].concat()),
+        ("reset", [POST, DATA, b"\x03\0\x01\x04\0\0\0\x08"].concat()),
+        ("leaves", [GET, b"\x07\0\0\x08\0\0\0\0\0\0\0\0"].concat()),
+        ("settings", [b"\x04\0\0\x06\0\x04\0\0\0\x01", GET].concat()),
+        ("window", [GET, b"\x08\0\x01\x04\0\0\xff\xff\x08\0\0\x04\0\0\xff\xff"].concat()),
+        ("ping", [b"\x06\0\0\x08ping-bit", GET].concat()),
+        (
+            "websocket",
+            b"\x01\x04\x01\x24\x42\x07CONNECT\0\x09:protocol\x09websocket\x87\x84\x01\x01a".to_vec(),
+        ),
+        ("raw", b"\xffany bytes".to_vec()),
+    ];
+    let each = kinds.iter().flat_map(|(name, frames)| (0..4u8).map(move |how| (name, how | 0xf0, frames)));
+    each.map(|(name, how, frames)| (format!("{name}-{}", how & 3), [&[how], &frames[..]].concat())).collect()
 }
 
 /// As `http2_server` reads them: the request and how bytes arrive, then frames by type, flags,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Crates that are pure as a whole.
-const PURE_CRATES: [&str; 13] = [
+const PURE_CRATES: [&str; 14] = [
     "api",
     "balance",
     "client-hello",
@@ -17,6 +17,7 @@ const PURE_CRATES: [&str; 13] = [
     "explain",
     "forward",
     "http-core",
+    "http2",
     "model",
     "pacing",
     "proxy-protocol",
@@ -219,9 +220,10 @@ fn secrets_come_from_the_kernels_generator() {
 /// Files with thread-local variables. Except for the last two, they are scratch memory that holds
 /// nothing between two calls, so any thread may use its own. The state of a worker is a value that
 /// is passed on.
-const THREAD_LOCAL: [&str; 10] = [
+const THREAD_LOCAL: [&str; 11] = [
     "crates/http/src/buffer.rs",
     "crates/http/src/files/date.rs",
+    "crates/http/src/http2/client.rs",
     "crates/proxy/src/contained.rs",
     "crates/proxy/src/relay.rs",
     "crates/proxy/src/udp/socket.rs",

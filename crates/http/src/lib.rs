@@ -19,7 +19,6 @@
 //! - `ends` has the endpoints of a request: sockets, or streams.
 //! - `http2` and `http3` serve connections with streams, and `streams` serves the request of each
 //!   stream.
-//! - `field_coding` decodes the numbers and strings of HPACK and QPACK.
 //! - `files` serves files, for a backend that has files instead of servers.
 //! - `budgets` limit how many requests are retried.
 //! - `held_responses` bounds the memory of responses that wait for their clients.
@@ -36,7 +35,6 @@ mod compress;
 mod connection;
 mod data_queue;
 mod ends;
-mod field_coding;
 mod files;
 mod forward;
 mod frames;

@@ -1,34 +1,33 @@
 //! HTTP/2 connection of a client: its streams, each with one request, and its end.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
+use std::cell::RefCell;
 use std::future::poll_fn;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
+use convey_http2::{
+    ClientConnection, ConnectionLimits, EmptyFrames, ErrorCode, PREFACE, ReceivedRequest, RefusedRequest,
+    Scratch,
+};
 use convey_model::HttpLimits;
 use convey_proxy::{ClientStream, StreamEnd};
-use convey_snapshot::stats::Counter;
-use convey_stream::ByteStream;
-use h2::server::{self, Builder, SendResponse};
-use h2::{Reason, RecvStream};
-use http::Request;
-use tokio::time::timeout;
+use convey_stream::{ByteStream, More};
+use tokio::time::Instant;
 
-use super::frame_filter::{EmptyFrames, FieldFilter, Sender};
-use super::io::{Connection, CountedStream};
-use super::receive::{DATA_FRAME_BUDGET, ReceiveQueue};
-use super::{RESET_STREAMS, RESET_TIME, stream};
-use crate::linger;
-use crate::local_reply::ANSWER_TIME;
+use super::{RESET_STREAMS, stream};
+use crate::local_reply::{ANSWER_TIME, LocalReplyReason};
+use crate::record::RequestRecord;
 use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
-use crate::streams::connection::{HEAD_ROOM, StreamCounts};
+use crate::streams::connection::StreamCounts;
 use crate::streams::serving::{self, StreamConnection};
+use crate::streams::websocket;
 use crate::time_limit::TimeLimit;
-
-/// Connection preface of an HTTP/2 client (RFC 9113, section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use crate::{buffer, linger};
 
 /// Receive window of a stream in bytes: the maximum part of a request that no server has accepted
 /// yet.
@@ -40,8 +39,17 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Maximum window in bytes (RFC 9113, section 6.9.1).
 const MAX_WINDOW: u32 = (1 << 31) - 1;
 
-/// Maximum number of bytes that a stream buffers for the client.
-const SEND_BUFFER: usize = 16 * 1024;
+/// Maximum number of bytes that are read before other connections of the thread get a turn.
+const AT_ONCE: usize = 64 * 1024;
+
+/// Number of faults of one client that end its connection, and of its reset streams whose late
+/// frames are ignored.
+const MAX_FAULTS: usize = 1_024;
+const MAX_RESETS: usize = 50;
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
 
 /// Whether the received bytes begin with the HTTP/2 preface; `None` if more bytes are needed.
 pub(crate) fn has_preface(received: &[u8]) -> Option<bool> {
@@ -57,91 +65,218 @@ pub(crate) async fn serve<S: DecideRequest>(
     client: &ClientStream,
     bytes: &mut ByteStream,
     server: &WorkerServer<S>,
-    received: BytesMut,
+    mut received: BytesMut,
     time_limit: &mut TimeLimit,
 ) -> StreamEnd {
     let limits = client.newest().config.http_limits();
     let (malformed, is_shared) = (AtomicU64::new(0), client.is_trusted_proxy(&client.newest()));
-    let counted = CountedStream { client, stream: &mut *bytes, malformed: &malformed };
-    let queue = ReceiveQueue::new(STREAM_WINDOW as usize);
-    let filtered = Connection::new(counted, received, filter(&limits, is_shared), queue.clone());
-    let handshake = builder(&limits, is_shared).handshake::<_, Bytes>(filtered);
-    let library = match timeout(limits.head_timeout, handshake).await {
-        Ok(Ok(library)) => library,
-        Ok(Err(_)) => return StreamEnd::Early(Counter::ClientReset),
-        Err(_) => return StreamEnd::Early(Counter::FirstByteTimeout),
+    let shared = SharedConnection::new(ClientConnection::new(limits_of(&limits, is_shared)));
+    received.advance(PREFACE.len());
+    let connection = Http2 {
+        client,
+        bytes,
+        shared: &shared,
+        received,
+        has_more: true,
+        began: Instant::now(),
+        malformed: &malformed,
     };
     let counts = StreamCounts::new(is_shared, Some(&malformed));
-    let connection = Http2 { library, queue: queue.clone() };
-    let end = serving::serve(client, connection, counts, |(request, respond)| {
-        stream::serve(client, server.clone(), request, respond, queue.clone())
+    let end = serving::serve(client, connection, counts, |request| {
+        stream::serve(client, server.clone(), request, &shared)
     });
     let end = end.await;
     linger::close(bytes, time_limit).await;
     end
 }
 
-/// HTTP/2 connection of the library.
+/// Connection as its streams share it. All of them belong to one task, so no lock waits.
+pub(super) struct SharedConnection(Mutex<ClientConnection>);
+
+impl SharedConnection {
+    fn new(connection: ClientConnection) -> SharedConnection {
+        SharedConnection(Mutex::new(connection))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, ClientConnection> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Socket of a connection.
 struct Http2<'a> {
-    library: server::Connection<Connection<CountedStream<'a>>, Bytes>,
-    queue: Arc<ReceiveQueue>,
+    client: &'a ClientStream,
+    bytes: &'a mut ByteStream,
+    shared: &'a SharedConnection,
+    /// Received bytes that were not handled: an incomplete frame, or frames behind many requests.
+    received: BytesMut,
+    /// Whether `received` may have whole frames.
+    has_more: bool,
+    began: Instant,
+    /// Number of malformed requests, which do not become streams.
+    malformed: &'a AtomicU64,
+}
+
+impl Http2<'_> {
+    /// Returns the next request. Sends what the streams have queued, in one write, once there is
+    /// nothing to read.
+    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<ReceivedRequest, StreamEnd>> {
+        let shared = self.shared;
+        let mut connection = shared.lock();
+        let mut allowance = AT_ONCE;
+        loop {
+            if let Some(request) = connection.next_request() {
+                return Poll::Ready(Ok(request));
+            }
+            let read = self.poll_read(cx, &mut connection, &mut allowance);
+            for refused in connection.take_refused() {
+                self.note_refused(refused);
+            }
+            match read {
+                Poll::Ready(Ok(true)) => continue,
+                Poll::Ready(Err(end)) => return Poll::Ready(Err(end)),
+                Poll::Ready(Ok(false)) | Poll::Pending => {}
+            }
+            ready!(self.poll_send(cx, &mut connection))?;
+            if connection.is_over() {
+                return Poll::Ready(Err(StreamEnd::Closed));
+            }
+            if read.is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Reads and handles bytes. Returns whether there were any; false if the client has to read
+    /// first.
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: &mut ClientConnection,
+        allowance: &mut usize,
+    ) -> Poll<Result<bool, StreamEnd>> {
+        if self.has_more {
+            self.has_more = false;
+            self.handle_received(connection);
+            return Poll::Ready(Ok(true));
+        }
+        if !connection.is_reading() {
+            return Poll::Ready(Ok(false));
+        }
+        if *allowance == 0 {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        buffer::with(|buffer| {
+            let room = &mut buffer[..*allowance];
+            let n = ready!(self.bytes.poll_read(cx, room)).unwrap_or(0);
+            if n == 0 {
+                return Poll::Ready(Err(StreamEnd::Closed));
+            }
+            *allowance -= n;
+            self.client.count_bytes(n as u64, 0);
+            if self.received.is_empty() {
+                let handled = self.handle(connection, &room[..n]);
+                self.received.extend_from_slice(&room[handled..n]);
+            } else {
+                self.received.extend_from_slice(&room[..n]);
+                self.handle_received(connection);
+            }
+            Poll::Ready(Ok(true))
+        })
+    }
+
+    fn handle_received(&mut self, connection: &mut ClientConnection) {
+        let mut received = std::mem::take(&mut self.received);
+        let handled = self.handle(connection, &received);
+        received.advance(handled);
+        if !received.is_empty() {
+            self.received = received;
+        }
+    }
+
+    /// Handles received bytes. Returns their number.
+    fn handle(&mut self, connection: &mut ClientConnection, bytes: &[u8]) -> usize {
+        let handled =
+            SCRATCH.with_borrow_mut(|scratch| connection.receive(bytes, || self.began.elapsed(), scratch));
+        self.has_more = handled < bytes.len() && connection.has_requests();
+        handled
+    }
+
+    /// Sends all unsent bytes.
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: &mut ClientConnection,
+    ) -> Poll<Result<(), StreamEnd>> {
+        while !connection.unsent().is_empty() {
+            let sent = ready!(self.bytes.poll_write(cx, connection.unsent(), More::No));
+            let Ok(sent) = sent else { return Poll::Ready(Err(StreamEnd::Closed)) };
+            self.client.count_bytes(0, sent as u64);
+            connection.has_sent(sent);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn note_refused(&self, refused: RefusedRequest) {
+        self.malformed.fetch_add(1, Ordering::Relaxed);
+        let record = RequestRecord::begin(self.client, "2");
+        record.end_refused(self.client, LocalReplyReason::Malformed(refused.fault));
+    }
 }
 
 impl StreamConnection for Http2<'_> {
-    type Stream = (Request<RecvStream>, SendResponse<Bytes>);
+    type Stream = ReceivedRequest;
 
     const IDLE_END: Duration = ANSWER_TIME;
 
-    async fn accept(&mut self, _: bool) -> Result<Self::Stream, StreamEnd> {
-        let Http2 { library, queue } = self;
-        let accepted = poll_fn(|cx| queue.poll(|| library.poll_accept(cx))).await;
-        accepted.and_then(Result::ok).ok_or(StreamEnd::Closed)
+    async fn accept(&mut self, _: bool) -> Result<ReceivedRequest, StreamEnd> {
+        poll_fn(|cx| self.poll_request(cx)).await
     }
 
     async fn announce_end(&mut self, _: u64) {
-        self.library.graceful_shutdown();
+        self.shared.lock().announce_end();
     }
 
-    /// Announces the end. The library refuses further streams after a round trip.
+    /// Announces the end. The connection refuses further streams after a round trip.
     async fn refuse_streams(&mut self) {
-        self.library.graceful_shutdown();
+        self.shared.lock().announce_end();
     }
 
     fn abort(&mut self) {
-        self.library.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+        self.shared.lock().fail(ErrorCode::ENHANCE_YOUR_CALM);
     }
 }
 
-fn filter(limits: &HttpLimits, is_shared: bool) -> FieldFilter {
-    let empty_frames = if is_shared { EmptyFrames::SHARED } else { EmptyFrames::OF_CLIENT };
-    FieldFilter::new(Sender::Client, limits.head.bytes + HEAD_ROOM as usize, empty_frames)
+impl Drop for Http2<'_> {
+    fn drop(&mut self) {
+        self.shared.lock().close_all();
+    }
 }
 
-/// Returns the settings of a connection. `is_shared`: its streams belong to many clients of a
-/// proxy.
-fn builder(limits: &HttpLimits, is_shared: bool) -> Builder {
-    let mut builder = Builder::new();
-    let mut window = CONNECTION_WINDOW;
-    if is_shared {
+/// Returns the limits of a connection. `is_shared`: its streams belong to many clients of a proxy.
+fn limits_of(limits: &HttpLimits, is_shared: bool) -> ConnectionLimits {
+    let of_client = ConnectionLimits {
+        streams: limits.streams,
+        stream_window: STREAM_WINDOW,
+        connection_window: CONNECTION_WINDOW,
+        head: limits.head,
+        faults: MAX_FAULTS,
+        remembered_resets: MAX_RESETS,
+        empty_frames: EmptyFrames::OF_CLIENT,
+        websocket_key: websocket::new_key,
+    };
+    if !is_shared {
+        return of_client;
+    }
+    ConnectionLimits {
         // A body that no server accepts yet must not hold up the bodies of other clients.
-        window = limits.streams.saturating_mul(STREAM_WINDOW).clamp(CONNECTION_WINDOW, MAX_WINDOW);
-        // Each request causes at most one error. So the connection reaches its maximum number of
+        connection_window: limits.streams.saturating_mul(STREAM_WINDOW).clamp(CONNECTION_WINDOW, MAX_WINDOW),
+        // Each request causes at most one fault. So the connection reaches its maximum number of
         // requests first, and ends gracefully.
-        let errors = (limits.requests as usize).saturating_add(RESET_STREAMS);
-        builder
-            .max_concurrent_reset_streams(RESET_STREAMS)
-            .reset_stream_duration(RESET_TIME)
-            .max_local_error_reset_streams(Some(errors));
+        faults: (limits.requests as usize).saturating_add(RESET_STREAMS),
+        remembered_resets: RESET_STREAMS,
+        empty_frames: EmptyFrames::SHARED,
+        ..of_client
     }
-    builder
-        .enable_connect_protocol()
-        .max_concurrent_streams(limits.streams)
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(window)
-        .data_frame_budget(DATA_FRAME_BUDGET)
-        // `ReceiveQueue` limits the number of these streams.
-        .max_pending_accept_reset_streams(usize::MAX)
-        .max_header_list_size(limits.head.bytes as u32 + HEAD_ROOM)
-        .max_send_buffer_size(SEND_BUFFER);
-    builder
 }

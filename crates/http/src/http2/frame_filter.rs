@@ -1,4 +1,4 @@
-//! Filter of received HTTP/2 frames (RFC 9113, section 4), before the HTTP/2 library. Pure.
+//! Filter of the HTTP/2 frames of a server (RFC 9113, section 4), before the HTTP/2 library. Pure.
 
 mod padding;
 
@@ -7,10 +7,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use convey_http_core::Malformed;
 
 use self::padding::DroppedPadding;
-use super::field_block::{BlockKind, FieldTable, MalformedBlock};
+use super::field_block::FieldTable;
 
 /// Length of the head of a frame, in bytes.
 const FRAME_HEAD: usize = 9;
@@ -21,12 +20,11 @@ const MAX_FRAME: usize = 16_384;
 /// Maximum number of frames of a field section. The library accepts fewer.
 const MAX_FRAMES: usize = 16;
 
-/// Length of the connection preface of a client, in bytes.
-const PREFACE: usize = 24;
-
-/// Maximum number of tracked streams with an unfinished body. If there are more, the library checks
-/// the trailers of the oldest.
+/// Maximum number of tracked streams with an unfinished body.
 const MAX_BODIES: usize = 256;
+
+/// Upper bound for the empty DATA frames per second that a [`FieldFilter`] drops.
+const MAX_EMPTY: u32 = 100_000;
 
 /// Period of [`EmptyFrames`].
 const PERIOD: Duration = Duration::from_secs(1);
@@ -48,40 +46,22 @@ const PRIORITY: u8 = 0x20;
 /// Length of a priority in a frame, in bytes.
 const PRIORITY_LEN: usize = 5;
 
-/// Side that sends the frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sender {
-    Client,
-    Server,
-}
-
-/// Upper bound for the empty DATA frames per second that a [`FieldFilter`] drops.
-#[derive(Debug)]
-pub(super) struct EmptyFrames {
-    most: u32,
+/// Counter of the empty DATA frames that a [`FieldFilter`] drops.
+#[derive(Debug, Default)]
+struct EmptyFrames {
     dropped: u32,
     /// Start of the current period, since the connection began.
     since: Duration,
 }
 
 impl EmptyFrames {
-    /// Limit for connections of one client.
-    pub(super) const OF_CLIENT: EmptyFrames = EmptyFrames::per_second(1_000);
-
-    /// Limit for connections that streams of many clients share.
-    pub(super) const SHARED: EmptyFrames = EmptyFrames::per_second(100_000);
-
-    const fn per_second(most: u32) -> EmptyFrames {
-        EmptyFrames { most, dropped: 0, since: Duration::ZERO }
-    }
-
     /// Counts a frame. Returns whether the filter may drop it.
     fn may_drop(&mut self, now: Duration) -> bool {
         if now.saturating_sub(self.since) >= PERIOD {
             (self.since, self.dropped) = (now, 0);
         }
         self.dropped = self.dropped.saturating_add(1);
-        self.dropped <= self.most
+        self.dropped <= MAX_EMPTY
     }
 }
 
@@ -96,32 +76,18 @@ impl EmptyFrames {
 /// pass unchanged.
 #[derive(Debug)]
 pub(super) struct FieldFilter {
-    sender: Sender,
     state: State,
     /// Received part of an incomplete section or frame head.
     held: BytesMut,
     table: FieldTable,
     /// Maximum length of a section with its frame heads, in bytes.
     max_section: usize,
-    /// Last stream that the client has opened.
-    last_stream: u32,
     /// Streams whose body has not ended.
     bodies: VecDeque<u32>,
     /// Highest stream id that was removed from `bodies` because `bodies` was full.
     forgotten: u32,
     empty_frames: EmptyFrames,
     padding: DroppedPadding,
-    /// Refused requests since the last [`FieldFilter::take_refused`].
-    refused: Vec<RefusedRequest>,
-}
-
-/// Request that the library refuses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RefusedRequest {
-    pub(super) fault: Malformed,
-    /// Whether the library sends a response. Otherwise, it resets the stream or ends the
-    /// connection.
-    pub(super) has_response: bool,
 }
 
 /// Meaning of the next bytes.
@@ -182,26 +148,18 @@ impl FrameHead {
 }
 
 impl FieldFilter {
-    /// Creates the filter of a connection whose library accepts sections of less than `max_list`
-    /// bytes, as HPACK counts them.
-    pub(super) fn new(sender: Sender, max_list: usize, empty_frames: EmptyFrames) -> FieldFilter {
-        let (state, max_section) = match sender {
-            Sender::Client => (State::Other(PREFACE), longest_section(max_list)),
-            Sender::Server => (State::Frame, max_list),
-        };
-        let (held, table, refused) = (BytesMut::new(), FieldTable::new(max_list), Vec::new());
+    /// Creates the filter of a connection that buffers sections of at most `max_section` bytes.
+    /// Longer ones pass unchecked.
+    pub(super) fn new(max_section: usize) -> FieldFilter {
         FieldFilter {
-            sender,
-            state,
-            held,
-            table,
+            state: State::Frame,
+            held: BytesMut::new(),
+            table: FieldTable::default(),
             max_section,
-            last_stream: 0,
             bodies: VecDeque::new(),
             forgotten: 0,
-            empty_frames,
+            empty_frames: EmptyFrames::default(),
             padding: DroppedPadding::default(),
-            refused,
         }
     }
 
@@ -223,11 +181,6 @@ impl FieldFilter {
     /// Returns the remaining bytes at the end of the connection: a truncated section or frame.
     pub(super) fn end(&mut self) -> BytesMut {
         std::mem::take(&mut self.held)
-    }
-
-    /// Returns the refused requests that were received since the last call.
-    pub(super) fn take_refused(&mut self) -> Vec<RefusedRequest> {
-        std::mem::take(&mut self.refused)
     }
 
     /// Appends the WINDOW_UPDATE frames that the sender needs for dropped frames.
@@ -324,10 +277,7 @@ impl FieldFilter {
                 Some(first) => head.kind == CONTINUATION && head.stream == first.stream,
             };
             let end = at + FRAME_HEAD + head.len;
-            if is_next && end > self.max_section {
-                return self.give_up_on_long_section(first.as_ref().unwrap_or(&head).stream, left);
-            }
-            if !is_next || head.len > MAX_FRAME {
+            if !is_next || head.len > MAX_FRAME || end > self.max_section {
                 return self.give_up(left);
             }
             let Some(payload) = left.get(at + FRAME_HEAD..end) else { return Piece::Wait };
@@ -342,50 +292,19 @@ impl FieldFilter {
             let of_section = first.get_or_insert(head);
             if is_last {
                 let (stream, flags) = (of_section.stream, of_section.flags & END_STREAM);
-                let kind = self.kind_of(stream, flags == END_STREAM);
-                return match self.table.check(&fields, kind) {
+                // Interim responses precede the response with a body.
+                self.ends_body(stream);
+                if flags & END_STREAM == 0 {
+                    self.begins_body(stream);
+                }
+                return match self.table.check(&fields) {
                     Ok(None) => Piece::Pass(at),
-                    Ok(Some(MalformedBlock { fault, block })) => {
-                        if matches!(kind, BlockKind::Request { .. }) {
-                            self.refused.push(RefusedRequest { fault, has_response: block.is_none() });
-                        }
-                        block.map_or(Piece::Pass(at), |block| {
-                            Piece::Replace(at, frames_of(stream, flags, &block))
-                        })
-                    }
+                    Ok(Some(block)) => Piece::Replace(at, frames_of(stream, flags, &block)),
                     Err(_) => self.give_up(left),
                 };
             }
         }
         self.give_up(left)
-    }
-
-    /// Notes the request of a section that the library does not accept, and passes all bytes
-    /// unchecked.
-    fn give_up_on_long_section(&mut self, stream: u32, left: &[u8]) -> Piece {
-        if self.sender == Sender::Client && stream > self.last_stream {
-            self.refused.push(RefusedRequest { fault: Malformed::HeadTooLong, has_response: false });
-        }
-        self.give_up(left)
-    }
-
-    fn kind_of(&mut self, stream: u32, ends_stream: bool) -> BlockKind {
-        if self.sender == Sender::Server {
-            // Interim responses precede the response with a body.
-            self.ends_body(stream);
-            if !ends_stream {
-                self.begins_body(stream);
-            }
-            return BlockKind::Other;
-        }
-        if stream <= self.last_stream {
-            return if self.ends_body(stream) { BlockKind::Trailers } else { BlockKind::Other };
-        }
-        self.last_stream = stream;
-        if !ends_stream {
-            self.begins_body(stream);
-        }
-        BlockKind::Request { is_over: ends_stream }
     }
 
     fn begins_body(&mut self, stream: u32) {
@@ -395,21 +314,12 @@ impl FieldFilter {
         self.bodies.push_front(stream);
     }
 
-    /// Notes that the sender has ended a stream. Returns whether its body was unfinished.
-    fn ends_body(&mut self, stream: u32) -> bool {
+    /// Notes that the sender has ended a stream.
+    fn ends_body(&mut self, stream: u32) {
         self.padding.end(stream);
         let place = self.bodies.iter().position(|body| *body == stream);
-        place.and_then(|place| self.bodies.remove(place)).is_some()
+        place.and_then(|place| self.bodies.remove(place));
     }
-}
-
-/// Returns the maximum length of a client's section, with its frame heads, for which the library
-/// does not end the connection. `max_list` is the library's limit for the fields.
-fn longest_section(max_list: usize) -> usize {
-    let frames = max_list / MAX_FRAME;
-    let continuations = (frames + frames / 4).max(5);
-    // The first and the last frame do not count as continuations.
-    (continuations + 2) * (FRAME_HEAD + MAX_FRAME)
 }
 
 /// Encodes a replaced section as HEADERS and CONTINUATION frames.

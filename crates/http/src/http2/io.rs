@@ -1,26 +1,21 @@
-//! Byte stream of an HTTP/2 connection, between the socket and the HTTP/2 library.
+//! Byte stream of an HTTP/2 connection to a server, between the socket and the HTTP/2 library.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io::{self, IoSlice};
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use convey_proxy::{ClientStream, ServerStream};
-use convey_snapshot::stats::Counter;
+use convey_proxy::ServerStream;
 use convey_stream::{ByteStream, More};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::frame_filter::{FieldFilter, RefusedRequest};
+use super::frame_filter::FieldFilter;
 use super::receive::ReceiveQueue;
 use crate::buffer;
-use crate::local_reply::LocalReplyReason;
-use crate::record::RequestRecord;
 
 /// Maximum number of bytes of short frames that are written together: one TLS record.
 const GATHERED: usize = 16 * 1024;
@@ -34,7 +29,7 @@ const LONG: usize = 4 * 1024;
 /// until the library flushes without new frames.
 pub(super) struct Connection<T> {
     stream: T,
-    /// Bytes for the library that were received earlier, or that the filter has changed.
+    /// Bytes for the library that the filter has changed.
     early: BytesMut,
     filter: FieldFilter,
     /// Bounds how much the library reads before convey takes its data.
@@ -52,42 +47,6 @@ pub(super) struct Connection<T> {
 pub(super) trait HasStream: Unpin {
     /// Returns the byte stream.
     fn stream(&mut self) -> &mut ByteStream;
-
-    /// Counts received and sent bytes.
-    fn count(&self, _rx: usize, _tx: usize) {}
-
-    /// Notes a request that the library refuses.
-    fn note_refused(&self, _: RefusedRequest) {}
-}
-
-/// Byte stream of a client, whose bytes are counted.
-pub(super) struct CountedStream<'a> {
-    pub(super) client: &'a ClientStream,
-    pub(super) stream: &'a mut ByteStream,
-    /// Number of malformed requests, which the library refuses.
-    pub(super) malformed: &'a AtomicU64,
-}
-
-impl HasStream for CountedStream<'_> {
-    fn stream(&mut self) -> &mut ByteStream {
-        self.stream
-    }
-
-    fn count(&self, rx: usize, tx: usize) {
-        self.client.count_bytes(rx as u64, tx as u64);
-    }
-
-    fn note_refused(&self, refused: RefusedRequest) {
-        self.malformed.fetch_add(1, Ordering::Relaxed);
-        let reason = LocalReplyReason::Malformed(refused.fault);
-        let mut record = RequestRecord::begin(self.client, "2");
-        if !refused.has_response {
-            return record.end_refused(self.client, reason);
-        }
-        record.answered(self.client, reason.status(), reason);
-        self.client.count(Counter::of_status(reason.status()), 1);
-        record.end_undecided(self.client, None);
-    }
 }
 
 impl HasStream for ServerStream {
@@ -97,15 +56,8 @@ impl HasStream for ServerStream {
 }
 
 impl<T> Connection<T> {
-    /// Creates a connection on which these bytes were already received.
-    pub(super) fn new(
-        stream: T,
-        early: BytesMut,
-        mut filter: FieldFilter,
-        queue: Arc<ReceiveQueue>,
-    ) -> Connection<T> {
-        let early = filter.pass(&early, Duration::ZERO).unwrap_or(early);
-        let (began, gathered) = (Instant::now(), Vec::new());
+    pub(super) fn new(stream: T, filter: FieldFilter, queue: Arc<ReceiveQueue>) -> Connection<T> {
+        let (early, began, gathered) = (BytesMut::new(), Instant::now(), Vec::new());
         Connection { stream, early, filter, queue, began, gathered, sent: 0, flushes_again: false }
     }
 }
@@ -116,20 +68,12 @@ impl<T: HasStream> Connection<T> {
         while self.sent < self.gathered.len() {
             let n = ready!(self.stream.stream().poll_write(cx, &self.gathered[self.sent..], More::No))?;
             self.sent += n;
-            self.stream.count(0, n);
         }
         if self.sent > 0 {
             // An idle connection keeps no buffer.
             (self.gathered, self.sent) = (Vec::new(), 0);
         }
         Poll::Ready(Ok(()))
-    }
-
-    /// Notes the requests that the library refuses.
-    fn note_refused(&mut self) {
-        for refused in self.filter.take_refused() {
-            self.stream.note_refused(refused);
-        }
     }
 
     /// Receives at most `most` bytes, and passes them through the filter. Returns whether the read
@@ -146,7 +90,6 @@ impl<T: HasStream> Connection<T> {
         buffer::with(|buffer| {
             let room = &mut buffer[..most.min(buffer::SIZE)];
             let n = ready!(self.stream.stream().poll_read(cx, room))?;
-            self.stream.count(n, 0);
             let passed = match n {
                 0 => Some(self.filter.end()),
                 n => self.filter.pass(&room[..n], self.began.elapsed()),
@@ -174,7 +117,6 @@ impl<T: HasStream> AsyncRead for Connection<T> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         loop {
-            this.note_refused();
             let most = this.queue.allowance().min(buffer.remaining());
             if most == 0 {
                 cx.waker().wake_by_ref();
@@ -191,7 +133,6 @@ impl<T: HasStream> AsyncRead for Connection<T> {
                 return Poll::Ready(Ok(()));
             }
             if ready!(this.poll_receive(cx, most, buffer))? {
-                this.note_refused();
                 return Poll::Ready(Ok(()));
             }
         }
@@ -218,7 +159,6 @@ impl<T: HasStream> AsyncWrite for Connection<T> {
         this.flushes_again = !is_long && slices.len() > 1;
         if is_long {
             let n = ready!(this.stream.stream().poll_write_vectored(cx, slices))?;
-            this.stream.count(0, n);
             return Poll::Ready(Ok(n));
         }
         slices.iter().for_each(|slice| this.gathered.extend_from_slice(slice));
@@ -256,7 +196,6 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    use super::super::frame_filter::{EmptyFrames, Sender};
     use super::*;
 
     impl HasStream for ByteStream {
@@ -268,9 +207,9 @@ mod tests {
     async fn pair() -> (Connection<ByteStream>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let filter = FieldFilter::new(Sender::Server, 1_000, EmptyFrames::SHARED);
+        let filter = FieldFilter::new(1_000);
         let stream = listener.accept().await.unwrap().0.into();
-        (Connection::new(stream, BytesMut::new(), filter, ReceiveQueue::new(1_000)), other)
+        (Connection::new(stream, filter, ReceiveQueue::new(1_000)), other)
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
 //! HTTP/2 (RFC 9113), over TLS, or over cleartext connections that begin with its preface.
 //!
-//! [`streams`](crate::streams) serves the stream of a client. [`OutgoingStream`] is a stream to a
-//! server.
+//! `client` serves the connection of a client, by `convey_http2`; [`streams`](crate::streams) serves
+//! each of its streams. [`OutgoingStream`] is a stream to a server, by the library `h2`: all modules
+//! but `client` and `stream` are for servers.
 
 mod client;
 mod field_block;
@@ -9,8 +10,7 @@ mod frame_filter;
 mod io;
 mod keep_alive_limit;
 mod kept;
-#[cfg(test)]
-mod library_tests;
+mod library;
 mod outgoing;
 mod placement;
 mod receive;

@@ -13,9 +13,9 @@ use h2::SendStream;
 use http::HeaderMap;
 
 use super::kept::{OpenUpload, StreamPlace};
+use super::library::broken;
 use super::receive::{ReceivedHead, ReceivedStream};
-use super::stream::broken;
-use crate::streams::body::{DataSink, DataSource, ResetReason};
+use crate::streams::body::{DataSink, ResetReason};
 use crate::streams::heads;
 
 /// Stream to an HTTP/2 server for one request.

@@ -17,9 +17,8 @@ use h2::RecvStream;
 use h2::client::ResponseFuture;
 use http::{HeaderMap, Response};
 
-use super::stream::broken;
+use super::library::broken;
 use crate::data_queue::DataQueue;
-use crate::streams::body::DataSource;
 
 /// Limit of the library for buffered frames: none, because a [`ReceiveQueue`] bounds them. The
 /// library never stops counting the frames of reset streams, so any limit would end a long-lived
@@ -82,7 +81,7 @@ impl ReceiveQueue {
     }
 }
 
-/// Receiving side of a stream: a response, or the body of a request. After its drop, the library
+/// Receiving side of a stream to a server: a response. After its drop, the library
 /// discards all further data of the stream.
 pub(crate) struct ReceivedStream(Arc<StreamReceiver>);
 
@@ -129,11 +128,6 @@ impl ReceivedStream {
         ReceivedStream::new(LibraryStream::Response(response), queue)
     }
 
-    /// Returns the receiver of the request body of a client's stream.
-    pub(super) fn of_body(body: RecvStream, queue: Arc<ReceiveQueue>) -> ReceivedStream {
-        ReceivedStream::new(LibraryStream::Body(body), queue)
-    }
-
     fn new(library: LibraryStream, queue: Arc<ReceiveQueue>) -> ReceivedStream {
         let received = Mutex::new(Received { library, ..Received::default() });
         let (has_arrived, reader) = (AtomicBool::new(false), AtomicWaker::new());
@@ -166,8 +160,9 @@ impl ReceivedStream {
     }
 }
 
-impl DataSource for ReceivedStream {
-    fn poll_data(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Option<io::Result<Bytes>>> {
+impl ReceivedStream {
+    /// Receives the next data, of about `most` bytes; `None` after the last data.
+    pub(super) fn poll_data(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Option<io::Result<Bytes>>> {
         self.poll(cx, |received, cx| {
             if let (true, LibraryStream::Body(body)) = (received.data.is_empty(), &mut received.library) {
                 match ready!(body.poll_data(cx)) {
@@ -179,14 +174,16 @@ impl DataSource for ReceivedStream {
         })
     }
 
-    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>> {
+    /// Receives the trailers after the last data.
+    pub(super) fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>> {
         self.poll(cx, |received, cx| match &mut received.library {
             LibraryStream::Body(body) => body.poll_trailers(cx).map_err(broken),
             _ => Poll::Pending,
         })
     }
 
-    fn release(&mut self, len: usize) -> io::Result<()> {
+    /// Lets the server send `len` bytes again, because as many received bytes have left convey.
+    pub(super) fn release(&mut self, len: usize) -> io::Result<()> {
         match &mut lock(&self.0.received).library {
             LibraryStream::Body(body) => body.flow_control().release_capacity(len).map_err(broken),
             _ => Ok(()),

@@ -1,168 +1,197 @@
-//! HTTP/2 stream of a client, and the data of HTTP/2 streams in both directions.
+//! HTTP/2 stream of a client.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use convey_http_core::Malformed;
+use convey_http_core::{Frame, Malformed, OutgoingResponse, RequestHead, Trailers};
+use convey_http2::{ErrorCode, ReceivedRequest, StreamFault, StreamKey};
 use convey_proxy::ClientStream;
-use h2::ext::Protocol;
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream, SendStream};
-use http::{HeaderMap, Request, Response};
 use tokio::time::timeout;
 
-use super::receive::{ReceiveQueue, ReceivedStream};
+use super::client::SharedConnection;
 use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
 use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
-use crate::streams::body::{BodyFault, DataSink, ResetReason};
+use crate::streams::body::{BodyFault, DataSource, ResetReason};
 use crate::streams::serving::StreamOutcome;
-use crate::streams::{self, ArrivedRequest, ClientRequest, StreamOfClient, heads};
+use crate::streams::{self, ArrivedRequest, IncomingStream, RequestBody};
 
 /// Serves a client's stream.
 pub(super) async fn serve<S: DecideRequest>(
     client: &ClientStream,
     server: WorkerServer<S>,
-    request: Request<RecvStream>,
-    respond: SendResponse<Bytes>,
-    queue: Arc<ReceiveQueue>,
+    request: ReceivedRequest,
+    connection: &SharedConnection,
 ) -> StreamOutcome {
-    let record = RequestRecord::begin(client, "2").on_stream(respond.stream_id().as_u32().into());
-    let (mut parts, mut body) = request.into_parts();
-    if let Some(protocol) = parts.extensions.remove::<Protocol>() {
-        parts.extensions.insert(heads::Tunnel(Bytes::copy_from_slice(protocol.as_str().as_bytes())));
-    }
-    let limits = client.newest().config.http_limits();
-    let arrived = ArrivedRequest::new(client, record, Request::from_parts(parts, ()), limits.head);
-    if heads::says_no_body(arrived.request.headers()) && !body.is_end_stream() {
-        let refused = match timeout(limits.head_timeout, ends_empty(&mut body)).await {
-            Ok(true) => None,
-            Ok(false) => Some(LocalReplyReason::Malformed(Malformed::ContentLength)),
-            Err(_) => Some(LocalReplyReason::RequestTimeout),
+    let ReceivedRequest { stream: key, mut head, if_empty } = request;
+    let source = BodySource { connection, key };
+    let mut record = RequestRecord::begin(client, "2").on_stream(key.id().into());
+    if let Some(if_empty) = if_empty {
+        let arrived = Box::pin(await_end(client, record, (head, if_empty), source)).await;
+        (record, head) = match arrived {
+            Some(arrived) => arrived,
+            None => return StreamOutcome::Served,
         };
-        if let Some(reason) = refused {
-            arrived.refuse(reason);
-            return StreamOutcome::Served;
-        }
     }
-    let (record, request) = arrived.take();
-    let (parts, ()) = request.into_parts();
-    let head = heads::request_from(&parts, !body.is_end_stream(), &limits.head).map(Arc::new);
-    let body = ReceivedStream::of_body(body, queue);
-    let mut stream = ClientRequest::new(head.as_deref().ok(), body, respond);
+    let body = RequestBody::of_head(source, head.as_deref().ok());
+    let mut stream = Http2Stream { connection, key, body };
     streams::serve(client, server, head, &mut stream, record).await
 }
 
-/// Waits for the end of a body whose head announces that it is empty. Returns false if the body has
-/// data.
-async fn ends_empty(body: &mut RecvStream) -> bool {
-    loop {
-        match body.data().await {
-            Some(Ok(_)) => {}
-            // Other errors are handled when the request is served.
-            Some(Err(error)) => return !is_malformed(&error),
-            None => return true,
-        }
-    }
-}
+/// Head of a request, or the reason to refuse it.
+type Head = Result<Arc<RequestHead>, Malformed>;
 
-/// Whether the library has reset the stream because of what the peer sent after the head.
-fn is_malformed(error: &h2::Error) -> bool {
-    error.is_library() && error.is_reset() && error.reason() == Some(Reason::PROTOCOL_ERROR)
-}
-
-impl StreamOfClient for SendResponse<Bytes> {
-    type Source = ReceivedStream;
-    type Sink = SendStream<Bytes>;
-
-    fn send_interim(&mut self, response: Response<()>) -> io::Result<()> {
-        self.send_informational(response).map_err(broken)
-    }
-
-    fn send_response(&mut self, response: Response<()>, is_over: bool) -> io::Result<SendStream<Bytes>> {
-        SendResponse::send_response(self, response, is_over).map_err(broken)
-    }
-
-    fn reset(&mut self, reason: ResetReason) {
-        self.send_reset(code_of(reason));
-    }
-
-    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        SendResponse::poll_reset(self, cx).map(reset_with)
-    }
-}
-
-impl DataSink for SendStream<Bytes> {
-    fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
-        self.reserve_capacity(wanted);
-        while self.capacity() == 0 {
-            match ready!(self.poll_capacity(cx)) {
-                Some(room) => _ = room.map_err(broken)?,
-                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            }
-        }
-        Poll::Ready(Ok(self.capacity()))
-    }
-
-    fn send(&mut self, data: Bytes, is_last: bool) -> io::Result<()> {
-        self.send_data(data, is_last).map_err(broken)
-    }
-
-    fn send_trailers(&mut self, trailers: HeaderMap) -> io::Result<()> {
-        SendStream::send_trailers(self, trailers).map_err(broken)
-    }
-
-    fn reset(&mut self, reason: ResetReason) {
-        self.send_reset(code_of(reason));
-    }
-
-    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        SendStream::poll_reset(self, cx).map(reset_with)
-    }
-}
-
-fn code_of(reason: ResetReason) -> Reason {
-    match reason {
-        ResetReason::Cancelled => Reason::CANCEL,
-        ResetReason::Overloaded => Reason::ENHANCE_YOUR_CALM,
-        ResetReason::Internal => Reason::INTERNAL_ERROR,
-    }
-}
-
-fn reset_with(reason: Result<Reason, h2::Error>) -> io::Error {
-    match reason {
-        Ok(Reason::REFUSED_STREAM) => io::ErrorKind::ResourceBusy.into(),
-        Ok(_) => io::ErrorKind::ConnectionReset.into(),
-        Err(error) => broken(error),
-    }
-}
-
-/// Converts a stream error to an I/O error. `ConnectionRefused` and `ResourceBusy` mean that the
-/// other side has not processed the request (RFC 9113, section 8.7), because it ends the connection
-/// or is overloaded. The error of another reset contains its [`ResetReason`].
-pub(super) fn broken(error: h2::Error) -> io::Error {
-    if is_malformed(&error) {
-        return BodyFault::new(Malformed::Trailers).into();
-    }
-    if error.is_remote() && error.is_reset() {
-        match error.reason() {
-            Some(Reason::CANCEL) => return ResetReason::Cancelled.into(),
-            Some(Reason::ENHANCE_YOUR_CALM) => return ResetReason::Overloaded.into(),
-            _ => {}
-        }
-    }
-    // When the peer gracefully ends a connection, the library returns this error only for streams
-    // that the peer has not processed.
-    let kind = match error.is_remote() {
-        true if error.is_go_away() => io::ErrorKind::ConnectionRefused,
-        true if error.reason() == Some(Reason::REFUSED_STREAM) => io::ErrorKind::ResourceBusy,
-        _ => io::ErrorKind::ConnectionReset,
+/// Waits for the end of a body whose head announces that it is empty. `heads` are the request's head
+/// with a body, and without one. Returns the head of the request; `None`: the body has data, or does
+/// not end in time, so that the request was refused.
+async fn await_end(
+    client: &ClientStream,
+    record: RequestRecord,
+    heads: (Head, Head),
+    source: BodySource<'_>,
+) -> Option<(RequestRecord, Head)> {
+    let limits = client.newest().config.http_limits();
+    let (with_body, if_empty) = heads;
+    let arrived = ArrivedRequest::new(client, record, with_body, limits.head);
+    let refused = match timeout(limits.head_timeout, poll_fn(|cx| source.poll_empty(cx))).await {
+        Ok(Ok(())) => None,
+        Ok(Err(fault)) => Some(fault),
+        Err(_) => Some(LocalReplyReason::RequestTimeout),
     };
-    match error.is_io() {
-        true => error.into_io().unwrap_or_else(|| kind.into()),
-        false => io::Error::new(kind, error),
+    if let Some(reason) = refused {
+        arrived.refuse(reason);
+        source.connection.lock().close(source.key);
+        return None;
     }
+    let (with_body, record) = arrived.take();
+    let is_empty = source.connection.lock().has_ended_without_trailers(source.key);
+    Some((record, if is_empty { if_empty } else { with_body }))
+}
+
+/// Body of a stream's request.
+#[derive(Clone, Copy)]
+struct BodySource<'a> {
+    connection: &'a SharedConnection,
+    key: StreamKey,
+}
+
+impl BodySource<'_> {
+    /// Waits for the end of a body that has to be empty. Errors that do not concern the body are
+    /// handled when the request is served.
+    fn poll_empty(&self, cx: &Context<'_>) -> Poll<Result<(), LocalReplyReason>> {
+        let data = ready!(self.connection.lock().poll_data(self.key, cx, usize::MAX));
+        Poll::Ready(match data {
+            Some(Err(StreamFault::Malformed)) => Err(LocalReplyReason::Malformed(Malformed::ContentLength)),
+            _ => Ok(()),
+        })
+    }
+}
+
+impl DataSource for BodySource<'_> {
+    fn poll_data(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Option<io::Result<Bytes>>> {
+        let data = ready!(self.connection.lock().poll_data(self.key, cx, most));
+        Poll::Ready(data.map(|data| data.map_err(broken)))
+    }
+
+    fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
+        let last = ready!(self.connection.lock().poll_last(self.key, cx)).map_err(broken)?;
+        Poll::Ready(last.map_err(|fault| BodyFault::new(fault).into()))
+    }
+
+    fn release(&mut self, len: usize) -> io::Result<()> {
+        self.connection.lock().release(self.key, len).map_err(broken)
+    }
+}
+
+/// Stream of a client, whose request is served.
+struct Http2Stream<'a> {
+    connection: &'a SharedConnection,
+    key: StreamKey,
+    body: RequestBody<BodySource<'a>>,
+}
+
+impl IncomingStream for Http2Stream<'_> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
+        self.body.poll_frame(cx)
+    }
+
+    fn release(&mut self, len: usize) -> io::Result<()> {
+        self.body.release(len)
+    }
+
+    fn keep_body(&mut self) {
+        self.body.keep();
+    }
+
+    fn forget_body(&mut self) {
+        self.body.forget();
+    }
+
+    fn take_body_back(&mut self) -> Option<u64> {
+        self.body.take_back()
+    }
+
+    fn send_interim(&mut self, response: &OutgoingResponse<'_>) -> io::Result<()> {
+        self.connection.lock().send_head(self.key, response, false).map_err(unsendable)
+    }
+
+    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<()> {
+        self.connection.lock().send_head(self.key, response, is_over).map_err(unsendable)
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+        self.connection.lock().poll_room(self.key, cx, most).map_err(unsendable)
+    }
+
+    fn send_data(&mut self, data: Bytes, is_last: bool) -> io::Result<()> {
+        self.connection.lock().send_data(self.key, &data, is_last).map_err(unsendable)
+    }
+
+    fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()> {
+        self.connection.lock().send_trailers(self.key, trailers).map_err(unsendable)
+    }
+
+    fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_finish(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn reset(&mut self, reason: ResetReason) {
+        let code = match reason {
+            ResetReason::Cancelled => ErrorCode::CANCEL,
+            ResetReason::Overloaded => ErrorCode::ENHANCE_YOUR_CALM,
+            ResetReason::Internal => ErrorCode::INTERNAL_ERROR,
+        };
+        self.connection.lock().reset(self.key, code);
+    }
+
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        self.connection.lock().poll_reset(self.key, cx).map(|_| io::ErrorKind::ConnectionReset.into())
+    }
+}
+
+impl Drop for Http2Stream<'_> {
+    fn drop(&mut self) {
+        self.connection.lock().close(self.key);
+    }
+}
+
+fn broken(fault: StreamFault) -> io::Error {
+    match fault {
+        StreamFault::Malformed => BodyFault::new(Malformed::Trailers).into(),
+        StreamFault::Reset(ErrorCode::CANCEL) => ResetReason::Cancelled.into(),
+        StreamFault::Reset(ErrorCode::ENHANCE_YOUR_CALM) => ResetReason::Overloaded.into(),
+        StreamFault::Reset(_) | StreamFault::Gone => io::ErrorKind::ConnectionReset.into(),
+    }
+}
+
+fn unsendable(_: StreamFault) -> io::Error {
+    io::ErrorKind::BrokenPipe.into()
 }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use convey_http_core::Malformed;
 
-use crate::field_coding::{integer, string};
+use convey_http2::field_coding::{integer, string};
 
 /// Pseudo-header fields of requests, with their ranges in the static table (RFC 9204, appendix A).
 const OF_REQUESTS: [PseudoField; 5] = [

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use convey_http_core::Malformed;
+use convey_http_core::{Frame, HeadLimits, Malformed};
 use convey_proxy::ClientStream;
 use convey_snapshot::stats::Counter;
 use futures_util::FutureExt;
@@ -62,7 +62,8 @@ pub(super) async fn serve<S: DecideRequest>(
         }
         // The library shows the number without its two lowest bits, which are 0 in requests.
         let record = RequestRecord::begin(client, "3").on_stream(stream.id().index() << 2);
-        let request = &mut arrived.insert(ArrivedRequest::new(client, record, request, limits.head)).request;
+        let arrived = arrived.insert(ArrivedRequest::new(client, record, request, limits.head));
+        let request = arrived.head();
         if is_early && !await_handshake(request, handshake).await {
             request.headers_mut().insert(EARLY_DATA, HeaderValue::from_static("1"));
         }
@@ -86,7 +87,7 @@ pub(super) async fn serve<S: DecideRequest>(
             return StreamOutcome::Reset;
         }
     };
-    let (record, request) = arrived.take();
+    let (request, record) = arrived.take();
     let head = match receiver.fault().or_else(|| malformed(&request, has_data)) {
         Some(fault) => Err(fault),
         None => heads::request_from(&request.into_parts().0, has_body, &limits.head).map(Arc::new),
@@ -214,15 +215,16 @@ impl DataSource for ClientData {
         }
     }
 
-    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>> {
+    fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
         let trailers = match self.trailers.take() {
             Some(trailers) => Some(trailers),
             None => ready!(self.stream.poll_recv_trailers(cx)).map_err(broken)?,
         };
-        Poll::Ready(match self.receiver.fault() {
-            Some(fault) => Err(BodyFault::new(fault).into()),
-            None => Ok(trailers),
-        })
+        let last = match self.receiver.fault() {
+            Some(fault) => Err(fault),
+            None => heads::last_frame(trailers.as_ref(), &HeadLimits::OF_REQUEST_TRAILERS),
+        };
+        Poll::Ready(last.map_err(|fault| BodyFault::new(fault).into()))
     }
 
     /// Does nothing: the QUIC library extends the client's flow control when data is read.

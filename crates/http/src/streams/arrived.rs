@@ -1,8 +1,8 @@
 //! Request of a stream between the end of its head and the decision on it.
 
-use std::mem;
+use std::sync::Arc;
 
-use convey_http_core::HeadLimits;
+use convey_http_core::{HeadLimits, Malformed, RequestHead};
 use convey_proxy::ClientStream;
 use http::Request;
 
@@ -13,29 +13,50 @@ use crate::record::RequestRecord;
 /// Request whose head has arrived, while convey waits for the end of the handshake, or for the first
 /// data of a body. A drop before [`ArrivedRequest::take`] means that convey cuts the client's
 /// connection: the record ends with the reason of the cut.
-pub(crate) struct ArrivedRequest<'a> {
-    pub(crate) request: Request<()>,
-    /// `None` once the record has ended or was taken.
-    record: Option<RequestRecord>,
+pub(crate) struct ArrivedRequest<'a, R: ArrivedHead> {
+    /// Head and record; `None` once the record has ended or was taken.
+    arrived: Option<(R, RequestRecord)>,
     client: &'a ClientStream,
     limits: HeadLimits,
 }
 
-impl<'a> ArrivedRequest<'a> {
+/// Head of a request that has arrived.
+pub(crate) trait ArrivedHead {
+    /// Returns the head for the access log, which needs no framing. `None`: it is malformed.
+    fn into_head(self, limits: &HeadLimits) -> Option<Arc<RequestHead>>;
+}
+
+impl ArrivedHead for Request<()> {
+    fn into_head(self, limits: &HeadLimits) -> Option<Arc<RequestHead>> {
+        heads::request_from(&self.into_parts().0, false, limits).ok().map(Arc::new)
+    }
+}
+
+impl ArrivedHead for Result<Arc<RequestHead>, Malformed> {
+    fn into_head(self, _: &HeadLimits) -> Option<Arc<RequestHead>> {
+        self.ok()
+    }
+}
+
+impl<'a, R: ArrivedHead> ArrivedRequest<'a, R> {
     /// Creates the guard of a request. `limits` are those of its head.
     pub(crate) fn new(
         client: &'a ClientStream,
         record: RequestRecord,
-        request: Request<()>,
+        head: R,
         limits: HeadLimits,
-    ) -> ArrivedRequest<'a> {
-        ArrivedRequest { request, record: Some(record), client, limits }
+    ) -> ArrivedRequest<'a, R> {
+        ArrivedRequest { arrived: Some((head, record)), client, limits }
     }
 
-    /// Returns the request and its record, for the decision on the request.
-    pub(crate) fn take(mut self) -> (RequestRecord, Request<()>) {
-        let record = self.record.take().expect("the record ends with the guard");
-        (record, mem::take(&mut self.request))
+    /// The head.
+    pub(crate) fn head(&mut self) -> &mut R {
+        &mut self.arrived.as_mut().expect("the record ends with the guard").0
+    }
+
+    /// Returns the head and the record of the request, for the decision on it.
+    pub(crate) fn take(mut self) -> (R, RequestRecord) {
+        self.arrived.take().expect("the record ends with the guard")
     }
 
     /// Ends the record of a request that convey refuses and cannot reply to.
@@ -44,16 +65,13 @@ impl<'a> ArrivedRequest<'a> {
     }
 
     fn end(&mut self, note: impl FnOnce(&mut RequestRecord)) {
-        let Some(mut record) = self.record.take() else { return };
+        let Some((head, mut record)) = self.arrived.take() else { return };
         note(&mut record);
-        let (parts, ()) = mem::take(&mut self.request).into_parts();
-        // The log needs no framing, so the body does not matter.
-        let head = heads::request_from(&parts, false, &self.limits).ok();
-        record.end_undecided(self.client, head.as_ref());
+        record.end_undecided(self.client, head.into_head(&self.limits).as_deref());
     }
 }
 
-impl Drop for ArrivedRequest<'_> {
+impl<R: ArrivedHead> Drop for ArrivedRequest<'_, R> {
     fn drop(&mut self) {
         let client = self.client;
         self.end(|record| record.broke(client.cut_reason()));

@@ -1,4 +1,4 @@
-//! Bodies on streams of HTTP/2 and HTTP/3: the interface of both libraries, and faults.
+//! Bodies on streams of HTTP/2 and HTTP/3: their interface for both versions, and faults.
 
 use std::error::Error;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use convey_http_core::Malformed;
+use convey_http_core::{Frame, Malformed};
 use http::HeaderMap;
 
 /// Receiving side of a stream.
@@ -14,8 +14,8 @@ pub(crate) trait DataSource {
     /// Receives the next data, of about `most` bytes; `None` after the last data.
     fn poll_data(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Option<io::Result<Bytes>>>;
 
-    /// Receives the trailers after the last data.
-    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>>;
+    /// Receives the last frame, after the last data: trailers, or the end.
+    fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>>;
 
     /// Gives `len` bytes of flow control window back to the sender, because as many received bytes
     /// have left convey.

@@ -4,7 +4,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use convey_http_core::{BodyFraming, Frame, OutgoingResponse, RequestHead, Trailers};
+use convey_http_core::{Frame, OutgoingResponse, RequestHead, Trailers};
 use http::Response;
 
 use super::body::{DataSink, DataSource, ResetReason};
@@ -100,12 +100,7 @@ pub(crate) struct ClientRequest<P: StreamOfClient> {
 impl<P: StreamOfClient> ClientRequest<P> {
     /// Creates the stream of a request with this head; `None` if the head could not be read.
     pub(crate) fn new(head: Option<&RequestHead>, body: P::Source, respond: P) -> ClientRequest<P> {
-        let framing = match head {
-            // The data of a tunnel follows the response.
-            Some(head) if head.upgrade().is_some() => BodyFraming::UntilClose,
-            head => head.map_or(BodyFraming::Empty, RequestHead::framing),
-        };
-        ClientRequest { body: RequestBody::new(body, framing), respond, sink: None }
+        ClientRequest { body: RequestBody::of_head(body, head), respond, sink: None }
     }
 
     fn sink(&mut self) -> io::Result<&mut P::Sink> {

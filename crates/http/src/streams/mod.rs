@@ -24,4 +24,4 @@ pub(crate) mod websocket;
 pub(crate) use arrived::ArrivedRequest;
 pub(crate) use incoming::{ClientRequest, IncomingStream, StreamOfClient};
 pub(crate) use request::serve;
-pub(crate) use request_body::MAX_KEPT;
+pub(crate) use request_body::{MAX_KEPT, RequestBody};

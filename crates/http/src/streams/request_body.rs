@@ -5,17 +5,16 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use convey_http_core::{BodyFraming, Frame, HeadLimits, Malformed};
+use convey_http_core::{BodyFraming, Frame, Malformed, RequestHead};
 
 use super::body::{BodyFault, DataSource};
-use super::heads;
 use crate::data_queue::FRAME;
 
 /// Maximum number of bytes of a request's body that are kept for a retry.
 pub(crate) const MAX_KEPT: usize = 16 * 1024;
 
 /// Body of a request.
-pub(super) struct RequestBody<S> {
+pub(crate) struct RequestBody<S> {
     source: S,
     /// Bytes still to receive, if the head has a content length.
     left: Option<u64>,
@@ -45,15 +44,25 @@ struct KeptFrames {
 }
 
 impl<S: DataSource> RequestBody<S> {
+    /// Creates the body of a request with this head; `None` if the head could not be read.
+    pub(crate) fn of_head(source: S, head: Option<&RequestHead>) -> RequestBody<S> {
+        let framing = match head {
+            // The data of a tunnel follows the response.
+            Some(head) if head.upgrade().is_some() => BodyFraming::UntilClose,
+            head => head.map_or(BodyFraming::Empty, RequestHead::framing),
+        };
+        RequestBody::new(source, framing)
+    }
+
     /// Creates the body of a request whose head has this framing.
-    pub(super) fn new(source: S, framing: BodyFraming) -> RequestBody<S> {
+    fn new(source: S, framing: BodyFraming) -> RequestBody<S> {
         let left = if let BodyFraming::Length(length) = framing { Some(length) } else { None };
         let phase = if framing.is_empty() { Phase::Over } else { Phase::Data };
         RequestBody { source, left, phase, kept: None, again: None, unreleased: 0, free: 0 }
     }
 
     /// Returns the next frame. After the last one, returns [`Frame::End`] again.
-    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
         let frame = match self.next_again() {
             Some(frame) => frame,
             None => ready!(self.poll_next(cx))?,
@@ -69,25 +78,25 @@ impl<S: DataSource> RequestBody<S> {
     }
 
     /// Notes that `len` bytes have left convey, so that the client may send as many again.
-    pub(super) fn release(&mut self, len: usize) -> io::Result<()> {
+    pub(crate) fn release(&mut self, len: usize) -> io::Result<()> {
         let free = len.min(self.free);
         self.free -= free;
         self.release_of_source(len - free)
     }
 
     /// Keeps copies of the frames that are returned from now on, for a retry.
-    pub(super) fn keep(&mut self) {
+    pub(crate) fn keep(&mut self) {
         self.kept = Some(KeptFrames::default());
     }
 
     /// Discards the kept frames, and keeps no further frames.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.kept = None;
     }
 
     /// Makes the body return its kept frames again. Returns the number of their bytes; `None`: a
     /// frame was not kept.
-    pub(super) fn take_back(&mut self) -> Option<u64> {
+    pub(crate) fn take_back(&mut self) -> Option<u64> {
         let mut kept = self.kept.take()?;
         let len = kept.data.len();
         // The kept bytes are few, so the client may send others meanwhile.
@@ -136,10 +145,9 @@ impl<S: DataSource> RequestBody<S> {
         if self.phase == Phase::Over {
             return Poll::Ready(Ok(Frame::End));
         }
-        let trailers = ready!(self.source.poll_trailers(cx))?;
+        let last = ready!(self.source.poll_last(cx));
         self.phase = Phase::Over;
-        let last = heads::last_frame(trailers.as_ref(), &HeadLimits::OF_REQUEST_TRAILERS);
-        Poll::Ready(last.map_err(|fault| BodyFault::new(fault).into()))
+        Poll::Ready(last)
     }
 
     fn release_of_source(&mut self, len: usize) -> io::Result<()> {

@@ -85,7 +85,9 @@ pub(crate) async fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>
                     }
                     ResetVerdict::EndAtOnce => connection.abort(),
                 }
-                until = Instant::now() + if is_ending { ANSWER_TIME } else { newest().keep_alive };
+                if streams.is_empty() {
+                    until = Instant::now() + if is_ending { ANSWER_TIME } else { newest().keep_alive };
+                }
             }
             () = until_true(|| counts.has_begun(max_requests) || client.is_draining()), if !is_ending => {
                 (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
@@ -94,7 +96,8 @@ pub(crate) async fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>
             accepted = connection.accept(is_idle) => match accepted {
                 Ok(stream) => {
                     counts.begun += 1;
-                    streams.push(begin(stream));
+                    // A future has thousands of bytes, and the list of streams would move it twice.
+                    streams.push(Box::pin(begin(stream)));
                     // If the frontend is gone, the connection ends after the requests that are
                     // already on their way.
                     max_requests = if client.is_served() { newest().requests } else { 0 };
@@ -110,7 +113,7 @@ pub(crate) async fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>
                 Err(_) => break,
             },
             () = until_some(refuses_at) => connection.refuse_streams().await,
-            () = sleep_until(until), if is_idle => {
+            () = until_some(Some(until)), if is_idle => {
                 // The client has not reacted to the announcement: convey closes the connection.
                 if is_ending {
                     break;

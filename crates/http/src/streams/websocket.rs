@@ -10,7 +10,7 @@ use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 const ID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// Returns a random `Sec-WebSocket-Key`.
-pub(super) fn new_key() -> String {
+pub(crate) fn new_key() -> String {
     STANDARD.encode(convey_random::secret::<16>())
 }
 

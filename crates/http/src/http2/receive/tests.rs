@@ -2,12 +2,11 @@
 
 use std::future::poll_fn;
 
-use bytes::BytesMut;
 use h2::server::SendResponse;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::frame_filter::{EmptyFrames, FieldFilter, Sender};
+use super::super::frame_filter::FieldFilter;
 use super::super::io::Connection;
 use super::*;
 use crate::data_queue::FRAME;
@@ -40,10 +39,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Connection whose peer sends these frames, and reads all bytes.
-async fn connection(
-    sender: Sender,
-    frames: Vec<u8>,
-) -> (Connection<convey_stream::ByteStream>, Arc<ReceiveQueue>) {
+async fn connection(frames: Vec<u8>) -> (Connection<convey_stream::ByteStream>, Arc<ReceiveQueue>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let other = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     tokio::spawn(async move {
@@ -53,16 +49,15 @@ async fn connection(
     });
     let queue = ReceiveQueue::new(AT_ONCE);
     let stream = listener.accept().await.unwrap().0.into();
-    let filter = FieldFilter::new(sender, 10_000, EmptyFrames::SHARED);
-    (Connection::new(stream, BytesMut::new(), filter, queue.clone()), queue)
+    (Connection::new(stream, FieldFilter::new(10_000), queue.clone()), queue)
 }
 
-/// Connection of a client that begins this number of requests, and then sends these frames.
+/// Connection of a client, whose frames pass the filter unchecked, and which begins this number of requests, and then sends these frames.
 async fn client(requests: u32, frames: Vec<u8>) -> (Client, Arc<ReceiveQueue>) {
     let heads = (0..requests).flat_map(|n| frame(HEADERS, END_HEADERS, 2 * n + 1, POST));
     let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     let all = begin.into_iter().chain(heads).chain(frames).collect();
-    let (connection, queue) = connection(Sender::Client, all).await;
+    let (connection, queue) = connection(all).await;
     let mut builder = h2::server::Builder::new();
     let builder = builder.data_frame_budget(DATA_FRAME_BUDGET);
     (builder.handshake(connection).await.unwrap(), queue)
@@ -73,7 +68,7 @@ type Accepted = (ReceivedStream, SendResponse<Bytes>);
 async fn accept(client: &mut Client, queue: &Arc<ReceiveQueue>) -> Accepted {
     let (request, respond) =
         poll_fn(|cx| queue.poll(|| client.poll_accept(cx))).await.expect("it is open").unwrap();
-    (ReceivedStream::of_body(request.into_body(), queue.clone()), respond)
+    (ReceivedStream::new(LibraryStream::Body(request.into_body()), queue.clone()), respond)
 }
 
 fn unread(stream: &ReceivedStream) -> usize {
@@ -171,7 +166,7 @@ async fn response_that_nobody_awaits_leaves_the_library() {
     frames.extend(frame(HEADERS, END_HEADERS, 1, OK));
     frames.extend(frame(DATA, 0, 1, b"x").repeat(LEN));
     frames.extend(frame(DATA, END_STREAM, 1, b"x"));
-    let (connection, queue) = connection(Sender::Server, frames).await;
+    let (connection, queue) = connection(frames).await;
     let mut builder = h2::client::Builder::new();
     let builder = builder.data_frame_budget(DATA_FRAME_BUDGET);
     let (mut send, mut connection) = builder.handshake::<_, Bytes>(connection).await.unwrap();

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use convey_proxy::{Contained, ServerStream};
 use h2::client::{Builder, SendRequest};
 use log::debug;
@@ -14,13 +14,13 @@ use tokio::time::{sleep, timeout};
 
 use super::{OpeningConnection, StreamClient};
 use crate::held_responses::MAX_HELD;
-use crate::http2::frame_filter::{EmptyFrames, FieldFilter, Sender};
+use crate::http2::frame_filter::FieldFilter;
 use crate::http2::io::Connection;
 use crate::http2::kept::{KeptConnection, KeptState, MAX_REQUESTS, MAX_STREAMS, StreamPlace, UNTOLD};
+use crate::http2::library::broken;
 use crate::http2::outgoing::OutgoingStream;
 use crate::http2::receive::{DATA_FRAME_BUDGET, ReceiveQueue};
 use crate::http2::send_window::{SendWindow, WindowMeter};
-use crate::http2::stream::broken;
 use crate::http2::{RESET_STREAMS, RESET_TIME};
 
 /// Receive window of a stream in bytes: maximum number of bytes of a response that wait in convey.
@@ -52,9 +52,9 @@ pub(crate) async fn connect(
     name: String,
     within: Duration,
 ) -> io::Result<Box<OutgoingStream>> {
-    let filter = FieldFilter::new(Sender::Server, MAX_HEAD as usize, EmptyFrames::SHARED);
+    let filter = FieldFilter::new(MAX_HEAD as usize);
     let (window, queue) = (Arc::<SendWindow>::default(), ReceiveQueue::new(STREAM_WINDOW as usize));
-    let io = Connection::new(stream, BytesMut::new(), filter, queue.clone());
+    let io = Connection::new(stream, filter, queue.clone());
     let io = WindowMeter::new(io, window.clone());
     let mut builder = Builder::new();
     builder

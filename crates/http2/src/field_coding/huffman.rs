@@ -84,10 +84,10 @@ const fn short() -> [(u8, u8); 1 << SHORT_BITS] {
     short
 }
 
-/// Decodes a string. `None` if a code is invalid, or if the padding is not a prefix of the
-/// end-of-string code.
-pub(super) fn decode(code: &[u8]) -> Option<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(code.len() * 8 / 5);
+/// Appends a decoded string. Returns false if a code is invalid, or if the padding is not a prefix of
+/// the end-of-string code.
+pub(super) fn decode(code: &[u8], decoded: &mut Vec<u8>) -> bool {
+    decoded.reserve(code.len() * 8 / 5);
     let (mut bits, mut len, mut rest) = (0_u64, 0_usize, code.iter());
     loop {
         while len <= 32
@@ -107,7 +107,7 @@ pub(super) fn decode(code: &[u8]) -> Option<Vec<u8>> {
                 len -= of_code;
                 bits &= (1 << len) - 1;
             }
-            None => return (len < 8 && bits == (1 << len) - 1).then_some(decoded),
+            None => return len < 8 && bits == (1 << len) - 1,
         }
     }
 }
@@ -131,6 +131,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn decode(code: &[u8]) -> Option<Vec<u8>> {
+        let mut decoded = Vec::new();
+        super::decode(code, &mut decoded).then_some(decoded)
+    }
 
     /// Encodes bytes, padded with ones.
     fn encode(bytes: &[u8]) -> Vec<u8> {
