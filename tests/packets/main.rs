@@ -97,6 +97,9 @@ const OF_TYPICAL_CASES: &[&str] = &[
     "steering",
 ];
 
+/// Module whose tests wait longest, with little else to do: they begin first, beside the floods.
+const LONGEST: &str = "doctor_server";
+
 fn main() -> ExitCode {
     // This process is the child that holds a lab until it is killed.
     if std::env::args().nth(1).as_deref() == Some(lab::HOLD) {
@@ -159,18 +162,30 @@ fn main() -> ExitCode {
         ("outlast", outlast::tests()),
         ("xdp", xdp::tests()),
     ];
-    let (mut trials, mut others) = (Vec::new(), vec![lab::trials().into_iter()]);
-    for (room, tests) in &rooms {
+    let (trials, floods) = in_order(&rooms);
+    run_trials_in_turns(trials, floods)
+}
+
+/// Trials in the order in which they begin: the floods, then the longest, then one of each module in
+/// turn, because tests of a module often need the same: a core, or time. Also returns the number of
+/// floods, each of which runs in one case, or in two.
+fn in_order(rooms: &[(&str, Vec<PacketTest>)]) -> (Vec<Trial>, usize) {
+    let (mut trials, mut longest, mut others) = (Vec::new(), Vec::new(), vec![lab::trials().into_iter()]);
+    let mut number = 0;
+    for (room, tests) in rooms {
         let (floods, quiet): (Vec<_>, Vec<_>) = tests.iter().partition(|test| test.is_flood);
+        number += floods.len();
         trials.extend(trials_of(room, floods));
-        others.push(trials_of(room, quiet).into_iter());
+        match *room {
+            LONGEST => longest = trials_of(room, quiet),
+            _ => others.push(trials_of(room, quiet).into_iter()),
+        }
     }
-    let waiting = trials.len();
-    // One of each module in turn, because tests of a module often need the same: a core, or time.
+    trials.append(&mut longest);
     while !others.is_empty() {
         others.retain_mut(|room| room.next().map(|trial| trials.push(trial)).is_some());
     }
-    run_trials_in_turns(trials, waiting)
+    (trials, number)
 }
 
 /// Requirements of all tests in a module. The servers of DSR rewrite addresses by nftables, and
