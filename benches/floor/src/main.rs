@@ -9,6 +9,10 @@
 //! alone:
 //!
 //!     floor-peer [--route] [--strict] [--counters] [--deadlines] [--drain] [--touch BYTES] [--all] LISTEN SERVER...
+//!
+//! With `--tcp` it relays bytes instead, as the floor of mode proxy:
+//!
+//!     floor-peer --tcp LISTEN SERVER...
 #![allow(clippy::disallowed_methods, reason = "it is a program of its own, with a clock and threads")]
 
 mod body;
@@ -22,6 +26,7 @@ mod routes;
 mod splice;
 mod stream;
 mod strict;
+mod tcp;
 mod wheel;
 mod worker;
 
@@ -95,6 +100,10 @@ async fn accept(listener: TcpListener) {
     loop {
         let Ok((client, address)) = listener.accept().await else { continue };
         let _ = client.set_nodelay(true);
+        if Options::get().tcp {
+            tokio::spawn(tcp::relay(client));
+            continue;
+        }
         let connection = connection::serve(client, address.ip());
         match worker::with(|worker| worker.checks_each_poll()) {
             true => tokio::spawn(worker::watch(connection)),

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 /// Parts of a load balancer that the relay has, its address and its servers.
 #[derive(Debug)]
 pub(crate) struct Options {
+    /// Relay bytes instead of HTTP.
+    pub(crate) tcp: bool,
     /// Find the route of each request among 100 routes.
     pub(crate) route: bool,
     /// Validate heads as convey does.
@@ -33,10 +35,11 @@ impl Options {
     /// # Errors
     /// A flag is unknown, or an address is missing or invalid.
     pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-        let [mut route, mut strict, mut counters, mut deadlines, mut drain] = [false; 5];
+        let [mut tcp, mut route, mut strict, mut counters, mut deadlines, mut drain] = [false; 6];
         let (mut touch, mut addresses) = (0, Vec::new());
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
+                "--tcp" => tcp = true,
                 "--route" => route = true,
                 "--strict" => strict = true,
                 "--counters" => counters = true,
@@ -57,7 +60,7 @@ impl Options {
             return Err("no server is given".to_owned());
         }
         let (listen, servers) = (*listen, servers.to_vec());
-        Ok(Options { route, strict, counters, deadlines, drain, touch, listen, servers })
+        Ok(Options { tcp, route, strict, counters, deadlines, drain, touch, listen, servers })
     }
 
     /// Makes these the options of all workers.
