@@ -32,6 +32,7 @@ mod reaper;
 mod refusal;
 mod registry;
 mod relay;
+mod room;
 mod server_stream;
 mod session;
 mod session_record;
