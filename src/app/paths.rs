@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
 use convey_admin::DataPathView;
 use convey_admin::FlowSources;
@@ -18,8 +19,8 @@ use convey_dataplane::{Answers, XdpLinks};
 use convey_forward::CacheEvent;
 use convey_model::{ConnectFailures, Endpoint, Mode, Protocol};
 use convey_proxy::{HandedSession, HandedSockets};
+use convey_snapshot::Snapshot;
 use convey_snapshot::stats::{Gauge, PacketStats, Traffic};
-use convey_snapshot::{NewestSnapshot, Snapshot};
 use convey_trace::TraceHub;
 use log::warn;
 use tokio::sync::{Notify, mpsc};
@@ -56,7 +57,7 @@ pub(super) struct Parts<'a> {
     pub(super) threads: Threads,
     pub(super) open_files: u64,
     /// Snapshot whose counters have [`Threads::columns`] columns.
-    pub(super) snapshot: Arc<NewestSnapshot>,
+    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) failures: mpsc::Sender<ConnectFailures>,
     pub(super) networks: mpsc::Sender<convey_model::NetworkTables>,
     pub(super) access_log: Arc<AccessLog>,

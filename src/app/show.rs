@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use convey_config::Config;
 use convey_demo::{DemoError, PacketDemo, Servers};
-use convey_snapshot::NewestSnapshot;
+use convey_snapshot::Snapshot;
 
 use super::print;
 
@@ -29,7 +30,7 @@ impl Show {
     }
 
     /// Prints the banner, and starts to show the balancer at work.
-    pub(super) fn begin(&self, config: &Config, snapshot: Arc<NewestSnapshot>) {
+    pub(super) fn begin(&self, config: &Config, snapshot: Arc<ArcSwap<Snapshot>>) {
         match self {
             Show::Nothing => {}
             Show::Servers => {

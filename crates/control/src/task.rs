@@ -12,6 +12,7 @@ mod sources;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use log::warn;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -30,7 +31,7 @@ use super::{
 use crate::health::{ProbeOutcome, Schedule};
 use convey_config::{Config, Loaded};
 use convey_model::{ConnectFailures, NetworkTables, Timestamp};
-use convey_snapshot::{NewestSnapshot, Snapshot};
+use convey_snapshot::Snapshot;
 
 /// Interval at which the task reads this host's addresses. Most addresses exist from the start, but
 /// a VIP may be added later.
@@ -62,7 +63,7 @@ pub struct Task<D> {
     /// Pure part of the task: its state and decisions.
     pub state: ControlState,
     /// Snapshot that is published to the data path.
-    pub snapshot: Arc<NewestSnapshot>,
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// Schedule of the probes.
     pub schedule: Schedule,
     /// Registry of discovery sources and their reports.
@@ -297,8 +298,8 @@ async fn until(due: Option<Timestamp>, now: Timestamp) {
 
 /// Publishes a snapshot, and returns the previous one. Wakes the connections that wait on the
 /// previous snapshot or on the new one.
-fn publish(published: &NewestSnapshot, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
-    let before = published.publish(snapshot.clone());
+fn publish(published: &ArcSwap<Snapshot>, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
+    let before = published.swap(snapshot.clone());
     before.wake_waiting();
     snapshot.wake_waiting();
     before

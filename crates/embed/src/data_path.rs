@@ -5,13 +5,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use convey_config::Config;
 use convey_control::{ConfigRefusal, DataPath};
 use convey_model::{ConnectFailures, Endpoint, FrontendConfig, Mode};
 use convey_proxy::{
     ConnectionReaper, Descriptors, HttpMode, LocalPorts, PreparedSockets, Sessions, Workers, WorkersShared,
 };
-use convey_snapshot::{NewestSnapshot, Snapshot};
+use convey_snapshot::Snapshot;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::mpsc;
 
@@ -31,7 +32,7 @@ impl EmbeddedPath {
     /// Starts one thread for each worker. The threads do not listen on addresses yet.
     pub(crate) fn start(
         workers: usize,
-        snapshot: &Arc<NewestSnapshot>,
+        snapshot: &Arc<ArcSwap<Snapshot>>,
         failures: mpsc::Sender<ConnectFailures>,
         http: Arc<dyn HttpMode>,
         started: Instant,

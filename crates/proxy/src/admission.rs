@@ -34,7 +34,7 @@ use super::context::WorkerContext;
 use super::own_sockets::{self, FrontendPath};
 use super::proxy_header::ReceivedHeader;
 use super::quic::{AdmittedQuic, ClientPaths, QuicAcceptor, QuicRefusal};
-use super::session::{ServedAt, TcpSession, reason_of};
+use super::session::{TcpSession, reason_of};
 use super::socket;
 use super::source;
 use super::udp::{SessionKey, SessionSlot};
@@ -147,9 +147,9 @@ impl TcpSession {
     /// Counts the connection in the proxy's share of the process, until the PROXY header names the
     /// client.
     fn count_proxy(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
-        let (context, frontend) = (&self.context, &self.frontend);
-        let left = context.left_at(frontend, &snapshot.totals);
-        let counted = context.shared.clients.count_proxy(context.worker(), self.client_ip(), frontend, left);
+        // This connection counts as open already.
+        let left = self.context.shared.connections_left(&snapshot.totals) + 1;
+        let counted = self.context.shared.clients.count_proxy(self.client_ip(), &self.frontend, left);
         self.counted = counted.ok_or(Counter::ClientLimit)?;
         Ok(())
     }
@@ -158,9 +158,12 @@ impl TcpSession {
     /// frontend), and then towards the limits of the client's source. In this order, a connection
     /// beyond its client's share does not use up the rate of the source.
     fn count_client(&mut self, snapshot: &Snapshot, now: Instant) -> Result<(), Counter> {
-        let (context, client) = (&self.context, self.client_ip());
-        let left = context.left_at(&self.frontend, &snapshot.totals);
-        let counted = context.shared.clients.count_or_wait(context.worker(), client, &self.frontend, left);
+        // This connection counts as open already.
+        let left = Left {
+            connections: self.context.shared.connections_left(&snapshot.totals) + 1,
+            local_ports: self.context.shared.ports_left(&self.frontend).saturating_add(1),
+        };
+        let counted = self.context.shared.clients.count_or_wait(self.client_ip(), &self.frontend, left);
         let (counted, waiting) = counted.ok_or(Counter::ClientLimit)?;
         // A reload during the wait for the PROXY header may have brought a new table of sources.
         let frontend = self.frontend_in(snapshot);
@@ -204,8 +207,8 @@ impl QuicAcceptor {
         let place = self.handshake_place(frontend, incoming)?; // Retry, TlsHandshakeLimit
         let address = self.limited_address(incoming, arrived)?; // Retry
         let client = incoming.remote_address();
-        let served = ServedAt::find(&snapshot, self.vip, &context).ok_or(QuicRefusal::Refuse)?;
-        let mut session = TcpSession::new(client, self.vip, &context, &served);
+        let session = TcpSession::new(client, self.vip, &context, &snapshot);
+        let mut session = session.ok_or(QuicRefusal::Refuse)?;
         match session.admit_quic(&snapshot) {
             Ok(()) => {
                 let paths = ClientPaths::new();
@@ -296,8 +299,7 @@ impl SessionSlot {
         let (shared, sessions) = (&context.shared, &context.shared.udp_sessions);
         let connections = shared.connections_left(&snapshot.totals);
         let (most, left) = sessions.room(shared.descriptors.connections(), connections);
-        let left = Left { connections: left, local_ports: u64::MAX, is_ample: sessions.are_few(left) };
-        let counted = shared.clients.count(context.worker(), key.client.ip(), frontend, left);
+        let counted = shared.clients.count(key.client.ip(), frontend, left);
         let counted = counted.ok_or(Counter::DroppedClientLimit)?;
         if !sessions.try_open(most, connections) {
             return Err(Counter::DroppedNoResources);

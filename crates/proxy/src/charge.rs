@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use convey_snapshot::Frontend;
 
 use super::client_stream::ClientStream;
-use super::clients::{Clients, Counted, Left};
+use super::clients::{Clients, Counted};
 
 /// Guard that counts a request in the share of its client until it is dropped.
 ///
@@ -17,13 +17,7 @@ use super::clients::{Clients, Counted, Left};
 /// not counted. Requests on the connections of other clients are not counted either, because the
 /// connection already is.
 #[derive(Debug, Default)]
-pub struct RequestCharge(Option<Box<ChargedRequest>>);
-
-#[derive(Debug)]
-struct ChargedRequest {
-    clients: Arc<Clients>,
-    _counted: Counted,
-}
+pub struct RequestCharge(Option<Box<Counted>>);
 
 /// Guard that counts a resource of a client's stream until it is dropped: a connection to a server,
 /// a stream of an HTTP/2 connection to a server, or an open file.
@@ -44,16 +38,15 @@ pub(super) struct FurtherResource {
 
 impl Clients {
     /// Counts a server or file like one more connection of this client. Returns `None` if the
-    /// client has used up its share.
+    /// client has used up its share. `left` is the number of further connections that the process
+    /// may have.
     pub(super) fn hold(
         self: &Arc<Self>,
-        worker: usize,
         client: IpAddr,
         frontend: &Frontend,
-        left: Left,
+        left: u64,
     ) -> Option<FurtherResource> {
-        let left = Left { connections: left.connections.checked_sub(1)?, ..left };
-        let counted = self.count_in_process(worker, client, frontend, left)?;
+        let counted = self.count_in_process(client, frontend, left.checked_sub(1)?)?;
         self.add_held_resource();
         Some(FurtherResource { clients: self.clone(), _counted: counted })
     }
@@ -66,10 +59,8 @@ impl ClientStream {
     pub fn charge(&self, named: Option<IpAddr>) -> Option<RequestCharge> {
         let Some(client) = named else { return Some(RequestCharge::default()) };
         let (clients, left) = self.clients_and_left();
-        let counted = clients.count_in_process(self.worker(), client, self.frontend(), left)?;
-        clients.add_charge();
-        let charged = ChargedRequest { clients: clients.clone(), _counted: counted };
-        Some(RequestCharge(Some(Box::new(charged))))
+        let counted = clients.count_in_process(client, self.frontend(), left)?;
+        Some(RequestCharge(Some(Box::new(counted))))
     }
 
     /// Counts a server or file that a client's stream is about to use. Returns `None` if the client
@@ -87,7 +78,7 @@ impl ClientStream {
             _ => {
                 let (clients, left) = self.clients_and_left();
                 let client = named.unwrap_or_else(|| self.client().ip());
-                Some(clients.hold(self.worker(), client, self.frontend(), left)?)
+                Some(clients.hold(client, self.frontend(), left)?)
             }
         };
         of_connection.fetch_add(1, Ordering::Relaxed);
@@ -113,12 +104,6 @@ impl HeldResource {
 impl Drop for HeldResource {
     fn drop(&mut self) {
         self.of_connection.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for ChargedRequest {
-    fn drop(&mut self) {
-        self.clients.remove_charge();
     }
 }
 

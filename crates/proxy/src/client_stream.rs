@@ -18,12 +18,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::QuicClient;
-use super::clients::{Clients, Left};
+use super::clients::Clients;
 use super::connection_bytes::ClientTransport;
 use super::context::Drain;
 use super::proxy_header::ReceivedHeader;
 use super::quic::ClientPaths;
-use super::registry::{ConnectionServer, RegisteredRequest, SeenFrom};
+use super::registry::{ConnectionServer, RegisteredRequest};
 use super::server_stream::ServerStream;
 use super::session::{TcpSession, reason_of};
 use convey_access_log::{AccessLog, LoggedTls};
@@ -60,18 +60,17 @@ pub trait ServeStream: Send + Sync + fmt::Debug {
 
 /// Admitted client of mode http. A drop without [`ClientStream::end`] cuts its connection.
 pub struct ClientStream {
-    pub(super) session: Box<TcpSession>,
+    pub(super) session: TcpSession,
     /// Address that the client connected to.
     pub(super) local: Option<SocketAddr>,
-    /// PROXY header and first bytes of the client; `None` if neither was read during admission.
-    received: Option<Box<ReceivedHeader>>,
+    pub(super) origin: Origin,
+    early: Vec<u8>,
     /// Whether a QUIC client has moved: since the handshake, the client has validated another
     /// address.
     has_moved: AtomicBool,
     transport: ClientTransport,
-    /// Number of servers and files that the client's streams hold. Only connections with streams
-    /// have it.
-    held_resources: OnceLock<Arc<AtomicUsize>>,
+    /// Number of servers and files that the client's streams hold.
+    held_resources: Arc<AtomicUsize>,
     /// Reason for which the connection ends while requests run.
     early_end: OnceLock<Counter>,
 }
@@ -95,8 +94,8 @@ pub enum StreamEnd {
 
 impl ClientStream {
     /// Completes the admission of an accepted client, and then serves it.
-    pub(super) fn admit(
-        session: Box<TcpSession>,
+    pub(super) fn serve(
+        session: TcpSession,
         leg: Leg,
         server: Arc<dyn ServeStream>,
     ) -> impl Future<Output = ()> + Send {
@@ -113,7 +112,7 @@ impl ClientStream {
     /// Completes the admission of the client. If the client is refused, ends its connection and
     /// returns `None`.
     async fn complete_admission(
-        mut session: Box<TcpSession>,
+        mut session: TcpSession,
         mut leg: Leg,
     ) -> Option<(ClientStream, ClientBytes)> {
         let denied = session.entry.over();
@@ -123,7 +122,23 @@ impl ClientStream {
             end = denied => Err(reason_of(end)),
         };
         match admitted {
-            Ok(received) => Some(ClientStream::admitted(session, leg, received)),
+            Ok(ReceivedHeader { origin, early }) => {
+                // From now on each request has its own log line.
+                session.record = None;
+                let local = session.local_address(leg.tcp());
+                let has_moved = AtomicBool::new(false);
+                let client = ClientStream {
+                    session,
+                    local,
+                    origin,
+                    early,
+                    has_moved,
+                    transport: ClientTransport::Tcp(leg.tcp().as_raw_fd()),
+                    held_resources: Arc::default(),
+                    early_end: OnceLock::new(),
+                };
+                Some((client, ClientBytes { leg }))
+            }
             Err(reason) => {
                 session.refuse(&leg, reason);
                 None
@@ -131,44 +146,24 @@ impl ClientStream {
         }
     }
 
-    /// Creates the stream of an admitted client.
-    pub(super) fn admitted(
-        mut session: Box<TcpSession>,
-        leg: Leg,
-        received: ReceivedHeader,
-    ) -> (ClientStream, ClientBytes) {
-        // From now on each request has its own log line.
-        session.record = None;
-        let local = session.local_address(leg.tcp());
-        let transport = ClientTransport::Tcp(leg.tcp().as_raw_fd());
-        let client = ClientStream {
-            session,
-            local,
-            received: received.has_content().then(|| Box::new(received)),
-            has_moved: AtomicBool::new(false),
-            transport,
-            held_resources: OnceLock::new(),
-            early_end: OnceLock::new(),
-        };
-        (client, ClientBytes { leg })
-    }
-
     /// Creates the stream of a client that was admitted over QUIC. `local` is the address that the
     /// client connected to.
     pub(super) fn over_quic(
-        mut session: Box<TcpSession>,
+        mut session: TcpSession,
         local: Option<SocketAddr>,
         paths: Arc<ClientPaths>,
     ) -> ClientStream {
         // From now on each request has its own log line.
         session.record = None;
+        let (origin, early) = Default::default();
         ClientStream {
             session,
             local,
-            received: None,
+            origin,
+            early,
             has_moved: AtomicBool::new(false),
             transport: ClientTransport::Quic(paths),
-            held_resources: OnceLock::new(),
+            held_resources: Arc::default(),
             early_end: OnceLock::new(),
         }
     }
@@ -198,18 +193,14 @@ impl ClientStream {
     }
 
     pub(super) fn held_resources(&self) -> &Arc<AtomicUsize> {
-        self.held_resources.get_or_init(Arc::default)
+        &self.held_resources
     }
 
-    /// Returns the connection counts of all clients, and what is left for further connections.
-    pub(super) fn clients_and_left(&self) -> (&Arc<Clients>, Left) {
+    /// Returns the connection counts of all clients, and the number of further connections that the
+    /// process may have.
+    pub(super) fn clients_and_left(&self) -> (&Arc<Clients>, u64) {
         let context = &self.session.context;
-        (&context.shared.clients, context.left(context.totals()))
-    }
-
-    /// Number of the connection's worker.
-    pub(super) fn worker(&self) -> usize {
-        self.session.context.worker()
+        (&context.shared.clients, context.shared.connections_left(&context.snapshot().totals))
     }
 
     /// Whether a QUIC client has moved: it has validated another address since its handshake.
@@ -220,12 +211,7 @@ impl ClientStream {
     /// Takes the bytes that were read from the client during admission. Later calls return no
     /// bytes.
     pub fn take_early(&mut self) -> Vec<u8> {
-        self.received.as_mut().map(|received| mem::take(&mut received.early)).unwrap_or_default()
-    }
-
-    /// Content of the client's PROXY header; `None` without one.
-    pub(super) fn origin(&self) -> Option<&Origin> {
-        self.received.as_ref().map(|received| &received.origin)
+        mem::take(&mut self.early)
     }
 
     /// Address and port of the client, from its PROXY header if there was one.
@@ -265,10 +251,10 @@ impl ClientStream {
     /// would be served in the same way: by this frontend, in mode http, and with or without TLS as
     /// before. If not, the connection should end after its next response.
     pub fn refresh(&mut self) -> bool {
-        if self.session.is_current() {
+        let snapshot = self.session.context.snapshot();
+        if self.session.generation == snapshot.generation {
             return true;
         }
-        let snapshot = self.session.context.snapshot();
         let is_served = self.is_served_in(&snapshot);
         self.session.set_frontend(self.newest_in(&snapshot));
         if is_served {
@@ -280,7 +266,7 @@ impl ClientStream {
     /// Whether a new client would be served in the same way as this one: see
     /// [`ClientStream::refresh`].
     pub fn is_served(&self) -> bool {
-        self.session.is_current() || self.is_served_in(&self.session.context.snapshot())
+        self.is_served_in(&self.session.context.snapshot())
     }
 
     fn is_served_in(&self, snapshot: &Snapshot) -> bool {
@@ -296,10 +282,7 @@ impl ClientStream {
     /// Returns the newest version of the frontend, and leaves `ClientStream::frontend` unchanged.
     /// For connections with concurrent requests.
     pub fn newest(&self) -> Arc<WorkerFrontend> {
-        match self.session.is_current() {
-            true => self.session.frontend.clone(),
-            false => self.newest_in(&self.session.context.snapshot()),
-        }
+        self.newest_in(&self.session.context.snapshot())
     }
 
     /// Returns the frontend's version in this snapshot. If the frontend has left mode http, returns
@@ -431,7 +414,7 @@ impl ClientStream {
             frontend: &self.session.frontend,
             pool: permit.pool(),
             index: permit.index(),
-            seen_from: SeenFrom::Addr(server.local_address()),
+            seen_from: server.local_address(),
             is_only: false,
         });
     }

@@ -2,7 +2,6 @@
 //! connections of the process or of a frontend.
 
 mod share_queue;
-mod table;
 
 pub(crate) use share_queue::Waiting;
 
@@ -15,44 +14,44 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use convey_model::{ALWAYS_FITS, ClientNetwork, Prefix, Protocol, client_of, fits, networks_of};
 use convey_snapshot::Frontend;
 use share_queue::ShareQueue;
-use table::{ClientTables, TableCount, TableScope, TableUnit};
 
 use crate::quota::ClientShortage;
 
 /// Connection counts of all clients. A client has an entry while it has an open connection.
 #[derive(Debug, Default)]
 pub struct Clients {
-    /// Connections in the process.
-    tables: ClientTables,
-    /// Connections at frontends with a limit, in shards, so that workers rarely contend for a lock.
+    /// Shards, so that workers rarely contend for a lock.
     shards: [Mutex<HashMap<ShareKey, ClientUsage>>; 16],
     hasher: RandomState,
     /// Number of servers and files that streams hold, except the first one of each client
     /// connection.
     held_resources: AtomicU64,
-    /// Number of requests that count in the share of a client behind a trusted proxy.
-    charges: AtomicU64,
     /// Queue of TCP connections that are beyond their client's share of a frontend.
     beyond: Arc<ShareQueue>,
 }
 
-/// Key of a count at a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct ShareKey {
-    frontend: u32,
+    of: ShareScope,
     client: Prefix,
 }
 
-/// Resources that are left for further connections.
+/// Scope of a connection count. The numbers are the ids of frontends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum ShareScope {
+    Process(Protocol),
+    /// Local ports towards the servers of a frontend.
+    LocalPorts(u32),
+    Frontend(u32),
+}
+
+/// Resources that are left for further TCP connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Left {
     /// Number of further connections that the process can have.
     pub(super) connections: u64,
     /// Number of free local ports for connections to the servers of the frontend.
     pub(super) local_ports: u64,
-    /// Whether so much is left that each client may have another connection, even if all open
-    /// connections were connections of this client. Then nothing has to be counted first.
-    pub(super) is_ample: bool,
 }
 
 /// Connection counts of one client in one scope.
@@ -69,9 +68,9 @@ struct ClientUsage {
 /// is counted as a question.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
-    in_process: Option<TableCount>,
-    /// Boxed, because few frontends have a limit.
-    frontend: Option<Box<Count>>,
+    process: Option<Count>,
+    local_ports: Option<Count>,
+    frontend: Option<Count>,
 }
 
 #[derive(Debug)]
@@ -97,32 +96,13 @@ impl Clients {
         self.held_resources.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Number of requests that count in the share of a client behind a trusted proxy.
-    pub(super) fn charges(&self) -> u64 {
-        self.charges.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn add_charge(&self) {
-        self.charges.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn remove_charge(&self) {
-        self.charges.fetch_sub(1, Ordering::Relaxed);
-    }
-
     /// Counts a new connection or UDP session of a client. Returns `None` if the client has used up
-    /// its share. `worker` is the number of the worker that counts it.
+    /// its share. `left` is the number of further connections that the process may have.
     ///
     /// The questions of other clients count as free, because a new session may evict them.
     /// Otherwise forged datagrams could use up the share of every client.
-    pub(super) fn count(
-        self: &Arc<Self>,
-        worker: usize,
-        client: IpAddr,
-        frontend: &Frontend,
-        left: Left,
-    ) -> Option<Counted> {
-        let mut counted = self.count_in_process(worker, client, frontend, left)?;
+    pub(super) fn count(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
+        let mut counted = self.count_in_process(client, frontend, left)?;
         self.count_at(frontend, client, &mut counted).then_some(counted)
     }
 
@@ -132,19 +112,16 @@ impl Clients {
     /// [`Clients::count_waiting`] later.
     pub(super) fn count_or_wait(
         self: &Arc<Self>,
-        worker: usize,
         client: IpAddr,
         frontend: &Frontend,
         left: Left,
-    ) -> Option<(Counted, Option<Box<Waiting>>)> {
-        let (id, of, config) = (frontend.live.id, client_of(client), &frontend.config);
-        let unit = TableUnit {
-            process: (!config.is_http_proxy(client) && !config.trusts_client(client))
-                .then_some(Protocol::Tcp),
-            local_port: (!config.trusts(client)).then_some(id),
-            is_question: false,
-        };
-        let mut counted = self.count_in_table(worker, of, unit, left)?;
+    ) -> Option<(Counted, Option<Waiting>)> {
+        let mut counted = self.count_in_process(client, frontend, left.connections)?;
+        let (id, of) = (frontend.live.id, client_of(client));
+        if !frontend.config.trusts(client) {
+            let key = ShareKey { of: ShareScope::LocalPorts(id), client: of };
+            counted.local_ports = Some(self.try_add(key, frontend, |held| held.fits(left.local_ports))?);
+        }
         if !self.beyond.has(id, of) && self.count_at(frontend, client, &mut counted) {
             return Some((counted, None));
         }
@@ -154,7 +131,7 @@ impl Clients {
             return None;
         }
         let has = || self.has_at(id, of);
-        Some((counted, Some(Box::new(self.beyond.enter(id, of, left.connections, has)?))))
+        Some((counted, Some(self.beyond.enter(id, of, left.connections, has)?)))
     }
 
     /// Counts a waiting connection at the frontend, if the connection is the first of its client in
@@ -204,38 +181,35 @@ impl Clients {
         left: Left,
     ) -> (u32, Option<ClientShortage>) {
         let (config, client, id) = (&frontend.config, client_of(client), frontend.live.id);
-        let fits_in =
-            |scope, left| networks_of(client).all(|network| self.usage_in(scope, network).fits(left));
-        let process = TableScope::Process(config.protocol);
-        let (at, here) = (ShareKey { frontend: id, client }, |usage| has_room(frontend, usage));
+        let has = |of| self.usage(&ShareKey { of, client });
+        let fits = |of, may: &dyn Fn(ClientUsage) -> bool| {
+            self.usages(ShareKey { of, client }).all(|(_, usage)| may(usage))
+        };
+        let (process, at) = (ShareScope::Process(config.protocol), ShareScope::Frontend(id));
         let is_limited = (config.max_connections_per_client, config.max_connections) != (None, None);
-        let open = if is_limited { self.usage(&at) } else { self.tables.usage(process, client) };
+        let open = has(if is_limited { at } else { process }).all;
         let has_room_at = match config.max_connections_per_client {
-            Some(_) => here(self.usage(&at)),
-            None => self.usages(at).all(|(_, usage)| here(usage)),
+            Some(_) => has_room(frontend, has(at)),
+            None => fits(at, &|usage| has_room(frontend, usage)),
         };
         let shortages = [
-            (fits_in(process, left.connections), ClientShortage::Process),
-            (fits_in(TableScope::LocalPorts(id), left.local_ports), ClientShortage::LocalPorts),
+            (fits(process, &|usage| usage.fits(left.connections)), ClientShortage::Process),
+            (
+                fits(ShareScope::LocalPorts(id), &|usage| usage.fits(left.local_ports)),
+                ClientShortage::LocalPorts,
+            ),
             (has_room_at, ClientShortage::Frontend),
         ];
         let shortage = shortages.into_iter().find(|(has_room, _)| !has_room);
-        (open.all, shortage.map(|(_, shortage)| shortage).filter(|_| !config.trusts(client.first())))
-    }
-
-    /// Usage of a network in the whole process. The number of connections is divided by the number
-    /// of shares that the network has.
-    fn usage_in(&self, scope: TableScope, of: ClientNetwork) -> ClientUsage {
-        let ClientUsage { all, questions } = self.tables.usage(scope, of.network);
-        ClientUsage { all: all / of.shares, questions }
+        (open, shortage.map(|(_, shortage)| shortage).filter(|_| !config.trusts(client.first())))
     }
 
     fn usage(&self, key: &ShareKey) -> ClientUsage {
         self.shard(key).get(key).copied().unwrap_or_default()
     }
 
-    /// Usage of a client at a frontend, and of each network that contains the client. A network's
-    /// number of connections is divided by the number of shares that the network has.
+    /// Usage of a client, and of each network that contains the client. A network's number of
+    /// connections is divided by the number of shares that the network has.
     fn usages(&self, key: ShareKey) -> impl Iterator<Item = (ShareKey, ClientUsage)> {
         networks_of(key.client).map(move |ClientNetwork { network, shares }| {
             let key = ShareKey { client: network, ..key };
@@ -247,7 +221,7 @@ impl Clients {
     /// Number of connections of a client at a frontend. If a network that contains the client has
     /// more connections per share, returns that number.
     fn has_at(&self, frontend: u32, client: Prefix) -> u32 {
-        let key = ShareKey { frontend, client };
+        let key = ShareKey { of: ShareScope::Frontend(frontend), client };
         self.usages(key).map(|(_, usage)| usage.all).max().unwrap_or_default()
     }
 
@@ -255,15 +229,14 @@ impl Clients {
     /// has used up this share. Trusted HTTP proxies are not counted.
     pub(super) fn count_in_process(
         self: &Arc<Self>,
-        worker: usize,
         client: IpAddr,
         frontend: &Frontend,
-        left: Left,
+        left: u64,
     ) -> Option<Counted> {
         if frontend.config.is_http_proxy(client) {
             return Some(Counted::default());
         }
-        self.count_proxy(worker, client, frontend, left)
+        self.count_proxy(client, frontend, left)
     }
 
     /// Counts a connection in the share of its peer in the process, until the PROXY header names
@@ -271,32 +244,16 @@ impl Clients {
     /// `Clients::count_in_process`, also counts trusted HTTP proxies.
     pub(super) fn count_proxy(
         self: &Arc<Self>,
-        worker: usize,
         client: IpAddr,
         frontend: &Frontend,
-        left: Left,
+        left: u64,
     ) -> Option<Counted> {
-        let (protocol, local_port) = (frontend.config.protocol, None);
-        let process = (!frontend.config.trusts_client(client)).then_some(protocol);
-        let unit = TableUnit { process, local_port, is_question: protocol == Protocol::Udp };
-        self.count_in_table(worker, client_of(client), unit, left)
-    }
-
-    /// Counts a connection in the table of its worker. Returns `None` if the client has used up one
-    /// of its shares.
-    fn count_in_table(&self, worker: usize, client: Prefix, unit: TableUnit, left: Left) -> Option<Counted> {
-        let scopes = [
-            (unit.process.map(TableScope::Process), left.connections),
-            (unit.local_port.map(TableScope::LocalPorts), left.local_ports),
-        ];
-        // No lock covers this check and the count below: concurrent connections of one client may
-        // exceed its share slightly.
-        let fits = |(scope, left): (Option<TableScope>, u64)| {
-            let fits = |scope| networks_of(client).all(|network| self.usage_in(scope, network).fits(left));
-            scope.is_none_or(fits)
-        };
-        let has_room = left.is_ample || scopes.into_iter().all(fits);
-        has_room.then(|| Counted { in_process: self.tables.add(worker, client, unit), frontend: None })
+        if frontend.config.trusts_client(client) {
+            return Some(Counted::default());
+        }
+        let key = ShareKey { of: ShareScope::Process(frontend.config.protocol), client: client_of(client) };
+        let process = self.try_add(key, frontend, |held| held.fits(left))?;
+        Some(Counted { process: Some(process), ..Counted::default() })
     }
 
     /// Also counts a connection at a frontend, if the frontend has a limit. Returns `false` if the
@@ -312,8 +269,8 @@ impl Clients {
         if limit == (None, None) || frontend.config.trusts(client) {
             return true;
         }
-        let key = ShareKey { frontend: frontend.live.id, client: client_of(client) };
-        counted.frontend = self.try_add(key, frontend).map(Box::new);
+        let key = ShareKey { of: ShareScope::Frontend(frontend.live.id), client: client_of(client) };
+        counted.frontend = self.try_add(key, frontend, |held| has_room(frontend, held));
         counted.frontend.is_some()
     }
 
@@ -325,22 +282,28 @@ impl Clients {
     /// Whether a client has so many questions that a new session of this client must evict one of
     /// the questions.
     pub(super) fn has_many_questions(&self, client: IpAddr) -> bool {
-        let process = TableScope::Process(Protocol::Udp);
-        self.tables.usage(process, client_of(client)).questions >= ALWAYS_FITS
+        let key = ShareKey { of: ShareScope::Process(Protocol::Udp), client: client_of(client) };
+        self.shard(&key).get(&key).is_some_and(|held| held.questions >= ALWAYS_FITS)
     }
 
-    fn try_add(self: &Arc<Self>, key: ShareKey, frontend: &Frontend) -> Option<Count> {
+    fn try_add(
+        self: &Arc<Self>,
+        key: ShareKey,
+        frontend: &Frontend,
+        may: impl Fn(ClientUsage) -> bool,
+    ) -> Option<Count> {
         let is_question = frontend.config.protocol == Protocol::Udp;
         // `max_connections_per_client` limits a single client, not the networks around it.
-        let is_own_limit = frontend.config.max_connections_per_client.is_some();
+        let is_own_limit =
+            matches!(key.of, ShareScope::Frontend(_)) && frontend.config.max_connections_per_client.is_some();
         // No lock covers this check and the count below: concurrent connections of one network may
         // exceed its share slightly.
-        if !is_own_limit && !self.usages(key).skip(1).all(|(_, usage)| has_room(frontend, usage)) {
+        if !is_own_limit && !self.usages(key).skip(1).all(|(_, usage)| may(usage)) {
             return None;
         }
         let mut shard = self.shard(&key);
         let held = shard.get(&key).copied().unwrap_or_default();
-        if !has_room(frontend, held) {
+        if !may(held) {
             return None;
         }
         shard.entry(key).or_default().add(is_question);
@@ -364,11 +327,6 @@ impl ClientUsage {
         self.questions += u32::from(is_question);
     }
 
-    fn remove(&mut self, is_question: bool) {
-        self.all -= 1;
-        self.questions -= u32::from(is_question);
-    }
-
     /// Whether another connection of this client fits; `left` is the number of connections that are
     /// free for all clients. The questions of other clients count as free, because this client can
     /// evict them. The client's own questions are subtracted from `left`.
@@ -380,8 +338,7 @@ impl ClientUsage {
 impl Counted {
     /// Turns a question into a stream, which new sessions of other clients cannot evict.
     pub(super) fn become_stream(&mut self) {
-        self.in_process.iter_mut().for_each(TableCount::become_stream);
-        self.frontend.iter_mut().for_each(|count| count.become_stream());
+        self.process.iter_mut().chain(&mut self.frontend).for_each(Count::become_stream);
     }
 }
 
@@ -409,7 +366,10 @@ impl Drop for Count {
         for key in self.keys() {
             let mut shard = self.all.shard(&key);
             match shard.get_mut(&key) {
-                Some(held) if held.all > 1 => held.remove(self.is_question),
+                Some(held) if held.all > 1 => {
+                    held.all -= 1;
+                    held.questions -= u32::from(self.is_question);
+                }
                 _ => drop(shard.remove(&key)),
             }
         }

@@ -3,10 +3,10 @@
 
 use std::convert::Infallible;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
-use arc_swap::Guard;
+use arc_swap::{ArcSwap, Guard};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -14,14 +14,12 @@ use super::client_stream::{HttpMode, ServeStream};
 use super::own_sockets::Towards;
 use super::registry::Registry;
 use super::relay::RelayResources;
-use super::room::RoomEstimate;
 use super::udp;
 use super::window_budget::WindowBudget;
 use super::{ClientLines, Clients, Descriptors, OwnSockets, SourceHandshakes};
 use convey_access_log::AccessLog;
 use convey_model::{ConnectFailures, Endpoint, Timestamp};
-use convey_snapshot::stats::Traffic;
-use convey_snapshot::{NewestSnapshot, Snapshot, WorkerFrontends};
+use convey_snapshot::{Snapshot, WorkerFrontends};
 use convey_stream::PipePool;
 use convey_trace::TraceHub;
 use convey_upstream::LocalPorts;
@@ -33,7 +31,7 @@ pub struct WorkersShared {
     /// column.
     pub columns: Range<usize>,
     /// Newest snapshot, which new connections load.
-    pub snapshot: Arc<NewestSnapshot>,
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// Channel for reports of failed connects to servers.
     pub failures: mpsc::Sender<ConnectFailures>,
     /// Budget of file descriptors.
@@ -77,10 +75,6 @@ pub(super) struct WorkerContext {
     pub(super) frontends: Arc<WorkerFrontends>,
     /// Pipes and memory for bulk data of this worker's connections.
     pub(super) relay: RelayResources,
-    /// Estimate of the room for further connections.
-    pub(super) room: RoomEstimate,
-    /// Counters of all traffic, which all snapshots share.
-    totals: OnceLock<Arc<Traffic>>,
     /// Whether the worker is draining.
     is_draining: AtomicBool,
     /// Whether the process stops. Without a stop, a drain has no time limit.
@@ -107,7 +101,7 @@ impl WorkerContext {
     /// counters.
     pub(super) fn new(core: usize, shared: WorkersShared) -> (Arc<WorkerContext>, LastHolder) {
         let (_alive, all_ended) = mpsc::channel(1);
-        let (registry, frontends, room, totals, is_draining, is_stopping) = Default::default();
+        let (registry, frontends, is_draining, is_stopping) = Default::default();
         let http = shared.http.as_ref().map(|http| http.for_worker());
         let pipes = PipePool::new(shared.descriptors.pipes());
         let relay = RelayResources { pipes, windows: WindowBudget::of_host() };
@@ -118,8 +112,6 @@ impl WorkerContext {
             registry,
             frontends,
             relay,
-            room,
-            totals,
             is_draining,
             is_stopping,
             _alive,
@@ -133,16 +125,6 @@ impl WorkerContext {
         #[cfg(test)]
         tests::LOADS.set(tests::LOADS.get() + 1);
         self.shared.snapshot.load()
-    }
-
-    /// Counters of all traffic. Call this only once the first configuration is published.
-    pub(super) fn totals(&self) -> &Arc<Traffic> {
-        self.totals.get_or_init(|| self.snapshot().totals.clone())
-    }
-
-    /// Number of the worker in this process.
-    pub(super) fn worker(&self) -> usize {
-        self.core - self.shared.columns.start
     }
 
     /// Converts a time to a timestamp of the tables that all workers share.
@@ -201,7 +183,7 @@ pub(super) mod tests {
     pub(crate) fn context(snapshot: Snapshot) -> Arc<WorkerContext> {
         let shared = WorkersShared {
             columns: 0..1,
-            snapshot: Arc::new(NewestSnapshot::new(snapshot)),
+            snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
             failures: mpsc::channel(1).0,
             descriptors: Descriptors::share(1_000, 0, 1),
             udp_sessions: Arc::new(udp::Sessions::share(1_000)),

@@ -32,7 +32,6 @@ mod reaper;
 mod refusal;
 mod registry;
 mod relay;
-mod room;
 mod server_stream;
 mod session;
 mod session_record;

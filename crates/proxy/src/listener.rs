@@ -15,12 +15,12 @@ use tokio::time::sleep;
 
 use super::context::WorkerContext;
 use super::lines::Event;
-use super::session::{ServedAt, TcpSession};
+use super::session::TcpSession;
 use super::socket;
 use convey_model::Endpoint;
 use convey_pacing::{Backoff, BackoffPolicy};
 use convey_snapshot::is_shortage;
-use convey_snapshot::stats::Counter;
+use convey_snapshot::stats::{Counter, Traffic};
 use convey_stream::Leg;
 use convey_trace::ConnectionStep;
 
@@ -77,10 +77,10 @@ pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc
     let task = tokio::spawn(async move {
         match listener {
             Ok(listener) => {
-                // The first call loads the snapshot, the calls for clients do not.
-                context.totals();
-                let backoff = Backoff::new(ACCEPTS);
-                Acceptor { vip, listener, context, served: None, backoff }.run(stopped).await;
+                let totals = context.snapshot().totals.clone();
+                Acceptor { vip, listener, context, totals, backoff: Backoff::new(ACCEPTS) }
+                    .run(stopped)
+                    .await;
             }
             Err(error) => warn!("cannot accept connections on {vip}: {error}"),
         }
@@ -92,8 +92,8 @@ struct Acceptor {
     vip: SocketAddr,
     listener: Arc<TcpListener>,
     context: Arc<WorkerContext>,
-    /// Frontend at `vip`, as of the last client.
-    served: Option<ServedAt>,
+    /// Counters of all traffic.
+    totals: Arc<Traffic>,
     backoff: Backoff,
 }
 
@@ -135,8 +135,8 @@ impl Acceptor {
 
     /// Accepts the next connection. Returns `None` after a failed accept, a shortage of
     /// descriptors, or the refusal of a client. Cancel-safe.
-    async fn accept(&mut self) -> Option<(Leg, Box<TcpSession>)> {
-        if !self.context.has_room(self.context.totals()) {
+    async fn accept(&mut self) -> Option<(Leg, TcpSession)> {
+        if self.context.shared.connections_left(&self.totals) == 0 {
             self.back_off("too few file descriptors are left (systemd: LimitNOFILE)").await;
             return None;
         }
@@ -180,13 +180,10 @@ impl Acceptor {
 
     /// Creates the session of an accepted client. If admission refuses the client, resets its
     /// connection and returns `None`.
-    fn session(&mut self, stream: TcpStream, client: SocketAddr) -> Option<(Leg, Box<TcpSession>)> {
+    fn session(&mut self, stream: TcpStream, client: SocketAddr) -> Option<(Leg, TcpSession)> {
         let leg = Leg::new(stream);
         let snapshot = self.context.snapshot();
-        if !self.served.as_ref().is_some_and(|served| served.is_of(&snapshot)) {
-            self.served = ServedAt::find(&snapshot, self.vip, &self.context);
-        }
-        let mut session = TcpSession::new(client, self.vip, &self.context, self.served.as_ref()?);
+        let mut session = TcpSession::new(client, self.vip, &self.context, &snapshot)?;
         session.trace(None, ConnectionStep::Accepted);
         match session.admit(leg.tcp(), &snapshot) {
             Ok(()) => {

@@ -38,10 +38,10 @@ impl WorkersShared {
     pub fn client_quota(&self, client: IpAddr, frontend: &Frontend, totals: &Traffic) -> ClientQuota {
         let connections = self.connections_left(totals);
         let left = match frontend.config.protocol {
-            Protocol::Tcp => Left { connections, local_ports: self.ports_left(frontend), is_ample: false },
+            Protocol::Tcp => Left { connections, local_ports: self.ports_left(frontend) },
             Protocol::Udp => {
                 let (_, left) = self.udp_sessions.room(self.descriptors.connections(), connections);
-                Left { connections: left, local_ports: u64::MAX, is_ample: false }
+                Left { connections: left, local_ports: u64::MAX }
             }
         };
         let (open, beyond) = self.clients.quota(client, frontend, left);
@@ -52,12 +52,8 @@ impl WorkersShared {
     /// Number of further connections that the process may have, so that enough descriptors are left
     /// for other uses.
     pub(super) fn connections_left(&self, totals: &Traffic) -> u64 {
-        self.descriptors.connections().saturating_sub(self.taken(totals))
-    }
-
-    /// Number of connections of the process, including the servers and files that streams hold.
-    pub(super) fn taken(&self, totals: &Traffic) -> u64 {
-        totals.current_in(self.columns.clone()) + self.clients.held_resources()
+        let taken = totals.current_in(self.columns.clone()) + self.clients.held_resources();
+        self.descriptors.connections().saturating_sub(taken)
     }
 
     /// Number of further connections to the frontend's servers for which local ports are certainly

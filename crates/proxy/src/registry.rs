@@ -16,7 +16,7 @@ mod tests;
 
 pub(super) use connection::{ConnectionClient, RegisteredConnection};
 pub use request::RegisteredRequest;
-pub(super) use server::{ConnectionServer, SeenFrom};
+pub(super) use server::ConnectionServer;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -105,11 +105,6 @@ impl Registry {
     /// Advances the coarse clock. The worker calls this function once a second.
     pub(super) fn advance_clock(&self, now: Instant) {
         self.clock.advance(now);
-    }
-
-    /// Present time by the coarse clock, in nanoseconds since its creation.
-    pub(super) fn now(&self) -> u64 {
-        self.clock.nanos()
     }
 
     /// Ends the connections that `is_concerned` selects, and wakes their tasks.

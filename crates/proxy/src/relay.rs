@@ -4,23 +4,24 @@
 //! thread share. So an idle connection holds no buffer: the relay keeps only the bytes that the
 //! destination does not accept yet. A direction that fills the buffer with one read carries bulk
 //! data. The kernel then splices its bytes through a [`Pipe`] until the reads become small.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
-use tokio::time::Sleep;
+use tokio::time::{Instant, sleep};
 
 use super::socket;
 use super::window::Window;
 use super::window_budget::WindowBudget;
-use convey_stream::{ByteStream, More, Pipe, PipePool, PollClock, tcp_info};
+use convey_stream::{ByteStream, More, Pipe, PipePool, tcp_info};
 
 /// Reason of the end of a relayed connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,10 +63,6 @@ pub(super) struct RelayResources {
 /// Size of the buffer that all connections of a thread share, in bytes.
 const SCRATCH: usize = 64 * 1024;
 
-/// Maximum number of bytes of the first read from a server. Many responses are shorter: their
-/// connections need no limit of the window, which takes a system call.
-const FIRST_READ: usize = 8 * 1024;
-
 /// Maximum number of reads of one direction before other connections of the thread get a turn.
 const TURNS: usize = 8;
 
@@ -80,38 +77,29 @@ thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
 }
 
-/// Calls `read` with the buffer of the thread.
-pub(super) fn with_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
-    BUFFER.with_borrow_mut(|buffer| read(buffer))
-}
-
 /// Longest interval between two checks of a connection's timers.
 const LONGEST_PULSE: Duration = Duration::from_secs(15);
 
 /// Relays bytes between `client` and `server` until the connection ends. `early` holds the bytes
 /// that have been read from the client already; the server gets them first. Whenever bytes move,
 /// calls `count` with the numbers of bytes received from and sent to the client. Bulk data uses
-/// `resources`. The timer may be registered already, for an earlier phase of the connection.
+/// `resources`.
 pub(super) async fn relay(
     (client, server): (&mut ByteStream, &mut ByteStream),
     early: Vec<u8>,
     resources: &RelayResources,
-    (patience, mut pulse): (Patience, Pin<&mut Sleep>),
+    patience: Patience,
     mut count: impl FnMut(u64, u64),
 ) -> RelayEnd {
     let mut up = OneWay::new(resources, early);
     let mut down = OneWay::new(resources, Vec::new());
     // The first burst of a server may be larger than everything that a client sends, so convey
-    // limits the server's window before it has read more than a little of it.
-    down.first_read = FIRST_READ;
-    up.delays_small_writes = true;
+    // limits the server's window from the beginning.
+    down.window.begin(server.tcp());
     let mut quiet = Quiet::new(patience);
     let mut silence = Silence::default();
     let mut watched = false;
-    let mut due = PollClock::now() + quiet.pulse;
-    if due < pulse.deadline() {
-        pulse.as_mut().reset(due);
-    }
+    let mut pulse = pin!(sleep(quiet.pulse));
     poll_fn(|cx| {
         let before = (up.moved, down.moved);
         let up_poll = up.poll(cx, client, server, down.done);
@@ -125,11 +113,6 @@ pub(super) async fn relay(
             return Poll::Ready(end);
         }
         while pulse.as_mut().poll(cx).is_ready() {
-            if PollClock::now() < due {
-                // The timer was set for the connect.
-                pulse.as_mut().reset(due);
-                continue;
-            }
             if quiet.pulse_passed() {
                 return Poll::Ready(RelayEnd::Idle);
             }
@@ -151,8 +134,7 @@ pub(super) async fn relay(
             if down.is_blocked() && (up.done == Some(Done::Reset) || was_reset(server.tcp())) {
                 return Poll::Ready(RelayEnd::ServerReset);
             }
-            due = PollClock::now() + quiet.pulse;
-            pulse.as_mut().reset(due);
+            pulse.as_mut().reset(Instant::now() + quiet.pulse);
         }
         Poll::Pending
     })
@@ -263,12 +245,6 @@ struct OneWay<'a> {
     pipe: Option<Pipe>,
     splicing: bool,
     window: Window,
-    /// Maximum number of bytes of the next read. If a read returns as many, the window is limited
-    /// before the next one.
-    first_read: usize,
-    /// Whether the destination's kernel delays small writes after the first one (Nagle's
-    /// algorithm). The direction disables this before its second write.
-    delays_small_writes: bool,
     small_reads: u8,
     at_end: bool,
     done: Option<Done>,
@@ -285,8 +261,6 @@ impl<'a> OneWay<'a> {
             pipe: None,
             splicing: false,
             window: Window::default(),
-            first_read: SCRATCH,
-            delays_small_writes: false,
             small_reads: 0,
             at_end: false,
             done: None,
@@ -377,7 +351,6 @@ impl<'a> OneWay<'a> {
     ) -> Poll<io::Result<()>> {
         while let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_empty()) {
             ready!(to.tcp().poll_write_ready(cx))?;
-            disable_delay(&mut self.delays_small_writes, self.moved, to);
             match pipe.drain(to.tcp()) {
                 Ok(sent) => self.moved += sent as u64,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -385,7 +358,6 @@ impl<'a> OneWay<'a> {
             }
         }
         while self.sent < self.rest.len() {
-            disable_delay(&mut self.delays_small_writes, self.moved, to);
             let n = ready!(to.poll_write(cx, &self.rest[self.sent..], More::No))?;
             self.sent += n;
             self.moved += n as u64;
@@ -408,15 +380,12 @@ impl<'a> OneWay<'a> {
         other: Option<Done>,
     ) -> Poll<Result<(), Done>> {
         BUFFER.with_borrow_mut(|buffer| {
-            let mut n = match ready!(from.poll_read(cx, &mut buffer[..self.first_read])) {
+            let mut n = match ready!(from.poll_read(cx, buffer)) {
                 Ok(0) => return Poll::Ready(Err(Done::Finished)),
                 Ok(n) => n,
                 Err(_) => return Poll::Ready(Err(Done::ReadFailed)),
             };
-            if n == self.first_read && self.first_read < SCRATCH {
-                self.window.begin(from.tcp());
-                self.first_read = SCRATCH;
-            }
+            self.splicing = n == SCRATCH && from.plain().is_some() && to.plain().is_some();
             // Often the end of the stream has already arrived, so convey reads again. This read
             // makes no system call unless the runtime expects more bytes. If a write has reported a
             // reset of the source, convey does not read again, because the read would report a
@@ -429,8 +398,6 @@ impl<'a> OneWay<'a> {
                 n += more;
                 self.at_end = more == 0;
             }
-            self.splicing = n == SCRATCH && from.plain().is_some() && to.plain().is_some();
-            disable_delay(&mut self.delays_small_writes, self.moved, to);
             // With `More::End`, TCP can send the last bytes and the end of the stream in one
             // segment.
             let more = if self.at_end { More::End } else { More::No };
@@ -496,15 +463,6 @@ impl<'a> OneWay<'a> {
         {
             pipe.put();
         }
-    }
-}
-
-/// Disables Nagle's algorithm before the second write to a server, if it is still enabled. The
-/// kernel sends the first write immediately in any case, and many connections have no second one.
-fn disable_delay(is_enabled: &mut bool, moved: u64, to: &ByteStream) {
-    if *is_enabled && moved > 0 {
-        *is_enabled = false;
-        let _ = to.tcp().set_nodelay(true);
     }
 }
 

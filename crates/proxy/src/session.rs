@@ -10,7 +10,6 @@ mod slots;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use log::debug;
 use socket2::Socket;
@@ -29,7 +28,7 @@ use super::tls_hello::Routed;
 use super::traced;
 use convey_access_log::{LoggedTls, Termination};
 use convey_model::{Endpoint, OverLimit, Protocol, TakenSlot, Timeouts};
-use convey_snapshot::stats::Counter;
+use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Pool, Snapshot, WorkerArc, WorkerFrontend};
 use convey_stream::Leg;
 use convey_upstream::PickContext;
@@ -44,7 +43,8 @@ pub(super) struct TcpSession {
     /// Generation of the last snapshot that serves the client by this version of the frontend.
     pub(super) generation: u64,
     /// Timeouts, as of the same time as the frontend.
-    pub(super) timeouts: SessionTimeouts,
+    pub(super) timeouts: Timeouts,
+    totals: Arc<Traffic>,
     /// Slot of the frontend, if the connection has one.
     slot: Option<TakenSlot>,
     /// Whether the frontend counts the connection as open. It counts the connection only once, even
@@ -58,7 +58,7 @@ pub(super) struct TcpSession {
     /// Guard that counts the connection in its client's shares.
     pub(super) counted: Counted,
     /// Place in the queue, if the connection waits for its client's share of the frontend.
-    pub(super) waiting: Option<Box<Waiting>>,
+    pub(super) waiting: Option<Waiting>,
     /// Frontends that the connection has passed through, if its client is one of convey's own
     /// sockets.
     pub(super) path: Option<Arc<FrontendPath>>,
@@ -73,62 +73,29 @@ pub(super) struct TcpSession {
     pub(super) entry: RegisteredConnection,
 }
 
-/// Frontend at an address, for its next clients.
-#[derive(Debug, Clone)]
-pub(super) struct ServedAt {
-    frontend: Arc<WorkerFrontend>,
-    timeouts: SessionTimeouts,
-    /// Generation of the snapshot that both come from.
-    generation: u64,
-}
-
-impl ServedAt {
-    /// Finds the frontend at this address. Returns `None` if there is none any more.
-    pub(super) fn find(snapshot: &Snapshot, vip: SocketAddr, context: &WorkerContext) -> Option<ServedAt> {
-        let frontend = context.frontends.get(snapshot.listener(&Endpoint::tcp(vip))?);
-        let timeouts = snapshot.timeouts_of(&frontend).into();
-        Some(ServedAt { frontend, timeouts, generation: snapshot.generation })
-    }
-
-    /// Whether this is current in the snapshot.
-    pub(super) fn is_of(&self, snapshot: &Snapshot) -> bool {
-        self.generation == snapshot.generation
-    }
-}
-
-/// Time limits of a relayed connection.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SessionTimeouts {
-    pub(super) connect: Duration,
-    pub(super) idle: Duration,
-    pub(super) tcp_user_timeout: Duration,
-}
-
-impl From<Timeouts> for SessionTimeouts {
-    fn from(Timeouts { connect, idle, tcp_user_timeout, .. }: Timeouts) -> SessionTimeouts {
-        SessionTimeouts { connect, idle, tcp_user_timeout }
-    }
-}
-
 impl TcpSession {
-    /// Creates the session of a client that was accepted at `vip`.
+    /// Creates the session of a client that was accepted at `vip`. Returns `None` if no frontend
+    /// has this address any more.
     pub(super) fn new(
         client: SocketAddr,
         vip: SocketAddr,
         context: &Arc<WorkerContext>,
-        served: &ServedAt,
-    ) -> Box<TcpSession> {
-        let ServedAt { frontend, timeouts, generation } = served.clone();
-        context.totals().add(context.core, Counter::Opened, 1);
+        snapshot: &Snapshot,
+    ) -> Option<TcpSession> {
+        let frontend = context.frontends.get(snapshot.listener(&Endpoint::tcp(vip))?);
+        let timeouts = snapshot.timeouts_of(&frontend);
+        let totals = snapshot.totals.clone();
+        totals.add(context.core, Counter::Opened, 1);
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
         let of = ConnectionClient { frontend: frontend.clone(), client, vip, began };
         let entry = RegisteredConnection::new(&context.registry, of);
-        Box::new(TcpSession {
+        Some(TcpSession {
             downstream: PickContext { client, proxy: None, vip, protocol, core, began, request: None },
             context: context.clone(),
             frontend,
-            generation,
+            generation: snapshot.generation,
             timeouts,
+            totals,
             slot: None,
             is_open: false,
             ended: false,
@@ -168,9 +135,6 @@ impl TcpSession {
     /// frontend. Searches all frontends if the client's destination address belongs to another
     /// frontend now.
     pub(super) fn frontend_in<'a>(&'a self, snapshot: &'a Snapshot) -> &'a Arc<Frontend> {
-        if snapshot.generation == self.generation {
-            return self.frontend.shared();
-        }
         let is_ours = |frontend: &&Arc<Frontend>| Arc::ptr_eq(&frontend.live, &self.frontend.live);
         let at_address = snapshot.listener(&Endpoint::tcp(self.downstream.vip)).filter(is_ours);
         let anywhere = || snapshot.frontends.iter().find(is_ours);
@@ -219,12 +183,7 @@ impl TcpSession {
             self.set_frontend(self.context.frontends.get(frontend));
             self.generation = snapshot.generation;
         }
-        self.timeouts = snapshot.timeouts_of(&self.frontend).into();
-    }
-
-    /// Whether no snapshot has been published since the one of `frontend`.
-    pub(super) fn is_current(&self) -> bool {
-        self.generation == self.context.shared.snapshot.generation()
+        self.timeouts = snapshot.timeouts_of(&self.frontend);
     }
 
     /// Sets the version of the frontend, here and in the registry.
@@ -266,7 +225,7 @@ impl TcpSession {
     /// Adds `n` to a counter of the frontend, and to the same counter of all traffic.
     pub(super) fn count(&self, counter: Counter, n: u64) {
         self.frontend.live.traffic.add(self.context.core, counter, n);
-        self.context.totals().add(self.context.core, counter, n);
+        self.totals.add(self.context.core, counter, n);
     }
 }
 
@@ -298,7 +257,7 @@ impl Drop for TcpSession {
             let facts = ClientFacts { tls: self.tls.take(), routed: self.routed.as_deref() };
             (*record).end(&self.downstream, &self.frontend, facts, ending);
         }
-        self.context.totals().add(self.context.core, Counter::Closed, 1);
+        self.totals.add(self.context.core, Counter::Closed, 1);
         if let Some(routed) = &self.routed {
             routed.count(self.context.core, Counter::Closed);
         }
@@ -309,15 +268,5 @@ impl Drop for TcpSession {
         if clients.some_wait() {
             clients.call_next(self.frontend_in(&self.context.snapshot()), self.client_ip());
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn session_of_a_connection_takes_360_bytes() {
-        assert!(size_of::<TcpSession>() <= 360, "{}", size_of::<TcpSession>());
     }
 }

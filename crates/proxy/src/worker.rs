@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use log::warn;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tokio::runtime::{Handle, Runtime};
@@ -21,7 +22,7 @@ use super::client_stream::ServeStream;
 use super::context::{WorkerContext, WorkersShared};
 use super::flow_queries;
 use super::registry::Registry;
-use convey_snapshot::{NewestSnapshot, WorkerFrontends};
+use convey_snapshot::{Snapshot, WorkerFrontends};
 use listeners::Listeners;
 
 /// Handle of a worker thread, which ends when its command channel is dropped.
@@ -149,7 +150,7 @@ struct SecondWork {
     registry: Arc<Registry>,
     http: Option<Arc<dyn ServeStream>>,
     frontends: Arc<WorkerFrontends>,
-    snapshot: Arc<NewestSnapshot>,
+    snapshot: Arc<ArcSwap<Snapshot>>,
 }
 
 impl SecondWork {

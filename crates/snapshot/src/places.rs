@@ -1,8 +1,7 @@
 //! Index of frontends and servers in a snapshot. Pure.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-
-use foldhash::HashMap;
 
 use super::{Frontend, Pool, Server, Snapshot};
 use convey_model::Endpoint;

@@ -1,8 +1,8 @@
 //! Connects to the server of a permit: TCP, PROXY header, TLS handshake.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -10,11 +10,11 @@ use rustix::net::sockopt::set_tcp_quickack;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::time::Sleep;
+use tokio::time::{Instant, timeout_at};
 
 use super::origin;
 use crate::{LocalPorts, Origin, Permit};
-use convey_stream::{Leg, PollClock};
+use convey_stream::Leg;
 use convey_tls::SpokenWithin;
 
 /// Properties of a new connection to a server.
@@ -23,9 +23,8 @@ pub struct Opening<'a> {
     pub client: SocketAddr,
     /// Address that the client connected to.
     pub local: Option<SocketAddr>,
-    /// PROXY header that was received at the beginning of the client's connection; `None` without
-    /// one.
-    pub origin: Option<&'a Origin>,
+    /// PROXY header that was received at the beginning of the client's connection.
+    pub origin: &'a Origin,
     /// Client of the request, if a trusted proxy has named one.
     pub named: Option<SocketAddr>,
     /// Whether bytes of the client will follow immediately.
@@ -33,11 +32,6 @@ pub struct Opening<'a> {
     /// Whether the server may respond while the client still sends: the request has a body. Then the
     /// kernel acknowledges the first bytes of the server immediately.
     pub is_upload: bool,
-    /// Whether the caller itself disables Nagle's algorithm, before its second write. This saves a
-    /// system call for connections with one write.
-    pub keeps_nagle: bool,
-    /// Local ports of this host.
-    pub ports: &'a LocalPorts,
     /// Time limit for connect and TLS handshake together.
     pub within: Duration,
     /// Protocol within TLS, if convey speaks TLS with the server.
@@ -48,8 +42,7 @@ impl Permit {
     /// Connects to the permit's server at this address. Sends the PROXY header if the server
     /// expects one, and performs the TLS handshake if the server has TLS. Calls `begun` with the
     /// socket as soon as the socket has its local address. Returns the connection, and the result
-    /// of `begun`. `timer` belongs to the caller, who may use it again afterwards: a timer that
-    /// stays registered costs less than another one.
+    /// of `begun`.
     ///
     /// # Errors
     /// The server refuses the connection, fails authentication, or is not ready in time.
@@ -57,60 +50,39 @@ impl Permit {
         &self,
         server: SocketAddr,
         opening: &Opening<'_>,
-        mut timer: Pin<&mut Sleep>,
+        ports: &LocalPorts,
         begun: impl FnOnce(&Socket) -> T,
     ) -> io::Result<(Leg, T)> {
-        let Opening { client, local, origin, named, data_waits, is_upload, within, within_tls, .. } =
-            *opening;
-        let (header, has_tls) = (self.send_proxy(), self.has_tls());
+        let Opening { client, local, origin, named, data_waits, is_upload, within, within_tls } = *opening;
+        let (header, tls) = (self.send_proxy(), self.tls(within_tls)?);
         // With TLS, bytes always follow: convey sends the first bytes of the handshake.
-        let data_waits = data_waits || has_tls;
+        let data_waits = data_waits || tls.is_some();
         let delays_ack = (data_waits || header.is_some()) && !is_upload;
-        let keeps_nagle = opening.keeps_nagle && header.is_none() && !has_tls;
-        let until = PollClock::now() + within;
-        let socket = opening.ports.connect(|port| begin(port, server, (delays_ack, keeps_nagle)))?;
+        let until = Instant::now() + within;
+        let socket = ports.connect(|port| begin(port, server, delays_ack))?;
         let kept = begun(&socket);
-        if timer.deadline() != until {
-            timer.as_mut().reset(until);
-        }
-        let stream = tokio::select! {
-            biased;
-            connected = connected(socket) => connected?,
-            () = timer.as_mut() => return Err(Errno::TIMEDOUT.into()),
-        };
+        let connected = timeout_at(until, connected(socket)).await;
+        let stream = connected.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
         if let Some(version) = header {
-            let none = Origin::default();
-            let header = origin.unwrap_or(&none).header(version, client, named, local);
+            let header = origin.header(version, client, named, local);
             origin::send(&stream, &header, data_waits)?;
         }
         let mut leg = Leg::new(stream);
-        if has_tls {
-            // Boxed, so that connections without TLS hold no memory for it.
-            tokio::select! {
-                biased;
-                shaken = Box::pin(self.perform_handshake(&mut leg, within_tls)) => shaken?,
-                () = timer => return Err(Errno::TIMEDOUT.into()),
-            }
+        if let Some(session) = tls {
+            let shaken = timeout_at(until, leg.stream.begin_tls_with_server(session)).await;
+            shaken.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
         }
         Ok((leg, kept))
-    }
-
-    /// Performs the TLS handshake with the server, if the server has TLS.
-    async fn perform_handshake(&self, leg: &mut Leg, within: SpokenWithin) -> io::Result<()> {
-        let Some(session) = self.tls(within)? else { return Ok(()) };
-        leg.stream.begin_tls_with_server(session).await
     }
 }
 
 /// Begins to connect to a server, from this local port or, with `None`, from a port that the kernel
 /// chooses. With `delays_ack`, the kernel sends the acknowledgement that completes the TCP handshake
 /// together with the first bytes, which saves a segment. It also delays later acknowledgements.
-fn begin(port: Option<u16>, addr: SocketAddr, (delays_ack, keeps_nagle): (bool, bool)) -> io::Result<Socket> {
+fn begin(port: Option<u16>, addr: SocketAddr, delays_ack: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // Keep-alive is enabled later, only for connections that last longer.
-    if !keeps_nagle {
-        socket.set_tcp_nodelay(true)?;
-    }
+    socket.set_tcp_nodelay(true)?;
     if delays_ack {
         let _ = set_tcp_quickack(&socket, false);
     }

@@ -6,12 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use convey_snapshot::fixture;
 
-const MANY: Left = left(1_000_000);
-
-/// Room for so many further connections.
-const fn left(connections: u64) -> Left {
-    Left { connections, local_ports: 1_000_000, is_ample: false }
-}
+const MANY: Left = Left { connections: 1_000_000, local_ports: 1_000_000 };
 
 /// A frontend with these limits.
 fn frontend(most: Option<u32>, per_client: Option<u32>, trusted: &[&str]) -> Frontend {
@@ -32,11 +27,9 @@ fn taken(most: u64, frontend: &Frontend, clients: &[&str]) -> Vec<u64> {
     loop {
         let before = open.len();
         for (client, taken) in clients.iter().zip(&mut taken) {
-            let free = most - open.len() as u64;
-            // Several workers accept the connections.
-            let worker = open.len() % 3;
-            if free > 0
-                && let Some(counted) = all.count(worker, client.parse().unwrap(), frontend, left(free))
+            let left = most - open.len() as u64;
+            if left > 0
+                && let Some(counted) = all.count(client.parse().unwrap(), frontend, left)
             {
                 frontend.live.slots.try_take(None);
                 open.push(counted);
@@ -126,8 +119,8 @@ fn sessions(
     let live = &frontend.live;
     let mut open = Vec::new();
     for number in 0..streams + questions {
-        let free = most - u64::from(live.slots.open() - live.questions.open());
-        let Some(mut counted) = all.count(number % 3, client.into(), frontend, left(free)) else { break };
+        let left = most - u64::from(live.slots.open() - live.questions.open());
+        let Some(mut counted) = all.count(client.into(), frontend, left) else { break };
         live.slots.try_take(None);
         if number < streams {
             counted.become_stream();
@@ -164,7 +157,7 @@ fn streams_of_others_and_a_clients_own_questions_leave_less_for_it() {
     assert!(!all.has_many_questions([192, 0, 2, 1].into()));
     assert_eq!(sessions(&all, &udp, [192, 0, 2, 2], (0, 2_000), 900).len(), 89, "8 of 9 of the rest");
     drop(others);
-    assert!(all.tables.are_empty());
+    assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
 }
 
 /// Connection of a client at a frontend with limits. The connection waits, or is counted and may
@@ -172,7 +165,7 @@ fn streams_of_others_and_a_clients_own_questions_leave_less_for_it() {
 struct Connection {
     client: IpAddr,
     counted: Counted,
-    waiting: Option<Box<Waiting>>,
+    waiting: Option<Waiting>,
     has_slot: bool,
 }
 
@@ -190,7 +183,7 @@ impl World {
 
     fn connect(&mut self, client: u8) {
         let client = [192, 0, 2, client].into();
-        if let Some((counted, waiting)) = self.all.count_or_wait(0, client, &self.frontend, MANY) {
+        if let Some((counted, waiting)) = self.all.count_or_wait(client, &self.frontend, MANY) {
             self.open.push(Connection { client, counted, waiting, has_slot: false });
         }
         // A new connection that has to wait checks its turn once before it waits for calls.
@@ -243,7 +236,7 @@ impl World {
     fn is_stuck(&self) -> bool {
         let could = |open: &Connection| {
             let all = self.all.has_at(self.frontend.live.id, client_of(open.client));
-            let is_first = open.waiting.as_ref().is_some_and(|waiting| waiting.is_first());
+            let is_first = open.waiting.as_ref().is_some_and(Waiting::is_first);
             is_first && has_room(&self.frontend, ClientUsage { all, questions: 0 })
         };
         let is_full = self.open.iter().any(|open| open.waiting.is_none() && !open.has_slot);
@@ -277,21 +270,20 @@ proptest! {
 #[test]
 fn a_client_that_leaves_may_come_again_and_nothing_is_remembered() {
     let (all, limited) = (Arc::new(Clients::default()), frontend(None, Some(1), &[]));
-    let count = || all.count(0, "192.0.2.1".parse().unwrap(), &limited, left(100));
+    let count = || all.count("192.0.2.1".parse().unwrap(), &limited, 100);
     let first = count().unwrap();
     assert!(count().is_none());
     drop(first);
     assert!(count().is_some());
-    assert!(all.tables.are_empty() && all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+    assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
 }
 
 #[test]
 fn held_resources_leave_connections_to_others() {
     let (all, open, most) = (Arc::new(Clients::default()), frontend(None, None, &[]), 900);
     let take_all = |client: &str| {
-        let held = std::iter::from_fn(|| {
-            all.hold(0, client.parse().unwrap(), &open, left(most - all.held_resources()))
-        });
+        let held =
+            std::iter::from_fn(|| all.hold(client.parse().unwrap(), &open, most - all.held_resources()));
         held.collect::<Vec<_>>()
     };
     let (first, second) = (take_all("192.0.2.1"), take_all("192.0.2.2"));

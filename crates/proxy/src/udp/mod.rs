@@ -25,7 +25,7 @@ pub(super) use table::SessionKey;
 #[cfg(any(test, feature = "test-util"))]
 pub use table::exercise_session_table;
 
-use convey_model::{Slots, fits};
+use convey_model::Slots;
 
 /// Number and limit of the UDP sessions of all frontends and workers.
 #[derive(Debug)]
@@ -51,13 +51,6 @@ impl Sessions {
     pub(crate) fn room(&self, all: u64, left: u64) -> (u32, u64) {
         let most = self.most(all);
         (most, self.left(most, left))
-    }
-
-    /// Whether each client may have another session, even if all open sessions were questions of
-    /// this client. `left` is the number of further sessions.
-    pub(crate) fn are_few(&self, left: u64) -> bool {
-        let open = self.open.open();
-        fits(open, left.saturating_sub(open.into()))
     }
 
     /// Opens a session as a question if there is room. Returns `false` if there is no room. `most`
