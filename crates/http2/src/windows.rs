@@ -6,10 +6,16 @@ pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
 /// Maximum window in bytes (RFC 9113, section 6.9.1).
 pub(crate) const MAX_WINDOW: i64 = (1 << 31) - 1;
 
+/// Maximum number of freed bytes that the client does not know of. It is less than the window of a
+/// stream, so that streams which hold their whole windows leave a part of the connection's window
+/// to each other stream.
+const MAX_STEP: u32 = 32 * 1024;
+
 /// Number of bytes that the client may send.
 #[derive(Debug)]
 pub(crate) struct ReceiveWindow {
-    size: u32,
+    /// Number of freed bytes from which on the client is told.
+    step: u32,
     left: u32,
     /// Bytes that the client may send again, and does not know of yet.
     freed: u32,
@@ -17,7 +23,7 @@ pub(crate) struct ReceiveWindow {
 
 impl ReceiveWindow {
     pub(crate) fn new(size: u32) -> ReceiveWindow {
-        ReceiveWindow { size, left: size, freed: 0 }
+        ReceiveWindow { step: (size / 2).min(MAX_STEP), left: size, freed: 0 }
     }
 
     /// Counts received bytes. Returns false if the client must not have sent them.
@@ -28,10 +34,10 @@ impl ReceiveWindow {
     }
 
     /// Lets the client send this many bytes again. Returns the increment for a WINDOW_UPDATE frame,
-    /// once half of the window is free.
+    /// once half of the window is free, or [`MAX_STEP`] bytes.
     pub(crate) fn free(&mut self, len: u32) -> Option<u32> {
         self.freed += len;
-        if self.freed < self.size / 2 {
+        if self.freed < self.step {
             return None;
         }
         self.left += self.freed;
@@ -50,5 +56,12 @@ mod tests {
         assert_eq!((window.free(49), window.free(1), window.free(10)), (None, Some(50), None));
         assert!(window.take(50) && !window.take(1));
         assert_eq!(window.free(40), Some(50));
+    }
+
+    #[test]
+    fn large_window_is_announced_again_in_steps() {
+        let mut window = ReceiveWindow::new(1 << 20);
+        assert!(window.take(1 << 20));
+        assert_eq!((window.free(MAX_STEP - 1), window.free(1)), (None, Some(MAX_STEP)));
     }
 }

@@ -133,7 +133,9 @@ impl ClientConnection {
         wanted: usize,
     ) -> Poll<Result<usize, StreamFault>> {
         self.check_sending(key)?;
-        self.cancel_reservation(key);
+        if self.cancel_reservation(key) {
+            self.wake_queue();
+        }
         let unsent = self.unsent().len() + self.reserved;
         let (initial, of_connection) = (self.initial_window, self.send_window - self.reserved as i64);
         let Some(stream) = self.streams.get(key) else { return Poll::Ready(Err(StreamFault::Gone)) };

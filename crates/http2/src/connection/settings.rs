@@ -36,35 +36,48 @@ pub(super) fn put(limits: &ConnectionLimits, out: &mut Vec<u8>) {
     put_frame(SETTINGS, 0, 0, &payload, out);
 }
 
+/// Initial windows of streams in one SETTINGS frame.
+#[derive(Debug, Clone, Copy)]
+struct InitialWindow {
+    last: i64,
+    largest: i64,
+}
+
 impl ClientConnection {
     /// Applies the client's settings.
     pub(super) fn apply_settings(&mut self, payload: &[u8]) -> Result<(), ErrorCode> {
         if !payload.len().is_multiple_of(LEN) {
             return Err(ErrorCode::FRAME_SIZE_ERROR);
         }
+        // The last window applies. A change of the window looks at all streams, so a frame causes
+        // only one.
+        let mut window: Option<InitialWindow> = None;
         for setting in payload.chunks_exact(LEN) {
             let name = u16::from_be_bytes([setting[0], setting[1]]);
             let value = u32::from_be_bytes([setting[2], setting[3], setting[4], setting[5]]);
             match name {
                 HEADER_TABLE_SIZE => self.encoder.resize(value),
-                INITIAL_WINDOW_SIZE => self.set_initial_window(value.into())?,
+                INITIAL_WINDOW_SIZE => {
+                    let largest = window.map_or(0, |window| window.largest).max(value.into());
+                    window = Some(InitialWindow { last: value.into(), largest });
+                }
                 ENABLE_PUSH | ENABLE_CONNECT_PROTOCOL if value > 1 => return Err(ErrorCode::PROTOCOL_ERROR),
                 MAX_FRAME_SIZE if !FRAME_SIZES.contains(&value) => return Err(ErrorCode::PROTOCOL_ERROR),
                 _ => {}
             }
         }
-        Ok(())
+        window.map_or(Ok(()), |window| self.set_initial_window(window))
     }
 
     /// Changes the send windows of all streams.
-    fn set_initial_window(&mut self, window: i64) -> Result<(), ErrorCode> {
-        if window > MAX_WINDOW || window + self.streams.largest_send_delta() > MAX_WINDOW {
+    fn set_initial_window(&mut self, window: InitialWindow) -> Result<(), ErrorCode> {
+        if window.largest + self.streams.largest_send_delta().max(0) > MAX_WINDOW {
             return Err(ErrorCode::FLOW_CONTROL_ERROR);
         }
-        if window > self.initial_window {
+        if window.last > self.initial_window {
             self.streams.wake_all();
         }
-        self.initial_window = window;
+        self.initial_window = window.last;
         Ok(())
     }
 }

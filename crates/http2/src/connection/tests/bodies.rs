@@ -87,7 +87,7 @@ fn client_sends_as_much_as_was_released() {
     peer.connection.release(key, 32_767).unwrap();
     assert!(peer.frames().is_empty());
     peer.connection.release(key, 1).unwrap();
-    assert_eq!(peer.frame(), update(1, 32_768));
+    assert_eq!(peer.frames(), [update(1, 32_768), update(0, 32_768)]);
     peer.receive(&part.repeat(3));
     assert_eq!(peer.frame(), reset(1, ErrorCode::FLOW_CONTROL_ERROR));
 }
@@ -125,8 +125,34 @@ fn padding_uses_no_window_for_long() {
         peer.receive(&padded);
         updates.extend(peer.frames());
     }
-    assert_eq!(updates, vec![update(1, 32_768); 7]);
+    let of = |id| updates.iter().filter(|update_of| **update_of == update(id, 32_768)).count();
+    assert_eq!((of(0), of(1), updates.len()), (7, 7, 14));
     peer.connection.close(key);
+}
+
+#[test]
+fn uploads_that_no_server_reads_leave_room_for_another() {
+    let mut peer = Peer::new(limits());
+    let part = vec![0; 16_384];
+    for stuck in (1..31).step_by(2) {
+        peer.receive(&post(stuck)).accept();
+        (0..4).for_each(|_| _ = peer.receive(&frame(DATA, 0, stuck, &part)));
+    }
+    let key = peer.receive(&post(31)).accept();
+    // The connection's window has room for one more stream.
+    let mut windows = [65_536_i64; 2];
+    for _ in 0..100 {
+        windows = windows.map(|window| window - 16_384);
+        peer.receive(&frame(DATA, 0, 31, &part));
+        assert!(data(&mut peer, key).is_ready());
+        peer.connection.release(key, part.len()).unwrap();
+        let frames = peer.frames();
+        for (window, id) in windows.iter_mut().zip([0, 31]) {
+            let updates = frames.iter().filter(|sent| **sent == update(id, 32_768)).count();
+            *window += updates as i64 * 32_768;
+        }
+        assert!(windows.iter().all(|window| *window >= 16_384), "{windows:?}");
+    }
 }
 
 #[test]
