@@ -78,6 +78,7 @@ pub(crate) async fn serve<S: DecideRequest>(
         shared: &shared,
         received,
         has_more: true,
+        allowance: AT_ONCE,
         began: Instant::now(),
         malformed: &malformed,
     };
@@ -112,6 +113,8 @@ struct Http2<'a> {
     received: BytesMut,
     /// Whether `received` may have whole frames.
     has_more: bool,
+    /// Number of bytes that are still read before other connections of the thread get a turn.
+    allowance: usize,
     began: Instant,
     /// Number of malformed requests, which do not become streams.
     malformed: &'a AtomicU64,
@@ -123,12 +126,15 @@ impl Http2<'_> {
     fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<ReceivedRequest, StreamEnd>> {
         let shared = self.shared;
         let mut connection = shared.lock();
-        let mut allowance = AT_ONCE;
         loop {
-            if let Some(request) = connection.next_request() {
+            // The heads of responses need no window: a client that does not read begins no further
+            // requests.
+            if connection.is_reading()
+                && let Some(request) = connection.next_request()
+            {
                 return Poll::Ready(Ok(request));
             }
-            let read = self.poll_read(cx, &mut connection, &mut allowance);
+            let read = self.poll_read(cx, &mut connection);
             for refused in connection.take_refused() {
                 self.note_refused(refused);
             }
@@ -153,27 +159,26 @@ impl Http2<'_> {
         &mut self,
         cx: &mut Context<'_>,
         connection: &mut ClientConnection,
-        allowance: &mut usize,
     ) -> Poll<Result<bool, StreamEnd>> {
+        if !connection.is_reading() {
+            return Poll::Ready(Ok(false));
+        }
         if self.has_more {
             self.has_more = false;
             self.handle_received(connection);
             return Poll::Ready(Ok(true));
         }
-        if !connection.is_reading() {
-            return Poll::Ready(Ok(false));
-        }
-        if *allowance == 0 {
+        if self.allowance == 0 {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         buffer::with(|buffer| {
-            let room = &mut buffer[..*allowance];
+            let room = &mut buffer[..self.allowance];
             let n = ready!(self.bytes.poll_read(cx, room)).unwrap_or(0);
             if n == 0 {
                 return Poll::Ready(Err(StreamEnd::Closed));
             }
-            *allowance -= n;
+            self.allowance -= n;
             self.client.count_bytes(n as u64, 0);
             if self.received.is_empty() {
                 let handled = self.handle(connection, &room[..n]);
@@ -231,7 +236,14 @@ impl StreamConnection for Http2<'_> {
     const IDLE_END: Duration = ANSWER_TIME;
 
     async fn accept(&mut self, _: bool) -> Result<ReceivedRequest, StreamEnd> {
-        poll_fn(|cx| self.poll_request(cx)).await
+        poll_fn(|cx| {
+            let polled = self.poll_request(cx);
+            if polled.is_pending() {
+                self.allowance = AT_ONCE;
+            }
+            polled
+        })
+        .await
     }
 
     async fn announce_end(&mut self, _: u64) {

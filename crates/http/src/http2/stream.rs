@@ -136,7 +136,12 @@ impl IncomingStream for Http2Stream<'_> {
     }
 
     fn send_interim(&mut self, response: &OutgoingResponse<'_>) -> io::Result<()> {
-        self.connection.lock().send_head(self.key, response, false).map_err(unsendable)
+        let mut connection = self.connection.lock();
+        // A server may send many long ones, and a client that does not read bounds only the others.
+        if response.status() != 100 && !connection.is_reading() {
+            return Ok(());
+        }
+        connection.send_head(self.key, response, false).map_err(unsendable)
     }
 
     fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<()> {
