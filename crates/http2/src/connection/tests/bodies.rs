@@ -89,7 +89,7 @@ fn client_sends_as_much_as_was_released() {
     peer.connection.release(key, 1).unwrap();
     assert_eq!(peer.frames(), [update(1, 32_768), update(0, 32_768)]);
     peer.receive(&part.repeat(3));
-    assert_eq!(peer.frame(), reset(1, ErrorCode::FLOW_CONTROL_ERROR));
+    assert_eq!(peer.frames(), [update(0, 65_536), reset(1, ErrorCode::FLOW_CONTROL_ERROR)]);
 }
 
 #[test]
