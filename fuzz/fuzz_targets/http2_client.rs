@@ -3,6 +3,9 @@
 
 #![no_main]
 
+#[path = "../http2_frames.rs"]
+mod http2_frames;
+
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -10,8 +13,7 @@ use convey_http_core::{BodyFraming, FieldRules, HeadLimits, OutgoingResponse, Re
 use convey_http2::{ClientConnection, ConnectionLimits, EmptyFrames, Scratch, StreamKey};
 use libfuzzer_sys::fuzz_target;
 
-/// Maximum number of input bytes for a frame.
-const MAX_FRAME: usize = 255;
+use http2_frames::frames;
 
 /// More bytes than a connection holds for a client that reads nothing.
 const MAX_HELD: usize = 256 * 1024;
@@ -21,7 +23,7 @@ const MAX_HELD: usize = 256 * 1024;
 // unmodified.
 fuzz_target!(|bytes: &[u8]| {
     let Some((&how, bytes)) = bytes.split_first() else { return };
-    let client = frames(bytes);
+    let client = frames(bytes, 15);
     let at_once = served(&client, usize::MAX, how & 3);
     assert_eq!(at_once, served(&client, usize::from(how >> 2) + 1, how & 3));
 });
@@ -85,20 +87,4 @@ fn respond(connection: &mut ClientConnection, key: StreamKey, how: u8) {
     if how < 3 {
         connection.close(key);
     }
-}
-
-fn frames(mut bytes: &[u8]) -> Vec<u8> {
-    let mut sent = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
-    while let [kind, flags, stream, len, rest @ ..] = bytes {
-        if *kind > 15 {
-            sent.extend_from_slice(bytes);
-            break;
-        }
-        let (payload, others) = rest.split_at(usize::from(*len).min(MAX_FRAME).min(rest.len()));
-        sent.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
-        sent.extend_from_slice(&[*kind, *flags, 0, 0, 0, stream & 15]);
-        sent.extend_from_slice(payload);
-        bytes = others;
-    }
-    sent
 }

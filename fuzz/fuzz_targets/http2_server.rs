@@ -3,9 +3,14 @@
 
 #![no_main]
 
+#[path = "../http2_frames.rs"]
+mod http2_frames;
+
 use convey_http::{ServedResponse, response_from_http2};
 use convey_http_core::BodyFraming;
 use libfuzzer_sys::fuzz_target;
+
+use http2_frames::frames;
 
 const REQUESTS: [&[u8]; 4] = [
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -14,16 +19,13 @@ const REQUESTS: [&[u8]; 4] = [
     b"GET / HTTP/1.0\r\n\r\n",
 ];
 
-/// Maximum number of input bytes for a frame.
-const MAX_FRAME: usize = 255;
-
 // The first byte selects the request, and how the bytes are cut. Each frame has its type, its
 // flags, its stream (from 0 to 3) and its length; after a type above 15, the rest is sent
 // unmodified.
 fuzz_target!(|bytes: &[u8]| {
     let Some((&how, bytes)) = bytes.split_first() else { return };
     let request = REQUESTS[usize::from(how & 3)];
-    let server = frames(bytes);
+    let server = frames(bytes, 3);
     let at_once = response_from_http2(request, &server, usize::MAX, 16 << 10);
     check(&at_once);
     let cut = response_from_http2(request, &server, usize::from(how >> 2 & 7) + 1, usize::from(how >> 5) + 1);
@@ -42,21 +44,4 @@ fn check(response: &ServedResponse) {
         }
         Some(_) => {}
     }
-}
-
-fn frames(mut bytes: &[u8]) -> Vec<u8> {
-    // Empty settings.
-    let mut sent = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
-    while let [kind, flags, stream, len, rest @ ..] = bytes {
-        if *kind > 15 {
-            sent.extend_from_slice(bytes);
-            break;
-        }
-        let (payload, others) = rest.split_at(usize::from(*len).min(MAX_FRAME).min(rest.len()));
-        sent.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
-        sent.extend_from_slice(&[*kind, *flags, 0, 0, 0, stream & 3]);
-        sent.extend_from_slice(payload);
-        bytes = others;
-    }
-    sent
 }
