@@ -25,11 +25,28 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((&how, bytes)) = bytes.split_first() else { return };
     let client = frames(bytes, 15);
     let at_once = served(&client, usize::MAX, how & 3);
-    assert_eq!(at_once, served(&client, usize::from(how >> 2) + 1, how & 3));
+    let cut = served(&client, usize::from(how >> 2) + 1, how & 3);
+    if at_once.is_over {
+        // A fault ends the connection at once, with the requests that were not begun by then.
+        assert!(cut.is_over && cut.heads.starts_with(&at_once.heads));
+        assert_eq!(at_once.sent, cut.sent);
+    } else {
+        assert_eq!(at_once, cut);
+    }
 });
 
-/// Heads and bodies of the requests, and the bytes for the client.
-type Served = (Vec<String>, Vec<u8>);
+/// What became of a client's bytes.
+#[derive(Debug, PartialEq, Eq)]
+struct Served {
+    /// Heads of the requests.
+    heads: Vec<String>,
+    /// Bodies of the requests.
+    bodies: Vec<String>,
+    /// Bytes for the client.
+    sent: Vec<u8>,
+    /// Whether the connection is over.
+    is_over: bool,
+}
 
 /// Serves a client that sends these bytes, and reads nothing before it has sent all of them.
 fn served(client: &[u8], piece: usize, responses: u8) -> Served {
@@ -44,23 +61,25 @@ fn served(client: &[u8], piece: usize, responses: u8) -> Served {
         websocket_key: || "dGhlIHNhbXBsZSBub25jZQ==".to_owned(),
     };
     let (mut connection, mut scratch) = (ClientConnection::new(limits), Scratch::default());
-    let (mut left, mut requests, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut left, mut heads, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     for part in client.chunks(piece) {
         left.extend_from_slice(part);
         loop {
             let handled = connection.receive(&left, || Duration::ZERO, &mut scratch);
             left.drain(..handled);
             let Some(request) = connection.next_request() else { break };
-            requests.push(format!("{} {:?}", request.stream.id(), request.head));
+            heads.push(format!("{} {:?}", request.stream.id(), request.head));
             keys.push(request.stream);
         }
         assert!(connection.unsent().len() < MAX_HELD);
     }
+    let is_over = connection.is_over();
+    let mut bodies = Vec::new();
     for key in keys {
-        requests.push(body(&mut connection, key));
+        bodies.push(body(&mut connection, key));
         respond(&mut connection, key, responses);
     }
-    (requests, connection.unsent().to_vec())
+    Served { heads, bodies, sent: connection.unsent().to_vec(), is_over }
 }
 
 fn body(connection: &mut ClientConnection, key: StreamKey) -> String {
