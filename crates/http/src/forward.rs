@@ -91,7 +91,7 @@ impl From<io::Error> for Unreached {
     }
 }
 
-/// What precedes the attempts of [`Forwarding::run_from`].
+/// State of a request before the attempts of [`Forwarding::run_from`].
 enum Beginning {
     /// The request has to wait, for a slot or for a connection.
     Waits,

@@ -14,7 +14,7 @@ const MAX_STEP: u32 = 32 * 1024;
 /// Number of bytes that the client may send.
 #[derive(Debug)]
 pub(crate) struct ReceiveWindow {
-    /// Number of freed bytes from which on the client is told.
+    /// Number of freed bytes at which a WINDOW_UPDATE announces them.
     step: u32,
     left: u32,
     /// Bytes that the client may send again, and does not know of yet.

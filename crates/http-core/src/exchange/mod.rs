@@ -78,11 +78,6 @@ impl Exchange {
         &mut self.state
     }
 
-    /// Ends the exchange, and returns its progress.
-    pub fn into_state(self) -> ExchangeState {
-        self.state
-    }
-
     /// Limits the data of a chunked request body to `most` bytes. The caller itself has to refuse a
     /// `Content-Length` above the limit.
     pub fn limit_body(&mut self, most: u64) {

@@ -43,7 +43,7 @@ struct FieldPlace {
     marks: FieldMarks,
 }
 
-/// What is known of a field's line. One byte for both keeps the place of a field short.
+/// Two marks of a field's line, in one byte, so that the place of a field stays short.
 #[derive(Debug, Clone, Copy)]
 struct FieldMarks(u8);
 

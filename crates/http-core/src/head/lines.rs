@@ -134,7 +134,7 @@ fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// Whether a byte may be in a target, before convey looks at the target's parts.
+/// Whether a byte may be in a target. `target` checks the parts of a target.
 fn is_visible(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~')
 }

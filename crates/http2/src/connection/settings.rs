@@ -49,8 +49,8 @@ impl ClientConnection {
         if !payload.len().is_multiple_of(LEN) {
             return Err(ErrorCode::FRAME_SIZE_ERROR);
         }
-        // The last window applies. A change of the window looks at all streams, so a frame causes
-        // only one.
+        // The last window applies. A change of the window reads all streams, so a frame causes only
+        // one change.
         let mut window: Option<InitialWindow> = None;
         for setting in payload.chunks_exact(LEN) {
             let name = u16::from_be_bytes([setting[0], setting[1]]);
