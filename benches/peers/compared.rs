@@ -3,6 +3,8 @@
 
 use convey_model::Mode;
 
+use crate::floor::Variant;
+
 /// Comparison of peers, with a table of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compared {
@@ -80,9 +82,19 @@ impl Compared {
         self == Compared::Budget
     }
 
-    /// Whether the floor takes part.
-    pub(crate) fn has_floor(self) -> bool {
-        matches!(self, Compared::Mode(Mode::Http) | Compared::Budget)
+    /// Whether this variant of the floor takes part.
+    pub(crate) fn has_floor(self, variant: Variant) -> bool {
+        match self {
+            Compared::Mode(Mode::Proxy) => variant == Variant::Bytes,
+            Compared::Mode(Mode::Http) => variant == Variant::Plain,
+            Compared::Budget => variant != Variant::Bytes,
+            _ => false,
+        }
+    }
+
+    /// Whether a variant of the floor takes part.
+    pub(crate) fn has_any_floor(self) -> bool {
+        self.has_floor(Variant::Plain) || self.has_floor(Variant::Bytes)
     }
 
     /// Whether balancers serve files themselves.

@@ -1,5 +1,5 @@
-//! The floor: the relay in `benches/floor`, which does no more than it must, and its variants with
-//! one more part of a load balancer each.
+//! The floor: the relay in `benches/floor`, which does no more than it must, and its variants: one
+//! for bytes, and others with one more part of a load balancer each.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,6 +9,8 @@ use anyhow::{Context, Result, bail};
 /// Part of a load balancer that the floor has: a flag of its command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Variant {
+    /// No part, and no HTTP either: the floor of mode proxy.
+    Bytes,
     /// No part.
     Plain,
     Route,
@@ -28,7 +30,7 @@ impl Variant {
     /// Name of the floor with this part in the table.
     pub(crate) fn peer_name(self) -> &'static str {
         match self {
-            Variant::Plain => "floor",
+            Variant::Bytes | Variant::Plain => "floor",
             Variant::Route => "floor, 100 routes",
             Variant::Strict => "floor, strict heads",
             Variant::Counters => "floor, counters",
@@ -45,6 +47,7 @@ impl Variant {
     /// Arguments of the program.
     pub(crate) fn arguments(self) -> &'static [&'static str] {
         match self {
+            Variant::Bytes => &["--tcp"],
             Variant::Plain => &[],
             Variant::Route => &["--route"],
             Variant::Strict => &["--strict"],

@@ -113,10 +113,10 @@ fn measure(mut options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds the floor if a comparison needs it and the command line names no program. Mode http is
+/// Builds the floor if a comparison needs it and the command line names no program. Modes are
 /// compared without it if it cannot be built.
 fn have_floor(wanted: &[Compared], extra: &mut Extra) -> Result<()> {
-    if extra.floor.is_some() || !wanted.iter().any(|compared| compared.has_floor()) {
+    if extra.floor.is_some() || !wanted.iter().any(|compared| compared.has_any_floor()) {
         return Ok(());
     }
     eprintln!("building the floor");
@@ -125,7 +125,7 @@ fn have_floor(wanted: &[Compared], extra: &mut Extra) -> Result<()> {
         Err(error) if wanted.contains(&Compared::Budget) => {
             return Err(error.context("building benches/floor"));
         }
-        Err(error) => eprintln!("http: without the floor, which cannot be built: {error:#}"),
+        Err(error) => eprintln!("without the floor, which cannot be built: {error:#}"),
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ pub(crate) const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module
 pub(crate) enum Peer {
     /// No balancer: half of the connections go to each server.
     Direct,
-    /// An HTTP relay that does no more than it must, and one part of a load balancer.
+    /// A relay that does no more than it must, with at most one part of a load balancer.
     Floor(Variant),
     Convey,
     /// Another build of convey.
@@ -79,7 +79,7 @@ pub(crate) struct Running<'a> {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 32] = [
+    pub(crate) const ALL: [Peer; 33] = [
         Peer::Direct,
         Peer::Floor(Variant::Plain),
         Peer::Floor(Variant::Route),
@@ -92,6 +92,7 @@ impl Peer {
         Peer::Floor(Variant::Touch4),
         Peer::Floor(Variant::Touch8),
         Peer::Floor(Variant::All),
+        Peer::Floor(Variant::Bytes),
         Peer::Convey,
         Peer::Before,
         Peer::ConveyHttp2,
@@ -118,10 +119,7 @@ impl Peer {
     pub(crate) fn of(compared: Compared, extra: &Extra) -> Vec<Peer> {
         let (mode, is_tls) = (compared.mode(), compared.is_tls());
         let takes_part = |peer: &Peer| match peer {
-            Peer::Floor(variant) => {
-                let is_compared = compared.is_budget() || *variant == Variant::Plain;
-                compared.has_floor() && is_compared && extra.floor.is_some()
-            }
+            Peer::Floor(variant) => compared.has_floor(*variant) && extra.floor.is_some(),
             Peer::ConveyHttp2 => compared.is_http3(),
             Peer::Caddy => compared.is_http3() && tool("caddy").is_some(),
             Peer::Direct | Peer::Pingora | Peer::HaproxySplice if is_tls => false,

@@ -1,5 +1,5 @@
 //! The floor: an HTTP/1.1 relay that does no more than it must, as a peer of the benchmark
-//! `cargo bench --bench peers -- http budget`.
+//! `cargo bench --bench peers -- proxy http budget`.
 //!
 //! It has no limits, log, retries or health checks, and few checks of what it reads. Servers take
 //! turns, connections to them are kept, and each core has a thread with its own listener. A request
