@@ -169,7 +169,7 @@ impl TcpSession {
         let frontend = self.frontend_in(snapshot);
         let source = source::count(frontend, self.client_ip(), self.context.timestamp(now))?;
         self.entry.set_source(source);
-        (self.counted, self.waiting) = (counted, waiting);
+        (self.counted, self.waiting) = (counted, waiting.map(Box::new));
         Ok(())
     }
 

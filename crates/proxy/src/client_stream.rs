@@ -60,17 +60,18 @@ pub trait ServeStream: Send + Sync + fmt::Debug {
 
 /// Admitted client of mode http. A drop without [`ClientStream::end`] cuts its connection.
 pub struct ClientStream {
-    pub(super) session: TcpSession,
+    pub(super) session: Box<TcpSession>,
     /// Address that the client connected to.
     pub(super) local: Option<SocketAddr>,
-    pub(super) origin: Origin,
-    early: Vec<u8>,
+    /// PROXY header and first bytes of the client; `None` if neither was read during admission.
+    received: Option<Box<ReceivedHeader>>,
     /// Whether a QUIC client has moved: since the handshake, the client has validated another
     /// address.
     has_moved: AtomicBool,
     transport: ClientTransport,
-    /// Number of servers and files that the client's streams hold.
-    held_resources: Arc<AtomicUsize>,
+    /// Number of servers and files that the client's streams hold. Only connections with streams
+    /// have it.
+    held_resources: OnceLock<Arc<AtomicUsize>>,
     /// Reason for which the connection ends while requests run.
     early_end: OnceLock<Counter>,
 }
@@ -94,8 +95,8 @@ pub enum StreamEnd {
 
 impl ClientStream {
     /// Completes the admission of an accepted client, and then serves it.
-    pub(super) fn serve(
-        session: TcpSession,
+    pub(super) fn admit(
+        session: Box<TcpSession>,
         leg: Leg,
         server: Arc<dyn ServeStream>,
     ) -> impl Future<Output = ()> + Send {
@@ -112,7 +113,7 @@ impl ClientStream {
     /// Completes the admission of the client. If the client is refused, ends its connection and
     /// returns `None`.
     async fn complete_admission(
-        mut session: TcpSession,
+        mut session: Box<TcpSession>,
         mut leg: Leg,
     ) -> Option<(ClientStream, ClientBytes)> {
         let denied = session.entry.over();
@@ -122,23 +123,7 @@ impl ClientStream {
             end = denied => Err(reason_of(end)),
         };
         match admitted {
-            Ok(ReceivedHeader { origin, early }) => {
-                // From now on each request has its own log line.
-                session.record = None;
-                let local = session.local_address(leg.tcp());
-                let has_moved = AtomicBool::new(false);
-                let client = ClientStream {
-                    session,
-                    local,
-                    origin,
-                    early,
-                    has_moved,
-                    transport: ClientTransport::Tcp(leg.tcp().as_raw_fd()),
-                    held_resources: Arc::default(),
-                    early_end: OnceLock::new(),
-                };
-                Some((client, ClientBytes { leg }))
-            }
+            Ok(received) => Some(ClientStream::admitted(session, leg, received)),
             Err(reason) => {
                 session.refuse(&leg, reason);
                 None
@@ -146,24 +131,44 @@ impl ClientStream {
         }
     }
 
+    /// Creates the stream of an admitted client.
+    pub(super) fn admitted(
+        mut session: Box<TcpSession>,
+        leg: Leg,
+        received: ReceivedHeader,
+    ) -> (ClientStream, ClientBytes) {
+        // From now on each request has its own log line.
+        session.record = None;
+        let local = session.local_address(leg.tcp());
+        let transport = ClientTransport::Tcp(leg.tcp().as_raw_fd());
+        let client = ClientStream {
+            session,
+            local,
+            received: received.has_content().then(|| Box::new(received)),
+            has_moved: AtomicBool::new(false),
+            transport,
+            held_resources: OnceLock::new(),
+            early_end: OnceLock::new(),
+        };
+        (client, ClientBytes { leg })
+    }
+
     /// Creates the stream of a client that was admitted over QUIC. `local` is the address that the
     /// client connected to.
     pub(super) fn over_quic(
-        mut session: TcpSession,
+        mut session: Box<TcpSession>,
         local: Option<SocketAddr>,
         paths: Arc<ClientPaths>,
     ) -> ClientStream {
         // From now on each request has its own log line.
         session.record = None;
-        let (origin, early) = Default::default();
         ClientStream {
             session,
             local,
-            origin,
-            early,
+            received: None,
             has_moved: AtomicBool::new(false),
             transport: ClientTransport::Quic(paths),
-            held_resources: Arc::default(),
+            held_resources: OnceLock::new(),
             early_end: OnceLock::new(),
         }
     }
@@ -193,7 +198,7 @@ impl ClientStream {
     }
 
     pub(super) fn held_resources(&self) -> &Arc<AtomicUsize> {
-        &self.held_resources
+        self.held_resources.get_or_init(Arc::default)
     }
 
     /// Returns the connection counts of all clients, and the number of further connections that the
@@ -211,7 +216,12 @@ impl ClientStream {
     /// Takes the bytes that were read from the client during admission. Later calls return no
     /// bytes.
     pub fn take_early(&mut self) -> Vec<u8> {
-        mem::take(&mut self.early)
+        self.received.as_mut().map(|received| mem::take(&mut received.early)).unwrap_or_default()
+    }
+
+    /// Content of the client's PROXY header; `None` without one.
+    pub(super) fn origin(&self) -> Option<&Origin> {
+        self.received.as_ref().map(|received| &received.origin)
     }
 
     /// Address and port of the client, from its PROXY header if there was one.

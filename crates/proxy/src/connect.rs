@@ -1,19 +1,18 @@
 //! Connects a client's session to a server, with retries.
-#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io;
 use std::net::SocketAddr;
-
-use log::debug;
-use tokio::time::Instant;
+use std::pin::Pin;
 
 use super::own_sockets::OwnSocket;
 use super::session::TcpSession;
 use super::traced;
 use convey_snapshot::stats::Counter;
-use convey_stream::Leg;
+use convey_stream::{Leg, PollClock};
 use convey_trace::ConnectionStep;
 use convey_upstream::{Attempts, Opening, Permit, PickContext, Unavailable};
+use log::debug;
+use tokio::time::Sleep;
 
 /// Established connection to a server, with its permit.
 pub(super) struct Connected {
@@ -24,11 +23,15 @@ pub(super) struct Connected {
 
 impl TcpSession {
     /// Connects to a server, and retries with other servers after failures. The client has not
-    /// received a byte yet, so it does not notice a retry.
+    /// received a byte yet, so it does not notice a retry. `timer` limits each attempt.
     ///
     /// # Errors
     /// Reason why no server is available.
-    pub(super) async fn connect_to_server(&mut self, opening: Opening<'_>) -> Result<Connected, Counter> {
+    pub(super) async fn connect_to_server(
+        &mut self,
+        opening: Opening<'_>,
+        mut timer: Pin<&mut Sleep>,
+    ) -> Result<Connected, Counter> {
         let (mut attempts, mut pool) = (Attempts::default(), self.pool().clone());
         let mut attempt = 0;
         loop {
@@ -40,13 +43,13 @@ impl TcpSession {
             let server = permit.server().config.addr_for(self.downstream.vip.port());
             let id = Some(permit.server().live.id);
             self.trace(id, ConnectionStep::Chosen { attempt });
-            let began = Instant::now();
+            let began = PollClock::now();
             if let Some(record) = &mut self.record {
                 record.tries(&permit, server, began);
             }
-            match self.connect(server, &permit, &opening).await {
+            match self.connect(server, &permit, &opening, timer.as_mut()).await {
                 Ok((leg, _own)) => {
-                    let after = began.elapsed();
+                    let after = PollClock::now() - began;
                     self.trace(id, ConnectionStep::Connected { after });
                     permit.connected(after);
                     if let Some(record) = &mut self.record {
@@ -79,9 +82,9 @@ impl TcpSession {
         server: SocketAddr,
         permit: &Permit,
         opening: &Opening<'_>,
+        timer: Pin<&mut Sleep>,
     ) -> io::Result<(Leg, Option<OwnSocket>)> {
-        let ports = &self.context.shared.local_ports;
-        permit.connect(server, opening, ports, |socket| self.record_own_socket(socket, server)).await
+        permit.connect(server, opening, timer, |socket| self.record_own_socket(socket, server)).await
     }
 }
 

@@ -135,7 +135,7 @@ impl Acceptor {
 
     /// Accepts the next connection. Returns `None` after a failed accept, a shortage of
     /// descriptors, or the refusal of a client. Cancel-safe.
-    async fn accept(&mut self) -> Option<(Leg, TcpSession)> {
+    async fn accept(&mut self) -> Option<(Leg, Box<TcpSession>)> {
         if self.context.shared.connections_left(&self.totals) == 0 {
             self.back_off("too few file descriptors are left (systemd: LimitNOFILE)").await;
             return None;
@@ -180,7 +180,7 @@ impl Acceptor {
 
     /// Creates the session of an accepted client. If admission refuses the client, resets its
     /// connection and returns `None`.
-    fn session(&mut self, stream: TcpStream, client: SocketAddr) -> Option<(Leg, TcpSession)> {
+    fn session(&mut self, stream: TcpStream, client: SocketAddr) -> Option<(Leg, Box<TcpSession>)> {
         let leg = Leg::new(stream);
         let snapshot = self.context.snapshot();
         let mut session = TcpSession::new(client, self.vip, &self.context, &snapshot)?;

@@ -23,6 +23,13 @@ pub(super) struct ReceivedHeader {
     pub(super) early: Vec<u8>,
 }
 
+impl ReceivedHeader {
+    /// Whether there is a header, or bytes of the client.
+    pub(super) fn has_content(&self) -> bool {
+        self.origin.addresses.is_some() || !self.origin.tlvs.is_empty() || !self.early.is_empty()
+    }
+}
+
 impl TcpSession {
     /// Receives the PROXY header, if the frontend requires one, and admits the client that the
     /// header names.

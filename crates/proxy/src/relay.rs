@@ -4,24 +4,23 @@
 //! thread share. So an idle connection holds no buffer: the relay keeps only the bytes that the
 //! destination does not accept yet. A direction that fills the buffer with one read carries bulk
 //! data. The kernel then splices its bytes through a [`Pipe`] until the reads become small.
-#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep};
+use tokio::time::Sleep;
 
 use super::socket;
 use super::window::Window;
 use super::window_budget::WindowBudget;
-use convey_stream::{ByteStream, More, Pipe, PipePool, tcp_info};
+use convey_stream::{ByteStream, More, Pipe, PipePool, PollClock, tcp_info};
 
 /// Reason of the end of a relayed connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,18 +76,23 @@ thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
 }
 
+/// Calls `read` with the buffer of the thread.
+pub(super) fn with_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
+    BUFFER.with_borrow_mut(|buffer| read(buffer))
+}
+
 /// Longest interval between two checks of a connection's timers.
 const LONGEST_PULSE: Duration = Duration::from_secs(15);
 
 /// Relays bytes between `client` and `server` until the connection ends. `early` holds the bytes
 /// that have been read from the client already; the server gets them first. Whenever bytes move,
 /// calls `count` with the numbers of bytes received from and sent to the client. Bulk data uses
-/// `resources`.
+/// `resources`. The timer may be registered already, for an earlier phase of the connection.
 pub(super) async fn relay(
     (client, server): (&mut ByteStream, &mut ByteStream),
     early: Vec<u8>,
     resources: &RelayResources,
-    patience: Patience,
+    (patience, mut pulse): (Patience, Pin<&mut Sleep>),
     mut count: impl FnMut(u64, u64),
 ) -> RelayEnd {
     let mut up = OneWay::new(resources, early);
@@ -99,7 +103,10 @@ pub(super) async fn relay(
     let mut quiet = Quiet::new(patience);
     let mut silence = Silence::default();
     let mut watched = false;
-    let mut pulse = pin!(sleep(quiet.pulse));
+    let mut due = PollClock::now() + quiet.pulse;
+    if due < pulse.deadline() {
+        pulse.as_mut().reset(due);
+    }
     poll_fn(|cx| {
         let before = (up.moved, down.moved);
         let up_poll = up.poll(cx, client, server, down.done);
@@ -113,6 +120,11 @@ pub(super) async fn relay(
             return Poll::Ready(end);
         }
         while pulse.as_mut().poll(cx).is_ready() {
+            if PollClock::now() < due {
+                // The timer was set for the connect.
+                pulse.as_mut().reset(due);
+                continue;
+            }
             if quiet.pulse_passed() {
                 return Poll::Ready(RelayEnd::Idle);
             }
@@ -134,7 +146,8 @@ pub(super) async fn relay(
             if down.is_blocked() && (up.done == Some(Done::Reset) || was_reset(server.tcp())) {
                 return Poll::Ready(RelayEnd::ServerReset);
             }
-            pulse.as_mut().reset(Instant::now() + quiet.pulse);
+            due = PollClock::now() + quiet.pulse;
+            pulse.as_mut().reset(due);
         }
         Poll::Pending
     })

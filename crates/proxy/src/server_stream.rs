@@ -3,13 +3,15 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::time::sleep_until;
 
 use super::client_stream::ClientStream;
 use super::own_sockets::OwnSocket;
-use convey_stream::{ByteStream, Leg};
+use convey_stream::{ByteStream, Leg, PollClock};
 use convey_tls::SpokenWithin;
 use convey_upstream::{Opening, Permit};
 
@@ -44,10 +46,13 @@ impl ClientStream {
         permit: &Permit,
         NewConnection { named, is_upload, within, within_tls }: NewConnection,
     ) -> io::Result<ServerStream> {
-        let (client, local, origin, data_waits) = (self.client(), self.local, &self.origin, true);
-        let opening = Opening { client, local, origin, named, data_waits, is_upload, within, within_tls };
+        let (client, local, origin, data_waits) = (self.client(), self.local, self.origin(), true);
+        let ports = &*self.session.context.shared.local_ports;
+        let opening =
+            Opening { client, local, origin, named, data_waits, is_upload, ports, within, within_tls };
+        let timer = pin!(sleep_until(PollClock::now() + within));
         let server = self.address_of(permit);
-        let (leg, _own) = self.session.connect(server, permit, &opening).await?;
+        let (leg, _own) = self.session.connect(server, permit, &opening, timer).await?;
         Ok(ServerStream { local: leg.tcp().local_addr().ok(), leg, _own })
     }
 }

@@ -10,6 +10,7 @@ mod slots;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use log::debug;
 use socket2::Socket;
@@ -43,7 +44,7 @@ pub(super) struct TcpSession {
     /// Generation of the last snapshot that serves the client by this version of the frontend.
     pub(super) generation: u64,
     /// Timeouts, as of the same time as the frontend.
-    pub(super) timeouts: Timeouts,
+    pub(super) timeouts: SessionTimeouts,
     totals: Arc<Traffic>,
     /// Slot of the frontend, if the connection has one.
     slot: Option<TakenSlot>,
@@ -58,7 +59,7 @@ pub(super) struct TcpSession {
     /// Guard that counts the connection in its client's shares.
     pub(super) counted: Counted,
     /// Place in the queue, if the connection waits for its client's share of the frontend.
-    pub(super) waiting: Option<Waiting>,
+    pub(super) waiting: Option<Box<Waiting>>,
     /// Frontends that the connection has passed through, if its client is one of convey's own
     /// sockets.
     pub(super) path: Option<Arc<FrontendPath>>,
@@ -73,6 +74,20 @@ pub(super) struct TcpSession {
     pub(super) entry: RegisteredConnection,
 }
 
+/// Time limits of a relayed connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionTimeouts {
+    pub(super) connect: Duration,
+    pub(super) idle: Duration,
+    pub(super) tcp_user_timeout: Duration,
+}
+
+impl From<Timeouts> for SessionTimeouts {
+    fn from(Timeouts { connect, idle, tcp_user_timeout, .. }: Timeouts) -> SessionTimeouts {
+        SessionTimeouts { connect, idle, tcp_user_timeout }
+    }
+}
+
 impl TcpSession {
     /// Creates the session of a client that was accepted at `vip`. Returns `None` if no frontend
     /// has this address any more.
@@ -81,15 +96,15 @@ impl TcpSession {
         vip: SocketAddr,
         context: &Arc<WorkerContext>,
         snapshot: &Snapshot,
-    ) -> Option<TcpSession> {
+    ) -> Option<Box<TcpSession>> {
         let frontend = context.frontends.get(snapshot.listener(&Endpoint::tcp(vip))?);
-        let timeouts = snapshot.timeouts_of(&frontend);
+        let timeouts = snapshot.timeouts_of(&frontend).into();
         let totals = snapshot.totals.clone();
         totals.add(context.core, Counter::Opened, 1);
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
         let of = ConnectionClient { frontend: frontend.clone(), client, vip, began };
         let entry = RegisteredConnection::new(&context.registry, of);
-        Some(TcpSession {
+        Some(Box::new(TcpSession {
             downstream: PickContext { client, proxy: None, vip, protocol, core, began, request: None },
             context: context.clone(),
             frontend,
@@ -108,7 +123,7 @@ impl TcpSession {
             tls: None,
             routed: None,
             entry,
-        })
+        }))
     }
 
     /// Whether the client must not notice a refusal for this reason (`action = "drop"`).
@@ -183,7 +198,7 @@ impl TcpSession {
             self.set_frontend(self.context.frontends.get(frontend));
             self.generation = snapshot.generation;
         }
-        self.timeouts = snapshot.timeouts_of(&self.frontend);
+        self.timeouts = snapshot.timeouts_of(&self.frontend).into();
     }
 
     /// Sets the version of the frontend, here and in the registry.
@@ -268,5 +283,15 @@ impl Drop for TcpSession {
         if clients.some_wait() {
             clients.call_next(self.frontend_in(&self.context.snapshot()), self.client_ip());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_of_a_connection_takes_440_bytes() {
+        assert!(size_of::<TcpSession>() <= 440, "{}", size_of::<TcpSession>());
     }
 }

@@ -161,7 +161,7 @@ impl TcpSession {
             (None, _) => None,
         };
         let pool = route.map_or(&frontend.pool, |route| &route.pool).clone();
-        self.timeouts = snapshot.timeouts_with(&frontend, &pool);
+        self.timeouts = snapshot.timeouts_with(&frontend, &pool).into();
         let (is_tls, sni) = (hello.is_some(), hello.and_then(|hello| hello.server_name));
         let no_way = match (&frontend.sni, route) {
             (Some(_), None) if !is_tls => Some(RouteRejection::NotTls),

@@ -1,8 +1,8 @@
 //! Connects to the server of a permit: TCP, PROXY header, TLS handshake.
-#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -10,11 +10,11 @@ use rustix::net::sockopt::set_tcp_quickack;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Sleep;
 
 use super::origin;
 use crate::{LocalPorts, Origin, Permit};
-use convey_stream::Leg;
+use convey_stream::{Leg, PollClock};
 use convey_tls::SpokenWithin;
 
 /// Properties of a new connection to a server.
@@ -23,8 +23,9 @@ pub struct Opening<'a> {
     pub client: SocketAddr,
     /// Address that the client connected to.
     pub local: Option<SocketAddr>,
-    /// PROXY header that was received at the beginning of the client's connection.
-    pub origin: &'a Origin,
+    /// PROXY header that was received at the beginning of the client's connection; `None` without
+    /// one.
+    pub origin: Option<&'a Origin>,
     /// Client of the request, if a trusted proxy has named one.
     pub named: Option<SocketAddr>,
     /// Whether bytes of the client will follow immediately.
@@ -32,6 +33,8 @@ pub struct Opening<'a> {
     /// Whether the server may respond while the client still sends: the request has a body. Then the
     /// kernel acknowledges the first bytes of the server immediately.
     pub is_upload: bool,
+    /// Local ports of this host.
+    pub ports: &'a LocalPorts,
     /// Time limit for connect and TLS handshake together.
     pub within: Duration,
     /// Protocol within TLS, if convey speaks TLS with the server.
@@ -42,7 +45,8 @@ impl Permit {
     /// Connects to the permit's server at this address. Sends the PROXY header if the server
     /// expects one, and performs the TLS handshake if the server has TLS. Calls `begun` with the
     /// socket as soon as the socket has its local address. Returns the connection, and the result
-    /// of `begun`.
+    /// of `begun`. `timer` belongs to the caller, who may use it again afterwards: a timer that
+    /// stays registered costs less than another one.
     ///
     /// # Errors
     /// The server refuses the connection, fails authentication, or is not ready in time.
@@ -50,27 +54,39 @@ impl Permit {
         &self,
         server: SocketAddr,
         opening: &Opening<'_>,
-        ports: &LocalPorts,
+        mut timer: Pin<&mut Sleep>,
         begun: impl FnOnce(&Socket) -> T,
     ) -> io::Result<(Leg, T)> {
-        let Opening { client, local, origin, named, data_waits, is_upload, within, within_tls } = *opening;
-        let (header, tls) = (self.send_proxy(), self.tls(within_tls)?);
+        let Opening { client, local, origin, named, data_waits, is_upload, within, within_tls, .. } =
+            *opening;
+        // Boxed, so that connections without TLS hold no memory for it.
+        let (header, tls) = (self.send_proxy(), self.tls(within_tls)?.map(Box::new));
         // With TLS, bytes always follow: convey sends the first bytes of the handshake.
         let data_waits = data_waits || tls.is_some();
         let delays_ack = (data_waits || header.is_some()) && !is_upload;
-        let until = Instant::now() + within;
-        let socket = ports.connect(|port| begin(port, server, delays_ack))?;
+        let until = PollClock::now() + within;
+        let socket = opening.ports.connect(|port| begin(port, server, delays_ack))?;
         let kept = begun(&socket);
-        let connected = timeout_at(until, connected(socket)).await;
-        let stream = connected.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
+        if timer.deadline() != until {
+            timer.as_mut().reset(until);
+        }
+        let stream = tokio::select! {
+            biased;
+            connected = connected(socket) => connected?,
+            () = timer.as_mut() => return Err(Errno::TIMEDOUT.into()),
+        };
         if let Some(version) = header {
-            let header = origin.header(version, client, named, local);
+            let none = Origin::default();
+            let header = origin.unwrap_or(&none).header(version, client, named, local);
             origin::send(&stream, &header, data_waits)?;
         }
         let mut leg = Leg::new(stream);
         if let Some(session) = tls {
-            let shaken = timeout_at(until, leg.stream.begin_tls_with_server(session)).await;
-            shaken.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
+            tokio::select! {
+                biased;
+                shaken = Box::pin(leg.stream.begin_tls_with_server(*session)) => shaken?,
+                () = timer => return Err(Errno::TIMEDOUT.into()),
+            }
         }
         Ok((leg, kept))
     }

@@ -17,6 +17,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tokio::time::Instant;
 
+use convey_stream::PollClock;
+
 /// Upper bound of the random ports that convey tries for one connection, in about 0.5 ms. A port in
 /// TIME-WAIT succeeds, a port of an open connection does not.
 const MAX_TRIED_PORTS: usize = 128;
@@ -68,7 +70,7 @@ impl LocalPorts {
     /// # Errors
     /// Errors of `connect`; `ADDRNOTAVAIL` if no port is free.
     pub fn connect<T>(&self, mut connect: impl FnMut(Option<u16>) -> io::Result<T>) -> io::Result<T> {
-        let now = self.created.elapsed();
+        let now = PollClock::now().saturating_duration_since(self.created);
         let is_short = now.as_nanos() < u128::from(self.short_until.load(Ordering::Relaxed));
         if !is_short {
             match connect(None) {

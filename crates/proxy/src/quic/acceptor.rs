@@ -78,7 +78,7 @@ pub(crate) struct QuicAcceptor {
 
 /// Client that has passed all checks before the handshake.
 pub(crate) struct AdmittedQuic {
-    pub(crate) session: TcpSession,
+    pub(crate) session: Box<TcpSession>,
     pub(crate) settings: Arc<ConnectionSettings>,
     pub(crate) address: ClientAddress,
     pub(crate) paths: Arc<ClientPaths>,
@@ -238,7 +238,7 @@ pub(super) fn count(context: &WorkerContext, vip: SocketAddr, counter: Counter) 
 
 /// Performs the handshake with a client, and serves the client until its connection ends.
 async fn serve(
-    mut session: TcpSession,
+    mut session: Box<TcpSession>,
     connecting: Connecting,
     place: HandshakePlace,
     http: Arc<dyn ServeStream>,

@@ -1,10 +1,13 @@
 //! Tests of the relay between real sockets on loopback.
+#![expect(clippy::disallowed_methods, reason = "tests of a shell: they go by tokio's clock")]
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 
 use super::*;
 
@@ -36,7 +39,8 @@ impl Line {
             let resources =
                 RelayResources { pipes: PipePool::new(8), windows: WindowBudget::new(8, 1 << 20) };
             let patience = Patience { idle, unanswered: NEVER };
-            let end = relay((&mut front, &mut back), early, &resources, patience, count).await;
+            let timer = pin!(sleep(Duration::ZERO));
+            let end = relay((&mut front, &mut back), early, &resources, (patience, timer), count).await;
             if end != RelayEnd::Closed {
                 let _ = (front.tcp().set_zero_linger(), back.tcp().set_zero_linger());
             }
