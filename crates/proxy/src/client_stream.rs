@@ -23,7 +23,7 @@ use super::connection_bytes::ClientTransport;
 use super::context::Drain;
 use super::proxy_header::ReceivedHeader;
 use super::quic::ClientPaths;
-use super::registry::{ConnectionServer, RegisteredRequest};
+use super::registry::{ConnectionServer, RegisteredRequest, SeenFrom};
 use super::server_stream::ServerStream;
 use super::session::{TcpSession, reason_of};
 use convey_access_log::{AccessLog, LoggedTls};
@@ -424,7 +424,7 @@ impl ClientStream {
             frontend: &self.session.frontend,
             pool: permit.pool(),
             index: permit.index(),
-            seen_from: server.local_address(),
+            seen_from: SeenFrom::Addr(server.local_address()),
             is_only: false,
         });
     }

@@ -16,7 +16,7 @@ mod tests;
 
 pub(super) use connection::{ConnectionClient, RegisteredConnection};
 pub use request::RegisteredRequest;
-pub(super) use server::ConnectionServer;
+pub(super) use server::{ConnectionServer, SeenFrom};
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

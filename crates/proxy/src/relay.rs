@@ -62,6 +62,10 @@ pub(super) struct RelayResources {
 /// Size of the buffer that all connections of a thread share, in bytes.
 const SCRATCH: usize = 64 * 1024;
 
+/// Maximum number of bytes of the first read from a server. Many responses are shorter: their
+/// connections need no limit of the window, which takes a system call.
+const FIRST_READ: usize = 8 * 1024;
+
 /// Maximum number of reads of one direction before other connections of the thread get a turn.
 const TURNS: usize = 8;
 
@@ -98,8 +102,9 @@ pub(super) async fn relay(
     let mut up = OneWay::new(resources, early);
     let mut down = OneWay::new(resources, Vec::new());
     // The first burst of a server may be larger than everything that a client sends, so convey
-    // limits the server's window from the beginning.
-    down.window.begin(server.tcp());
+    // limits the server's window before it has read more than a little of it.
+    down.first_read = FIRST_READ;
+    up.delays_small_writes = true;
     let mut quiet = Quiet::new(patience);
     let mut silence = Silence::default();
     let mut watched = false;
@@ -258,6 +263,12 @@ struct OneWay<'a> {
     pipe: Option<Pipe>,
     splicing: bool,
     window: Window,
+    /// Maximum number of bytes of the next read. If a read returns as many, the window is limited
+    /// before the next one.
+    first_read: usize,
+    /// Whether the destination's kernel delays small writes after the first one (Nagle's
+    /// algorithm). The direction disables this before its second write.
+    delays_small_writes: bool,
     small_reads: u8,
     at_end: bool,
     done: Option<Done>,
@@ -274,6 +285,8 @@ impl<'a> OneWay<'a> {
             pipe: None,
             splicing: false,
             window: Window::default(),
+            first_read: SCRATCH,
+            delays_small_writes: false,
             small_reads: 0,
             at_end: false,
             done: None,
@@ -364,6 +377,7 @@ impl<'a> OneWay<'a> {
     ) -> Poll<io::Result<()>> {
         while let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_empty()) {
             ready!(to.tcp().poll_write_ready(cx))?;
+            disable_delay(&mut self.delays_small_writes, self.moved, to);
             match pipe.drain(to.tcp()) {
                 Ok(sent) => self.moved += sent as u64,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -371,6 +385,7 @@ impl<'a> OneWay<'a> {
             }
         }
         while self.sent < self.rest.len() {
+            disable_delay(&mut self.delays_small_writes, self.moved, to);
             let n = ready!(to.poll_write(cx, &self.rest[self.sent..], More::No))?;
             self.sent += n;
             self.moved += n as u64;
@@ -393,12 +408,15 @@ impl<'a> OneWay<'a> {
         other: Option<Done>,
     ) -> Poll<Result<(), Done>> {
         BUFFER.with_borrow_mut(|buffer| {
-            let mut n = match ready!(from.poll_read(cx, buffer)) {
+            let mut n = match ready!(from.poll_read(cx, &mut buffer[..self.first_read])) {
                 Ok(0) => return Poll::Ready(Err(Done::Finished)),
                 Ok(n) => n,
                 Err(_) => return Poll::Ready(Err(Done::ReadFailed)),
             };
-            self.splicing = n == SCRATCH && from.plain().is_some() && to.plain().is_some();
+            if n == self.first_read && self.first_read < SCRATCH {
+                self.window.begin(from.tcp());
+                self.first_read = SCRATCH;
+            }
             // Often the end of the stream has already arrived, so convey reads again. This read
             // makes no system call unless the runtime expects more bytes. If a write has reported a
             // reset of the source, convey does not read again, because the read would report a
@@ -411,6 +429,8 @@ impl<'a> OneWay<'a> {
                 n += more;
                 self.at_end = more == 0;
             }
+            self.splicing = n == SCRATCH && from.plain().is_some() && to.plain().is_some();
+            disable_delay(&mut self.delays_small_writes, self.moved, to);
             // With `More::End`, TCP can send the last bytes and the end of the stream in one
             // segment.
             let more = if self.at_end { More::End } else { More::No };
@@ -476,6 +496,15 @@ impl<'a> OneWay<'a> {
         {
             pipe.put();
         }
+    }
+}
+
+/// Disables Nagle's algorithm before the second write to a server, if it is still enabled. The
+/// kernel sends the first write immediately in any case, and many connections have no second one.
+fn disable_delay(is_enabled: &mut bool, moved: u64, to: &ByteStream) {
+    if *is_enabled && moved > 0 {
+        *is_enabled = false;
+        let _ = to.tcp().set_nodelay(true);
     }
 }
 

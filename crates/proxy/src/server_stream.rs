@@ -48,8 +48,19 @@ impl ClientStream {
     ) -> io::Result<ServerStream> {
         let (client, local, origin, data_waits) = (self.client(), self.local, self.origin(), true);
         let ports = &*self.session.context.shared.local_ports;
-        let opening =
-            Opening { client, local, origin, named, data_waits, is_upload, ports, within, within_tls };
+        let keeps_nagle = false;
+        let opening = Opening {
+            client,
+            local,
+            origin,
+            named,
+            data_waits,
+            is_upload,
+            keeps_nagle,
+            ports,
+            within,
+            within_tls,
+        };
         let timer = pin!(sleep_until(PollClock::now() + within));
         let server = self.address_of(permit);
         let (leg, _own) = self.session.connect(server, permit, &opening, timer).await?;

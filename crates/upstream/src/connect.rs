@@ -33,6 +33,9 @@ pub struct Opening<'a> {
     /// Whether the server may respond while the client still sends: the request has a body. Then the
     /// kernel acknowledges the first bytes of the server immediately.
     pub is_upload: bool,
+    /// Whether the caller itself disables Nagle's algorithm, before its second write. This saves a
+    /// system call for connections with one write.
+    pub keeps_nagle: bool,
     /// Local ports of this host.
     pub ports: &'a LocalPorts,
     /// Time limit for connect and TLS handshake together.
@@ -64,8 +67,9 @@ impl Permit {
         // With TLS, bytes always follow: convey sends the first bytes of the handshake.
         let data_waits = data_waits || tls.is_some();
         let delays_ack = (data_waits || header.is_some()) && !is_upload;
+        let keeps_nagle = opening.keeps_nagle && header.is_none() && tls.is_none();
         let until = PollClock::now() + within;
-        let socket = opening.ports.connect(|port| begin(port, server, delays_ack))?;
+        let socket = opening.ports.connect(|port| begin(port, server, (delays_ack, keeps_nagle)))?;
         let kept = begun(&socket);
         if timer.deadline() != until {
             timer.as_mut().reset(until);
@@ -95,10 +99,12 @@ impl Permit {
 /// Begins to connect to a server, from this local port or, with `None`, from a port that the kernel
 /// chooses. With `delays_ack`, the kernel sends the acknowledgement that completes the TCP handshake
 /// together with the first bytes, which saves a segment. It also delays later acknowledgements.
-fn begin(port: Option<u16>, addr: SocketAddr, delays_ack: bool) -> io::Result<Socket> {
+fn begin(port: Option<u16>, addr: SocketAddr, (delays_ack, keeps_nagle): (bool, bool)) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // Keep-alive is enabled later, only for connections that last longer.
-    socket.set_tcp_nodelay(true)?;
+    if !keeps_nagle {
+        socket.set_tcp_nodelay(true)?;
+    }
     if delays_ack {
         let _ = set_tcp_quickack(&socket, false);
     }

@@ -119,6 +119,11 @@ impl RegisteredConnection {
         self.entry.server.set(server, |pool| self.entry.facts().other_pool = Some(pool));
     }
 
+    /// Notes that the socket of [`SeenFrom::Socket`](super::SeenFrom::Socket) is about to be closed.
+    pub(crate) fn close_socket(&self) {
+        self.entry.server.close_socket();
+    }
+
     /// Id of the server of the connection.
     pub(crate) fn server(&self) -> Option<u32> {
         self.entry.server.id()

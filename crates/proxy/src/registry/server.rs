@@ -2,8 +2,11 @@
 //! and clones no names.
 
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use nix::sys::socket::{SockaddrStorage, getsockname};
 
 use super::atomic_addr::AtomicAddr;
 use super::connection::ConnectionFacts;
@@ -18,10 +21,21 @@ pub(crate) struct ConnectionServer<'a> {
     /// Index of the server in the backend.
     pub(crate) index: usize,
     /// Local address of the connection to the server, which the server sees as its client.
-    pub(crate) seen_from: Option<SocketAddr>,
+    pub(crate) seen_from: SeenFrom,
     /// Whether the client's connection ends when the server goes down. In mode http only the
     /// request ends.
     pub(crate) is_only: bool,
+}
+
+/// Local address of a connection to a server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SeenFrom {
+    Addr(Option<SocketAddr>),
+    /// Address of this socket, which a list of connections looks up. Most connections are never
+    /// listed, so this saves a system call. The caller has to call
+    /// [`RegisteredConnection::close_socket`](super::RegisteredConnection::close_socket) before it
+    /// closes the socket.
+    Socket(RawFd),
 }
 
 /// Server of a connection, or of its last request. Only the connection's task writes it.
@@ -30,6 +44,8 @@ pub(super) struct LastServer {
     /// [`ServerMark`] in a number; 0 without a server.
     mark: AtomicU64,
     seen_from: AtomicAddr,
+    /// Socket of [`SeenFrom::Socket`], and 1; 0 without one.
+    socket: AtomicI32,
 }
 
 /// Place of a server in the backends of a connection.
@@ -54,7 +70,15 @@ impl LastServer {
         }
         let mark = ServerMark { id: pool.servers[index].live.id, index, is_only, is_in_other_pool };
         self.mark.store(mark.to_bits(), Ordering::Relaxed);
-        self.seen_from.store(seen_from);
+        match seen_from {
+            SeenFrom::Addr(addr) => self.seen_from.store(addr),
+            SeenFrom::Socket(socket) => self.socket.store(socket + 1, Ordering::Relaxed),
+        }
+    }
+
+    /// Notes that the socket of [`SeenFrom::Socket`] is about to be closed.
+    pub(super) fn close_socket(&self) {
+        self.socket.store(0, Ordering::Relaxed);
     }
 
     /// Id of the server.
@@ -70,7 +94,10 @@ impl LastServer {
     /// Local address of the connection to the server.
     pub(super) fn seen_from(&self) -> Option<SocketAddr> {
         self.mark()?;
-        self.seen_from.load()
+        match self.socket.load(Ordering::Relaxed) {
+            0 => self.seen_from.load(),
+            socket => local_address(socket - 1),
+        }
     }
 
     /// Returns the server and its backend; `None` if the connection has no server, or if a reload
@@ -91,6 +118,13 @@ impl LastServer {
     fn mark(&self) -> Option<ServerMark> {
         ServerMark::from_bits(self.mark.load(Ordering::Relaxed))
     }
+}
+
+/// Local address of a socket.
+fn local_address(socket: RawFd) -> Option<SocketAddr> {
+    let addr: SockaddrStorage = getsockname(socket).ok()?;
+    let v4 = addr.as_sockaddr_in().map(|addr| SocketAddr::V4((*addr).into()));
+    v4.or_else(|| addr.as_sockaddr_in6().map(|addr| SocketAddr::V6((*addr).into())))
 }
 
 impl ServerMark {

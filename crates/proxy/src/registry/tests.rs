@@ -43,7 +43,7 @@ fn register(registry: &Arc<Registry>, frontend: &Arc<Frontend>, last: u8) -> Reg
 
 /// Server of the frontend with this index. `is_only`: the connection depends on this server.
 fn server(frontend: &Frontend, index: usize, is_only: bool) -> ConnectionServer<'_> {
-    ConnectionServer { frontend, pool: &frontend.pool, index, seen_from: None, is_only }
+    ConnectionServer { frontend, pool: &frontend.pool, index, seen_from: SeenFrom::Addr(None), is_only }
 }
 
 fn id_of(frontend: &Frontend, index: usize) -> u32 {

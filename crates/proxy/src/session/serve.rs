@@ -2,6 +2,7 @@
 //! relay.
 
 use std::future::poll_fn;
+use std::os::fd::AsRawFd;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
@@ -12,7 +13,7 @@ use crate::client_stream::ClientStream;
 use crate::connect::Connected;
 use crate::contained::Contained;
 use crate::proxy_header::ReceivedHeader;
-use crate::registry::ConnectionServer;
+use crate::registry::{ConnectionServer, SeenFrom};
 use crate::relay::{Patience, RelayEnd, relay, with_buffer};
 use convey_snapshot::stats::Counter;
 use convey_stream::{ByteStream, Leg, PollClock};
@@ -63,6 +64,7 @@ impl TcpSession {
             Err(reason) => return self.refuse(&client, reason),
         };
         let end = self.relay((&mut client, &mut server), early, timer).await;
+        self.entry.close_socket();
         if end == RelayEnd::Closed {
             client.close_in_order();
             server.leg.close_in_order();
@@ -103,6 +105,7 @@ impl TcpSession {
             data_waits: !early.is_empty(),
             // More bytes than were read follow.
             is_upload: early.len() >= MAX_EARLY,
+            keeps_nagle: true,
             ports: &context.shared.local_ports,
             within: self.timeouts.connect,
             within_tls: SpokenWithin::Bytes,
@@ -157,7 +160,7 @@ impl TcpSession {
             frontend: &self.frontend,
             pool: permit.pool(),
             index: permit.index(),
-            seen_from: leg.tcp().local_addr().ok(),
+            seen_from: SeenFrom::Socket(leg.tcp().as_raw_fd()),
             is_only: true,
         });
         if let Some(end) = self.entry.end() {
