@@ -11,11 +11,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use arc_swap::ArcSwap;
 use convey_admin::{StatsSource, routes, serve};
 use convey_model::{FrontendConfig, LookupFault, Missing, Mode, Timestamp};
 use convey_snapshot::stats::PacketStats;
-use convey_snapshot::{Ejected, Health, Name, Snapshot, fixture};
+use convey_snapshot::{Ejected, Health, Name, NewestSnapshot, Snapshot, fixture};
 use convey_testkit::{Need, run_trials, trial};
 
 fn main() -> ExitCode {
@@ -107,7 +106,7 @@ fn scrape(snapshot: Snapshot) -> String {
         acme: Arc::default(),
         announce: Arc::default(),
         remote: Arc::default(),
-        snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
+        snapshot: Arc::new(NewestSnapshot::new(snapshot)),
         started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         now: Box::new(|| Timestamp(0)),
         draining: Arc::default(),

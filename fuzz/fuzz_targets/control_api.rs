@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use convey_admin::{FlowSources, Requester, StatsSource, routes};
 use convey_config::{AdminToken, fixture::config};
 use convey_control::{ReloadHistory, Done, OperatorRequest, RequestRefusal, Requested};
 use convey_model::{LogLevel, Timestamp};
-use convey_snapshot::fixture;
+use convey_snapshot::{NewestSnapshot, fixture};
 use http::Request;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http_body_util::{BodyExt, Full};
@@ -101,7 +100,7 @@ fn api() -> Api {
         acme: Arc::default(),
         announce: Arc::default(),
         remote: Arc::default(),
-        snapshot: Arc::new(ArcSwap::from_pointee(fixture::snapshot(vec![frontend], vec![pool]))),
+        snapshot: Arc::new(NewestSnapshot::new(fixture::snapshot(vec![frontend], vec![pool]))),
         started: SystemTime::UNIX_EPOCH,
         now: Box::new(|| Timestamp(5_000_000_000)),
         draining: Arc::default(),

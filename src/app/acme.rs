@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use arc_swap::ArcSwap;
 use convey_acme::{Authority, FileLock, OrderFailure, OrderFault, OrderLock, RenewalSchedule, Store};
 use convey_admin::{AcmeName, AcmeState};
 use convey_config::Config;
 use convey_control::{EventKind, EventLevel, EventLog};
 use convey_model::AcmeConfig;
-use convey_snapshot::Snapshot;
+use convey_snapshot::NewestSnapshot;
 use convey_tls::{AcmeChallenges, AcmeProof, Validity};
 use log::{error, info, warn};
 use rustix::fs::{Access, access};
@@ -34,7 +33,7 @@ const UNTIL_ALL_SHOW: Duration = Duration::from_secs(2);
 
 /// State that the ACME task shares with the rest of the program.
 pub(super) struct AcmeTask {
-    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) snapshot: Arc<NewestSnapshot>,
     pub(super) challenges: Arc<AcmeChallenges>,
     pub(super) events: Arc<EventLog>,
     pub(super) state: Arc<AcmeState>,

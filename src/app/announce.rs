@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use convey_admin::{
     AcmeState, AnnounceState, AnnouncedAddress, AnnouncedAddresses, CertificateView, ReadinessInput,
     announced_addresses,
@@ -22,7 +21,7 @@ use convey_control::{AddressChange, EventKind, EventLevel, EventLog, KnownAnnoun
 use convey_dataplane::net::{HostAddress, HostAddresses, OwnedName};
 use convey_explain::PacketFacts;
 use convey_model::{AnnounceConfig, Timestamp};
-use convey_snapshot::Snapshot;
+use convey_snapshot::{NewestSnapshot, Snapshot};
 use log::{error, info, warn};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -44,7 +43,7 @@ pub(super) const PRIVILEGE: &str = " (convey must be started with CAP_NET_ADMIN;
 
 /// State that the announcing task works with.
 pub(super) struct AnnounceParts {
-    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) snapshot: Arc<NewestSnapshot>,
     /// Whether the program drains.
     pub(super) draining: Arc<AtomicBool>,
     /// Notification that a snapshot was published, or that the program begins to drain.

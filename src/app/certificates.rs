@@ -4,11 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use convey_config::Config;
 use convey_control::{EventKind, EventLevel, EventLog, LogLine};
 use convey_model::FrontendTls;
-use convey_snapshot::Snapshot;
+use convey_snapshot::{NewestSnapshot, Snapshot};
 use convey_tls::{Expiry, ExpiryWatch, TlsAcceptor, Validity};
 use log::{error, warn};
 
@@ -18,7 +17,7 @@ use super::clock;
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Warns about the frontends' certificates as long as the program runs.
-pub(super) async fn watch(snapshot: Arc<ArcSwap<Snapshot>>, events: Arc<EventLog>) {
+pub(super) async fn watch(snapshot: Arc<NewestSnapshot>, events: Arc<EventLog>) {
     let mut watch = ExpiryWatch::default();
     loop {
         let certificates = certificates(&snapshot.load());

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
 use convey_admin::DataPathView;
 use convey_admin::FlowSources;
@@ -19,8 +18,8 @@ use convey_dataplane::{Answers, XdpLinks};
 use convey_forward::CacheEvent;
 use convey_model::{ConnectFailures, Endpoint, Mode, Protocol};
 use convey_proxy::{HandedSession, HandedSockets};
-use convey_snapshot::Snapshot;
 use convey_snapshot::stats::{Gauge, PacketStats, Traffic};
+use convey_snapshot::{NewestSnapshot, Snapshot};
 use convey_trace::TraceHub;
 use log::warn;
 use tokio::sync::{Notify, mpsc};
@@ -57,7 +56,7 @@ pub(super) struct Parts<'a> {
     pub(super) threads: Threads,
     pub(super) open_files: u64,
     /// Snapshot whose counters have [`Threads::columns`] columns.
-    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) snapshot: Arc<NewestSnapshot>,
     pub(super) failures: mpsc::Sender<ConnectFailures>,
     pub(super) networks: mpsc::Sender<convey_model::NetworkTables>,
     pub(super) access_log: Arc<AccessLog>,

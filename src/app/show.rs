@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use convey_config::Config;
 use convey_demo::{DemoError, PacketDemo, Servers};
-use convey_snapshot::Snapshot;
+use convey_snapshot::NewestSnapshot;
 
 use super::print;
 
@@ -30,7 +29,7 @@ impl Show {
     }
 
     /// Prints the banner, and starts to show the balancer at work.
-    pub(super) fn begin(&self, config: &Config, snapshot: Arc<ArcSwap<Snapshot>>) {
+    pub(super) fn begin(&self, config: &Config, snapshot: Arc<NewestSnapshot>) {
         match self {
             Show::Nothing => {}
             Show::Servers => {

@@ -5,13 +5,12 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use convey_control::health::{PathAnswer, PathFault, PathProber};
 use convey_dataplane::ProbeSocket;
 use convey_forward::SnatChoice;
 use convey_forward::plan::{self, tunnel};
 use convey_model::{DsrKind, FlowKey, Listen, NextHop, Protocol, ServerKey, TunnelConfig, Unreachable};
-use convey_snapshot::{Frontend, Snapshot};
+use convey_snapshot::{Frontend, NewestSnapshot, Snapshot};
 use convey_wire::{Envelope, VipAnswer, VipProbe, enclose};
 use tokio::net::TcpSocket;
 
@@ -26,7 +25,7 @@ const NEXT_HOP_EVERY: Duration = Duration::from_millis(20);
 
 /// Prober that looks up, in the snapshot, the VIPs that lead to a server.
 pub(super) struct VipProber {
-    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) snapshot: Arc<NewestSnapshot>,
     /// SNAT addresses from the configuration.
     pub(super) snat_addresses: Vec<IpAddr>,
 }

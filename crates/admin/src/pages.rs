@@ -139,13 +139,12 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::SystemTime;
 
-    use arc_swap::ArcSwap;
     use futures_util::FutureExt;
     use futures_util::future::join_all;
 
     use super::*;
     use convey_model::Timestamp;
-    use convey_snapshot::Snapshot;
+    use convey_snapshot::{NewestSnapshot, Snapshot};
 
     /// Number of renderings so far. Each rendering reads the number of lost log lines once.
     static RENDERED: AtomicU64 = AtomicU64::new(0);
@@ -158,7 +157,7 @@ mod tests {
             acme: Arc::default(),
             announce: Arc::default(),
             remote: Arc::default(),
-            snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
+            snapshot: Arc::new(NewestSnapshot::new(Snapshot::empty(1))),
             started: SystemTime::UNIX_EPOCH,
             now: Box::new(|| Timestamp(0)),
             draining: Arc::default(),

@@ -15,8 +15,8 @@ use convey_explain::{
 };
 use convey_model::{LogLevel, Timestamp};
 use convey_proxy::WorkersShared;
-use convey_snapshot::Snapshot;
 use convey_snapshot::stats::PacketStats;
+use convey_snapshot::{NewestSnapshot, Snapshot};
 use convey_trace::TraceHub;
 
 use super::config::config_report;
@@ -29,7 +29,7 @@ use super::{
 /// State from which HTTP answers are built.
 pub struct StatsSource {
     /// Snapshot to report on.
-    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    pub snapshot: Arc<NewestSnapshot>,
     /// Wall-clock time of `Timestamp(0)`.
     pub started: SystemTime,
     /// Monotonic clock.

@@ -12,7 +12,6 @@ mod sources;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use log::warn;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -31,7 +30,7 @@ use super::{
 use crate::health::{ProbeOutcome, Schedule};
 use convey_config::{Config, Loaded};
 use convey_model::{ConnectFailures, NetworkTables, Timestamp};
-use convey_snapshot::Snapshot;
+use convey_snapshot::{NewestSnapshot, Snapshot};
 
 /// Interval at which the task reads this host's addresses. Most addresses exist from the start, but
 /// a VIP may be added later.
@@ -63,7 +62,7 @@ pub struct Task<D> {
     /// Pure part of the task: its state and decisions.
     pub state: ControlState,
     /// Snapshot that is published to the data path.
-    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    pub snapshot: Arc<NewestSnapshot>,
     /// Schedule of the probes.
     pub schedule: Schedule,
     /// Registry of discovery sources and their reports.
@@ -298,8 +297,8 @@ async fn until(due: Option<Timestamp>, now: Timestamp) {
 
 /// Publishes a snapshot, and returns the previous one. Wakes the connections that wait on the
 /// previous snapshot or on the new one.
-fn publish(published: &ArcSwap<Snapshot>, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
-    let before = published.swap(snapshot.clone());
+fn publish(published: &NewestSnapshot, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
+    let before = published.publish(snapshot.clone());
     before.wake_waiting();
     snapshot.wake_waiting();
     before

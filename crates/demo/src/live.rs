@@ -4,9 +4,8 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Health, Pool, Server, Snapshot};
+use convey_snapshot::{Health, NewestSnapshot, Pool, Server, Snapshot};
 use tokio::time::MissedTickBehavior;
 
 /// Text of the line: connections and bytes so far, and each server's share of its backend's
@@ -31,7 +30,7 @@ pub fn live_line(snapshot: &Snapshot) -> String {
 
 /// Shows the line every second, until dropped or until standard output is closed. A terminal shows
 /// one line that changes; other outputs get a new line whenever the text has changed.
-pub async fn show_live(snapshot: Arc<ArcSwap<Snapshot>>) {
+pub async fn show_live(snapshot: Arc<NewestSnapshot>) {
     let stdout = io::stdout();
     let mut display = Display { terminal: stdout.is_terminal(), out: stdout, shown: String::new() };
     let mut second = tokio::time::interval(Duration::from_secs(1));

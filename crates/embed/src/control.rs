@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use convey_config::{HostNetwork, Loaded, Problem, parse, validate_mode};
 use convey_control::health::Schedule;
 use convey_control::{
@@ -16,7 +15,7 @@ use convey_control::{
 };
 use convey_model::{Mode, Timestamp};
 use convey_proxy::HttpMode;
-use convey_snapshot::Snapshot;
+use convey_snapshot::{NewestSnapshot, Snapshot};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -67,7 +66,7 @@ impl ControlThread {
     ) -> Result<ControlThread, BalancerError> {
         let loaded = checked(config)?;
         let workers = available_parallelism().map_or(1, usize::from);
-        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(workers)));
+        let snapshot = Arc::new(NewestSnapshot::new(Snapshot::empty(workers)));
         let (outcome, outcomes) = mpsc::channel(1024);
         let (failure, failures) = mpsc::channel(1024);
         // An embedded balancer never receives such events.

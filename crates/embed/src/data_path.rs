@@ -5,14 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
 use convey_config::Config;
 use convey_control::{ConfigRefusal, DataPath};
 use convey_model::{ConnectFailures, Endpoint, FrontendConfig, Mode};
 use convey_proxy::{
     ConnectionReaper, Descriptors, HttpMode, LocalPorts, PreparedSockets, Sessions, Workers, WorkersShared,
 };
-use convey_snapshot::Snapshot;
+use convey_snapshot::{NewestSnapshot, Snapshot};
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::mpsc;
 
@@ -32,7 +31,7 @@ impl EmbeddedPath {
     /// Starts one thread for each worker. The threads do not listen on addresses yet.
     pub(crate) fn start(
         workers: usize,
-        snapshot: &Arc<ArcSwap<Snapshot>>,
+        snapshot: &Arc<NewestSnapshot>,
         failures: mpsc::Sender<ConnectFailures>,
         http: Arc<dyn HttpMode>,
         started: Instant,

@@ -261,10 +261,10 @@ impl ClientStream {
     /// would be served in the same way: by this frontend, in mode http, and with or without TLS as
     /// before. If not, the connection should end after its next response.
     pub fn refresh(&mut self) -> bool {
-        let snapshot = self.session.context.snapshot();
-        if self.session.generation == snapshot.generation {
+        if self.session.is_current() {
             return true;
         }
+        let snapshot = self.session.context.snapshot();
         let is_served = self.is_served_in(&snapshot);
         self.session.set_frontend(self.newest_in(&snapshot));
         if is_served {
@@ -276,7 +276,7 @@ impl ClientStream {
     /// Whether a new client would be served in the same way as this one: see
     /// [`ClientStream::refresh`].
     pub fn is_served(&self) -> bool {
-        self.is_served_in(&self.session.context.snapshot())
+        self.session.is_current() || self.is_served_in(&self.session.context.snapshot())
     }
 
     fn is_served_in(&self, snapshot: &Snapshot) -> bool {
@@ -292,7 +292,10 @@ impl ClientStream {
     /// Returns the newest version of the frontend, and leaves `ClientStream::frontend` unchanged.
     /// For connections with concurrent requests.
     pub fn newest(&self) -> Arc<WorkerFrontend> {
-        self.newest_in(&self.session.context.snapshot())
+        match self.session.is_current() {
+            true => self.session.frontend.clone(),
+            false => self.newest_in(&self.session.context.snapshot()),
+        }
     }
 
     /// Returns the frontend's version in this snapshot. If the frontend has left mode http, returns

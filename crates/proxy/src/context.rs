@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::Guard;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use super::window_budget::WindowBudget;
 use super::{ClientLines, Clients, Descriptors, OwnSockets, SourceHandshakes};
 use convey_access_log::AccessLog;
 use convey_model::{ConnectFailures, Endpoint, Timestamp};
-use convey_snapshot::{Snapshot, WorkerFrontends};
+use convey_snapshot::{NewestSnapshot, Snapshot, WorkerFrontends};
 use convey_stream::PipePool;
 use convey_trace::TraceHub;
 use convey_upstream::LocalPorts;
@@ -31,7 +31,7 @@ pub struct WorkersShared {
     /// column.
     pub columns: Range<usize>,
     /// Newest snapshot, which new connections load.
-    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    pub snapshot: Arc<NewestSnapshot>,
     /// Channel for reports of failed connects to servers.
     pub failures: mpsc::Sender<ConnectFailures>,
     /// Budget of file descriptors.
@@ -183,7 +183,7 @@ pub(super) mod tests {
     pub(crate) fn context(snapshot: Snapshot) -> Arc<WorkerContext> {
         let shared = WorkersShared {
             columns: 0..1,
-            snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
+            snapshot: Arc::new(NewestSnapshot::new(snapshot)),
             failures: mpsc::channel(1).0,
             descriptors: Descriptors::share(1_000, 0, 1),
             udp_sessions: Arc::new(udp::Sessions::share(1_000)),

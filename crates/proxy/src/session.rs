@@ -150,6 +150,9 @@ impl TcpSession {
     /// frontend. Searches all frontends if the client's destination address belongs to another
     /// frontend now.
     pub(super) fn frontend_in<'a>(&'a self, snapshot: &'a Snapshot) -> &'a Arc<Frontend> {
+        if snapshot.generation == self.generation {
+            return self.frontend.shared();
+        }
         let is_ours = |frontend: &&Arc<Frontend>| Arc::ptr_eq(&frontend.live, &self.frontend.live);
         let at_address = snapshot.listener(&Endpoint::tcp(self.downstream.vip)).filter(is_ours);
         let anywhere = || snapshot.frontends.iter().find(is_ours);
@@ -199,6 +202,11 @@ impl TcpSession {
             self.generation = snapshot.generation;
         }
         self.timeouts = snapshot.timeouts_of(&self.frontend).into();
+    }
+
+    /// Whether no snapshot has been published since the one of `frontend`.
+    pub(super) fn is_current(&self) -> bool {
+        self.generation == self.context.shared.snapshot.generation()
     }
 
     /// Sets the version of the frontend, here and in the registry.

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use log::warn;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tokio::runtime::{Handle, Runtime};
@@ -22,7 +21,7 @@ use super::client_stream::ServeStream;
 use super::context::{WorkerContext, WorkersShared};
 use super::flow_queries;
 use super::registry::Registry;
-use convey_snapshot::{Snapshot, WorkerFrontends};
+use convey_snapshot::{NewestSnapshot, WorkerFrontends};
 use listeners::Listeners;
 
 /// Handle of a worker thread, which ends when its command channel is dropped.
@@ -150,7 +149,7 @@ struct SecondWork {
     registry: Arc<Registry>,
     http: Option<Arc<dyn ServeStream>>,
     frontends: Arc<WorkerFrontends>,
-    snapshot: Arc<ArcSwap<Snapshot>>,
+    snapshot: Arc<NewestSnapshot>,
 }
 
 impl SecondWork {

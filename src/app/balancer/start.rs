@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::bail;
-use arc_swap::ArcSwap;
 use convey_admin::{AcmeState, AnnounceState};
 use convey_config::{Config, Loaded};
 use convey_control::health::{ProbeOutcome, Schedule};
@@ -14,7 +13,7 @@ use convey_control::{
     ReloadHistory, Resolver, Task,
 };
 use convey_model::{ConnectFailures, NetworkTables};
-use convey_snapshot::Snapshot;
+use convey_snapshot::{NewestSnapshot, Snapshot};
 use convey_trace::TraceHub;
 use log::warn;
 use tokio::sync::mpsc;
@@ -36,7 +35,7 @@ impl RunningBalancer {
         let Reloads { reload, reloads } = reloads;
         let (log, cores, with_ports) = (logs.files(), cores(), with_ports(&loaded.config)?);
         let threads = Threads::new(&with_ports, cores, kernel.as_ref())?;
-        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(threads.columns())));
+        let snapshot = Arc::new(NewestSnapshot::new(Snapshot::empty(threads.columns())));
         let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ReloadHistory::default()));
         let (event_log, trace) = (Arc::new(EventLog::default()), Arc::new(TraceHub::default()));
         let (Tellers { outcomes, failures, networks, requests, calls }, events) = channels(reloads);

@@ -10,11 +10,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use arc_swap::ArcSwap;
 use convey_control::{EventLog, OperatorRequest, ReloadHistory};
 use convey_model::{LogLevel, Timestamp};
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Snapshot, fixture};
+use convey_snapshot::{NewestSnapshot, Snapshot, fixture};
 use convey_trace::TraceHub;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
@@ -31,7 +30,7 @@ use crate::{FlowSources, StatsSource, routes};
 
 /// State from which answers are built, as the tests set it.
 struct Admin {
-    snapshot: Arc<ArcSwap<Snapshot>>,
+    snapshot: Arc<NewestSnapshot>,
     draining: Arc<AtomicBool>,
     events: Arc<EventLog>,
     loads: Arc<ReloadHistory>,
@@ -44,7 +43,7 @@ struct Admin {
 fn admin() -> Admin {
     let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:8081"), fixture::up())]);
     let frontend = fixture::frontend("web", &["127.0.0.1:8080"], &pool);
-    let snapshot = Arc::new(ArcSwap::from_pointee(fixture::snapshot(vec![frontend], vec![pool])));
+    let snapshot = Arc::new(NewestSnapshot::new(fixture::snapshot(vec![frontend], vec![pool])));
     let draining = Arc::new(AtomicBool::new(false));
     let (request, requests) = mpsc::channel(1);
     let (events, loads) = (Arc::new(EventLog::default()), Arc::new(ReloadHistory::default()));
@@ -108,7 +107,7 @@ async fn stats_are_json_of_the_snapshot_at_that_moment() {
     let after = stats(ask(addr, Method::GET, "/stats?pretty").await);
     assert_eq!(after["frontends"]["web"]["current_connections"], 1);
 
-    admin.snapshot.store(Arc::new(Snapshot::empty(1)));
+    admin.snapshot.publish(Arc::new(Snapshot::empty(1)));
     let emptied = stats(ask(addr, Method::GET, "/stats").await);
     assert_eq!(emptied["frontends"], serde_json::json!({}));
 }
@@ -143,7 +142,7 @@ async fn readiness_tells_each_frontend_that_cannot_serve() {
     let down = fixture::down("refused", Duration::ZERO);
     let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:8081"), down)]);
     let frontend = fixture::frontend("web", &["127.0.0.1:8080"], &pool);
-    admin.snapshot.store(Arc::new(fixture::snapshot(vec![frontend], vec![pool])));
+    admin.snapshot.publish(Arc::new(fixture::snapshot(vec![frontend], vec![pool])));
     let why = "frontend web: no server of backend app can be chosen (1 of 1 are down)\n".to_owned();
     assert_eq!(ready(ask(addr, Method::GET, "/readyz").await), (503, why));
     assert_eq!(ask(addr, Method::GET, "/healthz").await.status(), StatusCode::OK, "it is alive");

@@ -108,7 +108,7 @@ impl<D: DataPath> Scene<D> {
         let events = ControlEvents { outcomes, failures, reloads, networks, requests, calls, reading };
         let mut task = Task {
             state: ControlState::new(1),
-            snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
+            snapshot: Arc::new(NewestSnapshot::new(Snapshot::empty(1))),
             schedule: Schedule::new(outcome, 1),
             discovery: Arc::default(),
             names: Arc::default(),

@@ -129,7 +129,7 @@ mod tests {
             reloaded.sources = Some(sources.clone());
             let snapshot = fixture::snapshot(vec![Arc::new(reloaded)], vec![frontend.pool.clone()]);
             let snapshot = Snapshot { generation: before.generation + 1, ..snapshot };
-            self.context.shared.snapshot.store(Arc::new(snapshot));
+            self.context.shared.snapshot.publish(Arc::new(snapshot));
             self.relay.expire(Duration::MAX);
         }
 

@@ -187,7 +187,7 @@ async fn a_frontend_in_mode_http_is_as_the_description_says() {
     let up = (fixture::server("a", "127.0.0.1:8081"), fixture::up());
     let [none, api] = [("", vec![]), ("api", vec![up])].map(|(name, servers)| fixture::pool(name, servers));
     let frontend = fixture::http_frontend(config.frontends[0].clone(), &none, std::slice::from_ref(&api));
-    admin.snapshot.store(Arc::new(fixture::snapshot(vec![frontend], vec![api])));
+    admin.snapshot.publish(Arc::new(fixture::snapshot(vec![frontend], vec![api])));
 
     let (_, status) = exchange(&admin, &Method::GET, "/v1/status", None).await;
     let validator = validator(&json!({ "$ref": "#/components/schemas/Status" }));

@@ -37,7 +37,7 @@ fn forward_packets(admin: &Admin) {
     let mut config = admin.snapshot.load().frontends[0].config.clone();
     config.mode = Mode::Passthrough;
     let frontend = fixture::frontend_of(config, &pool);
-    admin.snapshot.store(Arc::new(fixture::snapshot(vec![frontend], vec![pool])));
+    admin.snapshot.publish(Arc::new(fixture::snapshot(vec![frontend], vec![pool])));
 }
 
 async fn until_watched(admin: &Admin) {
