@@ -5,14 +5,15 @@ mod share_queue;
 
 pub(crate) use share_queue::Waiting;
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convey_model::{ALWAYS_FITS, ClientNetwork, Prefix, Protocol, client_of, fits, networks_of};
 use convey_snapshot::Frontend;
+use foldhash::HashMap;
+use foldhash::quality::RandomState;
 use share_queue::ShareQueue;
 
 use crate::quota::ClientShortage;

@@ -1,10 +1,11 @@
 //! Index of frontends and servers in a snapshot. Pure.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Frontend, Pool, Server, Snapshot};
 use convey_model::Endpoint;
+use foldhash::HashMap;
+
+use super::{Frontend, Pool, Server, Snapshot};
 
 /// Frontends by listening endpoint, and servers by number. A change of health does not change the
 /// index, so all snapshots of a configuration share it. Thus the cost of a change of health does
