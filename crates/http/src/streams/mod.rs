@@ -9,7 +9,7 @@
 //! - `arrived` is a request whose head has arrived, before convey decides on it.
 //! - `incoming` is the stream of a request, `request` serves it.
 //! - `websocket` is the handshake with a server of HTTP/1.1 for a stream that becomes a tunnel.
-//! - `serving` is the loop of a connection, `connection` counts its streams.
+//! - `serving` is the loop of a connection, `stream_set` polls its streams, `connection` counts them.
 
 mod arrived;
 pub(crate) mod body;
@@ -19,6 +19,7 @@ mod incoming;
 mod request;
 mod request_body;
 pub(crate) mod serving;
+mod stream_set;
 pub(crate) mod websocket;
 
 pub(crate) use arrived::ArrivedRequest;

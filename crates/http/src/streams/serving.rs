@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use convey_proxy::{ClientStream, StreamEnd};
 use convey_snapshot::stats::Counter;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connection::{ResetVerdict, StreamCounts};
+use super::stream_set::StreamSet;
 use crate::local_reply::ANSWER_TIME;
 
 /// Maximum time in which streams have to end once their connection is over.
@@ -43,6 +42,12 @@ pub(crate) trait StreamConnection: Send {
         None
     }
 
+    /// Whether responses that are complete still wait for the client, and the client has accepted a
+    /// part of them since the last call. Such a connection is not idle.
+    fn is_sending(&mut self) -> bool {
+        false
+    }
+
     /// Accepts no further streams.
     fn refuse_streams(&mut self) -> impl Future<Output = ()> + Send;
 
@@ -67,7 +72,7 @@ pub(crate) async fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>
     begin: impl Fn(C::Stream) -> F,
 ) -> StreamEnd {
     let newest = || client.newest().config.http_limits();
-    let (mut streams, mut is_ending) = (FuturesUnordered::new(), false);
+    let (mut streams, mut is_ending) = (StreamSet::new(), false);
     let mut max_requests = newest().requests;
     // Time at which a connection without streams ends.
     let mut until = Instant::now() + newest().keep_alive;
@@ -75,7 +80,7 @@ pub(crate) async fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>
         let (is_idle, refuses_at) = (streams.is_empty(), connection.refuses_at());
         tokio::select! {
             biased;
-            Some(outcome) = streams.next(), if !is_idle => {
+            outcome = streams.next(), if !is_idle => {
                 counts.reset += u64::from(outcome == StreamOutcome::Reset);
                 match counts.verdict() {
                     ResetVerdict::Fine => {}
@@ -96,8 +101,7 @@ pub(crate) async fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>
             accepted = connection.accept(is_idle) => match accepted {
                 Ok(stream) => {
                     counts.begun += 1;
-                    // A future has thousands of bytes, and the list of streams would move it twice.
-                    streams.push(Box::pin(begin(stream)));
+                    streams.push(begin(stream));
                     // If the frontend is gone, the connection ends after the requests that are
                     // already on their way.
                     max_requests = if client.is_served() { newest().requests } else { 0 };
@@ -115,7 +119,7 @@ pub(crate) async fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>
             () = until_some(refuses_at) => connection.refuse_streams().await,
             () = until_some(Some(until)), if is_idle => {
                 // The client has not reacted to the announcement: convey closes the connection.
-                if is_ending {
+                if is_ending && !connection.is_sending() {
                     break;
                 }
                 (is_ending, until) = (true, Instant::now() + C::IDLE_END);
@@ -125,7 +129,7 @@ pub(crate) async fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>
     }
     // The libraries notify the streams when the connection is dropped. They log their end.
     drop(connection);
-    let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
+    let _ = timeout(ENDING, streams.all_ended()).await;
     // Streams that take too long are dropped, and log that the client has left.
     client.note_early_end(Counter::ClientReset);
     StreamEnd::Closed
