@@ -59,6 +59,7 @@ fn served(client: &[u8], piece: usize, responses: u8) -> Served {
         remembered_resets: 3,
         empty_frames: EmptyFrames::OF_CLIENT,
         websocket_key: || "dGhlIHNhbXBsZSBub25jZQ==".to_owned(),
+        new_buffer: Vec::new,
     };
     let (mut connection, mut scratch) = (ClientConnection::new(limits), Scratch::default());
     let (mut left, mut heads, mut keys) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,6 +1,6 @@
 //! Decoder of the response to one request of HTTP/1.1.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::body::{BodyDecoder, BodyFraming, Frame};
 use crate::head::{HeadLimits, HeadReader, ResponseHead};
@@ -24,13 +24,14 @@ impl ResponseDecoder {
         ResponseDecoder { method, limits, head: HeadReader::default(), body: None }
     }
 
-    /// Removes the next head from the front of `received`: an interim response, or the final head,
-    /// which [`ResponseDecoder::begin_body`] follows. `None`: more bytes have to be received.
+    /// Parses the next head at the front of `received`: an interim response, or the final head,
+    /// which [`ResponseDecoder::begin_body`] follows. `received` are all received bytes behind the
+    /// head before. Returns the head and its length. `None`: more bytes have to be received.
     ///
     /// # Errors
     /// The head is malformed.
-    pub fn next_head(&mut self, received: &mut BytesMut) -> Result<Option<ResponseHead>, Malformed> {
-        self.head.response(received, self.method, &self.limits)
+    pub fn next_head(&mut self, received: &[u8]) -> Result<Option<(ResponseHead, usize)>, Malformed> {
+        self.head.response_in(received, self.method, &self.limits)
     }
 
     /// Begins the body of the response with this final head. `has_changed`: both connections switch

@@ -33,7 +33,7 @@ pub(crate) fn take_spare() -> Vec<u8> {
 
 /// Gives back a buffer whose bytes were sent.
 pub(crate) fn give_back(mut buffer: Vec<u8>) {
-    if buffer.capacity() == 0 || buffer.capacity() > MAX_SPARE {
+    if !(SPARE..=MAX_SPARE).contains(&buffer.capacity()) {
         return;
     }
     buffer.clear();

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use convey_proxy::ServerStream;
 use convey_stream::ByteStream;
@@ -62,11 +62,16 @@ impl UnreadSocket {
 
 impl ClientEnd<'_> {
     /// Waits until the client's endpoint accepts bytes without delay. Returns their number, from 1
-    /// to `most`. A pending write is complete then.
+    /// to `most`. A pending write is complete then. A stream may accept fewer bytes later.
     pub(crate) fn poll_writable(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         match self {
             ClientEnd::Socket(socket) => socket.poll_writable(cx).map_ok(|()| most),
-            ClientEnd::Stream(stream) => stream.poll_room(cx, most),
+            ClientEnd::Stream(stream) => {
+                let room = ready!(stream.poll_room(cx, most));
+                // The bytes may have to be read first, and other streams must not wait for a disk.
+                stream.free_room();
+                Poll::Ready(room)
+            }
         }
     }
 

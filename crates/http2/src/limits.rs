@@ -34,6 +34,8 @@ pub struct ConnectionLimits {
     pub empty_frames: EmptyFrames,
     /// Returns a random `Sec-WebSocket-Key` for the server of a tunnel.
     pub websocket_key: fn() -> String,
+    /// Returns an empty buffer for bytes that are about to be sent.
+    pub new_buffer: fn() -> Vec<u8>,
 }
 
 /// Upper bound for the empty DATA frames per second, which have no effect. At the next one, the

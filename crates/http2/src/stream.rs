@@ -59,6 +59,8 @@ pub(crate) struct Stream {
     pub(crate) reserved: u32,
     /// Whether the stream is in the connection's queue for room.
     pub(crate) is_queued: bool,
+    /// Whether the stream was woken because there is room, and has not asked for it yet.
+    pub(crate) is_called: bool,
     waker: Option<Waker>,
     is_waiting: bool,
 }
@@ -78,6 +80,7 @@ impl Stream {
             send_delta: 0,
             reserved: 0,
             is_queued: false,
+            is_called: false,
             waker: None,
             is_waiting: false,
         }

@@ -42,6 +42,10 @@ impl Streams {
                 slot
             }
             None => {
+                if self.slots.is_empty() {
+                    // Many connections have one request at a time.
+                    self.slots.reserve_exact(1);
+                }
                 self.slots.push(Some(stream));
                 self.slots.len() as u32 - 1
             }

@@ -73,8 +73,18 @@ impl<'a> OutgoingResponse<'a> {
 
     /// Number of bytes of the status line and of the fields in HTTP/1.1, for statistics.
     pub fn head_len(&self) -> usize {
-        let fields = self.fields().map(|(name, value)| name.len() + value.len() + 4);
-        b"HTTP/1.1 200 \r\n\r\n".len() + self.head.reason().len() + fields.sum::<usize>()
+        let fields = self.fields().map(|(name, value)| OutgoingResponse::field_len(name, &value));
+        self.start_len() + fields.sum::<usize>()
+    }
+
+    /// Number of bytes of the status line and of the empty line behind the fields in HTTP/1.1.
+    pub fn start_len(&self) -> usize {
+        b"HTTP/1.1 200 \r\n\r\n".len() + self.head.reason().len()
+    }
+
+    /// Number of bytes of a field in HTTP/1.1.
+    pub fn field_len(name: &[u8], value: &[u8]) -> usize {
+        name.len() + value.len() + b": \r\n".len()
     }
 
     pub(crate) fn set_compression(&mut self, change: CompressionChange) {

@@ -142,7 +142,7 @@ impl ClientEnd<'_> {
     fn send_head(&mut self, response: &OutgoingResponse<'_>, reply: &Reply) -> io::Result<Vec<u8>> {
         let mut written = Vec::new();
         match self {
-            ClientEnd::Stream(stream) => stream.send_head(response, reply.pieces.is_empty())?,
+            ClientEnd::Stream(stream) => _ = stream.send_head(response, reply.pieces.is_empty())?,
             ClientEnd::Socket(_) => {
                 written.reserve(512);
                 response.write(reply.connection, &mut written);

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use convey_http_core::{ClientConnection, Frame, OutgoingResponse, Trailers};
 
 use super::http1_client::Http1Client;
+use crate::data_queue::FRAME;
 use crate::streams::IncomingStream;
 
 /// Client of a request, in frames.
@@ -70,18 +71,19 @@ impl FrameClient<'_> {
         }
     }
 
-    /// Sends the head of the response. `is_over` if neither data nor trailers follow.
+    /// Sends the head of the response. `is_over` if neither data nor trailers follow. Returns
+    /// [`OutgoingResponse::head_len`].
     pub(super) fn send_head(
         &mut self,
         response: &OutgoingResponse<'_>,
         connection: ClientConnection,
         is_over: bool,
-    ) -> io::Result<()> {
+    ) -> io::Result<usize> {
         match self {
             FrameClient::Stream(stream) => stream.send_head(response, is_over),
             FrameClient::Http1(client) => {
                 client.send_head(response, connection);
-                Ok(())
+                Ok(response.head_len())
             }
         }
     }
@@ -108,6 +110,21 @@ impl FrameClient<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Sends a copy of data to a stream, as far as its client accepts the data now. Returns the number
+    /// of sent bytes; 0 if the client has no stream.
+    pub(super) fn send_copy(&mut self, cx: &mut Context<'_>, data: &[u8]) -> io::Result<usize> {
+        let FrameClient::Stream(stream) = self else { return Ok(0) };
+        let mut sent = 0;
+        while sent < data.len()
+            && let Poll::Ready(room) = stream.poll_room(cx, (data.len() - sent).min(FRAME))
+        {
+            let end = sent + room?;
+            stream.send_copy(&data[sent..end])?;
+            sent = end;
+        }
+        Ok(sent)
     }
 
     /// Sends the trailers of the response, which end it.

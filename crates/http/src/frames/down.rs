@@ -4,6 +4,7 @@ use std::task::{Context, Poll, ready};
 
 use convey_http_core::{FieldRules, HeadVerdict, OutgoingResponse, ResponseHead, ServerFault};
 
+use super::response_body::BodyReceiver;
 use super::{FrameTransfer, Step};
 use crate::compress::PIECE;
 use crate::data_queue::FRAME;
@@ -55,7 +56,7 @@ impl FrameTransfer<'_> {
             return Poll::Pending;
         }
         let most = if self.body.compression.is_on() { room.min(PIECE) } else { room };
-        match self.server.poll_body(cx, most, &mut self.body) {
+        match self.poll_body(cx, most) {
             Poll::Ready(read) => Poll::Ready(read.map(|()| {
                 if self.body.waiting.has_ended() {
                     self.state.note_response_end();
@@ -74,6 +75,18 @@ impl FrameTransfer<'_> {
                 }
             }
         }
+    }
+
+    /// Receives about `most` bytes of the body. Sends them to the client's stream, or stores them.
+    fn poll_body(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<(), TransferEnd>> {
+        let mut sent = 0;
+        let mut receiver = BodyReceiver { body: &mut self.body, client: &mut self.client, sent: &mut sent };
+        let read = self.server.poll_body(cx, most, &mut receiver);
+        self.meter.moved.1 += sent;
+        if sent > 0 {
+            self.takes_frames = self.body.waiting.len() == 0 && sent >= ALWAYS_HELD as u64;
+        }
+        read
     }
 
     /// Sends what the client's stream still has, while the server pauses.
@@ -142,11 +155,11 @@ impl FrameTransfer<'_> {
         let connection = self.state.client_connection();
         let sent = self.client.send_head(&response, connection, is_over);
         self.state.note_answer();
-        self.meter.moved.1 += response.head_len() as u64;
+        self.meter.moved.1 += sent.as_ref().map_or(0, |len| *len as u64);
         if is_over {
             self.body.hooks.response_end(None);
             self.body.waiting.end_with_head();
         }
-        sent.map_err(|_| TransferEnd::ClientGone)
+        sent.map(drop).map_err(|_| TransferEnd::ClientGone)
     }
 }

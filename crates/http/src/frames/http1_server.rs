@@ -1,9 +1,8 @@
 //! Server's connection of HTTP/1.1 in a [`FrameTransfer`](super::FrameTransfer).
 
-use std::io;
 use std::task::{Context, Poll, ready};
+use std::{io, mem};
 
-use bytes::BytesMut;
 use convey_http_core::{
     BodyEncoder, BodyFraming, Frame, HeadLimits, HttpMethod, Malformed, ResponseDecoder, ResponseHead,
     ServerFault, Trailers,
@@ -11,7 +10,7 @@ use convey_http_core::{
 use convey_stream::{ByteStream, More};
 
 use super::http1_encoder::Http1Encoder;
-use super::response_body::ResponseBody;
+use super::response_body::BodyReceiver;
 use crate::buffer;
 use crate::data_queue::FRAME;
 use crate::ends::UnreadSocket;
@@ -28,8 +27,8 @@ pub(crate) struct Http1Server<'a> {
     /// Whether the sending side is closed once the server has accepted all bytes.
     closes: bool,
     decoder: ResponseDecoder,
-    /// Received bytes that are not decoded yet.
-    received: BytesMut,
+    /// Received bytes that are not decoded yet: a part of a head, or the bytes behind it.
+    received: Vec<u8>,
     has_sent_bytes: bool,
     has_surplus: bool,
 }
@@ -48,7 +47,7 @@ impl<'a> Http1Server<'a> {
             is_request_whole: framing.is_empty(),
             closes: false,
             decoder: ResponseDecoder::new(method, limits),
-            received: BytesMut::new(),
+            received: Vec::new(),
             has_sent_bytes: false,
             has_surplus: false,
         }
@@ -106,19 +105,42 @@ impl<'a> Http1Server<'a> {
     /// Receives the next head: interim responses, and then the final one.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, TransferEnd>> {
         loop {
-            if let Some(head) = self.decoder.next_head(&mut self.received).map_err(malformed)? {
+            if !self.received.is_empty()
+                && let Some((head, len)) = self.decoder.next_head(&self.received).map_err(malformed)?
+            {
+                self.received.drain(..len);
                 return Poll::Ready(Ok(head));
             }
-            let n = buffer::with(|buffer| {
+            let head = buffer::with(|buffer| {
                 let n = ready!(self.poll_read(cx, &mut buffer[..FIRST]))?;
-                self.received.extend_from_slice(&buffer[..n]);
-                Poll::Ready(Ok::<_, TransferEnd>(n))
+                Poll::Ready(self.read_head(&buffer[..n]))
             });
-            if ready!(n)? == 0 {
-                return Poll::Ready(Err(TransferEnd::ServerFault(ServerFault::Closed)));
+            if let Some(head) = ready!(head)? {
+                return Poll::Ready(Ok(head));
             }
-            self.has_sent_bytes = true;
         }
+    }
+
+    /// Handles received bytes. Returns the head that they begin with. `None`: the bytes were stored,
+    /// because the head is incomplete, or began earlier.
+    fn read_head(&mut self, bytes: &[u8]) -> Result<Option<ResponseHead>, TransferEnd> {
+        if bytes.is_empty() {
+            return Err(TransferEnd::ServerFault(ServerFault::Closed));
+        }
+        self.has_sent_bytes = true;
+        // Usually, the bytes have the whole head, which needs no buffer then.
+        let head = match self.received.is_empty() {
+            true => self.decoder.next_head(bytes).map_err(malformed)?,
+            false => None,
+        };
+        let (head, len) = head.map_or((None, 0), |(head, len)| (Some(head), len));
+        if len < bytes.len() {
+            if self.received.capacity() == 0 {
+                self.received = buffer::take_spare();
+            }
+            self.received.extend_from_slice(&bytes[len..]);
+        }
+        Ok(head)
     }
 
     /// Begins the body of the response with this head. `has_changed`: both connections switch to
@@ -138,20 +160,22 @@ impl<'a> Http1Server<'a> {
         self.closes = true;
     }
 
-    /// Receives at most `most` bytes of the response's body.
+    /// Receives at most `most` bytes of the response's body, or more behind its head.
     pub(super) fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
         most: usize,
-        body: &mut ResponseBody<'_>,
+        body: &mut BodyReceiver<'_, '_>,
     ) -> Poll<Result<(), TransferEnd>> {
         if !self.received.is_empty() {
-            let received = self.received.split();
-            return Poll::Ready(self.decode(&received, body));
+            let received = mem::take(&mut self.received);
+            let decoded = self.decode(cx, &received, body);
+            buffer::give_back(received);
+            return Poll::Ready(decoded);
         }
         buffer::with(|buffer| match ready!(self.poll_read(cx, &mut buffer[..most]))? {
             0 => Poll::Ready(self.closed(body)),
-            n => Poll::Ready(self.decode(&buffer[..n], body)),
+            n => Poll::Ready(self.decode(cx, &buffer[..n], body)),
         })
     }
 
@@ -164,11 +188,16 @@ impl<'a> Http1Server<'a> {
         Poll::Ready(read)
     }
 
-    fn decode(&mut self, bytes: &[u8], body: &mut ResponseBody<'_>) -> Result<(), TransferEnd> {
+    fn decode(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+        body: &mut BodyReceiver<'_, '_>,
+    ) -> Result<(), TransferEnd> {
         let mut put = Ok(());
         let decoded = self.decoder.decode(bytes, |data| {
             if put.is_ok() {
-                put = body.put_copy(data);
+                put = body.put_copy(cx, data);
             }
         });
         let (len, last) = decoded.map_err(malformed)?;
@@ -180,7 +209,7 @@ impl<'a> Http1Server<'a> {
         Ok(())
     }
 
-    fn closed(&mut self, body: &mut ResponseBody<'_>) -> Result<(), TransferEnd> {
+    fn closed(&mut self, body: &mut BodyReceiver<'_, '_>) -> Result<(), TransferEnd> {
         match self.decoder.connection_ended() {
             true => Ok(body.put_frame(Frame::End)?),
             false => Err(TransferEnd::ServerFault(ServerFault::Closed)),

@@ -13,6 +13,7 @@ use crate::compress::Compression;
 use crate::data_queue::{DataQueue, FRAME};
 use crate::held_responses::{ALWAYS_HELD, HeldResponse, MAX_HELD, WaitingClient};
 use crate::hooks::Hooks;
+use crate::transfer::TransferEnd;
 
 /// Frames that the client has not accepted yet.
 #[derive(Debug, Default)]
@@ -103,6 +104,41 @@ impl WaitingFrames {
         }
         (self.last, self.place) = (LastFrame::Sent, None);
         client.poll_flush(cx)
+    }
+}
+
+/// Receiver of the data of a response, during a read from its server.
+pub(super) struct BodyReceiver<'r, 'a> {
+    pub(super) body: &'r mut ResponseBody<'a>,
+    pub(super) client: &'r mut FrameClient<'a>,
+    /// Number of bytes that the client has accepted.
+    pub(super) sent: &'r mut u64,
+}
+
+impl BodyReceiver<'_, '_> {
+    /// Sends a copy of data to the client's stream, or stores the part that the client does not
+    /// accept now.
+    ///
+    /// # Errors
+    /// The client's stream is over, or the encoder has failed.
+    pub(super) fn put_copy(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Result<(), TransferEnd> {
+        let is_direct = self.body.waiting.len() == 0 && !self.body.compression.is_on();
+        if !is_direct {
+            return Ok(self.body.put_copy(data)?);
+        }
+        self.body.hooks.response_data(data);
+        let sent = self.client.send_copy(cx, data).map_err(|_| TransferEnd::ClientGone)?;
+        *self.sent += sent as u64;
+        self.body.waiting.data.put_copy(&data[sent..]);
+        Ok(())
+    }
+
+    /// Stores a frame for the client.
+    ///
+    /// # Errors
+    /// The encoder has failed.
+    pub(super) fn put_frame(&mut self, frame: Frame<Bytes>) -> Result<(), EncoderFault> {
+        self.body.put_frame(frame)
     }
 }
 

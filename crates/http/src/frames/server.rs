@@ -8,7 +8,7 @@ use bytes::Bytes;
 use convey_http_core::{Frame, HeadLimits, ResponseHead, Trailers};
 
 use super::http1_server::Http1Server;
-use super::response_body::ResponseBody;
+use super::response_body::BodyReceiver;
 use crate::http2::{OutgoingStream, StreamError};
 use crate::transfer::{TransferEnd, server_broke};
 
@@ -113,7 +113,7 @@ impl FrameServer<'_> {
         &mut self,
         cx: &mut Context<'_>,
         most: usize,
-        body: &mut ResponseBody<'_>,
+        body: &mut BodyReceiver<'_, '_>,
     ) -> Poll<Result<(), TransferEnd>> {
         let Http2Server { stream, limits, unreleased } = match self {
             FrameServer::Http1(server) => return server.poll_body(cx, most, body),

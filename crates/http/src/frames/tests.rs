@@ -59,10 +59,10 @@ impl IncomingStream for FakeStream {
         Ok(())
     }
 
-    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<()> {
+    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<usize> {
         self.status = Some(response.status());
         self.ends += usize::from(is_over);
-        Ok(())
+        Ok(response.head_len())
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {

@@ -2,7 +2,8 @@
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::RefCell;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -16,6 +17,7 @@ use convey_http2::{
 use convey_model::HttpLimits;
 use convey_proxy::{ClientStream, StreamEnd};
 use convey_stream::{ByteStream, More};
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::{RESET_STREAMS, stream};
@@ -42,10 +44,19 @@ const MAX_WINDOW: u32 = (1 << 31) - 1;
 /// Maximum number of bytes that are read before other connections of the thread get a turn.
 const AT_ONCE: usize = 64 * 1024;
 
-/// Number of faults of one client that end its connection, and of its reset streams whose late
-/// frames are ignored.
+/// Number of unsent bytes from which on a send does not wait for other responses.
+const FULL: usize = 16 * 1024;
+
+/// Minimum number of bytes that a client has to read in [`ANSWER_TIME`] to get the rest of its
+/// responses before an idle connection ends.
+const MIN_PROGRESS: u64 = 4 * 1024;
+
+/// Number of faults of one client that end its connection.
 const MAX_FAULTS: usize = 1_024;
-const MAX_RESETS: usize = 50;
+
+/// Number of reset streams, in addition to the concurrent ones, whose late frames are ignored. A
+/// server that goes down ends all streams of a client at once.
+const MAX_RESETS: usize = 256;
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
@@ -80,6 +91,9 @@ pub(crate) async fn serve<S: DecideRequest>(
         has_more: true,
         allowance: AT_ONCE,
         began: Instant::now(),
+        refuses_at: None,
+        has_waited: false,
+        sent: 0,
         malformed: &malformed,
     };
     let counts = StreamCounts::new(is_shared, Some(&malformed));
@@ -92,15 +106,23 @@ pub(crate) async fn serve<S: DecideRequest>(
 }
 
 /// Connection as its streams share it. All of them belong to one task, so no lock waits.
-pub(super) struct SharedConnection(Mutex<ClientConnection>);
+pub(super) struct SharedConnection {
+    connection: Mutex<ClientConnection>,
+    /// Time limits of earlier requests, which later ones use again.
+    time_limits: Mutex<Vec<TimeLimit>>,
+}
 
 impl SharedConnection {
     fn new(connection: ClientConnection) -> SharedConnection {
-        SharedConnection(Mutex::new(connection))
+        SharedConnection { connection: Mutex::new(connection), time_limits: Mutex::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, ClientConnection> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn time_limits(&self) -> MutexGuard<'_, Vec<TimeLimit>> {
+        self.time_limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -116,6 +138,13 @@ struct Http2<'a> {
     /// Number of bytes that are still read before other connections of the thread get a turn.
     allowance: usize,
     began: Instant,
+    /// Time at which the connection refuses further streams, although the client has not answered
+    /// the announcement of the end.
+    refuses_at: Option<Instant>,
+    /// Whether the unsent bytes have waited for other responses, or wait for the client.
+    has_waited: bool,
+    /// Number of bytes that were sent since the last [`StreamConnection::is_sending`].
+    sent: u64,
     /// Number of malformed requests, which do not become streams.
     malformed: &'a AtomicU64,
 }
@@ -142,6 +171,9 @@ impl Http2<'_> {
                 Poll::Ready(Ok(true)) => continue,
                 Poll::Ready(Err(end)) => return Poll::Ready(Err(end)),
                 Poll::Ready(Ok(false)) | Poll::Pending => {}
+            }
+            if read.is_pending() && self.waits_for_others(cx, &connection) {
+                return Poll::Pending;
             }
             ready!(self.poll_send(cx, &mut connection))?;
             if connection.is_over() {
@@ -208,6 +240,19 @@ impl Http2<'_> {
         handled
     }
 
+    /// Whether a send waits for one turn of the thread: other responses that have arrived by then
+    /// are sent in the same write.
+    fn waits_for_others(&mut self, cx: &mut Context<'_>, connection: &ClientConnection) -> bool {
+        let is_worth = (1..FULL).contains(&connection.unsent().len()) && connection.has_streams();
+        if self.has_waited || !is_worth {
+            return false;
+        }
+        self.has_waited = true;
+        // Wakes this task after the other tasks of the thread that have input.
+        let _ = pin!(yield_now()).poll(cx);
+        true
+    }
+
     /// Sends all unsent bytes.
     fn poll_send(
         &mut self,
@@ -215,10 +260,19 @@ impl Http2<'_> {
         connection: &mut ClientConnection,
     ) -> Poll<Result<(), StreamEnd>> {
         while !connection.unsent().is_empty() {
-            let sent = ready!(self.bytes.poll_write(cx, connection.unsent(), More::No));
+            let Poll::Ready(sent) = self.bytes.poll_write(cx, connection.unsent(), More::No) else {
+                connection.has_offered();
+                self.has_waited = true;
+                return Poll::Pending;
+            };
             let Ok(sent) = sent else { return Poll::Ready(Err(StreamEnd::Closed)) };
             self.client.count_bytes(0, sent as u64);
+            self.sent += sent as u64;
             connection.has_sent(sent);
+        }
+        self.has_waited = false;
+        if let Some(buffer) = connection.take_empty_buffer() {
+            buffer::give_back(buffer);
         }
         Poll::Ready(Ok(()))
     }
@@ -247,12 +301,27 @@ impl StreamConnection for Http2<'_> {
     }
 
     async fn announce_end(&mut self, _: u64) {
-        self.shared.lock().announce_end();
+        if self.shared.lock().announce_end() {
+            self.refuses_at = Some(Instant::now() + ANSWER_TIME);
+        }
     }
 
-    /// Announces the end. The connection refuses further streams after a round trip.
+    fn refuses_at(&self) -> Option<Instant> {
+        self.refuses_at
+    }
+
+    fn is_sending(&mut self) -> bool {
+        let has_progress = std::mem::take(&mut self.sent) >= MIN_PROGRESS;
+        has_progress && !self.shared.lock().unsent().is_empty()
+    }
+
+    /// Announces the end. The connection refuses further streams after a round trip, or after some
+    /// time if the client does not answer.
     async fn refuse_streams(&mut self) {
-        self.shared.lock().announce_end();
+        self.announce_end(0).await;
+        if self.refuses_at.take_if(|at| *at <= Instant::now()).is_some() {
+            self.shared.lock().refuse_streams();
+        }
     }
 
     fn abort(&mut self) {
@@ -274,9 +343,10 @@ fn limits_of(limits: &HttpLimits, is_shared: bool) -> ConnectionLimits {
         connection_window: CONNECTION_WINDOW,
         head: limits.head,
         faults: MAX_FAULTS,
-        remembered_resets: MAX_RESETS,
+        remembered_resets: limits.streams as usize + MAX_RESETS,
         empty_frames: EmptyFrames::OF_CLIENT,
         websocket_key: websocket::new_key,
+        new_buffer: buffer::take_spare,
     };
     if !is_shared {
         return of_client;

@@ -19,6 +19,10 @@ use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSource, ResetReason};
 use crate::streams::serving::StreamOutcome;
 use crate::streams::{self, ArrivedRequest, IncomingStream, RequestBody};
+use crate::time_limit::TimeLimit;
+
+/// Maximum number of time limits that a connection keeps for later streams.
+const MAX_TIME_LIMITS: usize = 8;
 
 /// Serves a client's stream.
 pub(super) async fn serve<S: DecideRequest>(
@@ -141,10 +145,10 @@ impl IncomingStream for Http2Stream<'_> {
         if response.status() != 100 && !connection.is_reading() {
             return Ok(());
         }
-        connection.send_head(self.key, response, false).map_err(unsendable)
+        connection.send_head(self.key, response, false).map(drop).map_err(unsendable)
     }
 
-    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<()> {
+    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<usize> {
         self.connection.lock().send_head(self.key, response, is_over).map_err(unsendable)
     }
 
@@ -152,8 +156,16 @@ impl IncomingStream for Http2Stream<'_> {
         self.connection.lock().poll_room(self.key, cx, most).map_err(unsendable)
     }
 
+    fn free_room(&mut self) {
+        self.connection.lock().free_room(self.key);
+    }
+
     fn send_data(&mut self, data: Bytes, is_last: bool) -> io::Result<()> {
         self.connection.lock().send_data(self.key, &data, is_last).map_err(unsendable)
+    }
+
+    fn send_copy(&mut self, data: &[u8]) -> io::Result<()> {
+        self.connection.lock().send_data(self.key, data, false).map_err(unsendable)
     }
 
     fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()> {
@@ -179,6 +191,17 @@ impl IncomingStream for Http2Stream<'_> {
 
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         self.connection.lock().poll_reset(self.key, cx).map(|_| io::ErrorKind::ConnectionReset.into())
+    }
+
+    fn take_time_limit(&mut self) -> Option<TimeLimit> {
+        self.connection.time_limits().pop()
+    }
+
+    fn keep_time_limit(&mut self, time_limit: TimeLimit) {
+        let mut kept = self.connection.time_limits();
+        if kept.len() < MAX_TIME_LIMITS {
+            kept.push(time_limit);
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use http::Response;
 use super::body::{DataSink, DataSource, ResetReason};
 use super::heads;
 use super::request_body::RequestBody;
+use crate::time_limit::TimeLimit;
 
 /// Sender of response heads on a client's stream of HTTP/2 or HTTP/3.
 pub(crate) trait StreamOfClient: Send + Sync {
@@ -61,16 +62,26 @@ pub(crate) trait IncomingStream: Send + Sync {
     /// Sends an interim response.
     fn send_interim(&mut self, response: &OutgoingResponse<'_>) -> io::Result<()>;
 
-    /// Sends the head of the response. `is_over` if neither data nor trailers follow.
-    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<()>;
+    /// Sends the head of the response. `is_over` if neither data nor trailers follow. Returns
+    /// [`OutgoingResponse::head_len`].
+    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<usize>;
 
     /// Waits until the client accepts data of the response. Returns the number of bytes that it
     /// accepts, from 1 to `most`.
     fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>>;
 
+    /// Makes the room of the last [`IncomingStream::poll_room`] available to other streams of the
+    /// connection, because the data is not there yet.
+    fn free_room(&mut self) {}
+
     /// Sends data of the response, at most as much as [`IncomingStream::poll_room`] returned.
     /// `is_last` if neither data nor trailers follow.
     fn send_data(&mut self, data: Bytes, is_last: bool) -> io::Result<()>;
+
+    /// Sends a copy of data of the response, which more data or the end follows.
+    fn send_copy(&mut self, data: &[u8]) -> io::Result<()> {
+        self.send_data(Bytes::copy_from_slice(data), false)
+    }
 
     /// Sends the trailers of the response, which end it.
     fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()>;
@@ -87,6 +98,14 @@ pub(crate) trait IncomingStream: Send + Sync {
 
     /// Waits until the client resets the stream.
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
+
+    /// Takes a time limit that an earlier stream of the connection has kept.
+    fn take_time_limit(&mut self) -> Option<TimeLimit> {
+        None
+    }
+
+    /// Keeps the time limit of a request for a later stream of the connection.
+    fn keep_time_limit(&mut self, _: TimeLimit) {}
 }
 
 /// [`IncomingStream`] over the streams of a library.
@@ -133,9 +152,9 @@ impl<P: StreamOfClient> IncomingStream for ClientRequest<P> {
         self.respond.send_interim(heads::response_to(response)?)
     }
 
-    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<()> {
+    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<usize> {
         self.sink = Some(self.respond.send_response(heads::response_to(response)?, is_over)?);
-        Ok(())
+        Ok(response.head_len())
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {

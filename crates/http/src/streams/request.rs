@@ -111,7 +111,7 @@ async fn deliver(
 /// the response.
 async fn take_rest(stream: &mut impl IncomingStream) {
     let mut left = linger::MAX_OF_STREAM;
-    let rest = poll_fn(|cx| {
+    let mut poll_rest = |cx: &mut Context<'_>| {
         while let Ok(Frame::Data(data)) = ready!(stream.poll_frame(cx)) {
             if data.len() >= left || stream.release(data.len()).is_err() {
                 break;
@@ -119,8 +119,11 @@ async fn take_rest(stream: &mut impl IncomingStream) {
             left -= data.len();
         }
         Poll::Ready(())
-    });
-    let _ = timeout(linger::LINGER, rest).await;
+    };
+    // Most requests are complete, and need no timer.
+    if poll_fn(|cx| Poll::Ready(poll_rest(cx).is_pending())).await {
+        let _ = timeout(linger::LINGER, poll_fn(poll_rest)).await;
+    }
 }
 
 /// Passes a request through the stack, and forwards it to a server.
@@ -157,9 +160,9 @@ async fn forward<S: DecideRequest>(
         return RequestEnd::Unanswered(LocalReplyReason::NoRoute.into());
     };
     record.takes(client, route, &request);
-    let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
-    let mut time_limit = TimeLimit::new(&server.worker.clock, ANSWER_TIME);
-    let (request, received, time_limit) = (&request, &mut received, &mut time_limit);
+    let mut time_limit = time_limit_of(stream, &server.worker);
+    let (mut end, mut received) = (ClientEnd::Stream(&mut *stream), BytesMut::new());
+    let (request, received) = (&request, &mut received);
     let timeouts = client.timeouts_with(request.frontend(), pool);
     let mut forwarding = Forwarding {
         worker: &server.worker,
@@ -170,11 +173,24 @@ async fn forward<S: DecideRequest>(
         received,
         is_last: false,
         timeouts,
-        time_limit,
+        time_limit: &mut time_limit,
         record,
         hooks,
     };
-    forwarding.run(pool).await
+    let end = forwarding.run(pool).await;
+    stream.keep_time_limit(time_limit);
+    end
+}
+
+/// Returns the time limit of a request: one of an earlier stream of its connection, or a new one.
+fn time_limit_of(stream: &mut impl IncomingStream, worker: &HttpWorker) -> TimeLimit {
+    match stream.take_time_limit() {
+        Some(mut kept) => {
+            kept.renew(ANSWER_TIME);
+            kept
+        }
+        None => TimeLimit::new(&worker.clock, ANSWER_TIME),
+    }
 }
 
 /// Sends a local reply on a stream.

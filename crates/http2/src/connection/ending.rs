@@ -25,11 +25,23 @@ pub(super) enum End {
 
 impl ClientConnection {
     /// Announces the end of the connection. The client opens no further streams once it knows.
-    pub fn announce_end(&mut self) {
-        if matches!(self.end, End::Open | End::Left) {
+    /// Returns whether this call was the first.
+    pub fn announce_end(&mut self) -> bool {
+        let is_first = matches!(self.end, End::Open | End::Left);
+        if is_first {
             self.end = End::Announced;
             put_goaway(LAST_STREAM, ErrorCode::NO_ERROR, &mut self.out);
             put_frame(PING, 0, 0, PING_OF_END, &mut self.out);
+        }
+        is_first
+    }
+
+    /// Accepts no further streams after the announced end. Call it if the client does not answer the
+    /// announcement in time.
+    pub fn refuse_streams(&mut self) {
+        if self.end == End::Announced {
+            self.end = End::Refusing;
+            put_goaway(self.last_accepted, ErrorCode::NO_ERROR, &mut self.out);
         }
     }
 
@@ -66,9 +78,8 @@ impl ClientConnection {
 
     /// Notes an answer to a PING frame.
     pub(super) fn note_pong(&mut self, payload: &[u8]) {
-        if self.end == End::Announced && payload == PING_OF_END {
-            self.end = End::Refusing;
-            put_goaway(self.last_accepted, ErrorCode::NO_ERROR, &mut self.out);
+        if payload == PING_OF_END {
+            self.refuse_streams();
         }
     }
 

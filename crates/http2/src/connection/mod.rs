@@ -2,6 +2,7 @@
 
 mod data;
 mod ending;
+mod queue;
 mod receive;
 mod respond;
 mod sections;
@@ -62,6 +63,8 @@ pub struct ClientConnection {
     /// Frames for the client, of which the first `sent` bytes were sent.
     out: Vec<u8>,
     sent: usize,
+    /// Place in `out` of the last DATA frame; `None`: it cannot be changed any more.
+    last_data: Option<usize>,
     /// Number of bytes of data that the client accepts on all streams together.
     send_window: i64,
     /// Initial send window of a stream.
@@ -70,6 +73,8 @@ pub struct ClientConnection {
     reserved: usize,
     /// Streams that wait for room on the connection, the longest waiting first.
     queue: VecDeque<StreamKey>,
+    /// Number of streams that were woken because there is room, and have not asked for it yet.
+    called: usize,
     end: End,
 }
 
@@ -119,10 +124,12 @@ impl ClientConnection {
             faults: 0,
             out,
             sent: 0,
+            last_data: None,
             send_window: DEFAULT_WINDOW.into(),
             initial_window: DEFAULT_WINDOW.into(),
             reserved: 0,
             queue: VecDeque::new(),
+            called: 0,
             end: End::Open,
         }
     }
@@ -150,15 +157,32 @@ impl ClientConnection {
     /// Notes that the first `len` unsent bytes were sent. Wakes streams that wait for room.
     pub fn has_sent(&mut self, len: usize) {
         self.sent += len;
-        if self.sent == self.out.len() {
-            // An idle connection keeps no buffer.
-            (self.out, self.sent) = (Vec::new(), 0);
-        } else if self.sent >= MAX_UNSENT {
+        if self.sent == self.out.len() || self.sent >= MAX_UNSENT {
             self.out.drain(..self.sent);
-            self.sent = 0;
+            (self.sent, self.last_data) = (0, None);
         }
         if self.unsent().len() <= MAX_UNSENT / 2 {
             self.wake_queue();
+        }
+    }
+
+    /// Notes that all unsent bytes were passed to a transport, which has not accepted them, and may
+    /// have encrypted them already. They do not change any more.
+    pub fn has_offered(&mut self) {
+        self.last_data = None;
+    }
+
+    /// Returns the buffer of the sent bytes, if there are no others. An idle connection keeps no
+    /// buffer.
+    pub fn take_empty_buffer(&mut self) -> Option<Vec<u8>> {
+        let is_unused = self.out.is_empty() && self.out.capacity() > 0;
+        is_unused.then(|| std::mem::take(&mut self.out))
+    }
+
+    /// Makes sure that there is a buffer for the client.
+    fn prepare_buffer(&mut self) {
+        if self.out.capacity() == 0 {
+            self.out = (self.limits.new_buffer)();
         }
     }
 
@@ -166,6 +190,11 @@ impl ClientConnection {
     /// answers to its frames.
     pub fn is_reading(&self) -> bool {
         self.unsent().len() < MAX_UNSENT && !self.is_over()
+    }
+
+    /// Whether a response is missing, wholly or in part.
+    pub fn has_streams(&self) -> bool {
+        !self.streams.is_empty()
     }
 
     /// Lets the client send `len` bytes again on the connection.
@@ -183,16 +212,5 @@ impl ClientConnection {
             self.resets.pop_front();
         }
         self.resets.push_back(stream);
-    }
-
-    /// Wakes the streams that wait for room on the connection, in their order.
-    fn wake_queue(&mut self) {
-        for _ in 0..self.queue.len() {
-            let Some(key) = self.queue.pop_front() else { break };
-            if let Some(stream) = self.streams.get(key) {
-                stream.is_queued = false;
-                stream.wake();
-            }
-        }
     }
 }

@@ -19,6 +19,7 @@ impl ClientConnection {
     /// the caller calls again with the rest and further bytes, once it has taken all requests. `now`
     /// returns the time since the connection began.
     pub fn receive(&mut self, bytes: &[u8], now: impl Fn() -> Duration, scratch: &mut Scratch) -> usize {
+        self.prepare_buffer();
         let mut at = 0;
         while at < bytes.len() && !self.is_over() && self.waiting.len() < MAX_WAITING {
             match self.handle(&bytes[at..], &now, scratch) {
@@ -97,13 +98,14 @@ impl ClientConnection {
         if head.stream == 0 {
             return Err(ErrorCode::PROTOCOL_ERROR);
         }
-        if payload.len() != 5 {
-            return self.stream_fault(head.stream, ErrorCode::FRAME_SIZE_ERROR);
-        }
-        if depends_on(payload) == Some(head.stream) {
-            return self.stream_fault(head.stream, ErrorCode::PROTOCOL_ERROR);
-        }
-        Ok(())
+        let fault = match payload.len() {
+            5 if depends_on(payload) == Some(head.stream) => ErrorCode::PROTOCOL_ERROR,
+            5 => return Ok(()),
+            _ => ErrorCode::FRAME_SIZE_ERROR,
+        };
+        // A stream that has not begun cannot be reset (RFC 9113, section 5.1).
+        self.check_begun(head.stream).map_err(|_| fault)?;
+        self.stream_fault(head.stream, fault)
     }
 
     fn rst_stream(&mut self, head: &FrameHead, payload: &[u8]) -> Handled {

@@ -5,19 +5,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use convey_http_core::{Frame, Malformed, OutgoingResponse, Trailers};
 
+use super::queue::MIN_ROOM;
 use super::{ClientConnection, MAX_UNSENT};
 use crate::frame::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, ErrorCode, FRAME_HEAD, FrameHead, HEADERS, MAX_FRAME,
     put_reset, put_window_update,
 };
 use crate::stream::{StreamFault, StreamKey};
-
-/// Smallest part of a body for which a stream waits, so that it does not send many short frames
-/// while the socket is full.
-const MIN_ROOM: usize = 4 * 1024;
-
-/// First capacity of the buffer for the client in bytes: a few usual heads with short bodies.
-const FIRST_OUT: usize = 4 * 1024;
 
 impl ClientConnection {
     /// Receives the next data of a request's body, at most `most` bytes; `None` after the last data.
@@ -87,7 +81,8 @@ impl ClientConnection {
     }
 
     /// Sends the head of a response. `is_over` if neither data nor trailers follow. A switch to
-    /// WebSocket (101) becomes a 200 (RFC 8441, section 5).
+    /// WebSocket (101) becomes a 200 (RFC 8441, section 5). Returns the length of the head in
+    /// HTTP/1.1, in bytes.
     ///
     /// # Errors
     /// The stream is over.
@@ -96,18 +91,22 @@ impl ClientConnection {
         key: StreamKey,
         response: &OutgoingResponse<'_>,
         is_over: bool,
-    ) -> Result<(), StreamFault> {
+    ) -> Result<usize, StreamFault> {
         self.check_sending(key)?;
         let at = self.begin_section();
+        let mut len = response.start_len();
         let is_switch = response.status() == 101;
         self.encoder.put_status(if is_switch { 200 } else { response.status() }, &mut self.out);
-        for (name, value) in response.fields() {
+        let (encoder, out) = (&mut self.encoder, &mut self.out);
+        // Internal iteration takes fewer instructions than a loop.
+        response.fields().for_each(|(name, value)| {
+            len += OutgoingResponse::field_len(name, &value);
             if !(is_switch && name.eq_ignore_ascii_case(b"sec-websocket-accept")) {
-                self.encoder.put_field(name, &value, &mut self.out);
+                encoder.put_field(name, &value, out);
             }
-        }
+        });
         self.end_section(key, at, is_over);
-        Ok(())
+        Ok(len)
     }
 
     /// Sends the trailers of a response, which end it.
@@ -133,6 +132,7 @@ impl ClientConnection {
         wanted: usize,
     ) -> Poll<Result<usize, StreamFault>> {
         self.check_sending(key)?;
+        let was_called = self.end_call(key);
         if self.cancel_reservation(key) {
             self.wake_queue();
         }
@@ -146,15 +146,29 @@ impl ClientConnection {
             let room = wanted.min(window).min(MAX_UNSENT - unsent);
             stream.reserved = room as u32;
             self.reserved += room;
+            self.leave_queue(key);
+            if was_called {
+                self.wake_queue();
+            }
             return Poll::Ready(Ok(room));
         }
         stream.wait(cx);
         // A stream whose own window is closed waits for the client alone.
-        if of_stream > 0 && !stream.is_queued {
+        if of_stream <= 0 && was_called {
+            self.wake_queue();
+        } else if of_stream > 0 && !stream.is_queued {
             stream.is_queued = true;
             self.queue.push_back(key);
         }
         Poll::Pending
+    }
+
+    /// Makes the room that [`ClientConnection::poll_room`] has reserved for a stream available to
+    /// others.
+    pub fn free_room(&mut self, key: StreamKey) {
+        if self.cancel_reservation(key) {
+            self.wake_queue();
+        }
     }
 
     /// Sends data of a response, at most as much as [`ClientConnection::poll_room`] has returned.
@@ -172,17 +186,8 @@ impl ClientConnection {
         let is_rest_free = stream.reserved as usize > data.len();
         self.cancel_reservation(key);
         self.send_window -= data.len() as i64;
-        let mut left = data;
-        while !left.is_empty() || is_last {
-            let (part, rest) = left.split_at(left.len().min(MAX_FRAME));
-            left = rest;
-            let is_end = is_last && left.is_empty();
-            let flags = if is_end { END_STREAM } else { 0 };
-            FrameHead { len: part.len(), kind: DATA, flags, stream: key.id }.put(&mut self.out);
-            self.out.extend_from_slice(part);
-            if is_end {
-                break;
-            }
+        if !(data.is_empty() && is_last && self.end_last_frame(key)) {
+            self.put_data(key, data, is_last);
         }
         if is_last {
             self.streams.change(key, |stream| stream.is_sent = true);
@@ -191,6 +196,35 @@ impl ClientConnection {
             self.wake_queue();
         }
         Ok(())
+    }
+
+    /// Appends DATA frames.
+    fn put_data(&mut self, key: StreamKey, data: &[u8], is_last: bool) {
+        let mut left = data;
+        while !left.is_empty() || is_last {
+            let (part, rest) = left.split_at(left.len().min(MAX_FRAME));
+            left = rest;
+            let is_end = is_last && left.is_empty();
+            let flags = if is_end { END_STREAM } else { 0 };
+            self.last_data = Some(self.out.len());
+            FrameHead { len: part.len(), kind: DATA, flags, stream: key.id }.put(&mut self.out);
+            self.out.extend_from_slice(part);
+            if is_end {
+                break;
+            }
+        }
+    }
+
+    /// Ends the stream with its last DATA frame, if no byte of the frame was sent yet, and no other
+    /// frame follows it. Returns false otherwise.
+    fn end_last_frame(&mut self, key: StreamKey) -> bool {
+        let Some(at) = self.last_data.filter(|at| *at >= self.sent) else { return false };
+        let Some(frame) = FrameHead::read(&self.out[at..]) else { return false };
+        let is_last = frame.stream == key.id && at + FRAME_HEAD + frame.len == self.out.len();
+        if is_last {
+            FrameHead { flags: END_STREAM, ..frame }.put_at(at, &mut self.out);
+        }
+        is_last
     }
 
     /// Resets a stream, unless it is over.
@@ -221,21 +255,19 @@ impl ClientConnection {
         if self.end != super::End::Over {
             self.reset(key, if is_sent { ErrorCode::NO_ERROR } else { ErrorCode::CANCEL });
         }
-        let was_reserved = self.cancel_reservation(key);
+        let had_room = self.cancel_reservation(key) | self.end_call(key);
+        self.leave_queue(key);
         if let Some(stream) = self.streams.remove(key) {
-            if stream.is_queued {
-                self.queue.retain(|queued| *queued != key);
-            }
             self.free_window(stream.held);
         }
-        if was_reserved {
+        if had_room {
             self.wake_queue();
         }
     }
 
     /// Ends a stream early, and discards its data.
     pub(super) fn end_stream(&mut self, key: StreamKey, fault: StreamFault) {
-        if self.cancel_reservation(key) {
+        if self.cancel_reservation(key) | self.end_call(key) {
             self.wake_queue();
         }
         let mut held = 0;
@@ -266,10 +298,8 @@ impl ClientConnection {
 
     /// Begins a field section. Returns the place of its first frame.
     fn begin_section(&mut self) -> usize {
+        self.prepare_buffer();
         let at = self.out.len();
-        if self.out.capacity() == 0 {
-            self.out.reserve(FIRST_OUT);
-        }
         self.out.extend_from_slice(&[0; FRAME_HEAD]);
         self.encoder.begin(&mut self.out);
         at

@@ -61,6 +61,19 @@ impl Default for Encoder {
     }
 }
 
+/// For each index in the static table: the place of the field in [`REPEATED`] plus 1; 0: the encoder
+/// keeps no value of it.
+const PLACES: [u8; FIRST_DYNAMIC as usize] = places();
+
+const fn places() -> [u8; FIRST_DYNAMIC as usize] {
+    let (mut places, mut place) = ([0; FIRST_DYNAMIC as usize], 0);
+    while place < REPEATED.len() {
+        places[REPEATED[place] as usize] = place as u8 + 1;
+        place += 1;
+    }
+    places
+}
+
 impl Encoder {
     /// Notes that the client allows a dynamic table of this size.
     pub(crate) fn resize(&mut self, allowed: u32) {
@@ -113,7 +126,7 @@ impl Encoder {
 
     /// Appends a field whose name has this index in the static table.
     fn put_known(&mut self, index: u8, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-        let place = REPEATED.iter().position(|one| *one == index);
+        let place = usize::from(PLACES[usize::from(index)]).checked_sub(1);
         let size = ENTRY + name.len() + value.len();
         let Some(place) = place.filter(|_| size <= self.max_size / 4) else {
             put_integer(usize::from(index), 4, 0, out);

@@ -1,6 +1,6 @@
 //! Messages that convey reads from bytes in pieces, with the types that the frame path uses.
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use convey_http_core::{
     BodyDecoder, ExchangeState, Frame, HeadReader, HeadVerdict, Malformed, RequestHead, ResponseDecoder,
     ResponseHead, ServerFault, Trailers,
@@ -153,7 +153,8 @@ impl Response {
     fn read(&mut self, received: &mut BytesMut) -> Result<(), ServerFault> {
         while self.state.awaits_head() {
             let head = self.decoder.next_head(received).map_err(ServerFault::Malformed)?;
-            let Some(head) = head else { return Ok(()) };
+            let Some((head, len)) = head else { return Ok(()) };
+            received.advance(len);
             self.take_head(head)?;
         }
         if self.messages.stop == Stop::Missing {

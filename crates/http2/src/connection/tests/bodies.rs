@@ -1,5 +1,8 @@
 //! Bodies of requests and responses, and their windows.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
 use convey_http_core::{Frame as BodyFrame, Trailers};
 
 use super::*;
@@ -30,6 +33,26 @@ fn body_of_a_request_has_data_and_trailers() {
     };
     assert_eq!(trailers.fields().collect::<Vec<_>>(), [(&b"a"[..], &b"b"[..])]);
     assert!(peer.frames().is_empty());
+}
+
+#[test]
+fn end_of_a_response_is_part_of_its_last_frame_if_possible() {
+    let end = |between: &dyn Fn(&mut Peer)| {
+        let mut peer = Peer::new(limits());
+        let key = peer.receive(&get(1)).accept();
+        assert_eq!(peer.room(key, 3), Some(3));
+        peer.connection.send_data(key, b"abc", false).unwrap();
+        between(&mut peer);
+        peer.connection.send_data(key, b"", true).unwrap();
+        peer.connection.close(key);
+        peer.frames()
+    };
+    let (data, empty) = ((DATA, 0, 1, b"abc".to_vec()), (DATA, END_STREAM, 1, vec![]));
+    assert_eq!(end(&|_| {}), [(DATA, END_STREAM, 1, b"abc".to_vec())]);
+    assert_eq!(end(&|peer| _ = peer.frames()), std::slice::from_ref(&empty));
+    assert_eq!(end(&|peer| peer.connection.has_offered()), [data.clone(), empty.clone()]);
+    let ping = |peer: &mut Peer| _ = peer.receive(&frame(PING, 0, 0, &[7; 8]));
+    assert_eq!(end(&ping), [data, (PING, ACK, 0, vec![7; 8]), empty]);
 }
 
 #[test]
@@ -214,6 +237,59 @@ fn stream_that_ends_gives_its_reserved_room_to_others() {
     assert_eq!(peer.room(second, 100), None);
     peer.connection.close(first);
     assert!(peer.connection.queue.is_empty(), "the other stream was woken");
+    assert_eq!(peer.room(second, 100), Some(100));
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn streams_are_woken_in_order_as_there_is_room() {
+    let mut peer = Peer::new(limits());
+    let keys: Vec<_> = (0..20).map(|n| peer.receive(&get(2 * n + 1)).accept()).collect();
+    let wakes: Vec<_> = keys.iter().map(|_| Arc::<Wakes>::default()).collect();
+    let wait = |peer: &mut Peer, n: usize, wanted| {
+        let waker = Waker::from(wakes[n].clone());
+        peer.connection.poll_room(keys[n], &Context::from_waker(&waker), wanted)
+    };
+    let woken = || wakes.iter().map(|wakes| wakes.0.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    assert_eq!(wait(&mut peer, 0, 100_000), Poll::Ready(Ok(65_535)));
+    peer.connection.send_data(keys[0], &[0; 65_535], false).unwrap();
+    peer.frames();
+    (1..20).for_each(|n| assert!(wait(&mut peer, n, 100_000).is_pending()));
+    let update = |increment: u32| frame(WINDOW_UPDATE, 0, 0, &increment.to_be_bytes());
+    peer.receive(&update(8_193));
+    assert_eq!(woken(), [&[0, 1, 1, 1][..], &[0; 16]].concat());
+    // One takes little and one nothing, so another finds room.
+    assert_eq!(wait(&mut peer, 1, 10), Poll::Ready(Ok(10)));
+    peer.connection.send_data(keys[1], &[0; 10], true).unwrap();
+    peer.connection.close(keys[2]);
+    assert_eq!(woken(), [&[0, 1, 1, 1, 1][..], &[0; 15]].concat());
+    peer.receive(&update(1 << 20));
+    assert_eq!(woken().iter().sum::<usize>(), 17, "a part of the room is for those that were called");
+    (3..17).for_each(|n| {
+        assert_eq!(wait(&mut peer, n, 5_000), Poll::Ready(Ok(5_000)));
+        peer.connection.send_data(keys[n], &[0; 5_000], false).unwrap();
+        peer.frames();
+    });
+    assert_eq!(woken(), [&[0][..], &[1; 19]].concat());
+}
+
+#[test]
+fn room_that_is_freed_belongs_to_others() {
+    let mut peer = Peer::new(limits());
+    peer.receive(&[get(1), get(3)].concat());
+    let [first, second] = [peer.accept(), peer.accept()];
+    assert_eq!(peer.room(first, 100_000), Some(65_535));
+    assert_eq!(peer.room(second, 100), None);
+    peer.connection.free_room(first);
     assert_eq!(peer.room(second, 100), Some(100));
 }
 

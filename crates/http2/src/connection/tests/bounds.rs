@@ -113,7 +113,9 @@ fn idle_connection_keeps_little_memory() {
         peer.respond(request.stream, true);
         peer.connection.close(request.stream);
     }
+    assert!(peer.connection.take_empty_buffer().is_none());
     peer.frames();
+    assert!(peer.connection.take_empty_buffer().is_some());
     assert_eq!(peer.connection.out.capacity(), 0);
     assert!(size_of::<ClientConnection>() < 1_200, "{}", size_of::<ClientConnection>());
 }

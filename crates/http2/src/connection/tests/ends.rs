@@ -30,6 +30,22 @@ fn connection_ends_in_order_after_a_round_trip() {
 }
 
 #[test]
+fn client_that_answers_no_ping_opens_no_streams_after_some_time() {
+    let mut peer = Peer::new(limits());
+    let key = peer.receive(&get(1)).accept();
+    assert!(peer.connection.announce_end() && !peer.connection.announce_end());
+    peer.frames();
+    peer.connection.refuse_streams();
+    assert_eq!(peer.frame(), (GOAWAY, 0, 0, b"\0\0\0\x01\0\0\0\0".to_vec()));
+    peer.receive(&[get(3), frame(PING, ACK, 0, b"goaway 1")].concat());
+    peer.connection.refuse_streams();
+    assert!(peer.connection.next_request().is_none() && peer.frames().is_empty());
+    peer.respond(key, true);
+    peer.connection.close(key);
+    assert!(peer.connection.is_over());
+}
+
+#[test]
 fn client_that_leaves_gets_its_responses() {
     let mut peer = Peer::new(limits());
     peer.receive(&[get(1), frame(GOAWAY, 0, 0, &[0; 8])].concat());
@@ -105,6 +121,9 @@ fn malformed_frames_end_the_connection() {
         (frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]), Code::PROTOCOL_ERROR),
         (frame(CONTINUATION, END_HEADERS, 1, GET), Code::PROTOCOL_ERROR),
         (frame(PRIORITY, 0, 0, &[0; 5]), Code::PROTOCOL_ERROR),
+        // No stream that could be reset has begun.
+        (frame(PRIORITY, 0, 7, &[0; 4]), Code::FRAME_SIZE_ERROR),
+        (frame(PRIORITY, 0, 7, &[0, 0, 0, 7, 0]), Code::PROTOCOL_ERROR),
         (frame(200, 0, 0, &[0; 16_385]), Code::FRAME_SIZE_ERROR),
         ([post(1), frame(DATA, PADDED, 1, b"\x05abc")].concat(), Code::PROTOCOL_ERROR),
     ] {
@@ -131,6 +150,6 @@ fn priorities_and_unknown_frames_have_no_effect() {
     let itself = [&b"\0\0\0\x05\x10"[..], GET].concat();
     peer.receive(&frame(HEADERS, END_HEADERS | HAS_PRIORITY, 5, &itself));
     assert_eq!(peer.frame(), reset(5, ErrorCode::PROTOCOL_ERROR));
-    peer.receive(&frame(PRIORITY, 0, 7, &[0; 4]));
-    assert_eq!(peer.frame(), reset(7, ErrorCode::FRAME_SIZE_ERROR));
+    peer.receive(&frame(PRIORITY, 0, 1, &[0; 4]));
+    assert_eq!(peer.frame(), reset(1, ErrorCode::FRAME_SIZE_ERROR));
 }

@@ -46,6 +46,7 @@ fn limits() -> ConnectionLimits {
         remembered_resets: 50,
         empty_frames: EmptyFrames::OF_CLIENT,
         websocket_key: || "dGhlIHNhbXBsZSBub25jZQ==".to_owned(),
+        new_buffer: Vec::new,
     }
 }
 
