@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TestHttpServer, connect_from, tests, wait_for};
 
@@ -18,6 +18,7 @@ tests!("http_limits":
     oversized_upload_gets_413_before_its_end [Need::CURL],
     a_body_that_trickles_is_given_up,
     a_connection_ends_after_so_many_requests_and_after_a_time_without,
+    idle_connection_stays_for_the_whole_keep_alive_timeout,
     a_head_may_be_as_long_as_the_file_says [Need::CURL],
     error_pages_are_used_for_local_replies_and_followed_when_saved [Need::CURL],
 );
@@ -177,6 +178,20 @@ fn a_connection_ends_after_so_many_requests_and_after_a_time_without() {
     client.get("a", "/");
     // The client's own patience is less than the default.
     assert!(client.is_closed());
+}
+
+fn idle_connection_stays_for_the_whole_keep_alive_timeout() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    // A connection frees memory of its requests before this time.
+    let keep_alive = Duration::from_secs(11);
+    let _balancer = BalancerProcess::start(&lab, &one(&lab, "http = { keep_alive_timeout = 11 }"));
+    let mut client = Client::new(lab.vip());
+    client.0.set_read_timeout(Some(3 * keep_alive)).unwrap();
+    client.get("a", "/");
+    let answered = Instant::now();
+    assert!(client.is_closed());
+    assert!(answered.elapsed() >= keep_alive, "{:?}", answered.elapsed());
 }
 
 fn a_head_may_be_as_long_as_the_file_says() {
