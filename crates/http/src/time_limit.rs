@@ -13,6 +13,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// Maximum delay of a worker's coarse clock.
 const LATE: Duration = Duration::from_secs(1);
 
+/// Limits below this time go by the exact clock: a second more would be too late for them.
+const EXACT_BELOW: Duration = Duration::from_secs(2);
+
 /// Value of a coarse clock before its first update.
 const NOT_UPDATED: u64 = u64::MAX;
 
@@ -32,9 +35,10 @@ impl CoarseClock {
     }
 
     /// Returns the time after this duration, or a time up to one second later. Before the first
-    /// update, the exact time.
+    /// update, and for durations below [`EXACT_BELOW`], the exact time.
     fn after(&self, duration: Duration) -> Instant {
         match self.updated.load(Ordering::Relaxed) {
+            _ if duration < EXACT_BELOW => PollClock::now() + duration,
             NOT_UPDATED => Instant::now() + duration,
             nanos => self.created + (Duration::from_nanos(nanos) + LATE + duration),
         }
@@ -47,7 +51,8 @@ impl Default for CoarseClock {
     }
 }
 
-/// Deadline of a wait. The wait may end up to a second late, but never early.
+/// Deadline of a wait. The wait never ends early. A wait of two seconds or more may end up to a
+/// second late.
 #[derive(Debug)]
 pub(crate) struct TimeLimit {
     until: Instant,
@@ -128,6 +133,22 @@ mod tests {
             time_limit.shorten(Duration::from_secs(shortened));
             poll_fn(|cx| time_limit.poll_over(cx)).await;
             assert_eq!(began.elapsed().as_secs(), expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_limit_below_two_seconds_is_exact() {
+        let clock = Arc::new(CoarseClock::default());
+        clock.update();
+        sleep(Duration::from_millis(900)).await;
+        for (limit, ends) in [(150, 150..=160), (1_999, 1_999..=2_009), (2_000, 2_000..=3_000)] {
+            let began = Instant::now();
+            let mut time_limit = TimeLimit::new(&clock, Duration::from_secs(60));
+            time_limit.renew(Duration::from_millis(limit));
+            poll_fn(|cx| time_limit.poll_over(cx)).await;
+            let took = began.elapsed().as_millis();
+            assert!(ends.contains(&took), "{limit} ms took {took} ms");
+            clock.update();
         }
     }
 
