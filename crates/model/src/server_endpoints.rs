@@ -10,7 +10,8 @@ use crate::{self as model, Endpoint, Listen, Protocol};
 /// an address is forged: if convey forwarded it, two servers would answer each other endlessly.
 #[derive(Debug, Default)]
 pub struct ServerEndpoints {
-    ips: HashSet<IpAddr>,
+    /// Each new client is looked up here, so the hash is a fast one.
+    ips: foldhash::HashSet<IpAddr>,
     /// Endpoints of servers with a configured port.
     own: HashSet<Endpoint>,
     /// Listen ports of servers that listen on the port that the client connected to: the port

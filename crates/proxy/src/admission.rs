@@ -78,7 +78,7 @@ impl TcpSession {
             self.log_refusal(counted.err());
             self.release_slot();
             // Another waiting connection may take the released slot.
-            self.context.shared.clients.call_next(&self.frontend, self.client_ip());
+            self.context.clients.call_next(&self.frontend, self.client_ip());
         }
         counted
     }
@@ -149,7 +149,7 @@ impl TcpSession {
     fn count_proxy(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
         // This connection counts as open already.
         let left = self.context.shared.connections_left(&snapshot.totals) + 1;
-        let counted = self.context.shared.clients.count_proxy(self.client_ip(), &self.frontend, left);
+        let counted = self.context.clients.count_proxy(self.client_ip(), &self.frontend, left);
         self.counted = counted.ok_or(Counter::ClientLimit)?;
         Ok(())
     }
@@ -163,7 +163,7 @@ impl TcpSession {
             connections: self.context.shared.connections_left(&snapshot.totals) + 1,
             local_ports: self.context.shared.ports_left(&self.frontend).saturating_add(1),
         };
-        let counted = self.context.shared.clients.count_or_wait(self.client_ip(), &self.frontend, left);
+        let counted = self.context.clients.count_or_wait(self.client_ip(), &self.frontend, left);
         let (counted, waiting) = counted.ok_or(Counter::ClientLimit)?;
         // A reload during the wait for the PROXY header may have brought a new table of sources.
         let frontend = self.frontend_in(snapshot);
@@ -299,7 +299,7 @@ impl SessionSlot {
         let (shared, sessions) = (&context.shared, &context.shared.udp_sessions);
         let connections = shared.connections_left(&snapshot.totals);
         let (most, left) = sessions.room(shared.descriptors.connections(), connections);
-        let counted = shared.clients.count(key.client.ip(), frontend, left);
+        let counted = context.clients.count(key.client.ip(), frontend, left);
         let counted = counted.ok_or(Counter::DroppedClientLimit)?;
         if !sessions.try_open(most, connections) {
             return Err(Counter::DroppedNoResources);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use convey_snapshot::Frontend;
 
 use super::client_stream::ClientStream;
-use super::clients::{Clients, Counted};
+use super::clients::{Counted, WorkerClients};
 
 /// Guard that counts a request in the share of its client until it is dropped.
 ///
@@ -32,20 +32,15 @@ pub struct HeldResource {
 /// Guard that counts a further server or file in the share of a client until it is dropped.
 #[derive(Debug)]
 pub(super) struct FurtherResource {
-    clients: Arc<Clients>,
+    clients: WorkerClients,
     _counted: Counted,
 }
 
-impl Clients {
+impl WorkerClients {
     /// Counts a server or file like one more connection of this client. Returns `None` if the
     /// client has used up its share. `left` is the number of further connections that the process
     /// may have.
-    pub(super) fn hold(
-        self: &Arc<Self>,
-        client: IpAddr,
-        frontend: &Frontend,
-        left: u64,
-    ) -> Option<FurtherResource> {
+    pub(super) fn hold(&self, client: IpAddr, frontend: &Frontend, left: u64) -> Option<FurtherResource> {
         let counted = self.count_in_process(client, frontend, left.checked_sub(1)?)?;
         self.add_held_resource();
         Some(FurtherResource { clients: self.clone(), _counted: counted })

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::QuicClient;
-use super::clients::Clients;
+use super::clients::WorkerClients;
 use super::connection_bytes::ClientTransport;
 use super::context::Drain;
 use super::proxy_header::ReceivedHeader;
@@ -203,9 +203,9 @@ impl ClientStream {
 
     /// Returns the connection counts of all clients, and the number of further connections that the
     /// process may have.
-    pub(super) fn clients_and_left(&self) -> (&Arc<Clients>, u64) {
+    pub(super) fn clients_and_left(&self) -> (&WorkerClients, u64) {
         let context = &self.session.context;
-        (&context.shared.clients, context.shared.connections_left(&context.snapshot().totals))
+        (&context.clients, context.shared.connections_left(&context.snapshot().totals))
     }
 
     /// Whether a QUIC client has moved: it has validated another address since its handshake.

@@ -1,29 +1,28 @@
 //! Connection counts of clients. They give each client a share, so that no client takes all
 //! connections of the process or of a frontend.
 
+mod counts;
 mod share_queue;
 
 pub(crate) use share_queue::Waiting;
 
-use std::hash::BuildHasher;
+use std::mem;
 use std::net::IpAddr;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use convey_model::{ALWAYS_FITS, ClientNetwork, Prefix, Protocol, client_of, fits, networks_of};
-use convey_snapshot::Frontend;
-use foldhash::HashMap;
-use foldhash::quality::RandomState;
+use convey_model::{ALWAYS_FITS, Prefix, Protocol, client_of};
+use convey_snapshot::{Frontend, WorkerArc};
+use counts::{ClientCounts, ClientUsage, CountedScopes, ShareScope};
 use share_queue::ShareQueue;
 
 use crate::quota::ClientShortage;
 
-/// Connection counts of all clients. A client has an entry while it has an open connection.
+/// Connection counts of all clients.
 #[derive(Debug, Default)]
 pub struct Clients {
-    /// Shards, so that workers rarely contend for a lock.
-    shards: [Mutex<HashMap<ShareKey, ClientUsage>>; 16],
-    hasher: RandomState,
+    counts: ClientCounts,
     /// Number of servers and files that streams hold, except the first one of each client
     /// connection.
     held_resources: AtomicU64,
@@ -31,20 +30,10 @@ pub struct Clients {
     beyond: Arc<ShareQueue>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct ShareKey {
-    of: ShareScope,
-    client: Prefix,
-}
-
-/// Scope of a connection count. The numbers are the ids of frontends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum ShareScope {
-    Process(Protocol),
-    /// Local ports towards the servers of a frontend.
-    LocalPorts(u32),
-    Frontend(u32),
-}
+/// Connection counts of all clients, as one worker refers to them. Guards of connections hold a
+/// reference, so its count is not shared with other workers.
+#[derive(Debug, Clone)]
+pub(super) struct WorkerClients(WorkerArc<Clients>);
 
 /// Resources that are left for further TCP connections.
 #[derive(Debug, Clone, Copy)]
@@ -55,31 +44,17 @@ pub(super) struct Left {
     pub(super) local_ports: u64,
 }
 
-/// Connection counts of one client in one scope.
-#[derive(Debug, Default, Clone, Copy)]
-struct ClientUsage {
-    /// Number of connections and UDP sessions.
-    all: u32,
-    /// Number of UDP sessions among `all` that are questions. A session is a question until its
-    /// client sends again after an answer; any new session may evict a question.
-    questions: u32,
-}
-
 /// Guard that counts a connection or UDP session of a client until it is dropped. A new UDP session
 /// is counted as a question.
 #[derive(Debug, Default)]
-pub(super) struct Counted {
-    process: Option<Count>,
-    local_ports: Option<Count>,
-    frontend: Option<Count>,
-}
+pub(super) struct Counted(Option<Count>);
 
 #[derive(Debug)]
 struct Count {
-    all: Arc<Clients>,
-    /// Key of the client. The connection also counts in the networks that contain the client.
-    key: ShareKey,
-    is_question: bool,
+    clients: WorkerClients,
+    /// The connection also counts in the networks that contain the client.
+    client: Prefix,
+    scopes: CountedScopes,
 }
 
 impl Clients {
@@ -95,72 +70,6 @@ impl Clients {
 
     pub(super) fn remove_held_resource(&self) {
         self.held_resources.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Counts a new connection or UDP session of a client. Returns `None` if the client has used up
-    /// its share. `left` is the number of further connections that the process may have.
-    ///
-    /// The questions of other clients count as free, because a new session may evict them.
-    /// Otherwise forged datagrams could use up the share of every client.
-    pub(super) fn count(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
-        let mut counted = self.count_in_process(client, frontend, left)?;
-        self.count_at(frontend, client, &mut counted).then_some(counted)
-    }
-
-    /// Counts a new TCP connection, which can wait until its client has room at the frontend.
-    /// Returns `None` if the connection must be refused. The second value is the connection's place
-    /// in the queue if the connection has to wait; the caller must then call
-    /// [`Clients::count_waiting`] later.
-    pub(super) fn count_or_wait(
-        self: &Arc<Self>,
-        client: IpAddr,
-        frontend: &Frontend,
-        left: Left,
-    ) -> Option<(Counted, Option<Waiting>)> {
-        let mut counted = self.count_in_process(client, frontend, left.connections)?;
-        let (id, of) = (frontend.live.id, client_of(client));
-        if !frontend.config.trusts(client) {
-            let key = ShareKey { of: ShareScope::LocalPorts(id), client: of };
-            counted.local_ports = Some(self.try_add(key, frontend, |held| held.fits(left.local_ports))?);
-        }
-        if !self.beyond.has(id, of) && self.count_at(frontend, client, &mut counted) {
-            return Some((counted, None));
-        }
-        // `max_connections_per_client` is a hard limit: connections beyond it are refused and do
-        // not wait.
-        if frontend.config.max_connections_per_client.is_some() {
-            return None;
-        }
-        let has = || self.has_at(id, of);
-        Some((counted, Some(self.beyond.enter(id, of, left.connections, has)?)))
-    }
-
-    /// Counts a waiting connection at the frontend, if the connection is the first of its client in
-    /// the queue and the client has room. Returns whether the connection is counted.
-    ///
-    /// If the client has no room, wakes the connection that is next in the queue. Once the
-    /// connection is served, the caller must call [`Clients::call_next`].
-    pub(super) fn count_waiting(
-        self: &Arc<Self>,
-        frontend: &Frontend,
-        client: IpAddr,
-        counted: &mut Counted,
-        waiting: &mut Waiting,
-    ) -> bool {
-        let (id, of) = (frontend.live.id, client_of(client));
-        waiting.move_to(id, || self.has_at(id, of));
-        if !waiting.is_first() {
-            return false;
-        }
-        if !self.count_at(frontend, client, counted) {
-            self.call_next(frontend, client);
-            return false;
-        }
-        waiting.go_on(|| self.has_at(id, of));
-        if counted.frontend.is_none() {
-            waiting.call_behind(); // it has no share: neither have the others of its client
-        }
-        true
     }
 
     /// Wakes the next waiting connection of a frontend, if that connection's client has room there.
@@ -182,9 +91,9 @@ impl Clients {
         left: Left,
     ) -> (u32, Option<ClientShortage>) {
         let (config, client, id) = (&frontend.config, client_of(client), frontend.live.id);
-        let has = |of| self.usage(&ShareKey { of, client });
+        let has = |of| self.counts.usage(of, client);
         let fits = |of, may: &dyn Fn(ClientUsage) -> bool| {
-            self.usages(ShareKey { of, client }).all(|(_, usage)| may(usage))
+            may(has(of)) && self.counts.usages_around(of, client).all(may)
         };
         let (process, at) = (ShareScope::Process(config.protocol), ShareScope::Frontend(id));
         let is_limited = (config.max_connections_per_client, config.max_connections) != (None, None);
@@ -205,74 +114,12 @@ impl Clients {
         (open, shortage.map(|(_, shortage)| shortage).filter(|_| !config.trusts(client.first())))
     }
 
-    fn usage(&self, key: &ShareKey) -> ClientUsage {
-        self.shard(key).get(key).copied().unwrap_or_default()
-    }
-
-    /// Usage of a client, and of each network that contains the client. A network's number of
-    /// connections is divided by the number of shares that the network has.
-    fn usages(&self, key: ShareKey) -> impl Iterator<Item = (ShareKey, ClientUsage)> {
-        networks_of(key.client).map(move |ClientNetwork { network, shares }| {
-            let key = ShareKey { client: network, ..key };
-            let ClientUsage { all, questions } = self.usage(&key);
-            (key, ClientUsage { all: all / shares, questions })
-        })
-    }
-
     /// Number of connections of a client at a frontend. If a network that contains the client has
     /// more connections per share, returns that number.
     fn has_at(&self, frontend: u32, client: Prefix) -> u32 {
-        let key = ShareKey { of: ShareScope::Frontend(frontend), client };
-        self.usages(key).map(|(_, usage)| usage.all).max().unwrap_or_default()
-    }
-
-    /// Counts a connection in the client's share of the process only. Returns `None` if the client
-    /// has used up this share. Trusted HTTP proxies are not counted.
-    pub(super) fn count_in_process(
-        self: &Arc<Self>,
-        client: IpAddr,
-        frontend: &Frontend,
-        left: u64,
-    ) -> Option<Counted> {
-        if frontend.config.is_http_proxy(client) {
-            return Some(Counted::default());
-        }
-        self.count_proxy(client, frontend, left)
-    }
-
-    /// Counts a connection in the share of its peer in the process, until the PROXY header names
-    /// the client. Returns `None` if the peer has used up this share. Unlike
-    /// `Clients::count_in_process`, also counts trusted HTTP proxies.
-    pub(super) fn count_proxy(
-        self: &Arc<Self>,
-        client: IpAddr,
-        frontend: &Frontend,
-        left: u64,
-    ) -> Option<Counted> {
-        if frontend.config.trusts_client(client) {
-            return Some(Counted::default());
-        }
-        let key = ShareKey { of: ShareScope::Process(frontend.config.protocol), client: client_of(client) };
-        let process = self.try_add(key, frontend, |held| held.fits(left))?;
-        Some(Counted { process: Some(process), ..Counted::default() })
-    }
-
-    /// Also counts a connection at a frontend, if the frontend has a limit. Returns `false` if the
-    /// client has no room there.
-    pub(super) fn count_at(
-        self: &Arc<Self>,
-        frontend: &Frontend,
-        client: IpAddr,
-        counted: &mut Counted,
-    ) -> bool {
-        let config = &frontend.config;
-        let limit = (config.max_connections_per_client, config.max_connections);
-        if limit == (None, None) || frontend.config.trusts(client) {
-            return true;
-        }
-        let key = ShareKey { of: ShareScope::Frontend(frontend.live.id), client: client_of(client) };
-        counted.frontend = self.try_add(key, frontend, |held| has_room(frontend, held));
-        counted.frontend.is_some()
+        let scope = ShareScope::Frontend(frontend);
+        let around = self.counts.usages_around(scope, client).map(|usage| usage.all);
+        around.max().unwrap_or_default().max(self.counts.usage(scope, client).all)
     }
 
     /// Whether any connection waits for its client's share.
@@ -283,97 +130,188 @@ impl Clients {
     /// Whether a client has so many questions that a new session of this client must evict one of
     /// the questions.
     pub(super) fn has_many_questions(&self, client: IpAddr) -> bool {
-        let key = ShareKey { of: ShareScope::Process(Protocol::Udp), client: client_of(client) };
-        self.shard(&key).get(&key).is_some_and(|held| held.questions >= ALWAYS_FITS)
-    }
-
-    fn try_add(
-        self: &Arc<Self>,
-        key: ShareKey,
-        frontend: &Frontend,
-        may: impl Fn(ClientUsage) -> bool,
-    ) -> Option<Count> {
-        let is_question = frontend.config.protocol == Protocol::Udp;
-        // `max_connections_per_client` limits a single client, not the networks around it.
-        let is_own_limit =
-            matches!(key.of, ShareScope::Frontend(_)) && frontend.config.max_connections_per_client.is_some();
-        // No lock covers this check and the count below: concurrent connections of one network may
-        // exceed its share slightly.
-        if !is_own_limit && !self.usages(key).skip(1).all(|(_, usage)| may(usage)) {
-            return None;
-        }
-        let mut shard = self.shard(&key);
-        let held = shard.get(&key).copied().unwrap_or_default();
-        if !may(held) {
-            return None;
-        }
-        shard.entry(key).or_default().add(is_question);
-        drop(shard);
-        for ClientNetwork { network, .. } in networks_of(key.client).skip(1) {
-            let key = ShareKey { client: network, ..key };
-            self.shard(&key).entry(key).or_default().add(is_question);
-        }
-        Some(Count { all: self.clone(), key, is_question })
-    }
-
-    fn shard(&self, key: &ShareKey) -> MutexGuard<'_, HashMap<ShareKey, ClientUsage>> {
-        let shard = &self.shards[self.hasher.hash_one(key) as usize % self.shards.len()];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        let usage = self.counts.usage(ShareScope::Process(Protocol::Udp), client_of(client));
+        usage.questions >= ALWAYS_FITS
     }
 }
 
-impl ClientUsage {
-    fn add(&mut self, is_question: bool) {
-        self.all += 1;
-        self.questions += u32::from(is_question);
+impl WorkerClients {
+    /// Counts a new connection or UDP session of a client. Returns `None` if the client has used up
+    /// its share. `left` is the number of further connections that the process may have.
+    ///
+    /// The questions of other clients count as free, because a new session may evict them.
+    /// Otherwise forged datagrams could use up the share of every client.
+    pub(super) fn count(&self, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
+        let at_frontend = limited_frontend(frontend, client);
+        let scopes = CountedScopes { frontend: at_frontend, ..in_process(frontend, client) };
+        let left = Left { connections: left, local_ports: u64::MAX };
+        let counted = self.add(client, frontend, scopes, left)?;
+        (at_frontend.is_none() || counted.is_at_frontend()).then_some(counted)
     }
 
-    /// Whether another connection of this client fits; `left` is the number of connections that are
-    /// free for all clients. The questions of other clients count as free, because this client can
-    /// evict them. The client's own questions are subtracted from `left`.
-    fn fits(self, left: u64) -> bool {
-        fits(self.all, left.saturating_sub(self.questions.into()))
+    /// Counts a new TCP connection, which can wait until its client has room at the frontend.
+    /// Returns `None` if the connection must be refused. The second value is the connection's place
+    /// in the queue if the connection has to wait; the caller must then call
+    /// [`WorkerClients::count_waiting`] later.
+    pub(super) fn count_or_wait(
+        &self,
+        client: IpAddr,
+        frontend: &Frontend,
+        left: Left,
+    ) -> Option<(Counted, Option<Waiting>)> {
+        let (id, of) = (frontend.live.id, client_of(client));
+        let is_free = !self.beyond.has(id, of);
+        let at_frontend = limited_frontend(frontend, client);
+        let scopes = CountedScopes {
+            local_port: (!frontend.config.trusts(client)).then_some(id),
+            frontend: at_frontend.filter(|_| is_free),
+            ..in_process(frontend, client)
+        };
+        let counted = self.add(client, frontend, scopes, left)?;
+        if is_free && (at_frontend.is_none() || counted.is_at_frontend()) {
+            return Some((counted, None));
+        }
+        // `max_connections_per_client` is a hard limit: connections beyond it are refused and do
+        // not wait.
+        if frontend.config.max_connections_per_client.is_some() {
+            return None;
+        }
+        let has = || self.has_at(id, of);
+        Some((counted, Some(self.beyond.enter(id, of, left.connections, has)?)))
+    }
+
+    /// Counts a waiting connection at the frontend, if the connection is the first of its client in
+    /// the queue and the client has room. Returns whether the connection is counted.
+    ///
+    /// If the client has no room, wakes the connection that is next in the queue. Once the
+    /// connection is served, the caller must call [`Clients::call_next`].
+    pub(super) fn count_waiting(
+        &self,
+        frontend: &Frontend,
+        client: IpAddr,
+        counted: &mut Counted,
+        waiting: &mut Waiting,
+    ) -> bool {
+        let (id, of) = (frontend.live.id, client_of(client));
+        waiting.move_to(id, || self.has_at(id, of));
+        if !waiting.is_first() {
+            return false;
+        }
+        if !self.count_at(frontend, client, counted) {
+            self.call_next(frontend, client);
+            return false;
+        }
+        waiting.go_on(|| self.has_at(id, of));
+        if !counted.is_at_frontend() {
+            waiting.call_behind(); // it has no share: neither have the others of its client
+        }
+        true
+    }
+
+    /// Counts a connection in the client's share of the process only. Returns `None` if the client
+    /// has used up this share. Trusted HTTP proxies are not counted.
+    pub(super) fn count_in_process(&self, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
+        let left = Left { connections: left, local_ports: u64::MAX };
+        self.add(client, frontend, in_process(frontend, client), left)
+    }
+
+    /// Counts a connection in the share of its peer in the process, until the PROXY header names
+    /// the client. Returns `None` if the peer has used up this share. Unlike
+    /// `WorkerClients::count_in_process`, also counts trusted HTTP proxies.
+    pub(super) fn count_proxy(&self, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
+        let is_counted = !frontend.config.trusts_client(client);
+        let process = is_counted.then_some(frontend.config.protocol);
+        let left = Left { connections: left, local_ports: u64::MAX };
+        self.add(client, frontend, CountedScopes { process, ..CountedScopes::default() }, left)
+    }
+
+    /// Also counts a connection at a frontend, if the frontend has a limit. Returns `false` if the
+    /// client has no room there.
+    fn count_at(&self, frontend: &Frontend, client: IpAddr, counted: &mut Counted) -> bool {
+        let Some(id) = limited_frontend(frontend, client) else { return true };
+        let scopes = CountedScopes { frontend: Some(id), ..CountedScopes::default() };
+        let left = Left { connections: u64::MAX, local_ports: u64::MAX };
+        let Some(at) = self.add(client, frontend, scopes, left).filter(Counted::is_at_frontend) else {
+            return false;
+        };
+        counted.merge(at);
+        true
+    }
+
+    /// Counts a connection in these scopes. Returns `None` if the client has no room in one of
+    /// them; without room at the frontend, only the frontend does not count the connection.
+    fn add(&self, client: IpAddr, frontend: &Frontend, scopes: CountedScopes, left: Left) -> Option<Counted> {
+        let is_question = frontend.config.protocol == Protocol::Udp;
+        let client = client_of(client);
+        let fits = |scope, usage: ClientUsage| match scope {
+            ShareScope::Process(_) => usage.fits(left.connections),
+            ShareScope::LocalPorts(_) => usage.fits(left.local_ports),
+            ShareScope::Frontend(_) => has_room(frontend, usage),
+        };
+        // `max_connections_per_client` limits a single client, not the networks around it.
+        let per_client = frontend.config.max_connections_per_client.is_some();
+        let limits_networks = |scope| !(per_client && matches!(scope, ShareScope::Frontend(_)));
+        let scopes = CountedScopes { is_question, ..scopes };
+        let scopes = self.counts.add(client, scopes, fits, limits_networks)?;
+        let count = (!scopes.are_none()).then(|| Count { clients: self.clone(), client, scopes });
+        Some(Counted(count))
+    }
+}
+
+/// Scope of the process, unless the limits of clients do not apply to this address.
+fn in_process(frontend: &Frontend, client: IpAddr) -> CountedScopes {
+    let process = (!frontend.config.trusts(client)).then_some(frontend.config.protocol);
+    CountedScopes { process, ..CountedScopes::default() }
+}
+
+/// Id of the frontend, if it has a limit that applies to this client.
+fn limited_frontend(frontend: &Frontend, client: IpAddr) -> Option<u32> {
+    let config = &frontend.config;
+    let is_limited = (config.max_connections_per_client, config.max_connections) != (None, None);
+    (is_limited && !config.trusts(client)).then_some(frontend.live.id)
+}
+
+impl From<Arc<Clients>> for WorkerClients {
+    fn from(clients: Arc<Clients>) -> WorkerClients {
+        WorkerClients(clients.into())
+    }
+}
+
+impl Deref for WorkerClients {
+    type Target = Clients;
+
+    fn deref(&self) -> &Clients {
+        &self.0
     }
 }
 
 impl Counted {
     /// Turns a question into a stream, which new sessions of other clients cannot evict.
     pub(super) fn become_stream(&mut self) {
-        self.process.iter_mut().chain(&mut self.frontend).for_each(Count::become_stream);
+        if let Some(Count { clients, client, scopes }) = &mut self.0
+            && mem::take(&mut scopes.is_question)
+        {
+            clients.counts.become_stream(*client, *scopes);
+        }
     }
-}
 
-impl Count {
-    fn become_stream(&mut self) {
-        if !std::mem::take(&mut self.is_question) {
+    /// Takes over the frontend in which `at` counts the same connection.
+    fn merge(&mut self, mut at: Counted) {
+        if let (Some(count), Some(at)) = (&mut self.0, &mut at.0) {
+            mem::swap(&mut count.scopes.frontend, &mut at.scopes.frontend);
             return;
         }
-        for key in self.keys() {
-            if let Some(held) = self.all.shard(&key).get_mut(&key) {
-                held.questions -= 1;
-            }
-        }
+        mem::swap(self, &mut at);
     }
 
-    /// Keys of the client and of the networks around it.
-    fn keys(&self) -> impl Iterator<Item = ShareKey> + use<> {
-        let key = self.key;
-        networks_of(key.client).map(move |at| ShareKey { client: at.network, ..key })
+    fn is_at_frontend(&self) -> bool {
+        self.0.as_ref().is_some_and(|count| count.scopes.frontend.is_some())
     }
 }
 
 impl Drop for Count {
     fn drop(&mut self) {
-        for key in self.keys() {
-            let mut shard = self.all.shard(&key);
-            match shard.get_mut(&key) {
-                Some(held) if held.all > 1 => {
-                    held.all -= 1;
-                    held.questions -= u32::from(self.is_question);
-                }
-                _ => drop(shard.remove(&key)),
-            }
-        }
+        self.clients.counts.remove(self.client, self.scopes);
     }
 }
 

@@ -3,14 +3,15 @@
 
 use std::convert::Infallible;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::Guard;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::client_stream::{HttpMode, ServeStream};
+use super::clients::WorkerClients;
 use super::own_sockets::Towards;
 use super::registry::Registry;
 use super::relay::RelayResources;
@@ -19,6 +20,7 @@ use super::window_budget::WindowBudget;
 use super::{ClientLines, Clients, Descriptors, OwnSockets, SourceHandshakes};
 use convey_access_log::AccessLog;
 use convey_model::{ConnectFailures, Endpoint, Timestamp};
+use convey_snapshot::stats::Traffic;
 use convey_snapshot::{NewestSnapshot, Snapshot, WorkerFrontends};
 use convey_stream::PipePool;
 use convey_trace::TraceHub;
@@ -73,8 +75,12 @@ pub(super) struct WorkerContext {
     pub(super) registry: Arc<Registry>,
     /// Frontends of this worker's connections.
     pub(super) frontends: Arc<WorkerFrontends>,
+    /// Connection counts of each client.
+    pub(super) clients: WorkerClients,
     /// Pipes and memory for bulk data of this worker's connections.
     pub(super) relay: RelayResources,
+    /// Counters of all traffic, which all snapshots share.
+    totals: OnceLock<Arc<Traffic>>,
     /// Whether the worker is draining.
     is_draining: AtomicBool,
     /// Whether the process stops. Without a stop, a drain has no time limit.
@@ -101,9 +107,10 @@ impl WorkerContext {
     /// counters.
     pub(super) fn new(core: usize, shared: WorkersShared) -> (Arc<WorkerContext>, LastHolder) {
         let (_alive, all_ended) = mpsc::channel(1);
-        let (registry, frontends, is_draining, is_stopping) = Default::default();
+        let (registry, frontends, totals, is_draining, is_stopping) = Default::default();
         let http = shared.http.as_ref().map(|http| http.for_worker());
         let pipes = PipePool::new(shared.descriptors.pipes());
+        let clients = shared.clients.clone().into();
         let relay = RelayResources { pipes, windows: WindowBudget::of_host() };
         let context = WorkerContext {
             core,
@@ -111,7 +118,9 @@ impl WorkerContext {
             http,
             registry,
             frontends,
+            clients,
             relay,
+            totals,
             is_draining,
             is_stopping,
             _alive,
@@ -125,6 +134,11 @@ impl WorkerContext {
         #[cfg(test)]
         tests::LOADS.set(tests::LOADS.get() + 1);
         self.shared.snapshot.load()
+    }
+
+    /// Counters of all traffic. Call this only once the first configuration is published.
+    pub(super) fn totals(&self) -> &Traffic {
+        self.totals.get_or_init(|| self.shared.snapshot.load().totals.clone())
     }
 
     /// Converts a time to a timestamp of the tables that all workers share.

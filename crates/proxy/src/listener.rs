@@ -20,7 +20,7 @@ use super::socket;
 use convey_model::Endpoint;
 use convey_pacing::{Backoff, BackoffPolicy};
 use convey_snapshot::is_shortage;
-use convey_snapshot::stats::{Counter, Traffic};
+use convey_snapshot::stats::Counter;
 use convey_stream::Leg;
 use convey_trace::ConnectionStep;
 
@@ -77,10 +77,7 @@ pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc
     let task = tokio::spawn(async move {
         match listener {
             Ok(listener) => {
-                let totals = context.snapshot().totals.clone();
-                Acceptor { vip, listener, context, totals, backoff: Backoff::new(ACCEPTS) }
-                    .run(stopped)
-                    .await;
+                Acceptor { vip, listener, context, backoff: Backoff::new(ACCEPTS) }.run(stopped).await;
             }
             Err(error) => warn!("cannot accept connections on {vip}: {error}"),
         }
@@ -92,8 +89,6 @@ struct Acceptor {
     vip: SocketAddr,
     listener: Arc<TcpListener>,
     context: Arc<WorkerContext>,
-    /// Counters of all traffic.
-    totals: Arc<Traffic>,
     backoff: Backoff,
 }
 
@@ -136,7 +131,7 @@ impl Acceptor {
     /// Accepts the next connection. Returns `None` after a failed accept, a shortage of
     /// descriptors, or the refusal of a client. Cancel-safe.
     async fn accept(&mut self) -> Option<(Leg, Box<TcpSession>)> {
-        if self.context.shared.connections_left(&self.totals) == 0 {
+        if self.context.shared.connections_left(self.context.totals()) == 0 {
             self.back_off("too few file descriptors are left (systemd: LimitNOFILE)").await;
             return None;
         }

@@ -29,7 +29,7 @@ use super::tls_hello::Routed;
 use super::traced;
 use convey_access_log::{LoggedTls, Termination};
 use convey_model::{Endpoint, OverLimit, Protocol, TakenSlot, Timeouts};
-use convey_snapshot::stats::{Counter, Traffic};
+use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool, Snapshot, WorkerArc, WorkerFrontend};
 use convey_stream::Leg;
 use convey_upstream::PickContext;
@@ -45,7 +45,6 @@ pub(super) struct TcpSession {
     pub(super) generation: u64,
     /// Timeouts, as of the same time as the frontend.
     pub(super) timeouts: SessionTimeouts,
-    totals: Arc<Traffic>,
     /// Slot of the frontend, if the connection has one.
     slot: Option<TakenSlot>,
     /// Whether the frontend counts the connection as open. It counts the connection only once, even
@@ -99,8 +98,7 @@ impl TcpSession {
     ) -> Option<Box<TcpSession>> {
         let frontend = context.frontends.get(snapshot.listener(&Endpoint::tcp(vip))?);
         let timeouts = snapshot.timeouts_of(&frontend).into();
-        let totals = snapshot.totals.clone();
-        totals.add(context.core, Counter::Opened, 1);
+        context.totals().add(context.core, Counter::Opened, 1);
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
         let of = ConnectionClient { frontend: frontend.clone(), client, vip, began };
         let entry = RegisteredConnection::new(&context.registry, of);
@@ -110,7 +108,6 @@ impl TcpSession {
             frontend,
             generation: snapshot.generation,
             timeouts,
-            totals,
             slot: None,
             is_open: false,
             ended: false,
@@ -248,7 +245,7 @@ impl TcpSession {
     /// Adds `n` to a counter of the frontend, and to the same counter of all traffic.
     pub(super) fn count(&self, counter: Counter, n: u64) {
         self.frontend.live.traffic.add(self.context.core, counter, n);
-        self.totals.add(self.context.core, counter, n);
+        self.context.totals().add(self.context.core, counter, n);
     }
 }
 
@@ -280,14 +277,14 @@ impl Drop for TcpSession {
             let facts = ClientFacts { tls: self.tls.take(), routed: self.routed.as_deref() };
             (*record).end(&self.downstream, &self.frontend, facts, ending);
         }
-        self.totals.add(self.context.core, Counter::Closed, 1);
+        self.context.totals().add(self.context.core, Counter::Closed, 1);
         if let Some(routed) = &self.routed {
             routed.count(self.context.core, Counter::Closed);
         }
         self.count_closed();
         self.release_slot();
         drop((self.waiting.take(), mem::take(&mut self.counted)));
-        let clients = &self.context.shared.clients;
+        let clients = &self.context.clients;
         if clients.some_wait() {
             clients.call_next(self.frontend_in(&self.context.snapshot()), self.client_ip());
         }
@@ -299,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn session_of_a_connection_takes_440_bytes() {
-        assert!(size_of::<TcpSession>() <= 440, "{}", size_of::<TcpSession>());
+    fn session_of_a_connection_takes_360_bytes() {
+        assert!(size_of::<TcpSession>() <= 360, "{}", size_of::<TcpSession>());
     }
 }

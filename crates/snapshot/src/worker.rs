@@ -4,9 +4,10 @@
 //! counts would move between the caches of the cores with each request, at 30 to 100 ns each time.
 //! The clones of a [`WorkerArc`] count in memory that only one worker writes.
 
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use foldhash::HashMap;
 
 use super::{ClientScheme, Frontend, HttpAction, HttpRoute, Pool, Snapshot};
 

@@ -8,6 +8,10 @@ use convey_snapshot::fixture;
 
 const MANY: Left = Left { connections: 1_000_000, local_ports: 1_000_000 };
 
+fn new_clients() -> WorkerClients {
+    Arc::new(Clients::default()).into()
+}
+
 /// A frontend with these limits.
 fn frontend(most: Option<u32>, per_client: Option<u32>, trusted: &[&str]) -> Frontend {
     let pool = fixture::pool("pool", vec![]);
@@ -22,7 +26,7 @@ fn frontend(most: Option<u32>, per_client: Option<u32>, trusted: &[&str]) -> Fro
 /// Number of connections that each client gets, in a process with `most` connections, if all
 /// clients open as many as they can.
 fn taken(most: u64, frontend: &Frontend, clients: &[&str]) -> Vec<u64> {
-    let (all, mut open) = (Arc::new(Clients::default()), Vec::new());
+    let (all, mut open) = (new_clients(), Vec::new());
     let mut taken = vec![0; clients.len()];
     loop {
         let before = open.len();
@@ -110,7 +114,7 @@ fn udp_frontend(most: Option<u32>) -> Frontend {
 /// Opens UDP sessions of a client at a frontend with the limit `most`: first `streams`, then
 /// `questions`. Returns the sessions that the client gets.
 fn sessions(
-    all: &Arc<Clients>,
+    all: &WorkerClients,
     frontend: &Frontend,
     client: [u8; 4],
     (streams, questions): (usize, usize),
@@ -135,7 +139,7 @@ fn sessions(
 #[test]
 fn questions_of_others_take_nothing_of_a_clients_share() {
     for most_here in [None, Some(900)] {
-        let (all, udp) = (Arc::new(Clients::default()), udp_frontend(most_here));
+        let (all, udp) = (new_clients(), udp_frontend(most_here));
         let streams = sessions(&all, &udp, [192, 0, 2, 1], (20, 0), 900);
         let forged: Vec<_> =
             (0..220u8).map(|n| sessions(&all, &udp, [198, 51, 100, n], (0, 4), 900)).collect();
@@ -146,18 +150,18 @@ fn questions_of_others_take_nothing_of_a_clients_share() {
 
 #[test]
 fn streams_of_others_and_a_clients_own_questions_leave_less_for_it() {
-    let (all, udp) = (Arc::new(Clients::default()), udp_frontend(None));
+    let (all, udp) = (new_clients(), udp_frontend(None));
     let greedy = sessions(&all, &udp, [192, 0, 2, 1], (0, 2_000), 900);
     assert_eq!(greedy.len(), 801);
     assert!(all.has_many_questions([192, 0, 2, 1].into()));
     assert_eq!(sessions(&all, &udp, [192, 0, 2, 2], (2_000, 0), 900).len(), 801, "these push out the others");
     drop(greedy);
-    let (all, udp) = (Arc::new(Clients::default()), udp_frontend(None));
+    let (all, udp) = (new_clients(), udp_frontend(None));
     let others = sessions(&all, &udp, [192, 0, 2, 1], (801, 0), 900);
     assert!(!all.has_many_questions([192, 0, 2, 1].into()));
     assert_eq!(sessions(&all, &udp, [192, 0, 2, 2], (0, 2_000), 900).len(), 89, "8 of 9 of the rest");
     drop(others);
-    assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+    assert!(all.counts.are_empty());
 }
 
 /// Connection of a client at a frontend with limits. The connection waits, or is counted and may
@@ -171,14 +175,14 @@ struct Connection {
 
 /// Model of the workers with their connections.
 struct World {
-    all: Arc<Clients>,
+    all: WorkerClients,
     frontend: Frontend,
     open: Vec<Connection>,
 }
 
 impl World {
     fn new(most: u32) -> World {
-        World { all: Arc::default(), frontend: frontend(Some(most), None, &[]), open: Vec::new() }
+        World { all: new_clients(), frontend: frontend(Some(most), None, &[]), open: Vec::new() }
     }
 
     fn connect(&mut self, client: u8) {
@@ -269,18 +273,18 @@ proptest! {
 
 #[test]
 fn a_client_that_leaves_may_come_again_and_nothing_is_remembered() {
-    let (all, limited) = (Arc::new(Clients::default()), frontend(None, Some(1), &[]));
+    let (all, limited) = (new_clients(), frontend(None, Some(1), &[]));
     let count = || all.count("192.0.2.1".parse().unwrap(), &limited, 100);
     let first = count().unwrap();
     assert!(count().is_none());
     drop(first);
     assert!(count().is_some());
-    assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+    assert!(all.counts.are_empty());
 }
 
 #[test]
 fn held_resources_leave_connections_to_others() {
-    let (all, open, most) = (Arc::new(Clients::default()), frontend(None, None, &[]), 900);
+    let (all, open, most) = (new_clients(), frontend(None, None, &[]), 900);
     let take_all = |client: &str| {
         let held =
             std::iter::from_fn(|| all.hold(client.parse().unwrap(), &open, most - all.held_resources()));

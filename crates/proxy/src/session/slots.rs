@@ -34,7 +34,7 @@ impl TcpSession {
         drop((waiting, waits));
         self.wait_for_slot().await;
         // The client may have room for another waiting connection.
-        self.context.shared.clients.call_next(&self.frontend, self.client_ip());
+        self.context.clients.call_next(&self.frontend, self.client_ip());
         Ok(())
     }
 
@@ -50,7 +50,7 @@ impl TcpSession {
             if !Arc::ptr_eq(&live, &self.frontend.live) {
                 continue;
             }
-            let clients = &self.context.shared.clients;
+            let clients = &self.context.clients;
             if clients.count_waiting(&self.frontend, self.client_ip(), &mut self.counted, waiting) {
                 return;
             }

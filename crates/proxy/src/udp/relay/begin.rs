@@ -74,7 +74,7 @@ impl Relay {
         let id = frontend.live.id;
         match reason {
             Counter::DroppedFull | Counter::DroppedNoResources => {
-                let has_many = self.context.shared.clients.has_many_questions(key.client.ip());
+                let has_many = self.context.clients.has_many_questions(key.client.ip());
                 let own = if has_many { sessions.evict_question_of(id, is_own) } else { None };
                 own.or_else(|| {
                     let is_here = reason == Counter::DroppedFull;
