@@ -72,6 +72,11 @@ impl Compared {
         matches!(self, Compared::Tls | Compared::Http3)
     }
 
+    /// Whether this is mode http, for clients that use neither TLS nor HTTP/3.
+    pub(crate) fn is_plain_http(self) -> bool {
+        self == Compared::Mode(Mode::Http)
+    }
+
     /// Whether clients use HTTP/3.
     pub(crate) fn is_http3(self) -> bool {
         self == Compared::Http3

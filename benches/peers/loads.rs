@@ -1,7 +1,7 @@
 //! Table of loads.
 
 use crate::http::{LARGE, SMALL};
-use crate::load::{Kind, Load, Put};
+use crate::load::{FEW, Kind, Load, Put};
 use crate::metric::Metric;
 use crate::mixed::MIX;
 use crate::streams::Asks;
@@ -13,18 +13,25 @@ use Metric::{
 const ALONE: Kind = Kind::Busy { connections: MIX[0].0, file: MIX[0].1, keep_alive: true };
 
 /// All loads. The first one sets the rate of the load at a constant rate.
-pub(crate) const LOADS: [Load; 25] = [
+pub(crate) const LOADS: [Load; 26] = [
     Load {
         name: "1 KB, keep-alive, 64 connections",
         kind: Kind::Busy { connections: 64, file: "1k", keep_alive: true },
-        metrics: &[Requests, P99, Balancer, User, System, Machine, Memory],
+        metrics: &[Requests, P50, P99, P999, Balancer, User, System, Machine, Memory],
+        headline: Requests,
+        put: Put::Modes,
+    },
+    Load {
+        name: "1 KB, keep-alive, 50 connections",
+        kind: Kind::Busy { connections: FEW, file: "1k", keep_alive: true },
+        metrics: &[Requests, P50, P99, P999, Balancer, User, System, Machine, Memory],
         headline: Requests,
         put: Put::Modes,
     },
     Load {
         name: "1 KB, keep-alive, 512 connections",
         kind: Kind::Busy { connections: 512, file: "1k", keep_alive: true },
-        metrics: &[Requests, P99, Balancer, User, System, Machine, Memory],
+        metrics: &[Requests, P50, P99, P999, Balancer, User, System, Machine, Memory],
         headline: Requests,
         put: Put::Modes,
     },

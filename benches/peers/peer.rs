@@ -60,7 +60,9 @@ pub(crate) enum Peer {
     NginxFiles,
     /// Apache that serves files itself.
     Apache,
-    /// Caddy's reverse proxy, for HTTP/3.
+    /// Apache's HTTP proxy.
+    ApacheHttp,
+    /// Caddy's reverse proxy.
     Caddy,
     /// The kernel's NAT, with connection tracking.
     Nftables,
@@ -79,7 +81,7 @@ pub(crate) struct Running<'a> {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 33] = [
+    pub(crate) const ALL: [Peer; 34] = [
         Peer::Direct,
         Peer::Floor(Variant::Plain),
         Peer::Floor(Variant::Route),
@@ -111,6 +113,7 @@ impl Peer {
         Peer::Pingora,
         Peer::NginxFiles,
         Peer::Apache,
+        Peer::ApacheHttp,
         Peer::Caddy,
         Peer::Nftables,
     ];
@@ -121,7 +124,8 @@ impl Peer {
         let takes_part = |peer: &Peer| match peer {
             Peer::Floor(variant) => compared.has_floor(*variant) && extra.floor.is_some(),
             Peer::ConveyHttp2 => compared.is_http3(),
-            Peer::Caddy => compared.is_http3() && tool("caddy").is_some(),
+            Peer::Caddy => (compared.is_http3() || compared.is_plain_http()) && tool("caddy").is_some(),
+            Peer::ApacheHttp => compared.is_plain_http(),
             Peer::Direct | Peer::Pingora | Peer::HaproxySplice if is_tls => false,
             Peer::NginxFiles | Peer::Apache => compared.is_files(),
             Peer::Before => extra.before.is_some(),
@@ -159,7 +163,7 @@ impl Peer {
             Peer::NginxUnbuffered => "nginx, no buffering",
             Peer::Pingora => "pingora",
             Peer::NginxFiles => "nginx",
-            Peer::Apache => "Apache",
+            Peer::Apache | Peer::ApacheHttp => "Apache",
             Peer::Caddy => "Caddy",
             Peer::Nftables => "nftables DNAT",
         }
@@ -241,14 +245,22 @@ impl Running<'_> {
                 let template = include_str!("config/nginx-files.conf");
                 running.start_nginx(site.configure("nginx.conf", template, &ports)?)?;
             }
-            Peer::Apache => {
-                let config = site.configure("apache.conf", include_str!("config/apache.conf"), &ports)?;
+            Peer::Apache | Peer::ApacheHttp => {
+                let template = match peer {
+                    Peer::Apache => include_str!("config/apache.conf"),
+                    _ => include_str!("config/apache-http.conf"),
+                };
+                let config = site.configure("apache.conf", template, &ports)?;
                 let mut command = site.lab.command(Role::Balancer, "apache2");
                 command.arg("-DFOREGROUND").arg("-f").arg(config);
                 running.spawn(command)?;
             }
             Peer::Caddy => {
-                let config = site.configure("Caddyfile", include_str!("config/Caddyfile"), &ports)?;
+                let template = match compared.is_http3() {
+                    true => include_str!("config/Caddyfile"),
+                    false => include_str!("config/Caddyfile-http"),
+                };
+                let config = site.configure("Caddyfile", template, &ports)?;
                 let program = tool("caddy").context("caddy is not installed")?;
                 let mut command = site.lab.command(Role::Balancer, program);
                 command.args(["run", "--adapter", "caddyfile", "--config"]).arg(config);
