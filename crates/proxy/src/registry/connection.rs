@@ -37,11 +37,14 @@ pub(crate) struct RegisteredConnection {
 }
 
 /// Open connection of a worker. Its task and the registry share it.
+///
+/// What each request uses comes first, in the order of the source, so that it takes few cache lines.
+#[repr(C)]
 pub(super) struct OpenConnection {
-    pub(super) place: usize,
-    pub(super) serial: u32,
-    pub(super) vip: SocketAddr,
-    pub(super) began: Instant,
+    end: OnceLock<RelayEnd>,
+    /// Waker of the task that waits first for the end of the connection. It stays, so that later
+    /// polls of the task only compare it.
+    waker: OnceLock<Waker>,
     /// Number of bytes from the client, and to the client. Only the connection's task writes these
     /// numbers, so plain loads and stores suffice.
     bytes: [AtomicU64; 2],
@@ -49,10 +52,10 @@ pub(super) struct OpenConnection {
     moved: AtomicU64,
     /// Server of the connection, or of its last request.
     server: LastServer,
-    end: OnceLock<RelayEnd>,
-    /// Waker of the task that waits first for the end of the connection. It stays, so that later
-    /// polls of the task only compare it.
-    waker: OnceLock<Waker>,
+    pub(super) place: usize,
+    pub(super) serial: u32,
+    pub(super) vip: SocketAddr,
+    pub(super) began: Instant,
     facts: Mutex<ConnectionFacts>,
 }
 
