@@ -70,8 +70,8 @@ fn scripts_name_the_missing_package_before_they_build() {
     let no_deb = "[ $1 = --version ] && echo cargo 1.99.0";
     let no_static = "case $* in *-static*) exit 1 ;; esac";
     for (script, program, stand_in, named) in [
-        ("packaging/build-deb", "cargo", None, "cargo is missing: install Rust 1.88 or newer"),
-        ("packaging/build-deb", "cargo", Some(old), "cargo is 1.63.0: install Rust 1.88 or newer"),
+        ("packaging/build-deb", "cargo", None, "cargo is missing: install Rust 1.89 or newer"),
+        ("packaging/build-deb", "cargo", Some(old), "cargo is 1.63.0: install Rust 1.89 or newer"),
         ("packaging/build-deb", "cargo", Some(no_deb), "cargo install --locked cargo-deb"),
         ("packaging/build-deb", "dpkg-shlibdeps", None, "sudo apt install dpkg-dev\n"),
         ("packaging/build-deb", "strip", None, "sudo apt install binutils\n"),

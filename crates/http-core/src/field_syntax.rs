@@ -1,4 +1,9 @@
-//! Syntax of field names and values.
+//! Syntax of field names and values, sixteen bytes at a time.
+
+use wide::u8x16;
+
+/// Bytes of a block.
+const BLOCK: usize = 16;
 
 /// Whether a byte is allowed in a token, such as a field's name (RFC 9110, section 5.6.2).
 #[inline]
@@ -36,51 +41,75 @@ pub(crate) fn is_of_value(byte: u8) -> bool {
 /// End of the token that begins at `at`; `at` if there is none.
 #[inline]
 pub(crate) fn token_end(bytes: &[u8], mut at: usize) -> usize {
-    // One branch for four bytes: most names are longer.
-    while let Some(four) = bytes.get(at..).and_then(<[u8]>::first_chunk::<4>) {
-        let tokens = four.map(|byte| u32::from(is_token(byte)));
-        let tokens = tokens[0] | tokens[1] << 1 | tokens[2] << 2 | tokens[3] << 3;
-        if tokens != 0b1111 {
-            return at + tokens.trailing_ones() as usize;
+    loop {
+        at = end_of_run(bytes, at, usual_in_tokens, is_token);
+        if !bytes.get(at).is_some_and(|byte| is_token(*byte)) {
+            return at;
         }
-        at += four.len();
-    }
-    while bytes.get(at).is_some_and(|byte| is_token(*byte)) {
         at += 1;
     }
-    at
 }
 
 /// End of the bytes from `at` on that are allowed in a field's value.
 #[inline]
 pub(crate) fn value_end(bytes: &[u8], mut at: usize) -> usize {
-    while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let controls = controls_in(u64::from_le_bytes(*eight));
-        if controls == 0 {
-            at += eight.len();
-            continue;
-        }
-        at += controls.trailing_zeros() as usize / 8;
-        if bytes[at] != b'\t' {
+    loop {
+        at = end_of_run(bytes, at, no_controls, is_of_value);
+        if bytes.get(at) != Some(&b'\t') {
             return at;
         }
         at += 1;
     }
-    while bytes.get(at).is_some_and(|byte| is_of_value(*byte)) {
+}
+
+/// End of the visible bytes of ASCII from `at` on: those that may be in a target, whose parts
+/// `head::target` checks.
+#[inline]
+pub(crate) fn visible_end(bytes: &[u8], at: usize) -> usize {
+    let visible = |block: u8x16| at_most(block - u8x16::splat(b'!'), b'~' - b'!');
+    end_of_run(bytes, at, visible, |byte| matches!(byte, b'!'..=b'~'))
+}
+
+/// End of the bytes from `at` on that belong to a run. `in_block` marks bytes of a block that
+/// belong, `belongs` decides on the bytes behind the last whole block.
+#[inline]
+fn end_of_run(
+    bytes: &[u8],
+    mut at: usize,
+    in_block: impl Fn(u8x16) -> u8x16,
+    belongs: impl Fn(u8) -> bool,
+) -> usize {
+    while let Some(block) = bytes.get(at..).and_then(<[u8]>::first_chunk::<BLOCK>) {
+        let others = !in_block(u8x16::new(*block)).to_bitmask() | 1 << BLOCK;
+        let belonging = others.trailing_zeros() as usize;
+        at += belonging;
+        if belonging < BLOCK {
+            return at;
+        }
+    }
+    while bytes.get(at).is_some_and(|byte| belongs(*byte)) {
         at += 1;
     }
     at
 }
 
-/// Finds control characters among eight bytes: the lowest bit that is set belongs to the first one,
-/// if there is one. Higher bits mean nothing. (A subtraction borrows from the next byte only beyond
-/// the first hit; see "Determine if a word has a byte less than n" in Sean Anderson's Bit Twiddling
-/// Hacks.)
-fn controls_in(word: u64) -> u64 {
-    const EACH: u64 = u64::MAX / 255;
-    const HIGH: u64 = EACH * 0x80;
-    let below = |word: u64, n: u64| word.wrapping_sub(EACH * n) & !word & HIGH;
-    below(word, 0x20) | below(word ^ (EACH * 0x7f), 1)
+/// Marks letters, digits and hyphens: few tokens have other bytes.
+#[inline]
+fn usual_in_tokens(block: u8x16) -> u8x16 {
+    let letters = (block | u8x16::splat(0x20)) - u8x16::splat(b'a');
+    let digits = block - u8x16::splat(b'0');
+    at_most(letters, 25) | at_most(digits, 9) | block.simd_eq(u8x16::splat(b'-'))
+}
+
+/// Marks bytes that are no control characters.
+#[inline]
+fn no_controls(block: u8x16) -> u8x16 {
+    !(at_most(block, 0x1f) | block.simd_eq(u8x16::splat(0x7f)))
+}
+
+#[inline]
+fn at_most(block: u8x16, most: u8) -> u8x16 {
+    block.min(u8x16::splat(most)).simd_eq(block)
 }
 
 /// Value of decimal digits; 0 without any. `None`: a byte is no digit, or the number exceeds 64 bits.
@@ -100,10 +129,18 @@ mod tests {
     proptest! {
         #[test]
         fn token_ends_before_the_first_other_byte(
-            bytes in prop::collection::vec(prop_oneof![any::<u8>(), b'a'..=b'z', Just(b'-')], 0..20)
+            bytes in prop::collection::vec(prop_oneof![any::<u8>(), b'a'..=b'z', b'A'..=b'Z', Just(b'-')], 0..50)
         ) {
             let expected = bytes.iter().take_while(|byte| is_token(**byte)).count();
             prop_assert_eq!(token_end(&bytes, 0), expected);
+        }
+
+        #[test]
+        fn visible_bytes_end_before_the_first_other_byte(
+            bytes in prop::collection::vec(prop_oneof![any::<u8>(), b'!'..=b'~', b'!'..=b'~'], 0..60)
+        ) {
+            let expected = bytes.iter().take_while(|byte| (b'!'..=b'~').contains(*byte)).count();
+            prop_assert_eq!(visible_end(&bytes, 0), expected);
         }
 
         #[test]

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::fields::FieldList;
 use crate::Malformed;
-use crate::field_syntax::{decimal, token_end, value_end};
+use crate::field_syntax::{decimal, token_end, value_end, visible_end};
 
 /// Bytes of a version before its minor digit.
 const MAJOR: &[u8] = b"HTTP/1.";
@@ -46,8 +46,7 @@ impl RequestLines {
         if method.is_empty() || bytes.get(method.end) != Some(&b' ') {
             return Err(Malformed::StartLine);
         }
-        let target_len = bytes[target..].iter().take_while(|byte| is_visible(**byte)).count();
-        let target = target..target + target_len;
+        let target = target..visible_end(bytes, target);
         if target.is_empty() || bytes.get(target.end) != Some(&b' ') {
             return Err(Malformed::StartLine);
         }
@@ -132,11 +131,6 @@ fn end_of_fields(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
 
 fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
-}
-
-/// Whether a byte may be in a target. `target` checks the parts of a target.
-fn is_visible(byte: u8) -> bool {
-    matches!(byte, b'!'..=b'~')
 }
 
 /// Parses a version of HTTP/1 at `at`. Returns whether it is 1.1, and the place behind it.
