@@ -29,7 +29,6 @@ use quinn::Incoming;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::clients::Left;
 use super::context::WorkerContext;
 use super::own_sockets::{self, FrontendPath};
 use super::proxy_header::ReceivedHeader;
@@ -54,7 +53,7 @@ impl TcpSession {
         if self.awaits_header {
             self.check_loop(stream, snapshot)?; // Loop
             self.check_proxy()?; // ProxyUntrusted
-            self.count_proxy(snapshot) // ClientLimit
+            self.count_proxy() // ClientLimit
         } else {
             check_access(&self.frontend, self.client_ip())?; // RefusedAccess
             self.check_loop(stream, snapshot)?; // Loop
@@ -146,9 +145,8 @@ impl TcpSession {
 
     /// Counts the connection in the proxy's share of the process, until the PROXY header names the
     /// client.
-    fn count_proxy(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
-        // This connection counts as open already.
-        let left = self.context.shared.connections_left(&snapshot.totals) + 1;
+    fn count_proxy(&mut self) -> Result<(), Counter> {
+        let left = self.context.left_at(&self.frontend);
         let counted = self.context.clients.count_proxy(self.client_ip(), &self.frontend, left);
         self.counted = counted.ok_or(Counter::ClientLimit)?;
         Ok(())
@@ -158,11 +156,7 @@ impl TcpSession {
     /// frontend), and then towards the limits of the client's source. In this order, a connection
     /// beyond its client's share does not use up the rate of the source.
     fn count_client(&mut self, snapshot: &Snapshot, now: Instant) -> Result<(), Counter> {
-        // This connection counts as open already.
-        let left = Left {
-            connections: self.context.shared.connections_left(&snapshot.totals) + 1,
-            local_ports: self.context.shared.ports_left(&self.frontend).saturating_add(1),
-        };
+        let left = self.context.left_at(&self.frontend);
         let counted = self.context.clients.count_or_wait(self.client_ip(), &self.frontend, left);
         let (counted, waiting) = counted.ok_or(Counter::ClientLimit)?;
         // A reload during the wait for the PROXY header may have brought a new table of sources.
@@ -202,7 +196,7 @@ impl QuicAcceptor {
         let frontend = snapshot.listener(&Endpoint::udp(self.vip)).ok_or(QuicRefusal::Refuse)?;
         let settings = self.settings(frontend).ok_or(QuicRefusal::Refuse)?;
         let http = context.http.clone().ok_or(QuicRefusal::Refuse)?;
-        self.check_descriptors(&snapshot)?; // DroppedNoResources
+        self.check_descriptors()?; // DroppedNoResources
         let arrived = self.unproven.take_arrived(incoming.remote_address());
         let place = self.handshake_place(frontend, incoming)?; // Retry, TlsHandshakeLimit
         let address = self.limited_address(incoming, arrived)?; // Retry
@@ -223,8 +217,8 @@ impl QuicAcceptor {
     }
 
     /// Refuses a client while the process is short of descriptors.
-    fn check_descriptors(&self, snapshot: &Snapshot) -> Result<(), QuicRefusal> {
-        if self.context.shared.connections_left(&snapshot.totals) > 0 {
+    fn check_descriptors(&self) -> Result<(), QuicRefusal> {
+        if self.context.has_room() {
             return Ok(());
         }
         self.count(Counter::DroppedNoResources);
@@ -299,6 +293,7 @@ impl SessionSlot {
         let (shared, sessions) = (&context.shared, &context.shared.udp_sessions);
         let connections = shared.connections_left(&snapshot.totals);
         let (most, left) = sessions.room(shared.descriptors.connections(), connections);
+        let left = context.left_for_session(left);
         let counted = context.clients.count(key.client.ip(), frontend, left);
         let counted = counted.ok_or(Counter::DroppedClientLimit)?;
         if !sessions.try_open(most, connections) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use convey_snapshot::Frontend;
 
 use super::client_stream::ClientStream;
-use super::clients::{Counted, WorkerClients};
+use super::clients::{Counted, Left, WorkerClients};
 
 /// Guard that counts a request in the share of its client until it is dropped.
 ///
@@ -17,7 +17,13 @@ use super::clients::{Counted, WorkerClients};
 /// not counted. Requests on the connections of other clients are not counted either, because the
 /// connection already is.
 #[derive(Debug, Default)]
-pub struct RequestCharge(Option<Box<Counted>>);
+pub struct RequestCharge(Option<Box<ChargedRequest>>);
+
+#[derive(Debug)]
+struct ChargedRequest {
+    clients: WorkerClients,
+    _counted: Counted,
+}
 
 /// Guard that counts a resource of a client's stream until it is dropped: a connection to a server,
 /// a stream of an HTTP/2 connection to a server, or an open file.
@@ -38,11 +44,12 @@ pub(super) struct FurtherResource {
 
 impl WorkerClients {
     /// Counts a server or file like one more connection of this client. Returns `None` if the
-    /// client has used up its share. `left` is the number of further connections that the process
-    /// may have.
-    pub(super) fn hold(&self, client: IpAddr, frontend: &Frontend, left: u64) -> Option<FurtherResource> {
-        let counted = self.count_in_process(client, frontend, left.checked_sub(1)?)?;
+    /// client has used up its share.
+    pub(super) fn hold(&self, client: IpAddr, frontend: &Frontend, left: Left) -> Option<FurtherResource> {
+        let left = Left { connections: left.connections.checked_sub(1)?, ..left };
+        let counted = self.count_in_process(client, frontend, left)?;
         self.add_held_resource();
+        self.take_place();
         Some(FurtherResource { clients: self.clone(), _counted: counted })
     }
 }
@@ -55,7 +62,9 @@ impl ClientStream {
         let Some(client) = named else { return Some(RequestCharge::default()) };
         let (clients, left) = self.clients_and_left();
         let counted = clients.count_in_process(client, self.frontend(), left)?;
-        Some(RequestCharge(Some(Box::new(counted))))
+        clients.take_place();
+        let charged = ChargedRequest { clients: clients.clone(), _counted: counted };
+        Some(RequestCharge(Some(Box::new(charged))))
     }
 
     /// Counts a server or file that a client's stream is about to use. Returns `None` if the client
@@ -102,8 +111,15 @@ impl Drop for HeldResource {
     }
 }
 
+impl Drop for ChargedRequest {
+    fn drop(&mut self) {
+        self.clients.put_place();
+    }
+}
+
 impl Drop for FurtherResource {
     fn drop(&mut self) {
         self.clients.remove_held_resource();
+        self.clients.put_place();
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::QuicClient;
-use super::clients::WorkerClients;
+use super::clients::{Left, WorkerClients};
 use super::connection_bytes::ClientTransport;
 use super::context::Drain;
 use super::proxy_header::ReceivedHeader;
@@ -201,11 +201,10 @@ impl ClientStream {
         self.held_resources.get_or_init(Arc::default)
     }
 
-    /// Returns the connection counts of all clients, and the number of further connections that the
-    /// process may have.
-    pub(super) fn clients_and_left(&self) -> (&WorkerClients, u64) {
+    /// Returns the connection counts of all clients, and what is left for further connections.
+    pub(super) fn clients_and_left(&self) -> (&WorkerClients, Left) {
         let context = &self.session.context;
-        (&context.clients, context.shared.connections_left(&context.snapshot().totals))
+        (&context.clients, context.left())
     }
 
     /// Whether a QUIC client has moved: it has validated another address since its handshake.

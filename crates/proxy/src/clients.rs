@@ -6,23 +6,25 @@ mod share_queue;
 
 pub(crate) use share_queue::Waiting;
 
-use std::mem;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use convey_model::{ALWAYS_FITS, Prefix, Protocol, client_of};
-use convey_snapshot::{Frontend, WorkerArc};
-use counts::{ClientCounts, ClientUsage, CountedScopes, ShareScope};
+use convey_snapshot::Frontend;
+use counts::{ClientCounts, ClientUsage, ShareScope, WorkerScopes};
 use share_queue::ShareQueue;
 
+use crate::places::{SparePlaces, TakenPlaces};
 use crate::quota::ClientShortage;
 
 /// Connection counts of all clients.
 #[derive(Debug, Default)]
 pub struct Clients {
     counts: ClientCounts,
+    /// Places that workers have taken.
+    places: TakenPlaces,
     /// Number of servers and files that streams hold, except the first one of each client
     /// connection.
     held_resources: AtomicU64,
@@ -33,15 +35,29 @@ pub struct Clients {
 /// Connection counts of all clients, as one worker refers to them. Guards of connections hold a
 /// reference, so its count is not shared with other workers.
 #[derive(Debug, Clone)]
-pub(super) struct WorkerClients(WorkerArc<Clients>);
+pub(super) struct WorkerClients(Arc<WorkerShare>);
 
-/// Resources that are left for further TCP connections.
+/// Part of one worker in the counts.
+// The alignment keeps the reference count and the places apart from memory of other workers.
+#[derive(Debug)]
+#[repr(align(128))]
+struct WorkerShare {
+    clients: Arc<Clients>,
+    /// Number of the worker in the process.
+    worker: usize,
+    places: SparePlaces,
+}
+
+/// Resources that are left for further connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Left {
     /// Number of further connections that the process can have.
     pub(super) connections: u64,
     /// Number of free local ports for connections to the servers of the frontend.
     pub(super) local_ports: u64,
+    /// Whether so much is left that each client may have another connection, even if one client
+    /// has all open connections. Then nothing has to be counted first.
+    pub(super) is_ample: bool,
 }
 
 /// Guard that counts a connection or UDP session of a client until it is dropped. A new UDP session
@@ -54,7 +70,10 @@ struct Count {
     clients: WorkerClients,
     /// The connection also counts in the networks that contain the client.
     client: Prefix,
-    scopes: CountedScopes,
+    scopes: WorkerScopes,
+    /// Id of the frontend that counts the connection, if it has a limit.
+    frontend: Option<u32>,
+    is_question: bool,
 }
 
 impl Clients {
@@ -62,6 +81,11 @@ impl Clients {
     /// connection.
     pub(super) fn held_resources(&self) -> u64 {
         self.held_resources.load(Ordering::Relaxed)
+    }
+
+    /// Upper bound of the number of places in use ([`WorkerClients::take_place`]).
+    pub(super) fn taken_places(&self) -> u64 {
+        self.places.count()
     }
 
     pub(super) fn add_held_resource(&self) {
@@ -96,8 +120,7 @@ impl Clients {
             may(has(of)) && self.counts.usages_around(of, client).all(may)
         };
         let (process, at) = (ShareScope::Process(config.protocol), ShareScope::Frontend(id));
-        let is_limited = (config.max_connections_per_client, config.max_connections) != (None, None);
-        let open = has(if is_limited { at } else { process }).all;
+        let open = has(if is_limited(frontend) { at } else { process }).all;
         let has_room_at = match config.max_connections_per_client {
             Some(_) => has_room(frontend, has(at)),
             None => fits(at, &|usage| has_room(frontend, usage)),
@@ -136,17 +159,31 @@ impl Clients {
 }
 
 impl WorkerClients {
+    /// Refers to the counts for the worker with this number.
+    pub(super) fn new(clients: Arc<Clients>, worker: usize) -> WorkerClients {
+        clients.counts.register(worker);
+        WorkerClients(Arc::new(WorkerShare { clients, worker, places: SparePlaces::default() }))
+    }
+
+    /// Takes a place for a connection, a UDP session, a held resource, or a request that counts in
+    /// the share of its client.
+    pub(super) fn take_place(&self) {
+        self.0.places.take(&self.places);
+    }
+
+    /// Returns a place.
+    pub(super) fn put_place(&self) {
+        self.0.places.put(&self.places);
+    }
+
     /// Counts a new connection or UDP session of a client. Returns `None` if the client has used up
-    /// its share. `left` is the number of further connections that the process may have.
+    /// its share.
     ///
     /// The questions of other clients count as free, because a new session may evict them.
     /// Otherwise forged datagrams could use up the share of every client.
-    pub(super) fn count(&self, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
-        let at_frontend = limited_frontend(frontend, client);
-        let scopes = CountedScopes { frontend: at_frontend, ..in_process(frontend, client) };
-        let left = Left { connections: left, local_ports: u64::MAX };
-        let counted = self.add(client, frontend, scopes, left)?;
-        (at_frontend.is_none() || counted.is_at_frontend()).then_some(counted)
+    pub(super) fn count(&self, client: IpAddr, frontend: &Frontend, left: Left) -> Option<Counted> {
+        let mut counted = self.count_in_process(client, frontend, left)?;
+        self.count_at(frontend, client, &mut counted).then_some(counted)
     }
 
     /// Counts a new TCP connection, which can wait until its client has room at the frontend.
@@ -160,15 +197,10 @@ impl WorkerClients {
         left: Left,
     ) -> Option<(Counted, Option<Waiting>)> {
         let (id, of) = (frontend.live.id, client_of(client));
-        let is_free = !self.beyond.has(id, of);
-        let at_frontend = limited_frontend(frontend, client);
-        let scopes = CountedScopes {
-            local_port: (!frontend.config.trusts(client)).then_some(id),
-            frontend: at_frontend.filter(|_| is_free),
-            ..in_process(frontend, client)
-        };
-        let counted = self.add(client, frontend, scopes, left)?;
-        if is_free && (at_frontend.is_none() || counted.is_at_frontend()) {
+        let local_port = (!frontend.config.trusts(client)).then_some(id);
+        let scopes = WorkerScopes { local_port, ..in_process(frontend, client) };
+        let mut counted = self.add(client, frontend, scopes, left)?;
+        if !self.beyond.has(id, of) && self.count_at(frontend, client, &mut counted) {
             return Some((counted, None));
         }
         // `max_connections_per_client` is a hard limit: connections beyond it are refused and do
@@ -210,108 +242,119 @@ impl WorkerClients {
 
     /// Counts a connection in the client's share of the process only. Returns `None` if the client
     /// has used up this share. Trusted HTTP proxies are not counted.
-    pub(super) fn count_in_process(&self, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
-        let left = Left { connections: left, local_ports: u64::MAX };
+    pub(super) fn count_in_process(
+        &self,
+        client: IpAddr,
+        frontend: &Frontend,
+        left: Left,
+    ) -> Option<Counted> {
         self.add(client, frontend, in_process(frontend, client), left)
     }
 
     /// Counts a connection in the share of its peer in the process, until the PROXY header names
     /// the client. Returns `None` if the peer has used up this share. Unlike
     /// `WorkerClients::count_in_process`, also counts trusted HTTP proxies.
-    pub(super) fn count_proxy(&self, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
+    pub(super) fn count_proxy(&self, client: IpAddr, frontend: &Frontend, left: Left) -> Option<Counted> {
         let is_counted = !frontend.config.trusts_client(client);
         let process = is_counted.then_some(frontend.config.protocol);
-        let left = Left { connections: left, local_ports: u64::MAX };
-        self.add(client, frontend, CountedScopes { process, ..CountedScopes::default() }, left)
+        self.add(client, frontend, WorkerScopes { process, local_port: None }, left)
     }
 
     /// Also counts a connection at a frontend, if the frontend has a limit. Returns `false` if the
     /// client has no room there.
     fn count_at(&self, frontend: &Frontend, client: IpAddr, counted: &mut Counted) -> bool {
-        let Some(id) = limited_frontend(frontend, client) else { return true };
-        let scopes = CountedScopes { frontend: Some(id), ..CountedScopes::default() };
-        let left = Left { connections: u64::MAX, local_ports: u64::MAX };
-        let Some(at) = self.add(client, frontend, scopes, left).filter(Counted::is_at_frontend) else {
-            return false;
-        };
-        counted.merge(at);
-        true
+        let config = &frontend.config;
+        if !is_limited(frontend) || config.trusts(client) {
+            return true;
+        }
+        let (id, client) = (frontend.live.id, client_of(client));
+        let is_question = config.protocol == Protocol::Udp;
+        // `max_connections_per_client` limits a single client, not the networks around it.
+        let limits_networks = config.max_connections_per_client.is_none();
+        let has_room = |usage| has_room(frontend, usage);
+        let is_counted = self.counts.add_at(id, client, (is_question, limits_networks), has_room);
+        if is_counted {
+            let count = counted.0.get_or_insert_with(|| self.count_of(client, is_question));
+            if let Some(before) = count.frontend.replace(id) {
+                self.counts.remove_at(before, client, is_question);
+            }
+        }
+        is_counted
     }
 
     /// Counts a connection in these scopes. Returns `None` if the client has no room in one of
-    /// them; without room at the frontend, only the frontend does not count the connection.
-    fn add(&self, client: IpAddr, frontend: &Frontend, scopes: CountedScopes, left: Left) -> Option<Counted> {
-        let is_question = frontend.config.protocol == Protocol::Udp;
-        let client = client_of(client);
+    /// them.
+    fn add(&self, client: IpAddr, frontend: &Frontend, scopes: WorkerScopes, left: Left) -> Option<Counted> {
+        if scopes.are_none() {
+            return Some(Counted::default());
+        }
+        let (client, is_question) = (client_of(client), frontend.config.protocol == Protocol::Udp);
         let fits = |scope, usage: ClientUsage| match scope {
-            ShareScope::Process(_) => usage.fits(left.connections),
             ShareScope::LocalPorts(_) => usage.fits(left.local_ports),
-            ShareScope::Frontend(_) => has_room(frontend, usage),
+            _ => usage.fits(left.connections),
         };
-        // `max_connections_per_client` limits a single client, not the networks around it.
-        let per_client = frontend.config.max_connections_per_client.is_some();
-        let limits_networks = |scope| !(per_client && matches!(scope, ShareScope::Frontend(_)));
-        let scopes = CountedScopes { is_question, ..scopes };
-        let scopes = self.counts.add(client, scopes, fits, limits_networks)?;
-        let count = (!scopes.are_none()).then(|| Count { clients: self.clone(), client, scopes });
-        Some(Counted(count))
+        if left.is_ample {
+            self.counts.add(self.0.worker, client, scopes, is_question);
+        } else if !self.counts.add_checked(self.0.worker, client, (scopes, is_question), fits) {
+            return None;
+        }
+        let mut count = self.count_of(client, is_question);
+        count.scopes = scopes;
+        Some(Counted(Some(count)))
+    }
+
+    /// Guard that counts a connection in no scope.
+    fn count_of(&self, client: Prefix, is_question: bool) -> Count {
+        let scopes = WorkerScopes::default();
+        Count { clients: self.clone(), client, scopes, frontend: None, is_question }
     }
 }
 
 /// Scope of the process, unless the limits of clients do not apply to this address.
-fn in_process(frontend: &Frontend, client: IpAddr) -> CountedScopes {
+fn in_process(frontend: &Frontend, client: IpAddr) -> WorkerScopes {
     let process = (!frontend.config.trusts(client)).then_some(frontend.config.protocol);
-    CountedScopes { process, ..CountedScopes::default() }
+    WorkerScopes { process, local_port: None }
 }
 
-/// Id of the frontend, if it has a limit that applies to this client.
-fn limited_frontend(frontend: &Frontend, client: IpAddr) -> Option<u32> {
-    let config = &frontend.config;
-    let is_limited = (config.max_connections_per_client, config.max_connections) != (None, None);
-    (is_limited && !config.trusts(client)).then_some(frontend.live.id)
-}
-
-impl From<Arc<Clients>> for WorkerClients {
-    fn from(clients: Arc<Clients>) -> WorkerClients {
-        WorkerClients(clients.into())
-    }
+/// Whether the frontend has a limit of connections.
+pub(super) fn is_limited(frontend: &Frontend) -> bool {
+    (frontend.config.max_connections_per_client, frontend.config.max_connections) != (None, None)
 }
 
 impl Deref for WorkerClients {
     type Target = Clients;
 
     fn deref(&self) -> &Clients {
-        &self.0
+        &self.0.clients
     }
 }
 
 impl Counted {
     /// Turns a question into a stream, which new sessions of other clients cannot evict.
     pub(super) fn become_stream(&mut self) {
-        if let Some(Count { clients, client, scopes }) = &mut self.0
-            && mem::take(&mut scopes.is_question)
-        {
-            clients.counts.become_stream(*client, *scopes);
+        let Some(count) = self.0.as_mut().filter(|count| count.is_question) else { return };
+        count.is_question = false;
+        let (clients, client) = (&count.clients, count.client);
+        clients.counts.become_stream(clients.0.worker, client, count.scopes);
+        if let Some(frontend) = count.frontend {
+            clients.counts.become_stream_at(frontend, client);
         }
-    }
-
-    /// Takes over the frontend in which `at` counts the same connection.
-    fn merge(&mut self, mut at: Counted) {
-        if let (Some(count), Some(at)) = (&mut self.0, &mut at.0) {
-            mem::swap(&mut count.scopes.frontend, &mut at.scopes.frontend);
-            return;
-        }
-        mem::swap(self, &mut at);
     }
 
     fn is_at_frontend(&self) -> bool {
-        self.0.as_ref().is_some_and(|count| count.scopes.frontend.is_some())
+        self.0.as_ref().is_some_and(|count| count.frontend.is_some())
     }
 }
 
 impl Drop for Count {
     fn drop(&mut self) {
-        self.clients.counts.remove(self.client, self.scopes);
+        let Count { clients, client, scopes, frontend, is_question } = self;
+        if !scopes.are_none() {
+            clients.counts.remove(clients.0.worker, *client, *scopes, *is_question);
+        }
+        if let Some(frontend) = frontend {
+            clients.counts.remove_at(*frontend, *client, *is_question);
+        }
     }
 }
 

@@ -110,7 +110,7 @@ impl WorkerContext {
         let (registry, frontends, totals, is_draining, is_stopping) = Default::default();
         let http = shared.http.as_ref().map(|http| http.for_worker());
         let pipes = PipePool::new(shared.descriptors.pipes());
-        let clients = shared.clients.clone().into();
+        let clients = WorkerClients::new(shared.clients.clone(), core - shared.columns.start);
         let relay = RelayResources { pipes, windows: WindowBudget::of_host() };
         let context = WorkerContext {
             core,

@@ -25,6 +25,7 @@ mod header_error;
 mod lines;
 mod listener;
 mod own_sockets;
+mod places;
 mod proxy_header;
 mod quic;
 mod quota;

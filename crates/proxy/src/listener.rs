@@ -131,7 +131,7 @@ impl Acceptor {
     /// Accepts the next connection. Returns `None` after a failed accept, a shortage of
     /// descriptors, or the refusal of a client. Cancel-safe.
     async fn accept(&mut self) -> Option<(Leg, Box<TcpSession>)> {
-        if self.context.shared.connections_left(self.context.totals()) == 0 {
+        if !self.context.has_room() {
             self.back_off("too few file descriptors are left (systemd: LimitNOFILE)").await;
             return None;
         }

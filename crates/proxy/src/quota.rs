@@ -38,10 +38,10 @@ impl WorkersShared {
     pub fn client_quota(&self, client: IpAddr, frontend: &Frontend, totals: &Traffic) -> ClientQuota {
         let connections = self.connections_left(totals);
         let left = match frontend.config.protocol {
-            Protocol::Tcp => Left { connections, local_ports: self.ports_left(frontend) },
+            Protocol::Tcp => Left { connections, local_ports: self.ports_left(frontend), is_ample: false },
             Protocol::Udp => {
                 let (_, left) = self.udp_sessions.room(self.descriptors.connections(), connections);
-                Left { connections: left, local_ports: u64::MAX }
+                Left { connections: left, local_ports: u64::MAX, is_ample: false }
             }
         };
         let (open, beyond) = self.clients.quota(client, frontend, left);

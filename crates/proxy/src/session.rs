@@ -98,6 +98,7 @@ impl TcpSession {
     ) -> Option<Box<TcpSession>> {
         let frontend = context.frontends.get(snapshot.listener(&Endpoint::tcp(vip))?);
         let timeouts = snapshot.timeouts_of(&frontend).into();
+        context.clients.take_place();
         context.totals().add(context.core, Counter::Opened, 1);
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
         let of = ConnectionClient { frontend: frontend.clone(), client, vip, began };
@@ -278,6 +279,7 @@ impl Drop for TcpSession {
             (*record).end(&self.downstream, &self.frontend, facts, ending);
         }
         self.context.totals().add(self.context.core, Counter::Closed, 1);
+        self.context.clients.put_place();
         if let Some(routed) = &self.routed {
             routed.count(self.context.core, Counter::Closed);
         }

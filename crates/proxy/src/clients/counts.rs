@@ -1,7 +1,11 @@
-//! Connection counts by client and scope, in shards. All counts of one client are in one shard, so
-//! a connection is checked and counted under one lock.
+//! Connection counts by client and scope. Each worker counts the connections of its clients in a
+//! table of its own, so a new connection takes no lock that another worker uses. The number of a
+//! client's connections is the sum over all tables, which convey needs only if few are left.
+//! Connections at frontends with a limit are counted in shards by client.
 
+use std::array;
 use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use convey_model::{ClientNetwork, Prefix, Protocol, fits, networks_of};
@@ -14,20 +18,26 @@ use foldhash::quality::RandomState;
 /// only open connections have entries.
 #[derive(Debug, Default)]
 pub(super) struct ClientCounts {
-    /// Shards, so that workers rarely contend for a lock.
-    shards: [Shard; 16],
+    /// Counts in the process and of local ports, by worker. Workers beyond these tables share them.
+    workers: [Shard; WORKER_TABLES],
+    /// Number of tables in use, which are the first ones.
+    used: AtomicUsize,
+    /// Counts at frontends with a limit, by client, so that workers rarely contend for a lock.
+    frontends: [Shard; 16],
     hasher: RandomState,
 }
 
-// The alignment keeps locks of different shards in different cache lines.
+const WORKER_TABLES: usize = 16;
+
+// The alignment keeps different locks in different cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shard(Mutex<ShareTable>);
+struct Shard(Mutex<CountTable>);
 
-type ShareTable = HashMap<ShareKey, ClientUsage>;
+type CountTable = HashMap<CountKey, ClientUsage>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct ShareKey {
+struct CountKey {
     of: ShareScope,
     client: Prefix,
 }
@@ -41,15 +51,13 @@ pub(super) enum ShareScope {
     Frontend(u32),
 }
 
-/// Scopes in which a connection counts. The numbers are the ids of frontends: after a reload, the
-/// frontend may differ from the one whose servers need the local port.
+/// Scopes that count a connection in the table of its worker.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct CountedScopes {
+pub(super) struct WorkerScopes {
+    /// Protocol, if the connection counts in the process.
     pub(super) process: Option<Protocol>,
+    /// Id of the frontend towards whose servers the connection needs a local port.
     pub(super) local_port: Option<u32>,
-    pub(super) frontend: Option<u32>,
-    /// Whether the connection is a UDP session that any new session may evict.
-    pub(super) is_question: bool,
 }
 
 /// Connection counts of one client in one scope.
@@ -63,66 +71,113 @@ pub(super) struct ClientUsage {
 }
 
 impl ClientCounts {
-    /// Counts a connection of this client in the scopes. Returns the scopes in which it is counted:
-    /// all, or all but the frontend if the client has no room there. Returns `None` if the client
-    /// has no room in another scope.
+    /// Begins to use the table of this worker.
+    pub(super) fn register(&self, worker: usize) {
+        self.used.fetch_max((worker + 1).min(WORKER_TABLES), Ordering::Relaxed);
+    }
+
+    /// Counts a connection of this client in the table of its worker, without a check.
+    pub(super) fn add(&self, worker: usize, client: Prefix, scopes: WorkerScopes, is_question: bool) {
+        add_to(&mut self.table_of_worker(worker), client, scopes, is_question);
+    }
+
+    /// Counts a connection of this client in the table of its worker, if the client and the networks
+    /// around it have room in all scopes. Returns whether it is counted. `has_room` returns whether
+    /// a client with this usage of a scope may have another connection.
     ///
-    /// `has_room` returns whether a client with this usage of a scope may have another connection;
-    /// `limits_networks` returns whether the scope also limits the networks around the client.
-    pub(super) fn add(
+    /// All tables stay locked meanwhile, so the check is exact: no other worker counts a connection
+    /// between the check and the count.
+    pub(super) fn add_checked(
         &self,
+        worker: usize,
         client: Prefix,
-        scopes: CountedScopes,
+        (scopes, is_question): (WorkerScopes, bool),
         has_room: impl Fn(ShareScope, ClientUsage) -> bool,
-        limits_networks: impl Fn(ShareScope) -> bool,
-    ) -> Option<CountedScopes> {
-        // No lock covers this check and the counts of the networks: concurrent connections of one
-        // network may exceed its share slightly.
-        let scopes = scopes.narrowed(|scope| {
-            !limits_networks(scope) || self.usages_around(scope, client).all(|usage| has_room(scope, usage))
-        })?;
-        if scopes.are_none() {
-            return Some(scopes);
+    ) -> bool {
+        let used = self.used.load(Ordering::Relaxed);
+        let mut tables: [_; WORKER_TABLES] =
+            array::from_fn(|worker| (worker < used).then(|| self.workers[worker].lock()));
+        let has_room_in = |scope| {
+            networks_of(client).all(|ClientNetwork { network, shares }| {
+                let usage = sum(tables.iter().flatten().map(|table| usage_in(table, scope, network)));
+                has_room(scope, usage.of_share(shares))
+            })
+        };
+        let has_room = scopes.iter().all(has_room_in);
+        if let Some(table) = tables[worker % WORKER_TABLES].as_mut().filter(|_| has_room) {
+            add_to(table, client, scopes, is_question);
         }
-        let mut table = self.table_of(client);
-        let scopes = scopes.narrowed(|scope| has_room(scope, usage_in(&table, scope, client)))?;
-        add_to(&mut table, client, scopes);
+        has_room
+    }
+
+    /// Removes a connection of this client from the table of its worker.
+    pub(super) fn remove(&self, worker: usize, client: Prefix, scopes: WorkerScopes, is_question: bool) {
+        let mut table = self.table_of_worker(worker);
+        for ClientNetwork { network, .. } in networks_of(client) {
+            scopes.iter().for_each(|of| remove_from(&mut table, of, network, is_question));
+        }
+    }
+
+    /// Turns a question of this client into a stream, in the table of its worker.
+    pub(super) fn become_stream(&self, worker: usize, client: Prefix, scopes: WorkerScopes) {
+        let mut table = self.table_of_worker(worker);
+        for ClientNetwork { network, .. } in networks_of(client) {
+            scopes.iter().for_each(|of| become_stream_in(&mut table, of, network));
+        }
+    }
+
+    /// Counts a connection of this client at a frontend with a limit, if the client has room there,
+    /// and with `limits_networks` also the networks around it. Returns whether it is counted.
+    pub(super) fn add_at(
+        &self,
+        frontend: u32,
+        client: Prefix,
+        (is_question, limits_networks): (bool, bool),
+        has_room: impl Fn(ClientUsage) -> bool,
+    ) -> bool {
+        let of = ShareScope::Frontend(frontend);
+        // No lock covers this check and the count below: concurrent connections of one network may
+        // exceed its share slightly.
+        if limits_networks && !self.usages_around(of, client).all(&has_room) {
+            return false;
+        }
+        let mut table = self.table_of_client(client);
+        if !has_room(usage_in(&table, of, client)) {
+            return false;
+        }
+        table.entry(CountKey { of, client }).or_default().add(is_question);
         drop(table);
         for ClientNetwork { network, .. } in networks_of(client).skip(1) {
-            add_to(&mut self.table_of(network), network, scopes);
+            let key = CountKey { of, client: network };
+            self.table_of_client(network).entry(key).or_default().add(is_question);
         }
-        Some(scopes)
+        true
     }
 
-    /// Removes a connection of this client from the scopes.
-    pub(super) fn remove(&self, client: Prefix, scopes: CountedScopes) {
+    /// Removes a connection of this client from a frontend with a limit.
+    pub(super) fn remove_at(&self, frontend: u32, client: Prefix, is_question: bool) {
         for ClientNetwork { network, .. } in networks_of(client) {
-            let mut table = self.table_of(network);
-            for of in scopes.iter() {
-                let key = ShareKey { of, client: network };
-                match table.get_mut(&key) {
-                    Some(held) if held.all > 1 => held.remove(scopes.is_question),
-                    _ => drop(table.remove(&key)),
-                }
-            }
+            let of = ShareScope::Frontend(frontend);
+            remove_from(&mut self.table_of_client(network), of, network, is_question);
         }
     }
 
-    /// Turns a question of this client into a stream.
-    pub(super) fn become_stream(&self, client: Prefix, scopes: CountedScopes) {
+    /// Turns a question of this client into a stream, at a frontend with a limit.
+    pub(super) fn become_stream_at(&self, frontend: u32, client: Prefix) {
         for ClientNetwork { network, .. } in networks_of(client) {
-            let mut table = self.table_of(network);
-            for of in scopes.iter() {
-                if let Some(held) = table.get_mut(&ShareKey { of, client: network }) {
-                    held.questions -= 1;
-                }
-            }
+            become_stream_in(&mut self.table_of_client(network), ShareScope::Frontend(frontend), network);
         }
     }
 
     /// Usage of a client or network.
     pub(super) fn usage(&self, scope: ShareScope, client: Prefix) -> ClientUsage {
-        usage_in(&self.table_of(client), scope, client)
+        match scope {
+            ShareScope::Frontend(_) => usage_in(&self.table_of_client(client), scope, client),
+            _ => {
+                let tables = &self.workers[..self.used.load(Ordering::Relaxed)];
+                sum(tables.iter().map(|table| usage_in(&table.lock(), scope, client)))
+            }
+        }
     }
 
     /// Usage of each network that contains the client. A network's number of connections is divided
@@ -132,53 +187,76 @@ impl ClientCounts {
         scope: ShareScope,
         client: Prefix,
     ) -> impl Iterator<Item = ClientUsage> {
-        networks_of(client).skip(1).map(move |ClientNetwork { network, shares }| {
-            let ClientUsage { all, questions } = self.usage(scope, network);
-            ClientUsage { all: all / shares, questions }
-        })
+        let around = networks_of(client).skip(1);
+        around.map(move |ClientNetwork { network, shares }| self.usage(scope, network).of_share(shares))
     }
 
     /// Whether no client has an open connection.
     #[cfg(test)]
     pub(super) fn are_empty(&self) -> bool {
-        self.shards.iter().all(|shard| shard.0.lock().unwrap().is_empty())
+        self.workers.iter().chain(&self.frontends).all(|table| table.lock().is_empty())
     }
 
-    /// Table with all counts of a client or network.
-    fn table_of(&self, client: Prefix) -> MutexGuard<'_, ShareTable> {
-        let shard = &self.shards[self.hasher.hash_one(client) as usize % self.shards.len()];
-        shard.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table_of_worker(&self, worker: usize) -> MutexGuard<'_, CountTable> {
+        self.workers[worker % WORKER_TABLES].lock()
     }
-}
 
-fn add_to(table: &mut ShareTable, client: Prefix, scopes: CountedScopes) {
-    for of in scopes.iter() {
-        table.entry(ShareKey { of, client }).or_default().add(scopes.is_question);
+    fn table_of_client(&self, client: Prefix) -> MutexGuard<'_, CountTable> {
+        self.frontends[self.hasher.hash_one(client) as usize % self.frontends.len()].lock()
     }
 }
 
-fn usage_in(table: &ShareTable, of: ShareScope, client: Prefix) -> ClientUsage {
-    table.get(&ShareKey { of, client }).copied().unwrap_or_default()
+impl Shard {
+    fn lock(&self) -> MutexGuard<'_, CountTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-impl CountedScopes {
-    /// Whether the connection counts nowhere.
+fn add_to(table: &mut CountTable, client: Prefix, scopes: WorkerScopes, is_question: bool) {
+    for ClientNetwork { network, .. } in networks_of(client) {
+        for of in scopes.iter() {
+            table.entry(CountKey { of, client: network }).or_default().add(is_question);
+        }
+    }
+}
+
+fn remove_from(table: &mut CountTable, of: ShareScope, client: Prefix, is_question: bool) {
+    let key = CountKey { of, client };
+    match table.get_mut(&key) {
+        Some(held) if held.all > 1 => {
+            held.all -= 1;
+            held.questions -= u32::from(is_question);
+        }
+        _ => drop(table.remove(&key)),
+    }
+}
+
+fn become_stream_in(table: &mut CountTable, of: ShareScope, client: Prefix) {
+    if let Some(held) = table.get_mut(&CountKey { of, client }) {
+        held.questions -= 1;
+    }
+}
+
+fn usage_in(table: &CountTable, of: ShareScope, client: Prefix) -> ClientUsage {
+    table.get(&CountKey { of, client }).copied().unwrap_or_default()
+}
+
+fn sum(usages: impl Iterator<Item = ClientUsage>) -> ClientUsage {
+    usages.fold(ClientUsage::default(), |sum, usage| ClientUsage {
+        all: sum.all + usage.all,
+        questions: sum.questions + usage.questions,
+    })
+}
+
+impl WorkerScopes {
+    /// Whether the connection counts in no scope.
     pub(super) fn are_none(self) -> bool {
-        self.iter().next().is_none()
-    }
-
-    /// Returns the scopes for which `may` returns true. Returns `None` if one of the others is not
-    /// the frontend.
-    fn narrowed(mut self, may: impl Fn(ShareScope) -> bool) -> Option<CountedScopes> {
-        let has_all = CountedScopes { frontend: None, ..self }.iter().all(&may);
-        self.frontend = self.frontend.filter(|id| has_all && may(ShareScope::Frontend(*id)));
-        has_all.then_some(self)
+        self.process.is_none() && self.local_port.is_none()
     }
 
     fn iter(self) -> impl Iterator<Item = ShareScope> {
         let process = self.process.map(ShareScope::Process);
-        let local_port = self.local_port.map(ShareScope::LocalPorts);
-        [process, local_port, self.frontend.map(ShareScope::Frontend)].into_iter().flatten()
+        process.into_iter().chain(self.local_port.map(ShareScope::LocalPorts))
     }
 }
 
@@ -188,9 +266,9 @@ impl ClientUsage {
         self.questions += u32::from(is_question);
     }
 
-    fn remove(&mut self, is_question: bool) {
-        self.all -= 1;
-        self.questions -= u32::from(is_question);
+    /// Connections of a network, for each of the shares that the network has.
+    fn of_share(self, shares: u32) -> ClientUsage {
+        ClientUsage { all: self.all / shares, ..self }
     }
 
     /// Whether another connection of this client fits; `left` is the number of connections that are

@@ -6,10 +6,15 @@ use proptest::prelude::*;
 use super::*;
 use convey_snapshot::fixture;
 
-const MANY: Left = Left { connections: 1_000_000, local_ports: 1_000_000 };
+const MANY: Left = left(1_000_000);
+
+/// Room for so many further connections.
+const fn left(connections: u64) -> Left {
+    Left { connections, local_ports: 1_000_000, is_ample: false }
+}
 
 fn new_clients() -> WorkerClients {
-    Arc::new(Clients::default()).into()
+    WorkerClients::new(Arc::default(), 0)
 }
 
 /// A frontend with these limits.
@@ -26,14 +31,17 @@ fn frontend(most: Option<u32>, per_client: Option<u32>, trusted: &[&str]) -> Fro
 /// Number of connections that each client gets, in a process with `most` connections, if all
 /// clients open as many as they can.
 fn taken(most: u64, frontend: &Frontend, clients: &[&str]) -> Vec<u64> {
-    let (all, mut open) = (new_clients(), Vec::new());
+    let (all, mut open) = (Arc::default(), Vec::new());
+    // Several workers accept the connections.
+    let workers = [0, 1, 17].map(|worker| WorkerClients::new(Arc::clone(&all), worker));
     let mut taken = vec![0; clients.len()];
     loop {
         let before = open.len();
         for (client, taken) in clients.iter().zip(&mut taken) {
-            let left = most - open.len() as u64;
-            if left > 0
-                && let Some(counted) = all.count(client.parse().unwrap(), frontend, left)
+            let free = most - open.len() as u64;
+            if free > 0
+                && let Some(counted) =
+                    workers[open.len() % 3].count(client.parse().unwrap(), frontend, left(free))
             {
                 frontend.live.slots.try_take(None);
                 open.push(counted);
@@ -123,8 +131,8 @@ fn sessions(
     let live = &frontend.live;
     let mut open = Vec::new();
     for number in 0..streams + questions {
-        let left = most - u64::from(live.slots.open() - live.questions.open());
-        let Some(mut counted) = all.count(client.into(), frontend, left) else { break };
+        let free = most - u64::from(live.slots.open() - live.questions.open());
+        let Some(mut counted) = all.count(client.into(), frontend, left(free)) else { break };
         live.slots.try_take(None);
         if number < streams {
             counted.become_stream();
@@ -274,7 +282,7 @@ proptest! {
 #[test]
 fn a_client_that_leaves_may_come_again_and_nothing_is_remembered() {
     let (all, limited) = (new_clients(), frontend(None, Some(1), &[]));
-    let count = || all.count("192.0.2.1".parse().unwrap(), &limited, 100);
+    let count = || all.count("192.0.2.1".parse().unwrap(), &limited, left(100));
     let first = count().unwrap();
     assert!(count().is_none());
     drop(first);
@@ -286,8 +294,9 @@ fn a_client_that_leaves_may_come_again_and_nothing_is_remembered() {
 fn held_resources_leave_connections_to_others() {
     let (all, open, most) = (new_clients(), frontend(None, None, &[]), 900);
     let take_all = |client: &str| {
-        let held =
-            std::iter::from_fn(|| all.hold(client.parse().unwrap(), &open, most - all.held_resources()));
+        let held = std::iter::from_fn(|| {
+            all.hold(client.parse().unwrap(), &open, left(most - all.held_resources()))
+        });
         held.collect::<Vec<_>>()
     };
     let (first, second) = (take_all("192.0.2.1"), take_all("192.0.2.2"));
@@ -295,4 +304,32 @@ fn held_resources_leave_connections_to_others() {
     assert_eq!(take_all("192.0.2.3").len(), 11);
     drop((first, second));
     assert_eq!(all.held_resources(), 0);
+}
+
+#[test]
+fn connections_counted_without_a_check_count_in_later_checks() {
+    let (all, open) = (Arc::default(), frontend(None, None, &[]));
+    let [here, there] = [0, 1].map(|worker| WorkerClients::new(Arc::clone(&all), worker));
+    let [client, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse().unwrap());
+    let ample = Left { is_ample: true, ..MANY };
+    let held: Vec<_> = (0..800).map(|_| here.count(client, &open, ample).unwrap()).collect();
+    let may = |client, free| there.count(client, &open, left(free)).is_some();
+    assert_eq!([may(client, 99), may(client, 100), may(other, 1)], [false, true, true]);
+    drop(held);
+    assert!(all.counts.are_empty());
+}
+
+#[test]
+fn workers_that_compete_give_a_client_no_more_than_its_share() {
+    let (all, open) = (Arc::default(), frontend(None, None, &[]));
+    let client: IpAddr = "2001:db8::1".parse().unwrap();
+    let workers: Vec<_> = (0..4).map(|worker| WorkerClients::new(Arc::clone(&all), worker)).collect();
+    let held: Vec<Counted> = std::thread::scope(|scope| {
+        let compete = |worker: &WorkerClients| {
+            (0..100).filter_map(|_| worker.count(client, &open, left(2))).collect::<Vec<_>>()
+        };
+        let running: Vec<_> = workers.iter().map(|worker| scope.spawn(move || compete(worker))).collect();
+        running.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert_eq!(held.len(), 17, "as long as it has at most eight times as many as are left");
 }

@@ -46,6 +46,7 @@ impl SessionSlot {
         (path, counted): (Option<Arc<FrontendPath>>, Counted),
         source: Option<CountedSource>,
     ) -> SessionSlot {
+        context.clients.take_place();
         frontend.live.questions.try_take(None);
         context.shared.udp_sessions.questions.try_take(None);
         SessionSlot { frontend, totals, context, is_open: false, path, counted, source, is_question: true }
@@ -129,5 +130,6 @@ impl Drop for SessionSlot {
         }
         self.frontend.live.slots.release();
         self.context.shared.udp_sessions.close();
+        self.context.clients.put_place();
     }
 }
