@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 use quinn_proto::RttEstimator;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::observed_key::PacketObserver;
 use crate::ConnectionBytes;
@@ -53,7 +53,8 @@ pub(crate) struct ClientPaths {
     /// limit.
     drawn: AtomicU64,
     is_proven: AtomicBool,
-    is_overdrawn: watch::Sender<bool>,
+    /// Notifies the task of the connection once it has exceeded its budget.
+    overdrawn: Notify,
 }
 
 impl ClientPaths {
@@ -65,7 +66,7 @@ impl ClientPaths {
             acknowledged: AtomicU64::new(0),
             drawn: AtomicU64::new(0),
             is_proven: AtomicBool::new(true),
-            is_overdrawn: watch::Sender::new(false),
+            overdrawn: Notify::new(),
         })
     }
 
@@ -76,8 +77,9 @@ impl ClientPaths {
 
     /// Waits until the connection has exceeded its budget.
     pub(crate) async fn overdrawn(&self) {
-        // An error is impossible, because `self` owns the sender.
-        let _ = self.is_overdrawn.subscribe().wait_for(|is_overdrawn| *is_overdrawn).await;
+        while !self.is_overdrawn() {
+            self.overdrawn.notified().await;
+        }
     }
 
     /// Byte counts of the packets that were exchanged after the handshake.
@@ -96,7 +98,7 @@ impl ClientPaths {
     fn draw(&self, bytes: usize) {
         self.drawn.fetch_add(bytes as u64, Ordering::Relaxed);
         if self.is_overdrawn() {
-            self.is_overdrawn.send_replace(true);
+            self.overdrawn.notify_one();
         }
     }
 
