@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::QuicClient;
+use super::client_task::ServingFuture;
 use super::clients::{Left, WorkerClients};
 use super::connection_bytes::ClientTransport;
 use super::context::Drain;
@@ -94,20 +95,15 @@ pub enum StreamEnd {
 }
 
 impl ClientStream {
-    /// Completes the admission of an accepted client, and then serves it.
-    pub(super) fn admit(
+    /// Completes the admission of an accepted client, and returns the future that serves it. If the
+    /// client is refused, ends its connection and returns `None`.
+    pub(super) async fn admit(
         session: Box<TcpSession>,
         leg: Leg,
         server: Arc<dyn ServeStream>,
-    ) -> impl Future<Output = ()> + Send {
-        // Admission is a boxed future, which is dropped after admission. So idle connections hold
-        // no memory for it.
-        let admitted = Box::pin(ClientStream::complete_admission(session, leg));
-        async move {
-            if let Some(serving) = admitted.await.map(|(client, bytes)| server.serve(client, bytes)) {
-                serving.await;
-            }
-        }
+    ) -> Option<ServingFuture> {
+        let (client, bytes) = ClientStream::complete_admission(session, leg).await?;
+        Some(server.serve(client, bytes))
     }
 
     /// Completes the admission of the client. If the client is refused, ends its connection and

@@ -12,6 +12,7 @@
 mod admission;
 mod charge;
 mod client_stream;
+mod client_task;
 mod clients;
 mod connect;
 mod connection_bytes;

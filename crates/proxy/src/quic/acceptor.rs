@@ -14,6 +14,7 @@ use super::paths::ClientPaths;
 use super::settings::{self, ConnectionSettings};
 use super::unproven::{ClientAddress, UnprovenAddresses};
 use crate::client_stream::{ClientStream, ServeStream};
+use crate::client_task::{ClientTask, ServingFuture};
 use crate::contained::Contained;
 use crate::context::WorkerContext;
 use crate::handshake::HandshakeSlot;
@@ -135,7 +136,8 @@ impl QuicAcceptor {
         let config = settings.of_client(QuicClientState { address: Arc::new(address), paths: paths.clone() });
         match incoming.accept_with(config) {
             Ok(connecting) => {
-                drop(tokio::spawn(Contained::new(serve(session, connecting, place, http, paths))));
+                let admitted = Box::pin(admit(session, connecting, place, http, paths));
+                drop(tokio::spawn(Contained::new(ClientTask::Admission(admitted))));
             }
             Err(error) => {
                 debug!("{}: QUIC handshake with {} failed: {error}", self.vip, session.downstream.client);
@@ -236,14 +238,25 @@ pub(super) fn count(context: &WorkerContext, vip: SocketAddr, counter: Counter) 
     snapshot.totals.add(context.core, counter, 1);
 }
 
-/// Performs the handshake with a client, and serves the client until its connection ends.
-async fn serve(
-    mut session: Box<TcpSession>,
+/// Performs the handshake with a client, and returns the future that serves the client.
+async fn admit(
+    session: Box<TcpSession>,
     connecting: Connecting,
     place: HandshakePlace,
     http: Arc<dyn ServeStream>,
     paths: Arc<ClientPaths>,
-) {
+) -> Option<ServingFuture> {
+    let (client, quic) = shake_hands(session, connecting, place, paths).await?;
+    Some(http.serve_quic(client, quic))
+}
+
+/// Performs the handshake with a client. If it fails, ends the session and returns `None`.
+async fn shake_hands(
+    mut session: Box<TcpSession>,
+    connecting: Connecting,
+    place: HandshakePlace,
+    paths: Arc<ClientPaths>,
+) -> Option<(ClientStream, QuicClient)> {
     let denied = session.entry.over();
     let shaken = tokio::select! {
         biased;
@@ -255,9 +268,12 @@ async fn serve(
             session.note_handshake(facts_of(&client.connection));
             let local =
                 client.connection.local_ip().map(|ip| SocketAddr::new(ip, session.downstream.vip.port()));
-            http.serve_quic(ClientStream::over_quic(session, local, paths), client).await;
+            Some((ClientStream::over_quic(session, local, paths), client))
         }
-        Err(reason) => session.end(Some(reason)),
+        Err(reason) => {
+            session.end(Some(reason));
+            None
+        }
     }
 }
 

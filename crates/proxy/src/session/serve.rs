@@ -10,6 +10,7 @@ use tokio::time::{Sleep, sleep_until};
 
 use super::{TcpSession, reason_of};
 use crate::client_stream::ClientStream;
+use crate::client_task::ClientTask;
 use crate::connect::Connected;
 use crate::contained::Contained;
 use crate::proxy_header::ReceivedHeader;
@@ -33,7 +34,10 @@ impl TcpSession {
                 let (client, bytes) = ClientStream::admitted(self, client, ReceivedHeader::default());
                 drop(tokio::spawn(Contained::new(http.serve(client, bytes))));
             }
-            Some(http) => drop(tokio::spawn(Contained::new(ClientStream::admit(self, client, http)))),
+            Some(http) => {
+                let admitted = Box::pin(ClientStream::admit(self, client, http));
+                drop(tokio::spawn(Contained::new(ClientTask::Admission(admitted))));
+            }
             None => drop(tokio::spawn(Contained::new(self.serve_bytes(client)))),
         }
     }
