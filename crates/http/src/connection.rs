@@ -2,7 +2,6 @@
 //! and closes the connection.
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -41,24 +40,24 @@ const SHORT_REST: Duration = Duration::from_secs(10);
 pub(crate) fn serve<S: DecideRequest>(
     client: ClientStream,
     bytes: ClientBytes,
-    server: WorkerServer<S>,
-) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-    let (over, mut connection) = (client.over(), Connection::new(client, bytes, server));
-    Box::pin(async move {
+    server: Arc<WorkerServer<S>>,
+) -> impl Future<Output = ()> + Send {
+    let mut connection = Connection::new(client, bytes, server);
+    async move {
         let end = tokio::select! {
             biased;
-            reason = over => StreamEnd::Reset(reason),
+            reason = connection.client.over() => StreamEnd::Reset(reason),
             end = connection.run() => end,
         };
         connection.client.end(connection.bytes, end);
-    })
+    }
 }
 
 /// A client's connection.
 struct Connection<S> {
     client: ClientStream,
     bytes: ClientBytes,
-    server: WorkerServer<S>,
+    server: Arc<WorkerServer<S>>,
     /// Received bytes that no request has consumed.
     received: BytesMut,
     time_limit: TimeLimit,
@@ -114,7 +113,7 @@ enum Read {
 }
 
 impl<S: DecideRequest> Connection<S> {
-    fn new(mut client: ClientStream, bytes: ClientBytes, server: WorkerServer<S>) -> Connection<S> {
+    fn new(mut client: ClientStream, bytes: ClientBytes, server: Arc<WorkerServer<S>>) -> Connection<S> {
         let received = BytesMut::from(&client.take_early()[..]);
         let config = &client.frontend().config;
         let head_timeout = config.http_limits().head_timeout;
@@ -270,7 +269,7 @@ impl<S: DecideRequest> Connection<S> {
         self.client.count(Counter::Requests, 1);
         let Connection { client, bytes, server, received, time_limit, .. } = self;
         let mut open = OpenRequest::new(record, client, None);
-        let worker = &*server.worker;
+        let worker = &server.worker;
         let mut socket = ClientSocket { worker, bytes: bytes.stream(), received, time_limit };
         let after = socket.answer(&reason.into(), true, &mut open).await;
         open.end();
@@ -364,11 +363,11 @@ impl<S: DecideRequest> Connection<S> {
         let decision = match request.charge(client) {
             Ok(charged) => {
                 *charge = charged;
-                decide(&mut server.stack, request).await
+                decide(&mut server.stack.clone(), request).await
             }
             Err(reply) => Decision::Answer { reply, request },
         };
-        let worker = &*server.worker;
+        let worker = &server.worker;
         let mut socket = ClientSocket { worker, bytes: bytes.stream(), received, time_limit };
         let end = match decision {
             Decision::Forward(request) => socket.forward(request, is_last, &mut open).await,
@@ -484,9 +483,20 @@ mod tests {
     use crate::request::REQUEST_SIZE;
     use crate::stack::UsualStack;
 
+    /// Maximum size of the future of an idle connection. The session, the timer and the socket have
+    /// allocations of their own.
+    const IDLE: usize = 400;
+
     /// Size of the future that `begin` returns.
     fn size_of_future<A, F: Future>(_: impl FnOnce(A) -> F) -> usize {
         size_of::<F>()
+    }
+
+    #[test]
+    fn idle_http1_connection_takes_few_bytes_beside_its_session() {
+        type Parts = (ClientStream, ClientBytes, Arc<WorkerServer<UsualStack>>);
+        let size = size_of_future(|(client, bytes, server): Parts| serve(client, bytes, server));
+        assert!(size <= IDLE, "{size}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use convey_proxy::{ClientBytes, ClientStream, HttpMode, QuicClient, ServeStream, StreamEnd};
+use convey_proxy::{ClientBytes, ClientStream, HttpMode, QuicClient, ServeStream};
 
 use crate::stack::{self, DecideRequest, UsualStack};
 use crate::worker::HttpWorker;
@@ -15,12 +15,16 @@ pub struct HttpServer<S = UsualStack> {
     stack: S,
 }
 
-/// HTTP server of one worker.
-#[derive(Debug, Clone)]
+/// HTTP server of one worker, which its connections and streams share.
+#[derive(Debug)]
 pub(crate) struct WorkerServer<S> {
     pub(crate) stack: S,
-    pub(crate) worker: Arc<HttpWorker>,
+    pub(crate) worker: HttpWorker,
 }
+
+/// Handle of the server for the worker.
+#[derive(Debug)]
+struct ServerHandle<S>(Arc<WorkerServer<S>>);
 
 impl HttpServer {
     /// Returns convey's own server, which decides by the configuration alone. Its code is compiled
@@ -40,30 +44,21 @@ impl<S: DecideRequest> HttpServer<S> {
 
 impl<S: DecideRequest> HttpMode for HttpServer<S> {
     fn for_worker(&self) -> Arc<dyn ServeStream> {
-        Arc::new(WorkerServer { stack: self.stack.clone(), worker: Arc::default() })
+        let server = WorkerServer { stack: self.stack.clone(), worker: HttpWorker::default() };
+        Arc::new(ServerHandle(Arc::new(server)))
     }
 }
 
-impl<S: DecideRequest> ServeStream for WorkerServer<S> {
+impl<S: DecideRequest> ServeStream for ServerHandle<S> {
     fn serve(&self, client: ClientStream, bytes: ClientBytes) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        connection::serve(client, bytes, self.clone())
+        Box::pin(connection::serve(client, bytes, self.0.clone()))
     }
 
     fn serve_quic(&self, client: ClientStream, quic: QuicClient) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let (over, server) = (client.over(), self.clone());
-        Box::pin(async move {
-            let connection = quic.connection.clone();
-            let end = tokio::select! {
-                biased;
-                reason = over => StreamEnd::Reset(reason),
-                end = http3::serve(&client, quic, &server) => end,
-            };
-            http3::close(&connection, end);
-            client.end_quic(end);
-        })
+        Box::pin(http3::serve(client, quic, self.0.clone()))
     }
 
     fn each_second(&self) {
-        self.worker.each_second();
+        self.0.worker.each_second();
     }
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ pub(crate) fn has_preface(received: &[u8]) -> Option<bool> {
 pub(crate) async fn serve<S: DecideRequest>(
     client: &ClientStream,
     bytes: &mut ByteStream,
-    server: &WorkerServer<S>,
+    server: &Arc<WorkerServer<S>>,
     mut received: BytesMut,
     time_limit: &mut TimeLimit,
 ) -> StreamEnd {

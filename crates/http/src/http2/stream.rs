@@ -27,7 +27,7 @@ const MAX_TIME_LIMITS: usize = 8;
 /// Serves a client's stream.
 pub(super) async fn serve<S: DecideRequest>(
     client: &ClientStream,
-    server: WorkerServer<S>,
+    server: Arc<WorkerServer<S>>,
     request: ReceivedRequest,
     connection: &SharedConnection,
 ) -> StreamOutcome {

@@ -5,12 +5,13 @@
 //! - `receiving` limits the data of a stream that waits for its reader, and notices resets.
 //! - `frames` limits the frames of a stream.
 //! - `field_section` finds misplaced pseudo-header fields.
-//! - `stream` serves one stream with [`streams`](crate::streams).
+//! - `stream` serves one stream with [`streams`](crate::streams), `body` is the body of its request.
 //!
 //! The HTTP/3 library buffers the data of a stream until it is read, and a frame until the frame
 //! is complete. So `receiving` passes on no frame that is too long, and no more data while the
 //! library buffers too much.
 
+mod body;
 mod connection;
 mod field_section;
 mod frames;
@@ -18,7 +19,7 @@ mod quic;
 mod receiving;
 mod stream;
 
-pub(crate) use connection::{close, serve};
+pub(crate) use connection::serve;
 
 /// Output of the frame filter for a client's stream.
 #[cfg(feature = "test-util")]

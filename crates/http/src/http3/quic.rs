@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -16,7 +16,6 @@ use h3::quic::{
     StreamErrorIncoming, StreamId, WriteBuf,
 };
 use quinn::{ConnectionError, VarInt, WriteError};
-use tokio::sync::mpsc;
 
 use super::frames::{FrameFilter, StreamKind};
 use super::receiving::{ReceivingStream, ResetWatcher, SharedReceiver};
@@ -29,7 +28,7 @@ pub(super) struct QuicConnection {
     /// Unidirectional streams that the client opens.
     one_way: BoxStream<'static, Result<quinn::RecvStream, ConnectionError>>,
     max_frame: u64,
-    notes: mpsc::UnboundedSender<StreamNotes>,
+    notes: NotesQueue,
     /// Whether the connection accepts no more streams.
     is_ending: Arc<AtomicBool>,
     /// Number of streams that the client opened after `is_ending` was set.
@@ -47,6 +46,22 @@ pub(super) struct StreamNotes {
     /// Receiving direction of the stream.
     pub(super) receiver: SharedReceiver,
     pub(super) stopped: Stopped,
+}
+
+/// Notes on the streams that the library is about to accept, in this order. The connection and its
+/// task belong to one thread, so no lock waits.
+#[derive(Clone)]
+pub(super) struct NotesQueue(Arc<Mutex<VecDeque<StreamNotes>>>);
+
+impl NotesQueue {
+    fn push(&self, notes: StreamNotes) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(notes);
+    }
+
+    /// Takes the notes on the stream that the library has accepted.
+    pub(super) fn take(&self) -> Option<StreamNotes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
 }
 
 /// Reports once that the client has received everything, has stopped reading, or has reset its
@@ -76,8 +91,8 @@ impl QuicConnection {
         connection: quinn::Connection,
         max_frame: u64,
         is_ending: Arc<AtomicBool>,
-    ) -> (QuicConnection, mpsc::UnboundedReceiver<StreamNotes>) {
-        let (notes, received) = mpsc::unbounded_channel();
+    ) -> (QuicConnection, NotesQueue) {
+        let notes = NotesQueue(Arc::new(Mutex::new(VecDeque::with_capacity(1))));
         let requests = stream::unfold(connection.clone(), |connection| async {
             Some((connection.accept_bi().await, connection))
         });
@@ -85,6 +100,7 @@ impl QuicConnection {
             Some((connection.accept_uni().await, connection))
         });
         let (requests, one_way) = (requests.boxed(), one_way.boxed());
+        let received = notes.clone();
         (QuicConnection { connection, requests, one_way, max_frame, notes, is_ending, rejected: 0 }, received)
     }
 }
@@ -129,9 +145,8 @@ impl Connection<Bytes> for QuicConnection {
         let receiving = ReceivingStream::new(receive, receive_filter);
         let (receiver, watcher) = (receiving.share(), ResetWatcher::new(receiving.share()));
         let stopped = Stopped(Some((Box::pin(async { _ = stopped.await }), watcher)));
-        let notes = StreamNotes { is_early, receiver, stopped };
-        let _ = self.notes.send(notes);
-        Poll::Ready(Ok(BothWays { sending: SendingStream::new(send), receiving }))
+        self.notes.push(StreamNotes { is_early, receiver, stopped });
+        Poll::Ready(Ok(BothWays { sending: SendingStream::new(send, false), receiving }))
     }
 
     fn opener(&self) -> QuicOpener {
@@ -173,7 +188,7 @@ impl OpenStreams<Bytes> for QuicOpener {
     fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<SendingStream, StreamErrorIncoming>> {
         let opened = pin!(self.0.open_uni());
         let opened = ready!(opened.poll(cx)).map_err(|error| of_stream(of_connection(&error)))?;
-        Poll::Ready(Ok(SendingStream::new(opened)))
+        Poll::Ready(Ok(SendingStream::new(opened, true)))
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
@@ -244,11 +259,15 @@ pub(super) struct SendingStream {
     /// Whether flow control blocked the last write.
     is_blocked: bool,
     is_over: bool,
+    /// Whether the stream lives as long as its connection. Such a stream seldom sends, so it keeps
+    /// no memory for frames.
+    is_lasting: bool,
 }
 
 impl SendingStream {
-    fn new(stream: quinn::SendStream) -> SendingStream {
-        SendingStream { stream, writing: VecDeque::new(), is_blocked: false, is_over: false }
+    fn new(stream: quinn::SendStream, is_lasting: bool) -> SendingStream {
+        let writing = VecDeque::new();
+        SendingStream { stream, writing, is_blocked: false, is_over: false, is_lasting }
     }
 }
 
@@ -268,6 +287,9 @@ impl SendStream<Bytes> for SendingStream {
                 frame.advance(ready!(written).map_err(|error| of_write(&error))?);
             }
             self.writing.pop_front();
+        }
+        if self.is_lasting {
+            self.writing = VecDeque::new();
         }
         Poll::Ready(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! One request stream of an HTTP/3 client: the request, its body, and the body of the response.
+//! Stream of an HTTP/3 client: its request, and the response.
 
 use std::future::poll_fn;
 use std::io;
@@ -6,29 +6,28 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
-use convey_http_core::{Frame, HeadLimits, Malformed};
+use bytes::Bytes;
+use convey_http_core::{Frame, Malformed, OutgoingResponse, Trailers};
 use convey_proxy::ClientStream;
 use convey_snapshot::stats::Counter;
 use futures_util::FutureExt;
 use h3::error::{Code, ConnectionError, LocalError, StreamError};
 use h3::server::{RequestResolver, RequestStream};
-use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http::{HeaderName, HeaderValue, Method, Request};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::body::ClientData;
 use super::field_section::HIDDEN_PROTOCOL;
 use super::quic::{QuicConnection, SendingStream, Stopped, StreamNotes, broken};
-use super::receiving::{ReceivingStream, SharedReceiver};
 use crate::linger::LINGER;
 use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
 use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
-use crate::streams::body::{BodyFault, DataSink, DataSource, ResetReason};
+use crate::streams::body::ResetReason;
 use crate::streams::serving::StreamOutcome;
-use crate::streams::{self, ArrivedRequest, ClientRequest, IncomingStream, StreamOfClient, heads};
+use crate::streams::{self, ArrivedRequest, IncomingStream, RequestBody, heads};
 
 /// Header that warns the server of a possible replay: the request came as early data (RFC 8470,
 /// section 5.1).
@@ -37,15 +36,22 @@ const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 /// Progress of the client's handshake.
 #[derive(Clone)]
 pub(super) struct HandshakeState {
-    pub(super) is_over: watch::Receiver<bool>,
+    /// Whether the handshake is over; `None` if it was over before HTTP/3 began.
+    pub(super) is_over: Option<watch::Receiver<bool>>,
     /// Whether the client's address was validated before the handshake.
     pub(super) is_address_proven: bool,
+}
+
+impl HandshakeState {
+    fn is_over(&self) -> bool {
+        self.is_over.as_ref().is_none_or(|is_over| *is_over.borrow())
+    }
 }
 
 /// Serves a client's stream.
 pub(super) async fn serve<S: DecideRequest>(
     client: &ClientStream,
-    server: WorkerServer<S>,
+    server: Arc<WorkerServer<S>>,
     resolver: RequestResolver<QuicConnection, Bytes>,
     notes: StreamNotes,
     handshake: HandshakeState,
@@ -68,10 +74,9 @@ pub(super) async fn serve<S: DecideRequest>(
             request.headers_mut().insert(EARLY_DATA, HeaderValue::from_static("1"));
         }
         let (respond, receive) = stream.split();
-        let mut source =
-            ClientData { stream: receive, receiver: receiver.clone(), first: None, trailers: None };
+        let mut source = ClientData::new(receive, receiver.clone());
         let has_body = source.has_body(request).await;
-        let has_data = has_body && source.trailers.is_none();
+        let has_data = has_body && !source.has_trailers_alone();
         Ok((respond, source, (has_body, has_data)))
     };
     let head = timeout(limits.head_timeout, head).await;
@@ -92,8 +97,8 @@ pub(super) async fn serve<S: DecideRequest>(
         Some(fault) => Err(fault),
         None => heads::request_from(&request.into_parts().0, has_body, &limits.head).map(Arc::new),
     };
-    let sending = SendingHead { stream: Some(respond), stopped: Some(notes.stopped) };
-    let mut stream = ClientRequest::new(head.as_deref().ok(), source, sending);
+    let body = RequestBody::of_head(source, head.as_deref().ok());
+    let mut stream = Http3Stream { body, respond, stopped: notes.stopped };
     let outcome = streams::serve(client, server, head, &mut stream, record).await;
     if outcome == StreamOutcome::Served {
         // The connection may be closed once the client has everything, and not before.
@@ -150,156 +155,79 @@ fn malformed(request: &Request<()>, has_data: bool) -> Option<Malformed> {
 /// validated, so that a replay does no harm. Returns whether the handshake is over.
 async fn await_handshake(request: &Request<()>, mut handshake: HandshakeState) -> bool {
     if request.method().is_safe() && handshake.is_address_proven {
-        return *handshake.is_over.borrow();
+        return handshake.is_over();
     }
     // The handshake has its own timeout.
-    let _ = handshake.is_over.wait_for(|is| *is).await;
+    if let Some(is_over) = &mut handshake.is_over {
+        let _ = is_over.wait_for(|is| *is).await;
+    }
     true
 }
 
-/// The request's body.
-struct ClientData {
-    stream: RequestStream<ReceivingStream, Bytes>,
-    receiver: SharedReceiver,
-    /// Result of the first read, which shows whether the request has data; `Some(None)`: it has
-    /// none.
-    first: Option<Option<io::Result<Bytes>>>,
-    /// Trailers that were received before the body was read, so the body has no data.
-    trailers: Option<HeaderMap>,
-}
-
-impl ClientData {
-    /// Whether the request has a body: data or trailers. If the method usually has none, or if the
-    /// content length is 0, this waits for the first data or the end of the stream, which usually
-    /// arrives with the head.
-    async fn has_body(&mut self, request: &Request<()>) -> bool {
-        let says_none = heads::says_no_body(request.headers());
-        if request.headers().contains_key(CONTENT_LENGTH) && !says_none {
-            return true;
-        }
-        let usually_none = [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE, Method::TRACE];
-        let waits = says_none || usually_none.contains(request.method());
-        let first = poll_fn(|cx| match self.poll_library(cx) {
-            Poll::Pending if !waits => Poll::Ready(None),
-            first => first.map(Some),
-        });
-        self.first = first.await;
-        if !matches!(self.first, Some(None)) {
-            return true;
-        }
-        // Without data, a body may still have trailers. An error is returned again later.
-        match poll_fn(|cx| self.stream.poll_recv_trailers(cx)).await {
-            Ok(trailers) => {
-                self.trailers = trailers;
-                self.trailers.is_some()
-            }
-            Err(_) => true,
-        }
-    }
-
-    fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        let data = ready!(self.stream.poll_recv_data(cx));
-        let data = data.map(|data| data.map(|mut data| data.copy_to_bytes(data.remaining())));
-        if let Ok(Some(data)) = &data {
-            self.receiver.note_taken(data.len());
-        }
-        Poll::Ready(data.map_err(broken).transpose())
-    }
-}
-
-impl DataSource for ClientData {
-    fn poll_data(&mut self, cx: &mut Context<'_>, _: usize) -> Poll<Option<io::Result<Bytes>>> {
-        match self.first.take() {
-            Some(first) => Poll::Ready(first),
-            None => self.poll_library(cx),
-        }
-    }
-
-    fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
-        let trailers = match self.trailers.take() {
-            Some(trailers) => Some(trailers),
-            None => ready!(self.stream.poll_recv_trailers(cx)).map_err(broken)?,
-        };
-        let last = match self.receiver.fault() {
-            Some(fault) => Err(fault),
-            None => heads::last_frame(trailers.as_ref(), &HeadLimits::OF_REQUEST_TRAILERS),
-        };
-        Poll::Ready(last.map_err(|fault| BodyFault::new(fault).into()))
-    }
-
-    /// Does nothing: the QUIC library extends the client's flow control when data is read.
-    fn release(&mut self, _: usize) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Sender of the response's head.
-struct SendingHead {
-    /// `None` once the head was sent.
-    stream: Option<RequestStream<SendingStream, Bytes>>,
-    stopped: Option<Stopped>,
-}
-
-impl StreamOfClient for SendingHead {
-    type Source = ClientData;
-    type Sink = SendingBody;
-
-    fn send_interim(&mut self, response: Response<()>) -> io::Result<()> {
-        self.stream.as_mut().map_or(Ok(()), |stream| begin(stream.send_response(response)))
-    }
-
-    fn send_response(&mut self, response: Response<()>, _: bool) -> io::Result<SendingBody> {
-        let stream = self.stream.take().zip(self.stopped.take());
-        let (mut stream, stopped) = stream.ok_or(io::ErrorKind::BrokenPipe)?;
-        begin(stream.send_response(response))?;
-        Ok(SendingBody { stream, stopped })
-    }
-
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.as_mut().map_or(Poll::Ready(Ok(())), |stream| flush(stream, cx))
-    }
-
-    fn reset(&mut self, reason: ResetReason) {
-        if let Some(stream) = &mut self.stream {
-            stream.stop_stream(code(reason));
-        }
-    }
-
-    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        self.stopped.as_mut().map_or(Poll::Pending, |stopped| stopped.poll(cx))
-    }
-}
-
-/// The response's body.
-struct SendingBody {
-    stream: RequestStream<SendingStream, Bytes>,
+/// Stream of a client, whose request is served.
+struct Http3Stream {
+    body: RequestBody<ClientData>,
+    respond: RequestStream<SendingStream, Bytes>,
     stopped: Stopped,
 }
 
-impl DataSink for SendingBody {
-    fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
-        ready!(self.poll_flush(cx))?;
-        Poll::Ready(Ok(wanted))
+impl IncomingStream for Http3Stream {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
+        self.body.poll_frame(cx)
+    }
+
+    fn release(&mut self, len: usize) -> io::Result<()> {
+        self.body.release(len)
+    }
+
+    fn keep_body(&mut self) {
+        self.body.keep();
+    }
+
+    fn forget_body(&mut self) {
+        self.body.forget();
+    }
+
+    fn take_body_back(&mut self) -> Option<u64> {
+        self.body.take_back()
+    }
+
+    fn send_interim(&mut self, response: &OutgoingResponse<'_>) -> io::Result<()> {
+        begin(self.respond.send_response(heads::response_to(response)?))
+    }
+
+    fn send_head(&mut self, response: &OutgoingResponse<'_>, _: bool) -> io::Result<usize> {
+        begin(self.respond.send_response(heads::response_to(response)?))?;
+        Ok(response.head_len())
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+        ready!(flush(&mut self.respond, cx))?;
+        Poll::Ready(Ok(most))
+    }
+
+    fn send_data(&mut self, data: Bytes, _: bool) -> io::Result<()> {
+        begin(self.respond.send_data(data))
+    }
+
+    fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()> {
+        begin(self.respond.send_trailers(heads::trailers_to(trailers)?))
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        flush(&mut self.stream, cx)
-    }
-
-    fn send(&mut self, data: Bytes, _: bool) -> io::Result<()> {
-        begin(self.stream.send_data(data))
-    }
-
-    fn send_trailers(&mut self, trailers: HeaderMap) -> io::Result<()> {
-        begin(self.stream.send_trailers(trailers))
+        flush(&mut self.respond, cx)
     }
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        pin!(self.stream.finish()).poll(cx).map_err(broken)
+        pin!(self.respond.finish()).poll(cx).map_err(broken)
     }
 
     fn reset(&mut self, reason: ResetReason) {
-        self.stream.stop_stream(code(reason));
+        self.respond.stop_stream(match reason {
+            ResetReason::Cancelled => Code::H3_REQUEST_CANCELLED,
+            ResetReason::Overloaded => Code::H3_EXCESSIVE_LOAD,
+            ResetReason::Internal => Code::H3_INTERNAL_ERROR,
+        });
     }
 
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
@@ -317,12 +245,4 @@ fn begin(sending: impl Future<Output = Result<(), h3::error::StreamError>>) -> i
 fn flush(stream: &mut RequestStream<SendingStream, Bytes>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
     // The empty frame is not sent: see `SendingStream::send_data`.
     pin!(stream.send_data(Bytes::new())).poll(cx).map_err(broken)
-}
-
-fn code(reason: ResetReason) -> Code {
-    match reason {
-        ResetReason::Cancelled => Code::H3_REQUEST_CANCELLED,
-        ResetReason::Overloaded => Code::H3_EXCESSIVE_LOAD,
-        ResetReason::Internal => Code::H3_INTERNAL_ERROR,
-    }
 }

@@ -34,17 +34,6 @@ pub(crate) trait DataSink {
     /// Sends trailers, which end the stream.
     fn send_trailers(&mut self, trailers: HeaderMap) -> io::Result<()>;
 
-    /// Waits until the connection has accepted all sent data. Without this call, data may wait
-    /// although the other side could receive it.
-    fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    /// Waits until all data of a finished stream is sent.
-    fn poll_finish(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
     /// Resets the stream, because the data stays incomplete.
     fn reset(&mut self, reason: ResetReason);
 

@@ -4,38 +4,10 @@ use std::io;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use convey_http_core::{Frame, OutgoingResponse, RequestHead, Trailers};
-use http::Response;
+use convey_http_core::{Frame, OutgoingResponse, Trailers};
 
-use super::body::{DataSink, DataSource, ResetReason};
-use super::heads;
-use super::request_body::RequestBody;
+use super::body::ResetReason;
 use crate::time_limit::TimeLimit;
-
-/// Sender of response heads on a client's stream of HTTP/2 or HTTP/3.
-pub(crate) trait StreamOfClient: Send + Sync {
-    /// Source of the request's body.
-    type Source: DataSource + Send + Sync;
-    /// Sink of the response's body.
-    type Sink: DataSink + Send + Sync;
-
-    /// Sends an interim response.
-    fn send_interim(&mut self, response: Response<()>) -> io::Result<()>;
-
-    /// Sends the response's head. `is_over` if neither body nor trailers follow.
-    fn send_response(&mut self, response: Response<()>, is_over: bool) -> io::Result<Self::Sink>;
-
-    /// Waits until the connection has accepted all sent interim responses.
-    fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    /// Resets the stream instead of sending a response.
-    fn reset(&mut self, reason: ResetReason);
-
-    /// Waits until the client resets the stream.
-    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
-}
 
 /// A client's stream whose request head was read.
 pub(crate) trait IncomingStream: Send + Sync {
@@ -106,92 +78,4 @@ pub(crate) trait IncomingStream: Send + Sync {
 
     /// Keeps the time limit of a request for a later stream of the connection.
     fn keep_time_limit(&mut self, _: TimeLimit) {}
-}
-
-/// [`IncomingStream`] over the streams of a library.
-pub(crate) struct ClientRequest<P: StreamOfClient> {
-    body: RequestBody<P::Source>,
-    respond: P,
-    /// Sink of the response's body, once its head was sent.
-    sink: Option<P::Sink>,
-}
-
-impl<P: StreamOfClient> ClientRequest<P> {
-    /// Creates the stream of a request with this head; `None` if the head could not be read.
-    pub(crate) fn new(head: Option<&RequestHead>, body: P::Source, respond: P) -> ClientRequest<P> {
-        ClientRequest { body: RequestBody::of_head(body, head), respond, sink: None }
-    }
-
-    fn sink(&mut self) -> io::Result<&mut P::Sink> {
-        self.sink.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
-    }
-}
-
-impl<P: StreamOfClient> IncomingStream for ClientRequest<P> {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
-        self.body.poll_frame(cx)
-    }
-
-    fn release(&mut self, len: usize) -> io::Result<()> {
-        self.body.release(len)
-    }
-
-    fn keep_body(&mut self) {
-        self.body.keep();
-    }
-
-    fn forget_body(&mut self) {
-        self.body.forget();
-    }
-
-    fn take_body_back(&mut self) -> Option<u64> {
-        self.body.take_back()
-    }
-
-    fn send_interim(&mut self, response: &OutgoingResponse<'_>) -> io::Result<()> {
-        self.respond.send_interim(heads::response_to(response)?)
-    }
-
-    fn send_head(&mut self, response: &OutgoingResponse<'_>, is_over: bool) -> io::Result<usize> {
-        self.sink = Some(self.respond.send_response(heads::response_to(response)?, is_over)?);
-        Ok(response.head_len())
-    }
-
-    fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
-        let room = self.sink()?.poll_room(cx, most);
-        room.map_ok(|room| room.min(most))
-    }
-
-    fn send_data(&mut self, data: Bytes, is_last: bool) -> io::Result<()> {
-        self.sink()?.send(data, is_last)
-    }
-
-    fn send_trailers(&mut self, trailers: &Trailers) -> io::Result<()> {
-        self.sink()?.send_trailers(heads::trailers_to(trailers)?)
-    }
-
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.sink {
-            Some(sink) => sink.poll_flush(cx),
-            None => self.respond.poll_flush(cx),
-        }
-    }
-
-    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.sink.as_mut().map_or(Poll::Ready(Ok(())), |sink| sink.poll_finish(cx))
-    }
-
-    fn reset(&mut self, reason: ResetReason) {
-        match &mut self.sink {
-            Some(sink) => sink.reset(reason),
-            None => self.respond.reset(reason),
-        }
-    }
-
-    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        match &mut self.sink {
-            Some(sink) => sink.poll_reset(cx),
-            None => self.respond.poll_reset(cx),
-        }
-    }
 }

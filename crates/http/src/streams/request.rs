@@ -31,7 +31,7 @@ use crate::worker::HttpWorker;
 /// stream ended.
 pub(crate) async fn serve<S: DecideRequest>(
     client: &ClientStream,
-    mut server: WorkerServer<S>,
+    server: Arc<WorkerServer<S>>,
     head: Result<Arc<RequestHead>, Malformed>,
     stream: &mut impl IncomingStream,
     record: RequestRecord,
@@ -41,7 +41,7 @@ pub(crate) async fn serve<S: DecideRequest>(
     let mut charge = RequestCharge::default();
     let mut open = OpenRequest::new(record, client, head.as_ref().ok().cloned());
     let end = match &head {
-        Ok(head) => forward(&mut server, head.clone(), stream, (&mut open, &mut charge)).await,
+        Ok(head) => forward(&server, head.clone(), stream, (&mut open, &mut charge)).await,
         Err(malformed) => RequestEnd::Unanswered(LocalReplyReason::Malformed(*malformed).into()),
     };
     let mut reset = None;
@@ -128,7 +128,7 @@ async fn take_rest(stream: &mut impl IncomingStream) {
 
 /// Passes a request through the stack, and forwards it to a server.
 async fn forward<S: DecideRequest>(
-    server: &mut WorkerServer<S>,
+    server: &WorkerServer<S>,
     head: Arc<RequestHead>,
     stream: &mut impl IncomingStream,
     (open, charge): (&mut OpenRequest<'_>, &mut RequestCharge),
@@ -141,7 +141,7 @@ async fn forward<S: DecideRequest>(
     let decision = match request.charge(client) {
         Ok(charged) => {
             *charge = charged;
-            decide(&mut server.stack, request).await
+            decide(&mut server.stack.clone(), request).await
         }
         Err(reply) => Decision::Answer { reply, request },
     };

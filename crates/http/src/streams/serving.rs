@@ -64,75 +64,79 @@ pub(crate) enum StreamOutcome {
 }
 
 /// Serves the streams of a connection until it is over. `begin` returns the future that serves one
-/// stream.
-pub(crate) async fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>>(
+/// stream. The rare steps at the end are boxed, so that an idle connection reserves no memory for
+/// them.
+#[expect(clippy::manual_async_fn, reason = "it would have a second place for each argument")]
+pub(crate) fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>>(
     client: &ClientStream,
     mut connection: C,
     mut counts: StreamCounts<'_>,
     begin: impl Fn(C::Stream) -> F,
-) -> StreamEnd {
-    let newest = || client.newest().config.http_limits();
-    let (mut streams, mut is_ending) = (StreamSet::new(), false);
-    let mut max_requests = newest().requests;
-    // Time at which a connection without streams ends.
-    let mut until = Instant::now() + newest().keep_alive;
-    loop {
-        let (is_idle, refuses_at) = (streams.is_empty(), connection.refuses_at());
-        tokio::select! {
-            biased;
-            outcome = streams.next(), if !is_idle => {
-                counts.reset += u64::from(outcome == StreamOutcome::Reset);
-                match counts.verdict() {
-                    ResetVerdict::Fine => {}
-                    ResetVerdict::EndInOrder => {
-                        is_ending = true;
-                        connection.refuse_streams().await;
+) -> impl Future<Output = StreamEnd> {
+    async move {
+        let newest = || client.newest().config.http_limits();
+        let (mut streams, mut is_ending) = (StreamSet::new(), false);
+        let mut max_requests = newest().requests;
+        // Time at which a connection without streams ends.
+        let mut until = Instant::now() + newest().keep_alive;
+        loop {
+            let (is_idle, refuses_at) = (streams.is_empty(), connection.refuses_at());
+            tokio::select! {
+                biased;
+                outcome = streams.next(), if !is_idle => {
+                    counts.reset += u64::from(outcome == StreamOutcome::Reset);
+                    match counts.verdict() {
+                        ResetVerdict::Fine => {}
+                        ResetVerdict::EndInOrder => {
+                            is_ending = true;
+                            Box::pin(connection.refuse_streams()).await;
+                        }
+                        ResetVerdict::EndAtOnce => connection.abort(),
                     }
-                    ResetVerdict::EndAtOnce => connection.abort(),
-                }
-                if streams.is_empty() {
-                    until = Instant::now() + if is_ending { ANSWER_TIME } else { newest().keep_alive };
-                }
-            }
-            () = until_true(|| counts.has_begun(max_requests) || client.is_draining()), if !is_ending => {
-                (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
-                connection.announce_end(counts.begun).await;
-            }
-            accepted = connection.accept(is_idle) => match accepted {
-                Ok(stream) => {
-                    counts.begun += 1;
-                    streams.push(begin(stream));
-                    // If the frontend is gone, the connection ends after the requests that are
-                    // already on their way.
-                    max_requests = if client.is_served() { newest().requests } else { 0 };
-                    if is_ending {
-                        connection.announce_end(counts.begun).await;
+                    if streams.is_empty() {
+                        until = Instant::now() + if is_ending { ANSWER_TIME } else { newest().keep_alive };
                     }
                 }
-                Err(StreamEnd::Early(reason)) => {
-                    // The requests of the streams log this reason, too.
-                    client.note_early_end(reason);
-                    return StreamEnd::Early(reason);
+                () = until_true(|| counts.has_begun(max_requests) || client.is_draining()), if !is_ending => {
+                    (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
+                    Box::pin(connection.announce_end(counts.begun)).await;
                 }
-                Err(_) => break,
-            },
-            () = until_some(refuses_at) => connection.refuse_streams().await,
-            () = until_some(Some(until)), if is_idle => {
-                // The client has not reacted to the announcement: convey closes the connection.
-                if is_ending && !connection.is_sending() {
-                    break;
-                }
-                (is_ending, until) = (true, Instant::now() + C::IDLE_END);
-                connection.announce_end(counts.begun).await;
+                accepted = connection.accept(is_idle) => match accepted {
+                    Ok(stream) => {
+                        counts.begun += 1;
+                        streams.push(begin(stream));
+                        // If the frontend is gone, the connection ends after the requests that are
+                        // already on their way.
+                        max_requests = if client.is_served() { newest().requests } else { 0 };
+                        if is_ending {
+                            Box::pin(connection.announce_end(counts.begun)).await;
+                        }
+                    }
+                    Err(StreamEnd::Early(reason)) => {
+                        // The requests of the streams log this reason, too.
+                        client.note_early_end(reason);
+                        return StreamEnd::Early(reason);
+                    }
+                    Err(_) => break,
+                },
+                refuses = until_first(refuses_at, is_idle.then_some(until)) => match refuses {
+                    true => Box::pin(connection.refuse_streams()).await,
+                    // The client has not reacted to the announcement: convey closes the connection.
+                    false if is_ending && !connection.is_sending() => break,
+                    false => {
+                        (is_ending, until) = (true, Instant::now() + C::IDLE_END);
+                        Box::pin(connection.announce_end(counts.begun)).await;
+                    }
+                },
             }
         }
+        // The libraries notify the streams when the connection is dropped. They log their end.
+        drop(connection);
+        let _ = timeout(ENDING, streams.all_ended()).await;
+        // Streams that take too long are dropped, and log that the client has left.
+        client.note_early_end(Counter::ClientReset);
+        StreamEnd::Closed
     }
-    // The libraries notify the streams when the connection is dropped. They log their end.
-    drop(connection);
-    let _ = timeout(ENDING, streams.all_ended()).await;
-    // Streams that take too long are dropped, and log that the client has left.
-    client.note_early_end(Counter::ClientReset);
-    StreamEnd::Closed
 }
 
 /// Waits until a condition holds, such as a drain of the worker. A change of the condition has to
@@ -141,10 +145,13 @@ async fn until_true(condition: impl Fn() -> bool) {
     poll_fn(|_| if condition() { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
-/// Waits until this time. Without a time, it never returns.
-async fn until_some(time: Option<Instant>) {
-    match time {
+/// Waits until the earlier of two times, and returns whether it is the first one. Without a time, it
+/// never returns.
+async fn until_first(first: Option<Instant>, second: Option<Instant>) -> bool {
+    let is_first = first.is_some_and(|first| second.is_none_or(|second| first <= second));
+    match if is_first { first } else { second } {
         Some(time) => sleep_until(time).await,
         None => pending().await,
     }
+    is_first
 }
