@@ -154,35 +154,8 @@ mod tests {
     use std::net::SocketAddr;
     use std::time::Duration;
 
-    use convey_model::{Mode, Protocol, Timestamp};
-
-    use super::super::{LoggedHello, LoggedRequest, ServedBy, Termination};
+    use super::super::{LoggedHello, LoggedRequest, ServedBy};
     use super::*;
-
-    fn record() -> Record {
-        Record {
-            ended: Timestamp(0),
-            total: Duration::from_micros(25_001),
-            queued: Some(Duration::ZERO),
-            connect: None,
-            mode: Mode::Proxy,
-            protocol: Protocol::Tcp,
-            client: "[2001:db8::7]:5000".parse().unwrap(),
-            proxy: None,
-            listen: "10.0.0.1:80".parse().unwrap(),
-            frontend: "my \"web\"".into(),
-            backend: "app".into(),
-            server: Some(ServedBy { name: "a".into(), addr: "10.0.0.2:8080".parse().unwrap() }),
-            bytes_rx: Some(312),
-            bytes_tx: Some(0),
-            retries: 1,
-            termination: Termination::Reset,
-            reason: Some("client_reset"),
-            tls: None,
-            hello: None,
-            request: None,
-        }
-    }
 
     fn line(source: &str, record: &Record) -> String {
         let mut line = String::new();
@@ -194,12 +167,12 @@ mod tests {
     #[test]
     fn text_is_words_with_names() {
         assert_eq!(
-            line("text", &record()),
+            line("text", &Record::sample()),
             "1970-01-01T00:00:01.000Z mode=proxy protocol=tcp client_addr=[2001:db8::7]:5000 proxy_addr=- \
              frontend=\"my \\\"web\\\"\" listen_addr=10.0.0.1:80 server=app/a server_addr=10.0.0.2:8080 bytes_rx=312 \
              bytes_tx=0 queue_ms=0.000 connect_ms=- total_ms=25.001 retries=1 termination=reset reason=client_reset\n"
         );
-        let refused = Record { server: None, reason: None, bytes_tx: None, ..record() };
+        let refused = Record { server: None, reason: None, bytes_tx: None, ..Record::sample() };
         assert!(line("text", &refused).contains(" server=- server_addr=- bytes_rx=312 bytes_tx=- "));
     }
 
@@ -208,7 +181,7 @@ mod tests {
         for client in ["0.0.0.0:0", "255.10.1.99:65535", "[::ffff:1.2.3.4]:1", "[fe80::1%3]:80"] {
             for micros in [0, 9, 10, 99, 100, 999, 1_000, 61_000_042, u64::MAX / 1_000] {
                 let (client, total) = (client.parse::<SocketAddr>().unwrap(), Duration::from_micros(micros));
-                let record = Record { client, total, bytes_rx: Some(micros), ..record() };
+                let record = Record { client, total, bytes_rx: Some(micros), ..Record::sample() };
                 let expected =
                     format!("{client} {} {micros} {}.{:03}\n", client.ip(), micros / 1_000, micros % 1_000);
                 assert_eq!(line("{client_addr} {client_ip} {bytes_rx} {total_ms}", &record), expected);
@@ -218,9 +191,9 @@ mod tests {
 
     #[test]
     fn json_is_an_object_with_every_field() {
-        let line = line("json", &Record { server: None, ..record() });
+        let line = line("json", &Record { server: None, ..Record::sample() });
         let object: serde_json::Value = serde_json::from_str(&line).unwrap();
-        let of_connections = Field::ALL.iter().filter(|field| field.is_for(&record())).count();
+        let of_connections = Field::ALL.iter().filter(|field| field.is_for(&Record::sample())).count();
         assert_eq!(object.as_object().unwrap().len(), of_connections);
         assert_eq!(object["frontend"], "my \"web\"");
         assert_eq!(object["server"], serde_json::Value::Null);
@@ -243,7 +216,7 @@ mod tests {
             trace_id: None,
             compression: None,
         };
-        let record = Record { request: Some(Box::new(request)), ..record() };
+        let record = Record { request: Some(Box::new(request)), ..Record::sample() };
         let text = line("text", &record);
         assert!(
             text.contains(
@@ -265,7 +238,7 @@ mod tests {
     #[test]
     fn a_connection_that_is_routed_has_its_name_and_its_route() {
         let hello = LoggedHello { sni: Some("api.example".into()), route: None };
-        let record = Record { hello: Some(Box::new(hello)), ..record() };
+        let record = Record { hello: Some(Box::new(hello)), ..Record::sample() };
         let text = line("text", &record);
         assert!(text.ends_with(" reason=client_reset sni=api.example route=-\n"), "{text}");
         let object: serde_json::Value = serde_json::from_str(&line("json", &record)).unwrap();
@@ -276,7 +249,10 @@ mod tests {
 
     #[test]
     fn a_template_has_fields_and_text() {
-        assert_eq!(line("{client_ip} -> {{{server}}} {bytes_rx}", &record()), "2001:db8::7 -> {app/a} 312\n");
+        assert_eq!(
+            line("{client_ip} -> {{{server}}} {bytes_rx}", &Record::sample()),
+            "2001:db8::7 -> {app/a} 312\n"
+        );
         for (template, error) in [
             ("{clint}", FormatError::UnknownField("clint".into())),
             ("{}", FormatError::UnknownField(String::new())),
@@ -293,7 +269,7 @@ mod tests {
     fn forged_names_are_quoted_and_stay_in_their_field() {
         let forged = "a\nb end=closed \u{1b}[2J\u{2028}\\";
         let served = ServedBy { name: forged.into(), addr: "10.0.0.2:8080".parse().unwrap() };
-        let record = Record { frontend: "-".into(), server: Some(served), ..record() };
+        let record = Record { frontend: "-".into(), server: Some(served), ..Record::sample() };
         let text = line("{frontend} {server}", &record);
         assert_eq!(text, "\"-\" \"app/a\\nb end=closed \\u{1b}[2J\\u{2028}\\\\\"\n");
         let json = line("json", &record);

@@ -105,37 +105,8 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use std::iter;
-    use std::time::Duration;
 
-    use convey_model::{Mode, Protocol};
-
-    use super::super::Termination;
     use super::*;
-
-    fn record() -> Record {
-        Record {
-            ended: Timestamp(0),
-            total: Duration::ZERO,
-            queued: None,
-            connect: None,
-            mode: Mode::Proxy,
-            protocol: Protocol::Tcp,
-            client: "10.0.0.7:5000".parse().unwrap(),
-            proxy: None,
-            listen: "10.0.0.1:80".parse().unwrap(),
-            frontend: "web".into(),
-            backend: "app".into(),
-            server: None,
-            bytes_rx: None,
-            bytes_tx: None,
-            retries: 0,
-            termination: Termination::Closed,
-            reason: None,
-            tls: None,
-            hello: None,
-            request: None,
-        }
-    }
 
     #[test]
     fn queue_without_writer_is_bounded_and_counts_lost_records() {
@@ -144,7 +115,7 @@ mod tests {
         log.put(|| panic!("it is off"));
         let records = log.records();
         log.keep_one_in(1);
-        let record = record();
+        let record = Record::sample();
         (0..1_000_000).filter(|_| log.chooses_one()).for_each(|_| log.put(|| Some(record.clone())));
         assert_eq!(log.lost(), 1_000_000 - MAX_WAITING as u64);
         assert_eq!(iter::from_fn(|| records.next()).count(), MAX_WAITING);

@@ -174,3 +174,32 @@ impl Termination {
         }
     }
 }
+
+#[cfg(test)]
+impl Record {
+    /// Record for tests: a client of mode proxy resets its connection.
+    pub(crate) fn sample() -> Record {
+        Record {
+            ended: Timestamp(0),
+            total: Duration::from_micros(25_001),
+            queued: Some(Duration::ZERO),
+            connect: None,
+            mode: Mode::Proxy,
+            protocol: Protocol::Tcp,
+            client: "[2001:db8::7]:5000".parse().unwrap(),
+            proxy: None,
+            listen: "10.0.0.1:80".parse().unwrap(),
+            frontend: "my \"web\"".into(),
+            backend: "app".into(),
+            server: Some(ServedBy { name: "a".into(), addr: "10.0.0.2:8080".parse().unwrap() }),
+            bytes_rx: Some(312),
+            bytes_tx: Some(0),
+            retries: 1,
+            termination: Termination::Reset,
+            reason: Some("client_reset"),
+            tls: None,
+            hello: None,
+            request: None,
+        }
+    }
+}
