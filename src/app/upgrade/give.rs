@@ -3,14 +3,11 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -31,6 +28,7 @@ use super::message::{
     common_format,
 };
 use super::process_handle::{KILL_TIMEOUT, ProcessHandle};
+use super::program::{Program, open_to_all};
 use super::{DETACH, ENVIRONMENT, take};
 use crate::app::announce::HandedAnnouncement;
 use crate::app::dispatch_seed;
@@ -48,38 +46,6 @@ const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time for the new process to exit after it closed the channel.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Command line of this process. If the file of the program was replaced after the start, an
-/// upgrade runs the new file.
-#[derive(Debug, Clone)]
-pub(in crate::app) struct Program {
-    path: PathBuf,
-    arguments: Vec<OsString>,
-}
-
-impl Program {
-    /// Returns the command line of this process. Must be called at the start, because the path of
-    /// the running file may be lost later.
-    pub(in crate::app) fn of_this_process() -> io::Result<Program> {
-        let mut arguments = std::env::args_os();
-        let name = arguments.next().map(PathBuf::from);
-        // Keep symbolic links in the path: they may point to a new version later.
-        let path = match name.filter(|name| name.components().count() > 1) {
-            Some(name) => std::path::absolute(name)?,
-            None => std::env::current_exe()?,
-        };
-        Ok(Program { path, arguments: arguments.collect() })
-    }
-}
-
-/// Returns the program file or its folder if every user may replace it, because code of another
-/// user could then run as this user. Otherwise `None`.
-fn open_to_all(program: &Path) -> Option<PathBuf> {
-    let real = program.canonicalize().ok()?;
-    let mode = fs::metadata(&real).ok()?.permissions().mode();
-    let folder = real.parent().and_then(convey_acme::open_to_all).map(Path::to_owned);
-    if mode & 0o002 != 0 { Some(real) } else { folder }
-}
 
 /// State that is handed over.
 pub(super) struct Offer {
@@ -454,6 +420,8 @@ fn status(child: &mut Child) -> Option<std::process::ExitStatus> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::gate::{Absence, Gate};
     use super::*;
     use convey_model::Timestamp;

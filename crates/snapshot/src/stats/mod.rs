@@ -4,9 +4,11 @@ mod counters;
 mod histogram;
 mod network_set;
 mod packets;
+mod traffic;
 
-pub use counters::{Counter, Traffic};
+pub use counters::Counter;
 pub(crate) use histogram::{ANSWER_TIMES, CONNECT_TIMES, SESSION_TIMES};
 pub use histogram::{Distribution, Histogram};
 pub use network_set::NetworkSet;
 pub use packets::{Gauge, PacketStats, STATES, Syns};
+pub use traffic::Traffic;
