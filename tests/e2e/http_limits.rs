@@ -183,7 +183,6 @@ fn a_connection_ends_after_so_many_requests_and_after_a_time_without() {
 fn idle_connection_stays_for_the_whole_keep_alive_timeout() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
-    // A connection frees memory of its requests before this time.
     let keep_alive = Duration::from_secs(11);
     let _balancer = BalancerProcess::start(&lab, &one(&lab, "http = { keep_alive_timeout = 11 }"));
     let mut client = Client::new(lab.vip());

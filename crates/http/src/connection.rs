@@ -32,10 +32,6 @@ const UNTAKEN_PERIOD: Duration = Duration::from_secs(1);
 /// its way gets its response, which announces the end of the connection.
 const STOP_IDLE: Duration = Duration::from_secs(1);
 
-/// Idle time after which a connection frees the memory that its requests use. Most clients send
-/// their next request earlier, and cost no allocation for it.
-const SHORT_REST: Duration = Duration::from_secs(10);
-
 /// Serves a client until its connection has ended.
 pub(crate) fn serve<S: DecideRequest>(
     client: ClientStream,
@@ -129,23 +125,18 @@ impl<S: DecideRequest> Connection<S> {
         let mut is_first = true;
         loop {
             // The future is boxed, so that an idle connection does not reserve memory for it.
-            let left = match Box::pin(self.serve_until_rest(is_first)).await {
-                Ok(left) => left,
-                Err(end) => return end,
-            };
-            if let Some(end) = self.rest(left).await {
+            if let Some(end) = Box::pin(self.serve_until_rest(is_first)).await {
+                return end;
+            }
+            if let Some(end) = self.rest().await {
                 return end;
             }
             is_first = false;
         }
     }
 
-    /// Serves requests until the connection has been idle between two requests for
-    /// [`SHORT_REST`]. Returns how much longer the connection may be idle.
-    ///
-    /// # Errors
-    /// Returns the end of the connection.
-    async fn serve_until_rest(&mut self, mut is_first: bool) -> Result<Duration, StreamEnd> {
+    /// Serves requests until the connection is idle between two requests (`None`), or is over.
+    async fn serve_until_rest(&mut self, mut is_first: bool) -> Option<StreamEnd> {
         if is_first {
             match self.version().await {
                 BeginningVersion::Http1 => {}
@@ -154,11 +145,11 @@ impl<S: DecideRequest> Connection<S> {
                     let bytes = self.bytes.stream();
                     let served =
                         http2::serve(&self.client, bytes, &self.server, received, &mut self.time_limit);
-                    return Err(Box::pin(served).await);
+                    return Some(Box::pin(served).await);
                 }
                 BeginningVersion::Unagreed => {
                     let refused = self.refuse(LocalReplyReason::Malformed(Malformed::Version)).await;
-                    return Err(self.end_after(refused).await);
+                    return Some(self.end_after(refused).await);
                 }
             }
         }
@@ -169,13 +160,9 @@ impl<S: DecideRequest> Connection<S> {
                 Next::Over(end) => After::Ends(end),
             };
             match after {
+                After::Stays if self.received.is_empty() => return None,
                 After::Stays => is_first = false,
-                over => return Err(self.end_after(over).await),
-            }
-            if self.received.is_empty()
-                && let Some(left) = self.rest_shortly().await?
-            {
-                return Ok(left);
+                over => return Some(self.end_after(over).await),
             }
         }
     }
@@ -189,30 +176,13 @@ impl<S: DecideRequest> Connection<S> {
         StreamEnd::Closed
     }
 
-    /// Waits for bytes of the next request for [`SHORT_REST`]. `None`: bytes have arrived; otherwise
-    /// returns how much longer the connection may be idle.
-    ///
-    /// # Errors
-    /// Returns the end of the connection.
-    async fn rest_shortly(&mut self) -> Result<Option<Duration>, StreamEnd> {
+    /// Waits for bytes of the next request, at most for the keep-alive timeout. Returns the end of
+    /// the connection; `None`: bytes have arrived.
+    async fn rest(&mut self) -> Option<StreamEnd> {
         // An idle connection keeps no buffer.
         self.received = BytesMut::new();
         let keep_alive = self.client.frontend().config.http_limits().keep_alive;
-        if self.charge.is_counted() {
-            return Ok(Some(keep_alive));
-        }
-        self.time_limit.renew(keep_alive.min(SHORT_REST));
-        match self.read(true).await {
-            Read::Some => Ok(None),
-            Read::Late if keep_alive > SHORT_REST => Ok(Some(keep_alive - SHORT_REST)),
-            Read::Late | Read::Closed | Read::Reset => Err(StreamEnd::Closed),
-        }
-    }
-
-    /// Waits for bytes of the next request, at most for this time. Returns the end of the
-    /// connection; `None`: bytes have arrived.
-    async fn rest(&mut self, left: Duration) -> Option<StreamEnd> {
-        self.time_limit.renew(left);
+        self.time_limit.renew(keep_alive);
         let read = match self.charge.is_counted() {
             true => Box::pin(self.read_while_charged()).await,
             false => self.read(true).await,
