@@ -51,8 +51,8 @@ impl Default for CoarseClock {
     }
 }
 
-/// Deadline of a wait. The wait never ends early. A wait of two seconds or more may end up to a
-/// second late.
+/// Deadline of a wait. A wait below two seconds ends in time, but for the length of a poll. A longer
+/// wait never ends early, and may end up to a second late.
 #[derive(Debug)]
 pub(crate) struct TimeLimit {
     until: Instant,

@@ -98,8 +98,9 @@ pub(crate) fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>>(
                     }
                 }
                 () = until_true(|| counts.has_begun(max_requests) || client.is_draining()), if !is_ending => {
-                    (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
                     Box::pin(connection.announce_end(counts.begun)).await;
+                    // Later than the time at which the connection refuses streams.
+                    (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
                 }
                 accepted = connection.accept(is_idle) => match accepted {
                     Ok(stream) => {
@@ -124,8 +125,8 @@ pub(crate) fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>>(
                     // The client has not reacted to the announcement: convey closes the connection.
                     false if is_ending && !connection.is_sending() => break,
                     false => {
-                        (is_ending, until) = (true, Instant::now() + C::IDLE_END);
                         Box::pin(connection.announce_end(counts.begun)).await;
+                        (is_ending, until) = (true, Instant::now() + C::IDLE_END);
                     }
                 },
             }
