@@ -5,6 +5,7 @@ pub(crate) mod client;
 mod empty_frames;
 pub(crate) mod frames;
 mod from_proxies;
+mod goaway;
 mod held;
 mod malformed;
 mod resets;
@@ -37,6 +38,7 @@ use from_proxies::{
     requests_cancelled_at_once_leave_others_of_their_connection,
     thousands_of_clients_of_a_proxy_are_served_at_once, trusted_proxy_has_a_window_for_all_its_streams,
 };
+use goaway::client_that_answers_no_ping_gets_the_second_goaway;
 use held::{
     client_that_a_trusted_proxy_names_has_a_share, client_that_reads_byte_by_byte_holds_no_server,
     client_that_sends_its_upload_byte_by_byte_holds_no_server,
@@ -120,6 +122,7 @@ tests!("http2":
     short_frames_of_an_unread_upload_leave_other_streams,
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
+    client_that_answers_no_ping_gets_the_second_goaway,
     cut_requests_fail_no_other_request_of_their_server,
     early_responses_to_uploads_fail_no_other_request_of_their_server,
     overloaded_server_that_refuses_streams_keeps_its_connection,
