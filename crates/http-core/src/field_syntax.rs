@@ -42,7 +42,7 @@ pub(crate) fn is_of_value(byte: u8) -> bool {
 #[inline]
 pub(crate) fn token_end(bytes: &[u8], mut at: usize) -> usize {
     loop {
-        at = end_of_run(bytes, at, usual_in_tokens, is_token);
+        at = end_of_run(bytes, at, usual_in_tokens);
         if !bytes.get(at).is_some_and(|byte| is_token(*byte)) {
             return at;
         }
@@ -54,7 +54,7 @@ pub(crate) fn token_end(bytes: &[u8], mut at: usize) -> usize {
 #[inline]
 pub(crate) fn value_end(bytes: &[u8], mut at: usize) -> usize {
     loop {
-        at = end_of_run(bytes, at, no_controls, is_of_value);
+        at = end_of_run(bytes, at, no_controls);
         if bytes.get(at) != Some(&b'\t') {
             return at;
         }
@@ -62,35 +62,29 @@ pub(crate) fn value_end(bytes: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// End of the visible bytes of ASCII from `at` on: those that may be in a target, whose parts
-/// `head::target` checks.
+/// End of the visible bytes of ASCII from `at` on. A target consists of such bytes; `head::target`
+/// checks its parts.
 #[inline]
 pub(crate) fn visible_end(bytes: &[u8], at: usize) -> usize {
-    let visible = |block: u8x16| at_most(block - u8x16::splat(b'!'), b'~' - b'!');
-    end_of_run(bytes, at, visible, |byte| matches!(byte, b'!'..=b'~'))
+    end_of_run(bytes, at, |block| at_most(block - u8x16::splat(b'!'), b'~' - b'!'))
 }
 
-/// End of the bytes from `at` on that belong to a run. `in_block` marks bytes of a block that
-/// belong, `belongs` decides on the bytes behind the last whole block.
+/// End of the bytes from `at` on that belong to a run. `belonging` marks them in a block; a zero
+/// byte never belongs.
 #[inline]
-fn end_of_run(
-    bytes: &[u8],
-    mut at: usize,
-    in_block: impl Fn(u8x16) -> u8x16,
-    belongs: impl Fn(u8) -> bool,
-) -> usize {
+fn end_of_run(bytes: &[u8], mut at: usize, belonging: impl Fn(u8x16) -> u8x16) -> usize {
+    let len_in = |block| (!belonging(u8x16::new(block)).to_bitmask() | 1 << BLOCK).trailing_zeros() as usize;
     while let Some(block) = bytes.get(at..).and_then(<[u8]>::first_chunk::<BLOCK>) {
-        let others = !in_block(u8x16::new(*block)).to_bitmask() | 1 << BLOCK;
-        let belonging = others.trailing_zeros() as usize;
-        at += belonging;
-        if belonging < BLOCK {
+        let len = len_in(*block);
+        at += len;
+        if len < BLOCK {
             return at;
         }
     }
-    while bytes.get(at).is_some_and(|byte| belongs(*byte)) {
-        at += 1;
-    }
-    at
+    // Zero bytes behind the last ones end the run there.
+    let (rest, mut block) = (bytes.get(at..).unwrap_or_default(), [0; BLOCK]);
+    block[..rest.len()].copy_from_slice(rest);
+    at + len_in(block)
 }
 
 /// Marks letters, digits and hyphens: few tokens have other bytes.
