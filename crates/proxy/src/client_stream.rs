@@ -129,32 +129,31 @@ impl ClientStream {
 
     /// Creates the stream of an admitted client.
     pub(super) fn admitted(
-        mut session: Box<TcpSession>,
+        session: Box<TcpSession>,
         leg: Leg,
         received: ReceivedHeader,
     ) -> (ClientStream, ClientBytes) {
-        // From now on each request has its own log line.
-        session.record = None;
         let local = session.local_address(leg.tcp());
         let transport = ClientTransport::Tcp(leg.tcp().as_raw_fd());
-        let client = ClientStream {
-            session,
-            local,
-            received: received.has_content().then(|| Box::new(received)),
-            has_moved: AtomicBool::new(false),
-            transport,
-            held_resources: OnceLock::new(),
-            early_end: OnceLock::new(),
-        };
+        let mut client = ClientStream::new(session, local, transport);
+        client.received = received.has_content().then(|| Box::new(received));
         (client, ClientBytes { leg })
     }
 
     /// Creates the stream of a client that was admitted over QUIC. `local` is the address that the
     /// client connected to.
     pub(super) fn over_quic(
-        mut session: Box<TcpSession>,
+        session: Box<TcpSession>,
         local: Option<SocketAddr>,
         paths: Arc<ClientPaths>,
+    ) -> ClientStream {
+        ClientStream::new(session, local, ClientTransport::Quic(paths))
+    }
+
+    fn new(
+        mut session: Box<TcpSession>,
+        local: Option<SocketAddr>,
+        transport: ClientTransport,
     ) -> ClientStream {
         // From now on each request has its own log line.
         session.record = None;
@@ -163,7 +162,7 @@ impl ClientStream {
             local,
             received: None,
             has_moved: AtomicBool::new(false),
-            transport: ClientTransport::Quic(paths),
+            transport,
             held_resources: OnceLock::new(),
             early_end: OnceLock::new(),
         }

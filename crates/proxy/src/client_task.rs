@@ -18,13 +18,14 @@ impl Future for ClientTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if let ClientTask::Admission(admission) = &mut *self {
-            let Some(serving) = ready!(admission.as_mut().poll(cx)) else { return Poll::Ready(()) };
-            *self = ClientTask::Service(serving);
-        }
-        match &mut *self {
-            ClientTask::Service(serving) => serving.as_mut().poll(cx),
-            ClientTask::Admission(_) => Poll::Pending,
+        loop {
+            match &mut *self {
+                ClientTask::Admission(admission) => match ready!(admission.as_mut().poll(cx)) {
+                    Some(serving) => *self = ClientTask::Service(serving),
+                    None => return Poll::Ready(()),
+                },
+                ClientTask::Service(serving) => return serving.as_mut().poll(cx),
+            }
         }
     }
 }

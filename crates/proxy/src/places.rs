@@ -1,6 +1,6 @@
 //! Places of connections in the process, which workers take from a shared number in batches. The
 //! number is an upper bound of the connections that are open. While it is small, a new connection
-//! needs no look at the counters of other workers.
+//! reads no counters of other workers.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -68,6 +68,13 @@ fn fits_any(taken: u64, left: u64) -> bool {
     u32::try_from(taken).is_ok_and(|taken| fits(taken, left))
 }
 
+impl Left {
+    /// What is left at least while less than half of `most` connections are taken.
+    fn ample(most: u64) -> Left {
+        Left { connections: most / 2, local_ports: u64::MAX, is_ample: true }
+    }
+}
+
 impl WorkerContext {
     /// Whether the process may have another connection.
     pub(super) fn has_room(&self) -> bool {
@@ -78,14 +85,11 @@ impl WorkerContext {
     /// Returns what is left for further connections of the process. Local ports do not matter.
     pub(super) fn left(&self) -> Left {
         let most = self.shared.descriptors.connections();
-        match is_ample(self.clients.taken_places(), most) {
-            true => Left { connections: most / 2, local_ports: u64::MAX, is_ample: true },
-            false => Left {
-                connections: self.shared.connections_left(self.totals()),
-                local_ports: u64::MAX,
-                is_ample: false,
-            },
+        if is_ample(self.clients.taken_places(), most) {
+            return Left::ample(most);
         }
+        let connections = self.shared.connections_left(self.totals());
+        Left { connections, local_ports: u64::MAX, is_ample: false }
     }
 
     /// Returns what is left for a TCP connection to this frontend, which counts as open already.
@@ -93,7 +97,7 @@ impl WorkerContext {
         let (taken, most) = (self.clients.taken_places(), self.shared.descriptors.connections());
         // The number of connections that may wait for a limited frontend depends on the exact room.
         if !is_limited(frontend) && is_ample(taken, most) && self.has_ample_ports(frontend, taken) {
-            return Left { connections: most / 2, local_ports: u64::MAX, is_ample: true };
+            return Left::ample(most);
         }
         Left {
             connections: self.shared.connections_left(self.totals()) + 1,

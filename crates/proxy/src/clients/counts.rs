@@ -1,8 +1,8 @@
 //! Connection counts by client and scope. Each of the first sixteen workers counts the connections
 //! of its clients in a table of its own, so a new connection takes no lock that another worker uses;
-//! further workers share these tables. The number of a
-//! client's connections is the sum over all tables, which convey needs only if few are left.
-//! Connections at frontends with a limit are counted in shards by client.
+//! further workers share these tables. The number of a client's connections is the sum over all
+//! tables, which convey needs only if few are left. Connections at frontends with a limit are counted
+//! in shards by client.
 
 use std::array;
 use std::hash::BuildHasher;
