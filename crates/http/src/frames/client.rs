@@ -22,7 +22,7 @@ impl FrameClient<'_> {
     /// again.
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
         match self {
-            FrameClient::Stream(stream) => stream.poll_frame(cx),
+            FrameClient::Stream(stream) => stream.body().poll_frame(cx),
             FrameClient::Http1(client) => client.poll_frame(cx),
         }
     }
@@ -31,14 +31,14 @@ impl FrameClient<'_> {
     /// which its next use reports.
     pub(super) fn release(&mut self, len: usize) {
         if let FrameClient::Stream(stream) = self {
-            let _ = stream.release(len);
+            let _ = stream.body().release(len);
         }
     }
 
     /// Keeps the frames that are received from now on, for a retry.
     pub(super) fn keep_body(&mut self) {
         match self {
-            FrameClient::Stream(stream) => stream.keep_body(),
+            FrameClient::Stream(stream) => stream.body().keep(),
             FrameClient::Http1(client) => client.keep_body(),
         }
     }
@@ -46,7 +46,7 @@ impl FrameClient<'_> {
     /// Discards the kept frames, and keeps no further frames.
     pub(super) fn forget_body(&mut self) {
         match self {
-            FrameClient::Stream(stream) => stream.forget_body(),
+            FrameClient::Stream(stream) => stream.body().forget(),
             FrameClient::Http1(client) => client.forget_body(),
         }
     }
@@ -55,7 +55,7 @@ impl FrameClient<'_> {
     /// their bytes; `None`: a frame was not kept.
     pub(super) fn take_body_back(&mut self) -> Option<u64> {
         match self {
-            FrameClient::Stream(stream) => stream.take_body_back(),
+            FrameClient::Stream(stream) => stream.body().take_back(),
             FrameClient::Http1(client) => client.take_body_back(),
         }
     }

@@ -18,8 +18,8 @@ use super::*;
 use crate::compress::{CompressionTerms, PIECE};
 use crate::held_responses::{HeldResponses, MAX_HELD};
 use crate::hooks::Hooks;
-use crate::streams::IncomingStream;
 use crate::streams::body::ResetReason;
+use crate::streams::{IncomingBody, IncomingStream};
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -37,7 +37,7 @@ struct FakeStream {
     ends: usize,
 }
 
-impl IncomingStream for FakeStream {
+impl IncomingBody for FakeStream {
     fn poll_frame(&mut self, _: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
         self.frames.pop_front().map_or(Poll::Pending, |frame| Poll::Ready(Ok(frame)))
     }
@@ -47,12 +47,18 @@ impl IncomingStream for FakeStream {
         Ok(())
     }
 
-    fn keep_body(&mut self) {}
+    fn keep(&mut self) {}
 
-    fn forget_body(&mut self) {}
+    fn forget(&mut self) {}
 
-    fn take_body_back(&mut self) -> Option<u64> {
+    fn take_back(&mut self) -> Option<u64> {
         None
+    }
+}
+
+impl IncomingStream for FakeStream {
+    fn body(&mut self) -> &mut dyn IncomingBody {
+        self
     }
 
     fn send_interim(&mut self, _: &OutgoingResponse<'_>) -> io::Result<()> {

@@ -18,7 +18,7 @@ use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSource, ResetReason};
 use crate::streams::serving::StreamOutcome;
-use crate::streams::{self, ArrivedRequest, IncomingStream, RequestBody};
+use crate::streams::{self, ArrivedRequest, IncomingBody, IncomingStream, RequestBody};
 use crate::time_limit::TimeLimit;
 
 /// Maximum number of time limits that a connection keeps for later streams.
@@ -119,24 +119,8 @@ struct Http2Stream<'a> {
 }
 
 impl IncomingStream for Http2Stream<'_> {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
-        self.body.poll_frame(cx)
-    }
-
-    fn release(&mut self, len: usize) -> io::Result<()> {
-        self.body.release(len)
-    }
-
-    fn keep_body(&mut self) {
-        self.body.keep();
-    }
-
-    fn forget_body(&mut self) {
-        self.body.forget();
-    }
-
-    fn take_body_back(&mut self) -> Option<u64> {
-        self.body.take_back()
+    fn body(&mut self) -> &mut dyn IncomingBody {
+        &mut self.body
     }
 
     fn send_interim(&mut self, response: &OutgoingResponse<'_>) -> io::Result<()> {

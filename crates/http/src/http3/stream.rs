@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use convey_http_core::{Frame, Malformed, OutgoingResponse, Trailers};
+use convey_http_core::{Malformed, OutgoingResponse, Trailers};
 use convey_proxy::ClientStream;
 use convey_snapshot::stats::Counter;
 use futures_util::FutureExt;
@@ -27,7 +27,7 @@ use crate::server::WorkerServer;
 use crate::stack::DecideRequest;
 use crate::streams::body::ResetReason;
 use crate::streams::serving::StreamOutcome;
-use crate::streams::{self, ArrivedRequest, IncomingStream, RequestBody, heads};
+use crate::streams::{self, ArrivedRequest, IncomingBody, IncomingStream, RequestBody, heads};
 
 /// Header that warns the server of a possible replay: the request came as early data (RFC 8470,
 /// section 5.1).
@@ -172,24 +172,8 @@ struct Http3Stream {
 }
 
 impl IncomingStream for Http3Stream {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
-        self.body.poll_frame(cx)
-    }
-
-    fn release(&mut self, len: usize) -> io::Result<()> {
-        self.body.release(len)
-    }
-
-    fn keep_body(&mut self) {
-        self.body.keep();
-    }
-
-    fn forget_body(&mut self) {
-        self.body.forget();
-    }
-
-    fn take_body_back(&mut self) -> Option<u64> {
-        self.body.take_back()
+    fn body(&mut self) -> &mut dyn IncomingBody {
+        &mut self.body
     }
 
     fn send_interim(&mut self, response: &OutgoingResponse<'_>) -> io::Result<()> {

@@ -10,7 +10,7 @@ use convey_http_core::{Frame, Malformed};
 use http::HeaderMap;
 
 /// Receiving side of a stream.
-pub(crate) trait DataSource {
+pub(crate) trait DataSource: Send + Sync {
     /// Receives the next data, of about `most` bytes; `None` after the last data.
     fn poll_data(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Option<io::Result<Bytes>>>;
 

@@ -9,10 +9,9 @@ use convey_http_core::{Frame, OutgoingResponse, Trailers};
 use super::body::ResetReason;
 use crate::time_limit::TimeLimit;
 
-/// A client's stream whose request head was read.
-pub(crate) trait IncomingStream: Send + Sync {
-    /// Receives the next frame of the request's body. After the last one, returns [`Frame::End`]
-    /// again.
+/// Body of a request on a client's stream.
+pub(crate) trait IncomingBody: Send + Sync {
+    /// Receives the next frame. After the last one, returns [`Frame::End`] again.
     ///
     /// # Errors
     /// The client has reset the stream, or the body is malformed (`BodyFault`).
@@ -21,15 +20,22 @@ pub(crate) trait IncomingStream: Send + Sync {
     /// Notes that `len` received bytes have left convey, so that the client may send as many again.
     fn release(&mut self, len: usize) -> io::Result<()>;
 
-    /// Keeps the frames that are received from now on, for a retry, up to `MAX_KEPT` bytes.
-    fn keep_body(&mut self);
+    /// Keeps copies of the frames that are received from now on, for a retry, up to `MAX_KEPT`
+    /// bytes.
+    fn keep(&mut self);
 
     /// Discards the kept frames, and keeps no further frames.
-    fn forget_body(&mut self);
+    fn forget(&mut self);
 
-    /// Makes [`IncomingStream::poll_frame`] return the kept frames again. Returns the number of
-    /// their bytes; `None`: a frame was not kept.
-    fn take_body_back(&mut self) -> Option<u64>;
+    /// Makes [`IncomingBody::poll_frame`] return the kept frames again. Returns the number of their
+    /// bytes; `None`: a frame was not kept.
+    fn take_back(&mut self) -> Option<u64>;
+}
+
+/// A client's stream whose request head was read.
+pub(crate) trait IncomingStream: Send + Sync {
+    /// Body of the request.
+    fn body(&mut self) -> &mut dyn IncomingBody;
 
     /// Sends an interim response.
     fn send_interim(&mut self, response: &OutgoingResponse<'_>) -> io::Result<()>;

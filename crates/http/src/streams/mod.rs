@@ -23,6 +23,6 @@ mod stream_set;
 pub(crate) mod websocket;
 
 pub(crate) use arrived::ArrivedRequest;
-pub(crate) use incoming::IncomingStream;
+pub(crate) use incoming::{IncomingBody, IncomingStream};
 pub(crate) use request::serve;
 pub(crate) use request_body::{MAX_KEPT, RequestBody};

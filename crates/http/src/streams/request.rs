@@ -112,8 +112,8 @@ async fn deliver(
 async fn take_rest(stream: &mut impl IncomingStream) {
     let mut left = linger::MAX_OF_STREAM;
     let mut poll_rest = |cx: &mut Context<'_>| {
-        while let Ok(Frame::Data(data)) = ready!(stream.poll_frame(cx)) {
-            if data.len() >= left || stream.release(data.len()).is_err() {
+        while let Ok(Frame::Data(data)) = ready!(stream.body().poll_frame(cx)) {
+            if data.len() >= left || stream.body().release(data.len()).is_err() {
                 break;
             }
             left -= data.len();

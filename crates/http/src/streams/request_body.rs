@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use convey_http_core::{BodyFraming, Frame, Malformed, RequestHead};
 
+use super::IncomingBody;
 use super::body::{BodyFault, DataSource};
 use crate::data_queue::FRAME;
 
@@ -60,9 +61,10 @@ impl<S: DataSource> RequestBody<S> {
         let phase = if framing.is_empty() { Phase::Over } else { Phase::Data };
         RequestBody { source, left, phase, kept: None, again: None, unreleased: 0, free: 0 }
     }
+}
 
-    /// Returns the next frame. After the last one, returns [`Frame::End`] again.
-    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
+impl<S: DataSource> IncomingBody for RequestBody<S> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Frame<Bytes>>> {
         let frame = match self.next_again() {
             Some(frame) => frame,
             None => ready!(self.poll_next(cx))?,
@@ -77,26 +79,21 @@ impl<S: DataSource> RequestBody<S> {
         Poll::Ready(Ok(frame))
     }
 
-    /// Notes that `len` bytes have left convey, so that the client may send as many again.
-    pub(crate) fn release(&mut self, len: usize) -> io::Result<()> {
+    fn release(&mut self, len: usize) -> io::Result<()> {
         let free = len.min(self.free);
         self.free -= free;
         self.release_of_source(len - free)
     }
 
-    /// Keeps copies of the frames that are returned from now on, for a retry.
-    pub(crate) fn keep(&mut self) {
+    fn keep(&mut self) {
         self.kept = Some(KeptFrames::default());
     }
 
-    /// Discards the kept frames, and keeps no further frames.
-    pub(crate) fn forget(&mut self) {
+    fn forget(&mut self) {
         self.kept = None;
     }
 
-    /// Makes the body return its kept frames again. Returns the number of their bytes; `None`: a
-    /// frame was not kept.
-    pub(crate) fn take_back(&mut self) -> Option<u64> {
+    fn take_back(&mut self) -> Option<u64> {
         let mut kept = self.kept.take()?;
         let len = kept.data.len();
         // The kept bytes are few, so the client may send others meanwhile.
@@ -109,7 +106,9 @@ impl<S: DataSource> RequestBody<S> {
         self.again = Some(kept);
         Some(len as u64)
     }
+}
 
+impl<S: DataSource> RequestBody<S> {
     fn next_again(&mut self) -> Option<Frame<Bytes>> {
         let again = self.again.as_mut()?;
         if !again.data.is_empty() {
