@@ -163,7 +163,9 @@ mod tests {
         assert_eq!(FrameHead::read(&out), Some(head));
         out[5] |= 0x80;
         assert_eq!(FrameHead::read(&out), Some(head), "the reserved bit has no meaning");
-        assert_eq!(FrameHead::read(&out[..8]), None);
+        for cut in 0..FRAME_HEAD {
+            assert_eq!(FrameHead::read(&out[..cut]), None);
+        }
     }
 
     #[test]
@@ -175,7 +177,12 @@ mod tests {
         assert_eq!(read(0, b"ab"), Some((b"ab".to_vec(), None)));
         assert_eq!(read(PADDED, b"\x01ab"), Some((b"a".to_vec(), None)));
         let both = PADDED | HAS_PRIORITY;
-        assert_eq!(read(both, b"\x02\x80\0\0\x03\x10a\0\0"), Some((b"a".to_vec(), Some(3))));
+        let whole = b"\x02\x80\0\0\x03\x10a\0\0";
+        assert_eq!(read(both, whole), Some((b"a".to_vec(), Some(3))));
+        for cut in 0..whole.len() {
+            // The last two bytes are padding, whatever they are.
+            assert_eq!(read(both, &whole[..cut]).is_some(), cut == whole.len() - 1, "{cut}");
+        }
         assert_eq!(read(PADDED, b"\x02a"), None);
         assert_eq!(read(PADDED, b""), None);
         assert_eq!(read(HAS_PRIORITY, b"\0\0\0\x03"), None);

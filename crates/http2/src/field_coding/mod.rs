@@ -151,6 +151,26 @@ mod tests {
         }
 
         #[test]
+        fn number_that_is_cut_off_is_left_as_it_is(number: u32, bits in 1u32..9) {
+            let mut put = Vec::new();
+            put_integer(number as usize, bits, 0, &mut put);
+            for cut in 0..put.len() {
+                let mut left = &put[..cut];
+                prop_assert_eq!(integer(&mut left, bits), None);
+                prop_assert_eq!(left.len(), cut);
+            }
+        }
+
+        #[test]
+        fn string_that_is_cut_off_is_refused(text in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut put = Vec::new();
+            put_string(&text, &mut put);
+            for cut in 0..put.len() {
+                prop_assert_eq!(string(&mut &put[..cut], 7), None);
+            }
+        }
+
+        #[test]
         fn string_is_read_as_it_was_put(text in proptest::collection::vec(any::<u8>(), 0..20_000)) {
             let mut put = Vec::new();
             put_string(&text, &mut put);

@@ -162,6 +162,31 @@ mod tests {
     }
 
     #[test]
+    fn section_cut_off_within_a_line_is_undecodable() {
+        let long = [&b"\x00\x01a\x7f\x01"[..], &[b'v'; 128]].concat();
+        let lines = [
+            &b"\x3f\xe1\x1f"[..], // a size of the table
+            b"\x82",
+            b"\x41\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff",
+            b"\x40\x82\x9c\x67\x01c", // the name has a Huffman code
+            b"\x0f\x29\x02de",        // the name has an index of two bytes
+            b"\xbe",
+            &long,
+        ];
+        let block = lines.concat();
+        let mut whole = vec![0];
+        whole.extend(lines.iter().scan(0, |end, line| {
+            *end += line.len();
+            Some(*end)
+        }));
+        for cut in 0..=block.len() {
+            let decoded = decode(&mut Decoder::default(), &block[..cut]);
+            let expected = whole.iter().position(|end| *end == cut).map(|lines| lines.saturating_sub(1));
+            assert_eq!(decoded.ok().map(|lines| lines.lines().count()), expected, "{cut}");
+        }
+    }
+
+    #[test]
     fn lines_beyond_the_limit_change_only_the_table() {
         let (mut decoder, mut scratch) = (Decoder::default(), Scratch::default());
         let block = [&b"\x40\x01a\x01b"[..], &[0xbe; 10_000], b"\x40\x01c\x01d"].concat();

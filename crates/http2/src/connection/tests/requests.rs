@@ -40,6 +40,37 @@ fn section_in_several_frames_is_one() {
 }
 
 #[test]
+fn frames_that_arrive_in_pieces_are_handled_once_whole() {
+    let frames = [
+        frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]),
+        get(1),
+        frame(HEADERS, END_STREAM | PADDED, 3, &[b"\x01", &GET[..2], b"\0"].concat()),
+        frame(CONTINUATION, END_HEADERS, 3, &GET[2..]),
+        post(5),
+        frame(DATA, PADDED, 5, b"\x02body\0\0"),
+        frame(PING, 0, 0, &[7; 8]),
+        frame(DATA, END_STREAM, 5, b"end"),
+    ]
+    .concat();
+    let handled = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let mut peer = Peer::new(limits());
+        for piece in pieces {
+            peer.receive(piece);
+        }
+        let keys: Vec<_> = (0..3).map(|_| peer.accept()).collect();
+        assert!(peer.left.is_empty() && !peer.connection.is_over());
+        (keys.iter().map(|key| key.id()).collect::<Vec<_>>(), peer.frames())
+    };
+    let expected = handled(&mut [&frames[..]].into_iter());
+    assert_eq!(expected.0, [1, 3, 5]);
+    assert_eq!(handled(&mut frames.chunks(1)), expected);
+    for cut in 0..frames.len() {
+        let (first, rest) = frames.split_at(cut);
+        assert_eq!(handled(&mut [first, rest].into_iter()), expected, "{cut}");
+    }
+}
+
+#[test]
 fn long_head_of_a_response_is_sent_in_several_frames() {
     let mut peer = Peer::new(limits());
     let key = peer.receive(&get(1)).accept();
