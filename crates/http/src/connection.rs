@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use convey_http_core::{FieldRules, HeadReader, HttpMethod, Malformed, RequestHead};
+use convey_model::HttpLimits;
 use convey_proxy::{ClientBytes, ClientStream, Drain, RequestCharge, StreamEnd};
 use convey_snapshot::stats::Counter;
 use convey_stream::{ByteStream, More};
@@ -251,19 +252,20 @@ impl<S: DecideRequest> Connection<S> {
     async fn next(&mut self, is_first: bool) -> Next {
         let mut reader = HeadReader::default();
         let mut has_begun = is_first;
-        let limits = self.client.frontend().config.http_limits();
+        let HttpLimits { head: head_limits, head_timeout, keep_alive, .. } =
+            *self.client.frontend().config.http_limits();
         if !is_first {
-            self.time_limit.renew(limits.keep_alive);
+            self.time_limit.renew(keep_alive);
         }
         loop {
-            match reader.request(&mut self.received, &limits.head) {
+            match reader.request(&mut self.received, &head_limits) {
                 Ok(Some(head)) => return Next::Request(Arc::new(head)),
                 Ok(None) => {}
                 Err(malformed) => return Next::Refused(LocalReplyReason::Malformed(malformed)),
             }
             if !self.received.is_empty() && !has_begun {
                 has_begun = true;
-                self.time_limit.renew(limits.head_timeout);
+                self.time_limit.renew(head_timeout);
             }
             let is_between = self.received.is_empty();
             if is_between {

@@ -82,8 +82,8 @@ impl FrontendConfig {
     }
 
     /// Limits of a request and its connection; the defaults outside of mode `http`.
-    pub fn http_limits(&self) -> HttpLimits {
-        self.http.as_ref().map_or_else(HttpLimits::default, |http| http.limits)
+    pub fn http_limits(&self) -> &HttpLimits {
+        self.http.as_ref().map_or(&HttpLimits::DEFAULT, |http| &http.limits)
     }
 
     /// Error page for local replies with this status; `None`: a line of text.

@@ -27,17 +27,22 @@ pub struct HttpLimits {
     pub streams: u32,
 }
 
+impl HttpLimits {
+    /// Limits of a frontend that sets none.
+    pub const DEFAULT: HttpLimits = HttpLimits {
+        head: HeadLimits::OF_REQUESTS,
+        response_head: HeadLimits::OF_RESPONSES,
+        head_timeout: Duration::from_secs(10),
+        body: None,
+        body_rate: None,
+        keep_alive: Duration::from_secs(60),
+        requests: 10_000,
+        streams: 100,
+    };
+}
+
 impl Default for HttpLimits {
     fn default() -> HttpLimits {
-        HttpLimits {
-            head: HeadLimits::default(),
-            response_head: HeadLimits::OF_RESPONSES,
-            head_timeout: Duration::from_secs(10),
-            body: None,
-            body_rate: None,
-            keep_alive: Duration::from_secs(60),
-            requests: 10_000,
-            streams: 100,
-        }
+        HttpLimits::DEFAULT
     }
 }

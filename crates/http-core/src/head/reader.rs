@@ -24,13 +24,16 @@ pub struct HeadLimits {
 }
 
 impl Default for HeadLimits {
-    /// Default limits: 16 KiB and 100 fields.
+    /// [`HeadLimits::OF_REQUESTS`].
     fn default() -> HeadLimits {
-        HeadLimits { bytes: 16 * 1024, fields: 100 }
+        HeadLimits::OF_REQUESTS
     }
 }
 
 impl HeadLimits {
+    /// Default limits of a request's head: 16 KiB and 100 fields.
+    pub const OF_REQUESTS: HeadLimits = HeadLimits { bytes: 16 * 1024, fields: 100 };
+
     /// Default limits of a response's head, and of its trailers: 65,535 bytes and 256 fields.
     pub const OF_RESPONSES: HeadLimits = HeadLimits { bytes: 65_535, fields: 256 };
 

@@ -58,7 +58,7 @@ impl Forwarding<'_, '_> {
         let is_stream = self.end.is_stream();
         let client = match &mut *self.end {
             ClientEnd::Socket(client) => {
-                let decoder = decoder(request.head(), &limits);
+                let decoder = decoder(request.head(), limits);
                 FrameClient::Http1(Box::new(Http1Client::new(client, self.received, decoder)))
             }
             ClientEnd::Stream(stream) => FrameClient::Stream(&mut **stream),

@@ -79,9 +79,11 @@ pub(crate) async fn serve<S: DecideRequest>(
     mut received: BytesMut,
     time_limit: &mut TimeLimit,
 ) -> StreamEnd {
-    let limits = client.newest().config.http_limits();
-    let (malformed, is_shared) = (AtomicU64::new(0), client.is_trusted_proxy(&client.newest()));
-    let shared = SharedConnection::new(ClientConnection::new(limits_of(&limits, is_shared)));
+    let newest = client.newest();
+    let (malformed, is_shared) = (AtomicU64::new(0), client.is_trusted_proxy(&newest));
+    let limits = limits_of(newest.config.http_limits(), is_shared);
+    drop(newest);
+    let shared = SharedConnection::new(ClientConnection::new(limits));
     received.advance(PREFACE.len());
     let connection = Http2 {
         client,

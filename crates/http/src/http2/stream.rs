@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use convey_http_core::{Frame, Malformed, OutgoingResponse, RequestHead, Trailers};
 use convey_http2::{ErrorCode, ReceivedRequest, StreamFault, StreamKey};
+use convey_model::HttpLimits;
 use convey_proxy::ClientStream;
 use tokio::time::timeout;
 
@@ -58,10 +59,10 @@ async fn await_end(
     heads: (Head, Head),
     source: BodySource<'_>,
 ) -> Option<(RequestRecord, Head)> {
-    let limits = client.newest().config.http_limits();
+    let HttpLimits { head: head_limits, head_timeout, .. } = *client.newest().config.http_limits();
     let (with_body, if_empty) = heads;
-    let arrived = ArrivedRequest::new(client, record, with_body, limits.head);
-    let refused = match timeout(limits.head_timeout, poll_fn(|cx| source.poll_empty(cx))).await {
+    let arrived = ArrivedRequest::new(client, record, with_body, head_limits);
+    let refused = match timeout(head_timeout, poll_fn(|cx| source.poll_empty(cx))).await {
         Ok(Ok(())) => None,
         Ok(Err(fault)) => Some(fault),
         Err(_) => Some(LocalReplyReason::RequestTimeout),

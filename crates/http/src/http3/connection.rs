@@ -39,7 +39,7 @@ pub(crate) fn serve<S: DecideRequest>(
 ) -> impl Future<Output = ()> + Send {
     let connection = quic.connection.clone();
     // The beginning needs more memory than the service, so it is a box, which is dropped then.
-    let begun = Box::pin(begin(client.newest().config.http_limits(), quic));
+    let begun = Box::pin(begin(*client.newest().config.http_limits(), quic));
     async move {
         let end = tokio::select! {
             biased;

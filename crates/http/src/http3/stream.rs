@@ -56,7 +56,7 @@ pub(super) async fn serve<S: DecideRequest>(
     notes: StreamNotes,
     handshake: HandshakeState,
 ) -> StreamOutcome {
-    let limits = client.newest().config.http_limits();
+    let limits = *client.newest().config.http_limits();
     let (is_early, receiver) = (notes.is_early, notes.receiver);
     let mut arrived = None;
     let head = async {

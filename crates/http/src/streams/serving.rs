@@ -74,7 +74,7 @@ pub(crate) fn serve<C: StreamConnection, F: Future<Output = StreamOutcome>>(
     begin: impl Fn(C::Stream) -> F,
 ) -> impl Future<Output = StreamEnd> {
     async move {
-        let newest = || client.newest().config.http_limits();
+        let newest = || *client.newest().config.http_limits();
         let (mut streams, mut is_ending) = (StreamSet::new(), false);
         let mut max_requests = newest().requests;
         // Time at which a connection without streams ends.

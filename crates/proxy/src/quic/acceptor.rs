@@ -169,12 +169,12 @@ impl QuicAcceptor {
         let (acceptor, limits) = (frontend.tls.as_ref()?, frontend.config.http_limits());
         if let Some((of, with, settings)) = &self.last
             && Arc::ptr_eq(of, acceptor)
-            && *with == limits
+            && with == limits
         {
             return Some(settings.clone());
         }
-        let settings = Arc::new(settings::of_connections(acceptor, &limits)?);
-        self.last = Some((acceptor.clone(), limits, settings.clone()));
+        let settings = Arc::new(settings::of_connections(acceptor, limits)?);
+        self.last = Some((acceptor.clone(), *limits, settings.clone()));
         Some(settings)
     }
 

@@ -115,7 +115,7 @@ fn endpoint(
     let acceptor = frontend.tls.as_ref().ok_or_else(|| io::Error::other("the frontend has no TLS"))?;
     // These settings are for first packets and Retry tokens. Each connection gets the settings that
     // are current at its start.
-    let first = settings::of_connections(acceptor, &frontend.config.http_limits());
+    let first = settings::of_connections(acceptor, frontend.config.http_limits());
     let first =
         first.ok_or_else(|| io::Error::other("the TLS settings of the frontend do not support QUIC"))?;
     let config = settings::of_endpoint(place.ids());

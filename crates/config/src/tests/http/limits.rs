@@ -60,7 +60,7 @@ fn a_frontend_limits_what_a_request_and_its_connection_may_take() {
     let keys = "max_head_size = 65535, max_head_fields = 256, max_response_head_size = 2000, max_response_head_fields = 1000, head_timeout = 0.5, max_body_size = 1, min_body_rate = 9, \
         keep_alive_timeout = '5m', max_requests = 1, max_streams = 1000";
     let (before, after) = (config(&limited("")), config(&limited(keys)));
-    assert_eq!(before.frontends[0].http_limits(), Default::default());
+    assert_eq!(*before.frontends[0].http_limits(), Default::default());
     let shown = "max_head_size 65535, max_head_fields 256, max_response_head_size 2000, max_response_head_fields 1000, head_timeout 500ms, max_body_size 1, min_body_rate 9, \
         keep_alive_timeout 300s, max_requests 1, max_streams 1000";
     assert!(describe(&after).contains(&format!("-> backend site; http: {shown}\n")), "{}", describe(&after));
