@@ -6,9 +6,12 @@ pub mod network;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use convey_http_core::HostPattern;
+
 use crate::{
     BackendConfig, DiscoverySource, FrontendConfig, HealthCheck, Interface, KubernetesCluster,
-    KubernetesService, Mode, ProbeKind, Route, RouteHop, ServerConfig, ServerSettings, ServicePort, Timeouts,
+    KubernetesService, Mode, ProbeKind, Route, RouteHop, ServerConfig, ServerSettings, ServicePort,
+    SniRouteConfig, Timeouts,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,6 +37,13 @@ pub fn backend(name: &str, servers: Vec<ServerConfig>) -> BackendConfig {
 pub fn frontend(name: &str, listen: &[&str], backend: &str) -> FrontendConfig {
     let listen = listen.iter().map(|addr| addr.parse().unwrap()).collect();
     FrontendConfig::new(name, Mode::Proxy, listen, backend)
+}
+
+/// Route of TLS connections with this server name to another backend.
+pub fn sni_route(host: &str, backend: &str) -> SniRouteConfig {
+    let name = SniRouteConfig::name_of(Some(host), None);
+    let host = HostPattern::parse(host).unwrap();
+    SniRouteConfig { name, host, alpn: None, backend: backend.to_owned() }
 }
 
 /// Port 80 of a Kubernetes Service of this name in the namespace `shop`.

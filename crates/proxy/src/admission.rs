@@ -157,7 +157,8 @@ impl TcpSession {
     /// beyond its client's share does not use up the rate of the source.
     fn count_client(&mut self, snapshot: &Snapshot, now: Instant) -> Result<(), Counter> {
         let left = self.context.left_at(&self.frontend);
-        let counted = self.context.clients.count_or_wait(self.client_ip(), &self.frontend, left);
+        let room = || self.context.exact_room();
+        let counted = self.context.clients.count_or_wait(self.client_ip(), &self.frontend, left, room);
         let (counted, waiting) = counted.ok_or(Counter::ClientLimit)?;
         // A reload during the wait for the PROXY header may have brought a new table of sources.
         let frontend = self.frontend_in(snapshot);

@@ -25,12 +25,20 @@ pub struct Clients {
     counts: ClientCounts,
     /// Places that workers have taken.
     places: TakenPlaces,
-    /// Number of servers and files that streams hold, except the first one of each client
-    /// connection.
-    held_resources: AtomicU64,
+    held_resources: HeldResources,
     /// Queue of TCP connections that are beyond their client's share of a frontend.
     beyond: Arc<ShareQueue>,
 }
+
+/// Number of servers and files that streams hold, except the first one of each client connection.
+/// Each of the first sixteen workers counts apart from the others.
+#[derive(Debug, Default)]
+struct HeldResources([HeldOfWorker; 16]);
+
+// The alignment keeps the counts of different workers in different cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct HeldOfWorker(AtomicU64);
 
 /// Connection counts of all clients, as one worker refers to them. Guards of connections hold a
 /// reference, so its count is not shared with other workers.
@@ -51,7 +59,7 @@ struct WorkerShare {
 /// Resources that are left for further connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Left {
-    /// Number of further connections that the process can have.
+    /// Number of further connections that the process can have; a lower bound if `is_ample`.
     pub(super) connections: u64,
     /// Number of free local ports for connections to the servers of the frontend.
     pub(super) local_ports: u64,
@@ -80,20 +88,12 @@ impl Clients {
     /// Number of servers and files that streams hold, except the first one of each client
     /// connection.
     pub(super) fn held_resources(&self) -> u64 {
-        self.held_resources.load(Ordering::Relaxed)
+        self.held_resources.0.iter().map(|of_worker| of_worker.0.load(Ordering::Relaxed)).sum()
     }
 
     /// Upper bound of the number of places in use ([`WorkerClients::take_place`]).
     pub(super) fn taken_places(&self) -> u64 {
         self.places.count()
-    }
-
-    pub(super) fn add_held_resource(&self) {
-        self.held_resources.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn remove_held_resource(&self) {
-        self.held_resources.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Wakes the next waiting connection of a frontend, if that connection's client has room there.
@@ -159,10 +159,24 @@ impl Clients {
 }
 
 impl WorkerClients {
-    /// Refers to the counts for the worker with this number.
-    pub(super) fn new(clients: Arc<Clients>, worker: usize) -> WorkerClients {
+    /// Refers to the counts for the worker with this number. The process may have `most`
+    /// connections.
+    pub(super) fn new(clients: Arc<Clients>, worker: usize, most: u64) -> WorkerClients {
         clients.counts.register(worker);
-        WorkerClients(Arc::new(WorkerShare { clients, worker, places: SparePlaces::default() }))
+        WorkerClients(Arc::new(WorkerShare { clients, worker, places: SparePlaces::of_process(most) }))
+    }
+
+    pub(super) fn add_held_resource(&self) {
+        self.held_by_worker().fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove_held_resource(&self) {
+        self.held_by_worker().fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn held_by_worker(&self) -> &AtomicU64 {
+        let all = &self.held_resources.0;
+        &all[self.0.worker % all.len()].0
     }
 
     /// Takes a place for a connection, a UDP session, a held resource, or a request that counts in
@@ -189,12 +203,14 @@ impl WorkerClients {
     /// Counts a new TCP connection, which can wait until its client has room at the frontend.
     /// Returns `None` if the connection must be refused. The second value is the connection's place
     /// in the queue if the connection has to wait; the caller must then call
-    /// [`WorkerClients::count_waiting`] later.
+    /// [`WorkerClients::count_waiting`] later. `room` returns how many further connections the
+    /// process can have, of which `left` may be a lower bound.
     pub(super) fn count_or_wait(
         &self,
         client: IpAddr,
         frontend: &Frontend,
         left: Left,
+        room: impl FnOnce() -> u64,
     ) -> Option<(Counted, Option<Waiting>)> {
         let (id, of) = (frontend.live.id, client_of(client));
         let local_port = (!frontend.config.trusts(client)).then_some(id);
@@ -209,7 +225,7 @@ impl WorkerClients {
             return None;
         }
         let has = || self.has_at(id, of);
-        Some((counted, Some(self.beyond.enter(id, of, left.connections, has)?)))
+        Some((counted, Some(self.beyond.enter(id, of, room(), has)?)))
     }
 
     /// Counts a waiting connection at the frontend, if the connection is the first of its client in
@@ -317,7 +333,7 @@ fn in_process(frontend: &Frontend, client: IpAddr) -> WorkerScopes {
 }
 
 /// Whether the frontend has a limit of connections.
-pub(super) fn is_limited(frontend: &Frontend) -> bool {
+fn is_limited(frontend: &Frontend) -> bool {
     (frontend.config.max_connections_per_client, frontend.config.max_connections) != (None, None)
 }
 

@@ -110,7 +110,8 @@ impl WorkerContext {
         let (registry, frontends, totals, is_draining, is_stopping) = Default::default();
         let http = shared.http.as_ref().map(|http| http.for_worker());
         let pipes = PipePool::new(shared.descriptors.pipes());
-        let clients = WorkerClients::new(shared.clients.clone(), core - shared.columns.start);
+        let (worker, most) = (core - shared.columns.start, shared.descriptors.connections());
+        let clients = WorkerClients::new(shared.clients.clone(), worker, most);
         let relay = RelayResources { pipes, windows: WindowBudget::of_host() };
         let context = WorkerContext {
             core,

@@ -4,14 +4,17 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use super::clients::{Left, is_limited};
+use super::clients::Left;
 use super::context::WorkerContext;
 use convey_model::fits;
 use convey_snapshot::Frontend;
 
-/// Number of places that a worker takes or returns at once. A worker keeps less than twice as many
-/// unused places.
-const BATCH: u64 = 64;
+/// Maximum number of places that a worker takes or returns at once.
+const MAX_BATCH: u64 = 64;
+
+/// A process has at least so many batches of places, so the unused places of its workers are a small
+/// part of its connections.
+const MIN_BATCHES: u64 = 512;
 
 /// Number of places that all workers together have taken.
 // The alignment keeps the number apart from memory that workers write with each connection.
@@ -19,9 +22,13 @@ const BATCH: u64 = 64;
 #[repr(align(128))]
 pub(super) struct TakenPlaces(AtomicU64);
 
-/// Places that one worker has taken and does not use.
-#[derive(Debug, Default)]
-pub(super) struct SparePlaces(AtomicI64);
+/// Places that one worker has taken and does not use: less than two batches.
+#[derive(Debug)]
+pub(super) struct SparePlaces {
+    count: AtomicI64,
+    /// Number of places that the worker takes or returns at once.
+    batch: u64,
+}
 
 impl TakenPlaces {
     /// Upper bound of the number of places in use.
@@ -39,19 +46,24 @@ impl TakenPlaces {
 }
 
 impl SparePlaces {
+    /// No places, for a worker of a process with at most this many connections.
+    pub(super) fn of_process(most: u64) -> SparePlaces {
+        SparePlaces { count: AtomicI64::new(0), batch: (most / MIN_BATCHES).clamp(1, MAX_BATCH) }
+    }
+
     /// Uses a place. Takes a batch if the worker has none.
     pub(super) fn take(&self, taken: &TakenPlaces) {
-        if self.0.fetch_sub(1, Ordering::Relaxed) <= 0 {
-            taken.add(BATCH);
-            self.0.fetch_add(BATCH as i64, Ordering::Relaxed);
+        if self.count.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            taken.add(self.batch);
+            self.count.fetch_add(self.batch as i64, Ordering::Relaxed);
         }
     }
 
     /// Keeps a place that is no longer used. Returns a batch if the worker has many.
     pub(super) fn put(&self, taken: &TakenPlaces) {
-        if self.0.fetch_add(1, Ordering::Relaxed) + 1 >= 2 * BATCH as i64 {
-            self.0.fetch_sub(BATCH as i64, Ordering::Relaxed);
-            taken.remove(BATCH);
+        if self.count.fetch_add(1, Ordering::Relaxed) + 1 >= 2 * self.batch as i64 {
+            self.count.fetch_sub(self.batch as i64, Ordering::Relaxed);
+            taken.remove(self.batch);
         }
     }
 }
@@ -95,15 +107,20 @@ impl WorkerContext {
     /// Returns what is left for a TCP connection to this frontend, which counts as open already.
     pub(super) fn left_at(&self, frontend: &Frontend) -> Left {
         let (taken, most) = (self.clients.taken_places(), self.shared.descriptors.connections());
-        // The number of connections that may wait for a limited frontend depends on the exact room.
-        if !is_limited(frontend) && is_ample(taken, most) && self.has_ample_ports(frontend, taken) {
+        if is_ample(taken, most) && self.has_ample_ports(frontend, taken) {
             return Left::ample(most);
         }
         Left {
-            connections: self.shared.connections_left(self.totals()) + 1,
+            connections: self.exact_room(),
             local_ports: self.shared.ports_left(frontend).saturating_add(1),
             is_ample: false,
         }
+    }
+
+    /// Number of connections that the process may have further, for a connection that counts as open
+    /// already. This reads the counters of all workers.
+    pub(super) fn exact_room(&self) -> u64 {
+        self.shared.connections_left(self.totals()) + 1
     }
 
     /// Returns what is left for another UDP session. `connections` is the number of further sessions
@@ -119,10 +136,13 @@ impl WorkerContext {
     /// each client, even if all connections of the process were connections of this client to these
     /// servers.
     fn has_ample_ports(&self, frontend: &Frontend, taken: u64) -> bool {
-        let servers = frontend.pool.servers.len() as u64;
+        // With routes by server name, the client has a share of the ports towards all servers.
+        let servers: u64 = match &frontend.sni {
+            None => frontend.pool.servers.len() as u64,
+            Some(_) => frontend.pools().iter().map(|pool| pool.servers.len() as u64).sum(),
+        };
         let ports = u64::from(self.shared.local_ports.count()).saturating_mul(servers);
-        // With routes by server name, the ClientHello selects the servers.
-        frontend.sni.is_none() && (ports == 0 || fits_any(taken, ports.saturating_sub(taken)))
+        ports == 0 || fits_any(taken, ports.saturating_sub(taken))
     }
 }
 
@@ -130,11 +150,15 @@ impl WorkerContext {
 mod tests {
     use super::*;
     use crate::context::tests::context;
+    use convey_model as model;
     use convey_snapshot::fixture;
+
+    /// So many connections that a worker takes the largest batches.
+    const SPARE: u64 = MAX_BATCH * MIN_BATCHES;
 
     #[test]
     fn taken_places_are_at_least_the_used_ones() {
-        let (taken, workers) = (TakenPlaces::default(), [SparePlaces::default(), SparePlaces::default()]);
+        let (taken, workers) = (TakenPlaces::default(), [SPARE, SPARE].map(SparePlaces::of_process));
         let mut used = 0;
         for (step, worker) in (0..1_000).map(|step| (step, &workers[step % 3 / 2])) {
             if step % 7 < 4 || used == 0 {
@@ -144,7 +168,7 @@ mod tests {
                 worker.put(&taken);
                 used -= 1;
             }
-            assert!((used..used + 4 * BATCH).contains(&taken.count()), "{used} {}", taken.count());
+            assert!((used..used + 4 * MAX_BATCH).contains(&taken.count()), "{used} {}", taken.count());
         }
     }
 
@@ -155,18 +179,47 @@ mod tests {
         let context = context(fixture::snapshot(vec![frontend.clone()], vec![pool]));
         let take = |n: u64| (0..n).for_each(|_| context.clients.take_place());
         let half = context.shared.descriptors.connections() / 2;
-        take(half - BATCH);
+        take(half - 1);
         assert!(context.left_at(&frontend).is_ample && context.left().is_ample);
-        take(BATCH);
+        take(1);
         assert!(!context.left_at(&frontend).is_ample && !context.left().is_ample);
         assert_eq!(context.left().connections, context.shared.connections_left(context.totals()));
     }
 
     #[test]
+    fn room_is_ample_for_frontends_with_limits_or_names() {
+        let servers = || vec![(fixture::server("s", "10.0.1.1:80"), fixture::up())];
+        let pools = ["web", "api"].map(|name| fixture::pool(name, servers()));
+        let mut limited = model::fixture::frontend("limited", &["10.0.0.1:80"], "web");
+        (limited.max_connections, limited.max_connections_per_client) = (Some(9), Some(3));
+        let mut named = model::fixture::frontend("named", &["10.0.0.1:443"], "web");
+        named.sni_routes = vec![model::fixture::sni_route("api.example", "api")];
+        let limited = fixture::frontend_of(limited, &pools[0]);
+        let named = fixture::http_frontend(named, &pools[0], &pools[1..]);
+        let context = context(fixture::snapshot(vec![limited.clone(), named.clone()], pools.to_vec()));
+        assert!(context.left_at(&limited).is_ample && context.left_at(&named).is_ample);
+        (0..context.shared.descriptors.connections()).for_each(|_| context.clients.take_place());
+        assert!(!context.left_at(&limited).is_ample && !context.left_at(&named).is_ample);
+    }
+
+    #[test]
     fn unused_places_of_a_worker_are_fewer_than_two_batches() {
-        let (taken, worker) = (TakenPlaces::default(), SparePlaces::default());
+        let (taken, worker) = (TakenPlaces::default(), SparePlaces::of_process(SPARE));
         (0..1_000).for_each(|_| worker.take(&taken));
         (0..1_000).for_each(|_| worker.put(&taken));
-        assert!(taken.count() < 2 * BATCH, "{}", taken.count());
+        assert!(taken.count() < 2 * MAX_BATCH, "{}", taken.count());
+    }
+
+    #[test]
+    fn unused_places_of_many_workers_leave_ample_room() {
+        for most in [200, 1_000, 30_000, 500_000] {
+            let (taken, workers) = (TakenPlaces::default(), [most; 64].map(SparePlaces::of_process));
+            for worker in &workers {
+                (0..200).for_each(|_| worker.take(&taken));
+                (0..200).for_each(|_| worker.put(&taken));
+            }
+            let most_unused = most.max(MIN_BATCHES) / 4;
+            assert!(taken.count() < most_unused, "{} of {most}", taken.count());
+        }
     }
 }

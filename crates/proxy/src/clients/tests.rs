@@ -14,7 +14,7 @@ const fn left(connections: u64) -> Left {
 }
 
 fn new_clients() -> WorkerClients {
-    WorkerClients::new(Arc::default(), 0)
+    WorkerClients::new(Arc::default(), 0, 1_000)
 }
 
 /// A frontend with these limits.
@@ -33,7 +33,7 @@ fn frontend(most: Option<u32>, per_client: Option<u32>, trusted: &[&str]) -> Fro
 fn taken(most: u64, frontend: &Frontend, clients: &[&str]) -> Vec<u64> {
     let (all, mut open) = (Arc::default(), Vec::new());
     // Several workers accept the connections.
-    let workers = [0, 1, 17].map(|worker| WorkerClients::new(Arc::clone(&all), worker));
+    let workers = [0, 1, 17].map(|worker| WorkerClients::new(Arc::clone(&all), worker, 1_000));
     let mut taken = vec![0; clients.len()];
     loop {
         let before = open.len();
@@ -195,7 +195,9 @@ impl World {
 
     fn connect(&mut self, client: u8) {
         let client = [192, 0, 2, client].into();
-        if let Some((counted, waiting)) = self.all.count_or_wait(client, &self.frontend, MANY) {
+        if let Some((counted, waiting)) =
+            self.all.count_or_wait(client, &self.frontend, MANY, || MANY.connections)
+        {
             self.open.push(Connection { client, counted, waiting, has_slot: false });
         }
         // A new connection that has to wait checks its turn once before it waits for calls.
@@ -309,7 +311,7 @@ fn held_resources_leave_connections_to_others() {
 #[test]
 fn connections_counted_without_a_check_count_in_later_checks() {
     let (all, open) = (Arc::default(), frontend(None, None, &[]));
-    let [here, there] = [0, 1].map(|worker| WorkerClients::new(Arc::clone(&all), worker));
+    let [here, there] = [0, 1].map(|worker| WorkerClients::new(Arc::clone(&all), worker, 1_000));
     let [client, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse().unwrap());
     let ample = Left { is_ample: true, ..MANY };
     let held: Vec<_> = (0..800).map(|_| here.count(client, &open, ample).unwrap()).collect();
@@ -323,7 +325,7 @@ fn connections_counted_without_a_check_count_in_later_checks() {
 fn workers_that_compete_give_a_client_no_more_than_its_share() {
     let (all, open) = (Arc::default(), frontend(None, None, &[]));
     let client: IpAddr = "2001:db8::1".parse().unwrap();
-    let workers: Vec<_> = (0..4).map(|worker| WorkerClients::new(Arc::clone(&all), worker)).collect();
+    let workers: Vec<_> = (0..4).map(|worker| WorkerClients::new(Arc::clone(&all), worker, 1_000)).collect();
     let held: Vec<Counted> = std::thread::scope(|scope| {
         let compete = |worker: &WorkerClients| {
             (0..100).filter_map(|_| worker.count(client, &open, left(2))).collect::<Vec<_>>()
