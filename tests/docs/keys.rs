@@ -292,6 +292,7 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     let is_of_http = [
         "redirect",
         "forwarded",
+        "client_address",
         "normalize",
         "begin_traces",
         "compression",

@@ -1,5 +1,6 @@
 //! Mode http: client of a request that comes through trusted proxies.
 
+use std::fs;
 use std::io::Write;
 
 use convey_testkit::{
@@ -16,6 +17,10 @@ tests!("trusted_proxies":
     trusted_proxy_has_no_share_of_the_connections,
     trusted_proxy_connects_although_access_denies_its_address,
     proxy_header_makes_no_field_of_a_client_believed,
+    client_address_names_the_client_for_access_hash_limits_and_log,
+    own_header_of_strangers_does_not_reach_the_server,
+    client_without_an_address_shares_the_limit_of_its_proxy,
+    list_of_proxies_is_read_again_after_a_change,
 );
 
 /// The last octet of the proxy's address.
@@ -134,4 +139,113 @@ fn proxy_header_makes_no_field_of_a_client_believed() {
     assert_eq!(get(&mut client, "X-Forwarded-For: 192.0.2.66\r\n").status, 200);
     let request = server.seen().pop().unwrap();
     assert_eq!(request.field("x-forwarded-for"), Some(&*format!("192.0.2.66, {proxy}")));
+}
+
+/// A value of `client_address`, and the fields by which a proxy names a client.
+type Naming = (&'static str, fn(&str) -> String);
+
+const NAMINGS: [Naming; 3] = [
+    ("x-forwarded-for", |client| format!("X-Forwarded-For: 192.0.2.1, {client}\r\n")),
+    ("forwarded", |client| format!("Forwarded: for=192.0.2.1, for={client};proto=https\r\n")),
+    ("header:CF-Connecting-IP", |client| {
+        format!("X-Forwarded-For: 192.0.2.1\r\nForwarded: for=192.0.2.1\r\ncf-connecting-ip: {client}\r\n")
+    }),
+];
+
+fn client_address_names_the_client_for_access_hash_limits_and_log() {
+    for (name, fields) in NAMINGS {
+        let lab = Loopback::new();
+        let servers = [("a", 1), ("b", 2)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
+        let lines = format!(
+            "client_address = \"{name}\"\naccess.deny = \"203.0.113.66\"\n\
+             limits = {{ requests_per_source = 1, request_burst = 2 }}"
+        );
+        let setup = Setup::new(&lab)
+            .frontend(&trusting(&lab, &lines))
+            .backend("algorithm = \"maglev\"\nhash = \"source\"")
+            .server("a", lab.server(1), "")
+            .server("b", lab.server(2), "")
+            .and(&log(&lab, "format = '{client_ip} {reason}'"));
+        let balancer = BalancerProcess::start(&lab, &setup);
+        let mut proxy = Client(connect_from(lab.ip(PROXY), lab.vip()).unwrap());
+        for client in 1..=20 {
+            let fields = fields(&format!("203.0.113.{client}"));
+            let first = get(&mut proxy, &fields);
+            assert_eq!((first.status, first.body), (200, get(&mut proxy, &fields).body), "{name} {client}");
+        }
+        assert!(servers.iter().all(|server| !server.seen().is_empty()), "{name}: all went to one server");
+        let statuses = [(); 6].map(|()| get(&mut proxy, &fields("203.0.113.99")).status);
+        assert!(statuses[..2] == [200, 200] && statuses.contains(&429), "{name}: {statuses:?}");
+        assert_eq!(get(&mut proxy, &fields("203.0.113.66")).status, 403, "{name}");
+        balancer.wait_for_stat("/frontends/web/requests/local_replies/access_denied", 1);
+        wait_for("the line of the denied client", || {
+            Some(whole_lines(&path(&lab))).filter(|text| text.contains("203.0.113.66 access_denied\n"))
+        });
+        // An untrusted peer names nobody.
+        let mut stranger = Client(connect_from(lab.ip(5), lab.vip()).unwrap());
+        assert_eq!(get(&mut stranger, &fields("203.0.113.66")).status, 200, "{name}");
+        // Once the connection counts, access checks the proxy itself.
+        let lines = lines.replace(name, "connection").replace("203.0.113.66", &lab.ip(PROXY).to_string());
+        balancer.save(&Setup::new(&lab).frontend(&trusting(&lab, &lines)).server("a", lab.server(1), ""));
+        balancer.wait_for_log(&format!("client_address {name} -> connection"));
+        wait_for("the proxy to be refused", || {
+            is_refused_with_reset_from(lab.ip(PROXY), lab.vip()).then_some(())
+        });
+    }
+}
+
+fn own_header_of_strangers_does_not_reach_the_server() {
+    let lab = Loopback::new();
+    let server = TestHttpServer::named("a", lab.server(1));
+    let lines = trusting(&lab, "client_address = \"header:X-Real-IP\"");
+    let _balancer =
+        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(&lines).server("a", lab.server(1), ""));
+    let [mut proxy, mut stranger] =
+        [PROXY, 5].map(|host| Client(connect_from(lab.ip(host), lab.vip()).unwrap()));
+    let seen = |client: &mut Client, fields: &str| {
+        assert_eq!(get(client, fields).status, 200);
+        let request = server.seen().pop().unwrap();
+        let is_name =
+            |field: &&String| field.to_ascii_lowercase().replace('_', "-").starts_with("x-real-ip:");
+        request.fields.iter().filter(is_name).cloned().collect::<Vec<_>>()
+    };
+    let own = "X-Real-IP: 203.0.113.7\r\n";
+    assert_eq!(seen(&mut proxy, own), ["X-Real-IP: 203.0.113.7"]);
+    let disguised = format!("X_Real_IP: 203.0.113.66\r\n{own}x-real_ip: 203.0.113.67\r\n");
+    assert_eq!(seen(&mut proxy, &disguised), ["X-Real-IP: 203.0.113.7"]);
+    assert_eq!(seen(&mut stranger, &disguised), [""; 0]);
+    assert_eq!(seen(&mut stranger, "x-real-ip: 203.0.113.66\r\n"), [""; 0]);
+}
+
+fn client_without_an_address_shares_the_limit_of_its_proxy() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let lines = trusting(&lab, "limits = { requests_per_source = 1, request_burst = 2 }");
+    let _balancer =
+        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(&lines).server("a", lab.server(1), ""));
+    let mut proxy = Client(connect_from(lab.ip(PROXY), lab.vip()).unwrap());
+    let names = ["unknown", "_a", "203.0.113.7, unknown", "203.0.113.8 garbage", "203.0.113.9:99999", "_b"];
+    let statuses = names.map(|name| get(&mut proxy, &format!("X-Forwarded-For: {name}\r\n")).status);
+    assert!(statuses[..2] == [200, 200] && statuses.contains(&429), "{statuses:?}");
+    assert_eq!([(); 6].map(|()| get(&mut proxy, "").status), [200; 6], "the proxy's own requests");
+}
+
+fn list_of_proxies_is_read_again_after_a_change() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let list = lab.directory().join("cdn.txt");
+    fs::write(&list, "# nobody here\n192.0.2.1\n").unwrap();
+    let lines = format!("{HTTP}\ntrusted_proxies = \"@cdn.txt\"\naccess.deny = \"203.0.113.66\"");
+    let setup = Setup::new(&lab).frontend(&lines).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut proxy = Client(connect_from(lab.ip(PROXY), lab.vip()).unwrap());
+    let denied = "X-Forwarded-For: 203.0.113.66\r\n";
+    assert_eq!(get(&mut proxy, denied).status, 200, "it is no proxy yet");
+    fs::write(&list, format!("192.0.2.1\n{} ; ours\n", lab.ip(PROXY))).unwrap();
+    balancer.wait_for_log("reload: frontend web: trusted_proxies 192.0.2.1/32 -> ");
+    assert_eq!(get(&mut proxy, denied).status, 403);
+    // A list without a network changes nothing.
+    fs::write(&list, "\n").unwrap();
+    balancer.wait_for_log("trusted_proxies: has no network");
+    assert_eq!(get(&mut proxy, denied).status, 403);
 }

@@ -42,8 +42,8 @@ pub use body::{
 pub use compression::{CompressionOffer, CompressionOutcome, CompressionRules, MediaPattern};
 pub use exchange::{Exchange, ExchangeEnd, ExchangeState, HeadVerdict, MAX_INTERIM_RESPONSES, ServerFault};
 pub use forward::{
-    ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, OutgoingRequest,
-    OutgoingResponse, RequestChanges, client_of_chain, rewritten_path,
+    ClientAddress, ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, NamedClient,
+    OutgoingRequest, OutgoingResponse, RequestChanges, rewritten_path,
 };
 pub use head::{
     Field, HeadLimits, HeadReader, RequestHead, ResponseBuilder, ResponseHead, StreamRequest, StreamResponse,

@@ -13,6 +13,7 @@
 //! - `server` is the HTTP server in each worker; `worker` is the state that the requests of one
 //!   worker share.
 //! - `connection` reads one request after the other, and decides when a connection ends.
+//! - `client_address` is the client of a request behind trusted proxies.
 //! - `forward` chooses the server of a request, connects to it, and retries where that is safe.
 //! - `transfer` moves one request and its response between two connections of HTTP/1, as
 //!   `convey_http_core::Exchange` decides. `frames` does so if a stream is on one of the sides.
@@ -31,6 +32,7 @@
 mod budgets;
 mod buffer;
 mod bulk;
+mod client_address;
 mod compress;
 mod connection;
 mod data_queue;

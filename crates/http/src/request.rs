@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use convey_access_log::LoggedTls;
-use convey_http_core::{FieldFault, FieldRules, RequestHead, TraceParent, client_of_chain};
+use convey_http_core::{FieldFault, FieldRules, NamedClient, RequestHead, TraceParent};
 use convey_model::Timestamp;
 use convey_proxy::{ClientStream, RequestCharge};
 use convey_snapshot::stats::Counter;
@@ -15,6 +15,7 @@ use convey_snapshot::{
 };
 use tokio::time::Instant;
 
+use crate::client_address;
 use crate::hooks::{ExchangeHook, Hooks};
 use crate::local_reply::{LocalReply, LocalReplyReason};
 
@@ -32,8 +33,8 @@ struct RequestParts {
     is_peer_trusted: bool,
     scheme: ClientScheme,
     tls: Option<Arc<LoggedTls>>,
-    /// Client that trusted proxies name; `None`: the client is the peer.
-    named: Option<SocketAddr>,
+    /// Client that trusted proxies name.
+    named: NamedClient,
     frontend: Arc<WorkerFrontend>,
     /// Time at which the head was complete.
     came: Timestamp,
@@ -74,8 +75,7 @@ impl HttpRequest {
         came: Instant,
     ) -> HttpRequest {
         let is_peer_trusted = client.is_trusted_proxy(&frontend);
-        let named =
-            is_peer_trusted.then(|| client_of_chain(&head, |ip| frontend.config.trusts_proxy(ip))).flatten();
+        let (named, added) = client_address::read(&head, &frontend, is_peer_trusted);
         let parts = RequestParts {
             scheme: scheme_of(&head, client, &frontend),
             head,
@@ -86,7 +86,7 @@ impl HttpRequest {
             frontend,
             came: client.timestamp(came),
             route: None,
-            added: FieldRules::of_requests(),
+            added,
             begun: None,
             chosen: None,
             hooks: Hooks::default(),
@@ -102,7 +102,7 @@ impl HttpRequest {
     /// Address and port of the client: behind trusted proxies the address that they name, otherwise
     /// the peer.
     pub fn client(&self) -> SocketAddr {
-        self.parts.named.unwrap_or(self.parts.peer)
+        self.named().unwrap_or(self.parts.peer)
     }
 
     /// Address and port of the other end of the connection, from its PROXY header if there is one.
@@ -135,7 +135,17 @@ impl HttpRequest {
 
     /// Client that trusted proxies name, if there is one.
     pub(crate) fn named(&self) -> Option<SocketAddr> {
-        self.parts.named
+        match self.parts.named {
+            NamedClient::Address(addr) => Some(addr),
+            NamedClient::Missing | NamedClient::NotAnAddress => None,
+        }
+    }
+
+    /// Whether the peer is a proxy that names the clients of its requests, and names none for this
+    /// one: the request is the proxy's own, such as a health check.
+    pub(crate) fn is_of_proxy(&self) -> bool {
+        let config = &self.parts.frontend.config;
+        self.parts.named == NamedClient::Missing && config.is_http_proxy(self.parts.peer.ip())
     }
 
     /// Counts the request against the share of the client that trusted proxies name, until its
@@ -144,7 +154,7 @@ impl HttpRequest {
     /// # Errors
     /// The client has reached its share.
     pub(crate) fn charge(&self, client: &ClientStream) -> Result<RequestCharge, LocalReply> {
-        client.charge(self.parts.named.map(|named| named.ip())).ok_or_else(|| {
+        client.charge(self.named().map(|named| named.ip())).ok_or_else(|| {
             client.count(Counter::DroppedClientLimit, 1);
             LocalReplyReason::QueueTimeout.into()
         })

@@ -1,5 +1,6 @@
 //! Access lists of clients: networks that are allowed, and networks that are denied. Pure.
 
+mod network_set;
 mod ranges;
 
 use std::collections::BTreeSet;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Prefix;
+pub use network_set::NetworkSet;
 use ranges::Ranges;
 
 /// Access lists of a frontend. The default admits every client. Clones share the lists.
@@ -93,6 +95,11 @@ impl Access {
     /// Whether the lists admit every client.
     pub fn is_open(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// Networks of the allow list, sorted.
+    fn allowed(&self) -> impl Iterator<Item = Prefix> {
+        self.0.iter().flat_map(|lists| &lists.allowed).copied()
     }
 
     /// Whether the lists admit a client. An IPv4-mapped address is treated as an IPv4 address.

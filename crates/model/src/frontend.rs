@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::{
-    Access, Endpoint, ErrorPage, FrontendTls, HttpConfig, HttpLimits, Limits, Listen, Mode, OwnTimeouts,
-    Prefix, Protocol, RouteConfig, SniRouteConfig,
+    Access, Endpoint, ErrorPage, FrontendTls, HttpConfig, HttpLimits, Limits, Listen, Mode, NetworkSet,
+    OwnTimeouts, Prefix, Protocol, RouteConfig, SniRouteConfig,
 };
 
 /// Frontend: the addresses that clients connect to, and the backend that serves them.
@@ -42,8 +42,9 @@ pub struct FrontendConfig {
     /// Proxy mode only.
     pub accept_proxy: bool,
     /// Networks that may send PROXY headers; at least one if the frontend accepts PROXY headers. In
-    /// mode `http`, also the proxies that name the client of each request in `X-Forwarded-For`.
-    pub trusted_proxies: Vec<Prefix>,
+    /// mode `http`, also the proxies that name the client of each request: see
+    /// `HttpConfig::client_address`.
+    pub trusted_proxies: NetworkSet,
     /// Timeouts that override those of the backend. Proxy mode only.
     pub timeouts: OwnTimeouts,
     /// Access lists for clients.
@@ -72,7 +73,7 @@ impl FrontendConfig {
             max_connections_per_client: None,
             trusted_clients: Vec::new(),
             accept_proxy: false,
-            trusted_proxies: Vec::new(),
+            trusted_proxies: NetworkSet::default(),
             timeouts: OwnTimeouts::default(),
             access: Access::default(),
             limits: Limits::default(),
@@ -145,7 +146,23 @@ impl FrontendConfig {
     /// Whether this address is a proxy that names the client of each HTTP request. Access lists and
     /// limits then apply to the named client.
     pub fn is_http_proxy(&self, peer: IpAddr) -> bool {
+        self.trusts_fields_of(peer) && self.has_named_clients()
+    }
+
+    /// Whether this address is a proxy whose `X-Forwarded-*`, `Forwarded` and `X-SSL-Client-DN` are
+    /// trusted.
+    pub fn trusts_fields_of(&self, peer: IpAddr) -> bool {
         self.mode.is_http() && self.trusts_proxy(peer)
+    }
+
+    /// Proxies that name the client of each HTTP request.
+    pub fn http_proxies(&self) -> NetworkSet {
+        if self.has_named_clients() { self.trusted_proxies.clone() } else { NetworkSet::default() }
+    }
+
+    /// Whether trusted proxies name the clients of HTTP requests.
+    fn has_named_clients(&self) -> bool {
+        self.http.as_ref().is_some_and(|http| http.client_address.is_named_by_proxies())
     }
 
     /// Whether `access` admits connections from this address. Always true for a trusted HTTP proxy,
@@ -156,7 +173,7 @@ impl FrontendConfig {
 
     /// Whether PROXY headers from this address are trusted.
     pub fn trusts_proxy(&self, peer: IpAddr) -> bool {
-        self.trusted_proxies.iter().any(|network| network.contains(peer))
+        self.trusted_proxies.contains(peer)
     }
 
     /// Listen addresses as shown to operators. The protocol is shown only if it is UDP.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{ErrorPages, HttpLimits, RequestRate};
-use convey_http_core::{CompressionRules, FieldRules, HostPattern, PathPrefix, PathView};
+use convey_http_core::{ClientAddress, CompressionRules, FieldRules, HostPattern, PathPrefix, PathView};
 
 /// Settings of mode `http`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -19,6 +19,8 @@ pub struct HttpConfig {
     pub headers: HeaderRules,
     /// Whether servers also get `Forwarded` (RFC 7239).
     pub forwarded: bool,
+    /// Field in which trusted proxies name the client of each request.
+    pub client_address: ClientAddress,
     /// Whether convey starts a trace (W3C Trace Context) for a request without one.
     pub begin_traces: bool,
     /// Request rate limit per source; `None`: no limit.

@@ -61,7 +61,7 @@ mod timestamp;
 mod tls;
 mod tunnel;
 
-pub use access::{Access, AccessFile};
+pub use access::{Access, AccessFile, NetworkSet};
 pub use acme::{AcmeChallenge, AcmeConfig, ExternalAccount};
 pub use algorithm::{Algorithm, HashKey, HashOn, WHOLE};
 pub use announce::AnnounceConfig;

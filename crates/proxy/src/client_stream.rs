@@ -223,12 +223,12 @@ impl ClientStream {
         self.session.downstream.client
     }
 
-    /// Whether the client is a proxy that this frontend trusts to name the client of each request.
-    /// A client is not trusted if its PROXY header names no client (`UNKNOWN`, `LOCAL`), or if it
-    /// is a QUIC client that has moved.
+    /// Whether the client is a proxy whose description of clients, such as `X-Forwarded-For`, this
+    /// frontend trusts. A client is not trusted if its PROXY header names no client (`UNKNOWN`,
+    /// `LOCAL`), or if it is a QUIC client that has moved.
     pub fn is_trusted_proxy(&self, frontend: &Frontend) -> bool {
         let is_named = !self.session.is_client_unnamed() && !self.has_moved();
-        is_named && frontend.config.is_http_proxy(self.client().ip())
+        is_named && frontend.config.trusts_fields_of(self.client().ip())
     }
 
     /// Facts of the TLS handshake; `None` without TLS.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use convey_model::{Access, FrontendConfig, Mode, OnDown, Prefix, Sources};
+use convey_model::{Access, FrontendConfig, Mode, NetworkSet, OnDown, Sources};
 use convey_snapshot::{Frontend, Snapshot};
 
 use crate::Workers;
@@ -28,24 +28,23 @@ pub(super) struct AdmittedPeers {
     access: Access,
     /// Trusted HTTP proxies. Their connections may continue, because each of their requests is
     /// checked.
-    proxies: Vec<Prefix>,
+    proxies: NetworkSet,
 }
 
 impl AdmittedPeers {
     fn of(config: &FrontendConfig) -> AdmittedPeers {
-        let proxies = if config.mode.is_http() { config.trusted_proxies.clone() } else { Vec::new() };
-        AdmittedPeers { access: config.access.clone(), proxies }
+        AdmittedPeers { access: config.access.clone(), proxies: config.http_proxies() }
     }
 
     pub(super) fn admit(&self, peer: IpAddr) -> bool {
-        self.proxies.iter().any(|network| network.contains(peer)) || self.access.admits(peer)
+        self.proxies.contains(peer) || self.access.admits(peer)
     }
 }
 
 #[cfg(test)]
 impl From<Access> for AdmittedPeers {
     fn from(access: Access) -> AdmittedPeers {
-        AdmittedPeers { access, proxies: Vec::new() }
+        AdmittedPeers { access, proxies: NetworkSet::default() }
     }
 }
 

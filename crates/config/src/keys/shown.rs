@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::{LogFormat, LogOutput};
-use convey_http_core::{ContentCoding, MediaPattern};
+use convey_http_core::{ClientAddress, ContentCoding, MediaPattern};
 use convey_model::{
     AcmeChallenge, Algorithm, BodyPattern, DsrKind, HashKey, HttpVersion, LogLevel, Offload, OnDown,
     OverLimit, Prefix, ProbeVia, Protocol, ProxyVersion, Redirect, TlsVersion,
@@ -56,6 +56,7 @@ macro_rules! named {
 
 displayed!(
     bool,
+    ClientAddress,
     u8,
     u16,
     u32,

@@ -12,6 +12,7 @@ mod packet_checks;
 pub(crate) mod routes;
 mod sni;
 pub(crate) mod tls;
+mod trusted_proxies;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,10 +22,11 @@ pub(crate) use self::checks::check;
 use self::http::ParsedHttp;
 use self::limits::FrontendLimits;
 use self::tls::ParsedTls;
+use self::trusted_proxies::ParsedProxies;
 use super::table;
 use super::timeouts::{OwnLimits, describe_own, own_changes, read_own};
 use crate::describe::limit;
-use crate::diff::{change, list, pair};
+use crate::diff::{change, pair};
 use crate::file::value;
 use crate::keys::{keys, unreported};
 use crate::problem::{Place, Placed, Report};
@@ -72,6 +74,7 @@ pub(crate) struct ParsedFrontend {
     pub(crate) keys: FrontendKeys,
     pub(crate) timeouts: OwnLimits,
     access: Access,
+    pub(crate) trusted_proxies: ParsedProxies,
     pub(crate) limits: FrontendLimits,
     pub(crate) tls: Option<ParsedTls>,
     pub(crate) http: ParsedHttp,
@@ -180,7 +183,7 @@ keys! {
     key "accept_proxy" => accept_proxy: bool {
         read: boolean,
         describe: |frontend, _| match frontend.accept_proxy {
-            true => format!(", PROXY header from {}", list(&frontend.trusted_proxies)),
+            true => format!(", PROXY header from {}", frontend.trusted_proxies),
             false => String::new(),
         },
         kind: "`true`, proxy and http: each connection or datagram begins with a PROXY header; see [PROXY protocol](../guides/proxy-protocol.md)",
@@ -192,17 +195,9 @@ keys! {
         example: "true\ntrusted_proxies = '10.0.0.5'",
     };
 
-    list "trusted_proxies" => trusted_proxies: Prefix {
-        read: network,
-        unset: "none",
-        kind: "networks that may send PROXY headers; required with `accept_proxy`. http: also proxies that name the client of each request in `X-Forwarded-For`. convey uses that client's address, and trusts their `X-Forwarded-*`, `Forwarded` and `X-SSL-Client-DN`; see [HTTP](../guides/http.md#behind-another-proxy). `access` applies to the clients that they name",
-        default: "none",
-        sample: r##"
-#trusted_proxies = ["10.0.0.5"]         # example; the networks that may send PROXY headers, required with accept_proxy. http:
-                                        # also the proxies whose X-Forwarded-For convey trusts. access applies to the
-                                        # clients that they name
-"##,
-        example: "'10.0.0.5'",
+    also trusted_proxies = frontend.trusted_proxies.model(); {
+        changes: trusted_proxies::changes,
+        docs: trusted_proxies::DOCS,
     };
 
     also timeouts = frontend.timeouts.model((), default.timeouts); {
@@ -273,6 +268,7 @@ impl ParsedFrontend {
             keys: FrontendKeys::read(&mut table),
             timeouts: read_own(table.table("timeouts")),
             access: access::read(table.table("access"), report),
+            trusted_proxies: ParsedProxies::read(&mut table, report),
             limits: limits::read(table.table("limits"), http.limits_sources(), report),
             tls: ParsedTls::read(&mut table, acme, report),
             http,
@@ -293,6 +289,7 @@ impl ParsedFrontend {
             keys: FrontendKeys { backend, ..FrontendKeys::default() },
             timeouts: OwnLimits::default(),
             access: Access::default(),
+            trusted_proxies: ParsedProxies::default(),
             limits: FrontendLimits::default(),
             tls: None,
             http: ParsedHttp::default(),

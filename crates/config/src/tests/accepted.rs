@@ -26,7 +26,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             max_connections_per_client: None,
             trusted_clients: vec![],
             accept_proxy: false,
-            trusted_proxies: vec![],
+            trusted_proxies: Default::default(),
             timeouts: Default::default(),
             access: Default::default(),
             limits: Default::default(),

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use super::super::files::ReadFiles;
-use super::super::{LoadError, load_with_lists, parse};
+use super::super::tables::frontend;
+use super::super::{LoadError, Loaded, describe, load_with_lists, parse};
 use super::GOOD;
 use convey_model::Access;
 
@@ -105,4 +106,61 @@ fn a_hundred_thousand_networks_are_read_in_a_moment() {
     let text = format!("{GOOD}\n[frontends.web.access]\ndeny = [{}]\n", networks.join(","));
     let access = &parse("config.toml", &text).unwrap().config.frontends[0].access;
     assert!(!access.admits([0, 1, 0, 0].into()) && access.admits([10, 0, 0, 1].into()));
+}
+
+#[test]
+fn trusted_proxies_come_from_the_file_and_from_lists_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("config.toml");
+    let text = GOOD.replace(
+        "backend = \"web\"",
+        "backend = \"web\"\nmode = \"http\"\ntrusted_proxies = [\"10.0.0.5\", \"@cdn.txt\"]\naccess.deny = \"192.0.2.0/24\"",
+    );
+    fs::write(&path, text).unwrap();
+    let cdn: String = (1..=9).map(|n| format!("198.51.100.{n}/32 # one\n")).collect();
+    let mut lists = ReadFiles::default();
+    let mut load = |cdn: &str| {
+        fs::write(directory.path().join("cdn.txt"), cdn).unwrap();
+        load_with_lists(&path, &mut lists, None)
+    };
+    let config = |loaded: Result<Loaded, LoadError>| loaded.unwrap().config;
+    let old = config(load(&cdn));
+    let trusts = |ip: &str| old.frontends[0].trusts_proxy(ip.parse().unwrap());
+    assert!(
+        ["10.0.0.5", "198.51.100.1", "::ffff:198.51.100.9"].into_iter().all(trusts) && !trusts("192.0.2.1")
+    );
+    assert!(describe(&old).contains(", X-Forwarded-* trusted from 10 networks"), "{}", describe(&old));
+
+    let new = config(load(&cdn.replace(".9/32", ".10/32\n2001:db8::/32")));
+    assert_eq!(
+        frontend::changes(&old.frontends[0], &new.frontends[0]),
+        ["trusted_proxies: 2 added and 1 removed"]
+    );
+    let short = config(load("198.51.100.1\n"));
+    let short_list = "trusted_proxies 10.0.0.5/32, 198.51.100.1/32 -> 10.0.0.5/32";
+    let none = config(load(""));
+    assert_eq!(frontend::changes(&short.frontends[0], &none.frontends[0]), [short_list]);
+
+    let warnings = load("192.0.2.7\n").unwrap().warnings;
+    assert!(warnings[0].to_string().contains("trusted_proxies: access denies 192.0.2.0/24"), "{warnings:?}");
+    let error = load("10.0.0.0/8\nproxy.example\n").unwrap_err().to_string();
+    assert!(
+        error.contains("cdn.txt:2:1: frontends.web.trusted_proxies: the line is not a network"),
+        "{error}"
+    );
+    assert!(lists.named.iter().all(|list| list.path.ends_with("cdn.txt") && list.is_access_list));
+}
+
+#[test]
+fn list_of_proxies_without_a_network_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("config.toml");
+    let lines = "backend = \"web\"\nmode = \"http\"\ntrusted_proxies = \"@cdn.txt\"";
+    fs::write(&path, GOOD.replace("backend = \"web\"", lines)).unwrap();
+    fs::write(directory.path().join("cdn.txt"), "# nobody yet\n").unwrap();
+    let error = load_with_lists(&path, &mut ReadFiles::default(), None).unwrap_err().to_string();
+    assert!(
+        error.contains("trusted_proxies: has no network, so convey would take proxies for clients"),
+        "{error}"
+    );
 }

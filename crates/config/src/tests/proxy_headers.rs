@@ -96,3 +96,33 @@ fn packet_modes_refuse_them_and_say_why() {
     }
     assert!(diagnostics(&with(ACCEPT, "send_proxy = \"v2\""), Mode::Proxy).is_ok());
 }
+
+#[test]
+fn client_address_is_read_checked_and_described() {
+    let http = |lines: &str| with(&format!("mode = \"http\"\n{lines}"), "");
+    let proxies = "trusted_proxies = \"10.0.0.5\"";
+    let text = |lines: &str| describe(&parse("c", &http(lines)).unwrap().config);
+    assert!(text(proxies).contains("web, X-Forwarded-* trusted from 10.0.0.5/32\n"), "{}", text(proxies));
+    let cloudflare = text(&format!("{proxies}\nclient_address = \"header:CF-Connecting-IP\""));
+    let expected = "trusted from 10.0.0.5/32, client_address header:CF-Connecting-IP\n";
+    assert!(cloudflare.contains(expected), "{cloudflare}");
+
+    let place = "config.toml:6:18: frontends.web.client_address: ";
+    let unused = http("client_address = \"forwarded\"");
+    assert_eq!(warnings(&unused), [format!("{place}has no effect without trusted_proxies")]);
+    assert_eq!(warnings(&http("client_address = \"connection\"")), [""; 0]);
+    let allowed = "allowed: x-forwarded-for, forwarded, header:NAME with a header of one address, such as \
+                   header:X-Real-IP, or connection";
+    for wrong in ["X-Real-IP", "header:", "header:X-Forwarded-For", "header:Host"] {
+        let found = errors(&http(&format!("client_address = \"{wrong}\"")));
+        assert_eq!(found, [format!("{place}found \"{wrong}\"; {allowed}")]);
+    }
+    let elsewhere = errors(&with("client_address = \"forwarded\"", ""));
+    assert!(elsewhere[0].ends_with("needs mode = \"http\"; the frontend is in proxy mode"), "{elsewhere:?}");
+}
+
+#[test]
+fn access_that_denies_proxies_without_named_clients_is_no_warning() {
+    let lines = "mode = \"http\"\ntrusted_proxies = \"10.0.0.5\"\naccess.deny = \"10.0.0.0/8\"\nclient_address = \"connection\"";
+    assert_eq!(warnings(&with(lines, "")), [""; 0]);
+}

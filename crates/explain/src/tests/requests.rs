@@ -50,7 +50,7 @@ fn with_tls(config: FrontendConfig) -> FrontendConfig {
 }
 
 fn behind_proxy(config: FrontendConfig) -> FrontendConfig {
-    FrontendConfig { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], ..config }
+    FrontendConfig { trusted_proxies: ["10.0.0.0/8".parse().unwrap()].into_iter().collect(), ..config }
 }
 
 /// Returns the reason, and the text of the step `route`, for a request with this URL.

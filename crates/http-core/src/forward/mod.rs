@@ -3,7 +3,7 @@
 //! convey does not forward hop-by-hop fields. [`FieldRules`] are the fields that an operator sets,
 //! adds and removes.
 
-mod chain;
+mod client_address;
 mod forwarded;
 mod request;
 mod response;
@@ -11,7 +11,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-pub use chain::client_of_chain;
+pub use client_address::{ClientAddress, NamedClient};
 pub use forwarded::{ClientIdentity, ForwardedFields};
 pub use request::{OutgoingRequest, RequestChanges};
 pub use response::OutgoingResponse;

@@ -157,10 +157,12 @@ fn check_name(name: &str) -> Result<(), FieldFault> {
     if !is_name(name.as_bytes()) {
         return Err(FieldFault::Name);
     }
-    if RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(name)) {
-        return Err(FieldFault::Reserved);
-    }
-    Ok(())
+    if is_reserved(name) { Err(FieldFault::Reserved) } else { Ok(()) }
+}
+
+/// Whether convey itself sets the field with this name.
+pub(super) fn is_reserved(name: &str) -> bool {
+    RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(name))
 }
 
 impl fmt::Display for FieldFault {

@@ -52,13 +52,11 @@ fn is_within_rate(request: &HttpRequest) -> bool {
     is_within
 }
 
-/// Whether no limit applies: the request is from a trusted client, or from a trusted proxy that
-/// names no client. A proxy has no quota of its own.
+/// Whether no limit applies: the request is from a trusted client, or it is a trusted proxy's own.
+/// Requests whose client a proxy names by something else than an address share the quota of the
+/// proxy's address.
 fn has_no_limit(request: &HttpRequest) -> bool {
-    let config = &request.frontend().config;
-    let names_no_client = request.named().is_none();
-    config.trusts_client(request.client().ip())
-        || names_no_client && config.is_http_proxy(request.peer().ip())
+    request.frontend().config.trusts_client(request.client().ip()) || request.is_of_proxy()
 }
 
 fn slow_down() -> LocalReply {

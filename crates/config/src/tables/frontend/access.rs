@@ -38,8 +38,8 @@ pub(crate) const DOC: TableDoc = TableDoc {
 /// Character before the path of a file.
 const FILE: char = '@';
 
-/// Entry of an access list.
-enum AccessEntry {
+/// Entry of a list of networks.
+pub(super) enum AccessEntry {
     Network(Prefix),
     /// Path as written in the list.
     File(String),
@@ -51,16 +51,8 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Access {
     let mut files = Vec::new();
     let [allowed, denied] = [("allow", true), ("deny", false)].map(|(key, is_allowed)| {
         let entries = table.any_number(key, entry);
-        let networks = entries.into_iter().flat_map(|Placed { value, place }| match value {
-            AccessEntry::Network(network) => vec![network],
-            AccessEntry::File(path) => {
-                let Some((at, text)) = report.read_list(&place, &path) else { return Vec::new() };
-                let fingerprint = AccessFile::fingerprint(&text);
-                files.push(AccessFile { is_allowed, path: at, fingerprint });
-                networks(&text, (&place, &path), report)
-            }
-        });
-        networks.collect::<Vec<Prefix>>()
+        let networks = entries.into_iter().map(|entry| listed(entry, is_allowed, &mut files, report));
+        networks.flat_map(|listed| listed.value).collect::<Vec<Prefix>>()
     });
     // The file may be empty because another program is writing it. Then an empty list would refuse
     // every client.
@@ -100,7 +92,30 @@ pub fn find_network(path: &Path, network: Prefix) -> Result<(Option<usize>, u64)
     Ok((line, AccessFile::fingerprint(&text)))
 }
 
-fn entry(value: &DeValue<'_>) -> Result<AccessEntry, String> {
+/// Networks of an entry, in the place of the entry. Reads the file that the entry names, and adds it
+/// to `files`.
+pub(super) fn listed(
+    Placed { value, place }: Placed<AccessEntry>,
+    is_allowed: bool,
+    files: &mut Vec<AccessFile>,
+    report: &Report<'_>,
+) -> Placed<Vec<Prefix>> {
+    let networks = match value {
+        AccessEntry::Network(network) => vec![network],
+        AccessEntry::File(path) => match report.read_list(&place, &path) {
+            Some((at, text)) => {
+                let fingerprint = AccessFile::fingerprint(&text);
+                files.push(AccessFile { is_allowed, path: at, fingerprint });
+                networks(&text, (&place, &path), report)
+            }
+            None => Vec::new(),
+        },
+    };
+    Placed { value: networks, place }
+}
+
+/// Parses an entry of a list of networks: a network, or `@` and the path of a file.
+pub(super) fn entry(value: &DeValue<'_>) -> Result<AccessEntry, String> {
     match value.as_str().and_then(|text| text.strip_prefix(FILE)) {
         Some("") => Err("the path of the file is missing after @".to_owned()),
         Some(path) => Ok(AccessEntry::File(path.to_owned())),

@@ -23,15 +23,17 @@ pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
 /// trusts the request headers in which these proxies describe clients.
 fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     let accept = frontend.keys.accept_proxy.as_ref().filter(|accept| accept.value);
-    match (accept, frontend.keys.trusted_proxies.first()) {
+    match (accept, frontend.trusted_proxies.place()) {
         (Some(accept), None) => {
             let message = "needs trusted_proxies, such as [\"10.0.0.5\"]: a host that may send PROXY headers can pretend to be \
                            any client";
             report.error(&accept.place, message);
         }
-        (None, Some(network)) if !mode.is_http() => {
-            report.warning(&network.place, "has no effect without accept_proxy = true")
+        (None, Some(place)) if !mode.is_http() => {
+            report.warning(place, "has no effect without accept_proxy = true")
         }
+        // Without accept_proxy, access applies to the connections of the proxies.
+        (None, _) if !frontend.http.has_named_clients() => {}
         _ => denied_proxies(frontend, report),
     }
 }
@@ -39,14 +41,12 @@ fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
 /// Warns about trusted proxies that `access` denies. convey admits these proxies, because `access`
 /// applies to the clients that they name.
 fn denied_proxies(frontend: &ParsedFrontend, report: &Report<'_>) {
-    let denied = |proxy: &Placed<_>| frontend.access.denied_in(proxy.value);
-    let mut proxies = frontend.keys.trusted_proxies.iter();
-    if let Some((proxy, denied)) = proxies.find_map(|proxy| Some((proxy, denied(proxy)?))) {
+    if let Some((place, denied)) = frontend.trusted_proxies.denied_by(&frontend.access) {
         let message = format!(
             "access denies {denied}, but convey admits trusted proxies from there: access applies to the clients whose \
              addresses the proxies report"
         );
-        report.warning(&proxy.place, message);
+        report.warning(place, message);
     }
 }
 
@@ -65,8 +65,19 @@ pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_
     {
         report.error(&protocol.place, "found \"udp\"; allowed in http mode: tcp");
     }
+    client_address(frontend, report);
     one_of(frontend.keys.backend.as_ref(), frontend.http.keys.redirect.as_ref(), report);
     unreachable(frontend, report);
+}
+
+/// Warns about a `client_address` without proxies that would name clients.
+fn client_address(frontend: &ParsedFrontend, report: &Report<'_>) {
+    let chosen = frontend.http.keys.client_address.as_ref();
+    if let Some(Placed { place, .. }) = chosen.filter(|chosen| chosen.value.is_named_by_proxies())
+        && frontend.trusted_proxies.is_empty()
+    {
+        report.warning(place, "has no effect without trusted_proxies");
+    }
 }
 
 /// Reports two routes for the same requests, and a default that is unreachable because a route
@@ -78,7 +89,7 @@ fn unreachable(frontend: &ParsedFrontend, report: &Report<'_>) {
     for route in &frontend.http.routes {
         let Some((host, path)) = route.pattern() else { continue };
         // A redirect to HTTPS does not apply to requests that arrived over HTTPS.
-        let may_be_https = frontend.tls.is_some() || !frontend.keys.trusted_proxies.is_empty();
+        let may_be_https = frontend.tls.is_some() || !frontend.trusted_proxies.is_empty();
         let takes_all = host == HostPattern::Any && path.is_empty() && !(may_be_https && route.is_redirect());
         match first.add(&host, path, &route.place) {
             Ok(()) if takes_all => for_all = Some(&route.place),

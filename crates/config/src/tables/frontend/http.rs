@@ -17,8 +17,8 @@ use crate::problem::{Place, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc};
 use crate::tables::table_in;
-use crate::values::{boolean, choice};
-use convey_http_core::{CompressionRules, PathView};
+use crate::values::{boolean, choice, not_allowed};
+use convey_http_core::{ClientAddress, CompressionRules, PathView};
 use convey_model::{
     ErrorPages, HeaderRules, HttpConfig, HttpLimits, Redirect, RequestRate, RouteConfig, SniRouteConfig,
 };
@@ -107,6 +107,18 @@ keys! {
         example: "true",
     };
 
+    key "client_address" => client_address: ClientAddress {
+        read: client_address,
+        only_in: Http,
+        kind: r##"`"x-forwarded-for"`, `"forwarded"`, `"header:NAME"` or `"connection"`, http: where `trusted_proxies` name the client of a request. `"header:CF-Connecting-IP"` is a header with one address. With `"connection"`, the client is the peer of the connection or the client in its PROXY header. See [HTTP](../guides/http.md#behind-another-proxy)"##,
+        default: r#"`"x-forwarded-for"`"#,
+        sample: r##"#client_address = "x-forwarded-for"     # where trusted_proxies name the client of a request: also "forwarded" (RFC 7239), a
+                                        # header with one address such as "header:CF-Connecting-IP", or "connection": the
+                                        # connection's own client
+"##,
+        example: "'forwarded'",
+    };
+
     key "begin_traces" => begin_traces: bool {
         read: boolean,
         only_in: Http,
@@ -174,6 +186,11 @@ impl ParsedHttp {
         }
     }
 
+    /// Whether trusted proxies name the clients of requests.
+    pub(super) fn has_named_clients(&self) -> bool {
+        self.keys.client_address.as_ref().is_none_or(|chosen| chosen.value.is_named_by_proxies())
+    }
+
     /// Whether a route limits the request rate of each source.
     pub(super) fn limits_sources(&self) -> bool {
         self.routes.iter().any(ParsedRoute::limits_sources)
@@ -205,6 +222,12 @@ impl ParsedHttp {
         };
         self.keys.model((), default)
     }
+}
+
+fn client_address(value: &DeValue<'_>) -> Result<ClientAddress, String> {
+    const ALLOWED: &str = r#"x-forwarded-for, forwarded, header:NAME with a header of one address, such as header:X-Real-IP, or connection"#;
+    let text = value.as_str().unwrap_or_default();
+    text.parse().map_err(|()| not_allowed(value, ALLOWED))
 }
 
 fn path_view(value: &DeValue<'_>) -> Result<PathView, String> {

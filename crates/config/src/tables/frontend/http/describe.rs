@@ -2,15 +2,16 @@
 
 use super::super::limits::requests;
 use super::HttpKeys;
-use crate::diff::list;
-use convey_http_core::FieldRules;
+use convey_http_core::{ClientAddress, FieldRules};
 use convey_model::{ErrorPages, FrontendConfig, HeaderRules, HttpConfig, RouteCompression, RouteConfig};
 
 /// Text of `convey check` about the request settings of a frontend.
 pub(crate) fn describe(frontend: &FrontendConfig, http: &HttpConfig) -> String {
-    let believed = match &frontend.trusted_proxies[..] {
-        [] => String::new(),
-        trusted => format!(", X-Forwarded-* trusted from {}", list(trusted)),
+    let trusted = &frontend.trusted_proxies;
+    let believed = match &http.client_address {
+        _ if trusted.is_empty() => String::new(),
+        ClientAddress::XForwardedFor => format!(", X-Forwarded-* trusted from {trusted}"),
+        other => format!(", X-Forwarded-* trusted from {trusted}, client_address {other}"),
     };
     believed + &HttpKeys::describe(http, &[frontend.mode])
 }
