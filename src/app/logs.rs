@@ -62,7 +62,7 @@ impl LogFiles {
 impl Logs {
     /// Starts with the log on standard error, and without an access log.
     pub(super) fn new(log: Log, has_landlock: bool) -> Logs {
-        let files = LogFiles { log, access: AccessWriter::new(clock::now) };
+        let files = LogFiles { log, access: AccessWriter::new(clock::now, clock::start()) };
         Logs { files, output: LogOutput::Stderr, access_output: None, has_landlock }
     }
 

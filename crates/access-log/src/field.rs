@@ -1,12 +1,10 @@
 //! Fields of an access log line. Pure.
 
-use std::fmt::{self, Write};
-use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, SystemTime};
+use std::io::Write;
+use std::time::Duration;
 
-use humantime::format_rfc3339_millis;
-
-use super::{LoggedRequest, LoggedTls, Record, ServedBy};
+use super::style::Style;
+use super::{LoggedRequest, LoggedTls, Record};
 
 macro_rules! fields {
     ($($variant:ident, $name:literal, $doc:literal;)+) => {
@@ -70,78 +68,60 @@ fields! {
     Compression, "compression", "Compression by convey: `zstd`, `br` or `gzip`.";
 }
 
-/// Value of a field.
-pub(super) enum Value<'a> {
-    /// Unknown or missing value.
-    None,
-    Word(&'a str),
-    /// Two names: `backend/server`.
-    Names(&'a str, &'a str),
-    /// Address with port, which needs no quotes.
-    Address(SocketAddr),
-    Ip(IpAddr),
-    Time(SystemTime),
-    Number(u64),
-    Milliseconds(Duration),
-}
-
 impl Field {
-    /// Value of this field in `record`. `ended` is the wall-clock time at which the connection
-    /// ended.
-    pub(super) fn of(self, record: &Record, ended: SystemTime) -> Value<'_> {
-        let time = |time: Option<Duration>| time.map_or(Value::None, Value::Milliseconds);
-        let bytes = |bytes: Option<u64>| bytes.map_or(Value::None, Value::Number);
+    /// Writes the value of this field in `record`. `ended` is the time at which the connection
+    /// ended, counted from 1970.
+    #[inline]
+    pub(super) fn write<S: Style>(self, to: &mut S, record: &Record<'_>, ended: Duration) {
         match self {
-            Field::Time => Value::Time(ended),
-            Field::StartTime => Value::Time(ended.checked_sub(record.total).unwrap_or(ended)),
-            Field::Mode => Value::Word(record.mode.name()),
-            Field::Protocol => Value::Word(record.protocol.name()),
-            Field::ClientAddr => Value::Address(record.client),
-            Field::ClientIp => Value::Ip(record.client.ip()),
-            Field::ClientPort => Value::Number(record.client.port().into()),
-            Field::ProxyAddr => record.proxy.map_or(Value::None, Value::Address),
-            Field::Frontend => Value::Word(&record.frontend),
-            Field::ListenAddr => Value::Address(record.listen),
-            Field::ListenIp => Value::Ip(record.listen.ip()),
-            Field::ListenPort => Value::Number(record.listen.port().into()),
-            Field::Backend => Value::Word(&record.backend),
-            Field::Server => match &record.server {
-                Some(ServedBy { name, .. }) => Value::Names(&record.backend, name),
-                None => Value::None,
-            },
+            Field::Time => to.with(|line| line.time(ended)),
+            Field::StartTime => to.with(|line| line.time(ended.saturating_sub(record.total))),
+            Field::Mode => to.keyword(record.mode.name()),
+            Field::Protocol => to.keyword(record.protocol.name()),
+            Field::ClientAddr => to.with(|line| line.addr(record.client)),
+            Field::ClientIp => to.with(|line| line.ip(record.client.ip())),
+            Field::ClientPort => to.number(|line| line.number(record.client.port().into())),
+            Field::ProxyAddr => optional(to, record.proxy, |to, proxy| to.with(|line| line.addr(proxy))),
+            Field::Frontend => to.word(record.frontend.as_bytes()),
+            Field::ListenAddr => to.with(|line| line.addr(record.listen)),
+            Field::ListenIp => to.with(|line| line.ip(record.listen.ip())),
+            Field::ListenPort => to.number(|line| line.number(record.listen.port().into())),
+            Field::Backend => to.word(record.backend.as_bytes()),
+            Field::Server => optional(to, record.server, |to, server| {
+                to.names(record.backend, server.name);
+            }),
             Field::ServerAddr => {
-                record.server.as_ref().map_or(Value::None, |server| Value::Address(server.addr))
+                optional(to, record.server, |to, server| to.with(|line| line.addr(server.addr)));
             }
-            Field::BytesRx => bytes(record.bytes_rx),
-            Field::BytesTx => bytes(record.bytes_tx),
-            Field::QueueMs => time(record.queued),
-            Field::ConnectMs => time(record.connect),
-            Field::TotalMs => time(Some(record.total)),
-            Field::Retries => Value::Number(record.retries.into()),
-            Field::Termination => Value::Word(record.termination.name()),
-            Field::Reason => record.reason.map_or(Value::None, Value::Word),
+            Field::BytesRx => optional(to, record.bytes_rx, |to, n| to.number(|line| line.number(n))),
+            Field::BytesTx => optional(to, record.bytes_tx, |to, n| to.number(|line| line.number(n))),
+            Field::QueueMs => optional(to, record.queued, write_milliseconds),
+            Field::ConnectMs => optional(to, record.connect, write_milliseconds),
+            Field::TotalMs => write_milliseconds(to, record.total),
+            Field::Retries => to.number(|line| line.number(record.retries.into())),
+            Field::Termination => to.keyword(record.termination.name()),
+            Field::Reason => optional(to, record.reason, S::keyword),
             Field::TlsVersion | Field::TlsCipher | Field::TlsClient => {
-                record.tls.as_deref().map_or(Value::None, |tls| self.of_tls(tls))
+                optional(to, record.tls, |to, tls| self.write_of_tls(to, tls));
             }
             Field::Sni => {
-                let of_hello = record.hello.as_ref().and_then(|hello| hello.sni.as_deref());
-                let of_tls = record.tls.as_ref().map(|tls| &*tls.server_name).filter(|name| !name.is_empty());
-                of_hello.or(of_tls).map_or(Value::None, Value::Word)
+                let of_hello = record.hello.and_then(|hello| hello.sni);
+                let of_tls = record.tls.map(|tls| &*tls.server_name).filter(|name| !name.is_empty());
+                write_name(to, of_hello.or(of_tls));
             }
             Field::Route => {
-                let of_request = record.request.as_ref().and_then(|request| request.route.as_deref());
-                let of_hello = record.hello.as_ref().and_then(|hello| hello.route.as_deref());
-                of_request.or(of_hello).map_or(Value::None, Value::Word)
+                let of_request = record.request.as_ref().and_then(|request| request.route);
+                write_name(to, of_request.or(record.hello.and_then(|hello| hello.route)));
             }
             of_request => {
-                record.request.as_deref().map_or(Value::None, |request| of_request.of_request(request))
+                optional(to, record.request.as_ref(), |to, request| of_request.write_of_request(to, request));
             }
         }
     }
 
     /// Whether records of this kind have this field. Some fields exist only for requests, for
     /// routed connections, or for TLS connections.
-    pub(super) fn is_for(self, record: &Record) -> bool {
+    pub(super) fn is_for(self, record: &Record<'_>) -> bool {
         use Field::{
             AnsweredBy, Compression, Host, HttpVersion, Method, Phase, Route, Sni, Status, Target, TraceId,
         };
@@ -157,129 +137,50 @@ impl Field {
         }
     }
 
-    fn of_tls(self, tls: &LoggedTls) -> Value<'_> {
-        let said = match self {
+    fn write_of_tls(self, to: &mut impl Style, tls: &LoggedTls) {
+        let value = match self {
             Field::TlsVersion => tls.version,
             Field::TlsCipher => &tls.cipher_suite,
             _ => &tls.client_subject,
         };
-        if said.is_empty() { Value::None } else { Value::Word(said) }
+        write_name(to, Some(value).filter(|value| !value.is_empty()));
     }
 
-    fn of_request(self, request: &LoggedRequest) -> Value<'_> {
+    #[inline]
+    fn write_of_request<S: Style>(self, to: &mut S, request: &LoggedRequest<'_>) {
         match self {
-            Field::Method => Value::Word(&request.method),
-            Field::Host => Value::Word(&request.host),
-            Field::Target => Value::Word(&request.target),
-            Field::Phase => request.phase.map_or(Value::None, Value::Word),
-            Field::HttpVersion => Value::Word(request.version),
-            Field::TraceId => request.trace_id.as_deref().map_or(Value::None, Value::Word),
-            Field::Compression => request.compression.map_or(Value::None, Value::Word),
-            Field::Status => request.status.map_or(Value::None, |status| Value::Number(status.into())),
+            Field::Method => to.word(request.method),
+            Field::Host => to.word(request.host),
+            Field::Target => to.word(request.target),
+            Field::Phase => optional(to, request.phase, S::keyword),
+            Field::HttpVersion => to.keyword(request.version),
+            Field::TraceId => optional(to, request.trace_id, |to, id| {
+                to.with(|line| drop(write!(line.out, "{id:032x}")));
+            }),
+            Field::Compression => optional(to, request.compression, S::keyword),
+            Field::Status => {
+                optional(to, request.status, |to, status| to.number(|line| line.number(status.into())));
+            }
             Field::AnsweredBy if request.status.is_some() => {
-                Value::Word(if request.is_answered_here { "convey" } else { "server" })
+                to.keyword(if request.is_answered_here { "convey" } else { "server" });
             }
-            _ => Value::None,
+            _ => to.none(),
         }
     }
 }
 
-impl Value<'_> {
-    /// Writes the value as text. A missing value is written as `-`.
-    pub(super) fn write_text(&self, out: &mut String) -> fmt::Result {
-        match self {
-            Value::None => out.write_char('-'),
-            Value::Word(word) => write_word(out, &[word]),
-            Value::Names(backend, server) => write_word(out, &[backend, "/", server]),
-            Value::Address(SocketAddr::V4(addr)) => {
-                write_ip(out, (*addr.ip()).into())?;
-                out.push(':');
-                write_number(out, addr.port().into());
-                Ok(())
-            }
-            Value::Address(addr @ SocketAddr::V6(_)) => write!(out, "{addr}"),
-            Value::Ip(ip) => write_ip(out, *ip),
-            Value::Time(time) => write!(out, "{}", format_rfc3339_millis(*time)),
-            Value::Number(n) => {
-                write_number(out, *n);
-                Ok(())
-            }
-            Value::Milliseconds(time) => {
-                write_milliseconds(out, *time);
-                Ok(())
-            }
-        }
-    }
-
-    /// Writes the value as JSON. A missing value is written as `null`.
-    pub(super) fn write_json(&self, out: &mut String) -> fmt::Result {
-        match self {
-            Value::None => out.write_str("null"),
-            Value::Word(word) => write_string(out, &[word]),
-            Value::Names(backend, server) => write_string(out, &[backend, "/", server]),
-            Value::Number(_) | Value::Milliseconds(_) => self.write_text(out),
-            Value::Address(_) | Value::Ip(_) | Value::Time(_) => {
-                out.write_char('"')?;
-                self.write_text(out)?;
-                out.write_char('"')
-            }
-        }
+#[inline]
+fn optional<S: Style, T>(to: &mut S, value: Option<T>, write: impl FnOnce(&mut S, T)) {
+    match value {
+        Some(value) => write(to, value),
+        None => to.none(),
     }
 }
 
-/// Writes a text. The text is quoted if it is not a single word, or if it looks like a missing
-/// value: names from DNS may contain any characters.
-fn write_word(out: &mut String, parts: &[&str]) -> fmt::Result {
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'=';
-    let is_odd = |c: char| c.is_whitespace() || c.is_control() || c == '"' || c == '=';
-    // Nearly all names are ASCII, where a check of bytes is faster than one of characters.
-    let is_one_word = |part: &&str| part.bytes().all(is_plain) || !part.contains(is_odd);
-    if !parts.iter().all(is_one_word) || matches!(parts, ["" | "-"]) {
-        return write!(out, "{:?}", parts.concat());
-    }
-    parts.iter().for_each(|part| out.push_str(part));
-    Ok(())
+fn write_milliseconds(to: &mut impl Style, time: Duration) {
+    to.number(|line| line.milliseconds(time));
 }
 
-fn write_string(out: &mut String, parts: &[&str]) -> fmt::Result {
-    let needs_no_escape = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
-    if !parts.iter().all(|part| part.bytes().all(needs_no_escape)) {
-        out.push_str(&serde_json::to_string(&parts.concat()).map_err(|_| fmt::Error)?);
-        return Ok(());
-    }
-    out.push('"');
-    parts.iter().for_each(|part| out.push_str(part));
-    out.push('"');
-    Ok(())
-}
-
-/// Writes an address like `Display` does, but faster for IPv4.
-fn write_ip(out: &mut String, ip: IpAddr) -> fmt::Result {
-    let IpAddr::V4(ip) = ip else { return write!(out, "{ip}") };
-    for (n, octet) in ip.octets().into_iter().enumerate() {
-        if n > 0 {
-            out.push('.');
-        }
-        write_number(out, octet.into());
-    }
-    Ok(())
-}
-
-fn write_number(out: &mut String, n: u64) {
-    out.push_str(itoa::Buffer::new().format(n));
-}
-
-/// Formats milliseconds with three decimals.
-fn write_milliseconds(out: &mut String, time: Duration) {
-    write_number(out, time.as_secs().saturating_mul(1_000).saturating_add(time.subsec_millis().into()));
-    let micros = time.subsec_micros() % 1_000;
-    out.push('.');
-    out.push_str(if micros < 10 {
-        "00"
-    } else if micros < 100 {
-        "0"
-    } else {
-        ""
-    });
-    write_number(out, micros.into());
+fn write_name(to: &mut impl Style, name: Option<&str>) {
+    optional(to, name, |to, name| to.word(name.as_bytes()));
 }

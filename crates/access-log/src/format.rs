@@ -1,7 +1,9 @@
 //! Format of access log lines: text, JSON, or a template. Pure.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
+use super::digits::append;
+use super::style::{Json, Line, Text};
 use super::{Field, Record};
 
 /// Default format of lines for connections, sessions and flows.
@@ -26,19 +28,40 @@ const EARLY_TEXT: &str = " phase={phase}";
 pub struct Format {
     /// Text of the format in the configuration.
     source: String,
-    parts: Option<Vec<Part>>,
-    /// Parts of a line for a request. `None` if requests use `parts`, like connections.
-    of_requests: Option<Vec<Part>>,
+    layout: Layout,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Layout {
+    Text(Box<TextLayout>),
+    Json(Vec<JsonMember>),
+    Template(Vec<Part>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TextLayout {
+    of_connections: Vec<Part>,
+    of_requests: Vec<Part>,
     /// Suffix for connections with a route by server name.
     of_routed: Vec<Part>,
     /// Suffix for requests that ended early or got a local reply.
     of_early: Vec<Part>,
 }
 
+/// Text of a template, and the field behind it. A longer text has several parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Part {
+    text: [u8; Part::MAX_TEXT],
+    text_len: u8,
+    field: Option<Field>,
+}
+
+/// Member of a JSON object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
-    Text(String),
-    Field(Field),
+struct JsonMember {
+    /// `,"NAME":`
+    name: String,
+    field: Field,
 }
 
 /// Reason why a template is invalid.
@@ -54,9 +77,10 @@ pub enum FormatError {
 
 impl Default for Format {
     fn default() -> Format {
-        let (parts, of_requests) = (parse(TEXT).unwrap_or_default(), parse(REQUEST_TEXT).ok());
-        let [of_routed, of_early] = [ROUTED_TEXT, EARLY_TEXT].map(|text| parse(text).unwrap_or_default());
-        Format { source: "text".to_owned(), parts: Some(parts), of_requests, of_routed, of_early }
+        let [of_connections, of_requests, of_routed, of_early] =
+            [TEXT, REQUEST_TEXT, ROUTED_TEXT, EARLY_TEXT].map(|text| parse(text).unwrap_or_default());
+        let layout = Layout::Text(Box::new(TextLayout { of_connections, of_requests, of_routed, of_early }));
+        Format { source: "text".to_owned(), layout }
     }
 }
 
@@ -67,24 +91,18 @@ impl Format {
     /// # Errors
     /// The template has an unknown field, no field at all, or a single brace.
     pub fn parse(source: &str) -> Result<Format, FormatError> {
-        let parts = match source {
+        let layout = match source {
             "text" => return Ok(Format::default()),
-            "json" => None,
+            "json" => Layout::Json(Field::ALL.iter().map(|field| JsonMember::new(*field)).collect()),
             template => {
                 let parts = parse(template)?;
-                if !parts.iter().any(|part| matches!(part, Part::Field(_))) {
+                if parts.iter().all(|part| part.field.is_none()) {
                     return Err(FormatError::NoField);
                 }
-                Some(parts)
+                Layout::Template(parts)
             }
         };
-        Ok(Format {
-            source: source.to_owned(),
-            parts,
-            of_requests: None,
-            of_routed: Vec::new(),
-            of_early: Vec::new(),
-        })
+        Ok(Format { source: source.to_owned(), layout })
     }
 
     /// Text of the format in the configuration.
@@ -92,37 +110,75 @@ impl Format {
         &self.source
     }
 
-    /// Appends the line of a record. `ended` is the wall-clock time at which the connection ended.
-    pub fn write(&self, out: &mut String, record: &Record, ended: SystemTime) {
-        let of_requests = self.of_requests.as_ref().filter(|_| record.request.is_some());
-        let of_routed = record.hello.iter().flat_map(|_| &self.of_routed);
-        let phase = record.request.as_ref().and_then(|request| request.phase);
-        let of_early = phase.iter().flat_map(|_| &self.of_early);
-        let written = match of_requests.or(self.parts.as_ref()) {
-            Some(parts) => parts.iter().chain(of_routed).chain(of_early).try_for_each(|part| match part {
-                Part::Text(text) => {
-                    out.push_str(text);
-                    Ok(())
-                }
-                Part::Field(field) => field.of(record, ended).write_text(out),
-            }),
-            None => write_json(out, record, ended),
-        };
-        debug_assert!(written.is_ok(), "a string takes everything");
-        out.push('\n');
+    /// Appends the line of a record. `ended` is the time at which the connection ended.
+    pub(super) fn write(&self, line: &mut Line<'_>, record: &Record<'_>, ended: Duration) {
+        match &self.layout {
+            Layout::Text(layout) => layout.write(line, record, ended),
+            Layout::Json(members) => write_json(members, line, record, ended),
+            Layout::Template(parts) => write_parts(parts, line, record, ended),
+        }
+        line.out.push(b'\n');
     }
 }
 
-fn write_json(out: &mut String, record: &Record, ended: SystemTime) -> std::fmt::Result {
-    let has = |field: &&Field| field.is_for(record);
-    for (n, field) in Field::ALL.iter().filter(has).enumerate() {
-        out.push_str(if n == 0 { "{\"" } else { ",\"" });
-        out.push_str(field.name());
-        out.push_str("\":");
-        field.of(record, ended).write_json(out)?;
+impl TextLayout {
+    fn write(&self, line: &mut Line<'_>, record: &Record<'_>, ended: Duration) {
+        let parts = if record.request.is_some() { &self.of_requests } else { &self.of_connections };
+        write_parts(parts, line, record, ended);
+        if record.hello.is_some() {
+            write_parts(&self.of_routed, line, record, ended);
+        }
+        if record.request.as_ref().is_some_and(|request| request.phase.is_some()) {
+            write_parts(&self.of_early, line, record, ended);
+        }
     }
-    out.push('}');
-    Ok(())
+}
+
+impl Part {
+    const MAX_TEXT: usize = 16;
+
+    fn new(text: &[u8], field: Option<Field>) -> Part {
+        let mut padded = [0; Part::MAX_TEXT];
+        padded[..text.len()].copy_from_slice(text);
+        Part { text: padded, text_len: text.len() as u8, field }
+    }
+
+    /// Parts of a text and of the field behind it.
+    fn all_of(text: &str, field: Option<Field>) -> impl Iterator<Item = Part> {
+        let (last, chunks) = (text.len().saturating_sub(1) / Part::MAX_TEXT, text.as_bytes());
+        (0..=last).map(move |n| {
+            let chunk = &chunks[n * Part::MAX_TEXT..chunks.len().min((n + 1) * Part::MAX_TEXT)];
+            Part::new(chunk, field.filter(|_| n == last))
+        })
+    }
+}
+
+impl JsonMember {
+    fn new(field: Field) -> JsonMember {
+        JsonMember { name: format!(",\"{}\":", field.name()), field }
+    }
+}
+
+fn write_parts(parts: &[Part], line: &mut Line<'_>, record: &Record<'_>, ended: Duration) {
+    for part in parts {
+        append(line.out, &part.text, usize::from(part.text_len));
+        if let Some(field) = part.field {
+            field.write(&mut Text(line), record, ended);
+        }
+    }
+}
+
+fn write_json(members: &[JsonMember], line: &mut Line<'_>, record: &Record<'_>, ended: Duration) {
+    let begin = line.out.len();
+    for member in members.iter().filter(|member| member.field.is_for(record)) {
+        line.out.extend_from_slice(member.name.as_bytes());
+        member.field.write(&mut Json(line), record, ended);
+    }
+    // Each member begins with a comma.
+    if let Some(first) = line.out.get_mut(begin) {
+        *first = b'{';
+    }
+    line.out.push(b'}');
 }
 
 fn parse(template: &str) -> Result<Vec<Part>, FormatError> {
@@ -140,28 +196,29 @@ fn parse(template: &str) -> Result<Vec<Part>, FormatError> {
             from.strip_prefix('{').and_then(|from| from.split_once('}')).ok_or(FormatError::Unbalanced)?;
         let field = Field::ALL.iter().find(|field| field.name() == name);
         let field = *field.ok_or_else(|| FormatError::UnknownField(name.to_owned()))?;
-        parts.extend([Part::Text(std::mem::take(&mut text)), Part::Field(field)]);
+        parts.extend(Part::all_of(&std::mem::take(&mut text), Some(field)));
         rest = after;
     }
     text.push_str(rest);
-    parts.push(Part::Text(text));
-    parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
+    if !text.is_empty() {
+        parts.extend(Part::all_of(&text, None));
+    }
     Ok(parts)
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
-    use std::time::Duration;
+    use std::sync::Arc;
 
-    use super::super::{LoggedHello, LoggedRequest, ServedBy};
+    use super::super::{LineWriter, LoggedHello, LoggedRequest, ServedBy};
     use super::*;
 
     fn line(source: &str, record: &Record) -> String {
-        let mut line = String::new();
-        let ended = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
-        Format::parse(source).unwrap().write(&mut line, record, ended);
-        line
+        let mut line = Vec::new();
+        let format = Format::parse(source).unwrap();
+        LineWriter::new(Arc::new(format)).write(&mut line, record, Duration::from_secs(1));
+        String::from_utf8(line).unwrap()
     }
 
     #[test]
@@ -205,9 +262,9 @@ mod tests {
     #[test]
     fn a_request_has_a_line_of_its_own() {
         let request = LoggedRequest {
-            method: "GET".into(),
-            host: "shop.example".into(),
-            target: "/a b".into(),
+            method: b"GET",
+            host: b"shop.example",
+            target: b"/a b",
             route: None,
             status: Some(404),
             is_answered_here: true,
@@ -216,7 +273,7 @@ mod tests {
             trace_id: None,
             compression: None,
         };
-        let record = Record { request: Some(Box::new(request)), ..Record::sample() };
+        let record = Record { request: Some(request), ..Record::sample() };
         let text = line("text", &record);
         assert!(
             text.contains(
@@ -237,8 +294,8 @@ mod tests {
 
     #[test]
     fn a_connection_that_is_routed_has_its_name_and_its_route() {
-        let hello = LoggedHello { sni: Some("api.example".into()), route: None };
-        let record = Record { hello: Some(Box::new(hello)), ..Record::sample() };
+        let hello = LoggedHello { sni: Some("api.example"), route: None };
+        let record = Record { hello: Some(hello), ..Record::sample() };
         let text = line("text", &record);
         assert!(text.ends_with(" reason=client_reset sni=api.example route=-\n"), "{text}");
         let object: serde_json::Value = serde_json::from_str(&line("json", &record)).unwrap();
@@ -253,6 +310,9 @@ mod tests {
             line("{client_ip} -> {{{server}}} {bytes_rx}", &Record::sample()),
             "2001:db8::7 -> {app/a} 312\n"
         );
+        let text = "a text that is longer than one part, and ends with another, ";
+        let template = format!("{text}{{client_ip}}{text}");
+        assert_eq!(line(&template, &Record::sample()), format!("{text}2001:db8::7{text}\n"));
         for (template, error) in [
             ("{clint}", FormatError::UnknownField("clint".into())),
             ("{}", FormatError::UnknownField(String::new())),
@@ -268,8 +328,8 @@ mod tests {
     #[test]
     fn forged_names_are_quoted_and_stay_in_their_field() {
         let forged = "a\nb end=closed \u{1b}[2J\u{2028}\\";
-        let served = ServedBy { name: forged.into(), addr: "10.0.0.2:8080".parse().unwrap() };
-        let record = Record { frontend: "-".into(), server: Some(served), ..Record::sample() };
+        let served = ServedBy { name: forged, addr: "10.0.0.2:8080".parse().unwrap() };
+        let record = Record { frontend: "-", server: Some(served), ..Record::sample() };
         let text = line("{frontend} {server}", &record);
         assert_eq!(text, "\"-\" \"app/a\\nb end=closed \\u{1b}[2J\\u{2028}\\\\\"\n");
         let json = line("json", &record);

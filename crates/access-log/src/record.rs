@@ -1,14 +1,14 @@
 //! Access log record of a connection or request that has ended. Pure.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use convey_model::{Mode, Protocol, Timestamp};
 
-/// Record of a connection, UDP session or flow that has ended.
+/// Record of a connection, UDP session or flow that has ended. It borrows its texts, because its
+/// line is formatted at once.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct Record<'a> {
     /// Time at which the connection or request ended.
     pub ended: Timestamp,
     /// Duration of the connection or request, from beginning to end.
@@ -32,12 +32,12 @@ pub struct Record {
     /// Address that the client connected to.
     pub listen: SocketAddr,
     /// Name of the frontend.
-    pub frontend: Arc<str>,
+    pub frontend: &'a str,
     /// Name of the backend.
-    pub backend: Arc<str>,
+    pub backend: &'a str,
     /// Server that served the client, or the last server that failed. `None` if no server was
     /// tried.
-    pub server: Option<ServedBy>,
+    pub server: Option<ServedBy<'a>>,
     /// Bytes received from the client. `None` if unknown.
     pub bytes_rx: Option<u64>,
     /// Bytes sent to the client. `None` if unknown.
@@ -49,34 +49,34 @@ pub struct Record {
     /// Reason of an early end, as the label of its counter. `None` for a normal end.
     pub reason: Option<&'static str>,
     /// Result of the TLS handshake. `None` if there was no handshake, or if it failed.
-    pub tls: Option<Arc<LoggedTls>>,
+    pub tls: Option<&'a LoggedTls>,
     /// Server name and route, if the frontend routes by server name (proxy mode).
-    pub hello: Option<Box<LoggedHello>>,
+    pub hello: Option<LoggedHello<'a>>,
     /// Request, in mode `http`; the times of the record then begin with the request's head. `None`
     /// in other modes.
-    pub request: Option<Box<LoggedRequest>>,
+    pub request: Option<LoggedRequest<'a>>,
 }
 
 /// ClientHello of a TLS connection that convey did not decrypt.
-#[derive(Debug, Clone)]
-pub struct LoggedHello {
+#[derive(Debug, Clone, Copy)]
+pub struct LoggedHello<'a> {
     /// Server name (SNI). `None` if the client sent none, or does not speak TLS.
-    pub sni: Option<Box<str>>,
+    pub sni: Option<&'a str>,
     /// Route of the connection. `None` if no route matched.
-    pub route: Option<Arc<str>>,
+    pub route: Option<&'a str>,
 }
 
 /// HTTP request of a record.
 #[derive(Debug, Clone)]
-pub struct LoggedRequest {
+pub struct LoggedRequest<'a> {
     /// Method.
-    pub method: Box<str>,
+    pub method: &'a [u8],
     /// Host of the request.
-    pub host: Box<str>,
+    pub host: &'a [u8],
     /// Path and query.
-    pub target: Box<str>,
+    pub target: &'a [u8],
     /// Route of the request. `None` for the default of the frontend, or if no route matched.
-    pub route: Option<Arc<str>>,
+    pub route: Option<&'a str>,
     /// Status that the client received. `None` if the client received no response.
     pub status: Option<u16>,
     /// Whether convey itself created the response (local reply).
@@ -87,7 +87,7 @@ pub struct LoggedRequest {
     /// HTTP version that the client used.
     pub version: &'static str,
     /// Trace id of the request.
-    pub trace_id: Option<Box<str>>,
+    pub trace_id: Option<u128>,
     /// Content coding that convey applied to the response. `None` if convey did not compress the
     /// response.
     pub compression: Option<&'static str>,
@@ -107,10 +107,10 @@ pub struct LoggedTls {
 }
 
 /// Server of a record.
-#[derive(Debug, Clone)]
-pub struct ServedBy {
+#[derive(Debug, Clone, Copy)]
+pub struct ServedBy<'a> {
     /// Name of the server, without the name of the backend.
-    pub name: Arc<str>,
+    pub name: &'a str,
     /// Address of the server.
     pub addr: SocketAddr,
 }
@@ -176,9 +176,9 @@ impl Termination {
 }
 
 #[cfg(test)]
-impl Record {
+impl Record<'_> {
     /// Record for tests: a client of mode proxy resets its connection.
-    pub(crate) fn sample() -> Record {
+    pub(crate) fn sample() -> Record<'static> {
         Record {
             ended: Timestamp(0),
             total: Duration::from_micros(25_001),
@@ -189,9 +189,9 @@ impl Record {
             client: "[2001:db8::7]:5000".parse().unwrap(),
             proxy: None,
             listen: "10.0.0.1:80".parse().unwrap(),
-            frontend: "my \"web\"".into(),
-            backend: "app".into(),
-            server: Some(ServedBy { name: "a".into(), addr: "10.0.0.2:8080".parse().unwrap() }),
+            frontend: "my \"web\"",
+            backend: "app",
+            server: Some(ServedBy { name: "a", addr: "10.0.0.2:8080".parse().unwrap() }),
             bytes_rx: Some(312),
             bytes_tx: Some(0),
             retries: 1,

@@ -92,7 +92,7 @@ impl Accounting {
     }
 
     /// Creates the access log record of an ended flow; `None` if its frontend or server is unknown.
-    pub(super) fn record(&self, flow: &FlowRecord) -> Option<Record> {
+    pub(super) fn record(&self, flow: &FlowRecord) -> Option<Record<'_>> {
         let (frontend, protocol) = self.frontends.get(flow.owners.frontend as usize)?.as_ref()?;
         let (server, pool) = self.servers.get(flow.owners.server as usize)?.as_ref()?;
         let Ending { termination, reason } = ending(flow.how);
@@ -109,9 +109,9 @@ impl Accounting {
             client: flow.client.source(),
             proxy: None,
             listen: flow.client.destination(),
-            frontend: frontend.name.clone(),
-            backend: pool.name.clone(),
-            server: Some(ServedBy { name: server.name.clone(), addr: flow.server.source() }),
+            frontend: &frontend.name,
+            backend: &pool.name,
+            server: Some(ServedBy { name: &server.name, addr: flow.server.source() }),
             bytes_rx: flow.bytes_rx,
             bytes_tx: flow.bytes_tx,
             retries: 0,

@@ -29,6 +29,11 @@ impl TraceParent {
         TraceParent::parse(std::str::from_utf8(head.field(TraceParent::FIELD)?).ok()?)
     }
 
+    /// Trace id, as a number.
+    pub fn id(&self) -> u128 {
+        self.trace
+    }
+
     /// Trace id for a lookup: 32 hexadecimal digits.
     pub fn trace_id(&self) -> String {
         format!("{:032x}", self.trace)

@@ -59,8 +59,8 @@ pub(crate) struct RequestRecord {
 struct LoggedFacts {
     /// Time from the head of the request until there was a connection to a server, new or reused.
     connect: Option<Duration>,
-    /// Backend, and the server that was tried last.
-    server: Option<(Arc<str>, ServedBy)>,
+    /// Names of the backend and of the server that was tried last, and its address.
+    server: Option<(Arc<str>, Arc<str>, SocketAddr)>,
     /// Backend of the requested file.
     of_files: Option<Arc<str>>,
     trace: Option<TraceParent>,
@@ -136,7 +136,7 @@ impl RequestRecord {
         self.trace_step(client, || RequestStep::Chosen { attempt: self.attempts });
         if let Some(logged) = &mut self.logged {
             let (backend, name) = permit.names();
-            logged.server = Some((backend, ServedBy { name, addr: client.address_of(permit) }));
+            logged.server = Some((backend, name, client.address_of(permit)));
         }
     }
 
@@ -256,48 +256,55 @@ impl RequestRecord {
             client.count(counter, 1);
         }
         self.trace_step(client, || self.last_step(total));
-        let Some(logged) = self.logged.take() else { return };
-        let log = client.access_log().clone();
-        let at = client.pick_context(self.began);
-        let frontend = client.frontend();
-        log.put(|| {
-            let Ending { termination, reason } = self.ending();
-            let LoggedFacts { connect, server, of_files, trace } = *logged;
-            let (backend, server) = server.unzip();
-            Some(Record {
-                ended: log.now(),
-                total,
-                queued: None,
-                connect,
-                mode: frontend.config.mode,
-                protocol: at.protocol,
-                client: self.named.unwrap_or(at.client),
-                proxy: self.named.map(|_| at.client).or(at.proxy),
-                listen: at.vip,
-                frontend: frontend.live.name.clone(),
-                backend: backend.or(of_files).unwrap_or_else(|| frontend.pool.live.name.clone()),
-                server,
-                bytes_rx: Some(self.bytes.0),
-                bytes_tx: Some(self.bytes.1),
-                retries: self.attempts.saturating_sub(1),
-                termination,
-                reason,
-                tls: client.tls().cloned(),
-                hello: None,
-                request: Some(Box::new(LoggedRequest {
-                    method: text(head.map_or(b"", |head| head.method_token())),
-                    host: text(head.map_or(b"", |head| head.host())),
-                    target: text(head.map_or(b"", |head| head.path_and_query())),
-                    route: self.route.as_ref().map(|route| route.name.clone()),
-                    status: self.status,
-                    phase: phase.map(ExchangePhase::label),
-                    is_answered_here: self.is_file || self.answered.is_some(),
-                    version: version_of(self.version, head),
-                    trace_id: trace.as_ref().map(|trace| trace.trace_id().into()),
-                    compression: self.compression.map(ContentCoding::name),
-                })),
-            })
-        });
+        if let Some(logged) = self.logged.take() {
+            client.access_log().put(|| Some(self.logged_record(&logged, client, head, total)));
+        }
+    }
+
+    /// Record of the request for its line.
+    fn logged_record<'a>(
+        &'a self,
+        logged: &'a LoggedFacts,
+        client: &'a ClientStream,
+        head: Option<&'a RequestHead>,
+        total: Duration,
+    ) -> Record<'a> {
+        let Ending { termination, reason } = self.ending();
+        let (at, frontend, server) = (client.downstream(), client.frontend(), &logged.server);
+        let backend = server.as_ref().map(|(backend, ..)| backend).or(logged.of_files.as_ref());
+        Record {
+            ended: client.access_log().timestamp((self.began + total).into_std()),
+            total,
+            queued: None,
+            connect: logged.connect,
+            mode: frontend.config.mode,
+            protocol: at.protocol,
+            client: self.named.unwrap_or(at.client),
+            proxy: self.named.map(|_| at.client).or(at.proxy),
+            listen: at.vip,
+            frontend: &frontend.live.name,
+            backend: backend.unwrap_or(&frontend.pool.live.name),
+            server: server.as_ref().map(|(_, name, addr)| ServedBy { name, addr: *addr }),
+            bytes_rx: Some(self.bytes.0),
+            bytes_tx: Some(self.bytes.1),
+            retries: self.attempts.saturating_sub(1),
+            termination,
+            reason,
+            tls: client.tls().map(|tls| &**tls),
+            hello: None,
+            request: Some(LoggedRequest {
+                method: head.map_or(b"", |head| cut(head.method_token())),
+                host: head.map_or(b"", |head| cut(head.host())),
+                target: head.map_or(b"", |head| cut(head.path_and_query())),
+                route: self.route.as_ref().map(|route| &*route.name),
+                status: self.status,
+                phase: self.early_phase().map(ExchangePhase::label),
+                is_answered_here: self.is_file || self.answered.is_some(),
+                version: version_of(self.version, head),
+                trace_id: logged.trace.map(|trace| trace.id()),
+                compression: self.compression.map(ContentCoding::name),
+            }),
+        }
     }
 
     /// Sends a step of the request to the traces, if any runs.
@@ -396,5 +403,9 @@ fn version_of(version: &'static str, head: Option<&RequestHead>) -> &'static str
 }
 
 fn text(bytes: &[u8]) -> Box<str> {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LOGGED)]).into()
+    String::from_utf8_lossy(cut(bytes)).into()
+}
+
+fn cut(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.len().min(MAX_LOGGED)]
 }

@@ -1,31 +1,28 @@
-//! Writer of the access log. A thread polls for records every 50 ms, so that the data path never
-//! has to wake it.
+//! Writer of the access log. A thread polls for lines every 50 ms, so that the data path never has
+//! to wake it.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use convey_access_log::{AccessLog, Format, Record, Records};
+use convey_access_log::{AccessLog, Format, LineReader};
 use convey_model::Timestamp;
 use convey_pacing::LogLimit;
 
 use super::sink::{LogSink, Lost};
 use super::{FLUSH_TIMEOUT, now as wall_clock};
 
-/// Interval between polls for records.
+/// Interval between polls for lines.
 const WRITE_EVERY: Duration = Duration::from_millis(50);
-
-/// Size of one write, in bytes.
-const BATCH: usize = 1 << 16;
 
 /// Minimum interval between log lines about lost records.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 
-/// Maximum number of records written before the next poll for commands.
-const MAX_AT_ONCE: usize = 1 << 14;
+/// Number of bytes in a poll after which the writer polls again at once.
+const BUSY: usize = 1 << 21;
 
 /// Access log, with its writer thread once the log is turned on.
 #[derive(Debug, Clone)]
@@ -34,29 +31,47 @@ pub struct AccessWriter(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     log: Arc<AccessLog>,
-    commands: Mutex<Option<Sender<WriterCommand>>>,
+    commands: Mutex<Commands>,
     /// Number of pending commands that replace or close the sink.
     pending_changes: Arc<AtomicU32>,
 }
 
+#[derive(Debug, Default)]
+struct Commands {
+    /// `None`: no writer thread runs.
+    sender: Option<Sender<WriterCommand>>,
+    /// Number of the last format.
+    generation: u64,
+}
+
 #[derive(Debug)]
 enum WriterCommand {
-    /// Sets the format, and replaces the sink if a new one is given. `None` turns the log off.
-    Follow(Option<(Format, Option<LogSink>)>),
+    /// Writes lines of the format with this number.
+    Follow(u64, WantedSink),
     /// Reopens the file.
     Reopen,
-    /// Sends a notification once all queued records are written.
+    /// Sends a notification once all waiting lines are written.
     Flush(SyncSender<()>),
 }
 
+/// Sink of the lines of a format.
+#[derive(Debug)]
+enum WantedSink {
+    New(LogSink),
+    Unchanged,
+    /// The log is off.
+    None,
+}
+
 impl AccessWriter {
-    /// Creates a writer that is turned off. `now` is the clock for the times in records.
-    pub fn new(now: fn() -> Timestamp) -> AccessWriter {
-        let log = Arc::new(AccessLog::new(now));
+    /// Creates a writer that is turned off. `now` is the clock for the times in records, which began
+    /// at `start`.
+    pub fn new(now: fn() -> Timestamp, start: Instant) -> AccessWriter {
+        let log = Arc::new(AccessLog::new(now, Some(start)));
         AccessWriter(Arc::new(Inner { log, commands: Mutex::default(), pending_changes: Arc::default() }))
     }
 
-    /// Sending end of the queue, for the data path.
+    /// Sending end of the log, for the data path.
     pub fn log(&self) -> Arc<AccessLog> {
         self.0.log.clone()
     }
@@ -69,28 +84,28 @@ impl AccessWriter {
     pub fn turn_on(&self, format: Format, sink: Option<LogSink>, one_in: u32) -> io::Result<()> {
         let Inner { log, commands, pending_changes } = &*self.0;
         let mut commands = commands.lock().unwrap_or_else(PoisonError::into_inner);
-        if commands.is_none() {
+        if commands.sender.is_none() {
             let (sender, receiver) = mpsc::channel();
-            let (log, records, pending_changes) = (log.clone(), log.records(), pending_changes.clone());
-            let writer = Writer { log, records, pending_changes, out: None, failing: Failing::default() };
+            let writer = Writer::new(log.clone(), pending_changes.clone());
             thread::Builder::new().name("access-log".to_owned()).spawn(move || writer.run(&receiver))?;
-            *commands = Some(sender);
+            commands.sender = Some(sender);
         }
-        if let Some(commands) = &*commands {
-            pending_changes.fetch_add(u32::from(sink.is_some()), Ordering::Relaxed);
-            let _ = commands.send(WriterCommand::Follow(Some((format, sink))));
-        }
+        pending_changes.fetch_add(u32::from(sink.is_some()), Ordering::Relaxed);
+        let sink = sink.map_or(WantedSink::Unchanged, WantedSink::New);
+        set_wall_start(log);
+        commands.follow(log, Some(&Arc::new(format)), sink);
         log.keep_one_in(one_in);
         Ok(())
     }
 
     /// Turns the log off.
     pub fn turn_off(&self) {
-        self.0.log.keep_one_in(0);
-        let commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(commands) = &*commands {
-            self.0.pending_changes.fetch_add(1, Ordering::Relaxed);
-            let _ = commands.send(WriterCommand::Follow(None));
+        let Inner { log, commands, pending_changes } = &*self.0;
+        log.keep_one_in(0);
+        let mut commands = commands.lock().unwrap_or_else(PoisonError::into_inner);
+        if commands.sender.is_some() {
+            pending_changes.fetch_add(1, Ordering::Relaxed);
+            commands.follow(log, None, WantedSink::None);
         }
     }
 
@@ -99,8 +114,8 @@ impl AccessWriter {
         self.send(WriterCommand::Reopen);
     }
 
-    /// Waits until all queued records are written, but at most one second. Logs the number of lost
-    /// records.
+    /// Waits until all waiting lines are written, but at most one second. Logs the number of lost
+    /// lines.
     pub fn flush(&self) {
         let (done, is_done) = mpsc::sync_channel(1);
         if self.send(WriterCommand::Flush(done)) {
@@ -115,17 +130,37 @@ impl AccessWriter {
     /// Sends a command. Returns false if no writer thread runs.
     fn send(&self, command: WriterCommand) -> bool {
         let commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        commands.as_ref().is_some_and(|commands| commands.send(command).is_ok())
+        commands.sender.as_ref().is_some_and(|commands| commands.send(command).is_ok())
+    }
+}
+
+impl Commands {
+    /// Sets the format of later lines, and the sink to which the writer thread writes them.
+    fn follow(&mut self, log: &AccessLog, format: Option<&Arc<Format>>, sink: WantedSink) {
+        self.generation += 1;
+        log.follow(self.generation, format);
+        if let Some(commands) = &self.sender {
+            let _ = commands.send(WriterCommand::Follow(self.generation, sink));
+        }
     }
 }
 
 /// State of the writer thread.
 struct Writer {
     log: Arc<AccessLog>,
-    records: Records,
+    lines: LineReader,
+    /// Number of the format whose lines the thread writes. Lines of a later format wait for the
+    /// command that sets their sink.
+    generation: u64,
+    out: Output,
+}
+
+/// Sink of the writer thread.
+struct Output {
+    log: Arc<AccessLog>,
     pending_changes: Arc<AtomicU32>,
-    /// Format and sink. `None` while the log is off.
-    out: Option<(Format, LogSink)>,
+    /// `None` while the log is off.
+    sink: Option<LogSink>,
     failing: Failing,
 }
 
@@ -148,16 +183,22 @@ impl Default for Failing {
 }
 
 impl Writer {
+    fn new(log: Arc<AccessLog>, pending_changes: Arc<AtomicU32>) -> Writer {
+        let lines = LineReader::new(log.clone());
+        let out = Output { log: log.clone(), pending_changes, sink: None, failing: Failing::default() };
+        Writer { log, lines, generation: 0, out }
+    }
+
     fn run(mut self, commands: &Receiver<WriterCommand>) {
         loop {
-            let is_all = self.write_queued();
-            let command = match self.out {
+            let is_busy = self.write_waiting() > BUSY;
+            let command = match self.out.sink {
                 None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(_) => commands.recv_timeout(if is_all { WRITE_EVERY } else { Duration::ZERO }),
+                Some(_) => commands.recv_timeout(if is_busy { Duration::ZERO } else { WRITE_EVERY }),
             };
             match command {
                 Ok(command) => self.execute(command),
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => set_wall_start(&self.log),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -165,76 +206,63 @@ impl Writer {
 
     fn execute(&mut self, command: WriterCommand) {
         match command {
-            WriterCommand::Follow(wanted) => {
-                // Write earlier lines to the earlier sink first.
-                self.write_queued();
-                let before = self.out.take();
-                if wanted.as_ref().is_none_or(|(_, sink)| sink.is_some()) {
-                    self.pending_changes.fetch_sub(1, Ordering::Relaxed);
-                    self.failing = Failing::default();
-                }
-                self.out = wanted.and_then(|(format, sink)| {
-                    let sink = sink.or_else(|| before.map(|(_, sink)| sink))?;
-                    Some((format, sink))
-                });
+            WriterCommand::Follow(generation, wanted) => {
+                // Lines of the earlier format belong to the earlier sink.
+                self.generation = generation.saturating_sub(1);
+                self.write_waiting();
+                self.generation = generation;
+                self.out.follow(wanted);
             }
-            WriterCommand::Reopen => {
-                let Some((_, sink)) = &mut self.out else { return };
-                match sink.reopen() {
-                    Ok(true) => log::info!("SIGUSR1: access log file reopened"),
-                    Ok(false) => {}
-                    Err(error) => log::error!(
-                        "cannot reopen the access log file: {error}; convey continues to write to the old file"
-                    ),
-                }
-            }
+            WriterCommand::Reopen => self.out.reopen(),
             WriterCommand::Flush(done) => {
-                self.write_queued();
+                self.write_waiting();
                 let _ = done.send(());
             }
         }
     }
 
-    /// Writes queued records. Returns whether none is left to write. Records that are queued while
-    /// the log is off wait for the command that turns it on: the data path sees earlier than this
-    /// thread that the log is on.
-    fn write_queued(&mut self) -> bool {
-        if self.out.is_none() {
-            return true;
-        }
-        let mut lines = String::new();
-        let (now, wall) = (self.log.now(), wall_clock());
-        for _ in 0..MAX_AT_ONCE {
-            let Some(record) = self.records.next() else {
-                self.write(&mut lines);
-                return true;
-            };
-            if let Some((format, _)) = &self.out {
-                format.write(&mut lines, &record, wall_time(&record, now, wall));
-            }
-            if lines.len() >= BATCH {
-                self.write(&mut lines);
-            }
-        }
-        self.write(&mut lines);
-        false
+    /// Writes waiting lines. Returns their length.
+    fn write_waiting(&mut self) -> usize {
+        let Writer { lines, generation, out, .. } = self;
+        lines.take(*generation, |lines| out.write(lines))
+    }
+}
+
+impl Output {
+    fn follow(&mut self, wanted: WantedSink) {
+        let sink = match wanted {
+            WantedSink::Unchanged => return,
+            WantedSink::New(sink) => Some(sink),
+            WantedSink::None => None,
+        };
+        self.pending_changes.fetch_sub(1, Ordering::Relaxed);
+        (self.sink, self.failing) = (sink, Failing::default());
     }
 
-    fn write(&mut self, lines: &mut String) {
-        let Some((_, sink)) = self.out.as_mut().filter(|_| !lines.is_empty()) else { return lines.clear() };
+    fn reopen(&mut self) {
+        let Some(sink) = &mut self.sink else { return };
+        match sink.reopen() {
+            Ok(true) => log::info!("SIGUSR1: access log file reopened"),
+            Ok(false) => {}
+            Err(error) => log::error!(
+                "cannot reopen the access log file: {error}; convey continues to write to the old file"
+            ),
+        }
+    }
+
+    fn write(&mut self, lines: &[u8]) {
+        let Some(sink) = &mut self.sink else { return };
         let pending_changes = || self.pending_changes.load(Ordering::Relaxed) > 0;
         if self.failing.is_stalled && pending_changes() {
-            self.log.note_lost(lines.lines().count() as u64);
-            return lines.clear();
+            return self.log.note_lost(lines.iter().filter(|byte| **byte == b'\n').count() as u64);
         }
-        match sink.write(lines.as_bytes(), pending_changes) {
+        match sink.write(lines, pending_changes) {
             Ok(()) => self.failing.is_over(),
             Err(lost) => {
                 self.log.note_lost(lost.lines);
                 self.failing.report_lost(&lost, self.log.now());
             }
         }
-        lines.clear();
     }
 }
 
@@ -259,22 +287,24 @@ impl Failing {
     }
 }
 
-/// Wall-clock time at which the record's connection ended.
-fn wall_time(record: &Record, now: Timestamp, wall: SystemTime) -> SystemTime {
-    wall.checked_sub(now.since(record.ended)).unwrap_or(wall)
+/// Sets the wall-clock time of the log's clock, which steps of the system's clock change.
+fn set_wall_start(log: &AccessLog) {
+    let (now, wall) = (log.now(), wall_clock().duration_since(SystemTime::UNIX_EPOCH));
+    let since_start = now.since(Timestamp::default());
+    log.set_wall_start(wall.unwrap_or_default().saturating_sub(since_start));
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use convey_access_log::Termination;
+    use convey_access_log::{Record, Termination};
     use convey_config::LogOutput;
     use convey_model::{Mode, Protocol};
 
     use super::*;
 
-    fn record() -> Record {
+    fn record() -> Record<'static> {
         Record {
             ended: Timestamp(0),
             total: Duration::ZERO,
@@ -285,8 +315,8 @@ mod tests {
             client: "10.0.0.7:5000".parse().unwrap(),
             proxy: None,
             listen: "10.0.0.1:80".parse().unwrap(),
-            frontend: "web".into(),
-            backend: "app".into(),
+            frontend: "web",
+            backend: "app",
             server: None,
             bytes_rx: None,
             bytes_tx: None,
@@ -300,20 +330,18 @@ mod tests {
     }
 
     #[test]
-    fn record_queued_before_the_writer_follows_is_written() {
+    fn line_put_before_the_writer_follows_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access.log");
         let log = Arc::new(AccessLog::default());
-        let (records, pending_changes) = (log.records(), Arc::default());
-        let mut writer =
-            Writer { log: log.clone(), records, pending_changes, out: None, failing: Failing::default() };
+        let mut writer = Writer::new(log.clone(), Arc::new(AtomicU32::new(1)));
+        log.follow(1, Some(&Arc::new(Format::parse("{client_addr}").unwrap())));
         log.keep_one_in(1);
         log.put(|| Some(record()));
-        assert!(writer.write_queued());
-        writer.pending_changes.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(writer.write_waiting(), 0);
         let sink = LogSink::open(&LogOutput::File(path.clone())).unwrap();
-        writer.execute(WriterCommand::Follow(Some((Format::parse("{client_addr}").unwrap(), Some(sink)))));
-        assert!(writer.write_queued());
+        writer.execute(WriterCommand::Follow(1, WantedSink::New(sink)));
+        assert!(writer.write_waiting() > 0);
         assert_eq!(fs::read_to_string(path).unwrap(), "10.0.0.7:5000\n");
     }
 }

@@ -246,6 +246,12 @@ impl ClientStream {
         PickContext { began, ..self.session.downstream }
     }
 
+    /// Client, and the address that it connected to.
+    #[inline]
+    pub fn downstream(&self) -> &PickContext {
+        &self.session.downstream
+    }
+
     /// Frontend of the client, as of admission or of the last [`ClientStream::refresh`].
     pub fn frontend(&self) -> &Arc<WorkerFrontend> {
         &self.session.frontend

@@ -30,8 +30,8 @@ pub(super) struct SessionRecord {
     tried: Option<Instant>,
     connect: Option<Duration>,
     retries: u32,
-    /// Name of the backend, and the last server that convey tried.
-    server: Option<(Arc<str>, ServedBy)>,
+    /// Names of the backend and of the last server that convey tried, and its address.
+    server: Option<(Arc<str>, Arc<str>, SocketAddr)>,
 }
 
 /// Facts about a client connection that its record gets only at the end.
@@ -95,7 +95,7 @@ impl SessionRecord {
     /// Records that a session now uses the server of this permit.
     pub(super) fn moves_to(&mut self, permit: &Permit, addr: SocketAddr) {
         let (backend, name) = permit.names();
-        self.server = Some((backend, ServedBy { name, addr }));
+        self.server = Some((backend, name, addr));
     }
 
     /// Writes the record to the access log, if the connection is logged.
@@ -110,7 +110,7 @@ impl SessionRecord {
         let Some(log) = log else { return };
         let ClientFacts { tls, routed } = facts;
         let make = || {
-            let (backend, server) = server.unzip();
+            let server = server.as_ref();
             let pool = routed.map_or(&frontend.pool, |routed| routed.pool().shared());
             Some(Record {
                 ended: log.now(),
@@ -122,16 +122,16 @@ impl SessionRecord {
                 client: downstream.client,
                 proxy: downstream.proxy,
                 listen: downstream.vip,
-                frontend: frontend.live.name.clone(),
-                backend: backend.unwrap_or_else(|| pool.live.name.clone()),
-                server,
+                frontend: &frontend.live.name,
+                backend: server.map_or(&pool.live.name, |(backend, ..)| backend),
+                server: server.map(|(_, name, addr)| ServedBy { name, addr: *addr }),
                 bytes_rx: Some(bytes_rx.into_inner()),
                 bytes_tx: Some(bytes_tx.into_inner()),
                 retries,
                 termination: ending.termination,
                 reason: ending.reason,
-                tls,
-                hello: routed.map(|routed| Box::new(routed.logged())),
+                tls: tls.as_deref(),
+                hello: routed.map(Routed::logged),
                 request: None,
             })
         };

@@ -70,8 +70,8 @@ impl Routed {
     }
 
     /// Server name and name of the route, for the access log.
-    pub(super) fn logged(&self) -> LoggedHello {
-        LoggedHello { sni: self.sni.clone(), route: self.route.as_ref().map(|route| route.name.clone()) }
+    pub(super) fn logged(&self) -> LoggedHello<'_> {
+        LoggedHello { sni: self.sni.as_deref(), route: self.route.as_ref().map(|route| &*route.name) }
     }
 
     /// Adds 1 to a counter of the route, if a route was selected.
@@ -174,7 +174,7 @@ impl TcpSession {
         let routed = Routed { sni, route: route.cloned(), pool: pool.into() };
         routed.count(self.downstream.core, Counter::Opened);
         if self.context.shared.trace.is_watched() {
-            let LoggedHello { sni, route } = routed.logged();
+            let (sni, route) = (routed.sni.clone(), routed.route.as_ref().map(|route| route.name.clone()));
             self.trace(None, ConnectionStep::Routed { sni, route });
         }
         self.routed = Some(Box::new(routed));
