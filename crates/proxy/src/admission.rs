@@ -57,7 +57,7 @@ impl TcpSession {
         } else {
             check_access(&self.frontend, self.client_ip())?; // RefusedAccess
             self.check_loop(stream, snapshot)?; // Loop
-            self.count_client(snapshot, self.downstream.began) // ClientLimit, RefusedSource...
+            self.count_client(snapshot, self.entry.began()) // ClientLimit, RefusedSource...
         }
     }
 
@@ -109,7 +109,7 @@ impl TcpSession {
     /// Reason of the refusal.
     fn admit_quic(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
         check_access(&self.frontend, self.client_ip())?; // RefusedAccess
-        self.count_client(snapshot, self.downstream.began)?; // ClientLimit, RefusedSource...
+        self.count_client(snapshot, self.entry.began())?; // ClientLimit, RefusedSource...
         if self.is_beyond_share() || !self.try_take_slot() {
             return Err(Counter::RefusedFull);
         }
@@ -127,7 +127,7 @@ impl TcpSession {
     /// convey's own sockets; otherwise `None`. Such a socket has the client's address as its local
     /// address, and is connected to the address that the client connected to.
     fn path_of(&self, stream: &TcpStream, snapshot: &Snapshot) -> Option<Arc<FrontendPath>> {
-        let client = Endpoint::tcp(self.downstream.client);
+        let client = Endpoint::tcp(self.client());
         let sockets = self.context.own_sockets_at(client, snapshot);
         if sockets.is_empty() {
             return None;

@@ -10,7 +10,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
@@ -62,13 +62,10 @@ pub trait ServeStream: Send + Sync + fmt::Debug {
 /// Admitted client of mode http. A drop without [`ClientStream::end`] cuts its connection.
 pub struct ClientStream {
     pub(super) session: Box<TcpSession>,
-    /// Address that the client connected to.
-    pub(super) local: Option<SocketAddr>,
+    /// Local address of the connection; `None` if it is that of the listener.
+    elsewhere: Option<Box<Option<SocketAddr>>>,
     /// PROXY header and first bytes of the client; `None` if neither was read during admission.
     received: Option<Box<ReceivedHeader>>,
-    /// Whether a QUIC client has moved: since the handshake, the client has validated another
-    /// address.
-    has_moved: AtomicBool,
     transport: ClientTransport,
     /// Number of servers and files that the client's streams hold. Only connections with streams
     /// have it.
@@ -157,11 +154,11 @@ impl ClientStream {
     ) -> ClientStream {
         // From now on each request has its own log line.
         session.record = None;
+        let elsewhere = (local != Some(session.vip())).then(|| Box::new(local));
         ClientStream {
             session,
-            local,
+            elsewhere,
             received: None,
-            has_moved: AtomicBool::new(false),
             transport,
             held_resources: OnceLock::new(),
             early_end: OnceLock::new(),
@@ -177,11 +174,11 @@ impl ClientStream {
     /// # Errors
     /// `access` denies the new address.
     pub fn note_address(&self, now: SocketAddr) -> Result<(), Counter> {
-        let is_proven = self.transport.paths().is_none_or(|paths| paths.is_proven());
-        if !is_proven || self.client().ip() == now.ip() {
+        let Some(paths) = self.transport.paths().filter(|paths| paths.is_proven()) else { return Ok(()) };
+        if self.client().ip() == now.ip() {
             return Ok(());
         }
-        self.has_moved.store(true, Ordering::Relaxed);
+        paths.note_move();
         match self.newest().config.access.admits(now.ip()) {
             true => Ok(()),
             false => Err(Counter::AccessDenied),
@@ -204,7 +201,7 @@ impl ClientStream {
 
     /// Whether a QUIC client has moved: it has validated another address since its handshake.
     pub fn has_moved(&self) -> bool {
-        self.has_moved.load(Ordering::Relaxed)
+        self.transport.paths().is_some_and(|paths| paths.has_moved())
     }
 
     /// Takes the bytes that were read from the client during admission. Later calls return no
@@ -220,7 +217,12 @@ impl ClientStream {
 
     /// Address and port of the client, from its PROXY header if there was one.
     pub fn client(&self) -> SocketAddr {
-        self.session.downstream.client
+        self.session.client()
+    }
+
+    /// Address that the client connected to; `None` if it is not known.
+    pub(super) fn local(&self) -> Option<SocketAddr> {
+        self.elsewhere.as_ref().map_or_else(|| Some(self.session.vip()), |local| **local)
     }
 
     /// Whether the client is a proxy whose description of clients, such as `X-Forwarded-For`, this
@@ -238,12 +240,12 @@ impl ClientStream {
 
     /// Index of the worker's column in the traffic counters.
     pub fn core(&self) -> usize {
-        self.session.downstream.core
+        self.session.context.core
     }
 
     /// Context for picking a server for a request that began at this time.
     pub fn pick_context(&self, began: Instant) -> PickContext {
-        PickContext { began, ..self.session.downstream }
+        PickContext { began, ..self.session.downstream() }
     }
 
     /// Client, and the address that it connected to.
@@ -280,7 +282,7 @@ impl ClientStream {
     }
 
     fn is_served_in(&self, snapshot: &Snapshot) -> bool {
-        let at_address = snapshot.listener(&Endpoint::tcp(self.session.downstream.vip));
+        let at_address = snapshot.listener(&Endpoint::tcp(self.session.vip()));
         at_address.is_some_and(|other| {
             let config = &other.config;
             Arc::ptr_eq(&other.live, &self.session.frontend.live)
@@ -446,7 +448,7 @@ impl ClientStream {
 
     /// Address of the permit's server.
     pub fn address_of(&self, permit: &Permit) -> SocketAddr {
-        permit.server().config.addr_for(self.session.downstream.vip.port())
+        permit.server().config.addr_for(self.session.vip().port())
     }
 
     /// Ends the client's connection.
@@ -475,7 +477,7 @@ impl ClientBytes {
 
 impl fmt::Debug for ClientStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientStream").field("downstream", &self.session.downstream).finish_non_exhaustive()
+        f.debug_struct("ClientStream").field("downstream", &self.session.downstream()).finish_non_exhaustive()
     }
 }
 

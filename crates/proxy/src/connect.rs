@@ -10,7 +10,7 @@ use super::traced;
 use convey_snapshot::stats::Counter;
 use convey_stream::{Leg, PollClock};
 use convey_trace::ConnectionStep;
-use convey_upstream::{Attempts, Opening, Permit, PickContext, Unavailable};
+use convey_upstream::{Attempts, Opening, Permit, Unavailable};
 use log::debug;
 use tokio::time::Sleep;
 
@@ -37,10 +37,10 @@ impl TcpSession {
         loop {
             attempt += 1;
             let next = attempts
-                .next_in_turn(&self.downstream, &pool, self.timeouts.connect, || self.newest_pool())
+                .next_in_turn(&self.downstream(), &pool, self.timeouts.connect(), || self.newest_pool())
                 .await;
             let mut permit = next.map_err(end_of)?;
-            let server = permit.server().config.addr_for(self.downstream.vip.port());
+            let server = permit.server().config.addr_for(self.vip().port());
             let id = Some(permit.server().live.id);
             self.trace(id, ConnectionStep::Chosen { attempt });
             let began = PollClock::now();
@@ -58,7 +58,7 @@ impl TcpSession {
                     return Ok(Connected { leg, permit, _own });
                 }
                 Err(error) => {
-                    let PickContext { client, vip, .. } = self.downstream;
+                    let (client, vip) = (self.client(), self.vip());
                     debug!(
                         "{client} -> {vip}: cannot connect to server {} ({server}): {error}",
                         permit.name()

@@ -85,7 +85,7 @@ impl TcpSession {
     /// # Errors
     /// The source has reached its limit of handshakes.
     fn handshake_slot(&self, settings: &FrontendTls) -> Result<Option<HandshakeSlot>, Counter> {
-        let (ip, most) = (self.downstream.client.ip(), settings.max_handshakes_per_source);
+        let (ip, most) = (self.client_ip(), settings.max_handshakes_per_source);
         HandshakeSlot::of_client(&self.context, &self.frontend, ip, most)
     }
 
@@ -103,10 +103,7 @@ impl TcpSession {
         // A reset could destroy the alert before the client reads it, so convey closes in order.
         client.close_in_order();
         let reason = handshake_fault(fault);
-        debug!(
-            "{}: TLS handshake with {} failed: {reason} ({fault})",
-            self.downstream.vip, self.downstream.client
-        );
+        debug!("{}: TLS handshake with {} failed: {reason} ({fault})", self.vip(), self.client());
         self.trace(None, ConnectionStep::HandshakeFailed { reason });
         Some(Counter::TlsHandshakeFailed)
     }

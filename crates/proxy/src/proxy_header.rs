@@ -1,7 +1,5 @@
 //! PROXY header at the beginning of a client's TCP connection.
 
-use std::mem;
-
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -53,15 +51,13 @@ impl TcpSession {
                 return Err(why.end());
             }
         };
-        if let Some(addresses) = received.origin.addresses {
-            let proxy = mem::replace(&mut self.downstream.client, addresses.client());
-            self.downstream.proxy = Some(proxy);
-        }
+        let named = received.origin.addresses.map(|addresses| addresses.client());
+        self.named = named.map(Box::new);
         if let Some(record) = &mut self.record {
             record.has_header();
         }
         self.counted = Counted::default();
-        self.entry.set_client(self.downstream.client);
+        self.entry.set_client(named);
         self.trace(None, ConnectionStep::Header);
         self.admit_named()?;
         Ok(received)

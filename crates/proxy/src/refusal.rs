@@ -21,7 +21,7 @@ impl TcpSession {
             None => Event::Waits,
         };
         let Some(more) = self.context.shared.lines.take(self.frontend_id(), event) else { return };
-        let (vip, client) = (self.downstream.vip, self.downstream.client);
+        let (vip, client) = (self.vip(), self.client());
         let ip = client.ip();
         match event {
             Event::Loop => warn!(
@@ -49,7 +49,7 @@ impl TcpSession {
     /// Logs that the connection has no valid PROXY header.
     pub(super) fn log_header_error(&self, why: impl Display) {
         let Some(more) = self.context.shared.lines.take(self.frontend_id(), Event::Header) else { return };
-        let (vip, ip) = (self.downstream.vip, self.downstream.client.ip());
+        let (vip, ip) = (self.vip(), self.client_ip());
         warn!("{vip}: a connection from {ip} is reset (accept_proxy): {why}{more}");
     }
 }

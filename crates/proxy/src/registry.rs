@@ -74,7 +74,7 @@ impl Registry {
         self.end_where(RelayEnd::Denied, |entry| {
             let facts = entry.facts();
             let access = access.get(&facts.frontend.live.id).filter(|_| facts.is_client_known);
-            access.is_some_and(|access| !access.admit(facts.client.ip()))
+            access.is_some_and(|access| !access.admit(entry.client(&facts).ip()))
         });
     }
 
@@ -90,8 +90,9 @@ impl Registry {
             let is_counted = |source: &CountedSource| {
                 frontend.sources.as_ref().is_some_and(|sources| source.is_in(sources))
             };
-            if !facts.source.as_ref().is_some_and(is_counted) {
-                facts.source = source::count_open(frontend, facts.client.ip());
+            if !facts.source().is_some_and(is_counted) {
+                let source = source::count_open(frontend, entry.client(&facts).ip());
+                facts.set_source(source);
             }
         }
     }
@@ -134,11 +135,11 @@ impl Registry {
 
 impl OpenConnections {
     /// Adds the connection that `make` returns for a place and a serial number.
-    fn insert(&mut self, make: impl FnOnce(usize, u32) -> OpenConnection) -> Arc<OpenConnection> {
+    fn insert(&mut self, make: impl FnOnce(u32, u32) -> OpenConnection) -> Arc<OpenConnection> {
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
         let place = self.entries.vacant_entry();
-        let entry = Arc::new(make(place.key(), serial));
+        let entry = Arc::new(make(place.key() as u32, serial));
         place.insert(entry.clone());
         entry
     }

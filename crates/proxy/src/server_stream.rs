@@ -46,7 +46,7 @@ impl ClientStream {
         permit: &Permit,
         NewConnection { named, is_upload, within, within_tls }: NewConnection,
     ) -> io::Result<ServerStream> {
-        let (client, local, origin, data_waits) = (self.client(), self.local, self.origin(), true);
+        let (client, local, origin, data_waits) = (self.client(), self.local(), self.origin(), true);
         let ports = &*self.session.context.shared.local_ports;
         let keeps_nagle = false;
         let opening = Opening {

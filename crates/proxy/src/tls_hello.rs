@@ -24,7 +24,6 @@ use convey_snapshot::{Pool, Snapshot, SniRoute, WorkerArc};
 use convey_stream::{Leg, More, try_write};
 use convey_tls::SessionFacts;
 use convey_trace::ConnectionStep;
-use convey_upstream::PickContext;
 
 /// Time limit for the ClientHello after admission. It suffices for three losses of a segment in a
 /// row.
@@ -105,7 +104,7 @@ impl TcpSession {
             }
             Err(NoHello::Reset) => return Err(Some(Counter::ClientReset)),
             Err(why) => {
-                let PickContext { client: from, vip, .. } = self.downstream;
+                let (from, vip) = (self.client(), self.vip());
                 debug!("{from} -> {vip}: not a ClientHello: {why:?}");
                 if let NoHello::Malformed(fault) = why {
                     send_alert(client, fault.alert()).await;
@@ -141,7 +140,7 @@ impl TcpSession {
         }
         let limit = self.frontend.config.limits.first_byte_timeout.filter(|_| early.is_empty());
         if let Some(limit) = limit {
-            let first = timeout_at(self.downstream.began + limit, client.tcp().readable());
+            let first = timeout_at(self.entry.began() + limit, client.tcp().readable());
             // Ignores an error of the socket here, because the next read reports it.
             _ = first.await.map_err(|_| Counter::FirstByteTimeout)?;
         }
@@ -172,7 +171,7 @@ impl TcpSession {
             _ => None,
         };
         let routed = Routed { sni, route: route.cloned(), pool: pool.into() };
-        routed.count(self.downstream.core, Counter::Opened);
+        routed.count(self.context.core, Counter::Opened);
         if self.context.shared.trace.is_watched() {
             let (sni, route) = (routed.sni.clone(), routed.route.as_ref().map(|route| route.name.clone()));
             self.trace(None, ConnectionStep::Routed { sni, route });

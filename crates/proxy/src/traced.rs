@@ -63,7 +63,9 @@ impl TcpSession {
     /// that the step concerns, if any.
     #[inline]
     pub(super) fn trace(&self, server: Option<u32>, step: ConnectionStep) {
-        publish(&self.context, &self.downstream, &self.frontend, server, step);
+        if self.context.shared.trace.is_watched() {
+            publish(&self.context, &self.downstream(), &self.frontend, server, step);
+        }
     }
 
     /// Sends a step of a request on this connection to the trace subscribers. `named` is the client
@@ -75,16 +77,19 @@ impl TcpSession {
         server: Option<u32>,
         request: impl FnOnce() -> TracedRequest,
     ) {
-        let (shared, downstream) = (&self.context.shared, &self.downstream);
-        shared.trace.publish(|| TraceEvent {
-            at: shared.access_log.now(),
-            protocol: Some(downstream.protocol),
-            client: Some(named.unwrap_or(downstream.client)),
-            proxy: downstream.proxy.or(named.map(|_| downstream.client)),
-            vip: Some(downstream.vip),
-            frontend: Some(self.frontend.live.id),
-            server,
-            step: TraceStep::Request(request()),
+        let shared = &self.context.shared;
+        shared.trace.publish(|| {
+            let PickContext { client, proxy, vip, protocol, .. } = self.downstream();
+            TraceEvent {
+                at: shared.access_log.now(),
+                protocol: Some(protocol),
+                client: Some(named.unwrap_or(client)),
+                proxy: proxy.or(named.map(|_| client)),
+                vip: Some(vip),
+                frontend: Some(self.frontend.live.id),
+                server,
+                step: TraceStep::Request(request()),
+            }
         });
     }
 }

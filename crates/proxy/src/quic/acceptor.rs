@@ -140,7 +140,7 @@ impl QuicAcceptor {
                 drop(tokio::spawn(Contained::new(ClientTask::Admission(admitted))));
             }
             Err(error) => {
-                debug!("{}: QUIC handshake with {} failed: {error}", self.vip, session.downstream.client);
+                debug!("{}: QUIC handshake with {} failed: {error}", self.vip, session.client());
                 session.end(Some(Counter::TlsHandshakeFailed));
             }
         }
@@ -266,8 +266,7 @@ async fn shake_hands(
     match shaken {
         Ok(client) => {
             session.note_handshake(facts_of(&client.connection));
-            let local =
-                client.connection.local_ip().map(|ip| SocketAddr::new(ip, session.downstream.vip.port()));
+            let local = client.connection.local_ip().map(|ip| SocketAddr::new(ip, session.vip().port()));
             Some((ClientStream::over_quic(session, local, paths), client))
         }
         Err(reason) => {
@@ -304,7 +303,7 @@ async fn perform_handshake(
     let shaken: Result<QuicClient, ConnectionError> =
         shaken.await.map_err(|_| Counter::TlsHandshakeTimeout)?;
     shaken.map_err(|error| {
-        let (vip, client) = (session.downstream.vip, session.downstream.client);
+        let (vip, client) = (session.vip(), session.client());
         debug!("{vip}: QUIC handshake with {client} failed: {error}");
         match error {
             ConnectionError::TimedOut => Counter::TlsHandshakeTimeout,

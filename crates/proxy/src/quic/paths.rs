@@ -53,6 +53,8 @@ pub(crate) struct ClientPaths {
     /// limit.
     drawn: AtomicU64,
     is_proven: AtomicBool,
+    /// Whether the client has moved: since the handshake, it has validated another address.
+    has_moved: AtomicBool,
     /// Notifies the task of the connection once it has exceeded its budget.
     overdrawn: Notify,
 }
@@ -66,6 +68,7 @@ impl ClientPaths {
             acknowledged: AtomicU64::new(0),
             drawn: AtomicU64::new(0),
             is_proven: AtomicBool::new(true),
+            has_moved: AtomicBool::new(false),
             overdrawn: Notify::new(),
         })
     }
@@ -73,6 +76,16 @@ impl ClientPaths {
     /// Whether the client has validated its current address.
     pub(crate) fn is_proven(&self) -> bool {
         self.is_proven.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client has moved since the handshake.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.has_moved.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the client has validated another address since the handshake.
+    pub(crate) fn note_move(&self) {
+        self.has_moved.store(true, Ordering::Relaxed);
     }
 
     /// Waits until the connection has exceeded its budget.

@@ -19,8 +19,7 @@ use convey_snapshot::{Pool, WorkerFrontend};
 pub(crate) struct ConnectionClient {
     /// Frontend of the connection.
     pub(crate) frontend: Arc<WorkerFrontend>,
-    /// Address of the peer.
-    pub(crate) client: SocketAddr,
+    pub(crate) peer: SocketAddr,
     /// Address that the peer connected to.
     pub(crate) vip: SocketAddr,
     /// Time at which the connection was accepted.
@@ -52,8 +51,11 @@ pub(super) struct OpenConnection {
     moved: AtomicU64,
     /// Server of the connection, or of its last request.
     server: LastServer,
-    pub(super) place: usize,
+    /// Index in the registry.
+    pub(super) place: u32,
     pub(super) serial: u32,
+    /// Address of the peer, which is a proxy if a PROXY header has named the client.
+    peer: SocketAddr,
     pub(super) vip: SocketAddr,
     pub(super) began: Instant,
     facts: Mutex<ConnectionFacts>,
@@ -62,14 +64,23 @@ pub(super) struct OpenConnection {
 /// Part of an open connection that changes rarely.
 pub(super) struct ConnectionFacts {
     pub(super) frontend: Arc<WorkerFrontend>,
-    pub(super) client: SocketAddr,
-    /// Whether `client` is the address of the client. `false` until the PROXY header has arrived,
-    /// because the peer is a proxy then.
+    /// Whether [`OpenConnection::client`] is the address of the client. `false` until the PROXY header
+    /// has arrived, because the peer is a proxy then.
     pub(super) is_client_known: bool,
+    /// What few connections have; `None` if this one has none of it.
+    rare: Option<Box<RareFacts>>,
+}
+
+/// Facts that few connections have. They have an allocation of their own, so that the other
+/// connections need no memory for them.
+#[derive(Default)]
+struct RareFacts {
+    /// Client that the PROXY header names.
+    named: Option<SocketAddr>,
     /// Guard that counts the connection at its source; `None` if the source has no limits.
-    pub(super) source: Option<CountedSource>,
-    /// Backend of the last server, if it does not belong to `frontend`.
-    pub(super) other_pool: Option<Arc<Pool>>,
+    source: Option<CountedSource>,
+    /// Backend of the last server, if it does not belong to the frontend.
+    other_pool: Option<Arc<Pool>>,
     /// Last other task that waits for the end of the connection.
     other_waker: Option<Waker>,
 }
@@ -77,15 +88,15 @@ pub(super) struct ConnectionFacts {
 impl RegisteredConnection {
     /// Registers a connection of this client.
     pub(crate) fn new(registry: &Arc<Registry>, of: ConnectionClient) -> RegisteredConnection {
-        let ConnectionClient { frontend, client, vip, began } = of;
+        let ConnectionClient { frontend, peer, vip, began } = of;
         registry.advance_clock(began);
         let is_client_known = !frontend.config.accept_proxy;
-        let (source, other_pool, other_waker) = Default::default();
-        let facts = ConnectionFacts { frontend, client, is_client_known, source, other_pool, other_waker };
+        let facts = ConnectionFacts { frontend, is_client_known, rare: None };
         let moved = AtomicU64::new(registry.clock.nanos());
         let entry = registry.connections().insert(|place, serial| OpenConnection {
             place,
             serial,
+            peer,
             vip,
             began,
             bytes: Default::default(),
@@ -102,24 +113,45 @@ impl RegisteredConnection {
     pub(crate) fn set_frontend(&self, frontend: &Arc<WorkerFrontend>) {
         let mut facts = self.entry.facts();
         facts.frontend = frontend.clone();
-        facts.other_pool = None;
+        if let Some(rare) = &mut facts.rare {
+            rare.other_pool = None;
+        }
     }
 
-    /// Sets the client that the PROXY header names.
-    pub(crate) fn set_client(&self, client: SocketAddr) {
+    /// Notes that the PROXY header has arrived, and the client that it names. Without a name, the
+    /// peer is the client.
+    pub(crate) fn set_client(&self, named: Option<SocketAddr>) {
         let mut facts = self.entry.facts();
-        (facts.client, facts.is_client_known) = (client, true);
+        facts.is_client_known = true;
+        if named.is_some() {
+            facts.rare().named = named;
+        }
     }
 
     /// Stores the guard that counts the connection at its source.
     pub(crate) fn set_source(&self, source: Option<CountedSource>) {
-        let before = std::mem::replace(&mut self.entry.facts().source, source);
+        let before = self.entry.facts().set_source(source);
         drop(before);
     }
 
     /// Sets the server of the connection.
     pub(crate) fn set_server(&self, server: &ConnectionServer<'_>) {
-        self.entry.server.set(server, |pool| self.entry.facts().other_pool = Some(pool));
+        self.entry.server.set(server, |pool| self.entry.facts().rare().other_pool = Some(pool));
+    }
+
+    /// Address of the peer.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.entry.peer
+    }
+
+    /// Address that the peer connected to.
+    pub(crate) fn vip(&self) -> SocketAddr {
+        self.entry.vip
+    }
+
+    /// Time at which the connection was accepted.
+    pub(crate) fn began(&self) -> Instant {
+        self.entry.began
     }
 
     /// Notes that the socket of [`SeenFrom::Socket`](super::SeenFrom::Socket) is about to be closed.
@@ -155,10 +187,10 @@ impl RegisteredConnection {
 
 impl Drop for RegisteredConnection {
     fn drop(&mut self) {
-        let entry = self.registry.connections().entries.try_remove(self.entry.place);
+        let entry = self.registry.connections().entries.try_remove(self.entry.place as usize);
         drop(entry);
         // A future that waits for the end may keep the entry for a while.
-        let source = self.entry.facts().source.take();
+        let source = self.entry.facts().set_source(None);
         drop(source);
     }
 }
@@ -173,7 +205,7 @@ impl OpenConnection {
     /// Wakes the tasks that wait for the end of the connection.
     pub(super) fn wake(&self) {
         // A task that registers its waker under the lock after this call sees the end.
-        let other = self.facts().other_waker.take();
+        let other = self.facts().rare.as_mut().and_then(|rare| rare.other_waker.take());
         if let Some(waker) = self.waker.get() {
             waker.wake_by_ref();
         }
@@ -183,6 +215,11 @@ impl OpenConnection {
     /// Whether the connection must end when these servers go down.
     pub(super) fn depends_on(&self, servers: &BTreeSet<u32>) -> bool {
         self.server.only().is_some_and(|id| servers.contains(&id))
+    }
+
+    /// Address of the client.
+    pub(super) fn client(&self, facts: &ConnectionFacts) -> SocketAddr {
+        facts.rare.as_ref().and_then(|rare| rare.named).unwrap_or(self.peer)
     }
 
     /// Number of bytes from the client, and to the client.
@@ -222,8 +259,42 @@ impl OpenConnection {
         let mut facts = self.facts();
         let waker = self.waker.get_or_init(|| cx.waker().clone());
         if !waker.will_wake(cx.waker()) {
-            facts.other_waker = Some(cx.waker().clone());
+            facts.rare().other_waker = Some(cx.waker().clone());
         }
         self.end.get().map_or(Poll::Pending, |end| Poll::Ready(*end))
+    }
+}
+
+impl ConnectionFacts {
+    /// Guard that counts the connection at its source; `None` if the source has no limits.
+    pub(super) fn source(&self) -> Option<&CountedSource> {
+        self.rare.as_ref()?.source.as_ref()
+    }
+
+    /// Replaces the guard that counts the connection at its source. Returns the guard before.
+    pub(super) fn set_source(&mut self, source: Option<CountedSource>) -> Option<CountedSource> {
+        match source {
+            Some(source) => self.rare().source.replace(source),
+            None => self.rare.as_mut()?.source.take(),
+        }
+    }
+
+    /// Backend of the last server, if it does not belong to the frontend.
+    pub(super) fn other_pool(&self) -> Option<&Arc<Pool>> {
+        self.rare.as_ref()?.other_pool.as_ref()
+    }
+
+    fn rare(&mut self) -> &mut RareFacts {
+        self.rare.get_or_insert_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_of_a_connection_takes_216_bytes() {
+        assert!(size_of::<OpenConnection>() <= 216, "{}", size_of::<OpenConnection>());
     }
 }

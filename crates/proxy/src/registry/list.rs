@@ -55,8 +55,8 @@ impl Registry {
 }
 
 fn facts_of<'a>(entry: &OpenConnection, worker: u16, facts: &'a ConnectionFacts) -> FlowFacts<'a> {
-    let ConnectionFacts { frontend, client, .. } = facts;
-    let place = entry.place as u32;
+    let (frontend, client) = (&facts.frontend, entry.client(facts));
+    let place = entry.place;
     let server = entry.server().find(facts);
     FlowFacts {
         id: ListedFlowId { kind: FlowKind::Connection, worker, place, serial: entry.serial },
@@ -69,7 +69,7 @@ fn facts_of<'a>(entry: &OpenConnection, worker: u16, facts: &'a ConnectionFacts)
             name: &server.live.name,
             addr: server.config.addr_for(entry.vip.port()),
         }),
-        client: plain(*client),
+        client: plain(client),
         listen: entry.vip,
         snat: entry.server().seen_from().filter(|_| server.is_some()),
         state: if server.is_some() { "established" } else { "connecting" },

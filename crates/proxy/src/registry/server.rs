@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -105,7 +106,7 @@ impl LastServer {
     pub(super) fn find<'a>(&self, facts: &'a ConnectionFacts) -> Option<(&'a Pool, &'a Server)> {
         let ServerMark { id, index, is_in_other_pool, .. } = self.mark()?;
         let pools = match is_in_other_pool {
-            true => facts.other_pool.as_slice(),
+            true => facts.other_pool().map_or(&[][..], slice::from_ref),
             false => facts.frontend.pools(),
         };
         let at_index = |pool: &'a Arc<Pool>| pool.servers.get(index).filter(|server| server.live.id == id);

@@ -34,7 +34,7 @@ fn of_worker(frontend: &Arc<Frontend>) -> Arc<WorkerFrontend> {
 fn register(registry: &Arc<Registry>, frontend: &Arc<Frontend>, last: u8) -> RegisteredConnection {
     let client = ConnectionClient {
         frontend: of_worker(frontend),
-        client: SocketAddr::from(([10, 0, 0, last], 4242)),
+        peer: SocketAddr::from(([10, 0, 0, last], 4242)),
         vip: "192.0.2.1:80".parse().unwrap(),
         began: Instant::now(),
     };
@@ -80,7 +80,7 @@ fn connections_of_a_denied_client_end_and_no_others() {
     assert_eq!(denied.over().now_or_never(), Some(RelayEnd::Denied));
     registry.end_denied(&access(&named_later));
     assert!(let_in.end().is_none() && elsewhere.end().is_none() && unnamed.end().is_none());
-    unnamed.set_client("10.0.0.6:1".parse().unwrap());
+    unnamed.set_client(Some("10.0.0.6:1".parse().unwrap()));
     registry.end_denied(&access(&named_later));
     assert!(unnamed.end().is_some());
 }
@@ -150,7 +150,7 @@ fn open_connections_are_counted_in_a_new_table_of_sources() {
     let open = |last| tables.each_ref().map(|table| table.open(IpAddr::from([10, 0, 0, last])));
     let named = |frontend, last| {
         let connection = register(&registry, frontend, last);
-        connection.set_client(SocketAddr::from(([10, 0, 0, last], 4242)));
+        connection.set_client(Some(SocketAddr::from(([10, 0, 0, last], 4242))));
         connection
     };
     let first = [6, 7].map(|last| named(&frontends[0], last));

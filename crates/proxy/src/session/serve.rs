@@ -57,7 +57,7 @@ impl TcpSession {
         // A reload may deny the client while it waits.
         let denied = self.entry.over();
         // One timer for the whole connection: first for the connect, then for the relay.
-        let mut timer = pin!(sleep_until(PollClock::now() + self.timeouts.connect));
+        let mut timer = pin!(sleep_until(PollClock::now() + self.timeouts.connect()));
         let opened = tokio::select! {
             biased;
             opened = self.open(&mut client, timer.as_mut()) => opened,
@@ -102,7 +102,7 @@ impl TcpSession {
         }
         let context = self.context.clone();
         let opening = Opening {
-            client: self.downstream.client,
+            client: self.client(),
             local: self.local_address(client.tcp()),
             origin: Some(&origin),
             named: None,
@@ -111,7 +111,7 @@ impl TcpSession {
             is_upload: early.len() >= MAX_EARLY,
             keeps_nagle: true,
             ports: &context.shared.local_ports,
-            within: self.timeouts.connect,
+            within: self.timeouts.connect(),
             within_tls: SpokenWithin::Bytes,
         };
         let server = self.connect_to_server(opening, timer).await?;
@@ -124,7 +124,7 @@ impl TcpSession {
     /// Returns the bytes that have arrived, at most `MAX_EARLY`.
     async fn wait_for_first_bytes(&self, client: &mut ByteStream) -> Result<Vec<u8>, Counter> {
         let limit = self.frontend.config.limits.first_byte_timeout;
-        let mut late = limit.map(|limit| Box::pin(sleep_until(self.downstream.began + limit)));
+        let mut late = limit.map(|limit| Box::pin(sleep_until(self.entry.began() + limit)));
         poll_fn(|cx| match (poll_early(client, cx), &mut late) {
             (Poll::Ready(read), _) => Poll::Ready(read),
             (Poll::Pending, Some(late)) => late.as_mut().poll(cx).map(|()| Err(Counter::FirstByteTimeout)),
@@ -159,7 +159,8 @@ impl TcpSession {
                 }
             }
         };
-        let patience = Patience { idle: self.timeouts.idle, unanswered: self.timeouts.tcp_user_timeout };
+        let timeouts = self.timeouts;
+        let patience = Patience { idle: timeouts.idle(), unanswered: timeouts.tcp_user_timeout() };
         self.entry.set_server(&ConnectionServer {
             frontend: &self.frontend,
             pool: permit.pool(),

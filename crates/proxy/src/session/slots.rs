@@ -29,7 +29,7 @@ impl TcpSession {
         self.trace(None, ConnectionStep::Waits);
         let live = self.frontend.live.clone();
         let waits = live.waiters.enter();
-        let turn = timeout(self.timeouts.connect, self.wait_for_turn(&mut waiting));
+        let turn = timeout(self.timeouts.connect(), self.wait_for_turn(&mut waiting));
         turn.await.map_err(|_| Counter::ClientLimit)?;
         drop((waiting, waits));
         self.wait_for_slot().await;
