@@ -60,6 +60,9 @@ struct Connection<S> {
     time_limit: TimeLimit,
     /// Number of requests so far.
     requests: u32,
+    /// Whether a stop of the process shortens the present wait: the connection is between two
+    /// requests.
+    yields_to_stop: bool,
     /// The last request, counted against its client's share until the client has received the whole
     /// response.
     charge: RequestCharge,
@@ -118,21 +121,29 @@ impl<S: DecideRequest> Connection<S> {
         let within = first_byte.map_or(head_timeout, |time| time.min(head_timeout));
         let time_limit = TimeLimit::new(&server.worker.clock, within);
         let charge = RequestCharge::default();
-        Connection { client, bytes, server, received, time_limit, requests: 0, charge }
+        Connection { client, bytes, server, received, time_limit, requests: 0, yields_to_stop: false, charge }
     }
 
     /// Serves requests until the connection is over.
-    async fn run(&mut self) -> StreamEnd {
-        let mut is_first = true;
-        loop {
-            // The future is boxed, so that an idle connection does not reserve memory for it.
-            if let Some(end) = Box::pin(self.serve_until_rest(is_first)).await {
-                return end;
+    #[expect(clippy::manual_async_fn, reason = "it would have a second place for `self`")]
+    fn run(&mut self) -> impl Future<Output = StreamEnd> + Send {
+        async move {
+            let mut is_first = true;
+            loop {
+                // The future is boxed, so that an idle connection does not reserve memory for it.
+                if let Some(end) = Box::pin(self.serve_until_rest(is_first)).await {
+                    return end;
+                }
+                self.begin_rest();
+                let read = match self.charge.is_counted() {
+                    true => Box::pin(self.read_while_charged()).await,
+                    false => poll_fn(|cx| self.poll_read_in_time(cx)).await,
+                };
+                if !matches!(read, Read::Some) {
+                    return StreamEnd::Closed;
+                }
+                is_first = false;
             }
-            if let Some(end) = self.rest().await {
-                return end;
-            }
-            is_first = false;
         }
     }
 
@@ -177,21 +188,13 @@ impl<S: DecideRequest> Connection<S> {
         StreamEnd::Closed
     }
 
-    /// Waits for bytes of the next request, at most for the keep-alive timeout. Returns the end of
-    /// the connection; `None`: bytes have arrived.
-    async fn rest(&mut self) -> Option<StreamEnd> {
+    /// Begins the wait for the next request, which ends after the keep-alive timeout.
+    fn begin_rest(&mut self) {
         // An idle connection keeps no buffer.
         self.received = BytesMut::new();
         let keep_alive = self.client.frontend().config.http_limits().keep_alive;
         self.time_limit.renew(keep_alive);
-        let read = match self.charge.is_counted() {
-            true => Box::pin(self.read_while_charged()).await,
-            false => self.read(true).await,
-        };
-        match read {
-            Read::Some => None,
-            Read::Closed | Read::Reset | Read::Late => Some(StreamEnd::Closed),
-        }
+        self.yields_to_stop = true;
     }
 
     /// Reads bytes of the next request. Meanwhile, the last request counts against its client's
@@ -290,18 +293,20 @@ impl<S: DecideRequest> Connection<S> {
     /// Waits for bytes, and reads them. `is_between`: the connection is between two requests, so a
     /// stop of the process limits the wait.
     async fn read(&mut self, is_between: bool) -> Read {
-        let mut is_limited = !is_between;
-        poll_fn(|cx| {
-            if let Poll::Ready(read) = self.poll_read(cx) {
-                return Poll::Ready(read);
-            }
-            if !is_limited && self.client.drain() == Some(Drain::Stop) {
-                is_limited = true;
-                self.time_limit.shorten(STOP_IDLE);
-            }
-            self.time_limit.poll_over(cx).map(|()| Read::Late)
-        })
-        .await
+        self.yields_to_stop = is_between;
+        poll_fn(|cx| self.poll_read_in_time(cx)).await
+    }
+
+    /// Reads bytes, unless the time limit is over.
+    fn poll_read_in_time(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
+        if let Poll::Ready(read) = self.poll_read(cx) {
+            return Poll::Ready(read);
+        }
+        if self.yields_to_stop && self.client.drain() == Some(Drain::Stop) {
+            self.yields_to_stop = false;
+            self.time_limit.shorten(STOP_IDLE);
+        }
+        self.time_limit.poll_over(cx).map(|()| Read::Late)
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
@@ -457,7 +462,7 @@ mod tests {
 
     /// Maximum size of the future of an idle connection. The session, the timer and the socket have
     /// allocations of their own.
-    const IDLE: usize = 400;
+    const IDLE: usize = 280;
 
     /// Size of the future that `begin` returns.
     fn size_of_future<A, F: Future>(_: impl FnOnce(A) -> F) -> usize {

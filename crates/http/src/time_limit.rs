@@ -11,7 +11,7 @@ use convey_stream::PollClock;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Maximum delay of a worker's coarse clock.
-const LATE: Duration = Duration::from_secs(1);
+const LATE: u64 = 1_000_000_000;
 
 /// Limits below this time go by the exact clock: a second more would be too late for them.
 const EXACT_BELOW: Duration = Duration::from_secs(2);
@@ -36,12 +36,23 @@ impl CoarseClock {
 
     /// Returns the time after this duration, or a time up to one second later. Before the first
     /// update, and for durations below [`EXACT_BELOW`], the exact time.
-    fn after(&self, duration: Duration) -> Instant {
-        match self.updated.load(Ordering::Relaxed) {
-            _ if duration < EXACT_BELOW => PollClock::now() + duration,
-            NOT_UPDATED => Instant::now() + duration,
-            nanos => self.created + (Duration::from_nanos(nanos) + LATE + duration),
-        }
+    fn after(&self, duration: Duration) -> u64 {
+        let latest = match self.updated.load(Ordering::Relaxed) {
+            _ if duration < EXACT_BELOW => self.nanos(PollClock::now()),
+            NOT_UPDATED => self.nanos(Instant::now()),
+            nanos => nanos + LATE,
+        };
+        latest.saturating_add(duration.as_nanos() as u64)
+    }
+
+    /// Converts a time to nanoseconds since the creation.
+    fn nanos(&self, time: Instant) -> u64 {
+        time.saturating_duration_since(self.created).as_nanos() as u64
+    }
+
+    /// Converts nanoseconds since the creation to a time.
+    fn instant(&self, nanos: u64) -> Instant {
+        self.created + Duration::from_nanos(nanos)
     }
 }
 
@@ -53,11 +64,14 @@ impl Default for CoarseClock {
 
 /// Deadline of a wait. A wait below two seconds ends in time, but for the length of a poll. A longer
 /// wait never ends early, and may end up to a second late.
+///
+/// Each open connection has one, so it stores times as nanoseconds of the worker's clock: an
+/// `Instant` would need twice the memory.
 #[derive(Debug)]
 pub(crate) struct TimeLimit {
-    until: Instant,
+    until: u64,
     /// Time at which the timer fires, never after `until` has passed.
-    fires: Instant,
+    fires: u64,
     timer: Pin<Box<Sleep>>,
     /// Waker of the task that the timer wakes when it fires; `None` before the first wait.
     woken: Option<Waker>,
@@ -68,7 +82,7 @@ impl TimeLimit {
     /// Returns a limit that ends after this time.
     pub(crate) fn new(clock: &Arc<CoarseClock>, after: Duration) -> TimeLimit {
         let until = clock.after(after);
-        let timer = Box::pin(sleep_until(until));
+        let timer = Box::pin(sleep_until(clock.instant(until)));
         TimeLimit { until, fires: until, timer, woken: None, clock: clock.clone() }
     }
 
@@ -80,7 +94,8 @@ impl TimeLimit {
 
     /// Ends the limit after this time, unless it ends earlier.
     pub(crate) fn shorten(&mut self, to: Duration) {
-        self.until = self.until.min(Instant::now() + to);
+        let end = self.clock.nanos(Instant::now()).saturating_add(to.as_nanos() as u64);
+        self.until = self.until.min(end);
         self.hurry();
     }
 
@@ -94,18 +109,18 @@ impl TimeLimit {
 
     fn set_timer(&mut self) {
         self.fires = self.until;
-        self.timer.as_mut().reset(self.until);
+        self.timer.as_mut().reset(self.clock.instant(self.until));
     }
 
     /// Waits until the limit is over.
     pub(crate) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // The timer wakes this task, and has not fired: a poll of it would take a lock.
         let is_known = self.woken.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
-        if is_known && PollClock::now() < self.fires {
+        if is_known && self.clock.nanos(PollClock::now()) < self.fires {
             return Poll::Pending;
         }
         while self.timer.as_mut().poll(cx).is_ready() {
-            if Instant::now() >= self.until {
+            if self.clock.nanos(Instant::now()) >= self.until {
                 return Poll::Ready(());
             }
             self.set_timer();
