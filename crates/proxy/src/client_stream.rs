@@ -250,8 +250,8 @@ impl ClientStream {
 
     /// Client, and the address that it connected to.
     #[inline]
-    pub fn downstream(&self) -> &PickContext {
-        &self.session.downstream
+    pub fn downstream(&self) -> PickContext {
+        self.session.downstream()
     }
 
     /// Frontend of the client, as of admission or of the last [`ClientStream::refresh`].
