@@ -15,7 +15,7 @@ use bytes::BytesMut;
 use convey_http::request_from_http2;
 use convey_http_core::{
     BodyDecoder, BodyEncoder, BodyFraming, BodyPiece, BodyReader, ClientIdentity, Exchange, FieldRules,
-    ForwardedFields, Frame, HeadLimits, HeadReader, OutgoingRequest, PathPrefix, RequestChanges, RequestHead,
+    ForwardedFields, Frame, HeadLimits, HeadReader, OutgoingRequest, PathPattern, PathRewrite, PathView, RequestChanges, RequestHead,
 };
 use hyper::Request;
 use libfuzzer_sys::fuzz_target;
@@ -101,13 +101,15 @@ fn from_http2(bytes: &[u8], has_body: bool) -> Option<(RequestHead, Vec<u8>)> {
 }
 
 fn changes(how: u8, fields: &FieldRules) -> RequestChanges<'_> {
-    static ALL: std::sync::LazyLock<PathPrefix> = std::sync::LazyLock::new(|| PathPrefix::parse("/").expect("a path"));
+    static INNER: std::sync::LazyLock<PathRewrite> = std::sync::LazyLock::new(|| {
+        PathRewrite::new(&PathPattern::any(), PathView::Normalized, "/inner/").expect("it has no groups")
+    });
     RequestChanges {
         client: ClientIdentity { ip: IpAddr::from([192, 0, 2, 1]), scheme: "http", subject: Some("CN=a"), is_trusted: how & 4 != 0 },
         forwarded: ForwardedFields { x_forwarded: true, forwarded: how & 4 != 0, subject: how & 4 != 0 },
         server: std::net::SocketAddr::from(([10, 0, 0, 2], 80)),
         host: (how & 8 != 0).then_some(b"b.example:81"),
-        path: (how & 16 != 0).then_some((&ALL, b"/inner/")),
+        path: (how & 16 != 0).then_some(&*INNER),
         fields,
     }
 }

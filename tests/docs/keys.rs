@@ -32,6 +32,11 @@ unknown = 1
 unknown = 1
 [[frontends.web.routes]]
 unknown = 1
+[frontends.web.routes.redirect]
+unknown = 1
+[[frontends.web.routes]]
+[frontends.web.routes.respond]
+unknown = 1
 [backends.web]
 unknown = 1
 [backends.web.timeouts]
@@ -213,6 +218,21 @@ path = '/a'
 backend = 'other'
 ";
 
+/// Routes without a backend, for their keys.
+const OF_REDIRECT: &str = "
+mode = 'http'
+[[frontends.web.routes]]
+path = '/a'
+[frontends.web.routes.redirect]
+host = 'c.example'
+";
+const OF_RESPOND: &str = "
+mode = 'http'
+[[frontends.web.routes]]
+path = '/a'
+[frontends.web.routes.respond]
+";
+
 /// Variant of [`TABLES`] for keys of TLS. Names in capital letters are files.
 const OF_TLS: &str = "
 [frontends.web.tls]
@@ -310,6 +330,10 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     } else if table.ends_with("compression]") {
         let of_http = format!("backend = 'web'{OF_HTTP}[frontends.web.compression]\n");
         TABLES.replacen("backend = 'web'\n", &of_http, 1)
+    } else if table.ends_with("routes.redirect]") {
+        TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_REDIRECT}"), 1)
+    } else if table.ends_with("routes.respond]") {
+        TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_RESPOND}"), 1)
     } else if is_of_http {
         TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_HTTP}"), 1)
     } else if table.ends_with("health_check]") && key == "service" {
@@ -334,8 +358,12 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     } else {
         TABLES.to_owned()
     };
-    // A redirect replaces a backend.
-    let replaced = if key == "redirect" { "backend" } else { key };
+    // A redirect replaces a backend, and some keys of routes replace each other.
+    let replaced = match key {
+        "redirect" | "backends" => "backend",
+        "path_exact" | "path_regex" => "path",
+        key => key,
+    };
     let is_set = |line: &str, key: &str| line.starts_with(&format!("{key} = "));
     // A certificate requires its key.
     let also_set: Vec<&str> = value.iter().flat_map(|value| value.lines().skip(1)).collect();

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use convey_http_core::{HostPattern, PathPrefix, PathView, RouteTable};
+use convey_http_core::{HostPattern, PathPrefix, PathView, RouteConditions, RouteTable};
 
 /// Number of routes.
 const ROUTES: usize = 100;
@@ -23,7 +23,7 @@ impl Routes {
                 false => HostPattern::Exact(format!("h{number}.example.com").into_bytes().into()),
             };
             let prefix = PathPrefix::parse(&format!("/v{number}")).expect("it is a path");
-            table.add(&host, prefix, number).expect("each path is new");
+            table.add(&host, &prefix.into(), RouteConditions::default(), number);
         }
         Routes(table)
     }
@@ -32,6 +32,6 @@ impl Routes {
     /// servers, so nobody uses the result.
     pub(crate) fn choose(&self, host: &[u8], target: &[u8]) {
         let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
-        black_box(self.0.find(host, path).map_or(DEFAULT, |found| *found.to));
+        black_box(self.0.find_at(host, path, |_| true).copied().unwrap_or(DEFAULT));
     }
 }

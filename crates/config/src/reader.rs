@@ -182,6 +182,11 @@ impl<'a> TomlTable<'a> {
         }
     }
 
+    /// Lists a key that is not set among the allowed ones.
+    pub(super) fn allow(&mut self, key: &'static str) {
+        self.asked.push(key);
+    }
+
     /// Tables of an optional array of tables. Items that are not tables are reported, and the
     /// result omits them.
     pub(super) fn list(&mut self, key: &'static str) -> Vec<TomlTable<'a>> {

@@ -21,6 +21,8 @@ use crate::reference::{Docs, KeyDoc, TableDoc};
 pub(crate) const ALL: &[TableDoc] = &[
     frontend::DOC,
     frontend::routes::DOC,
+    frontend::routes::REDIRECT,
+    frontend::routes::RESPOND,
     frontend::compression::DOC,
     frontend::headers::DOC,
     frontend::headers::RULES,

@@ -1,7 +1,7 @@
 //! Explains the choice of a server: algorithm, hash, position in the table. Pure.
 
 use convey_balance::{Foreseen, Step};
-use convey_model::{HashOn, Protocol, Redirect, RouteAction};
+use convey_model::{HashOn, Protocol, RouteAction};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pick, Pool};
 
@@ -112,7 +112,7 @@ pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> 
     let http = config.http.as_ref()?;
     let (rest, end) = match http.default_action(config.backend.as_deref()) {
         // With TLS, all requests arrive by https, so the redirect does not apply.
-        Some(RouteAction::Redirect(Redirect::Https)) if config.tls.is_some() => {
+        Some(RouteAction::Redirect(to)) if to.is_to_https() && config.tls.is_some() => {
             ("a request without a route gets a 404".to_owned(), Some(End::NO_ROUTE))
         }
         Some(RouteAction::Backend(name)) => {

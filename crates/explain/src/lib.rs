@@ -76,6 +76,8 @@ impl End {
 
     /// The route answers with a redirect.
     const REDIRECT: End = End { verdict: ClientVerdict::Answered, reason: "redirect" };
+    /// The route has a fixed response.
+    const RESPOND: End = End { verdict: ClientVerdict::Answered, reason: "respond" };
 
     /// The backend answers with files.
     const FILES: End = End { verdict: ClientVerdict::Answered, reason: "file" };

@@ -5,10 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use bytes::BytesMut;
-use convey_http_core::{HeadLimits, HeadReader, RequestHead};
-use convey_model::{FrontendConfig, Redirect};
-use convey_snapshot::{ClientScheme, Frontend, HttpAction, HttpRoute, Pool, RequestLimit};
+use convey_http_core::{RequestFacts, RequestHead, UrlScheme};
+use convey_model::FrontendConfig;
+use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit, SplitBackend};
 
 use super::question::AskedPlace;
 use super::{End, Unanswerable, sni};
@@ -17,7 +16,7 @@ use super::{End, Unanswerable, sni};
 #[derive(Debug, Clone)]
 pub struct AskedRequest {
     head: Arc<RequestHead>,
-    scheme: ClientScheme,
+    scheme: UrlScheme,
 }
 
 /// Route of a request, and its outcome.
@@ -53,16 +52,15 @@ impl FromStr for AskedRequest {
         let expected =
             || format!("URL: found {text:?}, expected a URL such as http://api.example.com/v1/items");
         let (scheme, rest) = match text.strip_prefix("https://") {
-            Some(rest) => (ClientScheme::Https, rest),
-            None => (ClientScheme::Http, text.strip_prefix("http://").unwrap_or(text)),
+            Some(rest) => (UrlScheme::Https, rest),
+            None => (UrlScheme::Http, text.strip_prefix("http://").unwrap_or(text)),
         };
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let path = if path.is_empty() { "/" } else { path };
-        let mut head = BytesMut::from(&*format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
-        let read = HeadReader::default().request(&mut head, &HeadLimits::default());
+        let read = RequestHead::of_text(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         match read {
             // If the scheme is not supported, the host ends with the scheme's colon.
-            Ok(Some(head)) if !host.is_empty() && !host.ends_with(':') => {
+            Ok(head) if !host.is_empty() && !host.ends_with(':') => {
                 Ok(AskedRequest { head: Arc::new(head), scheme })
             }
             Ok(_) => Err(expected()),
@@ -77,8 +75,8 @@ impl fmt::Display for AskedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [host, path] = [self.head.host(), self.head.path_and_query()].map(String::from_utf8_lossy);
         let scheme = match self.scheme {
-            ClientScheme::Http => "http",
-            ClientScheme::Https => "https",
+            UrlScheme::Http => "http",
+            UrlScheme::Https => "https",
         };
         write!(f, "{scheme}://{host}{path}")
     }
@@ -103,22 +101,34 @@ impl AskedPlace {
         let [host, path] = [head.host(), head.path()].map(String::from_utf8_lossy);
         let scheme = scheme_at(config, *scheme);
         let by = match scheme {
-            ClientScheme::Http => "",
-            ClientScheme::Https => " over https",
+            UrlScheme::Http => "",
+            UrlScheme::Https => " over https",
         };
         let of = format!("a request for {host}{path}{by}");
-        let route = http.route(scheme, head.host(), head.path());
+        let route = http.route(&RequestFacts::new(head, scheme, self.client_addr()));
         let (message, pool, end) = match route {
             None => (format!("{of} has no route, and gets a 404"), None, Some(End::NO_ROUTE)),
             Some(route) => match &route.action {
-                HttpAction::Redirect(Redirect::Https) => (
-                    format!("{of} takes route {}, and is redirected to https", route.name),
+                HttpAction::Redirect(to) => (
+                    format!("{of} takes route {}, and is redirected to {to}", route.name),
                     None,
                     Some(End::REDIRECT),
+                ),
+                HttpAction::Respond(reply) => (
+                    format!(
+                        "{of} takes route {}, and convey answers with status {}",
+                        route.name, reply.status
+                    ),
+                    None,
+                    Some(End::RESPOND),
                 ),
                 HttpAction::Forward(pool) => {
                     let to = &pool.config.name;
                     (format!("{of} takes route {} to backend {to}", route.name), Some(pool.clone()), None)
+                }
+                HttpAction::Split(all) => {
+                    let (words, pool) = split(all);
+                    (format!("{of} takes route {} to one of its backends: {words}", route.name), pool, None)
                 }
             },
         };
@@ -155,14 +165,27 @@ impl AskedPlace {
     }
 }
 
+/// Text about the shares of backends, and the backend with the largest one.
+fn split(all: &[SplitBackend]) -> (String, Option<Arc<Pool>>) {
+    let total: u64 = all.iter().map(|backend| u64::from(backend.weight)).sum();
+    let share = |backend: &SplitBackend| {
+        let percent = 100.0 * f64::from(backend.weight) / total.max(1) as f64;
+        format!("{percent:.1} % to {}", backend.pool.config.name)
+    };
+    let shares: Vec<String> = all.iter().map(share).collect();
+    let most = all.iter().max_by_key(|backend| backend.weight);
+    let name = most.map_or("", |backend| &backend.pool.config.name);
+    (format!("{}; what follows is for backend {name}", shares.join(", ")), most.map(|most| most.pool.clone()))
+}
+
 /// Scheme with which a request for a URL arrives at the frontend. At a frontend with TLS, all
 /// requests are https. At a frontend without TLS, a request can be https only if a trusted proxy
 /// sends it.
-fn scheme_at(config: &FrontendConfig, of_url: ClientScheme) -> ClientScheme {
+fn scheme_at(config: &FrontendConfig, of_url: UrlScheme) -> UrlScheme {
     match (config.tls.is_some(), config.trusted_proxies.is_empty()) {
-        (true, _) => ClientScheme::Https,
+        (true, _) => UrlScheme::Https,
         (false, false) => of_url,
-        (false, true) => ClientScheme::Http,
+        (false, true) => UrlScheme::Http,
     }
 }
 

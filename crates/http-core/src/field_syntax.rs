@@ -28,7 +28,7 @@ static TOKEN_BYTES: [bool; 256] = {
 };
 
 /// Whether a text is a token, such as a field's name: at least one byte, and all of them allowed.
-pub(crate) fn is_name(text: &[u8]) -> bool {
+pub fn is_name(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().copied().all(is_token)
 }
 

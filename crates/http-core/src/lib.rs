@@ -22,16 +22,20 @@ mod accept_encoding;
 mod body;
 mod compression;
 mod exchange;
+mod facts;
 mod field_syntax;
 mod forward;
 mod head;
 mod malformed;
 mod method;
 mod phase;
+mod redirect;
 mod request_field;
 mod response_decoder;
 mod retry_budget;
 mod routes;
+mod template;
+mod text_pattern;
 mod trace_parent;
 
 pub use accept_encoding::{AcceptedEncodings, ContentCoding};
@@ -41,9 +45,11 @@ pub use body::{
 };
 pub use compression::{CompressionOffer, CompressionOutcome, CompressionRules, MediaPattern};
 pub use exchange::{Exchange, ExchangeEnd, ExchangeState, HeadVerdict, MAX_INTERIM_RESPONSES, ServerFault};
+pub use facts::{RequestFacts, TlsFacts};
+pub use field_syntax::is_name as is_token;
 pub use forward::{
     ClientAddress, ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, NamedClient,
-    OutgoingRequest, OutgoingResponse, RequestChanges, rewritten_path,
+    NoSuchGroup, OutgoingRequest, OutgoingResponse, PathRewrite, RequestChanges, rewritten_path,
 };
 pub use head::{
     Field, HeadLimits, HeadReader, RequestHead, ResponseBuilder, ResponseHead, StreamRequest, StreamResponse,
@@ -52,8 +58,14 @@ pub use head::{
 pub use malformed::Malformed;
 pub use method::HttpMethod;
 pub use phase::ExchangePhase;
+pub use redirect::{Redirect, RedirectPath, UrlScheme};
 pub use request_field::RequestField;
 pub use response_decoder::ResponseDecoder;
 pub use retry_budget::RetryBudget;
-pub use routes::{HostPattern, HostTable, PathPrefix, PathView, PatternFault, RouteMatch, RouteTable};
+pub use routes::{
+    ExactPath, HostPattern, HostTable, NamedCondition, PathPattern, PathPrefix, PathView, PatternFault,
+    RouteConditions, RouteEntry, RouteTable, ValueCondition,
+};
+pub use template::{Template, UnknownVariable, Variable, Variables};
+pub use text_pattern::{TextPattern, TextPatternFault};
 pub use trace_parent::TraceParent;

@@ -37,6 +37,8 @@ pub enum LocalReplyReason {
     RateLimit,
     /// The route is a redirect.
     Redirect,
+    /// The route has a fixed response.
+    Respond,
     /// A service of the application has decided to reply.
     Layer,
     /// The request is a certificate authority's validation of a name (ACME).
@@ -98,6 +100,20 @@ impl LocalReply {
     /// sets a body, the body names the status.
     pub fn new(status: u16) -> LocalReply {
         LocalReply { status, ..LocalReplyReason::Layer.into() }
+    }
+
+    /// Returns a redirect to this URL.
+    pub(crate) fn redirect(status: u16, location: &str) -> LocalReply {
+        let mut reply = LocalReply { status, ..LocalReplyReason::Redirect.into() };
+        // The URL has only bytes that are allowed in a field, so this cannot fail.
+        let _ = reply.set_field("Location", location);
+        reply
+    }
+
+    /// Returns the fixed response of a route.
+    pub(crate) fn fixed(status: u16, body: Bytes, fields: FieldRules) -> LocalReply {
+        let own = OwnParts { fields, body: Some(body) };
+        LocalReply { status, own: Some(Box::new(own)), ..LocalReplyReason::Respond.into() }
     }
 
     /// Sets a field.
@@ -210,6 +226,7 @@ impl LocalReplyReason {
             LocalReplyReason::Misdirected => 421,
             LocalReplyReason::RateLimit => 429,
             LocalReplyReason::Redirect => 308,
+            LocalReplyReason::Respond => 200,
             LocalReplyReason::Layer => 403,
             LocalReplyReason::AcmeChallenge => 200,
             LocalReplyReason::NoServer
@@ -237,6 +254,7 @@ impl LocalReplyReason {
             LocalReplyReason::Misdirected => Counter::AnsweredMisdirected,
             LocalReplyReason::RateLimit => Counter::AnsweredRateLimit,
             LocalReplyReason::Redirect => Counter::AnsweredRedirect,
+            LocalReplyReason::Respond => Counter::AnsweredRespond,
             LocalReplyReason::Layer => Counter::AnsweredLayer,
             LocalReplyReason::AcmeChallenge => Counter::AnsweredAcme,
             LocalReplyReason::NoServer => Counter::AnsweredNoServer,
@@ -274,7 +292,7 @@ impl LocalReplyReason {
             LocalReplyReason::Misdirected => "the TLS connection is for another host",
             LocalReplyReason::RateLimit => "too many requests",
             LocalReplyReason::Redirect => "the resource has moved",
-            LocalReplyReason::Layer | LocalReplyReason::AcmeChallenge => "",
+            LocalReplyReason::Layer | LocalReplyReason::AcmeChallenge | LocalReplyReason::Respond => "",
             LocalReplyReason::NoServer => "no server is up",
             LocalReplyReason::ConnectFailed | LocalReplyReason::NoLocalPort => "no server could be reached",
             LocalReplyReason::QueueTimeout => "every server is busy",

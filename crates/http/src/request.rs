@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use convey_access_log::LoggedTls;
-use convey_http_core::{FieldFault, FieldRules, NamedClient, RequestHead, TraceParent};
+use convey_http_core::{
+    FieldFault, FieldRules, NamedClient, RequestFacts, RequestHead, TraceParent, UrlScheme,
+};
 use convey_model::Timestamp;
 use convey_proxy::{ClientStream, RequestCharge};
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{
-    ClientScheme, Frontend, HttpRoute, Pool, Server, WorkerArc, WorkerFrontend, WorkerRoute,
-};
+use convey_snapshot::{Frontend, HttpRoute, Pool, Server, WorkerArc, WorkerFrontend, WorkerRoute};
 use tokio::time::Instant;
 
 use crate::client_address;
@@ -31,7 +31,7 @@ struct RequestParts {
     head: Arc<RequestHead>,
     peer: SocketAddr,
     is_peer_trusted: bool,
-    scheme: ClientScheme,
+    scheme: UrlScheme,
     tls: Option<Arc<LoggedTls>>,
     /// Client that trusted proxies name.
     named: NamedClient,
@@ -39,6 +39,8 @@ struct RequestParts {
     /// Time at which the head was complete.
     came: Timestamp,
     route: Option<Arc<WorkerRoute>>,
+    /// Position of the backend among those of the route.
+    backend: usize,
     added: FieldRules,
     /// Trace that a service has started for this request.
     begun: Option<TraceParent>,
@@ -86,6 +88,7 @@ impl HttpRequest {
             frontend,
             came: client.timestamp(came),
             route: None,
+            backend: 0,
             added,
             begun: None,
             chosen: None,
@@ -113,7 +116,7 @@ impl HttpRequest {
     /// Whether the client uses HTTPS: to convey, or to a trusted proxy that claims so in
     /// `X-Forwarded-Proto`.
     pub fn is_https(&self) -> bool {
-        self.parts.scheme == ClientScheme::Https
+        self.parts.scheme == UrlScheme::Https
     }
 
     /// Server name of the client's TLS handshake (SNI), if there is one.
@@ -121,10 +124,20 @@ impl HttpRequest {
         self.parts.tls.as_ref().map(|tls| &*tls.server_name).filter(|name| !name.is_empty())
     }
 
-    /// Route of the request, by its scheme, host and path.
+    /// Route of the request, by its scheme, its head and its client.
     pub(crate) fn route_in_frontend(&self) -> Option<&Arc<WorkerRoute>> {
         let RequestParts { frontend, scheme, head, .. } = &*self.parts;
-        frontend.route(*scheme, head.host(), head.path())
+        frontend.route(&RequestFacts::new(head, *scheme, self.client()))
+    }
+
+    /// What is known about the request.
+    pub(crate) fn facts(&self) -> RequestFacts<'_> {
+        let RequestParts { frontend, scheme, head, .. } = &*self.parts;
+        RequestFacts {
+            frontend: &frontend.config.name,
+            route: self.route().map_or("", |route| &route.name),
+            ..RequestFacts::new(head, *scheme, self.client())
+        }
     }
 
     /// Whether the peer is a trusted proxy, so that servers get its `X-Forwarded-*`, `Forwarded`
@@ -220,15 +233,16 @@ impl HttpRequest {
         self.parts.came
     }
 
-    /// Sets the route.
-    pub(crate) fn takes(&mut self, route: Option<Arc<WorkerRoute>>) {
-        self.parts.route = route;
+    /// Sets the route, and chooses its backend.
+    pub(crate) fn takes(&mut self, route: Arc<WorkerRoute>) {
+        self.parts.backend = route.choose_pool(|most| fastrand::u64(..most));
+        self.parts.route = Some(route);
     }
 
     /// Route of the request, and its backend; `None` without a route to a backend.
     pub(crate) fn way(&self) -> Option<(&Arc<WorkerRoute>, &WorkerArc<Pool>)> {
         let route = self.parts.route.as_ref()?;
-        Some((route, route.pool()?))
+        Some((route, route.pool(self.parts.backend)?))
     }
 
     /// Changes to the request's fields on the way to the server: the rules of its route, and then
@@ -248,13 +262,25 @@ pub(crate) fn local_reply_fields<'a>(
     frontend: &'a Frontend,
     head: Option<&RequestHead>,
 ) -> Option<&'a FieldRules> {
-    let request = head.map(|head| (scheme_of(head, client, frontend), head));
-    Some(frontend.http.as_ref()?.response_to(request))
+    let facts = head.map(|head| {
+        let (named, _) = client_address::read(head, frontend, client.is_trusted_proxy(frontend));
+        let client_addr = address(named).unwrap_or_else(|| client.client());
+        RequestFacts::new(head, scheme_of(head, client, frontend), client_addr)
+    });
+    Some(frontend.http.as_ref()?.response_to(facts.as_ref()))
+}
+
+/// Address of a client that a proxy names, if it names one.
+fn address(named: NamedClient) -> Option<SocketAddr> {
+    match named {
+        NamedClient::Address(address) => Some(address),
+        NamedClient::Missing | NamedClient::NotAnAddress => None,
+    }
 }
 
 /// Scheme that the client uses: to convey, or to a trusted proxy that names it in
 /// `X-Forwarded-Proto`.
-fn scheme_of(head: &RequestHead, client: &ClientStream, frontend: &Frontend) -> ClientScheme {
+fn scheme_of(head: &RequestHead, client: &ClientStream, frontend: &Frontend) -> UrlScheme {
     // Each proxy of a chain may have added a scheme: the first one is the client's.
     let begins_with_https = |schemes: &[u8]| {
         let first = schemes.split(|byte| *byte == b',').next().unwrap_or_default();
@@ -263,5 +289,5 @@ fn scheme_of(head: &RequestHead, client: &ClientStream, frontend: &Frontend) -> 
     let is_https = client.tls().is_some()
         || client.is_trusted_proxy(frontend)
             && head.field("x-forwarded-proto").is_some_and(begins_with_https);
-    if is_https { ClientScheme::Https } else { ClientScheme::Http }
+    if is_https { UrlScheme::Https } else { UrlScheme::Http }
 }

@@ -2,59 +2,33 @@
 
 use std::fmt;
 
-use regex::bytes::{Regex, RegexBuilder};
-use thiserror::Error;
+use convey_http_core::{TextPattern, TextPatternFault};
 
 /// Compiled regular expression. Two patterns are equal if their texts are equal.
-#[derive(Debug, Clone)]
-pub struct BodyPattern(Regex);
-
-/// Reason why an expression is invalid; one line.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum BodyPatternError {
-    /// The compiled expression would take too much memory.
-    #[error("it needs more than 1 MiB of memory")]
-    TooLarge,
-    /// The syntax is wrong.
-    #[error("{0}")]
-    Syntax(String),
-}
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BodyPattern(TextPattern);
 
 impl BodyPattern {
     /// Length of the beginning of a body that the pattern is matched against, in bytes.
     pub const MAX_BODY: usize = 64 * 1024;
-    /// Limit for the memory of a compiled expression, in bytes.
-    const MAX_COMPILED: usize = 1024 * 1024;
 
     /// Compiles an expression in the syntax of the crate `regex`.
     ///
     /// # Errors
     /// The expression is invalid.
-    pub fn parse(text: &str) -> Result<BodyPattern, BodyPatternError> {
-        let parsed = RegexBuilder::new(text).size_limit(BodyPattern::MAX_COMPILED).build();
-        parsed.map(BodyPattern).map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => BodyPatternError::TooLarge,
-            // The text of the error marks the position over several lines. The last line has the
-            // reason.
-            error => {
-                let text = error.to_string();
-                let last = text.lines().last().unwrap_or_default();
-                BodyPatternError::Syntax(last.strip_prefix("error: ").unwrap_or(last).to_owned())
-            }
-        })
+    pub fn parse(text: &str) -> Result<BodyPattern, TextPatternFault> {
+        TextPattern::parse(text).map(BodyPattern)
     }
 
     /// Whether the pattern matches the beginning of a body, no matter which bytes follow.
     pub fn matches_whatever_follows(&self, beginning: &[u8]) -> bool {
-        // `$` and `\b` can match at the end of the input, which later bytes would move. A match
-        // that ends earlier does not depend on later bytes.
-        self.0.shortest_match(beginning).is_some_and(|end| end < beginning.len())
+        self.0.matches_whatever_follows(beginning)
     }
 
     /// Whether the pattern matches within the first [`MAX_BODY`](BodyPattern::MAX_BODY) bytes of a
     /// body.
     pub fn matches(&self, body: &[u8]) -> bool {
-        self.0.is_match(&body[..body.len().min(BodyPattern::MAX_BODY)])
+        self.0.matches(&body[..body.len().min(BodyPattern::MAX_BODY)])
     }
 }
 
@@ -64,14 +38,6 @@ impl fmt::Display for BodyPattern {
         write!(f, "{:?}", self.0.as_str())
     }
 }
-
-impl PartialEq for BodyPattern {
-    fn eq(&self, other: &BodyPattern) -> bool {
-        self.0.as_str() == other.0.as_str()
-    }
-}
-
-impl Eq for BodyPattern {}
 
 #[cfg(test)]
 mod tests {

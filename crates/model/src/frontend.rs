@@ -95,7 +95,7 @@ impl FrontendConfig {
     /// Backends that serve the frontend's clients, without duplicates: its own, and those of its
     /// routes.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
-        let of_requests = self.http.iter().flat_map(|http| &http.routes).filter_map(RouteConfig::backend);
+        let of_requests = self.http.iter().flat_map(|http| &http.routes).flat_map(RouteConfig::backends);
         let of_names = self.sni_routes.iter().map(|route| &*route.backend);
         let named = self.backend.as_deref().into_iter().chain(of_requests).chain(of_names);
         let mut seen = HashSet::new();

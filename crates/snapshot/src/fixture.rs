@@ -8,10 +8,22 @@ use super::{
     Frontend, FrontendLive, Health, HttpFrontend, Places, Pool, PoolLive, RequestLimit, Server, ServerLive,
     Snapshot, SniRoutes,
 };
+use convey_http_core::{RequestFacts, RequestHead, UrlScheme};
 use convey_model::{self as model, AdminState, ServerEndpoints, Timestamp, WHOLE};
 use convey_tls::TlsAcceptor;
 
 pub use convey_model::fixture::{backend, server};
+
+/// Head of a `GET` request.
+pub fn head(host: &str, path: &str) -> RequestHead {
+    let head = RequestHead::of_text(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    head.expect("host and path are valid")
+}
+
+/// Facts about a request without TLS, by a client at 10.0.0.9.
+pub fn facts(head: &RequestHead) -> RequestFacts<'_> {
+    RequestFacts::new(head, UrlScheme::Http, ([10, 0, 0, 9], 1).into())
+}
 
 /// Health of a server that has been up since the start.
 pub fn up() -> Health {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::{Pool, RequestLimit, RouteLive, RouteLives};
 use convey_http_core::{
-    CompressionRules, FieldRules, ForwardedFields, PathPrefix, PathView, RequestHead, RouteTable,
+    CompressionRules, FieldRules, ForwardedFields, HostPattern, PathPattern, PathRewrite, Redirect,
+    RequestFacts, RouteTable,
 };
 use convey_model::{
-    FrontendConfig, HeaderRules, HttpConfig, Redirect, RouteAction, RouteCompression, RouteConfig,
+    FixedReply, FrontendConfig, HeaderRules, HttpConfig, Prefix, RouteAction, RouteCompression, RouteConfig,
 };
 
-/// Name of the default route in logs and metrics. It is unique, because names of other routes
-/// contain a slash.
+/// Name of the default route in logs and metrics. The configuration refuses it for other routes.
 const DEFAULT: &str = "default";
 
 /// HTTP routes of a frontend.
@@ -41,13 +41,14 @@ pub struct HttpFrontend {
 pub struct HttpRoute {
     /// Name in logs and metrics, such as `api.example/v1`.
     pub name: Arc<str>,
-    /// Path prefix that requests must have; `None`: the default route.
-    pub prefix: Option<PathPrefix>,
-    /// Forwarding or redirect.
+    /// Paths that requests must have.
+    pub path: PathPattern,
+    /// Networks, one of which the client is in; empty: any client.
+    pub sources: Vec<Prefix>,
+    /// What happens to a request.
     pub action: HttpAction,
-    /// Replacement for the path prefix in requests to the server; `None`: the path stays as the
-    /// client sent it.
-    pub rewrite_path: Option<Box<[u8]>>,
+    /// Change of the path in requests to the server; `None`: the path stays as the client sent it.
+    pub rewrite: Option<PathRewrite>,
     /// Host in requests to the server, in place of the client's host; `None`: the client's host.
     pub rewrite_host: Option<Box<[u8]>>,
     /// State of the route that outlives this snapshot.
@@ -65,22 +66,26 @@ pub struct HttpRoute {
     pub(crate) place: usize,
 }
 
-/// Scheme by which a client's request arrived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientScheme {
-    /// HTTP without TLS.
-    Http,
-    /// HTTPS to convey, or to a trusted proxy.
-    Https,
-}
-
 /// Action of a route.
 #[derive(Debug, Clone)]
 pub enum HttpAction {
     /// Forward to a server of this backend, or serve one of its files.
     Forward(Arc<Pool>),
+    /// Forward to one of these backends.
+    Split(Arc<[SplitBackend]>),
     /// Reply with a redirect.
-    Redirect(Redirect),
+    Redirect(Arc<Redirect>),
+    /// Reply with a fixed response.
+    Respond(Arc<FixedReply>),
+}
+
+/// Backend that gets a share of a route's requests.
+#[derive(Debug, Clone)]
+pub struct SplitBackend {
+    /// The backend.
+    pub pool: Arc<Pool>,
+    /// Its share among the weights of the route; 0: no requests.
+    pub weight: u32,
 }
 
 impl HttpFrontend {
@@ -99,28 +104,24 @@ impl HttpFrontend {
             response: offers_of_http3(frontend).then(&http.headers.response),
         };
         let mut pools: HashMap<String, Arc<Pool>> = HashMap::new();
+        let mut pool_of = |name: &String| pools.entry(name.clone()).or_insert_with(|| pool(name)).clone();
         let mut action = |action: &RouteAction| match action {
-            RouteAction::Redirect(to) => HttpAction::Redirect(*to),
-            RouteAction::Backend(name) => {
-                HttpAction::Forward(pools.entry(name.clone()).or_insert_with(|| pool(name)).clone())
-            }
+            RouteAction::Redirect(to) => HttpAction::Redirect(Arc::new(to.clone())),
+            RouteAction::Respond(reply) => HttpAction::Respond(Arc::new(reply.clone())),
+            RouteAction::Backend(name) => HttpAction::Forward(pool_of(name)),
+            RouteAction::Split(all) => HttpAction::Split(
+                all.iter()
+                    .map(|(name, weight)| SplitBackend { pool: pool_of(name), weight: *weight })
+                    .collect(),
+            ),
         };
         let of_frontend = http.compression.clone().map(Arc::new);
         let default = http.default_action(frontend.backend.as_deref()).map(|default| {
-            let name = Arc::from(DEFAULT);
-            Arc::new(HttpRoute {
-                live: lives.get(&name),
-                name,
-                prefix: None,
-                action: action(&default),
-                rewrite_path: None,
-                rewrite_host: None,
-                request: headers.request.clone(),
-                response: headers.response.clone(),
-                limit: None,
-                compression: of_frontend.clone(),
-                place: http.routes.len(),
-            })
+            let compression = of_frontend.clone();
+            let all =
+                RouteConfig { name: DEFAULT.to_owned(), ..RouteConfig::new(None, "/", default.clone()) };
+            let route = HttpRoute::new(&all, action(&default), &headers, lives);
+            Arc::new(HttpRoute { compression, place: http.routes.len(), ..route })
         });
         let (mut routes, mut in_order) = (RouteTable::new(http.path_view), Vec::new());
         for route in &http.routes {
@@ -130,12 +131,14 @@ impl HttpFrontend {
                 RouteCompression::Off => None,
                 RouteCompression::Rules(rules) => Some(Arc::new(rules.clone())),
             };
-            let to = HttpRoute::new(route, http.path_view, action(&route.action), &headers, lives);
-            let to = HttpRoute { limit, compression, place: in_order.len(), ..to };
-            // Cannot fail: the configuration has no two routes with the same host and path.
-            let to = Arc::new(to);
+            let to = HttpRoute::new(route, action(&route.action), &headers, lives);
+            let to = Arc::new(HttpRoute { limit, compression, place: in_order.len(), ..to });
             in_order.push(to.clone());
-            let _ = routes.add(&route.host, route.path.clone(), to);
+            let any = [HostPattern::Any];
+            let hosts = if route.hosts.is_empty() { &any[..] } else { &route.hosts };
+            for host in hosts {
+                routes.add(host, &route.path, route.conditions.clone(), to.clone());
+            }
         }
         lives.retain(|name| name == DEFAULT || http.routes.iter().any(|route| route.name == name));
         // Callers of `pools` look for servers that are up; backends with files have no servers.
@@ -157,16 +160,11 @@ impl HttpFrontend {
         }
     }
 
-    /// Route of a request with this scheme, host and path; `None`: convey replies with status 404.
-    /// The host has the form of [`RequestHead::host`](convey_http_core::RequestHead::host).
-    /// Requests that arrived over HTTPS skip redirects to HTTPS, which would send the client back
-    /// to the same URL.
-    pub fn route(&self, scheme: ClientScheme, host: &[u8], path: &[u8]) -> Option<&Arc<HttpRoute>> {
-        let applies = |route: &Arc<HttpRoute>| match (&route.action, scheme) {
-            (HttpAction::Redirect(Redirect::Https), ClientScheme::Https) => false,
-            (HttpAction::Redirect(Redirect::Https), ClientScheme::Http) | (HttpAction::Forward(_), _) => true,
-        };
-        let found = self.routes.find_where(host, path, applies).map(|found| found.to);
+    /// Route of a request; `None`: convey replies with status 404. A redirect does not apply to
+    /// requests for the URL that it leads to.
+    pub fn route(&self, facts: &RequestFacts<'_>) -> Option<&Arc<HttpRoute>> {
+        let applies = |route: &Arc<HttpRoute>| route.applies_to(facts);
+        let found = self.routes.find(facts.head, applies);
         found.or(self.default.as_ref().filter(|route| applies(route)))
     }
 
@@ -175,10 +173,10 @@ impl HttpFrontend {
         self.in_order.iter().chain(&self.default)
     }
 
-    /// Header rules for a local reply to a request that arrived by this scheme. `request` is `None`
-    /// if convey could not read the head of the request.
-    pub fn response_to(&self, request: Option<(ClientScheme, &RequestHead)>) -> &FieldRules {
-        let route = request.and_then(|(scheme, head)| self.route(scheme, head.host(), head.path()));
+    /// Header rules for a local reply. `request` is `None` if convey could not read the head of the
+    /// request.
+    pub fn response_to(&self, request: Option<&RequestFacts<'_>>) -> &FieldRules {
+        let route = request.and_then(|facts| self.route(facts));
         route.map_or(&self.response, |route| &route.response)
     }
 }
@@ -203,20 +201,19 @@ fn offers_of_http3(frontend: &FrontendConfig) -> FieldRules {
 impl HttpRoute {
     fn new(
         route: &RouteConfig,
-        view: PathView,
         action: HttpAction,
         of_frontend: &HeaderRules,
         lives: &RouteLives,
     ) -> HttpRoute {
-        let bytes = |text: &Option<String>| text.as_ref().map(|text| text.as_bytes().into());
         let name = Arc::from(&*route.name);
         HttpRoute {
             live: lives.get(&name),
             name,
-            prefix: Some(route.path.in_view(view)),
+            path: route.path.clone(),
+            sources: route.sources.clone(),
             action,
-            rewrite_path: bytes(&route.rewrite_path),
-            rewrite_host: bytes(&route.rewrite_host),
+            rewrite: route.rewrite_path.clone(),
+            rewrite_host: route.rewrite_host.as_ref().map(|host| host.as_bytes().into()),
             request: of_frontend.request.then(&route.headers.request),
             response: of_frontend.response.then(&route.headers.response),
             limit: None,
@@ -224,28 +221,30 @@ impl HttpRoute {
             place: 0,
         }
     }
+
+    /// Whether the client is in the route's networks, and no redirect would lead back to the same
+    /// URL.
+    fn applies_to(&self, facts: &RequestFacts<'_>) -> bool {
+        let is_from = |network: &Prefix| network.contains(facts.client.ip());
+        let is_loop = || match &self.action {
+            HttpAction::Redirect(to) => to.loops(facts.head, facts.scheme, facts),
+            HttpAction::Forward(_) | HttpAction::Split(_) | HttpAction::Respond(_) => false,
+        };
+        (self.sources.is_empty() || self.sources.iter().any(is_from)) && !is_loop()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixture;
-    use bytes::BytesMut;
-    use convey_http_core::{HeadLimits, HeadReader, HostPattern};
+    use convey_http_core::{PathView, UrlScheme};
     use convey_model::Mode;
 
     fn route(host: Option<&str>, path: &str, action: RouteAction) -> RouteConfig {
-        RouteConfig {
-            name: RouteConfig::name_of(host, path),
-            host: host.map_or(HostPattern::Any, |host| HostPattern::parse(host).unwrap()),
-            path: PathPrefix::parse(path).unwrap(),
-            action,
-            rewrite_path: Some("/new".into()),
-            rewrite_host: None,
-            headers: HeaderRules::default(),
-            rate: None,
-            compression: RouteCompression::OfFrontend,
-        }
+        let route = RouteConfig::new(host, path, action);
+        let rewrite = PathRewrite::new(&route.path, PathView::Normalized, "/new").unwrap();
+        RouteConfig { rewrite_path: Some(rewrite), ..route }
     }
 
     fn frontend(backend: Option<&str>) -> FrontendConfig {
@@ -255,11 +254,12 @@ mod tests {
 
     /// Name and target of a request's route.
     fn found(http: &HttpFrontend, host: &str, path: &str) -> Option<(String, String)> {
-        let route = http.route(ClientScheme::Http, host.as_bytes(), path.as_bytes())?;
-        assert_eq!(route.prefix.is_none(), *route.name == *DEFAULT);
+        let head = fixture::head(host, path);
+        let route = http.route(&fixture::facts(&head))?;
         let to = match &route.action {
             HttpAction::Forward(pool) => pool.config.name.clone(),
-            HttpAction::Redirect(to) => to.name().to_owned(),
+            HttpAction::Redirect(to) => to.to_string(),
+            other => panic!("{other:?}"),
         };
         Some((route.name.to_string(), to))
     }
@@ -270,7 +270,7 @@ mod tests {
         let mut config = HttpConfig {
             routes: vec![
                 route(Some("api.example"), "/v1", to("api")),
-                route(None, "/old", RouteAction::Redirect(Redirect::Https)),
+                route(None, "/old", RouteAction::Redirect(Redirect::to_https())),
             ],
             ..HttpConfig::default()
         };
@@ -278,16 +278,16 @@ mod tests {
         config.routes[0].headers.request.set("X-B", "2").unwrap();
         let pool = |name: &str| fixture::pool(name, Vec::new());
         let of = |name: &str, to: &str| Some((name.to_owned(), to.to_owned()));
-        let lives = RouteLives::new(1);
+        let (lives, v1) = (RouteLives::new(1), fixture::head("api.example", "/v1"));
         let http = HttpFrontend::new(&frontend(Some("site")), &config, &lives, pool, |_| None);
         assert_eq!(found(&http, "api.example", "/v1/a"), of("api.example/v1", "api"));
         assert_eq!(found(&http, "api.example", "/old"), of("*/old", "https"));
         assert_eq!(found(&http, "api.example", "/v2"), of("default", "site"));
         let names: Vec<&str> = http.pools.iter().map(|pool| &*pool.config.name).collect();
         assert_eq!(names, ["api", "site"]);
-        let route = http.route(ClientScheme::Http, b"api.example", b"/v1").unwrap();
+        let route = http.route(&fixture::facts(&v1)).unwrap();
         assert_eq!(route.request.to_string(), "set X-A, set X-B");
-        assert_eq!(route.rewrite_path.as_deref(), Some(&b"/new"[..]));
+        assert_eq!(route.rewrite.as_ref().unwrap().to_string(), "/new");
 
         // Counters of a route survive a reload; counters of a removed route are dropped.
         let names =
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(names(&http), ["api.example/v1", "*/old", "default"]);
         config.routes.pop();
         let again = HttpFrontend::new(&frontend(Some("site")), &config, &lives, pool, |_| None);
-        let kept = again.route(ClientScheme::Http, b"api.example", b"/v1").unwrap();
+        let kept = again.route(&fixture::facts(&v1)).unwrap();
         assert!(Arc::ptr_eq(&kept.live, &route.live));
         assert_eq!(
             (names(&again), format!("{lives:?}")),
@@ -309,7 +309,7 @@ mod tests {
             found(&HttpFrontend::new(&frontend(None), &config, &lives, pool, |_| None), "other", "/v2"),
             None
         );
-        config.redirect = Some(Redirect::Https);
+        config.redirect = Some(Redirect::to_https());
         assert_eq!(
             found(&HttpFrontend::new(&frontend(None), &config, &lives, pool, |_| None), "other", "/v2"),
             of("default", "https")
@@ -320,7 +320,7 @@ mod tests {
     fn local_reply_over_https_ignores_fields_of_skipped_redirect() {
         let mut config = HttpConfig {
             routes: vec![
-                route(None, "/a", RouteAction::Redirect(Redirect::Https)),
+                route(None, "/a", RouteAction::Redirect(Redirect::to_https())),
                 route(None, "/", RouteAction::Backend("site".into())),
             ],
             ..HttpConfig::default()
@@ -329,19 +329,21 @@ mod tests {
         config.routes[1].headers.response.set("X-Site", "1").unwrap();
         let pool = |name: &str| fixture::pool(name, Vec::new());
         let http = HttpFrontend::new(&frontend(None), &config, &RouteLives::new(1), pool, |_| None);
-        let mut bytes = BytesMut::from("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
-        let head = HeadReader::default().request(&mut bytes, &HeadLimits::default()).unwrap().unwrap();
-        let fields = |scheme| http.response_to(Some((scheme, &head))).to_string();
-        assert_eq!(fields(ClientScheme::Http), "set X-Redirect");
-        assert_eq!(fields(ClientScheme::Https), "set X-Site");
+        let head = fixture::head("a", "/a");
+        let facts = fixture::facts(&head);
+        let fields = |scheme| http.response_to(Some(&RequestFacts { scheme, ..facts })).to_string();
+        assert_eq!(fields(UrlScheme::Http), "set X-Redirect");
+        assert_eq!(fields(UrlScheme::Https), "set X-Site");
     }
 
     #[test]
     fn default_redirect_to_https_is_no_route_over_https() {
-        let config = HttpConfig { redirect: Some(Redirect::Https), ..HttpConfig::default() };
+        let config = HttpConfig { redirect: Some(Redirect::to_https()), ..HttpConfig::default() };
         let pool = |name: &str| fixture::pool(name, Vec::new());
         let http = HttpFrontend::new(&frontend(None), &config, &RouteLives::new(1), pool, |_| None);
-        assert!(http.route(ClientScheme::Http, b"a", b"/").is_some());
-        assert!(http.route(ClientScheme::Https, b"a", b"/").is_none());
+        let head = fixture::head("a", "/");
+        let facts = fixture::facts(&head);
+        assert!(http.route(&facts).is_some());
+        assert!(http.route(&RequestFacts { scheme: UrlScheme::Https, ..facts }).is_none());
     }
 }

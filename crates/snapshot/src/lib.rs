@@ -25,7 +25,7 @@ mod worker;
 
 pub use convey_balance::FlowHash;
 pub use discoveries::Discovery;
-pub use http::{ClientScheme, HttpAction, HttpFrontend, HttpRoute};
+pub use http::{HttpAction, HttpFrontend, HttpRoute, SplitBackend};
 pub use live::{PoolLive, ServerLive};
 pub use names::{Name, NameLive};
 pub use newest::NewestSnapshot;

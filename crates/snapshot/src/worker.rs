@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use foldhash::HashMap;
 
-use super::{ClientScheme, Frontend, HttpAction, HttpRoute, Pool, Snapshot};
+use super::{Frontend, HttpAction, HttpRoute, Pool, Snapshot};
+use convey_http_core::RequestFacts;
 
 /// `Arc` whose clones share a reference count of their own. Each worker has its own `WorkerArc` of
 /// an object that all workers share.
@@ -37,7 +38,8 @@ pub struct WorkerFrontend {
 #[repr(align(64))] // as `OwnLine`
 pub struct WorkerRoute {
     route: Arc<HttpRoute>,
-    pool: Option<WorkerArc<Pool>>,
+    /// Backends, with their weights; of a route without weights, one with the weight 1.
+    pools: Vec<(WorkerArc<Pool>, u32)>,
 }
 
 /// Frontends that one worker uses, in their newest versions.
@@ -96,8 +98,8 @@ impl WorkerFrontend {
     }
 
     /// Route of a request ([`HttpFrontend::route`](super::HttpFrontend::route)).
-    pub fn route(&self, scheme: ClientScheme, host: &[u8], path: &[u8]) -> Option<&Arc<WorkerRoute>> {
-        let route = self.frontend.http.as_ref()?.route(scheme, host, path)?;
+    pub fn route(&self, facts: &RequestFacts<'_>) -> Option<&Arc<WorkerRoute>> {
+        let route = self.frontend.http.as_ref()?.route(facts)?;
         Some(self.routes.get(route.place)?.get_or_init(|| WorkerRoute::new(route).into()))
     }
 }
@@ -112,16 +114,47 @@ impl Deref for WorkerFrontend {
 
 impl WorkerRoute {
     fn new(route: &Arc<HttpRoute>) -> WorkerRoute {
-        let pool = match &route.action {
-            HttpAction::Forward(pool) => Some(pool.clone().into()),
-            HttpAction::Redirect(_) => None,
+        let pools = match &route.action {
+            HttpAction::Forward(pool) => vec![(pool.clone().into(), 1)],
+            HttpAction::Split(all) => {
+                all.iter().map(|backend| (backend.pool.clone().into(), backend.weight)).collect()
+            }
+            HttpAction::Redirect(_) | HttpAction::Respond(_) => Vec::new(),
         };
-        WorkerRoute { route: route.clone(), pool }
+        WorkerRoute { route: route.clone(), pools }
     }
 
-    /// Backend of the route; `None`: the route is a redirect.
-    pub fn pool(&self) -> Option<&WorkerArc<Pool>> {
-        self.pool.as_ref()
+    /// Backend of a request: the only one, or the one at this position; `None`: the route answers
+    /// by itself.
+    pub fn pool(&self, place: usize) -> Option<&WorkerArc<Pool>> {
+        Some(&self.pools.get(place)?.0)
+    }
+
+    /// Position of the backend of a request. Backends are chosen in proportion to their weights,
+    /// among those that have an eligible server or serve files; without one, among all.
+    /// `random` returns a number below its argument.
+    pub fn choose_pool(&self, random: impl FnOnce(u64) -> u64) -> usize {
+        if self.pools.len() < 2 {
+            return 0;
+        }
+        let serves = |pool: &Pool| pool.config.files.is_some() || pool.eligible() > 0;
+        let any = self.pools.iter().any(|(pool, weight)| *weight > 0 && serves(pool));
+        let share = |(pool, weight): &(WorkerArc<Pool>, u32)| match !any || serves(pool) {
+            true => u64::from(*weight),
+            false => 0,
+        };
+        let total: u64 = self.pools.iter().map(share).sum();
+        if total == 0 {
+            return 0;
+        }
+        let mut rest = random(total);
+        let chosen = self.pools.iter().position(|pool| {
+            let share = share(pool);
+            let is_chosen = rest < share;
+            rest = rest.saturating_sub(share);
+            is_chosen
+        });
+        chosen.unwrap_or(0)
     }
 }
 
@@ -183,21 +216,23 @@ mod tests {
     #[test]
     fn requests_of_a_worker_leave_shared_counts_alone() {
         let frontend = web();
+        let head = fixture::head("a", "/");
+        let facts = fixture::facts(&head);
         let worker = WorkerFrontends::default().get(&frontend);
-        let route = worker.route(ClientScheme::Http, b"a", b"/").unwrap();
-        let shared = frontend.http.as_ref().unwrap().route(ClientScheme::Http, b"a", b"/").unwrap();
+        let route = worker.route(&facts).unwrap();
+        let shared = frontend.http.as_ref().unwrap().route(&facts).unwrap();
         assert!(Arc::ptr_eq(&route.route, shared));
-        let counts = || [&frontend.pool, route.pool().unwrap().shared()].map(Arc::strong_count);
+        let counts = || [&frontend.pool, route.pool(0).unwrap().shared()].map(Arc::strong_count);
         let before = (counts(), Arc::strong_count(&frontend), Arc::strong_count(shared));
         let requests: Vec<_> = (0..9)
             .map(|_| {
-                let route = worker.route(ClientScheme::Http, b"a", b"/").unwrap().clone();
-                (worker.clone(), route.pool().unwrap().clone(), worker.default_pool().clone(), route)
+                let route = worker.route(&facts).unwrap().clone();
+                (worker.clone(), route.pool(0).unwrap().clone(), worker.default_pool().clone(), route)
             })
             .collect();
         assert_eq!(before, (counts(), Arc::strong_count(&frontend), Arc::strong_count(shared)));
         drop(requests);
-        assert!(worker.route(ClientScheme::Http, b"a", b"/").is_some());
+        assert!(worker.route(&facts).is_some());
     }
 
     #[test]

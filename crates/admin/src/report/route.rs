@@ -10,7 +10,12 @@ use super::{requests, times_report};
 pub(super) fn http_route_report(route: &HttpRoute) -> RouteReport {
     let (backend, redirect) = match &route.action {
         HttpAction::Forward(pool) => (Some(pool.config.name.clone()), None),
-        HttpAction::Redirect(to) => (None, Some(to.name().into())),
+        HttpAction::Redirect(to) => (None, Some(to.to_string().into())),
+        HttpAction::Split(all) => {
+            let names: Vec<&str> = all.iter().map(|backend| &*backend.pool.config.name).collect();
+            (Some(names.join(", ")), None)
+        }
+        HttpAction::Respond(_) => (None, None),
     };
     RouteReport {
         name: route.name.to_string(),

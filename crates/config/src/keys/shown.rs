@@ -9,7 +9,7 @@ use crate::{LogFormat, LogOutput};
 use convey_http_core::{ClientAddress, ContentCoding, MediaPattern};
 use convey_model::{
     AcmeChallenge, Algorithm, BodyPattern, DsrKind, HashKey, HttpVersion, LogLevel, Offload, OnDown,
-    OverLimit, Prefix, ProbeVia, Protocol, ProxyVersion, Redirect, TlsVersion,
+    OverLimit, Prefix, ProbeVia, Protocol, ProxyVersion, TlsVersion,
 };
 
 /// Text of a value in the log: the word or number from the file.
@@ -86,6 +86,5 @@ named!(
     ProbeVia,
     Protocol,
     ProxyVersion,
-    Redirect,
     TlsVersion,
 );

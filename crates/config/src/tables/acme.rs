@@ -252,7 +252,7 @@ fn usual_challenge(frontends: &[FrontendConfig]) -> Option<AcmeChallenge> {
 /// Hosts in the frontend's routes for which a certificate can be ordered.
 fn hosts(frontend: &FrontendConfig) -> Vec<String> {
     let routes = frontend.http.iter().flat_map(|http| &http.routes);
-    let exact = routes.filter_map(|route| match &route.host {
+    let exact = routes.flat_map(|route| &route.hosts).filter_map(|host| match host {
         HostPattern::Exact(host) => String::from_utf8(host.to_vec()).ok(),
         HostPattern::Any | HostPattern::Below(_) => None,
     });

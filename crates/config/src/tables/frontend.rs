@@ -313,7 +313,7 @@ impl ParsedFrontend {
 
     /// Backends that the frontend names: its default backend, and those of its routes.
     pub(crate) fn backends(&self) -> impl Iterator<Item = &Placed<String>> {
-        self.keys.backend.iter().chain(self.http.routes.iter().filter_map(|route| route.backend.as_ref()))
+        self.keys.backend.iter().chain(self.http.routes.iter().flat_map(|route| &route.action.backends))
     }
 
     /// Whether the frontend names this backend.

@@ -10,9 +10,11 @@ use super::super::files::ReadFiles;
 use super::super::{Config, HostNetwork, describe, load_with_lists, parse, validate_mode};
 use super::modes::diagnostics;
 use super::{errors, warnings};
-use convey_http_core::{CompressionRules, ContentCoding, HeadLimits, HostPattern, PathPrefix};
+use convey_http_core::{
+    CompressionRules, ContentCoding, HeadLimits, HostPattern, PathPattern, PathPrefix, Redirect,
+};
 use convey_model::{
-    CheckedRequests, ErrorPages, GrpcCheck, HttpVersion, Mode, ProbeKind, Redirect, RequestRate, RouteAction,
+    CheckedRequests, ErrorPages, GrpcCheck, HttpVersion, Mode, ProbeKind, RequestRate, RouteAction,
     RouteCompression, RouteConfig,
 };
 
@@ -75,27 +77,27 @@ fn a_frontend_has_routes_redirects_and_headers() {
     assert!(http.forwarded && http.redirect.is_none());
     assert_eq!(http.headers.request.to_string(), "set X-A, add X-B, remove x-c");
     assert_eq!(http.headers.response.to_string(), "remove server");
-    let [glob, all, api] = &http.routes[..] else { panic!("{:?}", http.routes) };
+    let [api, glob, all] = &http.routes[..] else { panic!("{:?}", http.routes) };
     assert_eq!([&glob.name, &all.name, &api.name], ["*.example.com/", "*/static/", "api.localhost/v1"]);
-    let RouteConfig { host, path, action, rewrite_path, rewrite_host, headers, rate, .. } = api.clone();
-    assert_eq!(host, HostPattern::parse("api.localhost").unwrap());
-    assert_eq!(path, PathPrefix::parse("/v1").unwrap());
+    let RouteConfig { hosts, path, action, rewrite_path, rewrite_host, headers, rate, .. } = api.clone();
+    assert_eq!(hosts, [HostPattern::parse("api.localhost").unwrap()]);
+    assert_eq!(path, PathPattern::Prefix(PathPrefix::parse("/v1").unwrap()));
     assert_eq!(action, RouteAction::Backend("api".into()));
-    assert_eq!(rewrite_path.as_deref(), Some("/"));
+    assert_eq!(rewrite_path.unwrap().to_string(), "/");
     assert_eq!(rewrite_host.as_deref(), Some("internal.example:8080"));
     assert_eq!(headers.request.to_string(), "set X-A");
     assert_eq!(rate, None);
-    assert_eq!(glob.action, RouteAction::Redirect(Redirect::Https));
-    assert!(glob.path.is_empty() && all.host == HostPattern::Any);
+    assert_eq!(glob.action, RouteAction::Redirect(Redirect::to_https()));
+    assert!(glob.path.is_any() && all.hosts.is_empty());
 }
 
 #[test]
 fn routes_are_described_below_their_frontend() {
     let expected = "\
 frontend web              http tcp  0.0.0.0:80  -> backend site, X-Forwarded-* trusted from 10.0.0.0/8, sends Forwarded; request headers: set X-A, add X-B, remove x-c; response headers: remove server
+  route api.localhost/v1                        -> backend api, path becomes /, host becomes internal.example:8080; request headers: set X-A
   route *.example.com/                          -> redirect to https
   route */static/                               -> backend site
-  route api.localhost/v1                        -> backend api, path becomes /, host becomes internal.example:8080; request headers: set X-A
 backend api (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on_down keep)
 ";
     let text = describe(&config(FULL));

@@ -2,28 +2,15 @@
 
 use super::*;
 
-use convey_http_core::{HostPattern, PathPrefix};
-use convey_model::{
-    FrontendConfig, FrontendTls, HeaderRules, HttpConfig, Redirect, RouteAction, RouteCompression,
-    RouteConfig, TlsVersion,
-};
+use convey_http_core::Redirect;
+use convey_model::{FrontendConfig, FrontendTls, HttpConfig, RouteAction, RouteConfig, TlsVersion};
 
 /// Frontend in mode `http` that redirects all requests to https, by a route or by default.
 fn redirecting(by_default: bool) -> FrontendConfig {
     let mut config = convey_model::fixture::frontend("web", &["192.0.2.1:80"], "app");
-    let route = RouteConfig {
-        name: RouteConfig::name_of(None, "/"),
-        host: HostPattern::Any,
-        path: PathPrefix::parse("/").unwrap(),
-        action: RouteAction::Redirect(Redirect::Https),
-        rewrite_path: None,
-        rewrite_host: None,
-        headers: HeaderRules::default(),
-        rate: None,
-        compression: RouteCompression::OfFrontend,
-    };
+    let route = RouteConfig::new(None, "/", RouteAction::Redirect(Redirect::to_https()));
     let http = match by_default {
-        true => HttpConfig { redirect: Some(Redirect::Https), ..HttpConfig::default() },
+        true => HttpConfig { redirect: Some(Redirect::to_https()), ..HttpConfig::default() },
         false => HttpConfig { routes: vec![route], ..HttpConfig::default() },
     };
     config.backend = (!by_default).then(|| "app".into());

@@ -7,6 +7,7 @@ mod client_address;
 mod forwarded;
 mod request;
 mod response;
+mod rewrite;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -15,12 +16,12 @@ pub use client_address::{ClientAddress, NamedClient};
 pub use forwarded::{ClientIdentity, ForwardedFields};
 pub use request::{OutgoingRequest, RequestChanges};
 pub use response::OutgoingResponse;
+pub use rewrite::{NoSuchGroup, PathRewrite, rewritten_path};
 pub use rules::{FieldFault, FieldRules};
 
 use std::borrow::Cow;
 
-use crate::PathPrefix;
-use crate::head::{Field, KnownField, RequestHead};
+use crate::head::{Field, KnownField};
 
 /// State of the client's connection after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,23 +87,4 @@ fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
-}
-
-/// Returns the path of a request as a server gets it, without its query. `path`: a prefix and its
-/// replacement, if the route has one.
-pub fn rewritten_path<'a>(head: &'a RequestHead, path: Option<(&PathPrefix, &[u8])>) -> Cow<'a, [u8]> {
-    rewritten_target(head.path(), path)
-}
-
-fn rewritten_target<'a>(whole: &'a [u8], path: Option<(&PathPrefix, &[u8])>) -> Cow<'a, [u8]> {
-    let Some((prefix, replacement)) = path else { return Cow::Borrowed(whole) };
-    let (begin, rest) = (replacement.strip_suffix(b"/"), prefix.rest_of(whole));
-    let mut out = match rest.first() {
-        // The replacement's last slash and the rest's first one become one slash.
-        Some(b'/') => begin.unwrap_or(replacement).to_vec(),
-        _ if replacement.is_empty() => b"/".to_vec(),
-        _ => replacement.to_vec(),
-    };
-    out.extend_from_slice(rest);
-    Cow::Owned(out)
 }

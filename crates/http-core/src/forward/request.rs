@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 
 use super::{
-    ClientIdentity, FieldRules, ForwardedFields, passed_on, rewritten_target, write_field, write_passed_on,
+    ClientIdentity, FieldRules, ForwardedFields, PathRewrite, passed_on, write_field, write_passed_on,
 };
 use crate::head::{Field, KnownField, RequestHead};
-use crate::{BodyFraming, HttpMethod, PathPrefix};
+use crate::{BodyFraming, HttpMethod};
 
 /// Changes to a request on its way to a server.
 #[derive(Debug, Clone)]
@@ -20,9 +20,8 @@ pub struct RequestChanges<'a> {
     pub server: SocketAddr,
     /// Value of `Host` for the server; `None`: the host that the client sent.
     pub host: Option<&'a [u8]>,
-    /// Prefix of the path to replace, and its replacement, which begins with a slash or is empty;
-    /// `None`: the path stays unchanged.
-    pub path: Option<(&'a PathPrefix, &'a [u8])>,
+    /// Replacement of a part of the path; `None`: the path stays unchanged.
+    pub path: Option<&'a PathRewrite>,
     /// The operator's changes to the fields.
     pub fields: &'a FieldRules,
 }
@@ -52,7 +51,8 @@ impl<'a> OutgoingRequest<'a> {
 
     /// Path and query.
     pub fn path_and_query(&self) -> Cow<'a, [u8]> {
-        rewritten_target(self.head.path_and_query(), self.changes.path)
+        let target = self.head.path_and_query();
+        self.changes.path.map_or(Cow::Borrowed(target), |rewrite| rewrite.apply(target))
     }
 
     /// Host for the server, with its port if it has one. If there is no host, this is the server's

@@ -1,7 +1,8 @@
 use bytes::BytesMut;
 
 use super::*;
-use crate::{HeadLimits, HeadReader, HttpMethod, PathView};
+use crate::head::RequestHead;
+use crate::{ExactPath, HeadLimits, HeadReader, HttpMethod, PathPattern, PathPrefix, PathView};
 
 fn request(text: &str) -> RequestHead {
     HeadReader::default().request(&mut BytesMut::from(text), &HeadLimits::default()).unwrap().unwrap()
@@ -116,12 +117,38 @@ fn a_prefix_of_the_path_is_replaced() {
     for (view, prefix, replacement, path, expected) in
         cases.chain(of_normalized.map(in_view(PathView::Normalized)))
     {
-        let prefix = PathPrefix::parse(prefix).unwrap().in_view(view);
+        let prefix = PathPattern::Prefix(PathPrefix::parse(prefix).unwrap());
+        let rewrite = PathRewrite::new(&prefix, view, replacement).unwrap();
         let head = request(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        let changes = RequestChanges { path: Some((&prefix, replacement.as_bytes())), ..changes(&rules) };
+        let changes = RequestChanges { path: Some(&rewrite), ..changes(&rules) };
         let line = format!("GET {expected} HTTP/1.1\r\n");
         assert!(written(&head, &changes).starts_with(&line), "{path}: {}", written(&head, &changes));
     }
+}
+
+#[test]
+fn matches_of_a_path_are_replaced_with_their_groups() {
+    let regex = |text: &str| PathPattern::regex(text).unwrap();
+    let exact = PathPattern::Exact(ExactPath::parse("/a/").unwrap());
+    let cases = [
+        (exact.clone(), "/b", "/a/?c", "/b?c"),
+        (exact, "/$1", "/%61/", "/$1"),
+        (regex(r"^/v(\d+)/"), "/api/$1/", "/v12/a%20b?c=/v3/", "/api/12/a%20b?c=/v3/"),
+        (regex(r"^/(\w+)/(\w+)$"), "/$2/$1.php", "/%61//b", "/b/a.php"),
+        (regex("[.]html$"), "", "/a.html?x", "/a?x"),
+        (regex("a+"), "$b$", "/xaay", "/x$b$y"),
+        (regex("^/a"), "b", "/a/c", "/a/c"),
+        (regex("^/(.)x(.)y"), "/$1$2/", "/.x.ya", "/.x.ya"),
+        (regex("(a)|(b)"), "<$1$2>", "/b", "/<b>"),
+        (PathPattern::any(), "/api", "*", "*"),
+    ];
+    for (from, to, target, expected) in cases {
+        let rewrite = PathRewrite::new(&from, PathView::Normalized, to).unwrap();
+        let found = rewrite.apply(target.as_bytes());
+        assert_eq!(String::from_utf8_lossy(&found), expected, "{from} {target}");
+    }
+    let told = PathRewrite::new(&regex("^/(a)"), PathView::Normalized, "/$2").unwrap_err();
+    assert_eq!(told.to_string(), "$2 is a group that path_regex does not have; it has 1");
 }
 
 #[test]

@@ -44,6 +44,14 @@ pub(super) struct RequestParts {
 }
 
 impl RequestHead {
+    /// Parses a whole head of HTTP/1 from a text, with the default limits.
+    ///
+    /// # Errors
+    /// The text is not exactly one head, or convey would refuse the request.
+    pub fn of_text(text: &str) -> Result<RequestHead, Malformed> {
+        RequestHead::parse(Bytes::copy_from_slice(text.as_bytes()), &HeadLimits::default())
+    }
+
     /// Parses a whole head.
     pub(super) fn parse(head: Bytes, limits: &HeadLimits) -> Result<RequestHead, Malformed> {
         let lines = RequestLines::parse(&head, limits.max_fields())?;

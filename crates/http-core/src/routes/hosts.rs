@@ -42,6 +42,11 @@ impl<T> HostTable<T> {
         self.named(&name).chain([&self.any]).find_map(&mut wanted)
     }
 
+    /// All values.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.exact.values().chain(self.globs.values()).chain([&self.any])
+    }
+
     /// Whether a pattern other than "any" has a value for this host.
     pub fn has_name(&self, host: &[u8]) -> bool {
         self.named(&host_name(host)).next().is_some()

@@ -1,76 +1,94 @@
-//! Route of a request, by its host and its path.
+//! Route of a request, by its host, its path and further conditions.
 //!
 //! Among the routes that match a request, the closest host wins: an exact name before a glob, a
-//! longer glob before a shorter one, and any host last. Among routes with the same host, the
-//! longest path wins.
+//! longer glob before a shorter one, and any host last. Among routes with the same host, the closest
+//! path wins: one path, then the longest regular expression, then the longest prefix. Among routes
+//! with the same path, the one with more conditions wins ([`RouteConditions`]), then the one that was
+//! added first. This is the order of the Gateway API (v1.6, `HTTPRouteRule`), which leaves the place
+//! of regular expressions open.
 
+mod conditions;
 mod hosts;
+mod path;
+mod paths;
 mod pattern;
 #[cfg(test)]
 mod tests;
 mod view;
 
+pub use conditions::{NamedCondition, RouteConditions, ValueCondition};
 pub use hosts::HostTable;
+pub use path::{ExactPath, PathPattern};
+pub(crate) use pattern::host_name;
 pub use pattern::{HostPattern, PathPrefix, PatternFault};
 pub use view::PathView;
+
+use crate::RequestHead;
+use paths::PathTable;
 
 /// Routes of a frontend. `T` is the target of a route.
 #[derive(Debug, Clone)]
 pub struct RouteTable<T> {
-    hosts: HostTable<Paths<T>>,
+    hosts: HostTable<PathTable<T>>,
     view: PathView,
+    is_empty: bool,
 }
 
-/// Routes of one host, the longest path first.
-type Paths<T> = Vec<(PathPrefix, T)>;
-
-/// Route of a request.
-#[derive(Debug, PartialEq, Eq)]
-pub struct RouteMatch<'a, T> {
+/// A route of a [`RouteTable`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteEntry<T> {
+    /// Conditions beside host and path.
+    pub conditions: RouteConditions,
     /// Target of the route.
-    pub to: &'a T,
-    /// Prefix that the path begins with.
-    pub prefix: &'a PathPrefix,
+    pub to: T,
 }
 
 impl<T> RouteTable<T> {
     /// Returns a table without routes. `view` is the normalization of paths for lookups.
     pub fn new(view: PathView) -> RouteTable<T> {
-        RouteTable { hosts: HostTable::default(), view }
+        RouteTable { hosts: HostTable::default(), view, is_empty: true }
     }
 
     /// Adds a route.
-    ///
-    /// # Errors
-    /// A route with the same host and path exists. Returns the target of that route.
-    pub fn add(&mut self, host: &HostPattern, prefix: PathPrefix, to: T) -> Result<(), &T> {
-        let (prefix, paths) = (prefix.in_view(self.view), self.hosts.entry(host));
-        if let Some(same) = paths.iter().position(|(other, _)| *other == prefix) {
-            return Err(&paths[same].1);
+    pub fn add(&mut self, host: &HostPattern, path: &PathPattern, conditions: RouteConditions, to: T) {
+        self.is_empty = false;
+        self.hosts.entry(host).add(&path.in_view(self.view), conditions, to);
+    }
+
+    /// Finds the route of a request among the routes whose target `wanted` accepts. `None`: no route
+    /// matches.
+    pub fn find(&self, head: &RequestHead, wanted: impl Fn(&T) -> bool) -> Option<&T> {
+        let is_wanted = |entry: &RouteEntry<T>| entry.conditions.hold_for(head) && wanted(&entry.to);
+        self.find_at(head.host(), head.path(), is_wanted)
+    }
+
+    /// Finds the route for this path and this host, as [`RequestHead::host`] returns it, among the
+    /// routes that `wanted` accepts.
+    pub fn find_at(&self, host: &[u8], path: &[u8], wanted: impl Fn(&RouteEntry<T>) -> bool) -> Option<&T> {
+        if self.is_empty {
+            return None;
         }
-        let longer = paths.partition_point(|(other, _)| other.len() > prefix.len());
-        paths.insert(longer, (prefix, to));
-        Ok(())
-    }
-
-    /// Finds the route of a request with this path and this host, as
-    /// [`RequestHead::host`](crate::RequestHead::host) returns it. `None`: no route matches.
-    pub fn find(&self, host: &[u8], path: &[u8]) -> Option<RouteMatch<'_, T>> {
-        self.find_where(host, path, |_| true)
-    }
-
-    /// Finds the route of a request among the routes whose target `wanted` accepts.
-    pub fn find_where(
-        &self,
-        host: &[u8],
-        path: &[u8],
-        wanted: impl Fn(&T) -> bool,
-    ) -> Option<RouteMatch<'_, T>> {
         let mut viewed = None;
         self.hosts.closest(host, |paths| {
-            let path = paths.first().map(|_| viewed.get_or_insert_with(|| self.view.of(path)))?;
-            let found = paths.iter().find(|(prefix, to)| prefix.matches(path) && wanted(to))?;
-            Some(RouteMatch { to: &found.1, prefix: &found.0 })
+            let path = viewed.get_or_insert_with(|| self.view.of(path));
+            Some(&paths.find(path, &wanted)?.to)
         })
+    }
+
+    /// Pairs of routes with the same host and path, in which the first one includes all requests of
+    /// the second one, so that the second one is unreachable. `covers` compares conditions that the
+    /// table does not know.
+    pub fn unreachable(&self, covers: impl Fn(&T, &T) -> bool) -> Vec<(&T, &T)> {
+        let mut found = Vec::new();
+        for group in self.hosts.values().flat_map(PathTable::groups) {
+            for (at, later) in group.iter().enumerate() {
+                let mut before = group[..at].iter();
+                let cover = before.find(|first| {
+                    first.conditions.include(&later.conditions) && covers(&first.to, &later.to)
+                });
+                found.extend(cover.map(|cover| (&cover.to, &later.to)));
+            }
+        }
+        found
     }
 }

@@ -94,6 +94,16 @@ impl PathPrefix {
         PathPrefix::seen(&self.path, view)
     }
 
+    /// Prefix of every path.
+    pub(super) fn root() -> PathPrefix {
+        PathPrefix::seen(b"/", PathView::AsSent)
+    }
+
+    /// Path of the prefix, without a slash at its end.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.path
+    }
+
     fn seen(path: &[u8], view: PathView) -> PathPrefix {
         let path = view.of(path);
         PathPrefix { path: path.strip_suffix(b"/").unwrap_or(&path).into(), view }
@@ -117,9 +127,16 @@ impl PathPrefix {
         }
         rest
     }
+}
 
-    pub(super) fn matches(&self, path: &[u8]) -> bool {
-        path.strip_prefix(&*self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+impl fmt::Display for HostPattern {
+    /// Formats as in the configuration; `*` is any host.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostPattern::Any => f.write_str("*"),
+            HostPattern::Exact(name) => f.write_str(&String::from_utf8_lossy(name)),
+            HostPattern::Below(suffix) => write!(f, "*{}", String::from_utf8_lossy(suffix)),
+        }
     }
 }
 
@@ -138,7 +155,7 @@ impl fmt::Display for PatternFault {
 }
 
 /// Returns a host in lower case, without its port and the dot at its end.
-pub(super) fn host_name(host: &[u8]) -> SmallVec<[u8; 64]> {
+pub(crate) fn host_name(host: &[u8]) -> SmallVec<[u8; 64]> {
     let end = match host.first() {
         Some(b'[') => host.iter().position(|byte| *byte == b']').map_or(host.len(), |end| end + 1),
         _ => host.iter().position(|byte| *byte == b':').unwrap_or(host.len()),

@@ -1,6 +1,8 @@
+use bytes::BytesMut;
 use proptest::prelude::*;
 
 use super::*;
+use crate::{HeadLimits, HeadReader, TextPattern};
 
 fn table(routes: &[(&str, &str)]) -> RouteTable<usize> {
     table_in(PathView::AsSent, routes)
@@ -9,10 +11,35 @@ fn table(routes: &[(&str, &str)]) -> RouteTable<usize> {
 fn table_in(view: PathView, routes: &[(&str, &str)]) -> RouteTable<usize> {
     let mut table = RouteTable::new(view);
     for (to, (host, path)) in routes.iter().enumerate() {
-        let host = if host.is_empty() { HostPattern::Any } else { HostPattern::parse(host).unwrap() };
-        table.add(&host, PathPrefix::parse(path).unwrap(), to).unwrap();
+        table.add(&host_of(host), &path_of(path), RouteConditions::default(), to);
     }
     table
+}
+
+fn host_of(text: &str) -> HostPattern {
+    if text.is_empty() { HostPattern::Any } else { HostPattern::parse(text).unwrap() }
+}
+
+/// Parses a path as in names of routes: `/v1`, `= /v1` or `~ ^/v1`.
+fn path_of(text: &str) -> PathPattern {
+    match text.split_once(' ') {
+        Some(("=", path)) => PathPattern::Exact(ExactPath::parse(path).unwrap()),
+        Some((_, regex)) => PathPattern::regex(regex).unwrap(),
+        None => PathPattern::Prefix(PathPrefix::parse(text).unwrap()),
+    }
+}
+
+fn find(table: &RouteTable<usize>, host: &str, path: &str) -> Option<usize> {
+    table.find_at(host.as_bytes(), path.as_bytes(), |_| true).copied()
+}
+
+fn head(start: &str, fields: &str) -> RequestHead {
+    let mut bytes = BytesMut::from(&*format!("{start} HTTP/1.1\r\nHost: a.example\r\n{fields}\r\n"));
+    HeadReader::default().request(&mut bytes, &HeadLimits::default()).unwrap().unwrap()
+}
+
+fn named(name: &str, value: ValueCondition) -> NamedCondition {
+    NamedCondition { name: name.into(), value }
 }
 
 #[test]
@@ -44,18 +71,107 @@ fn the_closest_host_goes_first_and_then_the_longest_path() {
         (".example.com", "/x", None),
     ];
     for (host, path, expected) in cases {
-        let found = table.find(host.as_bytes(), path.as_bytes()).map(|found| *found.to);
-        assert_eq!(found, expected, "{host} {path}");
+        assert_eq!(find(&table, host, path), expected, "{host} {path}");
     }
 }
 
 #[test]
-fn a_route_that_nobody_could_take_is_refused() {
-    let mut table = table(&[("A.example", "/v1/"), ("", "/")]);
+fn closest_path_wins_before_the_order_of_the_file() {
+    let table = table(&[
+        ("", "/"),
+        ("", "/shop"),
+        ("", "/shop/cart"),
+        ("", "= /shop/cart"),
+        ("", "= /shop/cart/"),
+        ("", "~ ^/shop/c"),
+        ("", r"~ ^/shop/(\d+)$"),
+        ("", "= /"),
+    ]);
+    let cases = [
+        ("/", 7),
+        ("/a", 0),
+        ("/shopping", 0),
+        ("/shop", 1),
+        ("/shop/", 1),
+        ("/shop/cart", 3),
+        ("/shop/cart/", 4),
+        ("/shop/cart/7", 5),
+        ("/shop/7", 6),
+        ("/shop/7/", 1),
+        ("/shop/c%61rt", 3),
+        ("*", 0),
+    ];
+    for (path, expected) in cases {
+        assert_eq!(find(&table, "a.example", path), Some(expected), "{path}");
+    }
+}
+
+#[test]
+fn request_without_a_wanted_condition_takes_the_next_route() {
+    let header = |value| vec![named("X-Canary", value)];
+    let mut table = RouteTable::new(PathView::Normalized);
+    let mut add = |path: &str, conditions: RouteConditions, to: &'static str| {
+        table.add(&HostPattern::Any, &path_of(path), conditions, to);
+    };
+    let none = RouteConditions::default;
+    add("/", none(), "rest");
+    add("/a", RouteConditions { headers: header(ValueCondition::Is("always".into())), ..none() }, "canary");
+    add("/a", RouteConditions { methods: vec!["GET".into(), "HEAD".into()], ..none() }, "reads");
+    let two = [header(ValueCondition::Present), vec![named("x-debug", ValueCondition::Absent)]].concat();
+    add("/a", RouteConditions { headers: two, ..none() }, "two headers");
+    let v2 = vec![named("v", ValueCondition::Is("2 b".into()))];
+    add("/q", RouteConditions { query: v2, ..none() }, "query");
+    let beta = vec![named("beta", ValueCondition::Matches(TextPattern::parse("^[1-9]$").unwrap()))];
+    add("/q", RouteConditions { cookies: beta, ..none() }, "cookie");
+    let cases = [
+        ("GET /a", "", "reads"),
+        ("GET /a", "X-Canary: always\r\n", "reads"),
+        ("POST /a", "X-Canary: always\r\nX-Debug: 1\r\n", "canary"),
+        ("POST /a", "x-canary: no\r\nX-CANARY: always\r\nx-debug:\r\n", "canary"),
+        ("POST /a", "X-Canary: always\r\n", "two headers"),
+        ("POST /a", "X-Canary: Always\r\nX-Debug: 1\r\n", "rest"),
+        ("get /a", "", "rest"),
+        ("GET /q?v=2+b", "Cookie: beta=7\r\n", "query"),
+        ("GET /q?a&%76=2%20b", "", "query"),
+        ("GET /q?v=2&v=2+b", "", "query"),
+        ("GET /q?v=2&w=2+b", "", "rest"),
+        ("GET /q", "Cookie: a=b; beta=7\r\n", "cookie"),
+        ("GET /q", "Cookie: beta=77; Beta=7\r\nCookie: beta\r\n", "rest"),
+    ];
+    for (start, fields, expected) in cases {
+        let found = table.find(&head(start, fields), |_| true);
+        assert_eq!(found, Some(&expected), "{start} {fields:?}");
+    }
+    let found = table.find(&head("GET /a", ""), |to| *to != "reads");
+    assert_eq!(found, Some(&"rest"), "the caller has a condition, too");
+}
+
+#[test]
+fn route_behind_one_that_takes_all_its_requests_is_unreachable() {
+    let none = RouteConditions::default;
+    let is = |text: &str| vec![named("X-A", ValueCondition::Is(text.into()))];
+    let methods = |methods: &[&str]| methods.iter().map(|method| (*method).into()).collect::<Vec<Box<str>>>();
+    let conditions = [
+        none(),
+        none(),
+        RouteConditions { methods: methods(&["GET", "HEAD"]), ..none() },
+        RouteConditions { methods: methods(&["GET"]), ..none() },
+        RouteConditions { headers: is("1"), ..none() },
+        RouteConditions { headers: vec![named("x-a", ValueCondition::Present)], ..none() },
+        RouteConditions { headers: is("2"), ..none() },
+        RouteConditions { headers: is("1"), source_len: Some(8), ..none() },
+    ];
+    let mut table = RouteTable::new(PathView::Normalized);
+    for (to, conditions) in conditions.into_iter().enumerate() {
+        table.add(&HostPattern::Any, &path_of("/a/"), conditions, to);
+    }
+    let same = |a: &usize, b: &usize| (*a == 7) <= (*b == 7);
+    assert_eq!(table.unreachable(same), [(&2, &3), (&5, &6), (&0, &1)]);
     let host = HostPattern::parse("a.EXAMPLE.").unwrap();
-    assert_eq!(table.add(&host, PathPrefix::parse("/%761").unwrap(), 7), Err(&0));
-    assert_eq!(table.add(&HostPattern::Any, PathPrefix::parse("/").unwrap(), 7), Err(&1));
-    assert_eq!(table.add(&host, PathPrefix::parse("/v2").unwrap(), 7), Ok(()));
+    table.add(&host, &path_of("/%61"), none(), 8);
+    assert_eq!(table.unreachable(same).len(), 3, "a closer host is another place");
+    table.add(&HostPattern::parse("a.example").unwrap(), &path_of("/a"), none(), 9);
+    assert!(table.unreachable(same).contains(&(&8, &9)));
 }
 
 #[test]
@@ -111,12 +227,13 @@ proptest! {
     ) {
         let routes = [("", "/login"), ("", "/a"), ("", "/a/b"), ("", "/"), ("", &*path)];
         let (all, first) = (table_in(PathView::Normalized, &routes[..4]), respelled(&path, &spellings));
-        let find = |path: &str| all.find(b"a", path.as_bytes()).map(|found| *found.to);
+        let find = |path: &str| find(&all, "a", path);
         prop_assert_eq!(find(&first), find(&path), "{}", first);
         // A route whose prefix is the path itself: at most a slash follows the prefix.
+        let prefix = PathPrefix::parse(&path).unwrap().in_view(PathView::Normalized);
         let mut own = RouteTable::new(PathView::Normalized);
-        own.add(&HostPattern::Any, PathPrefix::parse(&path).unwrap(), ()).unwrap();
-        let found = own.find(b"a", first.as_bytes());
-        prop_assert!(found.is_some_and(|found| PathView::Normalized.of(found.prefix.rest_of(first.as_bytes())).len() <= 1));
+        own.add(&HostPattern::Any, &prefix.clone().into(), RouteConditions::default(), ());
+        prop_assert!(own.find_at(b"a", first.as_bytes(), |_| true).is_some());
+        prop_assert!(PathView::Normalized.of(prefix.rest_of(first.as_bytes())).len() <= 1);
     }
 }

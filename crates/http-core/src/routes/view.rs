@@ -18,7 +18,7 @@ pub enum PathView {
 impl PathView {
     /// Returns the path in this view. In both views, characters are percent-encoded only where
     /// necessary (RFC 3986, section 6.2.2.2).
-    pub(super) fn of(self, path: &[u8]) -> Cow<'_, [u8]> {
+    pub(crate) fn of(self, path: &[u8]) -> Cow<'_, [u8]> {
         let has_slashes = self == PathView::Normalized && has_double_slash(path);
         if !path.contains(&b'%') && !has_slashes {
             return Cow::Borrowed(path);

@@ -88,7 +88,7 @@ async fn find(
     if let Some(path) = with_single_slashes(head.path()) {
         return Err(redirect(&path, query_of(head)));
     }
-    let path = rewritten_path(head, route.prefix.as_ref().zip(route.rewrite_path.as_deref()));
+    let path = rewritten_path(head, route.rewrite.as_ref());
     let encodings = head.fields().filter(|field| field.name.eq_ignore_ascii_case(b"accept-encoding"));
     let encodings = AcceptedEncodings::of(encodings.map(|field| field.value));
     let found = match FileName::of(&path, files.dot_files) {

@@ -37,7 +37,7 @@ impl Forwarding<'_, '_> {
             forwarded: frontend.http.as_ref().map_or_else(Default::default, |http| http.forwarded),
             server: self.client.address_of(permit),
             host: route.rewrite_host.as_deref(),
-            path: route.prefix.as_ref().zip(route.rewrite_path.as_deref()),
+            path: route.rewrite.as_ref(),
             fields: &request.changes(&route.request),
         };
         send(&OutgoingRequest::new(request.head(), &changes));

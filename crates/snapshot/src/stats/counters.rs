@@ -193,6 +193,8 @@ pub enum Counter {
     AnsweredRateLimit,
     /// Local reply: the route is a redirect.
     AnsweredRedirect,
+    /// Local reply: the route has a fixed response.
+    AnsweredRespond,
     /// Local reply: a layer that an embedding application added answered the request.
     AnsweredLayer,
     /// Local reply: an ACME authority requested the token of a pending order.
@@ -349,7 +351,7 @@ impl Counter {
     ];
 
     /// Reasons for local replies. Each has the label that metrics and logs use.
-    pub const ANSWERS: [(Counter, &'static str); 23] = [
+    pub const ANSWERS: [(Counter, &'static str); 24] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
         (Counter::AnsweredNoRoute, "no_route"),
@@ -357,6 +359,7 @@ impl Counter {
         (Counter::AnsweredMisdirected, "misdirected"),
         (Counter::AnsweredRateLimit, "rate_limit"),
         (Counter::AnsweredRedirect, "redirect"),
+        (Counter::AnsweredRespond, "respond"),
         (Counter::AnsweredLayer, "layer"),
         (Counter::AnsweredAcme, "acme_challenge"),
         (Counter::AnsweredNoServer, "no_server"),

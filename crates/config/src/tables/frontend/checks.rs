@@ -1,12 +1,14 @@
 //! Checks of a frontend that need only the file.
 
-use super::routes::one_of;
+use std::collections::HashMap;
+
+use super::routes::ParsedRoute;
 use super::{ParsedFrontend, sni};
 use crate::file::value;
 use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
 use convey_http_core::{HostPattern, RouteTable};
-use convey_model::{Mode, Protocol};
+use convey_model::{Mode, Prefix, Protocol};
 
 /// Reports errors and warnings about a frontend in this mode.
 pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
@@ -66,7 +68,12 @@ pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_
         report.error(&protocol.place, "found \"udp\"; allowed in http mode: tcp");
     }
     client_address(frontend, report);
-    one_of(frontend.keys.backend.as_ref(), frontend.http.keys.redirect.as_ref(), report);
+    if let (Some(backend), Some(redirect)) = (&frontend.keys.backend, &frontend.http.redirect) {
+        let line = report.line(&backend.place, &redirect.place);
+        let message = format!("{} is also set ({line}); keep one of them", backend.place.key);
+        report.error(&redirect.place, message);
+    }
+    same_names(frontend, report);
     unreachable(frontend, report);
 }
 
@@ -80,30 +87,76 @@ fn client_address(frontend: &ParsedFrontend, report: &Report<'_>) {
     }
 }
 
-/// Reports two routes for the same requests, and a default that is unreachable because a route
-/// matches all requests.
+/// Reports two routes with the same name.
+fn same_names(frontend: &ParsedFrontend, report: &Report<'_>) {
+    let mut first: HashMap<&str, &Place> = HashMap::new();
+    for Placed { value, place } in frontend.http.routes.iter().filter_map(ParsedRoute::own_name) {
+        match first.get(&**value) {
+            Some(other) => {
+                let line = report.line(other, place);
+                report
+                    .error(place, format!("found {value:?}, which is also the name of the route in {line}"));
+            }
+            None => _ = first.insert(value, place),
+        }
+    }
+}
+
+/// Reports a route whose requests another one takes, and a default that is unreachable because a
+/// route matches all requests.
 fn unreachable(frontend: &ParsedFrontend, report: &Report<'_>) {
-    let mut first: RouteTable<&Place> =
+    let mut table: RouteTable<&ParsedRoute> =
         RouteTable::new(value(&frontend.http.keys.path_view).unwrap_or_default());
     let mut for_all = None;
     for route in &frontend.http.routes {
-        let Some((host, path)) = route.pattern() else { continue };
-        // A redirect to HTTPS does not apply to requests that arrived over HTTPS.
-        let may_be_https = frontend.tls.is_some() || !frontend.trusted_proxies.is_empty();
-        let takes_all = host == HostPattern::Any && path.is_empty() && !(may_be_https && route.is_redirect());
-        match first.add(&host, path, &route.place) {
-            Ok(()) if takes_all => for_all = Some(&route.place),
-            Ok(()) => {}
-            Err(other) => {
-                let line = report.line(other, &route.place);
-                report.error(&route.place, format!("is unreachable: {line} has the same host and path"));
-            }
+        let Some(matches) = route.matches() else { continue };
+        let hosts = if matches.hosts().is_empty() { vec![HostPattern::Any] } else { matches.hosts() };
+        for host in hosts {
+            table.add(&host, &matches.path(), matches.conditions().clone(), route);
+        }
+        if matches.match_all() && takes_all(route, frontend) {
+            for_all = Some(&route.place);
+        }
+    }
+    let mut told: Vec<&Place> = Vec::new();
+    let mut pairs = table.unreachable(|first, later| covers(first, later, frontend));
+    pairs.sort_by_key(|(_, later)| later.place.at);
+    for (first, later) in pairs {
+        if !told.contains(&&later.place) {
+            let line = report.line(&first.place, &later.place);
+            let message = match later.matches().is_some_and(|matches| matches.conditions().is_empty()) {
+                true => format!("is unreachable: {line} has the same host and path"),
+                false => {
+                    format!("is unreachable: {line} has the same host and path, and takes all its requests")
+                }
+            };
+            report.error(&later.place, message);
+            told.push(&later.place);
         }
     }
     let backend = frontend.keys.backend.as_ref().map(|backend| &backend.place);
-    let rest = backend.or(frontend.http.keys.redirect.as_ref().map(|Placed { place, .. }| place));
+    let rest = backend.or(frontend.http.redirect.as_ref().map(|redirect| &redirect.place));
     if let (Some(rest), Some(route)) = (rest, for_all) {
         let line = report.line(route, rest);
         report.error(rest, format!("is unreachable: the route in {line} matches every request"));
     }
+}
+
+/// Whether the first one of two routes with the same host and path takes all clients of the later
+/// one.
+fn covers(first: &ParsedRoute, later: &ParsedRoute, frontend: &ParsedFrontend) -> bool {
+    let [Some(mine), Some(theirs)] = [first, later].map(ParsedRoute::matches) else { return false };
+    let includes =
+        |wide: &Prefix, narrow: &Prefix| wide.len() <= narrow.len() && wide.contains(narrow.first());
+    let is_from_mine = |narrow: &Prefix| mine.sources().iter().any(|wide| includes(wide, narrow));
+    let sources = mine.sources().is_empty()
+        || !theirs.sources().is_empty() && theirs.sources().iter().all(is_from_mine);
+    sources && takes_all(first, frontend)
+}
+
+/// Whether a route takes all requests that match it. A redirect does not apply to requests for the
+/// URL that it leads to.
+fn takes_all(route: &ParsedRoute, frontend: &ParsedFrontend) -> bool {
+    let may_be_https = frontend.tls.is_some() || !frontend.trusted_proxies.is_empty();
+    route.action.redirect().is_none_or(|redirect| redirect.is_to_https() && !may_be_https)
 }

@@ -91,6 +91,18 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> HeaderRules
     HeaderRules { request, response }
 }
 
+/// Reads a table of names and values: headers that are set.
+pub(super) fn read_set(table: TomlTable<'_>, mut rules: FieldRules, report: &Report<'_>) -> FieldRules {
+    for (name, value) in table.values(string) {
+        let Some(value) = value else { continue };
+        if let Err(fault) = rules.set(&name.value, &value.value) {
+            let place = if fault == FieldFault::Value { &value.place } else { &name.place };
+            report.error(place, fault.to_string());
+        }
+    }
+    rules
+}
+
 /// Finds text that looks like a variable of another load balancer or of the access log, such as
 /// `{client_ip}`, `%[src]` or `$remote_addr`. `None` if there is no such text.
 fn variable_in(value: &str) -> Option<&str> {

@@ -9,22 +9,33 @@ pub(super) use self::changes::changes;
 pub(super) use self::describe::{describe, route_row};
 
 use super::compression::ParsedCompression;
-use super::routes::ParsedRoute;
+use super::routes::{self, ParsedRedirect, ParsedRoute};
 use super::{error_pages, headers, http_limits};
 use crate::diff::{change, or};
+use crate::file::value;
 use crate::keys::{OnlyIn, keys};
 use crate::problem::{Place, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc};
 use crate::tables::table_in;
-use crate::values::{boolean, choice, not_allowed};
-use convey_http_core::{ClientAddress, CompressionRules, PathView};
-use convey_model::{
-    ErrorPages, HeaderRules, HttpConfig, HttpLimits, Redirect, RequestRate, RouteConfig, SniRouteConfig,
-};
+use crate::values::{boolean, not_allowed};
+use convey_http_core::{ClientAddress, CompressionRules, PathPattern, PathView, Redirect};
+use convey_model::{ErrorPages, HeaderRules, HttpConfig, HttpLimits, RequestRate, SniRouteConfig};
 
 /// Keys of a frontend for mode http in the reference.
 pub(super) const DOCS: &[Docs] = HttpKeys::DOCS;
+
+/// `redirect` in the reference.
+const REDIRECT_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
+    name: "redirect",
+    only_in: Some(OnlyIn::Http),
+    kind: r##"`"https"`, or a table as of a route, http: convey redirects requests without a route, to HTTPS with status 308. In place of `backend`"##,
+    default: "none",
+    sample: r##"#redirect = "https"                     # example; convey redirects requests without a route to HTTPS. Or backend = "web" for
+                                        # such requests. With neither they get a 404"##,
+    example: "'https'",
+    ..KeyDoc::USUAL
+})];
 
 /// `error_pages` in the reference.
 const PAGE_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
@@ -58,6 +69,7 @@ pub(crate) struct ParsedHttp {
     /// Place of `routes`, if it is set.
     pub(crate) routes_at: Option<Place>,
     pub(crate) routes: Vec<ParsedRoute>,
+    pub(crate) redirect: Option<ParsedRedirect>,
     headers: HeaderRules,
     limits: HttpLimits,
     error_pages: ErrorPages,
@@ -73,15 +85,12 @@ keys! {
         docs: &[],
     };
 
-    key "redirect" => redirect: Redirect {
-        read: choice(&Redirect::ALL, Redirect::name),
-        unset: "none",
-        only_in: Http,
-        kind: r##"`"https"`, http: convey redirects requests without a route to HTTPS (status 308). In place of `backend`"##,
-        default: "none",
-        sample: r##"#redirect = "https"                     # example; convey redirects requests without a route to HTTPS. Or backend = "web" for
-                                        # such requests. With neither they get a 404"##,
-        example: "'https'",
+    also redirect = default.redirect; {
+        changes: |old, new| {
+            let shown = |redirect: &Option<Redirect>| or(redirect.as_ref(), "none");
+            change("redirect", shown(&old.redirect), shown(&new.redirect))
+        },
+        docs: REDIRECT_DOCS,
     };
 
     key "normalize" => path_view: PathView {
@@ -178,6 +187,7 @@ impl ParsedHttp {
             places,
             routes_at,
             routes: routes.collect(),
+            redirect: ParsedRedirect::read(table, report),
             keys: HttpKeys::read(table),
             headers: headers::read(table.table("headers"), report),
             limits: http_limits::read(table.table("http")),
@@ -208,11 +218,13 @@ impl ParsedHttp {
     pub(super) fn model(&self, rate: Option<RequestRate>) -> HttpConfig {
         let compression = self.compression.as_ref().and_then(ParsedCompression::of_frontend);
         let has_rules = compression.is_some();
-        let routes = self.routes.iter().filter_map(|route| route.model(has_rules));
-        let mut routes: Vec<RouteConfig> = routes.collect();
-        routes.sort_by(|a, b| a.name.cmp(&b.name));
+        let view = value(&self.keys.path_view).unwrap_or_default();
+        let named = self.routes.iter().zip(routes::names(&self.routes));
+        let routes = named.filter_map(|(route, name)| route.model(name, view, has_rules)).collect();
+        let redirect = self.redirect.as_ref().map(|redirect| redirect.model(&PathPattern::any(), view));
         let default = HttpConfig {
             routes,
+            redirect,
             headers: self.headers.clone(),
             rate,
             limits: self.limits,

@@ -117,7 +117,7 @@ fn of_connections(frontend: &ParsedFrontend, report: &Report<'_>) {
         }
         // A misspelt key may be `sni` or `alpn`; then only the misspelling is reported.
         let says_nothing = route.sni.keys.is_empty() && route.http_keys.is_empty();
-        if says_nothing && route.pattern().is_some() {
+        if says_nothing && route.matches().is_some() {
             let rest = match &frontend.keys.backend {
                 Some(Placed { value, .. }) => format!("connections without a route go to backend {value:?}"),
                 None => "for connections without a route, set the frontend's backend".to_owned(),

@@ -36,7 +36,7 @@ fn a_limit_of_requests_without_effect_is_named() {
     assert_eq!(
         diagnostics,
         [
-            "config.toml:5:68: frontends.web.routes.requests_per_source: has no effect with redirect",
+            "config.toml:5:68: frontends.web.routes.requests_per_source: has no effect with redirect or respond",
             "config.toml:6:28: frontends.web.limits.request_burst: has no effect without requests_per_source",
             "config.toml:6:45: frontends.web.limits.ipv6_prefix: has no effect without connections_per_source or rate_per_source",
             "config.toml:7:11: backends.api: no frontend uses this backend",

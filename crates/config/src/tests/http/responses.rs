@@ -126,6 +126,7 @@ fn route_inherits_compression_unless_it_sets_its_own() {
     }
     let redirect = "[[frontends.web.routes]]\npath = '/a'\nredirect = 'https'\ncompression = true";
     let diagnostics = warnings(&format!("{FRONTEND}{redirect}\n{BACKENDS}"));
-    let expected = "config.toml:8:15: frontends.web.routes.compression: has no effect with redirect";
+    let expected =
+        "config.toml:8:15: frontends.web.routes.compression: has no effect with redirect or respond";
     assert_eq!(diagnostics[0], expected, "{diagnostics:?}");
 }

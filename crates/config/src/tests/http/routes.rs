@@ -41,15 +41,15 @@ fn a_wrong_route_is_told_with_its_place() {
         ),
         (
             "path = '/a'",
-            "11: frontends.web.routes.backend: required, but missing: a route needs backend or redirect",
+            "11: frontends.web.routes.backend: required, but missing: a route needs backend, backends, redirect or respond",
         ),
         (
             "path = '/a', redirect = 'http'",
-            "37: frontends.web.routes.redirect: found \"http\"; allowed: https; did you mean `https`?",
+            "37: frontends.web.routes.redirect: found \"http\"; allowed: \"https\", or a table such as { host = \"www.example.com\", status = 301 }",
         ),
         (
             "path = '/a', backend = 'api', redirect = 'https'",
-            "54: frontends.web.routes.redirect: frontends.web.routes.backend is also set (line 5); keep one of them",
+            "54: frontends.web.routes.redirect: backend is also set (line 5); keep one of them",
         ),
         (
             "path = '/a', backend = 'api', rewrite_path = 'b'",
@@ -61,7 +61,7 @@ fn a_wrong_route_is_told_with_its_place() {
         ),
         (
             "pat = '/a', backend = 'api'",
-            "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: alpn, backend, compression, headers, host, path, redirect, request_burst, requests_per_source, rewrite_host, rewrite_path, sni)",
+            "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: alpn, backend, backends, compression, cookies_match, headers, headers_match, host, method, name, path, path_exact, path_regex, query_match, redirect, request_burst, requests_per_source, respond, rewrite_host, rewrite_path, sni, source)",
         ),
     ] {
         assert_eq!(route(keys), [format!("{AT}{diagnostics}")], "{keys}");
@@ -78,7 +78,8 @@ fn a_wrong_route_is_told_with_its_place() {
     let odd = format!(
         "{FRONTEND}routes = [{{ path = '/a', redirect = 'https', rewrite_path = '/b' }}]\n{BACKENDS}"
     );
-    let expected = "config.toml:5:61: frontends.web.routes.rewrite_path: has no effect with redirect";
+    let expected =
+        "config.toml:5:61: frontends.web.routes.rewrite_path: has no effect with redirect or respond";
     assert!(warnings(&odd).contains(&expected.to_owned()), "{:?}", warnings(&odd));
 }
 
@@ -97,6 +98,151 @@ fn a_route_that_no_request_could_take_is_refused() {
     assert_eq!(errors(&redirect), [format!("config.toml:4:12: frontends.web.redirect: {diagnostics}")]);
     let alone = FRONTEND.replace("backend = 'site'\n", "") + all + BACKENDS;
     assert_eq!(config(&alone).frontends[0].backend, None);
+}
+
+#[test]
+fn wrong_match_or_action_is_reported_with_its_place() {
+    const AT: &str = "config.toml:5:";
+    let route = |keys: &str| of_frontend(&format!("routes = [{{ {keys} }}]"));
+    for (keys, diagnostics) in [
+        (
+            "path = '/a', path_regex = '^/b', backend = 'api'",
+            "39: frontends.web.routes.path_regex: path is also set; keep one of them",
+        ),
+        (
+            "path_regex = '^/(', backend = 'api'",
+            "26: frontends.web.routes.path_regex: found \"^/(\": unclosed group; allowed: a regular expression, such as \"^/v(\\\\d+)/\"",
+        ),
+        (
+            "method = 'get', backend = 'api'",
+            "22: frontends.web.routes.method: found \"get\"; methods are case-sensitive: did you mean \"GET\"?",
+        ),
+        (
+            "headers_match = { 'X A' = 'b' }, backend = 'api'",
+            "31: frontends.web.routes.headers_match.\"X A\": found \"X A\", which cannot be the name of a header",
+        ),
+        (
+            "query_match = { v = { presnt = true } }, backend = 'api'",
+            "33: frontends.web.routes.query_match.v: found presnt = true; allowed: a text, { regex = \"...\" }, { present = true } or { present = false }",
+        ),
+        (
+            "source = '10.0.0.1/8', backend = 'api'",
+            "22: frontends.web.routes.source: found \"10.0.0.1/8\"; allowed: a network, such as 10.0.0.0/8 (all bits after the prefix are zero), or an address; did you mean \"10.0.0.0/8\"?",
+        ),
+        (
+            "name = 'a/b', backend = 'api'",
+            "20: frontends.web.routes.name: found \"a/b\"; allowed: up to 64 letters, digits, `-`, `_` and `.`",
+        ),
+        (
+            "path = '/a', backends = { api = 0, site = 0 }",
+            "37: frontends.web.routes.backends: a weight must be above 0, or no backend gets requests",
+        ),
+        (
+            "path = '/a', backends = { api = 1, sit = 1 }",
+            "48: frontends.web.routes.backends.sit: no backend \"sit\"; did you mean `site`? (backends: api, site)",
+        ),
+        (
+            "path = '/a', redirect = { status = 301 }",
+            "37: frontends.web.routes.redirect: a redirect needs scheme, host, port, path or rewrite_path, or it leads to the same URL",
+        ),
+        (
+            "path = '/a', redirect = { host = 'b', status = 304 }",
+            "60: frontends.web.routes.redirect.status: found 304; allowed: one of 301, 302, 303, 307, 308",
+        ),
+        (
+            "path = '/a', redirect = { host = 'b:81' }",
+            "46: frontends.web.routes.redirect.host: found \"b:81\"; set the port with port = ...",
+        ),
+        (
+            "path_regex = '^/(a)', redirect = { rewrite_path = '/$2' }",
+            "63: frontends.web.routes.redirect.rewrite_path: $2 is a group that path_regex does not have; it has 1",
+        ),
+        (
+            "path = '/a', redirect = { path = '/{uri}' }",
+            "46: frontends.web.routes.redirect.path: there is no variable {uri}; there are client_ip, client_port, frontend, host, http_version, listen_ip, listen_port, method, path, query, request_id, route, scheme, sni, target, tls_cipher, tls_client, tls_version, trace_id, header:NAME",
+        ),
+        (
+            "path = '/a', respond = { status = 204, body = 'x' }",
+            "59: frontends.web.routes.respond.body: a response with status 204 has no body",
+        ),
+        (
+            "path = '/a', respond = { status = 100 }",
+            "47: frontends.web.routes.respond.status: found 100; allowed: an integer from 200 to 599",
+        ),
+    ] {
+        assert_eq!(route(keys), [format!("{AT}{diagnostics}")], "{keys}");
+    }
+    let twice = "routes = [{ name = 'a', path = '/a', backend = 'api' }, { name = 'a', backend = 'api', path = '/b' }]";
+    assert_eq!(
+        of_frontend(twice),
+        [
+            "config.toml:5:66: frontends.web.routes.name: found \"a\", which is also the name of the route in line 5"
+        ]
+    );
+}
+
+#[test]
+fn route_that_another_one_covers_is_reported_with_both_lines() {
+    let lines = |routes: &[&str]| {
+        routes.iter().map(|keys| format!("[[frontends.web.routes]]\n{keys}\n")).collect::<String>()
+    };
+    let routes = |routes: &[&str]| of_frontend(&lines(routes));
+    let routes_or_none = |routes: &[&str]| warnings(&format!("{FRONTEND}{}{BACKENDS}", lines(routes)));
+    let api = "path = '/a'\nbackend = 'api'";
+    let canary = "path = '/a'\nheaders_match = { X-A = '1' }\nbackend = 'site'";
+    let none: [&str; 0] = [];
+    assert_eq!(routes_or_none(&[api, canary]), none, "more conditions go first");
+    assert_eq!(
+        routes(&[
+            "path = '/a'\nmethod = ['GET', 'POST']\nbackend = 'api'",
+            "path = '/a'\nmethod = 'GET'\nbackend = 'api'"
+        ]),
+        [
+            "config.toml:9:1: frontends.web.routes: is unreachable: line 5 has the same host and path, and takes all its requests"
+        ]
+    );
+    let hosts =
+        ["host = ['a.example', 'b.example']\nbackend = 'api'", "host = 'b.example'\nbackend = 'site'"];
+    assert_eq!(
+        routes(&hosts),
+        ["config.toml:8:1: frontends.web.routes: is unreachable: line 5 has the same host and path"]
+    );
+    let wide = "path = '/a'\nsource = '10.0.0.0/8'\nbackend = 'api'";
+    let narrow = "path = '/a'\nsource = '10.1.0.0/16'\nbackend = 'site'";
+    assert_eq!(routes_or_none(&[wide, narrow, api]), none, "the longer network goes first");
+    assert_eq!(routes(&[wide, wide]).len(), 1);
+    let www = "redirect = { host = 'www.example.com' }";
+    assert_eq!(routes(&[www, "backend = 'api'"]).len(), 1, "only the frontend's backend is unreachable");
+}
+
+#[test]
+fn route_has_matches_and_shares_in_the_check() {
+    let route = "[[frontends.web.routes]]\nname = 'checkout'\nhost = ['a.example', '*.b.example']\n\
+                 path_regex = '^/v(\\d+)/'\nmethod = ['GET', 'HEAD']\nquery_match = { v = '2' }\n\
+                 headers_match = { X-C = 'x', X-D = { present = false }, X-R = { regex = 'a|b' } }\n\
+                 cookies_match = { beta = { present = true } }\nsource = '10.0.0.0/8'\n\
+                 rewrite_path = '/$1/'\nbackends = { api = 90, site = 10 }\n\
+                 [[frontends.web.routes]]\npath_exact = '/robots.txt'\n\
+                 respond = { body = 'User-agent: *', headers = { Content-Type = 'text/plain' } }\n\
+                 [[frontends.web.routes]]\nhost = 'c.example'\n\
+                 redirect = { scheme = 'https', host = 'www.{host}', status = 301 }\n\
+                 [[frontends.web.routes]]\nhost = 'c.example'\nmethod = 'POST'\nbackend = 'api'\n";
+    let config = config(&format!("{FRONTEND}{route}{BACKENDS}"));
+    let text = describe(&config);
+    let lines: Vec<&str> = text.lines().skip(1).take(4).map(str::trim).collect();
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        lines.iter().map(|line| words(line)).collect::<Vec<_>>(),
+        [
+            "route checkout [a.example~ ^/v(\\d+)/, *.b.example, GET or HEAD, header X-C = x, header no X-D, header X-R ~ a|b, query v = 2, \
+             cookie beta, from 10.0.0.0/8] -> backends api=90, site=10, path becomes /$1/",
+            "route */robots.txt -> status 200",
+            "route c.example/ -> redirect to https://www.{host}{target} (301)",
+            "route c.example/#2 [POST] -> backend api",
+        ]
+    );
+    let frontend = &config.frontends[0];
+    assert_eq!(frontend.backends().collect::<Vec<_>>(), ["site", "api"]);
 }
 
 #[test]

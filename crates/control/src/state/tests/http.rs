@@ -1,7 +1,7 @@
 //! Routes of mode http, and their pools.
 
 use super::*;
-use convey_snapshot::{ClientScheme, HttpAction, HttpFrontend};
+use convey_snapshot::{HttpAction, HttpFrontend, HttpRoute, fixture};
 
 const ROUTED: &str = "\
     [frontends.web]\nmode = 'http'\nlisten_addr = '10.0.0.1:80'\nbackend = 'site'\n\
@@ -17,11 +17,16 @@ fn http(snapshot: &Snapshot) -> &HttpFrontend {
     snapshot.frontends[0].http.as_ref().expect("it is in mode http")
 }
 
+/// Route of requests to a path.
+fn route_of<'a>(snapshot: &'a Snapshot, path: &str) -> Option<&'a Arc<HttpRoute>> {
+    http(snapshot).route(&fixture::facts(&fixture::head("any.example", path)))
+}
+
 /// Pool that requests to a path are forwarded to.
 fn pool_of(snapshot: &Snapshot, path: &str) -> Option<Arc<Pool>> {
-    match &http(snapshot).route(ClientScheme::Http, b"any.example", path.as_bytes())?.action {
+    match &route_of(snapshot, path)?.action {
         HttpAction::Forward(pool) => Some(pool.clone()),
-        HttpAction::Redirect(_) => None,
+        _ => None,
     }
 }
 
@@ -83,7 +88,7 @@ fn frontend_without_a_backend_has_an_empty_pool() {
     let frontend = &snapshot.frontends[0];
     assert!(frontend.pool.servers.is_empty() && frontend.pool.config.name.is_empty());
     assert!(snapshot.pools.iter().all(|pool| !Arc::ptr_eq(pool, &frontend.pool)));
-    assert!(http(&snapshot).route(ClientScheme::Http, b"any.example", b"/").is_none(), "it gets a 404");
+    assert!(route_of(&snapshot, "/").is_none(), "it gets a 404");
     assert_eq!(frontend.pools().len(), 1, "that of its route");
     let again = state.configure(config, Timestamp(1));
     assert!(Arc::ptr_eq(&again.frontends[0].pool, &frontend.pool));
@@ -99,7 +104,7 @@ fn a_reload_keeps_what_sources_have_sent_where_a_limit_stays() {
     let config = |text: &str| convey_config::parse("test.toml", text).unwrap().config;
     let (client, now) = ("10.0.0.9".parse().unwrap(), Timestamp(1_000_000_000));
     let take = |snapshot: &Snapshot| {
-        let route = http(snapshot).route(ClientScheme::Http, b"any.example", b"/api").unwrap();
+        let route = route_of(snapshot, "/api").unwrap();
         [&http(snapshot).limit, &route.limit].map(|limit| limit.as_ref().map(|limit| limit.take(client, now)))
     };
     let mut state = ControlState::new(1);

@@ -2,7 +2,7 @@
 
 use super::HttpKeys;
 use crate::diff::{change, or, pair};
-use convey_http_core::FieldRules;
+use convey_http_core::{FieldRules, PathRewrite};
 use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, RequestRate, RouteConfig};
 
 /// Changes of a frontend's request settings for the log of a reload. `None` means a mode other than
@@ -24,6 +24,11 @@ pub(super) fn routes(old: &[RouteConfig], new: &[RouteConfig]) -> Vec<String> {
             (None, None) => {}
         }
     }
+    let names = |routes: &[RouteConfig]| routes.iter().map(|route| route.name.clone()).collect::<Vec<_>>();
+    let (before, after) = (names(old), names(new));
+    let have_moved =
+        before.len() == after.len() && before != after && before.iter().all(|name| after.contains(name));
+    changes.extend(have_moved.then(|| "routes: another order".to_owned()));
     changes
 }
 
@@ -53,8 +58,10 @@ pub(super) fn rate(whose: &str, old: Option<RequestRate>, new: Option<RequestRat
 fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
     let RouteConfig {
         name,
-        host: _,
-        path: _,
+        hosts,
+        path,
+        conditions,
+        sources,
         action,
         rewrite_path,
         rewrite_host,
@@ -64,9 +71,13 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
     } = old;
     let of = |what: &str| format!("route {name} {what}").trim_end().to_owned();
     let rewritten = |to: &Option<String>| or(to.clone(), "none");
+    let path_becomes = |to: &Option<PathRewrite>| or(to.as_ref(), "none");
     let mut changes = Vec::new();
+    if (hosts, path, conditions, sources) != (&new.hosts, &new.path, &new.conditions, &new.sources) {
+        changes.push(of("matches other requests"));
+    }
     changes.extend(change(&of(""), action.to_string(), new.action.to_string()));
-    changes.extend(change(&of("rewrite_path"), rewritten(rewrite_path), rewritten(&new.rewrite_path)));
+    changes.extend(change(&of("rewrite_path"), path_becomes(rewrite_path), path_becomes(&new.rewrite_path)));
     changes.extend(change(&of("rewrite_host"), rewritten(rewrite_host), rewritten(&new.rewrite_host)));
     changes.extend(self::headers(&of(""), headers, &new.headers));
     changes.extend(self::rate(&format!("{} ", of("")), *rate, new.rate));

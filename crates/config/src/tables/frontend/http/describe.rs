@@ -2,7 +2,8 @@
 
 use super::super::limits::requests;
 use super::HttpKeys;
-use convey_http_core::{ClientAddress, FieldRules};
+use crate::diff::list;
+use convey_http_core::{ClientAddress, FieldRules, NamedCondition, RouteConditions};
 use convey_model::{ErrorPages, FrontendConfig, HeaderRules, HttpConfig, RouteCompression, RouteConfig};
 
 /// Text of `convey check` about the request settings of a frontend.
@@ -32,8 +33,34 @@ pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
         RouteCompression::OfFrontend => String::new(),
         own => format!("; compression: {own}"),
     };
-    let to = format!("-> {}{rewrites}{}{rate}{compression}", route.action, headers(&route.headers));
+    let matches = conditions(route);
+    let to = format!("{matches}-> {}{rewrites}{}{rate}{compression}", route.action, headers(&route.headers));
     [format!("  route {}", route.name), String::new(), String::new(), to]
+}
+
+/// Text about the conditions of a route that its name does not have: `GET, header X-Canary `.
+fn conditions(route: &RouteConfig) -> String {
+    let RouteConditions { methods, headers, query, cookies, source_len: _ } = &route.conditions;
+    let named = |kind: &str, all: &[NamedCondition]| {
+        all.iter().map(|condition| format!("{kind} {condition}")).collect::<Vec<_>>()
+    };
+    let hosts = route.hosts.iter().skip(1).map(|host| host.to_string());
+    let mut all: Vec<String> = Vec::new();
+    let is_named_otherwise = !route.name.contains('/');
+    if is_named_otherwise {
+        all.push(format!(
+            "{}{}",
+            route.hosts.first().map_or("*".to_owned(), ToString::to_string),
+            route.path
+        ));
+    }
+    all.extend(hosts);
+    all.extend((!methods.is_empty()).then(|| methods.join(" or ")));
+    all.extend(named("header", headers));
+    all.extend(named("query", query));
+    all.extend(named("cookie", cookies));
+    all.extend((!route.sources.is_empty()).then(|| format!("from {}", list(&route.sources))));
+    if all.is_empty() { String::new() } else { format!("[{}] ", all.join(", ")) }
 }
 
 /// Text with the names of changed headers; empty if there are none.

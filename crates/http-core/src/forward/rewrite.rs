@@ -1,0 +1,147 @@
+//! Path of a request as the server gets it.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::head::{RequestHead, is_plain};
+use crate::{PathPattern, PathView};
+
+/// Replacement of the part of a path that a route's pattern matches.
+#[derive(Debug, Clone)]
+pub struct PathRewrite {
+    from: PathPattern,
+    view: PathView,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(Box<[u8]>),
+    /// A group of the regular expression.
+    Group(usize),
+}
+
+/// Reason why a replacement is invalid: it has a group that the expression does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoSuchGroup {
+    group: usize,
+    groups: usize,
+}
+
+impl PathRewrite {
+    /// Returns the rewrite of paths that match `from` in this view: `to` replaces the prefix, the
+    /// path, or the first match of the regular expression. There, `$1` to `$9` are the groups of
+    /// the expression.
+    ///
+    /// # Errors
+    /// The expression has no such group.
+    pub fn new(from: &PathPattern, view: PathView, to: &str) -> Result<PathRewrite, NoSuchGroup> {
+        let pieces = match from {
+            PathPattern::Regex(pattern) => pieces(to, pattern.groups())?,
+            PathPattern::Prefix(_) | PathPattern::Exact(_) => vec![Piece::Text(to.as_bytes().into())],
+        };
+        Ok(PathRewrite { from: from.in_view(view), view, pieces })
+    }
+
+    /// Replaces the part of a matching path, perhaps with its query.
+    pub(crate) fn apply<'a>(&self, target: &'a [u8]) -> Cow<'a, [u8]> {
+        // `OPTIONS *` is for the server as a whole.
+        if !target.starts_with(b"/") {
+            return Cow::Borrowed(target);
+        }
+        let query = target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
+        let (path, query) = target.split_at(query);
+        let rewritten = match &self.from {
+            PathPattern::Prefix(prefix) => joined(&self.text(), prefix.rest_of(path)),
+            PathPattern::Exact(_) => self.text(),
+            PathPattern::Regex(pattern) => {
+                let viewed = self.view.of(path);
+                let Some(groups) = pattern.captures(&viewed) else { return Cow::Borrowed(target) };
+                let of = |group| groups.get(group).map_or(&[][..], |found| found.as_bytes());
+                let Some(whole) = groups.get(0) else { return Cow::Borrowed(target) };
+                let parts = self.pieces.iter().map(|piece| match piece {
+                    Piece::Text(text) => text,
+                    Piece::Group(group) => of(*group),
+                });
+                let replaced: Vec<u8> = parts.flatten().copied().collect();
+                [&viewed[..whole.start()], &replaced, &viewed[whole.end()..]].concat()
+            }
+        };
+        // Groups side by side could become a dot segment, or a path without a slash at its start.
+        if !rewritten.starts_with(b"/") || !is_plain(&rewritten) {
+            return Cow::Borrowed(target);
+        }
+        Cow::Owned([&rewritten, query].concat())
+    }
+
+    fn text(&self) -> Vec<u8> {
+        match self.pieces.first() {
+            Some(Piece::Text(text)) => text.to_vec(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Returns the path of a request as a server gets it, without its query.
+pub fn rewritten_path<'a>(head: &'a RequestHead, rewrite: Option<&PathRewrite>) -> Cow<'a, [u8]> {
+    rewrite.map_or(Cow::Borrowed(head.path()), |rewrite| rewrite.apply(head.path()))
+}
+
+/// Joins a replacement and the rest of a path. The last slash of the replacement and the first one
+/// of the rest become one slash.
+fn joined(replacement: &[u8], rest: &[u8]) -> Vec<u8> {
+    let begin = match rest.first() {
+        Some(b'/') => replacement.strip_suffix(b"/").unwrap_or(replacement),
+        _ if replacement.is_empty() => b"/",
+        _ => replacement,
+    };
+    [begin, rest].concat()
+}
+
+/// Parses a replacement with groups.
+fn pieces(text: &str, groups: usize) -> Result<Vec<Piece>, NoSuchGroup> {
+    let (mut pieces, mut rest) = (Vec::new(), text.as_bytes());
+    while !rest.is_empty() {
+        let is_group = |pair: &[u8]| matches!(pair, [b'$', b'1'..=b'9']);
+        let end = rest.windows(2).position(is_group).unwrap_or(rest.len());
+        pieces.push(Piece::Text(rest[..end].into()));
+        rest = &rest[end..];
+        if let [_, digit, after @ ..] = rest {
+            let group = usize::from(digit - b'0');
+            if group > groups {
+                return Err(NoSuchGroup { group, groups });
+            }
+            pieces.push(Piece::Group(group));
+            rest = after;
+        }
+    }
+    Ok(pieces)
+}
+
+/// Two rewrites are equal if they change all paths alike.
+impl PartialEq for PathRewrite {
+    fn eq(&self, other: &PathRewrite) -> bool {
+        (&self.from, self.view, &self.pieces) == (&other.from, other.view, &other.pieces)
+    }
+}
+
+impl Eq for PathRewrite {}
+
+impl fmt::Display for PathRewrite {
+    /// Writes the replacement.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pieces.iter().try_for_each(|piece| match piece {
+            Piece::Text(text) => f.write_str(&String::from_utf8_lossy(text)),
+            Piece::Group(group) => write!(f, "${group}"),
+        })
+    }
+}
+
+impl fmt::Display for NoSuchGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NoSuchGroup { group, groups } = self;
+        write!(f, "${group} is a group that path_regex does not have; it has {groups}")
+    }
+}
+
+impl std::error::Error for NoSuchGroup {}

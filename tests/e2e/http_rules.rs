@@ -1,0 +1,193 @@
+//! Mode http: matches of routes, and their actions.
+
+use std::collections::BTreeMap;
+
+use convey_testkit::{BalancerProcess, Loopback, Setup, TestHttpServer, tests};
+
+use crate::http::HTTP;
+use crate::http::client::{Client, Response};
+
+tests!("http_rules":
+    request_takes_the_route_whose_conditions_it_meets,
+    split_route_gives_each_backend_its_share_within_three_sigma,
+    split_route_skips_a_backend_whose_servers_are_down,
+    redirect_has_the_parts_of_rule_and_request_and_never_loops,
+    fixed_response_has_its_status_fields_and_body_for_all_methods,
+    server_gets_the_path_that_groups_of_the_expression_make,
+);
+
+/// Backends v1 and v2, each with one server of its name.
+fn backends(lab: &Loopback) -> String {
+    let backend = |name: &str, n| {
+        format!(
+            "[backends.{name}]\nhealth_check = {{ interval = 0.1, rise = 1, fall = 1 }}\n[backends.{name}.servers.{name}]\naddr = \"{}\"\n",
+            lab.server(n)
+        )
+    };
+    backend("v1", 1) + &backend("v2", 2)
+}
+
+fn routed(lab: &Loopback, routes: &str) -> Setup {
+    Setup::new(lab)
+        .frontend(&format!("{HTTP}\n{routes}"))
+        .server("site", lab.server(3), "")
+        .and(&backends(lab))
+}
+
+fn servers(lab: &Loopback) -> [TestHttpServer; 3] {
+    [("v1", 1), ("v2", 2), ("site", 3)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)))
+}
+
+fn location(response: &Response) -> Option<&str> {
+    response.head.lines().find_map(|line| line.strip_prefix("Location: "))
+}
+
+fn request_takes_the_route_whose_conditions_it_meets() {
+    let lab = Loopback::new();
+    let _servers = servers(&lab);
+    let routes = r#"
+        trusted_proxies = ["127.0.0.0/8"]
+        [[frontends.web.routes]]
+        path = "/api"
+        backend = "v1"
+        [[frontends.web.routes]]
+        path = "/api"
+        headers_match = { X-Canary = "always" }
+        backend = "v2"
+        [[frontends.web.routes]]
+        path = "/api"
+        method = ["PUT", "DELETE"]
+        source = "192.0.2.0/24"
+        backend = "v2"
+        [[frontends.web.routes]]
+        host = ["a.example", "b.example"]
+        query_match = { v = "2" }
+        cookies_match = { beta = { regex = "^[12]$" } }
+        backend = "v2"
+    "#;
+    let _balancer = BalancerProcess::start(&lab, &routed(&lab, routes));
+    let mut client = Client::new(lab.vip());
+    let cases = [
+        ("GET /api/x", "", "v1"),
+        ("GET /api/x", "X-Canary: always\r\n", "v2"),
+        ("GET /api/x", "X-Canary: never\r\n", "v1"),
+        ("PUT /api/x", "", "v1"),
+        ("PUT /api/x", "X-Forwarded-For: 192.0.2.7\r\n", "v2"),
+        ("PUT /api/x", "X-Forwarded-For: 198.51.100.7\r\n", "v1"),
+        ("GET /?v=2", "Cookie: a=1; beta=2\r\n", "v2"),
+        ("GET /?v=2", "Cookie: a=1; beta=3\r\n", "site"),
+        ("GET /?v=3", "Cookie: beta=2\r\n", "site"),
+    ];
+    for (start, fields, expected) in cases {
+        let length = if start.starts_with("PUT") { "Content-Length: 0\r\n" } else { "" };
+        let response = client.send(&format!("{start} HTTP/1.1\r\nHost: b.example\r\n{fields}{length}\r\n"));
+        assert_eq!(response.body.split(' ').next(), Some(expected), "{start} {fields:?}");
+    }
+}
+
+fn split_route_gives_each_backend_its_share_within_three_sigma() {
+    const REQUESTS: u32 = 10_000;
+    let lab = Loopback::new();
+    let _servers = servers(&lab);
+    let routes = "routes = [{ path = '/s', backends = { v1 = 90, v2 = 10 } }]";
+    let setup = routed(&lab, routes);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut client = Client::new(lab.vip());
+    let mut reached: BTreeMap<String, u32> = BTreeMap::new();
+    for _ in 0..REQUESTS {
+        let response = client.get("a", "/s");
+        assert_eq!(response.status, 200);
+        *reached.entry(response.body.split(' ').next().unwrap().to_owned()).or_default() += 1;
+    }
+    // The number of requests for v2 has the mean n p and the deviation sqrt(n p (1 - p)): 1000 and 30.
+    let v2 = reached["v2"];
+    assert!((910..=1090).contains(&v2), "{reached:?}");
+    assert_eq!(reached.values().sum::<u32>(), REQUESTS);
+    drop(balancer);
+}
+
+fn split_route_skips_a_backend_whose_servers_are_down() {
+    let lab = Loopback::new();
+    let [v1, _v2, _site] = servers(&lab);
+    let routes = "routes = [{ path = '/s', backends = { v1 = 90, v2 = 10 } }]";
+    let balancer = BalancerProcess::start(&lab, &routed(&lab, routes));
+    drop(v1);
+    balancer.wait_for_stat("/backends/v1/servers/v1/up", false);
+    let mut client = Client::new(lab.vip());
+    for _ in 0..50 {
+        assert!(client.get("a", "/s").body.starts_with("v2 "));
+    }
+}
+
+fn redirect_has_the_parts_of_rule_and_request_and_never_loops() {
+    let lab = Loopback::new();
+    let _servers = servers(&lab);
+    let routes = r#"
+        trusted_proxies = ["127.0.0.0/8"]
+        [[frontends.web.routes]]
+        redirect = { scheme = "https", host = "www.example.com", status = 301 }
+        [[frontends.web.routes]]
+        path = "/old"
+        redirect = { rewrite_path = "/new", status = 307 }
+        [[frontends.web.routes]]
+        path_regex = '^/u/(\w+)$'
+        redirect = { path = "/users?from={path}" }
+    "#;
+    let _balancer = BalancerProcess::start(&lab, &routed(&lab, routes));
+    let mut client = Client::new(lab.vip());
+    let mut get = |host: &str, path: &str, scheme: &str| {
+        client.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-Proto: {scheme}\r\n\r\n"))
+    };
+    let cases = [
+        ("example.com", "/a?b", "http", 301, "https://www.example.com/a?b"),
+        ("www.example.com", "/a?b", "http", 301, "https://www.example.com/a?b"),
+        ("example.com:8080", "/old/x?y", "http", 307, "http://example.com:8080/new/x?y"),
+        ("a", "/u/me?x", "https", 302, "https://a/users?from=/u/me"),
+    ];
+    for (host, path, scheme, status, to) in cases {
+        let response = get(host, path, scheme);
+        assert_eq!((response.status, location(&response)), (status, Some(to)), "{host} {path}");
+    }
+    // A trusted proxy ends TLS: a request for the redirect's own URL takes the next route.
+    assert!(get("www.example.com", "/a?b", "https").body.starts_with("site "));
+}
+
+fn fixed_response_has_its_status_fields_and_body_for_all_methods() {
+    let lab = Loopback::new();
+    let _servers = servers(&lab);
+    let routes = r#"
+        headers = { response = { set = { X-All = "1" } } }
+        [[frontends.web.routes]]
+        path_exact = "/robots.txt"
+        respond = { body = "User-agent: *\n", headers = { Content-Type = "text/robots" } }
+        [[frontends.web.routes]]
+        path = "/gone"
+        respond = { status = 410 }
+    "#;
+    let balancer = BalancerProcess::start(&lab, &routed(&lab, routes));
+    let mut client = Client::new(lab.vip());
+    let robots = client.get("a", "/robots.txt");
+    assert_eq!((robots.status, &*robots.body), (200, "User-agent: *\n"));
+    assert!(robots.head.contains("\r\nContent-Type: text/robots\r\n"), "{}", robots.head);
+    assert!(robots.head.contains("\r\nX-All: 1\r\n"), "{}", robots.head);
+    assert!(client.get("a", "/robots.txt/x").body.starts_with("site "));
+    let gone = client.send("POST /gone/a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
+    assert_eq!((gone.status, &*gone.body), (410, ""));
+    let (_, metrics) = balancer.page("/metrics");
+    assert!(metrics.contains("reason=\"respond\"} 2"), "{metrics}");
+}
+
+fn server_gets_the_path_that_groups_of_the_expression_make() {
+    let lab = Loopback::new();
+    let _servers = servers(&lab);
+    let routes = r#"
+        [[frontends.web.routes]]
+        path_regex = '^/v(\d+)/(.*)$'
+        rewrite_path = "/api/$2/$1"
+        backend = "v1"
+    "#;
+    let _balancer = BalancerProcess::start(&lab, &routed(&lab, routes));
+    let mut client = Client::new(lab.vip());
+    assert_eq!(client.get("a", "/v12/items?q=1").body, "v1 GET /api/items/12?q=1 0");
+    assert_eq!(client.get("a", "/w12/items?q=1").body, "site GET /w12/items?q=1 0");
+}
