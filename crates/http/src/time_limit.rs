@@ -1,6 +1,7 @@
 //! Time limit of a connection: one timer, which is reset only when it fires.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use convey_stream::PollClock;
+use tokio::task::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Maximum delay of a worker's coarse clock.
@@ -119,7 +121,7 @@ impl TimeLimit {
         if is_known && self.clock.nanos(PollClock::now()) < self.fires {
             return Poll::Pending;
         }
-        while self.timer.as_mut().poll(cx).is_ready() {
+        while self.poll_timer(cx).is_ready() {
             if self.clock.nanos(Instant::now()) >= self.until {
                 return Poll::Ready(());
             }
@@ -130,12 +132,20 @@ impl TimeLimit {
         }
         Poll::Pending
     }
+
+    /// Polls the timer. tokio's budget of a task does not apply: without budget, the timer would
+    /// return `Pending` and not store the waker, so it would never wake the task.
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut unconstrained(self.timer.as_mut())).poll(cx)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::pin::pin;
 
+    use tokio::task::consume_budget;
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -190,6 +200,37 @@ mod tests {
             () = ticks => panic!("the task was not woken"),
         }
         assert_eq!(began.elapsed().as_secs(), 8 + 10);
+    }
+
+    /// Uses up tokio's budget of the current task.
+    fn spend_budget(cx: &mut Context<'_>) {
+        while pin!(consume_budget()).poll(cx).is_ready() {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_limit_ends_for_a_task_that_has_spent_its_budget() {
+        for is_renewed in [false, true] {
+            let began = Instant::now();
+            let mut time_limit = TimeLimit::new(&Arc::default(), Duration::from_secs(2));
+            if is_renewed {
+                // The timer fires after two seconds, and is then set to the end of the limit.
+                time_limit.renew(Duration::from_secs(3));
+                assert!(
+                    timeout(Duration::from_secs(1), poll_fn(|cx| time_limit.poll_over(cx))).await.is_err()
+                );
+            }
+            // The timer is polled for the first time, and when it fires.
+            let mut polls = 0;
+            let over = poll_fn(|cx| {
+                polls += 1;
+                if polls <= 2 {
+                    spend_budget(cx);
+                }
+                time_limit.poll_over(cx)
+            });
+            timeout(Duration::from_secs(60), over).await.expect("it is over");
+            assert_eq!(began.elapsed().as_secs(), 2 + u64::from(is_renewed));
+        }
     }
 
     #[tokio::test(start_paused = true)]
