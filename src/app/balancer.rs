@@ -45,7 +45,7 @@ use super::signals::{ControlRuntime, IgnoredSignals, SignalAction, Signals};
 use super::sources::{ConfigSource, FollowedWith};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 
-use super::{Failure, acme, certificates, clock, limits, port_owner, socket_store};
+use super::{Failure, acme, certificates, clock, limits, port_owner, request_samples, socket_store};
 
 /// Upper bound for the wait until clients of a trace have received the end of the trace.
 const TRACE_END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -238,6 +238,7 @@ impl RunningBalancer {
         let known = std::mem::take(&mut self.announcing.known);
         self.announcing.announcer = Some(Announcer::start(self.announce_parts(known), names));
         tokio::spawn(certificates::watch(self.task.snapshot.clone(), self.task.events.clone()));
+        tokio::spawn(request_samples::take(self.task.snapshot.clone()));
         acme::AcmeTask {
             snapshot: self.task.snapshot.clone(),
             challenges: self.task.state.challenges(),

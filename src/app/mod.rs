@@ -34,6 +34,7 @@ mod paths;
 mod port_owner;
 mod privileges;
 mod proxy_path;
+mod request_samples;
 mod resources;
 mod restart;
 mod route_check;

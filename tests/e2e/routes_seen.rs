@@ -41,6 +41,10 @@ fn route_metrics_survive_a_reload() {
     assert_eq!(times("*/api"), 2.0);
     let server = "convey_server_http_response_duration_seconds_count{backend=\"pool\",server=\"a\"}";
     assert_eq!(metric(server), 3.0);
+    assert_eq!(metric("convey_frontend_http_request_duration_seconds_count{frontend=\"web\"}"), 4.0);
+    assert_eq!(balancer.stat("/frontends/web/routes/1/requests/local_replies/redirect"), 1);
+    assert_eq!(balancer.stat("/frontends/web/requests/recent/responses/2xx"), 3);
+    assert_eq!(balancer.stat("/frontends/web/routes/0/requests/recent/total"), 2);
     balancer.save(&setup.and("[timeouts]\nidle = 77\n"));
     balancer.wait_for_log("reloaded");
     fetch(&["/api"]);

@@ -40,7 +40,7 @@ pub fn stats_report(input: ReadinessInput<'_>, started: SystemTime, now: Timesta
     let (snapshot, readiness) = (input.snapshot, FrontendReadiness::of(input));
     let totals = traffic_report(&snapshot.totals);
     let frontend = |(frontend, unserved): &(&Frontend, Unserved<'_>)| {
-        (frontend.config.name.clone(), frontend_report(frontend, unserved))
+        (frontend.config.name.clone(), frontend_report(frontend, unserved, now))
     };
     let backend = |pool: &Arc<Pool>| {
         let name = &pool.config.name;
@@ -88,11 +88,12 @@ fn traffic_report(traffic: &Traffic) -> TrafficReport {
     }
 }
 
-fn frontend_report(frontend: &Frontend, unserved: &Unserved<'_>) -> FrontendReport {
+fn frontend_report(frontend: &Frontend, unserved: &Unserved<'_>, now: Timestamp) -> FrontendReport {
     let traffic = &frontend.live.traffic;
     let of_requests = frontend.http.iter().flat_map(HttpFrontend::routes);
     let of_connections = frontend.sni.iter().flat_map(SniRoutes::routes);
-    let routes = of_requests.map(|route| route::http_route_report(route));
+    let is_http = frontend.config.mode.is_http();
+    let routes = of_requests.map(|route| route::http_route_report(route, now));
     let routes = routes.chain(of_connections.map(|route| route::sni_route_report(route)));
     FrontendReport {
         mode: frontend.config.mode.name().into(),
@@ -109,7 +110,8 @@ fn frontend_report(frontend: &Frontend, unserved: &Unserved<'_>) -> FrontendRepo
         drops: requests::sums(traffic, &Counter::DROPS),
         refused: requests::sums(traffic, &Counter::REFUSALS),
         tls: tls::tls_report(frontend, unserved.certificate_fault()),
-        requests: frontend.config.mode.is_http().then(|| requests::of_frontend(traffic)),
+        requests: is_http.then(|| requests::of_frontend(&frontend.live, now)),
+        request_seconds: is_http.then(|| times_report(frontend.live.request_times.read())),
         uncounted_sources: frontend.sources.as_ref().map_or(0, |sources| sources.uncounted()),
         accept_backoffs: traffic.sum(Counter::AcceptBackoff),
     }
@@ -163,7 +165,7 @@ fn pool_report(pool: &Pool, uses: Uses, started: SystemTime, now: Timestamp) -> 
         traffic: traffic_report(traffic),
         connect_failures: traffic.sum(Counter::ConnectFailures),
         retries: traffic.sum(Counter::Retries),
-        requests: uses.has_requests.then(|| requests::of_servers(traffic)),
+        requests: uses.has_requests.then(|| requests::of_backend(traffic)),
         connect_seconds: uses.is_proxied.then(|| times_report(pool.live.connect_times.read())),
         session_seconds: uses.is_proxied.then(|| times_report(pool.live.session_times.read())),
         servers: indices.map(|index| server::server_report(pool, index, uses, started, now)).collect(),
@@ -179,6 +181,7 @@ fn times_report(distribution: Distribution) -> TimesReport {
         count: distribution.count,
         mean: distribution.mean(),
         p50: distribution.quantile(0.5),
+        p90: distribution.quantile(0.9),
         p99: distribution.quantile(0.99),
         percentiles: INTERPOLATED.into(),
         sum: distribution.sum,

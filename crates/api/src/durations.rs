@@ -19,6 +19,10 @@ pub struct TimesReport {
     /// Median: half of the durations are at most this long.
     #[serde(deserialize_with = "nullable")]
     pub p50: Option<f64>,
+    /// 90th percentile: 9 in ten durations are at most this long. Left out before the first
+    /// measurement, and by older servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p90: Option<f64>,
     /// 99th percentile: 99 in a hundred durations are at most this long.
     #[serde(deserialize_with = "nullable")]
     pub p99: Option<f64>,

@@ -51,6 +51,10 @@ pub struct FrontendReport {
     /// Requests of the frontend. Mode http only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,
+    /// Durations from the head of a request to the last byte of its response. Mode http only; an
+    /// older server leaves it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_seconds: Option<TimesReport>,
     /// Number of times that a source was not counted because the table was full.
     pub uncounted_sources: u64,
     /// Number of times that accepting paused because descriptors or memory ran out.

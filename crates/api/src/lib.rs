@@ -67,7 +67,7 @@ pub use query::{
 };
 #[cfg(any(test, feature = "test-util"))]
 pub use reader::unknown_fields;
-pub use requests::{CompressionReport, RequestReport};
+pub use requests::{CompressionReport, RecentRequestReport, RequestReport};
 pub use sources::{AcmeNameReport, AcmeReport, AnnouncedReport, DiscoveryReport, EtcdReport, NameReport};
 pub use status::{StatsReport, TrafficReport};
 pub use time::{PreciseTime, WallTime};

@@ -210,6 +210,9 @@ impl RequestRecord {
     /// Notes a local reply.
     pub(crate) fn answered(&mut self, client: &ClientStream, status: u16, reason: LocalReplyReason) {
         (self.status, self.answered) = (Some(status), Some(reason));
+        if status >= 500 {
+            client.count(Counter::Answered5xx, 1);
+        }
         if self.phase == ExchangePhase::Access {
             self.phase = deciding_phase(reason);
             if let Some(route) = self.route.as_ref().filter(|_| self.phase > ExchangePhase::Access) {
@@ -250,6 +253,7 @@ impl RequestRecord {
     /// head never arrived completely. `total` is the time since the head was complete. Call this
     /// once.
     pub(crate) fn end(&mut self, client: &ClientStream, head: Option<&RequestHead>, total: Duration) {
+        client.frontend().live.request_times.record(client.core(), total);
         self.count_for_route(client.core(), total);
         let phase = self.early_phase();
         if let Some(counter) = phase.and_then(Counter::of_early_end) {
@@ -330,9 +334,16 @@ impl RequestRecord {
     /// Counts the request and its duration for its route.
     fn count_for_route(&self, core: usize, total: Duration) {
         let Some(route) = &self.route else { return };
-        route.live.traffic.add(core, Counter::Requests, 1);
+        let traffic = &route.live.traffic;
+        traffic.add(core, Counter::Requests, 1);
         if let Some(status) = self.status {
-            route.live.traffic.add(core, Counter::of_status(status), 1);
+            traffic.add(core, Counter::of_status(status), 1);
+        }
+        if let Some(reason) = self.answered {
+            traffic.add(core, reason.counter(), 1);
+            if self.status.is_some_and(|status| status >= 500) {
+                traffic.add(core, Counter::Answered5xx, 1);
+            }
         }
         route.live.times.record(core, total);
     }

@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::stats::Traffic;
+use crate::stats::{ANSWER_TIMES, Histogram, RequestSamples, Traffic};
 use convey_model::{
     self as model, AcmeConfig, AnnounceConfig, DrainingEndpoints, Endpoint, FlowTimeouts, NextHops, Overlay,
     PacketSettings, SaidLogLevel, ServerEndpoints, ServerKey, Slots, Sources, Timeouts, Timestamp,
@@ -151,6 +151,10 @@ pub struct FrontendLive {
     pub waiters: Waiters,
     /// Counters of the frontend's routes.
     pub routes: RouteLives,
+    /// Durations from the head of a request to the last byte of its response (mode http).
+    pub request_times: Histogram,
+    /// Recent samples of the requests and of their durations (mode http).
+    pub request_samples: RequestSamples,
 }
 
 impl Frontend {
@@ -189,6 +193,8 @@ impl FrontendLive {
             share_changed,
             waiters,
             routes,
+            request_times: Histogram::new(&ANSWER_TIMES, cores),
+            request_samples: RequestSamples::default(),
         }
     }
 
@@ -246,6 +252,22 @@ impl Snapshot {
             share_changed.notify_waiters();
         }
         self.pools.iter().for_each(|pool| pool.live.freed.notify_waiters());
+    }
+
+    /// Adds a sample to the recent requests of each frontend, route and server in mode http. Call it
+    /// every [`REQUEST_SAMPLE_INTERVAL`](stats::REQUEST_SAMPLE_INTERVAL).
+    pub fn sample_requests(&self, now: Timestamp) {
+        for (frontend, http) in self.frontends.iter().filter_map(|one| Some((one, one.http.as_ref()?))) {
+            let live = &frontend.live;
+            live.request_samples.add(now, &live.traffic, &live.request_times);
+            for route in http.routes() {
+                route.live.samples.add(now, &route.live.traffic, &route.live.times);
+            }
+            for server in http.pools.iter().flat_map(|pool| &pool.servers) {
+                let live = &server.live;
+                live.request_samples.add(now, &live.traffic, &live.response_times);
+            }
+        }
     }
 
     /// Time limits of a frontend. The frontend's own time limits override its backend's time

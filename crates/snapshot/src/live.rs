@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify};
 
 use super::Waiters;
-use crate::stats::{ANSWER_TIMES, CONNECT_TIMES, Histogram, NetworkSet, SESSION_TIMES, Traffic};
+use crate::stats::{
+    ANSWER_TIMES, CONNECT_TIMES, Histogram, NetworkSet, RequestSamples, SESSION_TIMES, Traffic,
+};
 use convey_balance::AnswerTimes;
 use convey_model::{Slots, Timestamp};
 
@@ -63,6 +65,8 @@ pub struct ServerLive {
     pub answers: AnswerTimes,
     /// Durations from a request to the head of its response (mode http).
     pub response_times: Histogram,
+    /// Recent samples of the requests and of their response times (mode http).
+    pub request_samples: RequestSamples,
     speaks_http2: AtomicBool,
     failures: AtomicU32,
     row: AtomicU32,
@@ -128,6 +132,7 @@ impl ServerLive {
             slots: Slots::new(cores).into(),
             answers: AnswerTimes::default(),
             response_times: Histogram::new(&ANSWER_TIMES, cores),
+            request_samples: RequestSamples::default(),
             speaks_http2: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             row: AtomicU32::new(0),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::stats::{ANSWER_TIMES, Histogram, Traffic};
+use crate::stats::{ANSWER_TIMES, Histogram, RequestSamples, Traffic};
 
 /// Part of a route that outlives snapshots.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub struct RouteLive {
     pub traffic: Traffic,
     /// Durations from the head of a request to the last byte of its response (mode http).
     pub times: Histogram,
+    /// Recent samples of the requests and of their durations (mode http).
+    pub samples: RequestSamples,
 }
 
 /// Counters of a frontend's routes.
@@ -34,6 +36,7 @@ impl RouteLives {
             Arc::new(RouteLive {
                 traffic: Traffic::new(self.cores),
                 times: Histogram::new(&ANSWER_TIMES, self.cores),
+                samples: RequestSamples::default(),
             })
         };
         self.lock().entry(name.clone()).or_insert_with(new).clone()

@@ -63,7 +63,21 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         &by_code(&servers),
         |n| *n as f64,
     );
+    add_request_times(page, report);
     add_response_times(page, report);
+}
+
+/// Adds the durations of the requests of frontends.
+fn add_request_times(page: &mut MetricsPage, report: &StatsReport) {
+    let times = report.frontends.iter().filter_map(|(name, frontend)| {
+        Some((labels([("frontend", name)]), frontend.request_seconds.as_ref()?))
+    });
+    page.histogram(
+        "convey_frontend_http_request_duration_seconds",
+        "Time from the head of a request to the last byte of its response (mode http).",
+        &times.collect::<Vec<_>>(),
+        |times| Some(times),
+    );
 }
 
 /// Adds the counters of compressed responses, by frontend.

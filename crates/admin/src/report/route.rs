@@ -1,13 +1,14 @@
 //! Report on the routes of a frontend, for `/stats`. Pure.
 
 use convey_api::RouteReport;
+use convey_model::Timestamp;
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpAction, HttpRoute, SniRoute};
 
 use super::{requests, times_report};
 
 /// Report of a route of mode http.
-pub(super) fn http_route_report(route: &HttpRoute) -> RouteReport {
+pub(super) fn http_route_report(route: &HttpRoute, now: Timestamp) -> RouteReport {
     let (backend, redirect) = match &route.action {
         HttpAction::Forward(pool) => (Some(pool.config.name.clone()), None),
         HttpAction::Redirect(to) => (None, Some(to.to_string().into())),
@@ -21,7 +22,7 @@ pub(super) fn http_route_report(route: &HttpRoute) -> RouteReport {
         name: route.name.to_string(),
         backend,
         redirect,
-        requests: Some(requests::of_servers(&route.live.traffic)),
+        requests: Some(requests::of_route(&route.live, now)),
         request_seconds: Some(times_report(route.live.times.read())),
         total_connections: None,
         current_connections: None,

@@ -35,7 +35,7 @@ pub(super) fn server_report(
         traffic: traffic_report(traffic),
         connect_failures: traffic.sum(Counter::ConnectFailures),
         retries: traffic.sum(Counter::Retries),
-        requests: uses.has_requests.then(|| requests::of_servers(traffic)),
+        requests: uses.has_requests.then(|| requests::of_server(&server.live, now)),
         response_seconds: uses.has_requests.then(|| times_report(server.live.response_times.read())),
         handshakes: uses.has_handshakes.then(|| handshake_report(&server.live)),
         path_mtu_suspicions: uses.has_handshakes.then(|| path_mtu_report(traffic)),

@@ -227,6 +227,8 @@ pub enum Counter {
     AnsweredFileRange,
     /// Local reply: the file could not be read, or this host has no descriptor for it.
     AnsweredFileFailed,
+    /// Local replies with a status of 500 or above, for any reason.
+    Answered5xx,
     /// Requests that ended early or got a local reply in phase `request_head` (mode http).
     EarlyRequestHead,
     /// Requests that ended early or got a local reply in phase `access` (mode http).

@@ -65,6 +65,13 @@ struct Core {
     sum: AtomicU64,
 }
 
+/// Number of durations in each bucket of a histogram at one moment, and their sum in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistogramCounts {
+    buckets: [u64; BOUNDS + 1],
+    sum: u64,
+}
+
 /// Content of a histogram at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
@@ -94,18 +101,39 @@ impl Histogram {
     /// Sums up the durations of all cores. While writers continue, the sum of durations may be
     /// ahead of the buckets.
     pub fn read(&self) -> Distribution {
+        self.distribution(&self.counts())
+    }
+
+    /// Numbers of durations of all cores, by bucket.
+    pub fn counts(&self) -> HistogramCounts {
         let in_bucket = |bucket: usize| {
             let of_core = |core: &CachePadded<Core>| core.buckets[bucket].load(Ordering::Relaxed);
-            self.cores.iter().map(of_core).sum::<u64>()
+            self.cores.iter().map(of_core).sum()
         };
+        let buckets = std::array::from_fn(in_bucket);
+        let sum = self.cores.iter().map(|core| core.sum.load(Ordering::Relaxed)).sum();
+        HistogramCounts { buckets, sum }
+    }
+
+    /// Distribution of durations that this histogram has counted.
+    pub fn distribution(&self, counts: &HistogramCounts) -> Distribution {
         let mut count = 0;
-        let buckets = self.bounds.iter().enumerate().map(|(bucket, &bound)| {
-            count += in_bucket(bucket);
+        let buckets = self.bounds.iter().zip(counts.buckets).map(|(&bound, in_bucket)| {
+            count += in_bucket;
             (seconds(bound), count)
         });
         let buckets = buckets.collect();
-        let sum = self.cores.iter().map(|core| core.sum.load(Ordering::Relaxed)).sum();
-        Distribution { buckets, count: count + in_bucket(BOUNDS), sum: seconds(sum) }
+        Distribution { buckets, count: count + counts.buckets[BOUNDS], sum: seconds(counts.sum) }
+    }
+}
+
+impl HistogramCounts {
+    /// Durations that were counted after `before`.
+    pub fn since(&self, before: &HistogramCounts) -> HistogramCounts {
+        HistogramCounts {
+            buckets: std::array::from_fn(|at| self.buckets[at].saturating_sub(before.buckets[at])),
+            sum: self.sum.saturating_sub(before.sum),
+        }
     }
 }
 
