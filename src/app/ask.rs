@@ -10,7 +10,7 @@ use convey_cli::operator::{
     self, Change, Client, Refused, StatusScreen, Wanted, carry_out, certificate_faults, kill, past, path,
     shown, wait_until_idle,
 };
-use convey_cli::{FlowsArgs, FlowsCommand, Options};
+use convey_cli::{FlowsArgs, FlowsCommand, Options, StatusFilter};
 use hyper::StatusCode;
 use tokio::time::timeout;
 
@@ -78,10 +78,10 @@ pub(super) enum OutputFormat {
 
 /// Prints a part of the status.
 ///
-/// With `names`, the screen shows only these frontends and backends.
+/// `filter` selects the content of the screen.
 pub(super) fn status(
     options: &Options,
-    names: &[String],
+    filter: &StatusFilter,
     part: StatusPart,
     format: OutputFormat,
 ) -> Result<ExitCode, Failure> {
@@ -100,7 +100,7 @@ pub(super) fn status(
             }
             (StatusPart::Screen, OutputFormat::Text) => {
                 let obstacles = if is_ready { &[][..] } else { &obstacles };
-                StatusScreen { obstacles, names, now: wall_clock(), width: width() }.text(status)?
+                StatusScreen { obstacles, filter, now: wall_clock(), width: width() }.text(status)?
             }
         };
         Ok((text, is_ready && is_certified))

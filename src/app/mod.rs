@@ -72,7 +72,7 @@ use self::show::Show;
 use self::signals::ControlRuntime;
 
 use convey_cli::operator::Wanted;
-use convey_cli::{Cli, Command, Generated, HOST_CONFIG, Options};
+use convey_cli::{Cli, Command, Generated, HOST_CONFIG, Options, StatusArgs};
 use convey_config::LoadError;
 use convey_control::ConfigFile;
 use convey_demo::PacketDemo;
@@ -135,10 +135,10 @@ fn carry_out(cli: &Cli, Bootstrapped(bootstrap): Bootstrapped, log: &Log) -> Res
         Some(Command::Demo { ecmp: true }) => ecmp::run(cli.options.mode().unwrap_or(Mode::Dsr)),
         Some(Command::Demo { ecmp: false }) => try_out(&cli.options, log),
         Some(Command::Clear { addresses }) => clear::run(*addresses),
-        Some(Command::Status { names, json, events }) => {
+        Some(Command::Status(StatusArgs { filter, json, events })) => {
             let part = if *events { StatusPart::Events } else { StatusPart::Screen };
             let format = if *json { OutputFormat::Json } else { OutputFormat::Text };
-            ask::status(&cli.options, names, part, format)
+            ask::status(&cli.options, filter, part, format)
         }
         Some(Command::Top(args)) => top::run(&cli.options, args),
         Some(Command::Flows(args)) => ask::flows(&cli.options, args),

@@ -62,6 +62,7 @@ mod pseudo_terminal;
 mod quic;
 mod reload;
 mod reload_equals_start;
+mod requests_seen;
 mod routes_seen;
 mod saves;
 mod served_files;
@@ -149,6 +150,7 @@ fn main() -> ExitCode {
         quic::tests(),
         reload::tests(),
         reload_equals_start::tests(),
+        requests_seen::tests(),
         routes_seen::tests(),
         saves::tests(),
         served_files::tests(),

@@ -9,6 +9,7 @@ mod operate;
 pub mod operator;
 mod options;
 mod service;
+mod status;
 mod top;
 mod trace;
 
@@ -25,6 +26,7 @@ pub use self::flows::{FlowsArgs, FlowsCommand};
 pub use self::operate::{BackendCommand, ServerCommand};
 pub use self::options::{ConfigOrigin, HOST_CONFIG, Options};
 pub use self::service::Service;
+pub use self::status::{ServerState, StatusArgs, StatusFilter};
 pub use self::top::TopArgs;
 pub use self::trace::TraceArgs;
 
@@ -127,18 +129,7 @@ pub enum Command {
     ///
     /// Exit code 0 means that convey is ready (/readyz), 3 that it is not ready or that a frontend
     /// has no valid certificate, and 1 that no convey answers.
-    Status {
-        /// Show these frontends with their routes and backends, and these backends with their
-        /// frontends
-        #[arg(value_name = "NAME", conflicts_with_all = ["json", "events"])]
-        names: Vec<String>,
-        /// Print the whole status as JSON
-        #[arg(long)]
-        json: bool,
-        /// Print the last 1,000 events instead
-        #[arg(long)]
-        events: bool,
-    },
+    Status(StatusArgs),
     /// Show live rates per second of the running convey: new connections, bytes, latency, servers,
     /// drops
     ///

@@ -27,6 +27,11 @@ pub(super) fn server_errors(requests: &RequestReport) -> u64 {
     of_class(requests, "5xx")
 }
 
+/// Number of responses of servers with status 5xx, without convey's own responses.
+pub(super) fn upstream_errors(requests: &RequestReport) -> u64 {
+    server_errors(requests).saturating_sub(requests.local_5xx.unwrap_or_default())
+}
+
 /// Number of requests refused with status 4xx because of limits in the configuration.
 pub(super) fn limited(requests: &RequestReport) -> u64 {
     let count = |reason: &&str| requests.local_replies.as_ref()?.get(*reason);

@@ -7,24 +7,43 @@ use convey_api::{BackendReport, HandshakeReport, PathMtuReport, ServerReport};
 use super::requests;
 use super::table::{age, table, trimmed, until_when};
 
+/// Numbers of a backend with all of its servers. Filters may hide some of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct WholeBackend {
+    servers: usize,
+    /// Sum of the weights of the servers that can be chosen.
+    weight: f64,
+}
+
+impl WholeBackend {
+    /// Returns the numbers of this backend.
+    pub(super) fn of(backend: &BackendReport) -> WholeBackend {
+        let eligible = backend.servers.values().filter(|server| server.eligible);
+        let weight = eligible.map(|server| server.effective_weight).sum();
+        WholeBackend { servers: backend.servers.len(), weight }
+    }
+}
+
 /// Returns the section about a backend and its servers.
 pub(super) fn of_backend(
     name: &str,
     backend: &BackendReport,
+    whole: WholeBackend,
     now: SystemTime,
     width: Option<usize>,
 ) -> String {
     if let Some(files) = &backend.files {
         return format!("\nbackend {name}: files {files}\n");
     }
-    let eligible = |server: &&ServerReport| server.eligible;
-    let whole: f64 = backend.servers.values().filter(eligible).map(|server| server.effective_weight).sum();
     let titles = ["SERVER", "ADDRESS", "STATE", "HEALTH", "SINCE", "SHARE", "OPEN", "TOTAL", "FAILED"];
     let mut table = table(titles, 4, width);
     let mut reasons = String::new();
     for (name, server) in &backend.servers {
-        let share =
-            if server.eligible && whole > 0.0 { server.effective_weight / whole * 100.0 } else { 0.0 };
+        let share = if server.eligible && whole.weight > 0.0 {
+            server.effective_weight / whole.weight * 100.0
+        } else {
+            0.0
+        };
         let health = match (&server.ejected, server.up) {
             (Some(_), _) => "ejected",
             (None, true) => "up",
@@ -54,7 +73,7 @@ pub(super) fn of_backend(
             failures(server).to_string(),
         ]);
     }
-    let (up, all) = (backend.servers_up, backend.servers.len());
+    let (up, all) = (backend.servers_up, whole.servers);
     let title = format!("\nbackend {name}: {}, {up} of {all} up", backend.algorithm);
     let requests = requests::of_servers(backend, width);
     format!("{title}\n{}\n{reasons}{requests}", trimmed(&table))

@@ -1,20 +1,23 @@
 //! `convey status`: one screen, or a list of recent events. Pure.
 
 mod backend;
+mod filter;
 mod requests;
 mod sources;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use convey_api::{Counts, EventReport, FrontendReport, Label, StatsReport};
 
+use self::backend::WholeBackend;
 use self::table::{table, time, trimmed};
 use super::Refused;
 use super::requests::{refusals, server_errors};
+use crate::StatusFilter;
 
 /// Text of events, one per line, as in the log.
 pub fn past(events: &[EventReport]) -> String {
@@ -28,8 +31,8 @@ pub fn past(events: &[EventReport]) -> String {
 pub struct StatusScreen<'a> {
     /// Lines of `/readyz`: the reasons why convey should get no traffic.
     pub obstacles: &'a [String],
-    /// Frontends and backends to show; all if there is no name.
-    pub names: &'a [String],
+    /// Frontends, routes, backends and servers to show.
+    pub filter: &'a StatusFilter,
     /// Present wall-clock time.
     pub now: SystemTime,
     /// The width of the terminal; `None` does not limit the length of lines.
@@ -40,11 +43,14 @@ impl StatusScreen<'_> {
     /// The text of the screen.
     ///
     /// # Errors
-    /// A name belongs to neither a frontend nor a backend.
+    /// A name of the filter does not exist.
     pub fn text(self, mut status: StatsReport) -> Result<String, Refused> {
-        let StatusScreen { obstacles, names, now, width } = self;
-        if !names.is_empty() {
-            keep(&mut status, names)?;
+        let StatusScreen { obstacles, filter, now, width } = self;
+        let whole: BTreeMap<String, WholeBackend> =
+            status.backends.iter().map(|(name, backend)| (name.clone(), WholeBackend::of(backend))).collect();
+        let is_filtered = *filter != StatusFilter::default();
+        if is_filtered {
+            filter::apply(filter, &mut status)?;
         }
         let status = &status;
         let up = time(Duration::from_secs(status.uptime_seconds));
@@ -52,10 +58,14 @@ impl StatusScreen<'_> {
         screen += &sources::of_config(&status.config, now);
         screen += &status.etcd.as_ref().map(|etcd| sources::of_etcd(etcd, now)).unwrap_or_default();
         screen += &of_readiness(status, obstacles);
+        if is_filtered && status.frontends.is_empty() && status.backends.is_empty() {
+            return Ok(screen + "\nnothing matches the filters\n");
+        }
         screen += &of_frontends(status, width);
-        screen += &requests::of_frontends(&status.frontends, !names.is_empty(), width);
+        screen += &requests::of_frontends(&status.frontends, is_filtered, width);
         for (name, backend) in &status.backends {
-            screen += &backend::of_backend(name, backend, now, width);
+            let whole = whole.get(name).copied().unwrap_or_default();
+            screen += &backend::of_backend(name, backend, whole, now, width);
             screen += &status.discovery.get(name).map(sources::of_discovery).unwrap_or_default();
         }
         screen += &status.acme.as_ref().map(|acme| sources::of_acme(acme, width)).unwrap_or_default();
@@ -67,27 +77,6 @@ impl StatusScreen<'_> {
         }
         Ok(screen)
     }
-}
-
-/// Keeps the frontends and backends of these names, the backends of these frontends, and the
-/// frontends of these backends.
-fn keep(status: &mut StatsReport, names: &[String]) -> Result<(), Refused> {
-    let is_named = |name: &str| names.iter().any(|named| named == name);
-    let is_unknown =
-        |name: &&String| !status.frontends.contains_key(*name) && !status.backends.contains_key(*name);
-    if let Some(name) = names.iter().find(is_unknown) {
-        return Err(Refused(format!("no frontend or backend is named {name}")));
-    }
-    let of_named = status.frontends.iter().filter(|(name, _)| is_named(name));
-    let backends: BTreeSet<String> =
-        of_named.flat_map(|(_, frontend)| frontend.backends()).map(str::to_owned).collect();
-    status.frontends.retain(|name, frontend| is_named(name) || frontend.backends().into_iter().any(is_named));
-    status.backends.retain(|name, _| is_named(name) || backends.contains(name));
-    let kept = &status.backends;
-    status.overlays.retain(|said| said.backend.as_ref().is_some_and(|backend| kept.contains_key(backend)));
-    (status.acme, status.packets) = (None, None);
-    status.announced.clear();
-    Ok(())
 }
 
 /// Frontends without a certificate that is valid now, each with the reason.

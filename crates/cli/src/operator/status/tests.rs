@@ -9,7 +9,7 @@ use super::*;
 use crate::operator::testing::status;
 
 fn screen(status: StatsReport, obstacles: &[String], now: SystemTime) -> String {
-    StatusScreen { obstacles, names: &[], now, width: None }.text(status).unwrap()
+    StatusScreen { obstacles, filter: &StatusFilter::default(), now, width: None }.text(status).unwrap()
 }
 
 /// A frontend of mode http with 30 routes, and another frontend.
@@ -17,14 +17,20 @@ fn with_routes() -> StatsReport {
     let route = |n: u64| {
         json!({
             "name": format!("app{n}.example.com/"), "backend": format!("application-{n}"),
-            "requests": { "total": 10, "responses": { "2xx": 9, "5xx": 1 } },
-            "request_seconds": { "count": 10, "buckets": { "0.001": 5, "0.01": 10 } },
+            "requests": {
+                "total": 10 + n, "responses": { "2xx": 9, "5xx": 1 }, "local_5xx": 0, "local_replies": { "rate_limit": 2 },
+            },
         })
     };
     let routes: Vec<_> = (0..30).map(route).collect();
     let server = json!({
-        "requests": { "total": 10, "responses": { "2xx": 9, "5xx": 1 } },
-        "response_seconds": { "count": 10, "buckets": { "0.001": 0, "0.002": 10 } },
+        "requests": {
+            "total": 10, "responses": { "2xx": 9, "5xx": 1 },
+            "recent": {
+                "seconds": 35.0, "total": 7, "responses": { "2xx": 7, "5xx": 0 },
+                "p50": 0.001_5, "p90": 0.001_9, "p99": 0.002,
+            },
+        },
     });
     let backends = (0..30).map(|n| (format!("application-{n}"), json!({ "servers": { "a": server } })));
     let mut backends: serde_json::Map<_, _> = backends.collect();
@@ -36,6 +42,11 @@ fn with_routes() -> StatsReport {
                 "requests": {
                     "total": 320, "responses": { "2xx": 270, "4xx": 7, "5xx": 43 },
                     "local_replies": { "no_server": 13, "rate_limit": 7, "redirect": 5, "malformed": 0 },
+                    "local_5xx": 13,
+                    "recent": {
+                        "seconds": 35.0, "total": 70, "responses": { "2xx": 30, "5xx": 30 },
+                        "p50": 0.001, "p90": 0.008, "p99": 0.009_8,
+                    },
                 },
             },
             "smtp": { "mode": "proxy", "protocol": "tcp", "backend": "mail", "ended": { "no_server": 2 } },
@@ -51,9 +62,14 @@ fn requests_show_their_errors_answers_and_times() {
     let screen = screen(with_routes(), &[], SystemTime::UNIX_EPOCH);
     let lines: Vec<Vec<&str>> = screen.lines().map(|line| line.split_whitespace().collect()).collect();
     let has = |line: &str| lines.contains(&line.split(' ').collect());
-    assert!(has("HTTP REQUESTS 2XX 3XX 4XX 5XX P50 P99"), "{screen}");
-    assert!(has("web 320 270 0 7 43 1ms 9.8ms"), "{screen}");
-    assert!(has("a 10 9 0 0 1 1.5ms 2ms"), "{screen}");
+    assert!(has("HTTP REQ/S 5XX% P50 P90 P99 REQUESTS 2XX 3XX 4XX 5XX"), "{screen}");
+    assert!(has("web 2 50% 1ms 8ms 9.8ms 320 270 0 7 43"), "{screen}");
+    assert!(has("a 0.2 0% 1.5ms 1.9ms 2ms 10 9 0 0 1"), "{screen}");
+    assert!(screen.contains("P50 to P99: the last 35 s;"), "{screen}");
+    assert!(screen.contains("\n  web: 5xx: 30 of servers, 13 of convey itself\n"), "{screen}");
+    let has_route = |n: usize| screen.contains(&format!("\n  app{n}.example.com/ > application-{n} "));
+    assert!(!has_route(9) && (10..30).all(has_route), "the busiest 20: {screen}");
+    assert!(screen.contains("\n  web: 10 more routes: convey status web\n"), "{screen}");
     assert!(screen.contains("\n  web: answered by convey itself: no_server 13, rate_limit 7\n"), "{screen}");
     assert!(
         screen.contains("\nended early: no_server 2\n") && !screen.contains("nothing dropped"),
@@ -79,7 +95,8 @@ fn status_reports_nothing_dropped_only_without_failed_requests() {
 fn screen_fits_the_terminal() {
     let at = |width| {
         let now = SystemTime::UNIX_EPOCH;
-        StatusScreen { obstacles: &[], names: &[], now, width }.text(with_routes()).unwrap()
+        let filter = StatusFilter::default();
+        StatusScreen { obstacles: &[], filter: &filter, now, width }.text(with_routes()).unwrap()
     };
     for width in [80, 100, 200] {
         let screen = at(Some(width));
@@ -92,14 +109,16 @@ fn screen_fits_the_terminal() {
 #[test]
 fn names_leave_frontends_with_their_backends() {
     let of = |names: &[&str]| {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let filter = StatusFilter { names, ..StatusFilter::default() };
         let now = SystemTime::UNIX_EPOCH;
-        StatusScreen { obstacles: &[], names: &names, now, width: None }.text(with_routes())
+        StatusScreen { obstacles: &[], filter: &filter, now, width: None }.text(with_routes())
     };
     let web = of(&["web"]).unwrap();
     assert_eq!(web.matches("\nbackend application-").count(), 30, "{web}");
     assert!(!web.contains("smtp") && !web.contains("mail"), "{web}");
     assert!(web.contains("\n  app7.example.com/ > application-7 "), "its routes: {web}");
+    assert!(web.contains("\n  app7.example.com/: answered by convey itself: rate_limit 2\n"), "{web}");
     let backend = of(&["application-3"]).unwrap();
     assert!(backend.contains("\nweb ") && backend.contains("\nbackend application-3:"), "{backend}");
     assert_eq!(backend.matches("\nbackend ").count(), 1, "{backend}");

@@ -5,6 +5,10 @@ use super::rates::TopRates;
 /// Minimum width of the name column.
 const MIN_NAME: u16 = 16;
 
+/// Maximum width of the name column that takes the place of other columns, so that the names of
+/// routes stay readable.
+const MAX_NAME: u16 = 30;
+
 /// Texts and rank of a column.
 struct ColumnTexts {
     word: &'static str,
@@ -39,9 +43,9 @@ macro_rules! columns {
 }
 
 columns! {
-    /// Name of a frontend, a backend or a server.
+    /// Name of a frontend, a route, a backend or a server.
     #[default]
-    Name = 0, "name", "NAME", "frontend, backend, server";
+    Name = 0, "name", "NAME", "frontend, route, backend, server";
     /// Health, or the administrative state set by an operator.
     State = 1, "state", "STATE", "health, drain, maint";
     /// Connections open now.
@@ -55,29 +59,33 @@ columns! {
     /// Bytes to clients a second.
     Out = 8, "out", "OUT/S", "bytes to clients a second";
     /// Half of the connects took at most this long.
-    Connect50 = 13, "conn50", "CONN50", "half of the connects to servers took at most this";
+    Connect50 = 15, "conn50", "CONN50", "half of the connects to servers took at most this";
     /// 99 of 100 connects took at most this long.
-    Connect99 = 10, "conn99", "CONN99", "99 of 100 connects to servers took at most this";
+    Connect99 = 13, "conn99", "CONN99", "99 of 100 connects to servers took at most this";
     /// Half of the sessions took at most this long, from the accept to the end.
-    Session50 = 16, "sess50", "SESS50", "half of the sessions took at most this";
+    Session50 = 18, "sess50", "SESS50", "half of the sessions took at most this";
     /// 99 of 100 sessions took at most this long.
-    Session99 = 15, "sess99", "SESS99", "99 of 100 sessions took at most this";
+    Session99 = 17, "sess99", "SESS99", "99 of 100 sessions took at most this";
     /// Half of the responses took at most this long (mode http).
-    Response50 = 12, "resp50", "RESP50", "50 % of responses begin (frontends: end) within this";
+    Response50 = 11, "resp50", "RESP50", "50 % of responses begin (frontends: end) within this";
+    /// 90 of 100 responses took at most this long (mode http).
+    Response90 = 12, "resp90", "RESP90", "90 % of responses begin (frontends: end) within this";
     /// 99 of 100 responses took at most this long (mode http).
     Response99 = 6, "resp99", "RESP99", "99 % of responses begin (frontends: end) within this";
     /// Handshakes started a second (packet modes).
-    Started = 14, "syn", "SYN/S", "handshakes started a second";
+    Started = 16, "syn", "SYN/S", "handshakes started a second";
     /// Handshakes completed a second (packet modes).
-    Completed = 11, "done", "DONE/S", "handshakes completed a second";
+    Completed = 14, "done", "DONE/S", "handshakes completed a second";
+    /// Responses with a status of 4xx a second (mode http).
+    ClientErrors = 10, "4xx", "4XX/S", "responses with a status of 4xx a second";
     /// Responses with a status of 5xx a second (mode http).
     ServerErrors = 5, "5xx", "5XX/S", "responses with a status of 5xx a second";
     /// Errors a second.
     Errors = 7, "errors", "ERR/S", "failed connects, repeated SYNs, 5xx; frontends: drops";
     /// Share of new connections, in percent.
-    Share = 17, "share", "SHARE", "percent of new connections";
+    Share = 19, "share", "SHARE", "percent of new connections";
     /// Connections since the start.
-    Total = 18, "total", "TOTAL", "connections since the start";
+    Total = 20, "total", "TOTAL", "connections since the start";
 }
 
 impl TopColumn {
@@ -109,7 +117,8 @@ impl TopColumn {
     /// Columns that fit into the width, from left to right: the name, and the others selected by
     /// rank.
     pub(super) fn fitting(width: u16, rates: &TopRates) -> Vec<TopColumn> {
-        let mut left = width.saturating_sub(MIN_NAME);
+        let mut left =
+            width.saturating_sub(rates.route_width.clamp(MIN_NAME, MAX_NAME.min(width / 3).max(MIN_NAME)));
         let mut fits = vec![Name];
         let mut by_rank = TopColumn::ALL;
         by_rank.sort_unstable_by_key(|column| column.texts().rank);
@@ -117,7 +126,9 @@ impl TopColumn {
             let has_values = match column {
                 Connect50 | Connect99 | Session50 | Session99 => rates.has_times,
                 Started | Completed => rates.has_handshakes,
-                Requests | ServerErrors | Response50 | Response99 => rates.has_requests,
+                Requests | ClientErrors | ServerErrors | Response50 | Response90 | Response99 => {
+                    rates.has_requests
+                }
                 _ => true,
             };
             let needs = column.width() + 1;

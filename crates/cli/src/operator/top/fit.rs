@@ -30,7 +30,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
 }
 
 /// Formats a number in at most five characters: `12`, `1.2k`, `340M`.
-pub(super) fn short(number: f64) -> String {
+pub(in crate::operator) fn short(number: f64) -> String {
     let units = ["", "k", "M", "G", "T", "P", "E"];
     let (mut number, mut unit) = (number, 0);
     while number >= 999.5 && unit + 1 < units.len() {
@@ -50,4 +50,14 @@ pub(in crate::operator) fn time(seconds: f64) -> String {
         more => (more, "s"),
     };
     short(number) + unit
+}
+
+/// Formats a share, such as 0.5, as a percentage of at most five characters: `50%`, `0.3%`.
+pub(in crate::operator) fn percent(share: f64) -> String {
+    let percent = (share * 100.0).min(100.0);
+    match percent {
+        small if small > 0.0 && small < 0.05 => "<0.1%".to_owned(),
+        small if small < 9.95 && (small * 10.0).round() % 10.0 != 0.0 => format!("{small:.1}%"),
+        _ => format!("{percent:.0}%"),
+    }
 }

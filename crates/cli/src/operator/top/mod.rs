@@ -15,7 +15,7 @@ mod state;
 mod tests;
 
 pub use column::TopColumn;
-pub(super) use fit::time as short_time;
+pub(super) use fit::{percent, short as short_rate, time as short_time};
 pub use sample::{TopSample, is_restarted};
 pub use screen::{draw, top_text};
 pub use state::{TopKey, TopState};

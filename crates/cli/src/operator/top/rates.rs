@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use convey_api::{
-    BackendReport, FrontendReport, RequestReport, ServerReport, StatsReport, TimesReport, TrafficReport,
+    BackendReport, FrontendReport, RequestReport, RouteReport, ServerReport, StatsReport, TimesReport,
+    TrafficReport,
 };
 use convey_snapshot::stats::Distribution;
 
 use super::column::TopColumn;
-use super::fit::printable;
-use super::sample::{TopSample, errors, is_restarted, reasons, request_seconds, response_seconds, uses};
-use crate::operator::requests::server_errors;
+use super::fit::{columns, printable};
+use super::sample::{TopSample, errors, is_restarted, reasons, response_seconds, uses};
+use crate::operator::requests::{limited, of_class, server_errors, upstream_errors};
+use crate::operator::server_state;
 use crate::operator::times::{distribution, since};
 
 /// Rates and states that the screen shows.
@@ -29,23 +31,36 @@ pub(super) struct TopRates {
     /// Traffic of all frontends.
     pub(super) totals: TopValues,
     /// Rows of frontends without a backend, which only redirect.
-    pub(super) redirects: Vec<TopRow>,
+    pub(super) redirects: Vec<TopFrontend>,
     pub(super) groups: Vec<TopGroup>,
     /// Drops by reason, the highest rate first: the rate per second, and the count since the start.
     pub(super) drops: Vec<(String, Option<f64>, u64)>,
+    /// Responses of servers with status 5xx (mode http): the rate per second, and the count since
+    /// the start.
+    pub(super) server_errors: (Option<f64>, u64),
     /// Whether the status has durations of connects and sessions.
     pub(super) has_times: bool,
     pub(super) has_handshakes: bool,
     /// Whether a frontend is in mode http.
     pub(super) has_requests: bool,
+    /// Width of the longest name of a route, with its indentation.
+    pub(super) route_width: u16,
 }
 
 /// Rows of a backend, its servers and the frontends that use it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TopGroup {
-    pub(super) frontends: Vec<TopRow>,
+    pub(super) frontends: Vec<TopFrontend>,
     pub(super) backend: TopRow,
     pub(super) servers: Vec<TopRow>,
+}
+
+/// Rows of a frontend and of its routes (mode http). A single route has no row, because its numbers
+/// are those of the frontend.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TopFrontend {
+    pub(super) row: TopRow,
+    pub(super) routes: Vec<TopRow>,
 }
 
 /// Row of the table.
@@ -62,6 +77,7 @@ pub(super) struct TopRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowKind {
     Frontend,
+    Route,
     Backend,
     Server,
 }
@@ -136,10 +152,19 @@ pub(super) fn rates(before: Option<&TopSample>, now: &TopSample) -> TopRates {
         redirects: redirects.collect(),
         groups: new.backends.keys().map(|name| group(name, old, new, interval)).collect(),
         drops: drops(old, new, interval),
+        server_errors: server_errors_of_all(old, new, interval),
         has_times: new.backends.values().any(|backend| backend.connect_seconds.is_some()),
         has_handshakes: servers().any(|server| server.handshakes.is_some()),
         has_requests: new.frontends.values().any(|frontend| frontend.requests.is_some()),
+        route_width: route_width(new),
     }
+}
+
+fn route_width(status: &StatsReport) -> u16 {
+    let of_http = status.frontends.values().filter(|frontend| frontend.requests.is_some());
+    let routes = of_http.filter(|frontend| frontend.routes.len() > 1).flat_map(|frontend| &frontend.routes);
+    let widest = routes.map(|route| columns(&route.name)).max();
+    widest.map_or(0, |width| u16::try_from("  route ".len() + width).unwrap_or(u16::MAX))
 }
 
 /// Traffic of all frontends, and the requests of the current frontends.
@@ -147,7 +172,7 @@ fn totals(old: &StatsReport, new: &StatsReport, interval: Interval) -> TopValues
     let mut values = traffic(&old.totals(), &new.totals(), interval);
     for column in [TopColumn::Requests, TopColumn::ServerErrors] {
         let of_frontend = |(name, now): (&String, &FrontendReport)| {
-            frontend(name, old.frontends.get(name), now, interval).values.get(column)
+            frontend_row(name, old.frontends.get(name), now, interval).values.get(column)
         };
         values.set(column, new.frontends.iter().filter_map(of_frontend).reduce(|a, b| a + b));
     }
@@ -164,11 +189,15 @@ fn set_requests(
     let Some(new) = new else { return };
     let old = old.clone().unwrap_or_default();
     values.set(TopColumn::Requests, interval.rate(old.total, new.total));
+    values.set(TopColumn::ClientErrors, interval.rate(of_class(&old, "4xx"), of_class(new, "4xx")));
     values.set(TopColumn::ServerErrors, interval.rate(server_errors(&old), server_errors(new)));
     let between = times.map(|times| since(&times, times_before.as_ref()));
     let between = between.filter(|_| interval.seconds.is_some());
-    values.set(TopColumn::Response50, between.as_ref().and_then(|times| times.quantile(0.5)));
-    values.set(TopColumn::Response99, between.as_ref().and_then(|times| times.quantile(0.99)));
+    for (column, share) in
+        [(TopColumn::Response50, 0.5), (TopColumn::Response90, 0.9), (TopColumn::Response99, 0.99)]
+    {
+        values.set(column, between.as_ref().and_then(|times| times.quantile(share)));
+    }
 }
 
 fn traffic(old: &TrafficReport, new: &TrafficReport, interval: Interval) -> TopValues {
@@ -200,13 +229,46 @@ fn group(name: &str, old: &StatsReport, new: &StatsReport, interval: Interval) -
     TopGroup { frontends, backend: backend(name, (before, now), &servers, interval), servers }
 }
 
-fn frontend(name: &str, old: Option<&FrontendReport>, new: &FrontendReport, interval: Interval) -> TopRow {
+fn frontend(
+    name: &str,
+    old: Option<&FrontendReport>,
+    new: &FrontendReport,
+    interval: Interval,
+) -> TopFrontend {
+    let row = frontend_row(name, old, new, interval);
+    let before = |route: &RouteReport| {
+        let mut routes = old?.routes.iter();
+        routes.find(|before| before.name == route.name)
+    };
+    let routes = new.routes.iter().filter(|route| route.requests.is_some() && new.routes.len() > 1);
+    let routes = routes.map(|now| route_row(before(now), now, interval)).collect();
+    TopFrontend { row, routes }
+}
+
+fn route_row(old: Option<&RouteReport>, new: &RouteReport, interval: Interval) -> TopRow {
+    let unused = RouteReport::default();
+    let old = old.unwrap_or(&unused);
+    let mut values = TopValues::default();
+    let errors = |of: &RouteReport| of.requests.as_ref().map_or(0, |of| server_errors(of) + limited(of));
+    values.set(TopColumn::Errors, interval.rate(errors(old), errors(new)));
+    let [times_before, times] = [old, new].map(|of| of.request_seconds.as_ref().map(distribution));
+    set_requests(&mut values, (&old.requests, &new.requests), (times_before, times), interval);
+    let name = printable(&new.name);
+    TopRow { kind: RowKind::Route, name, state: String::new(), grade: Grade::Good, values }
+}
+
+fn frontend_row(
+    name: &str,
+    old: Option<&FrontendReport>,
+    new: &FrontendReport,
+    interval: Interval,
+) -> TopRow {
     let unused = FrontendReport::default();
     let old = old.unwrap_or(&unused);
     let mut values = traffic(&old.traffic, &new.traffic, interval);
     values.set(TopColumn::Errors, interval.rate(errors(old), errors(new)));
-    let times = (request_seconds(old), request_seconds(new));
-    set_requests(&mut values, (&old.requests, &new.requests), times, interval);
+    let [times_before, times] = [old, new].map(|of| of.request_seconds.as_ref().map(distribution));
+    set_requests(&mut values, (&old.requests, &new.requests), (times_before, times), interval);
     let (state, grade) = match new.not_ready {
         None => ("ready", Grade::Good),
         Some(_) => ("not ready", Grade::Bad),
@@ -266,13 +328,23 @@ fn server(name: &str, old: &ServerReport, new: &ServerReport, interval: Interval
     let [times_before, times] = [old, new].map(|of| of.response_seconds.as_ref().map(distribution));
     let times = (times_before, times);
     set_requests(&mut values, (&old.requests, &new.requests), times, interval);
-    let (state, grade) = match (&*new.state, new.up) {
-        ("drain" | "maint", _) => (&*new.state, Grade::Odd),
-        (_, true) if new.ejected.is_some() => ("ejected", Grade::Odd),
-        (_, true) => ("up", Grade::Good),
-        (_, false) => ("down", Grade::Bad),
+    let state = server_state(new);
+    let grade = match state {
+        "up" => Grade::Good,
+        "down" => Grade::Bad,
+        _ => Grade::Odd,
     };
     TopRow { kind: RowKind::Server, name: printable(name), state: state.to_owned(), grade, values }
+}
+
+/// Responses of servers with status 5xx, of all frontends.
+fn server_errors_of_all(old: &StatsReport, new: &StatsReport, interval: Interval) -> (Option<f64>, u64) {
+    let count = |frontend: &FrontendReport| frontend.requests.as_ref().map_or(0, upstream_errors);
+    let rate = |(name, now): (&String, &FrontendReport)| {
+        interval.rate(old.frontends.get(name).map_or(0, count), count(now))
+    };
+    let rate = new.frontends.iter().map(rate).sum::<Option<f64>>();
+    (rate, new.frontends.values().map(count).sum())
 }
 
 /// Drops, refusals and early ends by reason: the rate, and the count since the start.

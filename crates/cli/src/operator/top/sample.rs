@@ -38,11 +38,6 @@ pub(super) fn uses(frontend: &FrontendReport, backend: &str) -> bool {
     frontend.backends().contains(&backend)
 }
 
-/// Duration of the requests of all routes (mode http). `None` without requests.
-pub(super) fn request_seconds(frontend: &FrontendReport) -> Option<Distribution> {
-    sum(frontend.routes.iter().filter_map(|route| route.request_seconds.as_ref()))
-}
-
 /// Refusals, drops and early ends by reason. In packet modes, the drops of all frontends include
 /// the refusals.
 pub(super) fn reasons(frontend: &FrontendReport) -> impl Iterator<Item = (&Label, &u64)> {

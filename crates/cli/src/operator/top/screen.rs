@@ -9,8 +9,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
 use super::column::TopColumn;
-use super::fit::{columns, cut, printable, short, time};
-use super::rates::{Grade, RowKind, TopRates, TopRow};
+use super::fit::{columns, cut, percent, printable, short, time};
+use super::rates::{Grade, RowKind, TopRow};
 use super::state::TopState;
 
 /// Minimum height for a list of reasons and a list of events, each with a title.
@@ -144,8 +144,10 @@ fn head_of(state: &TopState, width: u16) -> Vec<Line<'static>> {
     let of = |column| rates.totals.get(column);
     let dropped =
         rates.drops.iter().map(|(_, rate, _)| *rate).reduce(|a, b| Some(a? + b?)).unwrap_or(Some(0.0));
-    let requests =
-        format!("{} req/s  {} 5xx/s  ", rate(of(TopColumn::Requests)), rate(of(TopColumn::ServerErrors)));
+    let (requests, errors) = (of(TopColumn::Requests), of(TopColumn::ServerErrors));
+    let share = requests.zip(errors).filter(|(requests, _)| *requests > 0.0);
+    let share = share.map(|(requests, errors)| format!(" ({})", percent(errors / requests)));
+    let requests = format!("{} req/s  {} 5xx/s{}  ", rate(requests), rate(errors), share.unwrap_or_default());
     let totals = format!(
         "{} new/s  {} open  {}in {}B/s  out {}B/s  dropped {}/s",
         rate(of(TopColumn::New)),
@@ -216,6 +218,7 @@ fn table_of(state: &TopState, area: Rect, look: Look) -> Vec<Line<'static>> {
 fn cells(row: &TopRow, shown: &[TopColumn], name_width: usize) -> String {
     let name = match row.kind {
         RowKind::Frontend => format!("frontend {}", row.name),
+        RowKind::Route => format!("  route {}", row.name),
         RowKind::Backend => format!("backend {}", row.name),
         RowKind::Server => format!("  {}", row.name),
     };
@@ -232,24 +235,28 @@ fn cells(row: &TopRow, shown: &[TopColumn], name_width: usize) -> String {
 }
 
 fn number(row: &TopRow, column: TopColumn) -> String {
-    use TopColumn::{Connect50, Connect99, Response50, Response99, Session50, Session99, Share};
+    use TopColumn::{Connect50, Connect99, Response50, Response90, Response99, Session50, Session99, Share};
     match (column, row.values.get(column)) {
         (_, None) => NO_NUMBER.to_owned(),
-        (Connect50 | Connect99 | Session50 | Session99 | Response50 | Response99, Some(seconds)) => {
-            time(seconds)
-        }
+        (Connect50 | Connect99 | Session50 | Session99, Some(seconds)) => time(seconds),
+        (Response50 | Response90 | Response99, Some(seconds)) => time(seconds),
         (Share, Some(share)) => format!("{share:.0}%"),
         (_, Some(number)) => short(number),
     }
 }
 
-/// Lines with the reasons of drops. The last line has the number of reasons that do not fit.
+/// Lines with 5xx responses of servers and with the reasons of drops. The last line has the number
+/// of items that do not fit.
 fn drops_of(state: &TopState, area: Rect) -> Vec<Line<'static>> {
-    let drops: &[_] = state.rates.as_ref().map_or(&[], |rates: &TopRates| &rates.drops);
     let width = usize::from(area.width);
     let has_title = area.height > 1;
-    let title =
-        if has_title { "DROPPED, REFUSED, ENDED EARLY  a second (since the start)" } else { "dropped:" };
+    let has_requests = state.rates.as_ref().is_some_and(|rates| rates.has_requests);
+    let title = match (has_title, has_requests) {
+        (true, true) => "5XX OF SERVERS, DROPPED, REFUSED, ENDED EARLY  a second (since the start)",
+        (true, false) => "DROPPED, REFUSED, ENDED EARLY  a second (since the start)",
+        (false, _) => "dropped:",
+    };
+    let drops = losses(state);
     if drops.is_empty() {
         let nothing = if has_title { "nothing" } else { "dropped: nothing" };
         let title = has_title.then(|| Line::styled(cut(title, width), bold()));
@@ -275,6 +282,15 @@ fn drops_of(state: &TopState, area: Rect) -> Vec<Line<'static>> {
     }
     let lines = lines.into_iter().map(|line| Line::from(cut(&line, width)));
     has_title.then(|| Line::styled(cut(title, width), bold())).into_iter().chain(lines).collect()
+}
+
+/// Reasons of drops, with their rate a second and their count since the start. 5xx responses of
+/// servers come first.
+fn losses(state: &TopState) -> Vec<(String, Option<f64>, u64)> {
+    let Some(rates) = &state.rates else { return Vec::new() };
+    let (a_second, all) = rates.server_errors;
+    let of_servers = (all > 0).then(|| ("server_5xx".to_owned(), a_second, all));
+    of_servers.into_iter().chain(rates.drops.iter().cloned()).collect()
 }
 
 fn events_of(state: &TopState, area: Rect, look: Look) -> Vec<Line<'static>> {

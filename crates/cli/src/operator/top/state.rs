@@ -7,7 +7,7 @@ use convey_api::EventReport;
 
 use super::column::TopColumn;
 use super::fit::printable;
-use super::rates::{RowKind, TopGroup, TopRates, TopRow, rates};
+use super::rates::{RowKind, TopFrontend, TopGroup, TopRates, TopRow, rates};
 use super::sample::{TopSample, is_restarted};
 
 /// Maximum number of kept events: more than any screen has lines for.
@@ -15,6 +15,9 @@ const MAX_EVENTS: usize = 100;
 
 /// Maximum length of the filter, in bytes.
 const MAX_FILTER: usize = 64;
+
+/// Maximum number of shown routes of a frontend: the busiest.
+const MAX_ROUTES: usize = 10;
 
 /// Key that the operator pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,37 +182,66 @@ impl TopState {
         self.rows().len().saturating_sub(self.page)
     }
 
-    /// Rows that match the filter: backends in order, each with its servers. A frontend is
-    /// above the first of its backends.
+    /// Rows that match the filter: backends in order, each with its servers. A frontend is above
+    /// the first of its backends, and has its routes below it.
     pub(super) fn rows(&self) -> Vec<&TopRow> {
         let wanted = self.filter.to_lowercase();
         let mut groups: Vec<&TopGroup> = self.rates.iter().flat_map(|rates| &rates.groups).collect();
         groups.sort_by(|a, b| self.order(&a.backend, &b.backend));
         let redirects = self.rates.iter().flat_map(|rates| &rates.redirects);
         let mut rows: Vec<&TopRow> =
-            redirects.filter(|row| row.name.to_lowercase().contains(&wanted)).collect();
+            redirects.flat_map(|frontend| self.rows_of_frontend(frontend, &wanted, false)).collect();
         let mut shown = BTreeSet::new();
         for group in groups {
-            let of_group = self.rows_of(group, &wanted).into_iter();
-            rows.extend(of_group.filter(|row| row.kind != RowKind::Frontend || shown.insert(&*row.name)));
+            let is_wanted = has(&group.backend.name, &wanted);
+            for frontend in &group.frontends {
+                let of_frontend = self.rows_of_frontend(frontend, &wanted, is_wanted);
+                if !of_frontend.is_empty() && shown.insert(&*frontend.row.name) {
+                    rows.extend(of_frontend);
+                }
+            }
+            rows.extend(self.rows_of_backend(group, &wanted));
         }
         rows
     }
 
+    /// Rows of a frontend and its busiest routes, or its routes that match the filter. Empty if
+    /// neither the frontend nor a route matches, unless `is_wanted`.
+    fn rows_of_frontend<'a>(
+        &self,
+        frontend: &'a TopFrontend,
+        wanted: &str,
+        is_wanted: bool,
+    ) -> Vec<&'a TopRow> {
+        let mut routes: Vec<&TopRow> = frontend.routes.iter().filter(|row| has(&row.name, wanted)).collect();
+        if is_wanted || has(&frontend.row.name, wanted) {
+            routes = frontend.routes.iter().collect();
+        } else if routes.is_empty() {
+            return Vec::new();
+        }
+        if routes.len() > MAX_ROUTES {
+            let requests = |row: &TopRow| row.values.get(TopColumn::Requests).unwrap_or(-1.0);
+            routes.sort_by(|a, b| requests(b).total_cmp(&requests(a)));
+            routes.truncate(MAX_ROUTES);
+        }
+        routes.sort_by(|a, b| self.order(a, b));
+        [&frontend.row].into_iter().chain(routes).collect()
+    }
+
     /// Rows of a backend; empty if neither the backend, a frontend of it, nor a server matches the
     /// filter.
-    fn rows_of<'a>(&self, group: &'a TopGroup, wanted: &str) -> Vec<&'a TopRow> {
-        let has = |text: &str| text.to_lowercase().contains(wanted);
-        let is_wanted = has(&group.backend.name) || group.frontends.iter().any(|row| has(&row.name));
-        let is_server_wanted =
-            |row: &&TopRow| is_wanted || has(&format!("{}/{} {}", group.backend.name, row.name, row.state));
+    fn rows_of_backend<'a>(&self, group: &'a TopGroup, wanted: &str) -> Vec<&'a TopRow> {
+        let is_wanted = has(&group.backend.name, wanted)
+            || group.frontends.iter().any(|frontend| has(&frontend.row.name, wanted));
+        let is_server_wanted = |row: &&TopRow| {
+            is_wanted || has(&format!("{}/{} {}", group.backend.name, row.name, row.state), wanted)
+        };
         let mut servers: Vec<&TopRow> = group.servers.iter().filter(is_server_wanted).collect();
         if !is_wanted && servers.is_empty() {
             return Vec::new();
         }
         servers.sort_by(|a, b| self.order(a, b));
-        let frontends = group.frontends.iter().filter(|_| is_wanted);
-        frontends.chain([&group.backend]).chain(servers).collect()
+        [&group.backend].into_iter().chain(servers).collect()
     }
 
     /// Compares two rows by the sort column: largest number first, worst state first.
@@ -224,4 +256,8 @@ impl TopState {
         let order = by_column.then_with(|| a.name.cmp(&b.name));
         if self.is_reversed { order.reverse() } else { order }
     }
+}
+
+fn has(text: &str, wanted: &str) -> bool {
+    text.to_lowercase().contains(wanted)
 }

@@ -7,7 +7,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::{Value, json};
 
-use super::fit::{cut, short, time};
+use super::fit::{cut, percent, short, time};
 use super::rates::{Grade, TopRates, TopRow, rates};
 use super::screen::line_of;
 use super::*;
@@ -94,8 +94,11 @@ fn names(state: &TopState) -> Vec<&str> {
 }
 
 fn row<'a>(rates: &'a TopRates, name: &str) -> &'a TopRow {
-    let rows =
-        |group: &'a rates::TopGroup| group.frontends.iter().chain([&group.backend]).chain(&group.servers);
+    let rows = |group: &'a rates::TopGroup| {
+        let frontends =
+            group.frontends.iter().flat_map(|frontend| [&frontend.row].into_iter().chain(&frontend.routes));
+        frontends.chain([&group.backend]).chain(&group.servers)
+    };
     rates.groups.iter().flat_map(rows).find(|row| row.name == name).unwrap()
 }
 
@@ -143,14 +146,20 @@ fn http_status(n: u64) -> Value {
     });
     let backend = json!({ "servers": { "a": server, "b": server }, "requests": requests });
     let seconds = json!({ "count": n * 20, "buckets": { "0.25": n * 20 } });
-    let routes = ["app", "api"].map(|name| json!({ "backend": name, "request_seconds": seconds }));
+    let of_routes = [("/app", "app", 12), ("/api", "api", 12)].map(|(name, backend, errors)| {
+        let requests = json!({ "total": n * 20, "responses": { "5xx": n * errors }, "local_replies": {} });
+        json!({ "name": name, "backend": backend, "requests": requests, "request_seconds": seconds })
+    });
     let answered = json!({ "no_server": n * 4, "rate_limit": n * 2, "redirect": n * 8, "file_not_found": n });
     json!({
         "started": "2026-01-01T00:00:00.000Z", "uptime_seconds": 60 + n,
         "frontends": {
             "web": {
-                "mode": "http", "backend": "app", "routes": routes,
-                "requests": { "total": n * 60, "responses": { "4xx": n * 3, "5xx": n * 24 }, "local_replies": answered },
+                "mode": "http", "backend": "app", "routes": of_routes, "request_seconds": seconds,
+                "requests": {
+                    "total": n * 60, "responses": { "4xx": n * 3, "5xx": n * 24 }, "local_replies": answered,
+                    "local_5xx": n * 4,
+                },
             },
             "plain": { "mode": "http", "routes": [{ "redirect": "https" }], "requests": { "total": n } },
         },
@@ -182,23 +191,54 @@ fn requests_show_their_errors_and_times() {
     assert_eq!(rates.totals.get(TopColumn::Requests), Some(122.0));
     let drops = [("no_server".to_owned(), Some(8.0), 20), ("rate_limit".to_owned(), Some(4.0), 10)];
     assert_eq!(rates.drops, drops, "redirects and missing files are no refusals");
+    assert_eq!(rates.server_errors, (Some(40.0), 100), "without convey's own");
+    assert_eq!(
+        (of("web", TopColumn::ClientErrors), of("/api", TopColumn::ServerErrors)),
+        (Some(6.0), Some(24.0))
+    );
     let mut state = TopState::new(TopColumn::Name, "");
     http_samples().into_iter().for_each(|sample| state.take(sample));
     let lines = screen(&mut state, 80, 24);
-    assert_eq!(lines[1], "0 new/s  0 open  122 req/s  48 5xx/s  in 0B/s  out 0B/s  dropped 12/s");
+    assert_eq!(lines[1], "0 new/s  0 open  122 req/s  48 5xx/s (39%)  in 0B/s  out 0B/s  dropped 12/s");
     assert_eq!(
         words(&lines[3]),
         ["NAME", "STATE", "OPEN", "NEW/S", "REQ/S", "OUT/S", "RESP99", "5XX/S", "ERR/S"]
     );
+    assert_eq!(lines[16], "5XX OF SERVERS, DROPPED, REFUSED, ENDED EARLY  a second (since the start)");
+    assert_eq!(lines[17], "server_5xx 40 (100)  no_server 8 (20)  rate_limit 4 (10)");
+}
+
+#[test]
+fn frontend_shows_its_busiest_routes_and_those_that_a_filter_finds() {
+    let many = |n: u64| {
+        let mut status = http_status(n);
+        let routes = (0..30).map(
+            |at| json!({ "name": format!("/r{at:02}"), "backend": "api", "requests": { "total": n * at } }),
+        );
+        status["frontends"]["web"]["routes"] = routes.collect();
+        status
+    };
+    let mut state = TopState::new(TopColumn::Name, "");
+    state.take(sample_of(many(1), 1, &[]));
+    state.take(sample_of(many(2), 2, &[]));
+    let routes = |state: &TopState| {
+        let rows = state.rows().into_iter().filter(|row| row.kind == rates::RowKind::Route);
+        rows.map(|row| row.name.clone()).collect::<Vec<_>>()
+    };
+    let shown = routes(&state);
+    assert_eq!((shown.len(), &*shown[0], &*shown[9]), (10, "/r20", "/r29"));
+    assert!(screen(&mut state, 80, 24).iter().any(|line| line.starts_with("  route /r20 ")));
+    type_in(&mut state, "/r03");
+    assert_eq!((routes(&state), names(&state)), (vec!["/r03".to_owned()], vec!["web", "/r03"]));
 }
 
 #[test]
 fn frontend_of_several_backends_has_one_row() {
     let mut state = TopState::new(TopColumn::Name, "");
     http_samples().into_iter().for_each(|sample| state.take(sample));
-    assert_eq!(names(&state), ["plain", "web", "api", "a", "b", "app", "a", "b"]);
+    assert_eq!(names(&state), ["plain", "web", "/api", "/app", "api", "a", "b", "app", "a", "b"]);
     type_in(&mut state, "/app");
-    assert_eq!(names(&state), ["web", "app", "a", "b"]);
+    assert_eq!(names(&state), ["web", "/app", "app", "a", "b"]);
 }
 
 #[test]
@@ -290,7 +330,7 @@ fn small_terminal_shows_fewer_columns_and_a_large_one_all() {
     assert_eq!(lines[8], "dropped:  access_denied 20 (50)  +1 more");
     assert_eq!(lines[9], "q quit  s sort: NAME  r reverse  / filt…");
     let lines = screen(&mut state, 200, 60);
-    let of_requests = ["REQ/S", "RESP50", "RESP99", "5XX/S"];
+    let of_requests = ["REQ/S", "RESP50", "RESP90", "RESP99", "4XX/S", "5XX/S"];
     let titles = TopColumn::ALL.map(TopColumn::title);
     let titles = Vec::from_iter(titles.into_iter().filter(|title| !of_requests.contains(title)));
     assert_eq!(words(&lines[3]), titles);
@@ -445,6 +485,10 @@ fn texts_and_numbers_fit() {
     assert_eq!(
         [0.000_25, 0.000_999_9, 0.001_2, 0.05, 0.999_9, 61.0].map(time),
         ["250us", "1ms", "1.2ms", "50ms", "1s", "61s"]
+    );
+    assert_eq!(
+        [0.0, 0.000_1, 0.003, 0.02, 0.392, 1.2].map(percent),
+        ["0%", "<0.1%", "0.3%", "2%", "39%", "100%"]
     );
     assert_eq!(["abc", "abcd", "日本"].map(|text| cut(text, 3)), ["abc", "ab…", "日…"]);
     assert_eq!((cut("abc", 0), cut("abc", 1)), (String::new(), "…".to_owned()));
