@@ -8,6 +8,8 @@ use convey_testkit::{BalancerProcess, Browser, Loopback, Need, Setup, TcpServer,
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::alerts::half_broken;
+
 tests!("dashboard":
     dashboard_shows_frontends_and_down_servers_on_screens_and_phones [Need::CHROMIUM],
     dashboard_shows_a_lost_process_and_its_successor [Need::CHROMIUM],
@@ -16,6 +18,7 @@ tests!("dashboard":
     five_hundred_servers_are_a_few_rows_and_each_can_be_found [Need::CHROMIUM],
     everything_can_be_reached_with_the_keyboard [Need::CHROMIUM],
     rates_latencies_and_the_last_hour_follow_from_what_convey_counts [Need::CHROMIUM],
+    dashboard_shows_requests_by_frontend_and_route [Need::CHROMIUM],
 );
 
 fn page_of(stats: SocketAddr) -> String {
@@ -276,6 +279,7 @@ fn rates_latencies_and_the_last_hour_follow_from_what_convey_counts() {
         ("rate('frontend', 'web', '5xx')", json!(3)),
         ("rate('loss', 'requests refused', 'no_server')", json!(2)),
         ("rate('loss', 'requests refused', 'redirect')", Value::Null),
+        ("rate('loss', 'responses of servers', '5xx')", json!(3)),
     ] {
         assert_eq!(of("history.js", &format!("{history}.{asked}")), expected, "{asked}");
     }
@@ -309,6 +313,9 @@ fn rates_latencies_and_the_last_hour_follow_from_what_convey_counts() {
         ("bits(1e9)", "8.00 Gbit/s"),
         ("bits(3)", "24 bit/s"),
         ("perSecond(0.25)", "0.3"),
+        ("percent(0.5)", "50 %"),
+        ("percent(0.0031)", "0.3 %"),
+        ("percent(null)", "–"),
         ("latency(0.00025)", "250 µs"),
         ("latency(0.0123)", "12 ms"),
         ("age(90_061_000)", "1d 1h"),
@@ -316,4 +323,32 @@ fn rates_latencies_and_the_last_hour_follow_from_what_convey_counts() {
     ] {
         assert_eq!(of("format.js", &format!("file.{asked}")), expected, "{asked}");
     }
+}
+
+fn dashboard_shows_requests_by_frontend_and_route() {
+    let lab = Loopback::new();
+    let _server = half_broken(&lab);
+    let routes = "mode = \"http\"\nroutes = [{ path = \"/api\", backend = \"pool\" }]";
+    let setup = Setup::new(&lab).frontend(routes).server("a", lab.server(1), "");
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    ["/api", "/", "/", "/", "/api"].iter().for_each(|path| drop(fetch(lab.vip(), path).unwrap()));
+    let mut browser = look_at(&lab);
+    let row = |n: u32| format!("#request-rows tr:nth-child({n})");
+    for (n, name, share) in [(1, "web", "40 %"), (2, "*/api", "0 %"), (3, "default", "67 %")] {
+        browser.wait_for_text(&format!("{} .name", row(n)), name);
+        browser.wait_for_text(&format!("{} [data-label=\"5xx\"]", row(n)), share);
+        browser.wait_for_text(&format!("{} [data-label=\"p99\"]", row(n)), "s");
+    }
+    browser.wait_for_text("#drop-rows", "responses of servers");
+    browser.wait_for_text("#backend-list thead", "Requests/s");
+    browser.wait_for_text(".servers tbody tr", "40 % 5xx now");
+    for (theme, width) in [("light", 1280), ("dark", 375)] {
+        browser.resize(width, 800);
+        browser.prefer("prefers-color-scheme", theme);
+        let sticks_out = "document.documentElement.scrollWidth > document.documentElement.clientWidth";
+        assert_eq!(browser.evaluate(sticks_out), false, "{width}");
+        assert_eq!(browser.evaluate(PALE), "", "{theme}, {width}");
+        picture(&mut browser, &format!("requests-{theme}-{width}.png"));
+    }
+    is_content(&mut browser, &lab);
 }

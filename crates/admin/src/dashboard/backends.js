@@ -2,7 +2,7 @@
 
 import { byId, list, make, setAttribute, setText, show } from "./dom.js";
 import { counted, inOrder, latency, perSecond, short } from "./format.js";
-import { serverRow, wordOf } from "./server.js";
+import { rateTitle, serverRow, wordOf } from "./server.js";
 
 /** More backends, and servers of a backend, are shown on demand. */
 const STEP = 50;
@@ -47,14 +47,14 @@ function matching(backend, { servers }, filter) {
   return found.sort((a, b) => rank(a) - rank(b) || inOrder(a.name, b.name));
 }
 
-function panel({ name }, isOpen) {
+function panel({ name, backend }, isOpen) {
   let shown = STEP;
   let current = null;
   const [algorithm, health, numbers] = ["facts", "facts", "facts"].map((kind) => make("span", { class: kind }));
   const steer = make("button", { type: "button", class: "change", "data-backend": name, "aria-label": `Steer backend ${name}` }, "Steer");
   const rows = make("tbody", { role: "rowgroup" });
   const more = make("button", { type: "button" });
-  const table = make("table", { role: "table", "aria-label": `Servers of ${name}`, class: "servers" }, head(), rows);
+  const table = make("table", { role: "table", "aria-label": `Servers of ${name}`, class: "servers" }, head(rateTitle(backend)), rows);
   const element = make("details", { class: "backend", open: isOpen },
     make("summary", {}, make("span", { class: "name" }, name), algorithm, health, numbers), steer, table, more);
   const fill = () => {
@@ -83,24 +83,28 @@ function panel({ name }, isOpen) {
   return element;
 }
 
-function head() {
-  const titles = ["Server", "State", "Last hour", "Share", "Connections/s", "Open", "Failed", ""];
+function head(rate) {
+  const titles = ["Server", "State", "Last hour", "Share", rate, "Open", "Failed", ""];
   const header = (title, at) => make("th", { role: "columnheader", class: at >= 4 && title ? "n" : null },
     title || make("span", { class: "unseen" }, "Steer"));
   return make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...titles.map(header)));
 }
 
 function factsOf(name, backend, history) {
-  const facts = [`${perSecond(history.rate("backend", name))}/s`, `${short(backend.current_connections)} open`];
+  const facts = backend.requests
+    ? [`${perSecond(history.rate("backend", name, "requests"))} requests/s`, `${perSecond(history.rate("backend", name, "5xx"))} 5xx/s`]
+    : [`${perSecond(history.rate("backend", name))}/s`];
+  facts.push(`${short(backend.current_connections)} open`);
   if (backend.waiting_connections > 0) facts.push(`${short(backend.waiting_connections)} wait`);
-  if (backend.connect_seconds) {
-    const [p50, p99] = [0.5, 0.99].map((share) => history.quantile("connect", name, share));
-    facts.push(p50 === null ? "no connect in the last minute" : `connect p50 ${latency(p50)}, p99 ${latency(p99)}`);
-  }
   if (backend.requests) {
-    facts.push(`${perSecond(history.rate("backend", name, "requests"))} requests/s`, `${perSecond(history.rate("backend", name, "5xx"))} 5xx/s`);
     const [p50, p99] = [0.5, 0.99].map((share) => history.quantile("response", name, share));
     if (p50 !== null) facts.push(`response p50 ${latency(p50)}, p99 ${latency(p99)}`);
+  }
+  if (backend.connect_seconds) {
+    const [p50, p99] = [0.5, 0.99].map((share) => history.quantile("connect", name, share));
+    if (p50 !== null) facts.push(`connect p50 ${latency(p50)}, p99 ${latency(p99)}`);
+    // Connections of mode http serve many requests.
+    else if (!backend.requests) facts.push("no connect in the last minute");
   }
   return facts.join(" · ");
 }

@@ -21,6 +21,14 @@ export function perSecond(number) {
   return number > 0 && number < 9.95 ? number.toFixed(1) : short(number);
 }
 
+/** A share, such as 0.5, in percent. */
+export function percent(share) {
+  if (share === null || share === undefined) return NONE;
+  const number = share * 100;
+  if (number > 0 && number < 0.05) return "<0.1 %";
+  return `${number > 0 && number < 9.95 ? number.toFixed(1) : Math.round(number)} %`;
+}
+
 /** Bytes a second as bits a second. */
 export function bits(bytes) {
   if (bytes === null || bytes === undefined) return NONE;

@@ -3,7 +3,7 @@
 import { byId, cell, list, make, setAttribute, setText, show } from "./dom.js";
 import { sparkline } from "./drawing.js";
 import { bits, counted, inOrder, perSecond, short } from "./format.js";
-import { ENDED, losses } from "./history.js";
+import { ENDED, FAILED, losses } from "./history.js";
 
 /** More frontends are shown on demand. */
 const STEP = 50;
@@ -15,13 +15,15 @@ export function showTotals(status, history) {
   const waits = [...Object.values(status.frontends), ...Object.values(status.backends)];
   const waiting = waits.reduce((sum, { waiting_connections }) => sum + waiting_connections, 0);
   const up = servers.filter(({ up }) => up).length;
-  const [ended, dropped] = [true, false].map((isEnded) => losses(status).filter(({ kind }) => (kind === ENDED) === isEnded));
+  const all = losses(status);
+  const ended = all.filter(({ kind }) => kind === ENDED);
+  const dropped = all.filter(({ kind }) => kind !== ENDED && kind !== FAILED);
   const fast = (some) => some.reduce((sum, { kind, reason }) => sum + (history.rate("loss", kind, reason) ?? 0), 0);
   const ofHttp = Object.entries(status.frontends).filter(([, { requests }]) => requests).map(([name]) => name);
-  const all = (field) => ofHttp.reduce((sum, name) => sum + (history.rate("frontend", name, field) ?? 0), 0);
+  const sum = (field) => ofHttp.reduce((sum, name) => sum + (history.rate("frontend", name, field) ?? 0), 0);
   const requests = ofHttp.length === 0 ? [] : [
-    ["requests/s", perSecond(all("requests"))],
-    ["5xx/s", perSecond(all("5xx")), all("5xx") > 0],
+    ["requests/s", perSecond(sum("requests"))],
+    ["5xx/s", perSecond(sum("5xx")), sum("5xx") > 0],
   ];
   list(byId("totals"), [
     ["connections/s", perSecond(history.rate("total_connections"))],

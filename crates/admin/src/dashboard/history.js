@@ -137,7 +137,10 @@ export const REFUSED = "requests refused";
 /** The kind of a connection that did not end by both sides closing. */
 export const ENDED = "connections ended";
 
-/** Everything that was refused, dropped or ended early, of all frontends together. */
+/** The kind of a response of a server that reports an error. */
+export const FAILED = "responses of servers";
+
+/** Everything that failed, was refused, dropped or ended early, of all frontends together. */
 export const losses = (status) => counts(status).filter(({ total }) => total > 0);
 
 function counts(status) {
@@ -155,6 +158,8 @@ function counts(status) {
     add("clients refused", frontend.refused);
     const replies = Object.entries(frontend.requests?.local_replies ?? {});
     add(REFUSED, Object.fromEntries(replies.filter(([reason]) => !SERVED.has(reason))));
+    const { responses = {}, local_5xx = 0 } = frontend.requests ?? {};
+    add(FAILED, { "5xx": Math.max(0, (responses["5xx"] ?? 0) - local_5xx) });
     add("datagrams dropped", frontend.drops);
   }
   add("packets dropped", status.packets?.drops);

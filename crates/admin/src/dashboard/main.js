@@ -10,6 +10,7 @@ import { showFrontends, showTotals } from "./frontends.js";
 import { changesOf } from "./health.js";
 import { History } from "./history.js";
 import { showLosses, showPackets } from "./packets.js";
+import { showRequests } from "./requests.js";
 
 const EVERY = 2_000;
 /** Without an answer the pauses double, up to this. */
@@ -91,6 +92,7 @@ function draw(status) {
   showNotices(notices);
   showTotals(status, history);
   showFrontends(status, history);
+  showRequests(status, history);
   const first = events.all[0];
   const known = first?.number > 0 ? Date.parse(first.at) : Math.min(Date.parse(status.started), first ? Date.parse(first.at) : Infinity);
   const byTarget = new Map(overlays.filter(({ state }) => state).map((overlay) => [targetOf(overlay), overlay]));

@@ -33,7 +33,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// All files of the page. The first file is the page itself.
-static ASSETS: [Asset; 16] = assets!(
+static ASSETS: [Asset; 17] = assets!(
     "index.html": HTML,
     "style.css": CSS,
     "icon.svg": "image/svg+xml",
@@ -49,6 +49,7 @@ static ASSETS: [Asset; 16] = assets!(
     "history.js": SCRIPT,
     "main.js": SCRIPT,
     "packets.js": SCRIPT,
+    "requests.js": SCRIPT,
     "server.js": SCRIPT,
 );
 

@@ -2,8 +2,9 @@
 
 import { cell, make, setAttribute, setText, show } from "./dom.js";
 import { share, strip } from "./drawing.js";
-import { age, counted, perSecond, short } from "./format.js";
+import { age, counted, latency, percent, perSecond, short } from "./format.js";
 import { lastHour } from "./health.js";
+import { responseShare } from "./requests.js";
 
 /** State of a server in one word. An administrative state takes precedence. */
 export function wordOf(server) {
@@ -14,9 +15,12 @@ export function wordOf(server) {
   return server.weight === 0 ? "weight 0" : server.backup ? "backup" : "unused";
 }
 
+/** Title of the column with the rate: a server of mode http counts requests. */
+export const rateTitle = ({ requests }) => (requests ? "Requests/s" : "Connections/s");
+
 /** Its row. */
-export function serverRow({ name, backendName }) {
-  const [address, why] = [make("small", { class: "address" }), make("small")];
+export function serverRow({ name, backendName, backend }) {
+  const [address, why, times, errors] = [make("small", { class: "address" }), make("small"), make("small"), make("small")];
   const [badge, since, rate, open, failed, weight] = ["span", "span", "span", "span", "span", "small"].map((tag) => make(tag));
   const [history, part] = [strip(), share()];
   const steer = make("button", {
@@ -27,9 +31,9 @@ export function serverRow({ name, backendName }) {
     cell("State", { class: "state" }, badge, " ", since, why),
     cell("Last hour", { class: "hour" }, history),
     cell("Share", { class: "share-cell" }, part, weight),
-    cell("Connections/s", { class: "n" }, rate),
+    cell(rateTitle(backend), { class: "n" }, rate, times),
     cell("Open", { class: "n" }, open),
-    cell("Failed", { class: "n" }, failed),
+    cell("Failed", { class: "n" }, failed, errors),
     cell("", { class: "n steer-cell" }, steer));
   element.update = ({ server, word, backend, view }) => {
     setText(address, server.addr);
@@ -44,6 +48,10 @@ export function serverRow({ name, backendName }) {
     setText(rate, perSecond(view.history.rate("server", backendName, name)));
     setText(open, short(server.current_connections) + (server.max_connections === null ? "" : ` of ${short(server.max_connections)}`));
     setText(failed, failures(server));
+    const recent = server.requests?.recent;
+    setText(times, recent?.total > 0 ? `p50 ${latency(recent.p50)}, p99 ${latency(recent.p99)}` : "");
+    const bad = responseShare(recent, "5xx");
+    setText(errors, bad > 0 ? `${percent(bad)} 5xx now` : "");
     setAttribute(failed, "title", server.handshakes ? "handshakes that clients did not complete" : null);
     show(steer, view.mayChange);
   };
