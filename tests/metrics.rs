@@ -77,7 +77,7 @@ fn shape(series: &str) -> Option<String> {
     let labels = labels.strip_suffix('}')?.split(',').filter(|label| !label.is_empty());
     let label = |label: &str| {
         let (key, value) = label.split_once('=').unwrap_or((label, ""));
-        let is_named = ["frontend", "backend", "server", "name"].contains(&key);
+        let is_named = ["frontend", "route", "backend", "server", "name"].contains(&key);
         let is_added = ["job", "instance"].contains(&key);
         (!is_added).then(|| format!("{key}={}", if is_named { "NAME" } else { value }))
     };
@@ -159,8 +159,13 @@ fn state(name: &str) -> Snapshot {
     };
     let pool = fixture::pool(name, vec![server("127.0.0.1:8081", true), server("127.0.0.1:8082", false)]);
     let config = convey_model::fixture::frontend(name, &[], name);
-    let http = FrontendConfig { mode: Mode::Http, name: format!("{name} http"), ..config.clone() };
-    let http = fixture::frontend_of(http, &pool);
+    let http = FrontendConfig {
+        mode: Mode::Http,
+        name: format!("{name} http"),
+        http: Some(Default::default()),
+        ..config.clone()
+    };
+    let http = fixture::http_frontend(http, &pool, &[]);
     let packets = FrontendConfig { mode: Mode::Passthrough, name: format!("{name} nat"), ..config.clone() };
     let packets = fixture::frontend_of(packets, &pool);
     let frontend = fixture::frontend_of(FrontendConfig { max_connections: Some(9), ..config }, &pool);

@@ -108,8 +108,13 @@ fn http_frontend_without_healthy_server_raises_alerts() {
     let setup = Setup::new(&lab).frontend(HTTP).health(PROBES).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
     balancer.wait_for_health("a", false);
-    let alerts =
-        ["ConveyBackendWithoutServer", "ConveyClientsRefused", "ConveyHalfOfBackendDown", "ConveyServerDown"];
+    let alerts = [
+        "ConveyBackendWithoutServer",
+        "ConveyClientsGet5xx",
+        "ConveyClientsRefused",
+        "ConveyHalfOfBackendDown",
+        "ConveyServerDown",
+    ];
     expect_alerts(&lab, &balancer, &alerts, || fetch_ten_times(&lab, 503));
 }
 
@@ -119,7 +124,8 @@ fn http_backend_without_any_server_raises_alerts() {
     let setup = Setup::new(&lab).frontend(HTTP).server("app", format!("{NAME}:80"), "");
     let balancer = BalancerProcess::start(&lab, &setup.and(&TestNameServer::dns(&lab)));
     assert_eq!(balancer.stat("/backends/pool/servers"), serde_json::json!({}));
-    let alerts = ["ConveyBackendWithoutServer", "ConveyClientsRefused", "ConveyNameUnresolved"];
+    let alerts =
+        ["ConveyBackendWithoutServer", "ConveyClientsGet5xx", "ConveyClientsRefused", "ConveyNameUnresolved"];
     balancer.wait_for_stat(&format!("/names/{NAME}/resolved"), false);
     expect_alerts(&lab, &balancer, &alerts, || fetch_ten_times(&lab, 503));
 }
@@ -152,7 +158,7 @@ fn proxied_frontends_without_server_raise_alerts() {
 }
 
 /// A server that answers every second request with 500.
-fn half_broken(lab: &Loopback) -> TestHttpServer {
+pub(crate) fn half_broken(lab: &Loopback) -> TestHttpServer {
     let asked = AtomicUsize::new(0);
     TestHttpServer::start(lab.server(1), move |_, stream| {
         let status =
@@ -166,7 +172,7 @@ fn servers_that_answer_5xx_raise_an_alert() {
     let _server = half_broken(&lab);
     let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
-    expect_alerts(&lab, &balancer, &["ConveyServersAnswer5xx"], || {
+    expect_alerts(&lab, &balancer, &["ConveyClientsGet5xx", "ConveyServersAnswer5xx"], || {
         (0..10).for_each(|_| _ = fetch(lab.vip(), "/").unwrap());
     });
 }
@@ -176,7 +182,9 @@ fn servers_that_break_off_raise_an_alert() {
     let _server = TestHttpServer::start(lab.server(1), |_, _| Err(ErrorKind::ConnectionReset.into()));
     let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
-    expect_alerts(&lab, &balancer, &["ConveyRequestsFail"], || fetch_ten_times(&lab, 502));
+    expect_alerts(&lab, &balancer, &["ConveyClientsGet5xx", "ConveyRequestsFail"], || {
+        fetch_ten_times(&lab, 502)
+    });
 }
 
 fn requests_beyond_a_rate_limit_raise_an_alert() {
