@@ -13,6 +13,7 @@ use convey_testkit::{
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::alerts::half_broken;
 use crate::http::{self, HTTP};
 use crate::{http2, http3};
 
@@ -27,6 +28,7 @@ tests!("trace":
     trace_reader_that_stalls_does_not_slow_clients,
     an_upgrade_and_a_stop_end_a_trace_with_a_line,
     requests_are_shown_step_by_step_with_retries,
+    requests_are_selected_by_head_route_and_status,
     local_replies_and_early_ends_of_requests_count_as_drops,
     requests_over_http3_are_shown_with_their_stream,
     websocket_that_its_client_resets_ends_in_phase_tunnel,
@@ -199,6 +201,8 @@ fn invalid_trace_filters_are_refused_with_suggestions() {
         ),
         ("--drops no_sever", "did you mean `no_server`?"),
         ("--client here", "expected: IP[/LEN][:PORT]"),
+        ("--status 6xx", "expected: a status or a class, such as 404 or 5xx"),
+        ("--route nowhere", "there is no route nowhere"),
     ] {
         let ran = run(balancer.command().arg("trace").args(line.split(' ')));
         assert_eq!(ran.code, Some(1), "{line}: {ran:?}");
@@ -303,6 +307,48 @@ fn requests_are_shown_step_by_step_with_retries() {
     watcher.wait_for(&["stream 1: GET shop.example/two HTTP/2"]);
     watcher.wait_for(&["stream 3: request ended, status 200"]);
     watcher.wait_for(&["stream ", ": retry: connect_failed"]);
+}
+
+fn requests_are_selected_by_head_route_and_status() {
+    let lab = Loopback::new();
+    let _server = half_broken(&lab);
+    let routes = "mode = \"http\"\nroutes = [{ path = \"/api\", backend = \"pool\" }]";
+    let setup = Setup::new(&lab).frontend(routes).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let watchers =
+        ["--status 5xx", "--path /api --method get", "--host *.b.example", "--route */api --status 200"]
+            .map(|line| Watcher::start(&balancer, line));
+    let mut client = http::client::Client::new(lab.vip());
+    // The server answers every second request with 500.
+    for (host, path, status) in [
+        ("a.example", "/one", 200),
+        ("a.example", "/api/two", 500),
+        ("www.b.example", "/api/three", 200),
+        ("a.example", "/four", 500),
+    ] {
+        assert_eq!(client.get(host, path).status, status);
+    }
+    let [failed, api, host, served] = &watchers;
+    failed.wait_for(&["[request_head] GET a.example/api/two HTTP/1.1"]);
+    failed.wait_for(&["[route] route */api"]);
+    failed.wait_for(&["[limits] access lists and limits allow it"]);
+    failed.wait_for(&["[pick] server pool/a", "chosen by round_robin"]);
+    failed.wait_for(&["[connect] ", "connection to pool/a"]);
+    failed.wait_for(&["[response_head] response 500 from pool/a"]);
+    failed.wait_for(&["GET a.example/four HTTP/1.1"]);
+    wait_for("the end of the last request", || {
+        (failed.text().matches("[end] request ended, status 500").count() == 2).then_some(())
+    });
+    for (watcher, shown, others) in [
+        (failed, &["/api/two", "/four"][..], &["/one", "/api/three", "status 200", "accepted"][..]),
+        (api, &["/api/two", "/api/three"], &["/one", "/four"]),
+        (host, &["/api/three"], &["/one", "/api/two", "/four"]),
+        (served, &["/api/three"], &["/one", "/api/two", "/four"]),
+    ] {
+        shown.iter().for_each(|path| drop(watcher.wait_for(&[&format!("{path} HTTP/1.1")])));
+        let text = watcher.text();
+        assert!(others.iter().all(|other| !text.contains(other)), "{text}");
+    }
 }
 
 fn local_replies_and_early_ends_of_requests_count_as_drops() {

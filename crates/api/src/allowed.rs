@@ -22,9 +22,10 @@ pub(crate) const VERDICTS: [&str; 5] = ["forwarded", "answered", "dropped", "wai
 pub(crate) const ROLES: [&str; 5] =
     ["new_flow", "existing_flow", "servers_answer", "servers_refusal", "by_hash"];
 
-pub(crate) const REQUEST_STEPS: [&str; 11] = [
+pub(crate) const REQUEST_STEPS: [&str; 12] = [
     "received",
     "routed",
+    "admitted",
     "chosen",
     "connect_failed",
     "connected",

@@ -94,6 +94,16 @@ pub struct TraceParameters {
     pub server: Option<String>,
     /// Only drops, refusals and early ends: `any`, or the label of a reason.
     pub drops: Option<String>,
+    /// Only requests with this method.
+    pub method: Option<String>,
+    /// Only requests for this host, or for hosts below a domain: `*.example.com`.
+    pub host: Option<String>,
+    /// Only requests whose path and query begin with this text.
+    pub path: Option<String>,
+    /// Only requests of this route.
+    pub route: Option<String>,
+    /// Only requests whose response has this status, or a status of this class: `404`, `5xx`.
+    pub status: Option<String>,
     /// One in this many connections or flows, with all of its events.
     #[cfg_attr(test, schemars(range(min = 1)))]
     pub sample: Option<u32>,

@@ -179,7 +179,8 @@ pub struct RequestLine {
     /// Number of the request's stream. Left out for HTTP/1.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<u64>,
-    /// Kind of the step: `received` (the head has arrived), `routed`, `chosen` (a server was chosen),
+    /// Kind of the step: `received` (the head has arrived), `routed`, `admitted` (access lists,
+    /// limits and layers allow the request), `chosen` (a server was chosen),
     /// `connect_failed`, `connected`, `retried`, `responded` (the server's response head has
     /// arrived), `file`, `local_reply`, `refused` (without a reply) or `ended`.
     #[cfg_attr(test, schemars(extend("enum" = crate::allowed::REQUEST_STEPS)))]
@@ -213,8 +214,8 @@ pub struct RequestLine {
     /// More specific reason, such as the fault in a malformed request. Left out if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Label>,
-    /// Phase that the request had reached (`local_reply`, `refused`, and `ended` if the request ended
-    /// early).
+    /// Phase of the step; of `local_reply`, `refused` and an early `ended`, the phase that the
+    /// request had reached. An older server sends it only for these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Label>,
     /// Bytes of the request's body (`ended`).

@@ -22,6 +22,21 @@ pub struct TraceArgs {
     /// Show only drops, refusals and early ends; with a reason, only those with that reason
     #[arg(long, value_name = "REASON", num_args = 0..=1, default_missing_value = "any")]
     pub drops: Option<String>,
+    /// Show only requests with this method
+    #[arg(long, value_name = "METHOD")]
+    pub method: Option<String>,
+    /// Show only requests for this host; *.DOMAIN is each host below DOMAIN
+    #[arg(long, value_name = "HOST")]
+    pub host: Option<String>,
+    /// Show only requests whose path and query begin with this
+    #[arg(long, value_name = "PATH")]
+    pub path: Option<String>,
+    /// Show only requests of this route
+    #[arg(long, value_name = "NAME")]
+    pub route: Option<String>,
+    /// Show only requests with this status, or a status of this class, such as 404 or 5xx
+    #[arg(long, value_name = "STATUS")]
+    pub status: Option<String>,
     /// End after this many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,

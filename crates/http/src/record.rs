@@ -52,6 +52,8 @@ pub(crate) struct RequestRecord {
     named: Option<SocketAddr>,
     /// Content coding of the response's body, if convey compresses it.
     compression: Option<ContentCoding>,
+    /// Head for the traces, if any ran when it arrived.
+    traced: Option<Arc<TracedHead>>,
 }
 
 /// Facts of a request that only the log has.
@@ -87,6 +89,7 @@ impl RequestRecord {
             stream: None,
             named: None,
             compression: None,
+            traced: None,
         }
     }
 
@@ -99,15 +102,16 @@ impl RequestRecord {
     pub(crate) fn arrives(&mut self, client: &ClientStream, request: &HttpRequest) {
         self.named = request.named();
         self.phase = ExchangePhase::Access;
-        self.trace_step(client, || {
+        if client.is_traced() {
             let head = request.head();
-            RequestStep::Arrived(Box::new(TracedHead {
+            self.traced = Some(Arc::new(TracedHead {
                 method: text(head.method_token()),
                 host: text(head.host()),
                 target: text(head.path_and_query()),
                 version: version_of(self.version, Some(head)),
-            }))
-        });
+            }));
+            self.trace_step(client, || RequestStep::Arrived);
+        }
     }
 
     /// Sets the route of a request that gets a local reply before it is forwarded.
@@ -120,6 +124,7 @@ impl RequestRecord {
         self.route = Some(route.clone());
         self.phase = ExchangePhase::Pick;
         self.trace_step(client, || RequestStep::Routed { route: route.name.clone() });
+        self.trace_step(client, || RequestStep::Admitted);
         if let Some(logged) = &mut self.logged {
             logged.trace = request.trace();
         }
@@ -314,7 +319,30 @@ impl RequestRecord {
     /// Sends a step of the request to the traces, if any runs.
     #[inline]
     fn trace_step(&self, client: &ClientStream, step: impl FnOnce() -> RequestStep) {
-        client.trace(self.named, self.server_id, || TracedRequest { stream: self.stream, step: step() });
+        client.trace(self.named, self.server_id, || {
+            let step = step();
+            TracedRequest {
+                stream: self.stream,
+                phase: self.phase_of(&step).label(),
+                head: self.traced.clone(),
+                route: self.route.as_ref().map(|route| route.name.clone()),
+                step,
+            }
+        });
+    }
+
+    /// Phase that a step of the trace belongs to.
+    fn phase_of(&self, step: &RequestStep) -> ExchangePhase {
+        match step {
+            RequestStep::Arrived => ExchangePhase::RequestHead,
+            RequestStep::Routed { .. } => ExchangePhase::Route,
+            RequestStep::Admitted => ExchangePhase::Limits,
+            RequestStep::Chosen { .. } => ExchangePhase::Pick,
+            RequestStep::ConnectFailed { .. } | RequestStep::Connected { .. } => ExchangePhase::Connect,
+            RequestStep::Responded { .. } | RequestStep::File { .. } => ExchangePhase::ResponseHead,
+            RequestStep::Ended { early: None, .. } => ExchangePhase::End,
+            _ => self.phase,
+        }
     }
 
     /// Last step of a request that took `after`.

@@ -423,6 +423,12 @@ impl ClientStream {
         self.session.trace_request(named, server, request);
     }
 
+    /// Whether any trace runs.
+    #[inline]
+    pub fn is_traced(&self) -> bool {
+        self.session.context.shared.trace.is_watched()
+    }
+
     /// Records the server of the current request, for lists of connections.
     pub fn goes_to(&self, permit: &Permit, server: &ServerStream) {
         self.session.entry.set_server(&ConnectionServer {

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use convey_model::{Prefix, Protocol};
 
-use crate::event::{TraceEvent, flow_hash};
+use crate::event::{TraceEvent, TraceStep, flow_hash};
+use crate::request_filter::RequestPattern;
 
 /// Filter of trace events. An empty filter shows all events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct TraceFilter {
     /// Reason of the drops, refusals and early ends to show. Other events are not shown. `None`:
     /// all events are shown.
     pub drops: Option<DropPattern>,
+    /// Requests to show. Unless it is empty, events that concern no request are not shown.
+    pub requests: RequestPattern,
     /// Sampling rate: with `n`, the trace shows one of `n` flows, with all events of the flow; with
     /// 0 or 1, it shows all flows.
     pub sample: u32,
@@ -90,6 +93,7 @@ impl TraceFilter {
             (DropPattern::Reason(wanted), Some(reason)) => wanted == reason,
         };
         self.drops.is_none_or(is_dropped)
+            && self.is_of_request(event)
             && self.is_of_client(event)
             && has(self.frontends.as_deref(), event.frontend)
             && has(self.servers.as_deref(), event.server)
@@ -104,10 +108,18 @@ impl TraceFilter {
         (frontend, server): (u32, u32),
     ) -> bool {
         self.drops.is_none()
+            && self.requests.is_empty()
             && self.client.is_none_or(|pattern| pattern.includes(client))
             && has(self.frontends.as_deref(), Some(frontend))
             && has(self.servers.as_deref(), Some(server))
             && (self.sample <= 1 || self.picks(client, vip, protocol))
+    }
+
+    fn is_of_request(&self, event: &TraceEvent) -> bool {
+        match &event.step {
+            TraceStep::Request(request) => self.requests.needs(request),
+            TraceStep::Connection(_) | TraceStep::Packet(_) => self.requests.is_empty(),
+        }
     }
 
     fn is_of_client(&self, event: &TraceEvent) -> bool {
@@ -141,7 +153,7 @@ fn has(wanted: Option<&[u32]>, id: Option<u32>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{ConnectionStep, TraceStep};
+    use crate::event::ConnectionStep;
     use convey_model::Timestamp;
 
     fn event(client: &str, step: ConnectionStep) -> TraceEvent {

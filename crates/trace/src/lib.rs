@@ -9,6 +9,7 @@ mod event;
 mod filter;
 mod hub;
 mod request;
+mod request_filter;
 
 pub use event::{
     ConnectionStep, PacketKind, PacketStep, TraceEvent, TraceStep, TracedAnswer, TracedFrames, TracedOutcome,
@@ -17,3 +18,4 @@ pub use event::{
 pub use filter::{ClientPattern, DropPattern, TraceFilter};
 pub use hub::{MAX_WATCHERS, TraceEnd, TraceHub, TraceWatch, TraceWatchers};
 pub use request::{EarlyEnd, ReplyReason, RequestStep, TracedHead, TracedRequest};
+pub use request_filter::{RequestPattern, StatusPattern, UndecidedRequests};

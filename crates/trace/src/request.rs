@@ -9,6 +9,12 @@ pub struct TracedRequest {
     /// Number of the request's stream (HTTP/2 and HTTP/3). `None`: the connection has one request
     /// at a time.
     pub stream: Option<u64>,
+    /// Label of the phase that the step belongs to.
+    pub phase: &'static str,
+    /// Head of the request; `None`: it has not arrived, or arrived before the trace began.
+    pub head: Option<Arc<TracedHead>>,
+    /// Name of the route; `None`: it is not known yet, or no route matches.
+    pub route: Option<Arc<str>>,
     /// Step of the request.
     pub step: RequestStep,
 }
@@ -17,12 +23,14 @@ pub struct TracedRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestStep {
     /// The head of the request has arrived.
-    Arrived(Box<TracedHead>),
+    Arrived,
     /// convey found a route.
     Routed {
         /// Name of the route.
         route: Arc<str>,
     },
+    /// Access lists, limits and layers allow the request.
+    Admitted,
     /// convey chose a server.
     Chosen {
         /// Number of the attempt; the first is 1.
@@ -120,6 +128,22 @@ pub struct TracedHead {
 }
 
 impl RequestStep {
+    /// Status of the response, once it is known.
+    pub(crate) fn status(&self) -> Option<u16> {
+        match self {
+            RequestStep::Responded { status }
+            | RequestStep::File { status }
+            | RequestStep::Replied { status, .. } => Some(*status),
+            RequestStep::Ended { status, .. } => *status,
+            _ => None,
+        }
+    }
+
+    /// Whether no other step of the request follows.
+    pub(crate) fn is_last(&self) -> bool {
+        matches!(self, RequestStep::Refused { .. } | RequestStep::Ended { .. })
+    }
+
     /// Label of the reason, if the step is a local reply, a refusal or an early end; otherwise
     /// `None`.
     pub(crate) fn drop_reason(&self) -> Option<&'static str> {

@@ -12,7 +12,7 @@ use axum::extract::{Extension, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use convey_api::{TraceParameters, TraceRemark};
-use convey_trace::{MAX_WATCHERS, TraceEnd, TraceWatch};
+use convey_trace::{MAX_WATCHERS, TraceEnd, TraceWatch, UndecidedRequests};
 use futures_util::stream;
 use hyper::body::Bytes;
 use serde::Serialize;
@@ -76,6 +76,7 @@ struct Show {
     allowance: f64,
     allowed_at: Instant,
     omitted: u64,
+    undecided: UndecidedRequests,
     last_notice: Instant,
     _long: Option<LongAnswer>,
 }
@@ -97,6 +98,7 @@ impl Show {
             allowance: f64::from(wanted.rate),
             allowed_at: now,
             omitted: 0,
+            undecided: UndecidedRequests::default(),
             last_notice: now,
             wanted,
             source,
@@ -137,13 +139,18 @@ impl Show {
             if self.is_done() {
                 break;
             }
-            if self.allowance < 1.0 {
-                self.omitted += 1;
-                continue;
+            for event in self.undecided.sort_out(self.wanted.requests(), event) {
+                if self.is_done() {
+                    break;
+                }
+                if self.allowance < 1.0 {
+                    self.omitted += 1;
+                    continue;
+                }
+                self.allowance -= 1.0;
+                self.shown += 1;
+                *text += &line(&trace_line(&event, &snapshot, self.source.started));
             }
-            self.allowance -= 1.0;
-            self.shown += 1;
-            *text += &line(&trace_line(&event, &snapshot, self.source.started));
         }
         if self.is_done() {
             why = why.or(Some("count"));

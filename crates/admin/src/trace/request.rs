@@ -7,11 +7,13 @@ use super::{error_text, millis};
 
 /// Converts a step of a request. `algorithm` is the name of the algorithm that chose the server.
 pub(super) fn request_line(request: &TracedRequest, algorithm: Option<&'static str>) -> RequestLine {
-    let line = RequestLine { stream: request.stream, ..RequestLine::default() };
+    let (stream, phase) = (request.stream, Some(request.phase.into()));
+    let line = RequestLine { stream, phase, ..RequestLine::default() };
     match &request.step {
-        RequestStep::Arrived(head) => {
-            RequestLine { step: "received".into(), head: Some(received_head(head)), ..line }
+        RequestStep::Arrived => {
+            RequestLine { step: "received".into(), head: request.head.as_deref().map(received_head), ..line }
         }
+        RequestStep::Admitted => RequestLine { step: "admitted".into(), ..line },
         RequestStep::Routed { route } => {
             RequestLine { step: "routed".into(), route: Some(route.to_string()), ..line }
         }
@@ -57,7 +59,7 @@ fn end_line(step: &RequestStep, line: RequestLine) -> RequestLine {
             step: "ended".into(),
             status: *status,
             reason: early.map(|early| early.reason.into()),
-            phase: early.map(|early| early.phase.into()),
+            phase: early.map(|early| early.phase.into()).or(line.phase),
             bytes_in: Some(bytes.0),
             bytes_out: Some(bytes.1),
             after_ms: Some(millis(*after)),

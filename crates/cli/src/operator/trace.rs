@@ -31,6 +31,11 @@ pub fn trace_path(args: &TraceArgs) -> String {
         ("frontend", args.frontend.clone()),
         ("server", args.server.clone()),
         ("drops", args.drops.clone()),
+        ("method", args.method.clone()),
+        ("host", args.host.clone()),
+        ("path", args.path.clone()),
+        ("route", args.route.clone()),
+        ("status", args.status.clone()),
         ("count", number(args.count)),
         ("timeout", args.timeout.map(|time| humantime::format_duration(time).to_string())),
         ("sample", number(args.sample.map(u64::from))),
@@ -243,6 +248,11 @@ mod tests {
             frontend: Some("a&b".to_owned()),
             server: None,
             drops: Some("any".to_owned()),
+            method: None,
+            host: None,
+            path: Some("/a".to_owned()),
+            route: None,
+            status: Some("5xx".to_owned()),
             count: Some(3),
             timeout: Some(std::time::Duration::from_millis(1_500)),
             sample: None,
@@ -251,7 +261,10 @@ mod tests {
             pcap: None,
         };
         let path = trace_path(&args);
-        assert_eq!(path, "/v1/trace?frontend=a%26b&drops=any&count=3&timeout=1s%20500ms&rate=1000");
+        assert_eq!(
+            path,
+            "/v1/trace?frontend=a%26b&drops=any&path=%2Fa&status=5xx&count=3&timeout=1s%20500ms&rate=1000"
+        );
     }
 
     #[test]

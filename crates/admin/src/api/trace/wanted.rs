@@ -9,7 +9,7 @@ use convey_control::RequestRefusal;
 use convey_model::{DropReason, Target};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool, Snapshot};
-use convey_trace::{ClientPattern, DropPattern, TraceFilter};
+use convey_trace::{ClientPattern, DropPattern, RequestPattern, TraceFilter};
 
 use super::super::{Failure, unknown};
 
@@ -26,6 +26,7 @@ pub(in super::super) struct WantedTrace {
     frontend: Option<String>,
     server: Option<Target>,
     drops: Option<DropPattern>,
+    requests: RequestPattern,
     sample: u32,
     pub(super) rate: u32,
     pub(super) count: Option<u64>,
@@ -34,12 +35,27 @@ pub(in super::super) struct WantedTrace {
 }
 
 impl WantedTrace {
+    /// Requests to show.
+    pub(super) fn requests(&self) -> &RequestPattern {
+        &self.requests
+    }
+}
+
+impl WantedTrace {
     /// Validates the parameters.
     ///
     /// # Errors
     /// A parameter is invalid, or a name does not exist.
     pub(super) fn new(query: TraceParameters, snapshot: &Snapshot) -> Result<WantedTrace, Failure> {
+        let requests = RequestPattern {
+            method: query.method.map(|method| method.to_ascii_uppercase()),
+            host: query.host.map(|host| host.to_ascii_lowercase()),
+            path: query.path,
+            route: query.route,
+            status: query.status.map(|status| status.parse()).transpose().map_err(Failure::Bad)?,
+        };
         let wanted = WantedTrace {
+            requests,
             client: query.client.map(|client| client.parse()).transpose().map_err(Failure::Bad)?,
             frontend: query.frontend,
             server: query.server.map(|server| target(&server, snapshot)).transpose()?,
@@ -68,7 +84,7 @@ impl WantedTrace {
             all.filter(|(backend, server, _)| target.includes(backend, server)).map(|(.., id)| id).collect()
         });
         let WantedTrace { client, drops, sample, .. } = *self;
-        TraceFilter { client, frontends, servers, drops, sample }
+        TraceFilter { client, frontends, servers, drops, requests: self.requests.clone(), sample }
     }
 
     /// Refuses `frames` if only frontends in proxied modes match, because these have no packets.
@@ -99,6 +115,14 @@ impl WantedTrace {
         if let (Some(name), true) = (&self.frontend, none(&filter.frontends)) {
             let names = snapshot.frontends.iter().map(|frontend| &frontend.config.name);
             return Err(unknown("frontend", name, names));
+        }
+        if let Some(name) = &self.requests.route {
+            let frontends = snapshot.frontends.iter().filter_map(|frontend| frontend.http.as_ref());
+            let routes = frontends.flat_map(|http| http.routes()).map(|route| route.name.to_string());
+            let routes: Vec<String> = routes.collect();
+            if !routes.contains(name) {
+                return Err(unknown("route", name, routes.iter()));
+            }
         }
         let Some(target) = self.server.as_ref().filter(|_| none(&filter.servers)) else { return Ok(()) };
         let pool = snapshot.pools.iter().find(|pool| pool.config.name == target.backend);

@@ -113,17 +113,19 @@ fn steps() -> Vec<TraceStep> {
 }
 
 fn request(step: RequestStep) -> TraceStep {
-    TraceStep::Request(TracedRequest { stream: Some(5), step })
-}
-
-fn requests() -> [RequestStep; 11] {
-    let after = Duration::from_micros(1_500);
-    let reason = ReplyReason { label: "malformed", detail: "host" };
     let head =
         TracedHead { method: "GET".into(), host: "a.example".into(), target: "/x?y=z".into(), version: "2" };
+    let (head, route) = (Some(Arc::new(head)), Some("a.example/x".into()));
+    TraceStep::Request(TracedRequest { stream: Some(5), phase: "pick", head, route, step })
+}
+
+fn requests() -> [RequestStep; 12] {
+    let after = Duration::from_micros(1_500);
+    let reason = ReplyReason { label: "malformed", detail: "host" };
     [
-        RequestStep::Arrived(Box::new(head)),
+        RequestStep::Arrived,
         RequestStep::Routed { route: "a.example/x".into() },
+        RequestStep::Admitted,
         RequestStep::Chosen { attempt: 1 },
         RequestStep::ConnectFailed { errno: Some(111), fault: None },
         RequestStep::Connected { after, is_reused: true },
@@ -146,9 +148,9 @@ async fn each_line_of_a_trace_is_as_the_description_says() {
     let admin = admin();
     forward_packets(&admin);
     let steps = steps();
-    let lines = watch(&admin, "/v1/trace?count=29&frames=true");
+    let lines = watch(&admin, "/v1/trace?count=30&frames=true");
     until_watched(&admin).await;
-    assert_eq!(steps.len(), 29);
+    assert_eq!(steps.len(), 30);
     steps.into_iter().for_each(|step| admin.trace.publish(|| event(&admin, step)));
     let lines = lines.await.unwrap();
     let validator = validator(&json!({ "$ref": "#/components/schemas/TraceLine" }));
@@ -156,9 +158,9 @@ async fn each_line_of_a_trace_is_as_the_description_says() {
         let wrong: Vec<String> = validator.iter_errors(line).map(|wrong| wrong.to_string()).collect();
         assert!(wrong.is_empty(), "{wrong:?}\n{line:#}");
     }
-    assert_eq!(lines.len(), 31, "one more before them, and one after");
+    assert_eq!(lines.len(), 32, "one more before them, and one after");
     assert_eq!(lines[1]["server_addr"], "127.0.0.1:8081");
-    assert_eq!(lines[30], json!({ "event": "trace_ended", "why": "count" }));
+    assert_eq!(lines[31], json!({ "event": "trace_ended", "why": "count" }));
     let kinds = description()["components"]["schemas"]["TraceLine"]["properties"]["event"]["enum"].clone();
     let seen: Vec<&Value> = lines.iter().map(|line| &line["event"]).collect();
     let unseen: Vec<&Value> = kinds.as_array().unwrap().iter().filter(|kind| !seen.contains(kind)).collect();

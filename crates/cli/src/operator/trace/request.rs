@@ -6,8 +6,9 @@ use super::{server, shown};
 
 /// Text of a step of a request, without the time and the client.
 pub(super) fn text(names: &TraceNames, line: &RequestLine) -> String {
+    let phase = line.phase.as_ref().map_or_else(String::new, |phase| format!("[{phase}] "));
     let stream = line.stream.map_or_else(String::new, |stream| format!("stream {stream}: "));
-    format!("{stream}{}", step(names, line))
+    format!("{phase}{stream}{}", step(names, line))
 }
 
 fn step(names: &TraceNames, line: &RequestLine) -> String {
@@ -15,6 +16,7 @@ fn step(names: &TraceNames, line: &RequestLine) -> String {
     match &*line.step {
         "received" => received(line),
         "routed" => format!("route {}", line.route.as_deref().unwrap_or_default()),
+        "admitted" => "access lists and limits allow it".to_owned(),
         "chosen" => chosen(names, line),
         "connect_failed" => {
             format!("cannot connect to {server}: {}", line.error.as_deref().unwrap_or_default())
@@ -93,13 +95,18 @@ mod tests {
         assert_eq!(text("responded", json!({ "status": 200 })), "response 200 from app/a");
         let reply =
             json!({ "status": 400, "reason": "malformed", "detail": "host", "phase": "request_head" });
-        assert_eq!(text("local_reply", reply), "local reply 400: malformed (host) in phase request_head");
+        let expected = "[request_head] local reply 400: malformed (host) in phase request_head";
+        assert_eq!(text("local_reply", reply), expected);
+        assert_eq!(
+            text("admitted", json!({ "phase": "limits" })),
+            "[limits] access lists and limits allow it"
+        );
         let end = json!({ "status": 200, "bytes_in": 5, "bytes_out": 7, "after_ms": 1.5 });
         let expected = "request ended, status 200, 5 bytes from the client, 7 to it, after 1.5 ms";
         assert_eq!(text("ended", end), expected);
         let early = json!({ "reason": "client_reset", "phase": "response_head", "bytes_in": 5, "bytes_out": 0,
             "after_ms": 1.5 });
-        let expected = "request ended early: client_reset in phase response_head, no response, \
+        let expected = "[response_head] request ended early: client_reset in phase response_head, no response, \
                         5 bytes from the client, 0 to it, after 1.5 ms";
         assert_eq!(text("ended", early), expected);
     }
