@@ -186,7 +186,7 @@ fn visible_types(text: &str) -> impl Iterator<Item = String> {
 
 /// Uses of random numbers that need not be secret: jitter, samples, initial values of counters, ids
 /// that authorise nothing.
-const PREDICTABLE: [&str; 17] = [
+const PREDICTABLE: [&str; 18] = [
     "crates/access-log/src/lines.rs: fastrand::u32",
     "crates/control/src/dns.rs: fastrand::f64",
     "crates/control/src/health/schedule.rs: fastrand::f64",
@@ -194,6 +194,7 @@ const PREDICTABLE: [&str; 17] = [
     "crates/dataplane/src/pipeline.rs: fastrand::u16",
     "crates/http/src/http3/quic.rs: fastrand::bool",
     "crates/http/src/request.rs: fastrand::u64",
+    "crates/http/src/variables.rs: fastrand::u128",
     "crates/http/src/stack/traces.rs: fastrand::u128",
     "crates/http/src/stack/traces.rs: fastrand::u64",
     "crates/kubernetes/src/annotations.rs: fastrand::f64",

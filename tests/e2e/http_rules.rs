@@ -14,6 +14,8 @@ tests!("http_rules":
     redirect_has_the_parts_of_rule_and_request_and_never_loops,
     fixed_response_has_its_status_fields_and_body_for_all_methods,
     server_gets_the_path_that_groups_of_the_expression_make,
+    headers_have_values_of_the_request_in_both_directions,
+    request_id_is_random_and_that_of_a_trusted_proxy_stays,
 );
 
 /// Backends v1 and v2, each with one server of its name.
@@ -190,4 +192,64 @@ fn server_gets_the_path_that_groups_of_the_expression_make() {
     let mut client = Client::new(lab.vip());
     assert_eq!(client.get("a", "/v12/items?q=1").body, "v1 GET /api/items/12?q=1 0");
     assert_eq!(client.get("a", "/w12/items?q=1").body, "site GET /w12/items?q=1 0");
+}
+
+fn headers_have_values_of_the_request_in_both_directions() {
+    let lab = Loopback::new();
+    let [v1, ..] = servers(&lab);
+    let routes = r#"
+        [frontends.web.headers]
+        request.set = { X-Real-IP = "{client_ip}", X-Url = "{scheme}://{host}{target}", X-Sni = "{sni}" }
+        response.set = { X-Route = "{route}", X-Echo = "{header:X-Ask}", Report-To = '{"group":"a"}' }
+        [[frontends.web.routes]]
+        name = "api"
+        path = "/api"
+        backend = "v1"
+        [[frontends.web.routes]]
+        path = "/gone"
+        respond = { status = 410 }
+    "#;
+    let _balancer = BalancerProcess::start(&lab, &routed(&lab, routes));
+    let mut client = Client::new(lab.vip());
+    let ask = |path: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: a:80\r\nX-Ask: b\r\nX-Real-Ip: 1\r\nX_Sni: 1\r\n\r\n")
+    };
+    let response = client.send(&ask("/api/x?y"));
+    let us = client.0.local_addr().unwrap().ip().to_string();
+    let seen = v1.seen().pop().unwrap();
+    assert_eq!(seen.field("x-real-ip"), Some(&*us));
+    assert_eq!(seen.field("x-url"), Some("http://a/api/x?y"));
+    assert_eq!((seen.field("x-sni"), seen.field("x_sni")), (None, None), "an empty value is left out");
+    let has = |response: &Response, line: &str| response.head.contains(&format!("\r\n{line}\r\n"));
+    for line in ["X-Route: api", "X-Echo: b", "Report-To: {\"group\":\"a\"}"] {
+        assert!(has(&response, line), "{}", response.head);
+    }
+    let local = client.send(&ask("/gone"));
+    assert!(has(&local, "X-Echo: b") && has(&local, "X-Route: */gone"), "{}", local.head);
+}
+
+fn request_id_is_random_and_that_of_a_trusted_proxy_stays() {
+    let lab = Loopback::new();
+    let [v1, ..] = servers(&lab);
+    let routes = |more: &str| {
+        format!(
+            "{more}\nroutes = [{{ path = '/api', backend = 'v1' }}]\n[frontends.web.headers]\n\
+             request.set = {{ X-Request-ID = '{{request_id}}' }}\nresponse.set = {{ X-Request-ID = '{{request_id}}' }}"
+        )
+    };
+    let balancer = BalancerProcess::start(&lab, &routed(&lab, &routes("")));
+    let mut client = Client::new(lab.vip());
+    let mut ids = || {
+        let response = client.send("GET /api HTTP/1.1\r\nHost: a\r\nX-Request-ID: forged\r\n\r\n");
+        let seen = v1.seen().pop().unwrap().field("x-request-id").unwrap().to_owned();
+        let lines = response.head.lines();
+        let told = lines.filter_map(|line| line.strip_prefix("X-Request-ID: ")).collect::<Vec<_>>();
+        assert_eq!(told, [&*seen], "the client learns the id that the server got");
+        seen
+    };
+    let (first, second) = (ids(), ids());
+    assert!(first.len() == 32 && first.bytes().all(|byte| byte.is_ascii_hexdigit()) && first != second);
+    balancer.save(&routed(&lab, &routes("trusted_proxies = ['127.0.0.0/8']")));
+    balancer.wait_for_log("trusted_proxies none -> 127.0.0.0/8");
+    assert_eq!(ids(), "forged");
 }

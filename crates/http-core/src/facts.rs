@@ -24,8 +24,8 @@ pub struct RequestFacts<'a> {
     pub http_version: &'a str,
     /// Id of the request; empty: it has none.
     pub request_id: &'a str,
-    /// Id of the trace that the request belongs to; empty: none.
-    pub trace_id: &'a str,
+    /// Id of the trace that the request belongs to; `None`: none.
+    pub trace_id: Option<u128>,
     /// TLS between the client and convey; `None`: none.
     pub tls: Option<TlsFacts<'a>>,
 }
@@ -55,7 +55,7 @@ impl<'a> RequestFacts<'a> {
             route: "",
             http_version: "",
             request_id: "",
-            trace_id: "",
+            trace_id: None,
             tls: None,
         }
     }
@@ -88,7 +88,7 @@ impl Variables for RequestFacts<'_> {
             Variable::TlsCipher => tls.cipher.as_bytes().into(),
             Variable::TlsClient => tls.client.as_bytes().into(),
             Variable::TlsVersion => tls.version.as_bytes().into(),
-            Variable::TraceId => self.trace_id.as_bytes().into(),
+            Variable::TraceId => text(format!("{:032x}", self.trace_id?)),
             Variable::Header(name) => self.head.field(name)?.into(),
         };
         Some(value)

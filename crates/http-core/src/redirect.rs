@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use crate::routes::host_name;
-use crate::{PathRewrite, RequestHead, Template, Variables};
+use crate::{PathRewrite, RequestHead, Template, Variable, Variables};
 
 /// Redirect of a request. A part that is not set stays as in the request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -80,6 +80,12 @@ impl Redirect {
     /// Whether the redirect leads to the same URL over HTTPS, and changes nothing else.
     pub fn is_to_https(&self) -> bool {
         Redirect { status: 308, ..self.clone() } == Redirect::to_https()
+    }
+
+    /// Whether the URL has this variable.
+    pub fn uses(&self, variable: &Variable) -> bool {
+        let in_path = matches!(&self.path, RedirectPath::Whole(path) if path.uses(variable));
+        in_path || self.host.as_ref().is_some_and(|host| host.uses(variable))
     }
 
     /// URL for the client, whose scheme is `scheme`. `None`: there is no host, because neither the
@@ -215,7 +221,7 @@ mod tests {
     use bytes::BytesMut;
 
     use super::*;
-    use crate::{HeadLimits, HeadReader, PathPattern, PathPrefix, PathView, Variable};
+    use crate::{HeadLimits, HeadReader, PathPattern, PathPrefix, PathView};
 
     struct OfHead<'a>(&'a RequestHead);
 

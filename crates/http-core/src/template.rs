@@ -105,6 +105,11 @@ impl Template {
         }
     }
 
+    /// Whether the text has this variable.
+    pub fn uses(&self, variable: &Variable) -> bool {
+        self.0.iter().any(|piece| matches!(piece, Piece::Variable(used) if used == variable))
+    }
+
     /// The text with the values of its variables. Control characters of values are left out.
     pub fn expand(&self, variables: &dyn Variables) -> Vec<u8> {
         let mut out = Vec::new();

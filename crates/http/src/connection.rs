@@ -1,6 +1,7 @@
 //! Connection of a client: detects the HTTP version, serves requests of HTTP/1 one after the other,
 //! and closes the connection.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -333,7 +334,12 @@ impl<S: DecideRequest> Connection<S> {
         let Connection { client, bytes, server, received, time_limit, charge, .. } = self;
         let client = &*client;
         let mut open = OpenRequest::new(record, client, Some(head.clone()));
-        let request = HttpRequest::new(head.clone(), client, client.frontend().clone(), open.record.began);
+        let request = HttpRequest::new(
+            head.clone(),
+            client,
+            client.frontend().clone(),
+            (open.record.began, open.record.known_version()),
+        );
         open.record.arrives(client, &request);
         // This request replaces the previous one in the client's charge.
         *charge = RequestCharge::default();
@@ -390,6 +396,7 @@ impl ClientSocket<'_> {
         let client = open.client();
         let OpenRequest { record, hooks, .. } = open;
         *hooks = request.take_hooks();
+        request.expand_rules();
         let Some((route, pool)) = request.way() else {
             return RequestEnd::Unanswered(LocalReplyReason::NoRoute.into());
         };
@@ -422,10 +429,10 @@ impl ClientSocket<'_> {
         client.count(answer.reason().counter(), 1);
         client.count(Counter::of_status(answer.status()), 1);
         let (mut out, none) = (Vec::new(), FieldRules::default());
-        let fields = local_reply_fields(client, client.frontend(), open.head()).unwrap_or(&none);
+        let fields = local_reply_fields(open, client.frontend()).unwrap_or(Cow::Borrowed(&none));
         let has_body = open.head().is_none_or(|head| head.method() != HttpMethod::Head);
         let page = client.frontend().config.error_page(answer.status());
-        let to = AnswerTo { fields, page, closes, has_body };
+        let to = AnswerTo { fields: &fields, page, closes, has_body };
         answer.write(to, &mut open.hooks, &mut out);
         self.time_limit.renew(ANSWER_TIME);
         let (bytes, limit, mut sent) = (&mut *self.bytes, &mut *self.time_limit, 0);

@@ -56,6 +56,7 @@ pub mod stack;
 mod streams;
 mod time_limit;
 mod transfer;
+mod variables;
 mod worker;
 
 pub use convey_http_core::{ExchangePhase, Trailers};

@@ -54,6 +54,8 @@ pub(crate) struct RequestRecord {
     compression: Option<ContentCoding>,
     /// Head for the traces, if any ran when it arrived.
     traced: Option<Arc<TracedHead>>,
+    /// Id of the request; `None`: no header and no redirect has it.
+    request_id: Option<Arc<str>>,
 }
 
 /// Facts of a request that only the log has.
@@ -90,6 +92,7 @@ impl RequestRecord {
             named: None,
             compression: None,
             traced: None,
+            request_id: None,
         }
     }
 
@@ -101,6 +104,7 @@ impl RequestRecord {
     /// Notes that the head has arrived, and the client that trusted proxies name.
     pub(crate) fn arrives(&mut self, client: &ClientStream, request: &HttpRequest) {
         self.named = request.named();
+        self.request_id = request.request_id().cloned();
         self.phase = ExchangePhase::Access;
         if client.is_traced() {
             let head = request.head();
@@ -112,6 +116,26 @@ impl RequestRecord {
             }));
             self.trace_step(client, || RequestStep::Arrived);
         }
+    }
+
+    /// Id of the request; empty: it has none.
+    pub(crate) fn request_id(&self) -> &str {
+        self.request_id.as_deref().unwrap_or_default()
+    }
+
+    /// Name of the request's route; empty: none is known.
+    pub(crate) fn route_name(&self) -> &str {
+        self.route.as_ref().map_or("", |route| &route.name)
+    }
+
+    /// HTTP version of the request with this head.
+    pub(crate) fn version(&self, head: &RequestHead) -> &'static str {
+        version_of(self.version, Some(head))
+    }
+
+    /// HTTP version as known without the head; empty: the head contains it.
+    pub(crate) fn known_version(&self) -> &'static str {
+        self.version
     }
 
     /// Sets the route of a request that gets a local reply before it is forwarded.
@@ -433,7 +457,7 @@ fn traced(reason: LocalReplyReason) -> ReplyReason {
 }
 
 /// HTTP version of a request: `version`, or that of the head if `version` is empty.
-fn version_of(version: &'static str, head: Option<&RequestHead>) -> &'static str {
+pub(crate) fn version_of(version: &'static str, head: Option<&RequestHead>) -> &'static str {
     match (version, head.is_none_or(RequestHead::is_http11)) {
         ("", true) => "1.1",
         ("", false) => "1.0",

@@ -18,6 +18,9 @@ use tokio::time::Instant;
 use crate::client_address;
 use crate::hooks::{ExchangeHook, Hooks};
 use crate::local_reply::{LocalReply, LocalReplyReason};
+use crate::open_request::OpenRequest;
+use crate::record::version_of;
+use crate::variables;
 
 /// A request whose head has arrived. Its body, if there is one, has not been read yet.
 #[derive(Debug)]
@@ -47,6 +50,20 @@ struct RequestParts {
     /// Id of the server that a service has chosen.
     chosen: Option<u32>,
     hooks: Hooks,
+    /// Id of the request; `None`: no header and no redirect has it.
+    request_id: Option<Arc<str>>,
+    listen: Option<SocketAddr>,
+    /// HTTP version; empty if the head contains it.
+    version: &'static str,
+    /// Rules of the route with the values of variables; `None`: the rules have no variables.
+    expanded: Option<Box<ExpandedRules>>,
+}
+
+/// Rules of a route for one request.
+#[derive(Debug)]
+struct ExpandedRules {
+    request: FieldRules,
+    response: FieldRules,
 }
 
 /// Bytes of a request beside its head.
@@ -69,15 +86,16 @@ pub enum Decision {
 
 impl HttpRequest {
     /// Returns a request of this client to its frontend, in the frontend's current state. Its head
-    /// was complete at `came`.
+    /// was complete at `came`; `version` is empty if the head contains the HTTP version.
     pub(crate) fn new(
         head: Arc<RequestHead>,
         client: &ClientStream,
         frontend: Arc<WorkerFrontend>,
-        came: Instant,
+        (came, version): (Instant, &'static str),
     ) -> HttpRequest {
         let is_peer_trusted = client.is_trusted_proxy(&frontend);
         let (named, added) = client_address::read(&head, &frontend, is_peer_trusted);
+        let request_id = variables::request_id(&head, &frontend, is_peer_trusted);
         let parts = RequestParts {
             scheme: scheme_of(&head, client, &frontend),
             head,
@@ -85,6 +103,10 @@ impl HttpRequest {
             peer: client.client(),
             is_peer_trusted,
             named,
+            request_id,
+            listen: client.local(),
+            version,
+            expanded: None,
             frontend,
             came: client.timestamp(came),
             route: None,
@@ -132,12 +154,22 @@ impl HttpRequest {
 
     /// What is known about the request.
     pub(crate) fn facts(&self) -> RequestFacts<'_> {
-        let RequestParts { frontend, scheme, head, .. } = &*self.parts;
+        let RequestParts { frontend, scheme, head, listen, tls, request_id, version, .. } = &*self.parts;
         RequestFacts {
+            listen: *listen,
             frontend: &frontend.config.name,
             route: self.route().map_or("", |route| &route.name),
+            http_version: version_of(version, Some(head)),
+            request_id: request_id.as_deref().unwrap_or_default(),
+            trace_id: self.trace().map(|trace| trace.id()),
+            tls: tls.as_deref().map(variables::tls_facts),
             ..RequestFacts::new(head, *scheme, self.client())
         }
+    }
+
+    /// Id of the request, if a header or a redirect has it.
+    pub(crate) fn request_id(&self) -> Option<&Arc<str>> {
+        self.parts.request_id.as_ref()
     }
 
     /// Whether the peer is a trusted proxy, so that servers get its `X-Forwarded-*`, `Forwarded`
@@ -247,27 +279,57 @@ impl HttpRequest {
 
     /// Changes to the request's fields on the way to the server: the rules of its route, and then
     /// the additions of services.
-    pub(crate) fn changes<'a>(&self, of_route: &'a FieldRules) -> Cow<'a, FieldRules> {
+    pub(crate) fn changes<'a>(&'a self, of_route: &'a HttpRoute) -> Cow<'a, FieldRules> {
+        let of_route = self.parts.expanded.as_ref().map_or(&of_route.request, |rules| &rules.request);
         match self.parts.added.is_empty() {
             true => Cow::Borrowed(of_route),
             false => Cow::Owned(of_route.then(&self.parts.added)),
         }
     }
+
+    /// Changes to the fields of a server's response.
+    pub(crate) fn response_changes<'a>(&'a self, of_route: &'a HttpRoute) -> &'a FieldRules {
+        self.parts.expanded.as_ref().map_or(&of_route.response, |rules| &rules.response)
+    }
+
+    /// Replaces the variables in the rules of the route by their values. Call it when all services
+    /// have seen the request.
+    pub(crate) fn expand_rules(&mut self) {
+        let Some(route) = self.parts.route.as_ref().filter(|route| route.has_variables) else { return };
+        let facts = self.facts();
+        let (request, response) = (route.request.expanded(&facts), route.response.expanded(&facts));
+        self.parts.expanded = Some(Box::new(ExpandedRules { request, response }));
+    }
 }
 
-/// Rules for the fields of a local reply to this client. `head` is `None` if the request's head
-/// could not be read. Returns `None` if the frontend is not in mode `http`.
+/// Rules for the fields of a local reply to this request. Returns `None` if the frontend is not in
+/// mode `http`.
 pub(crate) fn local_reply_fields<'a>(
-    client: &ClientStream,
+    open: &OpenRequest<'_>,
     frontend: &'a Frontend,
-    head: Option<&RequestHead>,
-) -> Option<&'a FieldRules> {
-    let facts = head.map(|head| {
-        let (named, _) = client_address::read(head, frontend, client.is_trusted_proxy(frontend));
-        let client_addr = address(named).unwrap_or_else(|| client.client());
-        RequestFacts::new(head, scheme_of(head, client, frontend), client_addr)
-    });
-    Some(frontend.http.as_ref()?.response_to(facts.as_ref()))
+) -> Option<Cow<'a, FieldRules>> {
+    let (client, http) = (open.client(), frontend.http.as_ref()?);
+    let Some(head) = open.head() else {
+        return Some(Cow::Borrowed(http.response_to(None)));
+    };
+    let (named, _) = client_address::read(head, frontend, client.is_trusted_proxy(frontend));
+    let client_addr = address(named).unwrap_or_else(|| client.client());
+    let facts = RequestFacts::new(head, scheme_of(head, client, frontend), client_addr);
+    let rules = http.response_to(Some(&facts));
+    if !rules.has_variables() {
+        return Some(Cow::Borrowed(rules));
+    }
+    let facts = RequestFacts {
+        listen: client.local(),
+        frontend: &frontend.config.name,
+        route: open.record.route_name(),
+        http_version: open.record.version(head),
+        request_id: open.record.request_id(),
+        trace_id: TraceParent::of(head).map(|trace| trace.id()),
+        tls: client.tls().map(|tls| variables::tls_facts(tls)),
+        ..facts
+    };
+    Some(Cow::Owned(rules.expanded(&facts)))
 }
 
 /// Address of a client that a proxy names, if it names one.

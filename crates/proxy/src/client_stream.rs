@@ -221,7 +221,7 @@ impl ClientStream {
     }
 
     /// Address that the client connected to; `None` if it is not known.
-    pub(super) fn local(&self) -> Option<SocketAddr> {
+    pub fn local(&self) -> Option<SocketAddr> {
         self.elsewhere.as_ref().map_or_else(|| Some(self.session.vip()), |local| **local)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Pool, RequestLimit, RouteLive, RouteLives};
 use convey_http_core::{
     CompressionRules, FieldRules, ForwardedFields, HostPattern, PathPattern, PathRewrite, Redirect,
-    RequestFacts, RouteTable,
+    RequestFacts, RouteTable, Variable,
 };
 use convey_model::{
     FixedReply, FrontendConfig, HeaderRules, HttpConfig, Prefix, RouteAction, RouteCompression, RouteConfig,
@@ -31,6 +31,8 @@ pub struct HttpFrontend {
     pub response: FieldRules,
     /// Rate limit for the requests of one source; `None`: no limit.
     pub limit: Option<RequestLimit>,
+    /// Whether a header or a redirect has the id of the request.
+    pub uses_request_ids: bool,
     /// Backends of all routes and of the default route, without duplicates. The list has no
     /// backends that serve files.
     pub(crate) pools: Vec<Arc<Pool>>,
@@ -57,6 +59,8 @@ pub struct HttpRoute {
     pub request: FieldRules,
     /// Rules for response fields: the frontend's rules, followed by the route's.
     pub response: FieldRules,
+    /// Whether a rule has variables.
+    pub has_variables: bool,
     /// Rate limit for the route's requests of one source, in addition to the limit of the frontend;
     /// `None`: no limit.
     pub limit: Option<RequestLimit>,
@@ -148,7 +152,10 @@ impl HttpFrontend {
         let subject = frontend.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         let forwarded = ForwardedFields { forwarded: http.forwarded, subject, ..ForwardedFields::default() };
         let response = headers.response;
+        let uses_request_ids = response.uses(&Variable::RequestId)
+            || in_order.iter().chain(&default).any(|route| route.uses_request_ids());
         HttpFrontend {
+            uses_request_ids,
             routes,
             in_order,
             default,
@@ -206,7 +213,10 @@ impl HttpRoute {
         lives: &RouteLives,
     ) -> HttpRoute {
         let name = Arc::from(&*route.name);
+        let request = of_frontend.request.then(&route.headers.request);
+        let response = of_frontend.response.then(&route.headers.response);
         HttpRoute {
+            has_variables: request.has_variables() || response.has_variables(),
             live: lives.get(&name),
             name,
             path: route.path.clone(),
@@ -214,12 +224,21 @@ impl HttpRoute {
             action,
             rewrite: route.rewrite_path.clone(),
             rewrite_host: route.rewrite_host.as_ref().map(|host| host.as_bytes().into()),
-            request: of_frontend.request.then(&route.headers.request),
-            response: of_frontend.response.then(&route.headers.response),
+            request,
+            response,
             limit: None,
             compression: None,
             place: 0,
         }
+    }
+
+    fn uses_request_ids(&self) -> bool {
+        let id = &Variable::RequestId;
+        let redirect = match &self.action {
+            HttpAction::Redirect(to) => to.uses(id),
+            HttpAction::Forward(_) | HttpAction::Split(_) | HttpAction::Respond(_) => false,
+        };
+        redirect || self.request.uses(id) || self.response.uses(id)
     }
 
     /// Whether the client is in the route's networks, and no redirect would lead back to the same

@@ -54,15 +54,16 @@ fn value_of_a_header_that_looks_like_a_variable_is_named() {
         );
         warnings(&text)
     };
-    for (value, variable) in
-        [("{client_ip}", "{client_ip}"), ("a %[src] b", "%[src]"), ("é $remote_addr", "$remote_addr")]
-    {
+    for (value, variable) in [("a %[src] b", "%[src]"), ("é $remote_addr", "$remote_addr")] {
         let expected = format!(
-            "config.toml:5:35: frontends.web.headers.request.set.X-A: convey sends `{variable}` literally, because it does not expand variables in headers"
+            "config.toml:5:35: frontends.web.headers.request.set.X-A: convey sends `{variable}` literally: its own variables have the form {{client_ip}}"
         );
         assert_eq!(diagnostics(value), [expected]);
     }
-    for value in ["{}", "{\"a\":1}", "100%", "$5 {A}", "default-src *"] {
+    for value in ["{}", "{\"a\":1}", "100%", "$5 {A}", "default-src *", "{client_ip}", "{header:X-A}"] {
         assert_eq!(diagnostics(value), [""; 0], "{value}");
     }
+    let unknown = of_frontend("headers.request = { set = { X-A = '{remote_addr}' } }");
+    let expected = "config.toml:5:35: frontends.web.headers.request.set.X-A: there is no variable {remote_addr}; there are client_ip, ";
+    assert!(unknown.len() == 1 && unknown[0].starts_with(expected), "{unknown:?}");
 }

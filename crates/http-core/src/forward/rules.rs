@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::field_syntax::{is_name, is_of_value};
+use crate::{Template, Variable, Variables};
 
 /// Rules for the fields of one kind of message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,7 +27,14 @@ struct DroppedName {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AddedField {
     name: Box<[u8]>,
-    value: Box<[u8]>,
+    value: FieldValue,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum FieldValue {
+    Text(Box<[u8]>),
+    /// Value with variables, which exists only for a request.
+    Template(Template),
 }
 
 /// Reason why a rule is invalid.
@@ -79,8 +87,62 @@ impl FieldRules {
         if !value.bytes().all(is_of_value) || value.trim_ascii() != value {
             return Err(FieldFault::Value);
         }
-        self.added.push(AddedField { name: name.as_bytes().into(), value: value.as_bytes().into() });
+        let value = FieldValue::Text(value.as_bytes().into());
+        self.added.push(AddedField { name: name.as_bytes().into(), value });
         Ok(())
+    }
+
+    /// Sets a field to a value with variables, like [`FieldRules::set`]. If the value of a request is
+    /// empty, its message has no such field.
+    ///
+    /// # Errors
+    /// The name or value is invalid, or the field may not be set.
+    pub fn set_template(&mut self, name: &str, value: &Template) -> Result<(), FieldFault> {
+        self.add_template(name, value)?;
+        self.remove(name)
+    }
+
+    /// Adds a field with variables, like [`FieldRules::add`].
+    ///
+    /// # Errors
+    /// The name or value is invalid, or the field may not be added.
+    pub fn add_template(&mut self, name: &str, value: &Template) -> Result<(), FieldFault> {
+        // The text with the names of its variables is valid if its other parts are.
+        self.add(name, &value.to_string())?;
+        if let Some(added) = self.added.last_mut().filter(|_| value.as_text().is_none()) {
+            added.value = FieldValue::Template(value.clone());
+        }
+        Ok(())
+    }
+
+    /// Whether values have variables.
+    pub fn has_variables(&self) -> bool {
+        self.added.iter().any(|field| matches!(field.value, FieldValue::Template(_)))
+    }
+
+    /// Whether values have this variable.
+    pub fn uses(&self, variable: &Variable) -> bool {
+        self.added.iter().any(|field| match &field.value {
+            FieldValue::Template(template) => template.uses(variable),
+            FieldValue::Text(_) => false,
+        })
+    }
+
+    /// These rules with the values of variables. Fields with an empty value are left out.
+    #[must_use]
+    pub fn expanded(&self, variables: &dyn Variables) -> FieldRules {
+        let added = self.added.iter().filter_map(|field| {
+            let value = match &field.value {
+                FieldValue::Text(text) => text.clone(),
+                FieldValue::Template(template) => {
+                    let value = template.expand(variables);
+                    value.trim_ascii().into()
+                }
+            };
+            let is_shown = !value.is_empty() || matches!(field.value, FieldValue::Text(_));
+            is_shown.then(|| AddedField { name: field.name.clone(), value: FieldValue::Text(value) })
+        });
+        FieldRules { added: added.collect(), ..self.clone() }
     }
 
     /// Removes all fields of the message with this name.
@@ -121,9 +183,12 @@ impl FieldRules {
         !self.dropped.iter().any(|dropped| dropped.matches(name))
     }
 
-    /// The added fields, in order.
+    /// The added fields, in order, without those whose variables have no values yet.
     pub(crate) fn added(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.added.iter().map(|field| (&*field.name, &*field.value))
+        self.added.iter().filter_map(|field| match &field.value {
+            FieldValue::Text(text) => Some((&*field.name, &**text)),
+            FieldValue::Template(_) => None,
+        })
     }
 }
 

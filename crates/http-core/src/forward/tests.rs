@@ -2,7 +2,10 @@ use bytes::BytesMut;
 
 use super::*;
 use crate::head::RequestHead;
-use crate::{ExactPath, HeadLimits, HeadReader, HttpMethod, PathPattern, PathPrefix, PathView};
+use crate::{
+    ExactPath, HeadLimits, HeadReader, HttpMethod, PathPattern, PathPrefix, PathView, RequestFacts, Template,
+    UrlScheme, Variable,
+};
 
 fn request(text: &str) -> RequestHead {
     HeadReader::default().request(&mut BytesMut::from(text), &HeadLimits::default()).unwrap().unwrap()
@@ -124,6 +127,27 @@ fn a_prefix_of_the_path_is_replaced() {
         let line = format!("GET {expected} HTTP/1.1\r\n");
         assert!(written(&head, &changes).starts_with(&line), "{path}: {}", written(&head, &changes));
     }
+}
+
+#[test]
+fn fields_with_variables_have_the_values_of_the_request() {
+    let template = |text: &str| Template::parse(text).unwrap();
+    let mut rules = FieldRules::of_requests();
+    rules.set_template("X-Real-IP", &template("{client_ip}")).unwrap();
+    rules.set_template("X-Trace", &template("{trace_id}")).unwrap();
+    rules.add_template("X-Via", &template("{scheme} {header:Cookie} {braces or not}")).unwrap();
+    rules.add_template("X-Plain", &template("a")).unwrap();
+    assert!(rules.has_variables() && rules.uses(&Variable::ClientIp) && !rules.uses(&Variable::Host));
+    assert_eq!(rules.set_template("X", &template(" {host}")), Err(FieldFault::Value));
+    assert_eq!(rules.set_template("Host", &template("{host}")), Err(FieldFault::Reserved));
+    let head = request("GET / HTTP/1.1\r\nHost: a\r\nx_real_ip: 1\r\nX-Trace: 2\r\nCookie: b=\tc\r\n\r\n");
+    let facts = RequestFacts::new(&head, UrlScheme::Https, "[2001:db8::1]:9".parse().unwrap());
+    let none = ForwardedFields { x_forwarded: false, forwarded: false, subject: false };
+    let expanded = rules.expanded(&facts);
+    assert_eq!(
+        written(&head, &RequestChanges { forwarded: none, ..changes(&expanded) }),
+        "GET / HTTP/1.1\r\nHost: a\r\nCookie: b=\tc\r\nX-Real-IP: 2001:db8::1\r\nX-Via: https b=c {braces or not}\r\nX-Plain: a\r\n\r\n"
+    );
 }
 
 #[test]

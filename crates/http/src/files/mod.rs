@@ -166,7 +166,7 @@ impl Forwarding<'_, '_> {
         };
         let terms = CompressionTerms::of(self.client, self.request, self.route, &self.worker.encoders);
         let mut compression = Compression::default();
-        let fields = self.hooks.edit(&reply.head, &self.route.response, false);
+        let fields = self.hooks.edit(&reply.head, self.request.response_changes(self.route), false);
         let mut response = OutgoingResponse::new(&reply.head, &fields);
         compression.decide(terms, &mut response);
         let Ok(written) = self.end.send_head(&response, &reply) else {

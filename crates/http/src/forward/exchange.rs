@@ -91,7 +91,7 @@ impl Forwarding<'_, '_> {
             server: server.stream(),
             received: self.received,
             changes: ResponseChanges {
-                fields: &route.response,
+                fields: request.response_changes(route),
                 terms: CompressionTerms::of(self.client, request, route, &self.worker.encoders),
                 hooks: self.hooks,
             },

@@ -38,7 +38,7 @@ impl Forwarding<'_, '_> {
             server: self.client.address_of(permit),
             host: route.rewrite_host.as_deref(),
             path: route.rewrite.as_ref(),
-            fields: &request.changes(&route.request),
+            fields: &request.changes(route),
         };
         send(&OutgoingRequest::new(request.head(), &changes));
     }

@@ -65,7 +65,7 @@ impl Forwarding<'_, '_> {
         };
         let to_client = ToClient {
             changes: ResponseChanges {
-                fields: &self.route.response,
+                fields: request.response_changes(self.route),
                 terms: CompressionTerms::of(self.client, request, self.route, &self.worker.encoders),
                 hooks: self.hooks,
             },

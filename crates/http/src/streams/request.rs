@@ -1,5 +1,6 @@
 //! Request of a client's stream: decision, response, and line in the access log.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
@@ -136,7 +137,8 @@ async fn forward<S: DecideRequest>(
     let client = open.client();
     let OpenRequest { record, hooks, .. } = open;
     let frontend = client.newest();
-    let request = HttpRequest::new(head.clone(), client, frontend.clone(), record.began);
+    let request =
+        HttpRequest::new(head.clone(), client, frontend.clone(), (record.began, record.known_version()));
     record.arrives(client, &request);
     let decision = match request.charge(client) {
         Ok(charged) => {
@@ -148,6 +150,7 @@ async fn forward<S: DecideRequest>(
     let request = match decision {
         Decision::Forward(mut request) => {
             *hooks = request.take_hooks();
+            request.expand_rules();
             request
         }
         Decision::Answer { reply, mut request } => {
@@ -206,10 +209,10 @@ async fn write(
     client.count(Counter::of_status(answer.status()), 1);
     let frontend = client.newest();
     let none = FieldRules::default();
-    let fields = local_reply_fields(client, &frontend, open.head()).unwrap_or(&none);
+    let fields = local_reply_fields(open, &frontend).unwrap_or(Cow::Borrowed(&none));
     let has_body = open.head().is_none_or(|head| head.method() != HttpMethod::Head);
     let page = frontend.config.error_page(answer.status());
-    let reply = answer.with_page(fields, page, &mut open.hooks);
+    let reply = answer.with_page(&fields, page, &mut open.hooks);
     let response = OutgoingResponse::new(&reply.head, &reply.fields);
     let mut body = if has_body { reply.body } else { Bytes::new() };
     open.record.count(0, (response.head_len() + body.len()) as u64);

@@ -4,7 +4,7 @@ use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::values::{boolean, string};
-use convey_http_core::{FieldFault, FieldRules};
+use convey_http_core::{FieldFault, FieldRules, Template};
 use convey_model::HeaderRules;
 
 /// `[frontends.NAME.headers]` in the reference. The table has no list of keys and fields, because
@@ -17,9 +17,9 @@ pub(crate) const DOC: TableDoc = TableDoc {
             kind: "table",
             default: "none",
             sample: r##"
-#request = { set = { X-Via = "convey" }, add = { X-Tag = "a" }, remove = ["X-Debug"], keep_underscores = false }
-                                        # keep_underscores = true keeps a client's X_Via beside X-Via. Many servers confuse the
-                                        # two
+#request = { set = { X-Real-IP = "{client_ip}" }, add = { X-Tag = "a" }, remove = ["X-Debug"], keep_underscores = false }
+                                        # keep_underscores = true keeps a client's X_Real_IP beside X-Real-IP. Many servers confuse
+                                        # the two
 "##,
             example: "",
             ..KeyDoc::USUAL
@@ -41,7 +41,7 @@ pub(crate) const RULES: TableDoc = TableDoc {
     docs: &[
         Docs::Key(KeyDoc {
             name: "set",
-            kind: "table of names and values: convey writes the header in place of the message's own",
+            kind: "table of names and values: convey writes the header in place of the message's own. [Variables](../guides/http.md#variables) have values of the request",
             default: "none",
             sample: "",
             example: "",
@@ -49,7 +49,7 @@ pub(crate) const RULES: TableDoc = TableDoc {
         }),
         Docs::Key(KeyDoc {
             name: "add",
-            kind: "table of names and values: convey writes the header beside the message's own",
+            kind: "as `set`: convey writes the header beside the message's own",
             default: "none",
             sample: "",
             example: "",
@@ -103,18 +103,14 @@ pub(super) fn read_set(table: TomlTable<'_>, mut rules: FieldRules, report: &Rep
     rules
 }
 
-/// Finds text that looks like a variable of another load balancer or of the access log, such as
-/// `{client_ip}`, `%[src]` or `$remote_addr`. `None` if there is no such text.
+/// Finds text that looks like a variable of another load balancer, such as `%[src]` or
+/// `$remote_addr`. `None` if there is no such text.
 fn variable_in(value: &str) -> Option<&str> {
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     let name_len = |text: &str| text.bytes().take_while(|byte| is_name(*byte)).count();
     value.char_indices().find_map(|(at, begin)| {
         let rest = &value[at..];
         match begin {
-            '{' => {
-                let len = name_len(&rest[1..]);
-                (len > 1 && rest[1 + len..].starts_with('}')).then(|| &rest[..len + 2])
-            }
             '%' if rest.starts_with("%[") => rest.find(']').map(|end| &rest[..=end]),
             '$' => {
                 let len = name_len(&rest[1..]);
@@ -142,14 +138,21 @@ fn field_rules(
     for (key, is_set) in [("set", true), ("add", false)] {
         for (name, value) in table.table(key).values(string) {
             let Some(value) = value else { continue };
+            let template = match Template::parse(&value.value) {
+                Ok(template) => template,
+                Err(unknown) => {
+                    report.error(&value.place, unknown.to_string());
+                    continue;
+                }
+            };
             let outcome = match is_set {
                 _ if is_ours(&name.value) => Err(FieldFault::Reserved),
-                true => rules.set(&name.value, &value.value),
-                false => rules.add(&name.value, &value.value),
+                true => rules.set_template(&name.value, &template),
+                false => rules.add_template(&name.value, &template),
             };
             if let Some(variable) = variable_in(&value.value) {
                 let message = format!(
-                    "convey sends `{variable}` literally, because it does not expand variables in headers"
+                    "convey sends `{variable}` literally: its own variables have the form {{client_ip}}"
                 );
                 report.warning(&value.place, message);
             }
