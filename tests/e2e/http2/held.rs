@@ -12,10 +12,11 @@ use http::Request;
 
 use super::super::http::client::Client as Http1Client;
 use super::client::Client;
+use super::few_streams::narrow_server;
 use super::frames::{PREFACE, frame};
 use super::server::{ENDLESS, EchoServer};
 use super::unread;
-use super::{block_on, narrow_server, setup};
+use super::{block_on, setup};
 use crate::access_log::{log, path};
 use crate::shares::limited;
 

@@ -3,6 +3,7 @@
 mod checked;
 pub(crate) mod client;
 mod empty_frames;
+mod few_streams;
 pub(crate) mod frames;
 mod from_proxies;
 mod goaway;
@@ -26,11 +27,15 @@ use http::{HeaderMap, HeaderValue, Request};
 use rustix::process::Signal;
 
 use checked::http_check_speaks_http2_where_requests_do;
-use client::{Call, Client, read};
+use client::{Client, read};
 use empty_frames::{
     empty_data_frames_end_no_connection, empty_data_frames_of_a_server_end_no_connection,
     flood_of_empty_data_frames_ends_the_connection, padded_empty_data_frames_end_no_connection,
     padded_empty_data_frames_of_a_server_end_no_connection,
+};
+use few_streams::{
+    http2_connections_of_a_worker_are_limited_and_streams_wait,
+    request_that_waits_in_vain_for_a_stream_reaches_no_server,
 };
 use from_proxies::{
     malformed_requests_count_as_requests_of_their_connection,
@@ -248,77 +253,6 @@ fn trailers_behind_a_body_of_known_length_arrive() {
         };
         assert!(body.await.is_err_and(|error| error.is_reset()));
     });
-}
-
-/// Connections of a worker to a server over HTTP/2.
-const MOST: usize = 32;
-
-/// As many calls as connections are allowed, to a server that accepts one stream on each. All of
-/// them are in progress.
-async fn calls(client: &Client, server: &EchoServer, more: usize) -> Vec<Call> {
-    let mut calls = Vec::new();
-    for _ in 0..MOST + more {
-        let request = Request::post("http://svc.example/").body(()).unwrap();
-        calls.push(client.begin(request, false).await);
-    }
-    while server.connections() < MOST {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    calls
-}
-
-async fn end(mut calls: Vec<Call>) {
-    for (_, stream) in &mut calls {
-        stream.send_data(Bytes::new(), true).unwrap();
-    }
-    for (response, _) in calls {
-        assert_eq!(read(response.await.unwrap()).await.status, 200);
-    }
-}
-
-/// A frontend whose client may take all streams of its server.
-fn trusting(lab: &Loopback) -> Setup {
-    setup(lab, "h2").frontend("mode = \"http\"\ntrusted_clients = \"127.0.0.1\"")
-}
-
-/// A server that takes one stream on a connection.
-fn narrow_server(lab: &Loopback) -> EchoServer {
-    EchoServer::with(lab.server(1), h2::server::Builder::new().max_concurrent_streams(1).clone())
-}
-
-fn http2_connections_of_a_worker_are_limited_and_streams_wait() {
-    let lab = Loopback::new();
-    let server = narrow_server(&lab);
-    let setup = trusting(&lab).health("kind = \"none\"").server("a", lab.server(1), "");
-    let _balancer = BalancerProcess::start(&lab, &setup);
-    block_on(async {
-        let client = Client::connect(lab.vip()).await;
-        end(calls(&client, &server, 8).await).await;
-    });
-    assert_eq!((server.connections(), server.seen().len()), (MOST, MOST + 8));
-}
-
-fn request_that_waits_in_vain_for_a_stream_reaches_no_server() {
-    let lab = Loopback::new();
-    let server = narrow_server(&lab);
-    // Long enough for a busy machine to open all connections, and for `/left` to be seen waiting.
-    let setup = trusting(&lab).health("kind = \"none\"").timeouts("connect = 4");
-    let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
-    block_on(async {
-        let client = Client::connect(lab.vip()).await;
-        let calls = calls(&client, &server, 0).await;
-        assert_eq!(client.get("http://svc.example/late").await.status, 503);
-        let left = Request::post("http://svc.example/left").body(()).unwrap();
-        let call = client.begin(left, true).await;
-        while balancer.stat("/frontends/web/requests/total") != MOST + 2 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        drop(call);
-        // Ends on the same connection, so convey processes it later.
-        end(calls).await;
-    });
-    assert_eq!(server.seen().len(), MOST);
-    balancer.wait_for_stat("/frontends/web/requests/local_replies/queue_timeout", 1);
 }
 
 /// The server accepts half as many requests on a connection as convey has at once, and refuses the
