@@ -147,8 +147,10 @@ fn carry_out(cli: &Cli, Bootstrapped(bootstrap): Bootstrapped, log: &Log) -> Res
         Some(Command::Reset { target }) => {
             ask::steer(&cli.options, &Wanted::Reset(target.clone()).into(), None)
         }
-        Some(Command::Explain { client, frontend, url, json }) => {
-            explain::run(&cli.options, *client, frontend, url.as_ref(), *json)
+        Some(Command::Explain { client, frontend, url, method, headers, json }) => {
+            let request = url.clone().map(|url| url.with(method.as_deref(), headers.clone()));
+            let request = request.transpose().map_err(|why| Failure::Start(anyhow::anyhow!("{why}")))?;
+            explain::run(&cli.options, *client, frontend, request.as_ref(), *json)
         }
         Some(Command::Doctor { json, server }) => doctor::run(&cli.options, *json, *server),
         Some(Command::Trace(args)) => trace::run(&cli.options, args),

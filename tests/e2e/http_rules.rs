@@ -16,6 +16,7 @@ tests!("http_rules":
     server_gets_the_path_that_groups_of_the_expression_make,
     headers_have_values_of_the_request_in_both_directions,
     request_id_is_random_and_that_of_a_trusted_proxy_stays,
+    route_has_limits_of_its_own,
 );
 
 /// Backends v1 and v2, each with one server of its name.
@@ -252,4 +253,45 @@ fn request_id_is_random_and_that_of_a_trusted_proxy_stays() {
     balancer.save(&routed(&lab, &routes("trusted_proxies = ['127.0.0.0/8']")));
     balancer.wait_for_log("trusted_proxies none -> 127.0.0.0/8");
     assert_eq!(ids(), "forged");
+}
+
+fn route_has_limits_of_its_own() {
+    let lab = Loopback::new();
+    let [_v1, ..] = servers(&lab);
+    let silent = std::net::TcpListener::bind(lab.server(4)).unwrap();
+    let routes = format!(
+        r#"
+        http = {{ max_body_size = 10 }}
+        timeouts = {{ response = 60 }}
+        [[frontends.web.routes]]
+        path = "/upload"
+        backend = "v1"
+        max_body_size = 20
+        [[frontends.web.routes]]
+        path = "/admin"
+        backend = "v1"
+        access = {{ allow = ["192.0.2.0/24"] }}
+        [[frontends.web.routes]]
+        path = "/slow"
+        backend = "silent"
+        timeouts = {{ response = 0.2 }}
+        [backends.silent]
+        health_check.kind = "none"
+        servers.silent.addr = "{}"
+        "#,
+        silent.local_addr().unwrap()
+    );
+    let setup = Setup::new(&lab).frontend(HTTP).server("site", lab.server(3), "").and(&backends(&lab));
+    let setup = setup.to_string().replacen(HTTP, &format!("{HTTP}\n{routes}"), 1);
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    let status = |method: &str, path: &str, body: &str| {
+        let length = body.len();
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        Client::new(lab.vip()).send(&format!("{head}{body}")).status
+    };
+    assert_eq!(status("POST", "/upload", &"x".repeat(15)), 200);
+    assert_eq!(status("POST", "/upload", &"x".repeat(25)), 413);
+    assert_eq!(status("POST", "/", &"x".repeat(15)), 413);
+    assert_eq!(status("GET", "/admin", ""), 403);
+    assert_eq!(status("GET", "/slow", ""), 504);
 }

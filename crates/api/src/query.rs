@@ -56,6 +56,10 @@ pub struct ExplainParameters {
     /// Requested URL, such as `http://api.example.com/v1`: the backend is the one of its route. In
     /// proxy mode its host is the TLS server name.
     pub url: Option<String>,
+    /// Method of the request, by default `GET`.
+    pub method: Option<String>,
+    /// Headers of the request beside `Host`, each as `NAME: VALUE`, with a line feed between them.
+    pub headers: Option<String>,
 }
 
 /// Parameters of a removal of overrides: all of one backend, or all of the program without a

@@ -200,6 +200,12 @@ pub enum Command {
         /// URL of the request: its route determines the backend. In proxy mode only the host
         /// matters, as the TLS server name
         url: Option<AskedRequest>,
+        /// Method of the request
+        #[arg(short = 'X', long, value_name = "METHOD", requires = "url")]
+        method: Option<String>,
+        /// Header of the request, such as 'X-Canary: always'; may be repeated
+        #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", requires = "url")]
+        headers: Vec<String>,
         /// Print the response of the control API
         #[arg(long)]
         json: bool,

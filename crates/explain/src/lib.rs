@@ -76,6 +76,8 @@ impl End {
 
     /// The route answers with a redirect.
     const REDIRECT: End = End { verdict: ClientVerdict::Answered, reason: "redirect" };
+    /// The access lists of the route deny the client.
+    const DENIED_BY_ROUTE: End = End { verdict: ClientVerdict::Refused, reason: "access_denied" };
     /// The route has a fixed response.
     const RESPOND: End = End { verdict: ClientVerdict::Answered, reason: "respond" };
 

@@ -1,11 +1,12 @@
 //! Finds the route of a URL: for a request (mode `http`), or for a TLS connection to the URL's
 //! host. Pure.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use convey_http_core::{RequestFacts, RequestHead, UrlScheme};
+use convey_http_core::{HttpMethod, RequestFacts, RequestHead, UrlScheme};
 use convey_model::FrontendConfig;
 use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit, SplitBackend};
 
@@ -17,6 +18,8 @@ use super::{End, Unanswerable, sni};
 pub struct AskedRequest {
     head: Arc<RequestHead>,
     scheme: UrlScheme,
+    /// Lines of headers beside `Host`.
+    headers: Vec<String>,
 }
 
 /// Route of a request, and its outcome.
@@ -39,10 +42,41 @@ pub(super) struct AskedLimit {
 impl PartialEq for AskedRequest {
     fn eq(&self, other: &AskedRequest) -> bool {
         self.to_string() == other.to_string()
+            && self.method() == other.method()
+            && self.headers == other.headers
     }
 }
 
 impl Eq for AskedRequest {}
+
+impl AskedRequest {
+    /// Returns this request with another method than `GET`, and with these headers, each as
+    /// `NAME: VALUE`.
+    ///
+    /// # Errors
+    /// convey would refuse such a request.
+    pub fn with(self, method: Option<&str>, headers: Vec<String>) -> Result<AskedRequest, String> {
+        let method = method.unwrap_or("GET");
+        let lines: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        let [host, target] = [self.head.host(), self.head.path_and_query()].map(String::from_utf8_lossy);
+        let text = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n");
+        let head = RequestHead::of_text(&text).map_err(|malformed| {
+            let label = malformed.label();
+            format!("method and headers: found {method:?} and {headers:?}; convey refuses such a request ({label})")
+        })?;
+        Ok(AskedRequest { head: Arc::new(head), headers, ..self })
+    }
+
+    /// Method of the request.
+    pub fn method(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.head.method_token())
+    }
+
+    /// Headers beside `Host`, each as `NAME: VALUE`.
+    pub fn headers(&self) -> &[String] {
+        &self.headers
+    }
+}
 
 impl FromStr for AskedRequest {
     type Err = String;
@@ -61,7 +95,7 @@ impl FromStr for AskedRequest {
         match read {
             // If the scheme is not supported, the host ends with the scheme's colon.
             Ok(head) if !host.is_empty() && !host.ends_with(':') => {
-                Ok(AskedRequest { head: Arc::new(head), scheme })
+                Ok(AskedRequest { head: Arc::new(head), scheme, headers: Vec::new() })
             }
             Ok(_) => Err(expected()),
             Err(malformed) => {
@@ -86,7 +120,7 @@ impl AskedPlace {
     /// Sets the route and the backend to the route and backend of this request, if there is a
     /// request.
     pub(super) fn for_request(self, request: Option<&AskedRequest>) -> Result<AskedPlace, Unanswerable> {
-        let Some(AskedRequest { head, scheme }) = request else { return Ok(self) };
+        let Some(AskedRequest { head, scheme, .. }) = request else { return Ok(self) };
         let config = &self.frontend.config;
         if let Some(routes) = &self.frontend.sni {
             let (asked, pool) = sni::of_host(routes, &String::from_utf8_lossy(head.host()));
@@ -104,10 +138,18 @@ impl AskedPlace {
             UrlScheme::Http => "",
             UrlScheme::Https => " over https",
         };
-        let of = format!("a request for {host}{path}{by}");
+        let of = match head.method() {
+            HttpMethod::Get => format!("a request for {host}{path}{by}"),
+            _ => format!("a {} request for {host}{path}{by}", String::from_utf8_lossy(head.method_token())),
+        };
         let route = http.route(&RequestFacts::new(head, scheme, self.client_addr()));
         let (message, pool, end) = match route {
             None => (format!("{of} has no route, and gets a 404"), None, Some(End::NO_ROUTE)),
+            Some(route) if !route.limits.access.admits(self.client.ip) => (
+                format!("{of} takes route {}, whose access denies {}", route.name, self.client.ip),
+                None,
+                Some(End::DENIED_BY_ROUTE),
+            ),
             Some(route) => match &route.action {
                 HttpAction::Redirect(to) => (
                     format!("{of} takes route {}, and is redirected to {to}", route.name),
@@ -192,6 +234,19 @@ fn scheme_at(config: &FrontendConfig, of_url: UrlScheme) -> UrlScheme {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn request_has_its_method_and_headers() {
+        let url: AskedRequest = "http://a.example/v1".parse().unwrap();
+        let asked =
+            url.clone().with(Some("POST"), vec!["X-Canary: always".into(), "Cookie: a=1".into()]).unwrap();
+        assert_eq!((&*asked.method(), asked.head.field("x-canary")), ("POST", Some(&b"always"[..])));
+        assert_ne!(asked, url);
+        for (method, header) in [("PO ST", "A: b"), ("GET", "no header"), ("GET", "A: b\r\n\r\nGET /")] {
+            let told = url.clone().with(Some(method), vec![header.into()]).unwrap_err();
+            assert!(told.starts_with("method and headers: found"), "{told}");
+        }
+    }
 
     #[test]
     fn a_url_is_read_as_the_data_path_reads_requests() {

@@ -405,7 +405,7 @@ impl ClientSocket<'_> {
         let request = &request;
         let mut end = ClientEnd::Socket(bytes);
         let end = &mut end;
-        let timeouts = client.timeouts_with(request.frontend(), pool);
+        let timeouts = client.timeouts_with(request.frontend(), pool).with(&route.limits.timeouts);
         let mut forwarding = Forwarding {
             worker,
             client,

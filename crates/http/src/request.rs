@@ -167,6 +167,12 @@ impl HttpRequest {
         }
     }
 
+    /// Limit for the request's body, in bytes: that of its route, or of the frontend.
+    pub(crate) fn max_body(&self) -> Option<u64> {
+        let of_route = self.route().and_then(|route| route.limits.body);
+        of_route.or(self.parts.frontend.config.http_limits().body)
+    }
+
     /// Id of the request, if a header or a redirect has it.
     pub(crate) fn request_id(&self) -> Option<&Arc<str>> {
         self.parts.request_id.as_ref()

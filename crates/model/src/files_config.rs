@@ -19,6 +19,9 @@ pub struct FilesConfig {
     /// Whether convey serves precompressed files: the `.zst`, `.br` or `.gz` file next to the
     /// requested file, to clients that accept the coding.
     pub precompressed: bool,
+    /// File that a client gets with status 200 if the requested one does not exist; relative to the
+    /// root.
+    pub fallback: Option<String>,
     /// File that a client gets with status 404; relative to the root.
     pub not_found: Option<String>,
     /// Rules for `Cache-Control`. The first rule whose pattern matches applies.
@@ -53,6 +56,7 @@ impl FilesConfig {
             listing: false,
             dot_files: false,
             precompressed: true,
+            fallback: None,
             not_found: None,
             cache_control: Vec::new(),
         }

@@ -112,7 +112,7 @@ pub use proxy_version::ProxyVersion;
 pub use quic::QuicConfig;
 pub use reason::DropReason;
 pub use request_rate::RequestRate;
-pub use route::{FixedReply, RouteAction, RouteCompression, RouteConfig};
+pub use route::{FixedReply, RouteAction, RouteCompression, RouteConfig, RouteLimits};
 pub use routing_rules::{RoutingRule, RuleAction};
 pub use server::{NamedServer, ServerAddr, ServerConfig, ServerSettings, is_service};
 pub use server_endpoints::ServerEndpoints;

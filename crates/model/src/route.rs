@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{HeaderRules, Prefix, RequestRate};
+use super::{Access, HeaderRules, OwnTimeouts, Prefix, RequestRate};
 use bytes::Bytes;
 use convey_http_core::{
     CompressionRules, FieldRules, HostPattern, PathPattern, PathPrefix, PathRewrite, Redirect,
@@ -36,6 +36,19 @@ pub struct RouteConfig {
     pub rate: Option<RequestRate>,
     /// Compression of responses.
     pub compression: RouteCompression,
+    /// Limits of its own.
+    pub limits: RouteLimits,
+}
+
+/// Limits of a route, in place of those of the frontend.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RouteLimits {
+    /// Timeouts.
+    pub timeouts: OwnTimeouts,
+    /// Limit for bodies of requests, in bytes; `None`: that of the frontend.
+    pub body: Option<u64>,
+    /// Clients that are admitted, in addition to the frontend's lists.
+    pub access: Access,
 }
 
 /// Compression of a route's responses.
@@ -96,6 +109,7 @@ impl RouteConfig {
             headers: HeaderRules::default(),
             rate: None,
             compression: RouteCompression::OfFrontend,
+            limits: RouteLimits::default(),
         }
     }
 

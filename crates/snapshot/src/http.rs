@@ -10,6 +10,7 @@ use convey_http_core::{
 };
 use convey_model::{
     FixedReply, FrontendConfig, HeaderRules, HttpConfig, Prefix, RouteAction, RouteCompression, RouteConfig,
+    RouteLimits,
 };
 
 /// Name of the default route in logs and metrics. The configuration refuses it for other routes.
@@ -59,6 +60,8 @@ pub struct HttpRoute {
     pub request: FieldRules,
     /// Rules for response fields: the frontend's rules, followed by the route's.
     pub response: FieldRules,
+    /// Limits of its own.
+    pub limits: RouteLimits,
     /// Whether a rule has variables.
     pub has_variables: bool,
     /// Rate limit for the route's requests of one source, in addition to the limit of the frontend;
@@ -130,11 +133,7 @@ impl HttpFrontend {
         let (mut routes, mut in_order) = (RouteTable::new(http.path_view), Vec::new());
         for route in &http.routes {
             let limit = limit(Some(&route.name));
-            let compression = match &route.compression {
-                RouteCompression::OfFrontend => of_frontend.clone(),
-                RouteCompression::Off => None,
-                RouteCompression::Rules(rules) => Some(Arc::new(rules.clone())),
-            };
+            let compression = compression_of(&route.compression, &of_frontend);
             let to = HttpRoute::new(route, action(&route.action), &headers, lives);
             let to = Arc::new(HttpRoute { limit, compression, place: in_order.len(), ..to });
             in_order.push(to.clone());
@@ -188,6 +187,17 @@ impl HttpFrontend {
     }
 }
 
+fn compression_of(
+    route: &RouteCompression,
+    of_frontend: &Option<Arc<CompressionRules>>,
+) -> Option<Arc<CompressionRules>> {
+    match route {
+        RouteCompression::OfFrontend => of_frontend.clone(),
+        RouteCompression::Off => None,
+        RouteCompression::Rules(rules) => Some(Arc::new(rules.clone())),
+    }
+}
+
 /// Lifetime of an `Alt-Svc` offer, in seconds: one day.
 const OFFER_LIFETIME: u32 = 86_400;
 
@@ -216,6 +226,7 @@ impl HttpRoute {
         let request = of_frontend.request.then(&route.headers.request);
         let response = of_frontend.response.then(&route.headers.response);
         HttpRoute {
+            limits: route.limits.clone(),
             has_variables: request.has_variables() || response.has_variables(),
             live: lives.get(&name),
             name,

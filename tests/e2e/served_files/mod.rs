@@ -46,6 +46,7 @@ tests!("served_files":
     cached_file_gets_304_and_ranges_get_206,
     precompressed_file_is_served_unless_it_is_stale,
     cache_control_rules_and_not_found_page_apply,
+    fallback_page_has_status_200_for_missing_files,
     a_directory_is_listed_where_the_operator_says_so,
     a_listing_of_many_names_is_whole_in_every_version,
     listings_that_nobody_takes_hold_little_memory,
@@ -278,6 +279,17 @@ fn cache_control_rules_and_not_found_page_apply() {
         (404, 200)
     );
     assert_eq!(balancer.stat("/frontends/web/requests/local_replies/file_not_found"), 2);
+}
+
+fn fallback_page_has_status_200_for_missing_files() {
+    let site = Site::new();
+    site.write("www/app.html", "<h1>the application</h1>");
+    let _balancer = site.start("fallback = \"/app.html\"\nnot_found = \"/404.html\"");
+    for path in ["/users/7", "/none.js", "/.git/config"] {
+        let page = site.get(path, "");
+        assert_eq!((page.status, &*page.body), (200, "<h1>the application</h1>"), "{path}");
+    }
+    assert_ne!(site.get("/app.js", "").body, "<h1>the application</h1>");
 }
 
 fn a_directory_is_listed_where_the_operator_says_so() {

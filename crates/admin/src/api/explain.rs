@@ -18,10 +18,13 @@ pub(super) async fn explain(
     query: Result<Query<ExplainParameters>, QueryRejection>,
 ) -> Result<Response, Failure> {
     may_see_clients(&answers, &who)?;
-    let Query(ExplainParameters { client, frontend, url }) =
+    let Query(ExplainParameters { client, frontend, url, method, headers }) =
         query.map_err(|wrong| Failure::of_query(&wrong))?;
     let client: ClientAddr = client.parse().map_err(Failure::Bad)?;
     let request: Option<AskedRequest> = url.as_deref().map(str::parse).transpose().map_err(Failure::Bad)?;
+    let headers = headers.iter().flat_map(|lines| lines.lines()).map(str::to_owned).collect();
+    let request = request.map(|request| request.with(method.as_deref(), headers)).transpose();
+    let request = request.map_err(Failure::Bad)?;
     let explanation =
         answers.source.explain(client, &frontend, request.as_ref()).await.map_err(|why| match why {
             Unanswerable::Unknown(why) => Failure::Refused(RequestRefusal::Unknown(why)),

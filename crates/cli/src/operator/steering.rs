@@ -269,10 +269,11 @@ fn escaped(name: &str) -> String {
 pub fn explain_path(client: &str, frontend: &str, request: Option<&AskedRequest>) -> String {
     let [client, frontend] = [client, frontend].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
     let path = format!("/v1/explain?client={client}&frontend={frontend}");
-    match request.map(AskedRequest::to_string) {
-        Some(url) => format!("{path}&url={}", utf8_percent_encode(&url, NON_ALPHANUMERIC)),
-        None => path,
-    }
+    let Some(request) = request else { return path };
+    let (url, method, headers) = (request.to_string(), request.method(), request.headers().join("\n"));
+    let [url, method, headers] =
+        [&url, &*method, &headers].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
+    format!("{path}&url={url}&method={method}&headers={headers}")
 }
 
 #[cfg(test)]

@@ -101,13 +101,14 @@ async fn find(
         Ok(found) => Ok((found, 200)),
         // The slash makes relative links on the page resolve below the directory.
         Err(Unfound::IsDirectory) => Err(redirect(&[head.path(), b"/"].concat(), query_of(head))),
-        Err(Unfound::NotFound) => match &files.not_found {
-            Some(page) => {
-                let found = find::of_name(user, files, page.as_bytes(), &encodings).await;
-                found.map(|page| (page, 404)).map_err(|_| LocalReplyReason::FileNotFound.into())
-            }
-            None => Err(LocalReplyReason::FileNotFound.into()),
-        },
+        Err(Unfound::NotFound) => {
+            let fallback = files.fallback.as_ref().map(|page| (page, 200));
+            let Some((page, status)) = fallback.or(files.not_found.as_ref().map(|page| (page, 404))) else {
+                return Err(LocalReplyReason::FileNotFound.into());
+            };
+            let found = find::of_name(user, files, page.as_bytes(), &encodings).await;
+            found.map(|page| (page, status)).map_err(|_| LocalReplyReason::FileNotFound.into())
+        }
         Err(Unfound::Forbidden) => Err(LocalReplyReason::FileForbidden.into()),
         Err(Unfound::Failed) => Err(LocalReplyReason::FileFailed.into()),
     }

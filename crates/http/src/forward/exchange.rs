@@ -129,7 +129,7 @@ impl Forwarding<'_, '_> {
         if self.is_last {
             exchange.state_mut().set_last();
         }
-        if let Some(most) = limits.body {
+        if let Some(most) = self.request.max_body() {
             exchange.limit_body(most);
         }
         exchange

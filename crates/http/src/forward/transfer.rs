@@ -4,7 +4,6 @@
 use std::future::poll_fn;
 
 use convey_http_core::{BodyDecoder, ExchangeState, RequestHead};
-use convey_model::HttpLimits;
 use tokio::time::Instant;
 
 use super::drive::{DriveState, Driver};
@@ -15,6 +14,7 @@ use crate::frames::{
     FrameClient, FrameServer, FrameTransfer, Http1Client, Http1Server, Http2Server, ToClient, WaitingFrames,
 };
 use crate::held_responses::WaitingClient;
+use crate::request::HttpRequest;
 use crate::transfer::{ResponseChanges, RunningTransfer, TransferEnd};
 
 /// Outcome of a transfer.
@@ -58,7 +58,7 @@ impl Forwarding<'_, '_> {
         let is_stream = self.end.is_stream();
         let client = match &mut *self.end {
             ClientEnd::Socket(client) => {
-                let decoder = decoder(request.head(), limits);
+                let decoder = decoder(request);
                 FrameClient::Http1(Box::new(Http1Client::new(client, self.received, decoder)))
             }
             ClientEnd::Stream(stream) => FrameClient::Stream(&mut **stream),
@@ -75,7 +75,7 @@ impl Forwarding<'_, '_> {
         };
         let (client_of, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
         let mut driver = Driver { client: client_of, time_limit, record, permit, held: held.as_ref() };
-        let mut transfer = FrameTransfer::new(client, server, state, limits.body, to_client);
+        let mut transfer = FrameTransfer::new(client, server, state, request.max_body(), to_client);
         let end = poll_fn(|cx| drive.poll(cx, &mut transfer, &mut driver)).await;
         let (transferred, body_back) = outcome(end, transfer, drive.sent);
         if let Some(len) = body_back {
@@ -112,9 +112,9 @@ fn tunnel_key(head: &RequestHead) -> Option<&[u8]> {
 }
 
 /// Decoder of the request's body.
-fn decoder(head: &RequestHead, limits: &HttpLimits) -> BodyDecoder {
-    let mut decoder = BodyDecoder::of_request(head.framing());
-    if let Some(most) = limits.body {
+fn decoder(request: &HttpRequest) -> BodyDecoder {
+    let mut decoder = BodyDecoder::of_request(request.head().framing());
+    if let Some(most) = request.max_body() {
         decoder.limit(most);
     }
     decoder

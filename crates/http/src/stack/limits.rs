@@ -12,8 +12,8 @@ use crate::request::HttpRequest;
 const RETRY_AFTER: &str = "1";
 
 /// Wraps `inner` in a service that refuses requests with a body above the limit, and requests of
-/// sources above their rate. The limit for bodies is the frontend's. The rates are those of the
-/// frontend, and of the route from [`find_route`](super::find_route).
+/// sources above their rate. The limit for bodies is that of the
+/// route, or else of the frontend. The rates are those of the frontend, and of the route from [`find_route`](super::find_route).
 pub fn limit_requests<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, limit)
 }
@@ -29,7 +29,7 @@ fn limit(request: &mut HttpRequest) -> Result<(), LocalReply> {
 /// Whether the request announces a body above the limit. A chunked body announces no length, so the
 /// result is false.
 fn is_too_long(request: &HttpRequest) -> bool {
-    let most = request.frontend().config.http_limits().body;
+    let most = request.max_body();
     matches!((request.head().framing(), most), (BodyFraming::Length(length), Some(most)) if length > most)
 }
 

@@ -18,6 +18,9 @@ fn find(request: &mut HttpRequest) -> Result<(), LocalReply> {
     let Some(route) = request.route_in_frontend().cloned() else {
         return Err(LocalReplyReason::NoRoute.into());
     };
+    if !route.limits.access.admits(request.client().ip()) {
+        return Err(LocalReplyReason::AccessDenied.into());
+    }
     match &route.action {
         HttpAction::Redirect(to) => Err(redirect(request, to)),
         HttpAction::Respond(reply) => Err(fixed(reply)),

@@ -166,7 +166,7 @@ async fn forward<S: DecideRequest>(
     let mut time_limit = time_limit_of(stream, &server.worker);
     let (mut end, mut received) = (ClientEnd::Stream(&mut *stream), BytesMut::new());
     let (request, received) = (&request, &mut received);
-    let timeouts = client.timeouts_with(request.frontend(), pool);
+    let timeouts = client.timeouts_with(request.frontend(), pool).with(&route.limits.timeouts);
     let mut forwarding = Forwarding {
         worker: &server.worker,
         client,

@@ -82,6 +82,18 @@ keys! {
         example: "false",
     };
 
+    key "fallback" => fallback: String {
+        read: path_of_file,
+        unset: "none",
+        describe: |files, _| {
+            files.fallback.as_ref().map_or(String::new(), |path| format!(", fallback {path}"))
+        },
+        kind: "a file of the root: clients get it with status 200 in place of a file that does not exist. For single-page applications",
+        default: "none",
+        sample: r#"#fallback = "/index.html"               # example; with status 200 in place of missing files: single-page applications"#,
+        example: "'/index.html'",
+    };
+
     key "not_found" => not_found: String {
         read: path_of_file,
         unset: "none",

@@ -49,7 +49,7 @@ pub(crate) const RULES: TableDoc = TableDoc {
         }),
         Docs::Key(KeyDoc {
             name: "add",
-            kind: "as `set`: convey writes the header beside the message's own",
+            kind: "table, as `set`: convey writes the header beside the message's own",
             default: "none",
             sample: "",
             example: "",

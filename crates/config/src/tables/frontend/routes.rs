@@ -11,6 +11,7 @@ pub(crate) use self::docs::{DOC, REDIRECT, RESPOND};
 
 use self::actions::ParsedAction;
 use self::matches::ParsedMatches;
+use super::access;
 use super::compression::ParsedCompression;
 use super::headers;
 use super::limits::ParsedRate;
@@ -18,9 +19,9 @@ use super::sni::ParsedSni;
 use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
-use crate::values::{found, http_host, not_allowed};
+use crate::values::{MILLISECOND, found, http_host, integer, not_allowed, seconds};
 use convey_http_core::{HostPattern, PathPattern, PathPrefix, PathRewrite, PathView};
-use convey_model::{HeaderRules, RouteCompression, RouteConfig, SniRouteConfig};
+use convey_model::{HeaderRules, OwnTimeouts, RouteCompression, RouteConfig, RouteLimits, SniRouteConfig};
 
 /// Warning about keys that change requests to servers, in a route that convey answers by itself.
 const ANSWERED: &str = "has no effect with redirect or respond";
@@ -40,6 +41,7 @@ pub(crate) struct ParsedRoute {
     headers: HeaderRules,
     rate: ParsedRate,
     compression: Option<ParsedCompression>,
+    limits: RouteLimits,
 }
 
 /// A parsed pattern, with its text in the file.
@@ -69,6 +71,7 @@ impl ParsedRoute {
             headers: headers::read(table.table("headers"), report),
             rate: ParsedRate::read(&mut table, report),
             compression: ParsedCompression::read(&mut table, report),
+            limits: read_limits(&mut table, report),
             matches,
         };
         if route.action.is_local() {
@@ -130,8 +133,25 @@ impl ParsedRoute {
                 Some(own) => own.of_route(is_compressed),
                 None => RouteCompression::OfFrontend,
             },
+            limits: self.limits.clone(),
         })
     }
+}
+
+/// Reads `timeouts`, `access` and `max_body_size`.
+fn read_limits(table: &mut TomlTable<'_>, report: &Report<'_>) -> RouteLimits {
+    let mut times = table.table("timeouts");
+    let mut time = |key| times.optional(key, seconds(MILLISECOND)).map(|time| time.value);
+    let timeouts = OwnTimeouts {
+        connect: time("connect"),
+        idle: time("idle"),
+        response: time("response"),
+        send: time("send"),
+        ..OwnTimeouts::default()
+    };
+    times.finish();
+    let body = table.optional("max_body_size", integer(1..=i64::MAX as u64)).map(|size| size.value);
+    RouteLimits { timeouts, body, access: access::read(table.table("access"), report) }
 }
 
 /// Names of routes: their own ones, or host and path. Of several routes with the same host and path

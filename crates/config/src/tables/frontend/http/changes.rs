@@ -2,8 +2,9 @@
 
 use super::HttpKeys;
 use crate::diff::{change, or, pair};
+use crate::tables::timeouts::own_changes;
 use convey_http_core::{FieldRules, PathRewrite};
-use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, RequestRate, RouteConfig};
+use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, RequestRate, RouteConfig, RouteLimits};
 
 /// Changes of a frontend's request settings for the log of a reload. `None` means a mode other than
 /// `http`, and is compared like default settings.
@@ -68,6 +69,7 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
         headers,
         rate,
         compression,
+        limits,
     } = old;
     let of = |what: &str| format!("route {name} {what}").trim_end().to_owned();
     let rewritten = |to: &Option<String>| or(to.clone(), "none");
@@ -76,12 +78,24 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
     if (hosts, path, conditions, sources) != (&new.hosts, &new.path, &new.conditions, &new.sources) {
         changes.push(of("matches other requests"));
     }
-    changes.extend(change(&of(""), action.to_string(), new.action.to_string()));
+    let of_action = change(&of(""), action.to_string(), new.action.to_string());
+    changes.extend(of_action.or_else(|| (*action != new.action).then(|| of("has another response"))));
     changes.extend(change(&of("rewrite_path"), path_becomes(rewrite_path), path_becomes(&new.rewrite_path)));
     changes.extend(change(&of("rewrite_host"), rewritten(rewrite_host), rewritten(&new.rewrite_host)));
     changes.extend(self::headers(&of(""), headers, &new.headers));
     changes.extend(self::rate(&format!("{} ", of("")), *rate, new.rate));
     changes.extend(change(&of("compression"), compression.to_string(), new.compression.to_string()));
+    let RouteLimits { timeouts, body, access } = limits;
+    changes.extend(own_changes(timeouts, &new.limits.timeouts).into_iter().map(|text| of(&text)));
+    changes.extend(change(
+        &of("max_body_size"),
+        or(*body, "as the frontend"),
+        or(new.limits.body, "as the frontend"),
+    ));
+    if *access != new.limits.access {
+        let (added, gone) = new.limits.access.changes_since(access);
+        changes.push(of(&format!("access networks: {added} added and {gone} removed")));
+    }
     changes
 }
 

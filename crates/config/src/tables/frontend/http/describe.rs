@@ -3,8 +3,11 @@
 use super::super::limits::requests;
 use super::HttpKeys;
 use crate::diff::list;
+use crate::tables::timeouts::describe_own;
 use convey_http_core::{ClientAddress, FieldRules, NamedCondition, RouteConditions};
-use convey_model::{ErrorPages, FrontendConfig, HeaderRules, HttpConfig, RouteCompression, RouteConfig};
+use convey_model::{
+    ErrorPages, FrontendConfig, HeaderRules, HttpConfig, RouteCompression, RouteConfig, RouteLimits,
+};
 
 /// Text of `convey check` about the request settings of a frontend.
 pub(crate) fn describe(frontend: &FrontendConfig, http: &HttpConfig) -> String {
@@ -34,8 +37,21 @@ pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
         own => format!("; compression: {own}"),
     };
     let matches = conditions(route);
-    let to = format!("{matches}-> {}{rewrites}{}{rate}{compression}", route.action, headers(&route.headers));
+    let limits = limits(&route.limits);
+    let to = format!(
+        "{matches}-> {}{rewrites}{}{rate}{compression}{limits}",
+        route.action,
+        headers(&route.headers)
+    );
     [format!("  route {}", route.name), String::new(), String::new(), to]
+}
+
+/// Text about the limits of a route; empty if it has none of its own.
+fn limits(limits: &RouteLimits) -> String {
+    let RouteLimits { timeouts, body, access } = limits;
+    let access = if access.is_open() { String::new() } else { format!("; access: {access}") };
+    let body = body.map_or(String::new(), |body| format!("; at most {body} bytes of a body"));
+    format!("{}{body}{access}", describe_own("; timeouts ", timeouts))
 }
 
 /// Text about the conditions of a route that its name does not have: `GET, header X-Canary `.

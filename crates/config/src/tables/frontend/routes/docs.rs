@@ -153,6 +153,33 @@ pub(crate) const DOC: TableDoc = TableDoc {
             ..KeyDoc::USUAL
         }),
         Docs::Key(KeyDoc {
+            name: "access",
+            only_in: Some(OnlyIn::Http),
+            kind: "table, as `[frontends.NAME.access]`: clients that may use the route. The frontend's lists hold, too",
+            default: "everybody",
+            sample: r##"#access = { allow = ["192.0.2.0/24"] }  # example; clients that may use the route"##,
+            example: "",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "timeouts",
+            only_in: Some(OnlyIn::Http),
+            kind: "table with `connect`, `idle`, `response` and `send`, as `[frontends.NAME.timeouts]`, in place of them",
+            default: "as the frontend",
+            sample: r##"#timeouts = { response = 300 }          # example; connect, idle, response, send; by default as the frontend"##,
+            example: "",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "max_body_size",
+            only_in: Some(OnlyIn::Http),
+            kind: "1 to 9223372036854775807 bytes of a body",
+            default: "as the frontend",
+            sample: r##"#max_body_size = 1048576                # example; bytes; by default as the frontend"##,
+            example: "7",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
             name: "requests_per_source",
             only_in: Some(OnlyIn::Http),
             kind: "1 to 1000000 requests of one source a second, of this route. Beside the limit of the frontend",
