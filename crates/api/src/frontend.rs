@@ -64,7 +64,7 @@ pub struct FrontendReport {
 impl FrontendReport {
     /// Names of the backends of the frontend and of its routes.
     pub fn backends(&self) -> Vec<&str> {
-        let of_routes = self.routes.iter().filter_map(|route| route.backend.as_deref());
+        let of_routes = self.routes.iter().flat_map(RouteReport::backends);
         let mut names: Vec<&str> = Vec::new();
         for name in [&*self.backend].into_iter().chain(of_routes).filter(|name| !name.is_empty()) {
             if !names.contains(&name) {
@@ -75,6 +75,13 @@ impl FrontendReport {
     }
 }
 
+impl RouteReport {
+    /// Names of the backends of the route.
+    pub fn backends(&self) -> impl Iterator<Item = &str> {
+        self.backend.as_deref().into_iter().chain(self.split.keys().map(String::as_str))
+    }
+}
+
 /// Route of a frontend.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -82,12 +89,19 @@ impl FrontendReport {
 pub struct RouteReport {
     /// Host and path, or host and protocol; `default` for the default route.
     pub name: String,
-    /// Backend of the route. Left out if its requests are redirected.
+    /// Backend of the route. Left out if the route has several backends, or another action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
-    /// Target of redirects. Left out if the route has a backend.
+    /// Backends that share the requests of the route, each with its weight. Left out if the route
+    /// has one backend, or another action.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub split: BTreeMap<String, u32>,
+    /// Target of redirects. Left out if the route has another action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redirect: Option<Label>,
+    /// Status of the fixed response. Left out if the route has another action.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub respond: Option<u16>,
     /// Finished requests of the route (mode http).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,

@@ -445,6 +445,7 @@ fn deciding_phase(reason: LocalReplyReason) -> ExchangePhase {
         // A redirect needs a host.
         LocalReplyReason::NoRoute
         | LocalReplyReason::Redirect
+        | LocalReplyReason::Respond
         | LocalReplyReason::Malformed(Malformed::Host) => ExchangePhase::Route,
         LocalReplyReason::RateLimit | LocalReplyReason::Malformed(_) => ExchangePhase::Limits,
         LocalReplyReason::Layer => ExchangePhase::Layers,

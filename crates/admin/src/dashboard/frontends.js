@@ -75,7 +75,7 @@ function row(name, history) {
     cell("In", { class: "n" }, received),
     cell("Out", { class: "n" }, sent));
   element.update = ([, frontend]) => {
-    const named = [frontend.backend, ...(frontend.routes ?? []).map((route) => route.backend)];
+    const named = [frontend.backend, ...(frontend.routes ?? []).flatMap((route) => [route.backend, ...Object.keys(route.split ?? {})])];
     const backends = [...new Set(named.filter(Boolean))].join(", ") || "no backend";
     const requests = frontend.requests
       ? ` · ${perSecond(history.rate("frontend", name, "requests"))} requests/s, ${perSecond(history.rate("frontend", name, "5xx"))} 5xx/s`

@@ -46,8 +46,14 @@ function rowsOf({ frontends }) {
   });
 }
 
+/** Action of a route. A reload may change it. */
+function targetOf({ backend, split = {}, redirect, respond }) {
+  const weights = Object.entries(split).map(([name, weight]) => `${name} ${weight}`).join(", ");
+  return backend ?? redirect ?? (respond ? `respond ${respond}` : weights || "no backend");
+}
+
 function row({ name, route }, history) {
-  const about = route && make("small", {}, `→ ${route.backend ?? route.redirect ?? "no backend"}`);
+  const about = route && make("small");
   const line = route ? null : sparkline();
   const [rate, client, server, p50, p90, p99, total] = Array.from({ length: 7 }, () => make("span"));
   const element = make("tr", { role: "row", class: route ? "route" : null },
@@ -59,8 +65,9 @@ function row({ name, route }, history) {
     cell("p90", { class: "n" }, p90),
     cell("p99", { class: "n" }, p99),
     cell("Total", { class: "n" }, total));
-  element.update = ({ requests }) => {
+  element.update = ({ requests, route }) => {
     const { recent } = requests;
+    if (about) setText(about, `→ ${targetOf(route)}`);
     setText(rate, perSecond(recent?.seconds > 0 ? recent.total / recent.seconds : null));
     line?.update(history.rates("frontend", name, "requests"));
     setText(client, percent(responseShare(recent, "4xx")));

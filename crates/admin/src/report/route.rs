@@ -9,23 +9,20 @@ use super::{requests, times_report};
 
 /// Report of a route of mode http.
 pub(super) fn http_route_report(route: &HttpRoute, now: Timestamp) -> RouteReport {
-    let (backend, redirect) = match &route.action {
-        HttpAction::Forward(pool) => (Some(pool.config.name.clone()), None),
-        HttpAction::Redirect(to) => (None, Some(to.to_string().into())),
-        HttpAction::Split(all) => {
-            let names: Vec<&str> = all.iter().map(|backend| &*backend.pool.config.name).collect();
-            (Some(names.join(", ")), None)
-        }
-        HttpAction::Respond(_) => (None, None),
-    };
-    RouteReport {
+    let report = RouteReport {
         name: route.name.to_string(),
-        backend,
-        redirect,
         requests: Some(requests::of_route(&route.live, now)),
         request_seconds: Some(times_report(route.live.times.read())),
-        total_connections: None,
-        current_connections: None,
+        ..RouteReport::default()
+    };
+    match &route.action {
+        HttpAction::Forward(pool) => RouteReport { backend: Some(pool.config.name.clone()), ..report },
+        HttpAction::Redirect(to) => RouteReport { redirect: Some(to.to_string().into()), ..report },
+        HttpAction::Split(all) => {
+            let weights = all.iter().map(|backend| (backend.pool.config.name.clone(), backend.weight));
+            RouteReport { split: weights.collect(), ..report }
+        }
+        HttpAction::Respond(reply) => RouteReport { respond: Some(reply.status), ..report },
     }
 }
 
@@ -37,10 +34,8 @@ pub(super) fn sni_route_report(route: &SniRoute) -> RouteReport {
     RouteReport {
         name: route.name.to_string(),
         backend: Some(route.pool.config.name.clone()),
-        redirect: None,
-        requests: None,
-        request_seconds: None,
         total_connections: Some(route.live.traffic.sum(Counter::Opened)),
         current_connections,
+        ..RouteReport::default()
     }
 }

@@ -119,20 +119,22 @@ mod tests {
     use crate::ServerState;
     use crate::operator::testing::status;
 
-    /// Frontends `web` (routes `/api`, `default`) and `mail`, with backends `api`, `app` and `mail`.
-    /// `api/b` is down, and `app/a` drains.
+    /// Frontends `web` and `mail`, with the backends of their routes. `api/b` is down, and `app/a`
+    /// drains.
     fn report() -> StatsReport {
         let up = json!({ "up": true, "state": "ready" });
         status(json!({
             "frontends": {
                 "web": { "mode": "http", "backend": "app", "routes": [
                     { "name": "*/api", "backend": "api" }, { "name": "default", "backend": "app" },
+                    { "name": "*/new", "split": { "api": 90, "canary": 10 } }, { "name": "*/robots.txt", "respond": 200 },
                 ] },
                 "mail": { "mode": "proxy", "backend": "mail" },
             },
             "backends": {
                 "api": { "servers": { "a": up, "b": { "up": false, "state": "ready" } } },
                 "app": { "servers": { "a": { "up": true, "state": "drain" } } },
+                "canary": { "servers": { "c": up } },
                 "mail": { "servers": { "m": up } },
             },
         }))
@@ -157,13 +159,15 @@ mod tests {
     fn filter_leaves_what_it_names_with_its_context() {
         let none = StatusFilter::default;
         let filters = [
-            (StatusFilter { names: names(&["web"]), ..none() }, "web api/a api/b app/a"),
+            (StatusFilter { names: names(&["web"]), ..none() }, "web api/a api/b app/a canary/c"),
             (StatusFilter { names: names(&["api"]), ..none() }, "web api/a api/b"),
             (StatusFilter { frontends: names(&["mail"]), ..none() }, "mail mail/m"),
             (StatusFilter { backends: names(&["app"]), ..none() }, "web app/a"),
             (StatusFilter { servers: names(&["a"]), ..none() }, "web api/a app/a"),
             (StatusFilter { servers: names(&["api/a", "m"]), ..none() }, "mail web api/a mail/m"),
             (StatusFilter { routes: names(&["*/api"]), ..none() }, "web api/a api/b"),
+            (StatusFilter { routes: names(&["*/new"]), ..none() }, "web api/a api/b canary/c"),
+            (StatusFilter { backends: names(&["canary"]), ..none() }, "web canary/c"),
             (StatusFilter { states: vec![ServerState::Down], ..none() }, "web api/b"),
             (
                 StatusFilter { states: vec![ServerState::Drain, ServerState::Down], ..none() },
@@ -172,7 +176,7 @@ mod tests {
             (StatusFilter { states: vec![ServerState::Maint], ..none() }, ""),
             (
                 StatusFilter { frontends: names(&["web"]), states: vec![ServerState::Up], ..none() },
-                "web api/a",
+                "web api/a canary/c",
             ),
         ];
         for (filter, expected) in filters {

@@ -109,8 +109,15 @@ pub(super) fn listed<'a>(counts: impl Iterator<Item = (&'a Label, &'a u64)>) -> 
 }
 
 fn title_of(route: &RouteReport) -> String {
-    let to = route.backend.as_deref().or(route.redirect.as_deref());
-    format!("  {} > {}", route.name, to.unwrap_or("-"))
+    let split = route.split.iter().map(|(backend, weight)| format!("{backend} {weight}"));
+    let split = Vec::from_iter(split).join(", ");
+    let to = match (route.backend.as_deref().or(route.redirect.as_deref()), route.respond) {
+        (Some(to), _) => to.to_owned(),
+        (None, Some(status)) => format!("respond {status}"),
+        (None, None) if split.is_empty() => "-".to_owned(),
+        (None, None) => split,
+    };
+    format!("  {} > {to}", route.name)
 }
 
 fn new_table(width: Option<usize>) -> Table {

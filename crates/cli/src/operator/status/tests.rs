@@ -78,6 +78,21 @@ fn requests_show_their_errors_answers_and_times() {
 }
 
 #[test]
+fn route_is_shown_with_its_action() {
+    let requests = json!({ "total": 1 });
+    let report = json!({ "frontends": { "web": { "mode": "http", "requests": requests, "routes": [
+        { "name": "a", "split": { "v1": 90, "v2": 10 }, "requests": requests },
+        { "name": "b", "respond": 503, "requests": requests },
+        { "name": "c", "redirect": "https", "requests": requests },
+    ] } } });
+    let screen = screen(status(report), &[], SystemTime::UNIX_EPOCH);
+    for row in ["  a > v1 90, v2 10 ", "  b > respond 503 ", "  c > https "] {
+        assert!(screen.lines().any(|line| line.starts_with(row)), "{row}: {screen}");
+    }
+    assert!(screen.contains("v1 v2 "), "backends of the frontend: {screen}");
+}
+
+#[test]
 fn status_reports_nothing_dropped_only_without_failed_requests() {
     let of = |requests: serde_json::Value| {
         let report = json!({ "frontends": { "web": { "mode": "http", "requests": requests } } });
