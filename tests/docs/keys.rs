@@ -26,6 +26,8 @@ unknown = 1
 unknown = 1
 [frontends.web.compression]
 unknown = 1
+[frontends.web.cors]
+unknown = 1
 [frontends.web.headers]
 unknown = 1
 [frontends.web.headers.request]
@@ -210,6 +212,8 @@ addr = '10.0.0.3:80'
 /// Variant of [`TABLES`] for keys of mode http.
 const OF_HTTP: &str = "
 mode = 'http'
+[frontends.web.cors]
+origins = '*'
 [frontends.web.headers.request]
 [frontends.web.http]
 [[frontends.web.routes]]
@@ -322,6 +326,7 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     .contains(&key)
         || table.contains("routes")
         || table.contains("headers")
+        || table.contains("cors")
         || table.ends_with("http]");
     let tables = if table.contains("routes") && ["sni", "alpn"].contains(&key) {
         TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_SNI}"), 1)

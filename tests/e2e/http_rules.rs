@@ -17,6 +17,7 @@ tests!("http_rules":
     headers_have_values_of_the_request_in_both_directions,
     request_id_is_random_and_that_of_a_trusted_proxy_stays,
     route_has_limits_of_its_own,
+    page_of_an_allowed_origin_reads_responses_and_learns_methods,
 );
 
 /// Backends v1 and v2, each with one server of its name.
@@ -294,4 +295,45 @@ fn route_has_limits_of_its_own() {
     assert_eq!(status("POST", "/", &"x".repeat(15)), 413);
     assert_eq!(status("GET", "/admin", ""), 403);
     assert_eq!(status("GET", "/slow", ""), 504);
+}
+
+fn page_of_an_allowed_origin_reads_responses_and_learns_methods() {
+    let lab = Loopback::new();
+    let [v1, ..] = servers(&lab);
+    let routes = r#"
+        [[frontends.web.routes]]
+        path = "/api"
+        backend = "v1"
+        cors = { origins = ["https://app.example"], methods = ["GET", "PUT"], credentials = true }
+        [[frontends.web.routes]]
+        path = "/api/gone"
+        respond = { status = 410 }
+        cors = { origins = ["https://app.example"] }
+    "#;
+    let _balancer = BalancerProcess::start(&lab, &routed(&lab, routes));
+    let mut client = Client::new(lab.vip());
+    let mut ask = |method: &str, path: &str, origin: &str| {
+        let preflight = "Access-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: x-a\r\n";
+        let preflight = if method == "OPTIONS" { preflight } else { "" };
+        client.send(&format!("{method} {path} HTTP/1.1\r\nHost: a\r\nOrigin: {origin}\r\n{preflight}\r\n"))
+    };
+    let field = |response: &Response, name: &str| {
+        let line =
+            response.head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")).map(str::to_owned));
+        line.unwrap_or_default()
+    };
+    let allowed = ask("OPTIONS", "/api/x", "https://app.example");
+    assert_eq!((allowed.status, v1.seen().len()), (204, 0), "no server gets it");
+    assert_eq!(field(&allowed, "Access-Control-Allow-Origin"), "https://app.example");
+    assert_eq!(field(&allowed, "Access-Control-Allow-Methods"), "GET, PUT");
+    assert_eq!(field(&allowed, "Access-Control-Allow-Headers"), "x-a");
+    assert_eq!(allowed.head.matches("Access-Control-Allow-Origin").count(), 1, "{}", allowed.head);
+    assert_eq!(field(&ask("OPTIONS", "/api/x", "https://evil.example"), "Access-Control-Allow-Origin"), "");
+    let response = ask("GET", "/api/x", "https://app.example");
+    assert!(response.body.starts_with("v1 "));
+    assert_eq!(field(&response, "Access-Control-Allow-Credentials"), "true");
+    assert_eq!(field(&response, "Vary"), "Origin");
+    let local = ask("GET", "/api/gone", "https://app.example");
+    assert_eq!((local.status, &*field(&local, "Access-Control-Allow-Origin")), (410, "https://app.example"));
+    assert_eq!(field(&ask("GET", "/other", "https://app.example"), "Access-Control-Allow-Origin"), "");
 }

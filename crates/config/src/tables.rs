@@ -20,6 +20,7 @@ use crate::reference::{Docs, KeyDoc, TableDoc};
 /// Tables whose keys are in lists, in the order of the reference.
 pub(crate) const ALL: &[TableDoc] = &[
     frontend::DOC,
+    frontend::cors::DOC,
     frontend::routes::DOC,
     frontend::routes::REDIRECT,
     frontend::routes::RESPOND,

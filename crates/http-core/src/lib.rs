@@ -21,6 +21,7 @@
 mod accept_encoding;
 mod body;
 mod compression;
+mod cors;
 mod exchange;
 mod facts;
 mod field_syntax;
@@ -44,6 +45,7 @@ pub use body::{
     MAX_TRAILERS, Trailers,
 };
 pub use compression::{CompressionOffer, CompressionOutcome, CompressionRules, MediaPattern};
+pub use cors::{CorsRules, OriginPattern};
 pub use exchange::{Exchange, ExchangeEnd, ExchangeState, HeadVerdict, MAX_INTERIM_RESPONSES, ServerFault};
 pub use facts::{RequestFacts, TlsFacts};
 pub use field_syntax::is_name as is_token;

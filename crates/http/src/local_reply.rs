@@ -39,6 +39,8 @@ pub enum LocalReplyReason {
     Redirect,
     /// The route has a fixed response.
     Respond,
+    /// The request is a preflight request of a page of another origin (CORS).
+    Preflight,
     /// A service of the application has decided to reply.
     Layer,
     /// The request is a certificate authority's validation of a name (ACME).
@@ -108,6 +110,12 @@ impl LocalReply {
         // The URL has only bytes that are allowed in a field, so this cannot fail.
         let _ = reply.set_field("Location", location);
         reply
+    }
+
+    /// Returns the response to a preflight request.
+    pub(crate) fn preflight(fields: FieldRules) -> LocalReply {
+        let own = OwnParts { fields, body: Some(Bytes::new()) };
+        LocalReply { status: 204, own: Some(Box::new(own)), ..LocalReplyReason::Preflight.into() }
     }
 
     /// Returns the fixed response of a route.
@@ -227,6 +235,7 @@ impl LocalReplyReason {
             LocalReplyReason::RateLimit => 429,
             LocalReplyReason::Redirect => 308,
             LocalReplyReason::Respond => 200,
+            LocalReplyReason::Preflight => 204,
             LocalReplyReason::Layer => 403,
             LocalReplyReason::AcmeChallenge => 200,
             LocalReplyReason::NoServer
@@ -255,6 +264,7 @@ impl LocalReplyReason {
             LocalReplyReason::RateLimit => Counter::AnsweredRateLimit,
             LocalReplyReason::Redirect => Counter::AnsweredRedirect,
             LocalReplyReason::Respond => Counter::AnsweredRespond,
+            LocalReplyReason::Preflight => Counter::AnsweredPreflight,
             LocalReplyReason::Layer => Counter::AnsweredLayer,
             LocalReplyReason::AcmeChallenge => Counter::AnsweredAcme,
             LocalReplyReason::NoServer => Counter::AnsweredNoServer,
@@ -292,7 +302,8 @@ impl LocalReplyReason {
             LocalReplyReason::Misdirected => "the TLS connection is for another host",
             LocalReplyReason::RateLimit => "too many requests",
             LocalReplyReason::Redirect => "the resource has moved",
-            LocalReplyReason::Layer | LocalReplyReason::AcmeChallenge | LocalReplyReason::Respond => "",
+            LocalReplyReason::Layer | LocalReplyReason::AcmeChallenge => "",
+            LocalReplyReason::Respond | LocalReplyReason::Preflight => "",
             LocalReplyReason::NoServer => "no server is up",
             LocalReplyReason::ConnectFailed | LocalReplyReason::NoLocalPort => "no server could be reached",
             LocalReplyReason::QueueTimeout => "every server is busy",

@@ -301,9 +301,14 @@ impl HttpRequest {
     /// Replaces the variables in the rules of the route by their values. Call it when all services
     /// have seen the request.
     pub(crate) fn expand_rules(&mut self) {
-        let Some(route) = self.parts.route.as_ref().filter(|route| route.has_variables) else { return };
+        let is_changed = |route: &&Arc<WorkerRoute>| route.has_variables || route.cors.is_some();
+        let Some(route) = self.parts.route.as_ref().filter(is_changed) else { return };
         let facts = self.facts();
         let (request, response) = (route.request.expanded(&facts), route.response.expanded(&facts));
+        let response = match &route.cors {
+            Some(cors) => cors.response(facts.head).then(&response),
+            None => response,
+        };
         self.parts.expanded = Some(Box::new(ExpandedRules { request, response }));
     }
 }
@@ -316,14 +321,16 @@ pub(crate) fn local_reply_fields<'a>(
 ) -> Option<Cow<'a, FieldRules>> {
     let (client, http) = (open.client(), frontend.http.as_ref()?);
     let Some(head) = open.head() else {
-        return Some(Cow::Borrowed(http.response_to(None)));
+        return Some(Cow::Borrowed(http.response_to(None).0));
     };
     let (named, _) = client_address::read(head, frontend, client.is_trusted_proxy(frontend));
     let client_addr = address(named).unwrap_or_else(|| client.client());
     let facts = RequestFacts::new(head, scheme_of(head, client, frontend), client_addr);
-    let rules = http.response_to(Some(&facts));
+    let (rules, cors) = http.response_to(Some(&facts));
+    // The response to a preflight request has its own fields.
+    let cors = cors.filter(|cors| cors.preflight(head).is_none()).map(|cors| cors.response(head));
     if !rules.has_variables() {
-        return Some(Cow::Borrowed(rules));
+        return Some(cors.map_or(Cow::Borrowed(rules), |cors| Cow::Owned(cors.then(rules))));
     }
     let facts = RequestFacts {
         listen: client.local(),
@@ -335,7 +342,8 @@ pub(crate) fn local_reply_fields<'a>(
         tls: client.tls().map(|tls| variables::tls_facts(tls)),
         ..facts
     };
-    Some(Cow::Owned(rules.expanded(&facts)))
+    let rules = rules.expanded(&facts);
+    Some(Cow::Owned(cors.map_or_else(|| rules.clone(), |cors| cors.then(&rules))))
 }
 
 /// Address of a client that a proxy names, if it names one.

@@ -1,7 +1,7 @@
 //! Settings of mode `http`: routes, redirects, headers.
 
 use super::{ErrorPages, HttpLimits, RequestRate, RouteAction, RouteConfig};
-use convey_http_core::{ClientAddress, CompressionRules, FieldRules, PathView, Redirect};
+use convey_http_core::{ClientAddress, CompressionRules, CorsRules, FieldRules, PathView, Redirect};
 
 /// Settings of mode `http`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -25,6 +25,8 @@ pub struct HttpConfig {
     pub rate: Option<RequestRate>,
     /// Limits of a request and its connection.
     pub limits: HttpLimits,
+    /// Rules for pages of other origins; `None`: servers decide.
+    pub cors: Option<CorsRules>,
     /// Pages for convey's local replies.
     pub error_pages: ErrorPages,
     /// Rules for compression of responses; `None`: no compression.

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Access, HeaderRules, OwnTimeouts, Prefix, RequestRate};
 use bytes::Bytes;
 use convey_http_core::{
-    CompressionRules, FieldRules, HostPattern, PathPattern, PathPrefix, PathRewrite, Redirect,
+    CompressionRules, CorsRules, FieldRules, HostPattern, PathPattern, PathPrefix, PathRewrite, Redirect,
     RouteConditions,
 };
 
@@ -38,6 +38,8 @@ pub struct RouteConfig {
     pub compression: RouteCompression,
     /// Limits of its own.
     pub limits: RouteLimits,
+    /// Rules for pages of other origins; `None`: those of the frontend.
+    pub cors: Option<CorsRules>,
 }
 
 /// Limits of a route, in place of those of the frontend.
@@ -110,6 +112,7 @@ impl RouteConfig {
             rate: None,
             compression: RouteCompression::OfFrontend,
             limits: RouteLimits::default(),
+            cors: None,
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{Pool, RequestLimit, RouteLive, RouteLives};
 use convey_http_core::{
-    CompressionRules, FieldRules, ForwardedFields, HostPattern, PathPattern, PathRewrite, Redirect,
-    RequestFacts, RouteTable, Variable,
+    CompressionRules, CorsRules, FieldRules, ForwardedFields, HostPattern, PathPattern, PathRewrite,
+    Redirect, RequestFacts, RouteTable, Variable,
 };
 use convey_model::{
     FixedReply, FrontendConfig, HeaderRules, HttpConfig, Prefix, RouteAction, RouteCompression, RouteConfig,
@@ -62,6 +62,8 @@ pub struct HttpRoute {
     pub response: FieldRules,
     /// Limits of its own.
     pub limits: RouteLimits,
+    /// Rules for pages of other origins.
+    pub cors: Option<Arc<CorsRules>>,
     /// Whether a rule has variables.
     pub has_variables: bool,
     /// Rate limit for the route's requests of one source, in addition to the limit of the frontend;
@@ -122,20 +124,21 @@ impl HttpFrontend {
                     .collect(),
             ),
         };
-        let of_frontend = http.compression.clone().map(Arc::new);
+        let (of_frontend, cors) = (http.compression.clone().map(Arc::new), http.cors.clone().map(Arc::new));
         let default = http.default_action(frontend.backend.as_deref()).map(|default| {
             let compression = of_frontend.clone();
             let all =
                 RouteConfig { name: DEFAULT.to_owned(), ..RouteConfig::new(None, "/", default.clone()) };
             let route = HttpRoute::new(&all, action(&default), &headers, lives);
-            Arc::new(HttpRoute { compression, place: http.routes.len(), ..route })
+            Arc::new(HttpRoute { compression, cors: cors.clone(), place: http.routes.len(), ..route })
         });
         let (mut routes, mut in_order) = (RouteTable::new(http.path_view), Vec::new());
         for route in &http.routes {
             let limit = limit(Some(&route.name));
             let compression = compression_of(&route.compression, &of_frontend);
             let to = HttpRoute::new(route, action(&route.action), &headers, lives);
-            let to = Arc::new(HttpRoute { limit, compression, place: in_order.len(), ..to });
+            let cors = to.cors.clone().or(cors.clone());
+            let to = Arc::new(HttpRoute { limit, compression, cors, place: in_order.len(), ..to });
             in_order.push(to.clone());
             let any = [HostPattern::Any];
             let hosts = if route.hosts.is_empty() { &any[..] } else { &route.hosts };
@@ -179,11 +182,11 @@ impl HttpFrontend {
         self.in_order.iter().chain(&self.default)
     }
 
-    /// Header rules for a local reply. `request` is `None` if convey could not read the head of the
-    /// request.
-    pub fn response_to(&self, request: Option<&RequestFacts<'_>>) -> &FieldRules {
+    /// Header rules for a local reply, and rules for pages of other origins. `request` is `None` if
+    /// convey could not read the head of the request.
+    pub fn response_to(&self, request: Option<&RequestFacts<'_>>) -> (&FieldRules, Option<&CorsRules>) {
         let route = request.and_then(|facts| self.route(facts));
-        route.map_or(&self.response, |route| &route.response)
+        route.map_or((&self.response, None), |route| (&route.response, route.cors.as_deref()))
     }
 }
 
@@ -227,6 +230,7 @@ impl HttpRoute {
         let response = of_frontend.response.then(&route.headers.response);
         HttpRoute {
             limits: route.limits.clone(),
+            cors: route.cors.clone().map(Arc::new),
             has_variables: request.has_variables() || response.has_variables(),
             live: lives.get(&name),
             name,
@@ -361,7 +365,7 @@ mod tests {
         let http = HttpFrontend::new(&frontend(None), &config, &RouteLives::new(1), pool, |_| None);
         let head = fixture::head("a", "/a");
         let facts = fixture::facts(&head);
-        let fields = |scheme| http.response_to(Some(&RequestFacts { scheme, ..facts })).to_string();
+        let fields = |scheme| http.response_to(Some(&RequestFacts { scheme, ..facts })).0.to_string();
         assert_eq!(fields(UrlScheme::Http), "set X-Redirect");
         assert_eq!(fields(UrlScheme::Https), "set X-Site");
     }

@@ -129,7 +129,7 @@ function sumOf(all) {
 }
 
 /** Reasons of local replies that are no refusals. */
-const SERVED = new Set(["acme_challenge", "file", "file_forbidden", "file_method", "file_not_found", "file_precondition", "file_range", "redirect", "respond"]);
+const SERVED = new Set(["acme_challenge", "cors_preflight", "file", "file_forbidden", "file_method", "file_not_found", "file_precondition", "file_range", "redirect", "respond"]);
 
 /** The kind of a request that convey answered instead of a server. */
 export const REFUSED = "requests refused";

@@ -3,6 +3,7 @@
 pub(crate) mod access;
 mod checks;
 pub(crate) mod compression;
+pub(crate) mod cors;
 mod error_pages;
 pub(crate) mod headers;
 mod http;

@@ -21,6 +21,9 @@ fn find(request: &mut HttpRequest) -> Result<(), LocalReply> {
     if !route.limits.access.admits(request.client().ip()) {
         return Err(LocalReplyReason::AccessDenied.into());
     }
+    if let Some(fields) = route.cors.as_ref().and_then(|cors| cors.preflight(request.head())) {
+        return Err(LocalReply::preflight(fields));
+    }
     match &route.action {
         HttpAction::Redirect(to) => Err(redirect(request, to)),
         HttpAction::Respond(reply) => Err(fixed(reply)),

@@ -195,6 +195,8 @@ pub enum Counter {
     AnsweredRedirect,
     /// Local reply: the route has a fixed response.
     AnsweredRespond,
+    /// Local reply: the request was a preflight request of a page of another origin (CORS).
+    AnsweredPreflight,
     /// Local reply: a layer that an embedding application added answered the request.
     AnsweredLayer,
     /// Local reply: an ACME authority requested the token of a pending order.
@@ -353,7 +355,7 @@ impl Counter {
     ];
 
     /// Reasons for local replies. Each has the label that metrics and logs use.
-    pub const ANSWERS: [(Counter, &'static str); 24] = [
+    pub const ANSWERS: [(Counter, &'static str); 25] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
         (Counter::AnsweredNoRoute, "no_route"),
@@ -362,6 +364,7 @@ impl Counter {
         (Counter::AnsweredRateLimit, "rate_limit"),
         (Counter::AnsweredRedirect, "redirect"),
         (Counter::AnsweredRespond, "respond"),
+        (Counter::AnsweredPreflight, "cors_preflight"),
         (Counter::AnsweredLayer, "layer"),
         (Counter::AnsweredAcme, "acme_challenge"),
         (Counter::AnsweredNoServer, "no_server"),

@@ -10,7 +10,7 @@ pub(super) use self::describe::{describe, route_row};
 
 use super::compression::ParsedCompression;
 use super::routes::{self, ParsedRedirect, ParsedRoute};
-use super::{error_pages, headers, http_limits};
+use super::{cors, error_pages, headers, http_limits};
 use crate::diff::{change, or};
 use crate::file::value;
 use crate::keys::{OnlyIn, keys};
@@ -19,7 +19,7 @@ use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc};
 use crate::tables::table_in;
 use crate::values::{boolean, not_allowed};
-use convey_http_core::{ClientAddress, CompressionRules, PathPattern, PathView, Redirect};
+use convey_http_core::{ClientAddress, CompressionRules, CorsRules, PathPattern, PathView, Redirect};
 use convey_model::{ErrorPages, HeaderRules, HttpConfig, HttpLimits, RequestRate, SniRouteConfig};
 
 /// Keys of a frontend for mode http in the reference.
@@ -74,6 +74,7 @@ pub(crate) struct ParsedHttp {
     limits: HttpLimits,
     error_pages: ErrorPages,
     compression: Option<ParsedCompression>,
+    cors: Option<CorsRules>,
 }
 
 keys! {
@@ -175,6 +176,12 @@ keys! {
         },
         docs: COMPRESSION_DOCS,
     };
+
+    also cors = default.cors; {
+        changes: |old, new| changes::cors("cors", &old.cors, &new.cors),
+        describe: |http, _| http.cors.as_ref().map_or(String::new(), |rules| format!("; CORS {rules}")),
+        docs: &[table_in(OnlyIn::Http, "cors", "table, http", "see below")],
+    };
 }
 
 impl ParsedHttp {
@@ -193,6 +200,7 @@ impl ParsedHttp {
             limits: http_limits::read(table.table("http")),
             error_pages: error_pages::read(table.table("error_pages"), report),
             compression: ParsedCompression::read(table, report),
+            cors: cors::read(table, report),
         }
     }
 
@@ -230,6 +238,7 @@ impl ParsedHttp {
             limits: self.limits,
             error_pages: self.error_pages.clone(),
             compression,
+            cors: self.cors.clone(),
             ..HttpConfig::default()
         };
         self.keys.model((), default)

@@ -11,16 +11,16 @@ pub(crate) use self::docs::{DOC, REDIRECT, RESPOND};
 
 use self::actions::ParsedAction;
 use self::matches::ParsedMatches;
-use super::access;
 use super::compression::ParsedCompression;
 use super::headers;
 use super::limits::ParsedRate;
 use super::sni::ParsedSni;
+use super::{access, cors};
 use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::values::{MILLISECOND, found, http_host, integer, not_allowed, seconds};
-use convey_http_core::{HostPattern, PathPattern, PathPrefix, PathRewrite, PathView};
+use convey_http_core::{CorsRules, HostPattern, PathPattern, PathPrefix, PathRewrite, PathView};
 use convey_model::{HeaderRules, OwnTimeouts, RouteCompression, RouteConfig, RouteLimits, SniRouteConfig};
 
 /// Warning about keys that change requests to servers, in a route that convey answers by itself.
@@ -42,6 +42,7 @@ pub(crate) struct ParsedRoute {
     rate: ParsedRate,
     compression: Option<ParsedCompression>,
     limits: RouteLimits,
+    cors: Option<CorsRules>,
 }
 
 /// A parsed pattern, with its text in the file.
@@ -72,6 +73,7 @@ impl ParsedRoute {
             rate: ParsedRate::read(&mut table, report),
             compression: ParsedCompression::read(&mut table, report),
             limits: read_limits(&mut table, report),
+            cors: cors::read(&mut table, report),
             matches,
         };
         if route.action.is_local() {
@@ -134,6 +136,7 @@ impl ParsedRoute {
                 None => RouteCompression::OfFrontend,
             },
             limits: self.limits.clone(),
+            cors: self.cors.clone(),
         })
     }
 }

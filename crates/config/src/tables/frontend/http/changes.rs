@@ -3,7 +3,7 @@
 use super::HttpKeys;
 use crate::diff::{change, or, pair};
 use crate::tables::timeouts::own_changes;
-use convey_http_core::{FieldRules, PathRewrite};
+use convey_http_core::{CorsRules, FieldRules, PathRewrite};
 use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, RequestRate, RouteConfig, RouteLimits};
 
 /// Changes of a frontend's request settings for the log of a reload. `None` means a mode other than
@@ -70,6 +70,7 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
         rate,
         compression,
         limits,
+        cors,
     } = old;
     let of = |what: &str| format!("route {name} {what}").trim_end().to_owned();
     let rewritten = |to: &Option<String>| or(to.clone(), "none");
@@ -85,6 +86,7 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
     changes.extend(self::headers(&of(""), headers, &new.headers));
     changes.extend(self::rate(&format!("{} ", of("")), *rate, new.rate));
     changes.extend(change(&of("compression"), compression.to_string(), new.compression.to_string()));
+    changes.extend(self::cors(&of("cors"), cors, &new.cors));
     let RouteLimits { timeouts, body, access } = limits;
     changes.extend(own_changes(timeouts, &new.limits.timeouts).into_iter().map(|text| of(&text)));
     changes.extend(change(
@@ -97,6 +99,12 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
         changes.push(of(&format!("access networks: {added} added and {gone} removed")));
     }
     changes
+}
+
+/// Change of the rules for pages of other origins.
+pub(super) fn cors(what: &str, old: &Option<CorsRules>, new: &Option<CorsRules>) -> Option<String> {
+    let shown = |rules: &Option<CorsRules>| or(rules.as_ref(), "off");
+    change(what, shown(old), shown(new)).or_else(|| (old != new).then(|| format!("{what}: rules changed")))
 }
 
 pub(super) fn headers(whose: &str, old: &HeaderRules, new: &HeaderRules) -> Vec<String> {

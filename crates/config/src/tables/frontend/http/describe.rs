@@ -37,7 +37,8 @@ pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
         own => format!("; compression: {own}"),
     };
     let matches = conditions(route);
-    let limits = limits(&route.limits);
+    let cors = route.cors.as_ref().map_or(String::new(), |rules| format!("; CORS {rules}"));
+    let limits = limits(&route.limits) + &cors;
     let to = format!(
         "{matches}-> {}{rewrites}{}{rate}{compression}{limits}",
         route.action,

@@ -162,6 +162,15 @@ pub(crate) const DOC: TableDoc = TableDoc {
             ..KeyDoc::USUAL
         }),
         Docs::Key(KeyDoc {
+            name: "cors",
+            only_in: Some(OnlyIn::Http),
+            kind: "table, as `[frontends.NAME.cors]`, in place of it",
+            default: "as the frontend",
+            sample: r##"#cors = { origins = ["*"] }             # example; by default as the frontend"##,
+            example: "",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
             name: "timeouts",
             only_in: Some(OnlyIn::Http),
             kind: "table with `connect`, `idle`, `response` and `send`, as `[frontends.NAME.timeouts]`, in place of them",

@@ -1,0 +1,112 @@
+//! `[frontends.NAME.cors]`: which pages of other origins may read responses.
+
+use toml::de::DeValue;
+
+use crate::keys::OnlyIn;
+use crate::problem::Report;
+use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TableDoc};
+use crate::values::{boolean, integer, not_allowed};
+use convey_http_core::{CorsRules, OriginPattern, is_token};
+
+/// `[frontends.NAME.cors]` in the reference. The table has no list of keys and fields, because it is
+/// optional as a whole.
+pub(crate) const DOC: TableDoc = TableDoc {
+    name: "[frontends.NAME.cors]",
+    docs: &[
+        Docs::Key(KeyDoc {
+            name: "origins",
+            only_in: Some(OnlyIn::Http),
+            kind: r#"origins such as `"https://app.example.com"` or `"https://*.example.com"`, or `"*"`: every origin"#,
+            default: "required",
+            sample: r#"#origins = ["https://app.example.com"]  # or "https://*.example.com", or "*""#,
+            example: "'https://b.example'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "methods",
+            only_in: Some(OnlyIn::Http),
+            kind: "methods that pages may use",
+            default: r#"`["GET", "HEAD", "POST"]`"#,
+            sample: r#"#methods = ["GET", "HEAD", "POST"]"#,
+            example: "'PUT'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "headers",
+            only_in: Some(OnlyIn::Http),
+            kind: "headers of requests that pages may set",
+            default: "all that a page asks for",
+            sample: r#"#headers = ["Content-Type"]             # example; headers of requests; by default all that a page asks for"#,
+            example: "'X-A'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "expose",
+            only_in: Some(OnlyIn::Http),
+            kind: "headers of responses that pages may read, beside the usual ones",
+            default: "none",
+            sample: r#"#expose = ["X-Total"]                   # example; headers of responses that pages may read"#,
+            example: "'X-A'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "credentials",
+            only_in: Some(OnlyIn::Http),
+            kind: "`true`: requests may have cookies and other credentials",
+            default: "`false`",
+            sample: "#credentials = false                    # true: requests may have cookies",
+            example: "true",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "max_age",
+            only_in: Some(OnlyIn::Http),
+            kind: "0 to 86400 seconds for which a browser remembers what is allowed",
+            default: "`600`",
+            sample: "#max_age = 600                          # seconds for which a browser remembers what is allowed",
+            example: "7",
+            ..KeyDoc::USUAL
+        }),
+    ],
+};
+
+/// Reads `cors` of a frontend or a route; `None`: the table is not set.
+pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<CorsRules> {
+    let Some(place) = table.place_of("cors") else {
+        table.allow("cors");
+        return None;
+    };
+    let mut own = table.table("cors");
+    let mut list = |key, parse: fn(&DeValue<'_>) -> Result<String, String>| {
+        own.any_number(key, parse).into_iter().map(|item| item.value).collect::<Vec<String>>()
+    };
+    let (mut methods, headers, expose) =
+        (list("methods", token), list("headers", token), list("expose", token));
+    if methods.is_empty() {
+        methods = CorsRules::METHODS.map(str::to_owned).to_vec();
+    }
+    own.require("origins", "required, but missing: which pages may read responses");
+    let origins: Vec<OriginPattern> =
+        own.at_least_one("origins", origin).into_iter().map(|origin| origin.value).collect();
+    let credentials = own.or("credentials", false, boolean);
+    if credentials && origins.contains(&OriginPattern::Any) {
+        report.warning(
+            &place,
+            "every page could read what a user sees: origins has \"*\", and credentials is true",
+        );
+    }
+    let max_age = own.or("max_age", 600, integer(0..=86_400));
+    own.finish();
+    Some(CorsRules { origins, methods, headers, expose, credentials, max_age })
+}
+
+fn origin(value: &DeValue<'_>) -> Result<OriginPattern, String> {
+    let allowed = "an origin, such as https://app.example.com or https://*.example.com, or *";
+    value.as_str().and_then(OriginPattern::parse).ok_or_else(|| not_allowed(value, allowed))
+}
+
+fn token(value: &DeValue<'_>) -> Result<String, String> {
+    let text = value.as_str().filter(|text| is_token(text.as_bytes()));
+    text.map(str::to_owned).ok_or_else(|| not_allowed(value, "a name, such as PUT or Content-Type"))
+}
