@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn session_of_a_connection_takes_200_bytes() {
-        assert!(size_of::<TcpSession>() <= 200, "{}", size_of::<TcpSession>());
+    fn session_of_a_connection_takes_176_bytes() {
+        assert!(size_of::<TcpSession>() <= 176, "{}", size_of::<TcpSession>());
     }
 }
