@@ -45,6 +45,7 @@ mod kubernetes;
 mod limits;
 mod list;
 mod log;
+mod log_formats;
 mod logging;
 mod loops;
 mod marks;
@@ -135,6 +136,7 @@ fn main() -> ExitCode {
         limits::tests(),
         list::tests(),
         log::tests(),
+        log_formats::tests(),
         logging::tests(),
         loops::tests(),
         marks::tests(),

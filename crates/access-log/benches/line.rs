@@ -54,6 +54,8 @@ fn lines(criterion: &mut Criterion) {
         version: "1.1",
         trace_id: None,
         compression: None,
+        headers: None,
+        response: None,
     };
     let request = Record { mode: Mode::Http, request: Some(request), ..record.clone() };
     let ended = Duration::from_secs(1_700_000_000);

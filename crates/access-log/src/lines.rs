@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use convey_model::Timestamp;
 use crossbeam_utils::CachePadded;
 
-use super::{Format, LineWriter, Record};
+use super::{Format, LineWriter, Record, WantedOfResponse};
 
 /// Length at which a batch of lines is complete.
 const BATCH: usize = 64 << 10;
@@ -39,6 +40,8 @@ pub struct AccessLog {
     wall_start: AtomicU64,
     /// Sampling rate: one record in `one_in` is kept, at random. 0 turns the log off.
     one_in: AtomicU32,
+    /// Facts about responses that the format needs.
+    wanted_of_response: ArcSwapOption<WantedOfResponse>,
     /// Lines of each thread, so that threads do not wait for one another.
     shards: OnceLock<Box<[CachePadded<Mutex<Shard>>]>>,
     /// Number of complete batches, of all shards and in the hands of the writer thread.
@@ -87,6 +90,7 @@ impl AccessLog {
             start,
             wall_start: AtomicU64::new(0),
             one_in: AtomicU32::new(0),
+            wanted_of_response: ArcSwapOption::empty(),
             shards: OnceLock::new(),
             waiting: AtomicUsize::new(0),
             lost: AtomicU64::new(0),
@@ -118,6 +122,12 @@ impl AccessLog {
             1 => true,
             one_in => fastrand::u32(..one_in) == 0,
         }
+    }
+
+    /// Facts about responses that the format needs. `None` if it needs none.
+    #[inline]
+    pub fn wanted_of_response(&self) -> Option<Arc<WantedOfResponse>> {
+        self.wanted_of_response.load_full()
     }
 
     /// Writes the line of the record that `make` returns, if the log is on and has room for lines.
@@ -153,6 +163,8 @@ impl AccessLog {
     /// Sets the format of later lines; `None` if there is none to write. Lines of the format with
     /// this number are those after the call. Numbers only rise.
     pub fn follow(&self, generation: u64, format: Option<&Arc<Format>>) {
+        let wanted = format.and_then(|format| format.wanted_of_response());
+        self.wanted_of_response.store(wanted.map(Arc::new));
         let shards = || (0..SHARDS).map(|_| CachePadded::default()).collect();
         for shard in self.shards.get_or_init(shards) {
             let mut shard = lock(shard);

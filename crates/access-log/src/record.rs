@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::{LoggedResponse, RequestHeaders};
 use convey_model::{Mode, Protocol, Timestamp};
 
 /// Record of a connection, UDP session or flow that has ended. It borrows its texts, because its
@@ -91,6 +92,11 @@ pub struct LoggedRequest<'a> {
     /// Content coding that convey applied to the response. `None` if convey did not compress the
     /// response.
     pub compression: Option<&'static str>,
+    /// Headers of the request; `None` if the head did not arrive completely.
+    pub headers: Option<&'a dyn RequestHeaders>,
+    /// Facts about the response that the format needs; `None` if it needs none, or if the client got
+    /// no response.
+    pub response: Option<&'a LoggedResponse>,
 }
 
 /// Result of a completed TLS handshake with a client.

@@ -62,6 +62,11 @@ impl Line<'_> {
     pub(super) fn time(&mut self, at: Duration) {
         self.second.write(self.out, at);
     }
+
+    /// Writes a time in the format of Apache and nginx.
+    pub(super) fn common_time(&mut self, at: Duration) {
+        self.second.write_common(self.out, at);
+    }
 }
 
 impl Style for Text<'_, '_> {

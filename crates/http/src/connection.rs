@@ -355,7 +355,7 @@ impl<S: DecideRequest> Connection<S> {
         let end = match decision {
             Decision::Forward(request) => socket.forward(request, is_last, &mut open).await,
             Decision::Answer { reply, mut request } => {
-                open.hooks = request.take_hooks();
+                open.hooks.take_attached(request.take_hooks());
                 open.record.is_answered_on_its_route(request.route_in_frontend().cloned());
                 RequestEnd::Unanswered(reply)
             }
@@ -395,7 +395,7 @@ impl ClientSocket<'_> {
     ) -> RequestEnd {
         let client = open.client();
         let OpenRequest { record, hooks, .. } = open;
-        *hooks = request.take_hooks();
+        hooks.take_attached(request.take_hooks());
         request.expand_rules();
         let Some((route, pool)) = request.way() else {
             return RequestEnd::Unanswered(LocalReplyReason::NoRoute.into());

@@ -2,11 +2,14 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::mem;
 use std::thread;
 use std::time::Duration;
 
 use convey_http_core::{ExchangePhase, Field, FieldFault, FieldRules, ResponseHead, Trailers};
 use convey_proxy::Contained;
+
+use crate::response_log::ResponseLog;
 
 /// Code of an embedding application that follows one request. A service of the stack attaches it
 /// with [`HttpRequest::follow`](crate::HttpRequest::follow). Each method does nothing by default.
@@ -143,9 +146,21 @@ pub(crate) struct Hooks {
     hooks: Vec<Box<dyn ExchangeHook>>,
     /// Bytes of the request's body that the hooks have seen already: a retry repeats them.
     repeated: u64,
+    /// What the access log needs of the response, which hooks may have changed.
+    pub(crate) response_log: ResponseLog,
 }
 
 impl Hooks {
+    /// No hooks yet, for a request of which the access log needs these facts.
+    pub(crate) fn with_log(response_log: ResponseLog) -> Hooks {
+        Hooks { response_log, ..Hooks::default() }
+    }
+
+    /// Takes the hooks that services of the stack have attached to the request.
+    pub(crate) fn take_attached(&mut self, of_request: Hooks) {
+        *self = Hooks { response_log: mem::take(&mut self.response_log), ..of_request };
+    }
+
     pub(crate) fn attach(&mut self, hook: Box<dyn ExchangeHook>) {
         self.hooks.push(hook);
     }

@@ -51,6 +51,7 @@ mod open_request;
 mod pace;
 mod record;
 mod request;
+mod response_log;
 mod server;
 pub mod stack;
 mod streams;

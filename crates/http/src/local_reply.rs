@@ -157,7 +157,9 @@ impl LocalReply {
     pub(crate) fn write(&self, to: AnswerTo<'_>, hooks: &mut Hooks, out: &mut Vec<u8>) {
         let reply = self.with_page(to.fields, to.page, hooks);
         let connection = if to.closes { ClientConnection::Closes } else { ClientConnection::Stays };
-        OutgoingResponse::new(&reply.head, &reply.fields).write(connection, out);
+        let (response, begin) = (OutgoingResponse::new(&reply.head, &reply.fields), out.len());
+        response.write(connection, out);
+        hooks.response_log.note(&response, out.len() - begin);
         if to.has_body {
             out.extend_from_slice(&reply.body);
         }

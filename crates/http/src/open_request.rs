@@ -29,7 +29,9 @@ impl<'a> OpenRequest<'a> {
         client: &'a ClientStream,
         head: Option<Arc<RequestHead>>,
     ) -> OpenRequest<'a> {
-        OpenRequest { record, hooks: Hooks::default(), client, head, is_over: false }
+        let response_log = record.response_log(client);
+        let hooks = Hooks::with_log(response_log);
+        OpenRequest { record, hooks, client, head, is_over: false }
     }
 
     /// Client of the request.
@@ -53,6 +55,7 @@ impl<'a> OpenRequest<'a> {
     fn end_record(&mut self) -> Duration {
         self.is_over = true;
         let took = PollClock::now() - self.record.began;
+        self.record.has_response(self.hooks.response_log.take());
         self.record.end(self.client, self.head.as_deref(), took);
         took
     }

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey_access_log::{Ending, LoggedRequest, Record, ServedBy, Termination};
+use convey_access_log::{
+    Ending, LoggedRequest, LoggedResponse, Record, RequestHeaders, ServedBy, Termination,
+};
 use convey_http_core::{ContentCoding, ExchangePhase, ExchangeState, Malformed, RequestHead, TraceParent};
 use convey_proxy::{ClientStream, tls_fault};
 use convey_snapshot::WorkerRoute;
@@ -18,6 +20,7 @@ use tokio::time::Instant;
 use crate::hooks::ExchangeSummary;
 use crate::local_reply::LocalReplyReason;
 use crate::request::HttpRequest;
+use crate::response_log::ResponseLog;
 
 /// Maximum number of characters of a host or of a target in the log.
 const MAX_LOGGED: usize = 2_048;
@@ -68,6 +71,27 @@ struct LoggedFacts {
     /// Backend of the requested file.
     of_files: Option<Arc<str>>,
     trace: Option<TraceParent>,
+    /// Facts about the response that the format needs.
+    response: Option<Box<LoggedResponse>>,
+}
+
+/// Headers of a request for its line.
+#[derive(Debug)]
+struct HeadFields<'a>(&'a RequestHead);
+
+impl RequestHeaders for HeadFields<'_> {
+    fn each_value<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        let HeadFields(head) = self;
+        let (name, mut has_value) = (name.as_bytes(), false);
+        for field in head.fields().filter(|field| field.name.eq_ignore_ascii_case(name)) {
+            has_value = true;
+            each(field.value);
+        }
+        // The target of a request may have the host, and in HTTP/2 it does.
+        if !has_value && name.eq_ignore_ascii_case(b"host") && !head.host().is_empty() {
+            each(head.host());
+        }
+    }
 }
 
 impl RequestRecord {
@@ -212,6 +236,20 @@ impl RequestRecord {
         self.bytes.0 = self.bytes.0.saturating_sub(rx);
     }
 
+    /// Facts about the response that the line of this request needs.
+    #[inline]
+    pub(crate) fn response_log(&self, client: &ClientStream) -> ResponseLog {
+        let wanted = self.logged.as_ref().and_then(|_| client.access_log().wanted_of_response());
+        wanted.map_or(ResponseLog::Unwanted, ResponseLog::Wanted)
+    }
+
+    /// Sets facts about the response for the line of this request.
+    pub(crate) fn has_response(&mut self, response: Option<Box<LoggedResponse>>) {
+        if let Some(logged) = self.logged.as_mut().filter(|_| response.is_some()) {
+            logged.response = response;
+        }
+    }
+
     /// Notes the status of a server's response.
     pub(crate) fn has_status(&mut self, status: u16) {
         self.status = Some(status);
@@ -290,7 +328,8 @@ impl RequestRecord {
         }
         self.trace_step(client, || self.last_step(total));
         if let Some(logged) = self.logged.take() {
-            client.access_log().put(|| Some(self.logged_record(&logged, client, head, total)));
+            let head = head.map(HeadFields);
+            client.access_log().put(|| Some(self.logged_record(&logged, client, head.as_ref(), total)));
         }
     }
 
@@ -299,9 +338,10 @@ impl RequestRecord {
         &'a self,
         logged: &'a LoggedFacts,
         client: &'a ClientStream,
-        head: Option<&'a RequestHead>,
+        fields: Option<&'a HeadFields<'a>>,
         total: Duration,
     ) -> Record<'a> {
+        let head = fields.map(|HeadFields(head)| *head);
         let Ending { termination, reason } = self.ending();
         let (at, frontend, server) = (client.downstream(), client.frontend(), &logged.server);
         let backend = server.as_ref().map(|(backend, ..)| backend).or(logged.of_files.as_ref());
@@ -336,6 +376,8 @@ impl RequestRecord {
                 version: version_of(self.version, head),
                 trace_id: logged.trace.map(|trace| trace.id()),
                 compression: self.compression.map(ContentCoding::name),
+                headers: fields.map(|fields| fields as &dyn RequestHeaders),
+                response: logged.response.as_deref(),
             }),
         }
     }

@@ -6,7 +6,7 @@ use super::logs::{LogOutput, output};
 use crate::diff::below;
 use crate::hint;
 use crate::keys::keys;
-use crate::problem::Report;
+use crate::problem::{Place, Report};
 use crate::reader::TomlTable;
 use crate::reference::TableDoc;
 use crate::values::{integer, not_allowed};
@@ -14,6 +14,9 @@ use convey_access_log::{Field, Format, FormatError};
 
 /// Maximum length of a template in bytes. convey formats a line for each connection.
 const MAX_TEMPLATE: usize = 4096;
+
+/// Headers that contain credentials.
+const CREDENTIALS: [&str; 4] = ["Authorization", "Cookie", "Proxy-Authorization", "Set-Cookie"];
 
 /// Settings of `[access_log]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,9 +54,9 @@ keys! {
     key "format" => format: Format {
         read: format,
         shown: |format| format.source().to_owned(),
-        kind: r#"`"text"`, `"json"`, or a template of at most 4,096 bytes: `"{client_ip} {server} {total_ms}"`"#,
+        kind: r#"`"text"`, `"json"`, `"combined"`, or a template of at most 4,096 bytes: `"{client_ip} {server} {request_header:User-Agent}"`; or a list of fields for JSON: `["time", "status"]`"#,
         default: r#"`"text"`"#,
-        sample: r#"#format = "text"                        # or "json", or a template: "{client_ip} {server} {total_ms}""#,
+        sample: r#"#format = "text"                        # or "json", "combined", a template: "{client_ip} {server} {total_ms}", or a list for JSON: ["time", "status"]"#,
         example: "'json'",
     };
 
@@ -73,28 +76,68 @@ pub(crate) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> AccessLogCo
         report.warning(&table.place, "has no effect without output");
     }
     let keys = AccessLogKeys::read(&mut table);
+    let place = table.place_of("format");
     table.finish();
-    keys.model((), AccessLogConfig::default())
+    let config = keys.model((), AccessLogConfig::default());
+    if let Some(place) = place {
+        warn_of_credentials(&config.format, &place, report);
+    }
+    config
+}
+
+/// Warns of headers whose values let their readers act as the client.
+fn warn_of_credentials(format: &Format, place: &Place, report: &Report<'_>) {
+    for header in format.headers() {
+        if CREDENTIALS.iter().any(|name| header.name.eq_ignore_ascii_case(name)) {
+            report.warning(
+                place,
+                format!("logs {{{header}}} whole: whoever can read the log can act as the client"),
+            );
+        }
+    }
 }
 
 fn format(value: &DeValue<'_>) -> Result<Format, String> {
-    const ALLOWED: &str = "text, json, or a template such as \"{client_ip} {server} {total_ms}\"";
+    const ALLOWED: &str =
+        "text, json, combined, a template such as \"{client_ip} {server} {total_ms}\", or a list of fields";
+    if let Some(list) = value.as_array() {
+        let fields: Option<Vec<&str>> = list.iter().map(|field| field.get_ref().as_str()).collect();
+        let Some(fields) =
+            fields.filter(|fields| fields.iter().map(|field| field.len()).sum::<usize>() <= MAX_TEMPLATE)
+        else {
+            return Err(not_allowed(value, ALLOWED));
+        };
+        return Format::json_of(&fields)
+            .map_err(|error| fault(error).unwrap_or_else(|| not_allowed(value, ALLOWED)));
+    }
     let Some(text) = value.as_str().filter(|text| !text.contains(char::is_control)) else {
         return Err(not_allowed(value, ALLOWED));
     };
     if text.len() > MAX_TEMPLATE {
         return Err(format!("a template has at most {MAX_TEMPLATE} bytes, found {}", text.len()));
     }
-    Format::parse(text).map_err(|error| match error {
+    Format::parse(text).map_err(|error| {
+        let meant = hint::did_you_mean(text, ["text", "json", "combined"]);
+        fault(error).unwrap_or_else(|| not_allowed(value, ALLOWED) + &meant)
+    })
+}
+
+/// Message about a wrong field. `None`: the text is no format.
+fn fault(error: FormatError) -> Option<String> {
+    match error {
         FormatError::UnknownField(name) => {
             let names = Field::ALL.iter().map(|field| field.name());
+            let names = names.chain(["request_header:NAME", "response_header:NAME"]);
             let meant = hint::did_you_mean(&name, names.clone());
             let allowed = names.collect::<Vec<_>>().join(", ");
-            format!("unknown field {name:?}{meant} (allowed: {allowed})")
+            Some(format!("unknown field {name:?}{meant} (allowed: {allowed})"))
         }
-        FormatError::Unbalanced => "unmatched brace; write {{ or }} for a literal brace".to_owned(),
-        FormatError::NoField => not_allowed(value, ALLOWED) + &hint::did_you_mean(text, ["text", "json"]),
-    })
+        FormatError::InvalidHeader(name) => {
+            Some(format!("{name:?} names no header: its name needs letters, digits or hyphens"))
+        }
+        FormatError::Unbalanced => Some("unmatched brace; write {{ or }} for a literal brace".to_owned()),
+        FormatError::NoField => None,
+    }
 }
 
 /// Changes of `[access_log]` for the log of a reload.
@@ -132,6 +175,15 @@ mod tests {
     }
 
     #[test]
+    fn headers_with_credentials_have_a_warning() {
+        let format = "output = 'stdout'\nformat = ['status', 'request_header:cookie', 'request_header:X-Id']";
+        let warned = parsed(format).unwrap();
+        assert_eq!(warned.warnings.len(), 1, "{:?}", warned.warnings);
+        let warning = warned.warnings[0].to_string();
+        assert!(warning.contains("access_log.format: logs {request_header:cookie} whole"), "{warning}");
+    }
+
+    #[test]
     fn a_wrong_format_is_an_error_with_what_may_have_been_meant() {
         for (wrong, message) in [
             ("format = 'jsn'", "did you mean `json`?"),
@@ -140,7 +192,13 @@ mod tests {
                 "access_log.format: unknown field \"clinet_ip\"; did you mean `client_ip`? (allowed: time, ",
             ),
             ("format = '{client_ip'", "unmatched brace"),
-            ("format = 'a\tb {server}'", "or a template such as"),
+            ("format = 'a\tb {server}'", "a template such as"),
+            (
+                "format = ['status', 'sttus']",
+                "access_log.format: unknown field \"sttus\"; did you mean `status`?",
+            ),
+            ("format = []", "or a list of fields"),
+            ("format = '{request_header:}'", "\"request_header:\" names no header"),
             ("sample = 0", "allowed: an integer from 1 to"),
             ("output = 'access.log'", "or the absolute path of a file"),
         ] {

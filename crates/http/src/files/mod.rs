@@ -173,6 +173,7 @@ impl Forwarding<'_, '_> {
         let Ok(written) = self.end.send_head(&response, &reply) else {
             return RequestEnd::Broken(Counter::ClientReset);
         };
+        self.hooks.response_log.note(&response, written.len());
         let status = response.status();
         let core = self.client.core();
         self.count_status(status);

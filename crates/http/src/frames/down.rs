@@ -156,6 +156,7 @@ impl FrameTransfer<'_> {
         let sent = self.client.send_head(&response, connection, is_over);
         self.state.note_answer();
         self.meter.moved.1 += sent.as_ref().map_or(0, |len| *len as u64);
+        self.body.hooks.response_log.note(&response, response.head_len());
         if is_over {
             self.body.hooks.response_end(None);
             self.body.waiting.end_with_head();

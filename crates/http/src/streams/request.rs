@@ -149,12 +149,12 @@ async fn forward<S: DecideRequest>(
     };
     let request = match decision {
         Decision::Forward(mut request) => {
-            *hooks = request.take_hooks();
+            hooks.take_attached(request.take_hooks());
             request.expand_rules();
             request
         }
         Decision::Answer { reply, mut request } => {
-            *hooks = request.take_hooks();
+            hooks.take_attached(request.take_hooks());
             record.is_answered_on_its_route(request.route_in_frontend().cloned());
             return RequestEnd::Unanswered(reply);
         }
@@ -215,6 +215,7 @@ async fn write(
     let reply = answer.with_page(&fields, page, &mut open.hooks);
     let response = OutgoingResponse::new(&reply.head, &reply.fields);
     let mut body = if has_body { reply.body } else { Bytes::new() };
+    open.hooks.response_log.note(&response, response.head_len());
     open.record.count(0, (response.head_len() + body.len()) as u64);
     stream.send_head(&response, body.is_empty()).map_err(|_| Counter::ClientReset)?;
     let written = deliver((client, worker), |cx| {

@@ -205,7 +205,9 @@ impl Transfer<'_> {
         let fields = hooks.edit(&head, fields, false);
         let mut response = OutgoingResponse::new(&head, &fields);
         compression.decide(*terms, &mut response);
+        let begin = out.len();
         exchange.write_head(&response, out);
+        hooks.response_log.note(&response, out.len() - begin);
         if self.goes_in_pieces() {
             self.state.has_surplus = self.pass_pieces(rest)? < rest.len();
             return Ok(Step::Moved);
