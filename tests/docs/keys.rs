@@ -322,6 +322,8 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
         "compression",
         "requests_per_source",
         "request_burst",
+        "requests_per_second",
+        "requests_per_second_burst",
     ]
     .contains(&key)
         || table.contains("routes")

@@ -81,6 +81,7 @@ mod supervised;
 mod tasks;
 mod tls;
 mod top;
+mod total_limits;
 mod trace;
 mod transfer;
 mod trusted_proxies;
@@ -169,6 +170,7 @@ fn main() -> ExitCode {
         steering::tests(),
         tls::tests(),
         top::tests(),
+        total_limits::tests(),
         trace::tests(),
         transfer::tests(),
         trusted_proxies::tests(),

@@ -11,6 +11,7 @@ pub(crate) mod passthrough;
 pub(crate) mod privileges;
 pub(crate) mod stats;
 pub(crate) mod timeouts;
+pub(crate) mod total_rate;
 
 pub(crate) use self::backend::{ParsedBackend, ParsedServer, authorities};
 pub(crate) use self::frontend::ParsedFrontend;

@@ -10,7 +10,7 @@ use convey_snapshot::stats::Counter;
 use super::access::why;
 use super::choice::eviction_note;
 use super::question::AskedPlace;
-use super::route::AskedLimit;
+use super::route::{AskedLimit, AskedTotal};
 use super::{ClientVerdict, End, ExplainSources, Steps};
 
 /// Checks the connection slots of the frontend.
@@ -180,6 +180,21 @@ pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, st
         );
         match left {
             0 => steps.refuse("requests", Counter::AnsweredRateLimit.answer_label(), message),
+            _ => steps.note("requests", message),
+        }
+    }
+}
+
+/// Checks the limits on request rates of all clients together.
+pub(super) fn check_totals(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
+    for AskedTotal { of, rate, counted, reason } in place.asked.iter().flat_map(|asked| &asked.totals) {
+        let left = counted.left(*rate, sources.now);
+        let message = format!(
+            "all clients together: {left} requests are allowed immediately, further ones at {} per second (limit of {of})",
+            rate.per_second
+        );
+        match left {
+            0 => steps.refuse("requests", reason.answer_label(), message),
             _ => steps.note("requests", message),
         }
     }

@@ -223,6 +223,7 @@ fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) 
     }
     steps.phase = phase(ExchangePhase::Limits);
     admission::check_requests(sources, place, steps);
+    admission::check_totals(sources, place, steps);
     steps.phase = phase(ExchangePhase::Pick);
     let choice = choice::explain(place, None, steps);
     steps.phase = phase(ExchangePhase::Connect);

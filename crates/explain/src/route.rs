@@ -7,7 +7,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use convey_http_core::{HttpMethod, RequestFacts, RequestHead, UrlScheme};
-use convey_model::FrontendConfig;
+use convey_model::{FrontendConfig, TotalRate, TotalRequests};
+use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit, SplitBackend};
 
 use super::question::AskedPlace;
@@ -29,6 +30,8 @@ pub(super) struct AskedRoute {
     pub(super) end: Option<End>,
     /// Limits on request rates per source that apply to the route.
     pub(super) limits: Vec<AskedLimit>,
+    /// Limits on request rates of all clients together that apply to the route.
+    pub(super) totals: Vec<AskedTotal>,
 }
 
 /// Limit on the request rate of a source.
@@ -36,6 +39,16 @@ pub(super) struct AskedLimit {
     /// Object that the limit belongs to, such as `route api.example/v1`.
     pub(super) of: String,
     pub(super) limit: RequestLimit,
+}
+
+/// Limit on the request rate of all clients together.
+pub(super) struct AskedTotal {
+    /// Object that the limit belongs to, such as `backend app`.
+    pub(super) of: String,
+    pub(super) rate: TotalRate,
+    pub(super) counted: Arc<TotalRequests>,
+    /// Reason for the reply to a request above the limit.
+    pub(super) reason: Counter,
 }
 
 /// Compares two requests by their text.
@@ -174,8 +187,9 @@ impl AskedPlace {
                 }
             },
         };
-        let limits = self.limits(route.filter(|_| end.is_none()).map(|route| &**route));
-        Ok(self.with_route(AskedRoute { message, end, limits }, pool))
+        let route = route.filter(|_| end.is_none()).map(|route| &**route);
+        let (limits, totals) = (self.limits(route), self.totals(route, pool.as_deref()));
+        Ok(self.with_route(AskedRoute { message, end, limits, totals }, pool))
     }
 
     /// Sets the route to `asked`, and the backend to `pool` if there is one.
@@ -205,6 +219,38 @@ impl AskedPlace {
             .map(|limit| AskedLimit { of: format!("frontend {}", self.frontend.config.name), limit });
         of_route.into_iter().chain(of_frontend).collect()
     }
+
+    /// Limits on request rates of all clients together that apply to this route and its backend, in
+    /// the order in which the data path checks them.
+    fn totals(&self, route: Option<&HttpRoute>, pool: Option<&Pool>) -> Vec<AskedTotal> {
+        let (Some(route), Some(pool)) = (route, pool) else { return Vec::new() };
+        let Frontend { config, live, .. } = &*self.frontend;
+        let of_frontend = config.http.as_ref().and_then(|http| http.total);
+        let (of_total, of_backend) = (Counter::AnsweredTotalRateLimit, Counter::AnsweredBackendRateLimit);
+        [
+            asked_total(format!("route {}", route.name), route.total, &route.live.requests, of_total),
+            asked_total(format!("frontend {}", config.name), of_frontend, &live.requests, of_total),
+            asked_total(
+                format!("backend {}", pool.config.name),
+                pool.config.total,
+                &pool.live.requests,
+                of_backend,
+            ),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// Limit of all clients together, if there is one.
+fn asked_total(
+    of: String,
+    rate: Option<TotalRate>,
+    counted: &Arc<TotalRequests>,
+    reason: Counter,
+) -> Option<AskedTotal> {
+    Some(AskedTotal { of, rate: rate?, counted: counted.clone(), reason })
 }
 
 /// Text about the shares of backends, and the backend with the largest one.

@@ -31,7 +31,10 @@ pub(super) fn of_host(routes: &SniRoutes, host: &str) -> (AskedRoute, Option<Arc
     let others = by_protocol(routes, name, route);
     let message = format!("{asks} {takes}{others}");
     let end = if route.is_none() { Some(End::NO_ROUTE) } else { None };
-    (AskedRoute { message, end, limits: Vec::new() }, route.map(|route| route.pool.clone()))
+    (
+        AskedRoute { message, end, limits: Vec::new(), totals: Vec::new() },
+        route.map(|route| route.pool.clone()),
+    )
 }
 
 /// Describes all routes, for a question without a server name. Also returns the outcome for a

@@ -35,6 +35,10 @@ pub enum LocalReplyReason {
     Misdirected,
     /// The client's source has recently sent too many requests.
     RateLimit,
+    /// All clients together have recently sent too many requests to the frontend or the route.
+    TotalRateLimit,
+    /// All clients together have recently sent too many requests to the backend.
+    BackendRateLimit,
     /// The route is a redirect.
     Redirect,
     /// The route has a fixed response.
@@ -234,13 +238,14 @@ impl LocalReplyReason {
             LocalReplyReason::NoRoute => 404,
             LocalReplyReason::AccessDenied => 403,
             LocalReplyReason::Misdirected => 421,
-            LocalReplyReason::RateLimit => 429,
+            LocalReplyReason::RateLimit | LocalReplyReason::TotalRateLimit => 429,
             LocalReplyReason::Redirect => 308,
             LocalReplyReason::Respond => 200,
             LocalReplyReason::Preflight => 204,
             LocalReplyReason::Layer => 403,
             LocalReplyReason::AcmeChallenge => 200,
-            LocalReplyReason::NoServer
+            LocalReplyReason::BackendRateLimit
+            | LocalReplyReason::NoServer
             | LocalReplyReason::ConnectFailed
             | LocalReplyReason::NoLocalPort
             | LocalReplyReason::QueueTimeout => 503,
@@ -264,6 +269,8 @@ impl LocalReplyReason {
             LocalReplyReason::AccessDenied => Counter::AnsweredAccess,
             LocalReplyReason::Misdirected => Counter::AnsweredMisdirected,
             LocalReplyReason::RateLimit => Counter::AnsweredRateLimit,
+            LocalReplyReason::TotalRateLimit => Counter::AnsweredTotalRateLimit,
+            LocalReplyReason::BackendRateLimit => Counter::AnsweredBackendRateLimit,
             LocalReplyReason::Redirect => Counter::AnsweredRedirect,
             LocalReplyReason::Respond => Counter::AnsweredRespond,
             LocalReplyReason::Preflight => Counter::AnsweredPreflight,
@@ -302,7 +309,8 @@ impl LocalReplyReason {
             LocalReplyReason::NoRoute => "nothing is served here",
             LocalReplyReason::AccessDenied => "access denied",
             LocalReplyReason::Misdirected => "the TLS connection is for another host",
-            LocalReplyReason::RateLimit => "too many requests",
+            LocalReplyReason::RateLimit | LocalReplyReason::TotalRateLimit => "too many requests",
+            LocalReplyReason::BackendRateLimit => "every server is busy",
             LocalReplyReason::Redirect => "the resource has moved",
             LocalReplyReason::Layer | LocalReplyReason::AcmeChallenge => "",
             LocalReplyReason::Respond | LocalReplyReason::Preflight => "",

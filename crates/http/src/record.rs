@@ -489,7 +489,10 @@ fn deciding_phase(reason: LocalReplyReason) -> ExchangePhase {
         | LocalReplyReason::Redirect
         | LocalReplyReason::Respond
         | LocalReplyReason::Malformed(Malformed::Host) => ExchangePhase::Route,
-        LocalReplyReason::RateLimit | LocalReplyReason::Malformed(_) => ExchangePhase::Limits,
+        LocalReplyReason::RateLimit
+        | LocalReplyReason::TotalRateLimit
+        | LocalReplyReason::BackendRateLimit
+        | LocalReplyReason::Malformed(_) => ExchangePhase::Limits,
         LocalReplyReason::Layer => ExchangePhase::Layers,
         _ => ExchangePhase::Access,
     }

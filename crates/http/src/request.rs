@@ -41,6 +41,8 @@ struct RequestParts {
     frontend: Arc<WorkerFrontend>,
     /// Time at which the head was complete.
     came: Timestamp,
+    /// Index of the worker in shared counters.
+    core: usize,
     route: Option<Arc<WorkerRoute>>,
     /// Position of the backend among those of the route.
     backend: usize,
@@ -109,6 +111,7 @@ impl HttpRequest {
             expanded: None,
             frontend,
             came: client.timestamp(came),
+            core: client.core(),
             route: None,
             backend: 0,
             added,
@@ -281,6 +284,11 @@ impl HttpRequest {
     pub(crate) fn way(&self) -> Option<(&Arc<WorkerRoute>, &WorkerArc<Pool>)> {
         let route = self.parts.route.as_ref()?;
         Some((route, route.pool(self.parts.backend)?))
+    }
+
+    /// Index of the worker in shared counters.
+    pub(crate) fn core(&self) -> usize {
+        self.parts.core
     }
 
     /// Changes to the request's fields on the way to the server: the rules of its route, and then

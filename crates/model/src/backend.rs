@@ -8,7 +8,7 @@ use convey_http_core::RequestField;
 use crate::{
     Algorithm, BackendTls, CheckTls, DiscoveryConfig, DsrKind, FilesConfig, HashKey, HashOn, HealthCheck,
     HttpVersion, Mode, NamedServer, OnDown, OutlierDetection, OwnTimeouts, ProbeKind, ProxyVersion,
-    QuicConfig, ServerConfig, TunnelConfig, is_service,
+    QuicConfig, ServerConfig, TotalRate, TunnelConfig, is_service,
 };
 
 /// Pool of servers, and the algorithm that chooses one of them.
@@ -53,6 +53,8 @@ pub struct BackendConfig {
     pub tls: Option<Arc<BackendTls>>,
     /// Files that convey serves itself; `None`: servers answer the requests. Mode `http` only.
     pub files: Option<FilesConfig>,
+    /// Request rate limit of all clients together; `None`: no limit. Mode `http` only.
+    pub total: Option<TotalRate>,
     /// Timeouts of this backend, which override the general ones. Proxy mode only.
     pub timeouts: OwnTimeouts,
     /// Servers with unique names, sorted by name, so that every machine with the same file numbers
@@ -87,6 +89,7 @@ impl BackendConfig {
             protocol: HttpVersion::default(),
             tls: None,
             files: None,
+            total: None,
             timeouts: OwnTimeouts::default(),
             servers: Vec::new(),
             named: Vec::new(),

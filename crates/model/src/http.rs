@@ -1,6 +1,6 @@
 //! Settings of mode `http`: routes, redirects, headers.
 
-use super::{ErrorPages, HttpLimits, RequestRate, RouteAction, RouteConfig};
+use super::{ErrorPages, HttpLimits, RequestRate, RouteAction, RouteConfig, TotalRate};
 use convey_http_core::{ClientAddress, CompressionRules, CorsRules, FieldRules, PathView, Redirect};
 
 /// Settings of mode `http`.
@@ -23,6 +23,8 @@ pub struct HttpConfig {
     pub begin_traces: bool,
     /// Request rate limit per source; `None`: no limit.
     pub rate: Option<RequestRate>,
+    /// Request rate limit of all clients together; `None`: no limit.
+    pub total: Option<TotalRate>,
     /// Limits of a request and its connection.
     pub limits: HttpLimits,
     /// Rules for pages of other origins; `None`: servers decide.

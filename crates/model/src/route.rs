@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Access, HeaderRules, OwnTimeouts, Prefix, RequestRate};
+use super::{Access, HeaderRules, OwnTimeouts, Prefix, RequestRate, TotalRate};
 use bytes::Bytes;
 use convey_http_core::{
     CompressionRules, CorsRules, FieldRules, HostPattern, PathPattern, PathPrefix, PathRewrite, Redirect,
@@ -34,6 +34,8 @@ pub struct RouteConfig {
     /// Request rate limit per source of this route, in addition to the frontend's; `None`: no
     /// limit.
     pub rate: Option<RequestRate>,
+    /// Request rate limit of all clients of this route together; `None`: no limit.
+    pub total: Option<TotalRate>,
     /// Compression of responses.
     pub compression: RouteCompression,
     /// Limits of its own.
@@ -110,6 +112,7 @@ impl RouteConfig {
             rewrite_host: None,
             headers: HeaderRules::default(),
             rate: None,
+            total: None,
             compression: RouteCompression::OfFrontend,
             limits: RouteLimits::default(),
             cors: None,

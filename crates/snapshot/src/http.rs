@@ -10,7 +10,7 @@ use convey_http_core::{
 };
 use convey_model::{
     FixedReply, FrontendConfig, HeaderRules, HttpConfig, Prefix, RouteAction, RouteCompression, RouteConfig,
-    RouteLimits,
+    RouteLimits, TotalRate,
 };
 
 /// Name of the default route in logs and metrics. The configuration refuses it for other routes.
@@ -69,6 +69,8 @@ pub struct HttpRoute {
     /// Rate limit for the route's requests of one source, in addition to the limit of the frontend;
     /// `None`: no limit.
     pub limit: Option<RequestLimit>,
+    /// Rate limit for the route's requests of all clients together; `None`: no limit.
+    pub total: Option<TotalRate>,
     /// Rules for compression of responses; `None`: responses are not compressed.
     pub compression: Option<Arc<CompressionRules>>,
     /// Index of the route in [`HttpFrontend::routes`].
@@ -242,6 +244,7 @@ impl HttpRoute {
             request,
             response,
             limit: None,
+            total: route.total,
             compression: None,
             place: 0,
         }

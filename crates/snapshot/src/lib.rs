@@ -50,7 +50,7 @@ use crate::stats::{ANSWER_TIMES, Histogram, RequestSamples, Traffic};
 use convey_model::{
     self as model, AcmeConfig, AnnounceConfig, DrainingEndpoints, Endpoint, FlowTimeouts, NextHops, Overlay,
     PacketSettings, SaidLogLevel, ServerEndpoints, ServerKey, Slots, Sources, Timeouts, Timestamp,
-    Unreachable,
+    TotalRequests, Unreachable,
 };
 use convey_tls::{AcmeChallenges, TlsAcceptor};
 
@@ -155,6 +155,8 @@ pub struct FrontendLive {
     pub request_times: Histogram,
     /// Recent samples of the requests and of their durations (mode http).
     pub request_samples: RequestSamples,
+    /// Requests of all clients, against the frontend's limit (mode http).
+    pub requests: Arc<TotalRequests>,
 }
 
 impl Frontend {
@@ -195,6 +197,7 @@ impl FrontendLive {
             routes,
             request_times: Histogram::new(&ANSWER_TIMES, cores),
             request_samples: RequestSamples::default(),
+            requests: Arc::new(TotalRequests::new(cores)),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::stats::{
     ANSWER_TIMES, CONNECT_TIMES, Histogram, NetworkSet, RequestSamples, SESSION_TIMES, Traffic,
 };
 use convey_balance::AnswerTimes;
-use convey_model::{Slots, Timestamp};
+use convey_model::{Slots, Timestamp, TotalRequests};
 
 /// Precision of the recorded time of a server's last answer.
 const ANSWER_PRECISION: Duration = Duration::from_millis(100);
@@ -35,6 +35,8 @@ pub struct PoolLive {
     pub freed: Notify,
     /// Number of connections that wait for a server because all servers are at their limits.
     pub waiters: Waiters,
+    /// Requests of all clients, against the backend's limit (mode http).
+    pub requests: Arc<TotalRequests>,
     /// Time of the last answer of any server, in nanoseconds (mode http). It is the reference for
     /// comparing the response times of servers.
     pub(super) answered_at: AtomicU64,
@@ -88,6 +90,7 @@ impl PoolLive {
             queue: Mutex::new(()),
             freed: Notify::new(),
             waiters: Waiters::default(),
+            requests: Arc::new(TotalRequests::new(cores)),
             answered_at: AtomicU64::new(0),
             turn: Arc::default(),
         }

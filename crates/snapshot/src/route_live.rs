@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::stats::{ANSWER_TIMES, Histogram, RequestSamples, Traffic};
+use convey_model::TotalRequests;
 
 /// Part of a route that outlives snapshots.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub struct RouteLive {
     pub times: Histogram,
     /// Recent samples of the requests and of their durations (mode http).
     pub samples: RequestSamples,
+    /// Requests of all clients, against the route's limit (mode http).
+    pub requests: Arc<TotalRequests>,
 }
 
 /// Counters of a frontend's routes.
@@ -37,6 +40,7 @@ impl RouteLives {
                 traffic: Traffic::new(self.cores),
                 times: Histogram::new(&ANSWER_TIMES, self.cores),
                 samples: RequestSamples::default(),
+                requests: Arc::new(TotalRequests::new(self.cores)),
             })
         };
         self.lock().entry(name.clone()).or_insert_with(new).clone()

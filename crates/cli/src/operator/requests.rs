@@ -3,7 +3,7 @@
 use convey_api::{Label, RequestReport};
 
 /// Reasons of local replies with status 4xx because of limits in the configuration.
-const LIMITED: [&str; 3] = ["access_denied", "rate_limit", "request_timeout"];
+const LIMITED: [&str; 4] = ["access_denied", "rate_limit", "request_timeout", "total_rate_limit"];
 
 /// Reasons of local replies that are no refusals.
 const SERVED: [&str; 8] = [

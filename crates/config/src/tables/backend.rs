@@ -24,6 +24,7 @@ pub(crate) use self::tls::authorities;
 use self::tunnel::TunnelKeys;
 use super::table;
 use super::timeouts::{OwnLimits, describe_own, own_changes, read_own};
+use super::total_rate::{self, ParsedTotal};
 use crate::file::value;
 use crate::keys::keys;
 use crate::problem::{Place, Placed, Report};
@@ -53,6 +54,7 @@ pub(crate) struct ParsedBackend {
     pub(crate) tls: Option<Placed<Arc<BackendTls>>>,
     pub(crate) discovery: Option<Placed<DiscoveryConfig>>,
     pub(crate) files: Option<Placed<FilesConfig>>,
+    pub(crate) total: ParsedTotal,
     pub(crate) timeouts: OwnLimits,
     pub(crate) servers: Vec<ParsedServer>,
 }
@@ -217,6 +219,12 @@ keys! {
         example: "'h2'",
     };
 
+    also total = backend.total.model(); {
+        changes: |old, new| total_rate::changes("", old.total, new.total),
+        describe: |backend, _| total_rate::describe(backend.total),
+        docs: total_rate::BACKEND_DOCS,
+    };
+
     also tls = backend.tls.as_ref().map(|tls| tls.value.clone()); {
         changes: |old, new| tls::changes(old.tls.as_deref(), new.tls.as_deref()),
         describe: tls::describe,
@@ -268,6 +276,7 @@ impl ParsedBackend {
             tls: tls::read(&mut table, report),
             files: files::read(&mut table, report),
             discovery: kubernetes::read(&mut table, protocol, report),
+            total: ParsedTotal::read(&mut table, report),
             timeouts: read_own(table.table("timeouts")),
             quic: quic::read(&mut table, &servers, report),
             servers,
@@ -306,7 +315,10 @@ pub(crate) fn about(backend: &BackendConfig) -> String {
 pub(crate) fn line(backend: &BackendConfig, modes: &[Mode]) -> String {
     let note = if modes.is_empty() { ", used by no frontend" } else { "" };
     let settings = match &backend.files {
-        Some(files) => files::describe(files) + &describe_own("; ", &backend.timeouts),
+        Some(files) => {
+            let total = total_rate::describe(backend.total);
+            files::describe(files) + &total + &describe_own("; ", &backend.timeouts)
+        }
         None => BackendKeys::describe(backend, modes),
     };
     format!("backend {} ({settings}{note})\n", backend.name)

@@ -225,7 +225,7 @@ keys! {
         docs: &[table("tls", "table, http and proxy", "see below")],
     };
 
-    also http = default.mode.is_http().then(|| Box::new(frontend.http.model(frontend.limits.requests.model()))); {
+    also http = default.mode.is_http().then(|| Box::new(frontend.http.model(&frontend.limits.requests))); {
         changes: |old, new| http::changes(old.http.as_deref(), new.http.as_deref()),
         describe: |frontend, _| {
             frontend.http.as_ref().map_or(String::new(), |http| http::describe(frontend, http))

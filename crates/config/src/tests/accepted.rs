@@ -61,6 +61,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             tunnel: TunnelConfig { gue_port: 6_080, source: None },
             send_proxy: None,
             files: None,
+            total: None,
             protocol: HttpVersion::H1,
             tls: None,
             servers: vec![ServerConfig {

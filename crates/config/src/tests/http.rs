@@ -15,7 +15,7 @@ use convey_http_core::{
 };
 use convey_model::{
     CheckedRequests, ErrorPages, GrpcCheck, HttpVersion, Mode, ProbeKind, RequestRate, RouteAction,
-    RouteCompression, RouteConfig,
+    RouteCompression, RouteConfig, TotalRate,
 };
 
 /// Lines 1 to 4 of a file; further lines of the frontend may follow.

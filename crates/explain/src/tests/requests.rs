@@ -3,7 +3,9 @@
 use super::*;
 
 use convey_http_core::Redirect;
-use convey_model::{FrontendConfig, FrontendTls, HttpConfig, RouteAction, RouteConfig, TlsVersion};
+use convey_model::{
+    FrontendConfig, FrontendTls, HttpConfig, RouteAction, RouteConfig, TlsVersion, TotalRate,
+};
 
 /// Frontend in mode `http` that redirects all requests to https, by a route or by default.
 fn redirecting(by_default: bool) -> FrontendConfig {
@@ -100,4 +102,33 @@ fn default_redirect_to_https_is_no_route_at_frontend_with_tls() {
     let (reason, message) = routed(redirecting(true), None);
     assert_eq!(reason.as_deref(), Some("redirect"));
     assert!(message.ends_with("a request without a route gets a redirect to https"), "{message}");
+}
+
+#[test]
+fn total_rates_are_explained_and_the_used_one_ends_the_request() {
+    let rate = |burst| TotalRate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(burst) };
+    let mut backend = fixture::backend("app", vec![fixture::server("a", "10.0.0.11:80")]);
+    backend.total = Some(rate(1));
+    let pool = fixture::pool_of(backend);
+    let mut config = convey_model::fixture::frontend("web", &["192.0.2.1:80"], "app");
+    let http = HttpConfig { total: Some(rate(5)), ..HttpConfig::default() };
+    (config.mode, config.http) = (Mode::Http, Some(Box::new(http)));
+    let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool.clone()]);
+    let request: AskedRequest = "http://a/".parse().unwrap();
+    let explain = || {
+        let sources = ExplainSources { request: Some(&request), ..of(&snapshot) };
+        let explanation = explain_client(sources, "198.51.100.7:4242".parse().unwrap());
+        let steps = explanation.steps.iter().filter(|step| step.subject == "requests");
+        let steps: Vec<String> = steps.map(|step| step.message.to_string()).collect();
+        (explanation.reason.map(String::from), steps)
+    };
+    let message = |left, of: &str| {
+        format!(
+            "all clients together: {left} requests are allowed immediately, further ones at 1 per second (limit of {of})"
+        )
+    };
+    assert_eq!(explain(), (None, vec![message(5, "frontend web"), message(1, "backend app")]));
+    assert!(pool.live.requests.take(rate(1), 0, Timestamp(1_000_000_000)));
+    let used = vec![message(5, "frontend web"), message(0, "backend app")];
+    assert_eq!(explain(), (Some("backend_rate_limit".to_owned()), used));
 }

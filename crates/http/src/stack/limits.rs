@@ -1,5 +1,5 @@
-//! Check of the limits for requests: the length of the body that the head announces, and the rate
-//! of the source.
+//! Check of the limits for requests: the length of the body that the head announces, the rate of the
+//! source, and the rates of all clients together.
 
 use convey_http_core::{BodyFraming, Malformed};
 
@@ -12,18 +12,25 @@ use crate::request::HttpRequest;
 const RETRY_AFTER: &str = "1";
 
 /// Wraps `inner` in a service that refuses requests with a body above the limit, and requests of
-/// sources above their rate. The limit for bodies is that of the
-/// route, or else of the frontend. The rates are those of the frontend, and of the route from [`find_route`](super::find_route).
+/// sources above their rate, and requests above the rates of all clients. The limit for bodies is
+/// that of the route, or else of the frontend. The rates are those of the frontend, and of the route
+/// from [`find_route`](super::find_route); of all clients, also those of the route's backend.
 pub fn limit_requests<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, limit)
 }
 
 fn limit(request: &mut HttpRequest) -> Result<(), LocalReply> {
-    match () {
-        () if is_too_long(request) => Err(LocalReplyReason::Malformed(Malformed::BodyTooLong).into()),
-        () if !is_within_rate(request) => Err(slow_down()),
-        () => Ok(()),
+    if is_too_long(request) {
+        return Err(LocalReplyReason::Malformed(Malformed::BodyTooLong).into());
     }
+    if !is_within_rate(request) {
+        return Err(retry_later(LocalReplyReason::RateLimit));
+    }
+    let above = take_of_totals(request);
+    if above.is_some() {
+        refund_rate(request);
+    }
+    above.map_or(Ok(()), |reason| Err(retry_later(reason)))
 }
 
 /// Whether the request announces a body above the limit. A chunked body announces no length, so the
@@ -59,8 +66,45 @@ fn has_no_limit(request: &HttpRequest) -> bool {
     request.frontend().config.trusts_client(request.client().ip()) || request.is_of_proxy()
 }
 
-fn slow_down() -> LocalReply {
-    let mut answer = LocalReply::from(LocalReplyReason::RateLimit);
+/// Takes back what [`is_within_rate`] has charged, because another limit refuses the request.
+fn refund_rate(request: &HttpRequest) {
+    let of_frontend = request.frontend().http.as_ref().and_then(|http| http.limit.as_ref());
+    let of_route = request.route().and_then(|route| route.limit.as_ref());
+    if !has_no_limit(request) {
+        let client = request.client().ip();
+        of_frontend.into_iter().chain(of_route).for_each(|limit| limit.refund_token(client));
+    }
+}
+
+/// Counts the request against the limits of all clients: those of the route, the frontend and the
+/// backend. Returns the reason of the first limit that is used up; then nothing is counted.
+fn take_of_totals(request: &HttpRequest) -> Option<LocalReplyReason> {
+    let (route, pool) = request.way()?;
+    let frontend = request.frontend();
+    let of_frontend = frontend.config.http.as_ref().and_then(|http| http.total);
+    of_frontend.or(route.total).or(pool.config.total)?;
+    let limits = [
+        (route.total, &route.live.requests, LocalReplyReason::TotalRateLimit),
+        (of_frontend, &frontend.live.requests, LocalReplyReason::TotalRateLimit),
+        (pool.config.total, &pool.live.requests, LocalReplyReason::BackendRateLimit),
+    ];
+    let limits = || limits.iter().filter_map(|(rate, counted, reason)| Some(((*rate)?, counted, *reason)));
+    let (core, now) = (request.core(), request.came());
+    // Usually this finds a limit that is used up, so that nothing has to be refunded.
+    if let Some((_, _, reason)) = limits().find(|(rate, counted, _)| !counted.has_room(*rate, core, now)) {
+        return Some(reason);
+    }
+    for (before, (rate, counted, reason)) in limits().enumerate() {
+        if !counted.take(rate, core, now) {
+            limits().take(before).for_each(|(_, counted, _)| counted.refund());
+            return Some(reason);
+        }
+    }
+    None
+}
+
+fn retry_later(reason: LocalReplyReason) -> LocalReply {
+    let mut answer = LocalReply::from(reason);
     // The field is not reserved, so this cannot fail.
     let _ = answer.set_field("Retry-After", RETRY_AFTER);
     answer

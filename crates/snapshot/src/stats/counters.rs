@@ -191,6 +191,10 @@ pub enum Counter {
     AnsweredMisdirected,
     /// Local reply: the client's source has sent too many requests recently.
     AnsweredRateLimit,
+    /// Local reply: all clients together have sent too many requests to the frontend or the route.
+    AnsweredTotalRateLimit,
+    /// Local reply: all clients together have sent too many requests to the backend.
+    AnsweredBackendRateLimit,
     /// Local reply: the route is a redirect.
     AnsweredRedirect,
     /// Local reply: the route has a fixed response.
@@ -355,13 +359,15 @@ impl Counter {
     ];
 
     /// Reasons for local replies. Each has the label that metrics and logs use.
-    pub const ANSWERS: [(Counter, &'static str); 25] = [
+    pub const ANSWERS: [(Counter, &'static str); 27] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
         (Counter::AnsweredNoRoute, "no_route"),
         (Counter::AnsweredAccess, "access_denied"),
         (Counter::AnsweredMisdirected, "misdirected"),
         (Counter::AnsweredRateLimit, "rate_limit"),
+        (Counter::AnsweredTotalRateLimit, "total_rate_limit"),
+        (Counter::AnsweredBackendRateLimit, "backend_rate_limit"),
         (Counter::AnsweredRedirect, "redirect"),
         (Counter::AnsweredRespond, "respond"),
         (Counter::AnsweredPreflight, "cors_preflight"),

@@ -44,6 +44,7 @@ impl ParsedBackend {
             }
         }
         self.files.iter().for_each(|files| only_http(&files.place, used, report));
+        self.total.places().for_each(|place| only_http(place, used, report));
         ewma(self, used, report);
         shared_connections(self, report);
         grpc_version(self, used, report);

@@ -145,8 +145,17 @@ pub(crate) const RULES: TableDoc = TableDoc {
 
 /// Keys of a backend that are allowed beside `files`, or have checks of their own. All other keys
 /// need servers.
-const BESIDE_FILES: [&str; 7] =
-    ["files", "file_options", "gue_port", "quic_lb", "servers", "timeouts", "tunnel_source"];
+const BESIDE_FILES: [&str; 9] = [
+    "files",
+    "file_options",
+    "gue_port",
+    "quic_lb",
+    "requests_per_second",
+    "requests_per_second_burst",
+    "servers",
+    "timeouts",
+    "tunnel_source",
+];
 
 /// Reads `files` and `file_options` of a backend. A relative root starts at the directory of the
 /// configuration file.

@@ -9,6 +9,7 @@ pub(super) use self::changes::changes;
 pub(super) use self::describe::{describe, route_row};
 
 use super::compression::ParsedCompression;
+use super::limits::ParsedRate;
 use super::routes::{self, ParsedRedirect, ParsedRoute};
 use super::{cors, error_pages, headers, http_limits};
 use crate::diff::{change, or};
@@ -17,10 +18,10 @@ use crate::keys::{OnlyIn, keys};
 use crate::problem::{Place, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc};
-use crate::tables::table_in;
+use crate::tables::{table_in, total_rate};
 use crate::values::{boolean, not_allowed};
 use convey_http_core::{ClientAddress, CompressionRules, CorsRules, PathPattern, PathView, Redirect};
-use convey_model::{ErrorPages, HeaderRules, HttpConfig, HttpLimits, RequestRate, SniRouteConfig};
+use convey_model::{ErrorPages, HeaderRules, HttpConfig, HttpLimits, SniRouteConfig};
 
 /// Keys of a frontend for mode http in the reference.
 pub(super) const DOCS: &[Docs] = HttpKeys::DOCS;
@@ -154,6 +155,11 @@ keys! {
         docs: &[],
     };
 
+    also total = default.total; {
+        changes: |old, new| total_rate::changes("limits.", old.total, new.total),
+        docs: &[],
+    };
+
     also limits = default.limits; {
         changes: |old, new| http_limits::changes(&old.limits, &new.limits),
         describe: |http, _| http_limits::describe(&http.limits),
@@ -222,8 +228,8 @@ impl ParsedHttp {
         routes
     }
 
-    /// Model of the settings. `rate` is the request limit of the frontend.
-    pub(super) fn model(&self, rate: Option<RequestRate>) -> HttpConfig {
+    /// Model of the settings. `rates` are the request limits of the frontend.
+    pub(super) fn model(&self, rates: &ParsedRate) -> HttpConfig {
         let compression = self.compression.as_ref().and_then(ParsedCompression::of_frontend);
         let has_rules = compression.is_some();
         let view = value(&self.keys.path_view).unwrap_or_default();
@@ -234,7 +240,8 @@ impl ParsedHttp {
             routes,
             redirect,
             headers: self.headers.clone(),
-            rate,
+            rate: rates.model(),
+            total: rates.total(),
             limits: self.limits,
             error_pages: self.error_pages.clone(),
             compression,

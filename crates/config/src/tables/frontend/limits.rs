@@ -9,13 +9,14 @@ use crate::keys::{OnlyIn, keys};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc};
+use crate::tables::total_rate::{self, ParsedTotal};
 use crate::values::{MILLISECOND, choice, integer, non_zero, seconds};
-use convey_model::{FrontendConfig, Limits, Mode, OverLimit, RequestRate};
+use convey_model::{FrontendConfig, Limits, Mode, OverLimit, RequestRate, TotalRate};
 
 /// `[frontends.NAME.limits]` in the reference.
 pub(crate) const DOC: TableDoc = TableDoc {
     name: "[frontends.NAME.limits]",
-    docs: &[Docs::Part(LimitKeys::DOCS), Docs::Part(REQUEST_DOCS)],
+    docs: &[Docs::Part(LimitKeys::DOCS), Docs::Part(REQUEST_DOCS), Docs::Part(total_rate::FRONTEND_DOCS)],
 };
 
 /// Parsed `[frontends.NAME.limits]`, with the places of its values.
@@ -116,11 +117,12 @@ const REQUEST_DOCS: &[Docs] = &[
     }),
 ];
 
-/// Request rate limit of a source, for a frontend or a route.
+/// Request rate limits of a frontend or a route: of each source, and of all clients together.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ParsedRate {
     per_source: Option<Placed<u32>>,
     burst: Option<Placed<u32>>,
+    total: ParsedTotal,
 }
 
 impl FrontendLimits {
@@ -134,24 +136,30 @@ impl FrontendLimits {
 const MAX_RATE: u32 = 1_000_000;
 
 impl ParsedRate {
-    /// Reads `requests_per_source` and `request_burst` from the table of a frontend or a route.
+    /// Reads `requests_per_source`, `requests_per_second` and their bursts from the table of a frontend or a route.
     pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> ParsedRate {
         let per_source = table.optional("requests_per_source", integer(1..=MAX_RATE));
         let burst = table.optional("request_burst", integer(1..=MAX_RATE));
         if let Some(burst) = burst.as_ref().filter(|_| !table.has("requests_per_source")) {
             report.warning(&burst.place, "has no effect without requests_per_source");
         }
-        ParsedRate { per_source, burst }
+        ParsedRate { per_source, burst, total: ParsedTotal::read(table, report) }
     }
 
     /// Places of the keys that are set.
     pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
-        [&self.per_source, &self.burst].into_iter().flatten().map(|found| &found.place)
+        let own = [&self.per_source, &self.burst].into_iter().flatten();
+        own.map(|found| &found.place).chain(self.total.places())
     }
 
-    /// Whether a limit is set.
+    /// Whether a limit of each source is set.
     pub(super) fn is_set(&self) -> bool {
         self.per_source.is_some()
+    }
+
+    /// Limit of all clients together.
+    pub(super) fn total(&self) -> Option<TotalRate> {
+        self.total.model()
     }
 
     pub(super) fn model(&self) -> Option<RequestRate> {
@@ -193,7 +201,9 @@ pub(super) fn describe(frontend: &FrontendConfig, _: &[Mode]) -> String {
     let rate = limits.rate_per_source.map(|rate| format!("{rate} new connections per second"));
     let requests = frontend.http.as_ref().and_then(|http| http.rate).map(requests);
     let parts: Vec<String> = connections.into_iter().chain(rate).chain(requests).collect();
-    if parts.is_empty() { String::new() } else { format!("; per source {}", parts.join(", ")) }
+    let per_source =
+        if parts.is_empty() { String::new() } else { format!("; per source {}", parts.join(", ")) };
+    per_source + &total_rate::describe(frontend.http.as_ref().and_then(|http| http.total))
 }
 
 /// Text of a request rate limit.

@@ -131,6 +131,7 @@ impl ParsedRoute {
             rewrite_host: self.rewrite_host.clone(),
             headers: self.headers.clone(),
             rate: self.rate.model(),
+            total: self.rate.total(),
             compression: match &self.compression {
                 Some(own) => own.of_route(is_compressed),
                 None => RouteCompression::OfFrontend,

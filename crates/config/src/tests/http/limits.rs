@@ -53,6 +53,63 @@ fn a_limit_of_requests_without_effect_is_named() {
 }
 
 #[test]
+fn total_rates_are_set_for_frontend_route_and_backend() {
+    let text = |of_frontend: &str, of_route: &str, of_backend: &str| {
+        let routes = format!("routes = [{{ path = '/a', backend = 'api'{of_route} }}]\n");
+        format!("{FRONTEND}{routes}{of_frontend}{BACKENDS}[backends.api]\n{of_backend}")
+    };
+    let limits = "limits = { requests_per_second = 20, requests_per_second_burst = 50 }\n";
+    let whole = text(limits, ", requests_per_second = 5", "requests_per_second = 9\n");
+    assert_eq!(warnings(&whole), [""; 0]);
+    let (before, after) = (config(&text("", "", "")), config(&whole));
+    let number = std::num::NonZeroU32::new;
+    let of = |rate, burst: u32| Some(TotalRate { per_second: number(rate).unwrap(), burst: number(burst) });
+    let http = after.frontends[0].http.as_ref().unwrap();
+    let api = after.backends.iter().find(|backend| backend.name == "api").unwrap();
+    assert_eq!((http.total, http.routes[0].total, api.total), (of(20, 50), of(5, 0), of(9, 0)));
+    let changes = parse("config.toml", &whole).unwrap().reload(&before).1.changes;
+    assert_eq!(
+        changes,
+        [
+            "frontend web: route */a requests_per_second none -> 5, limits.requests_per_second none -> 20, \
+          limits.requests_per_second_burst automatic -> 50",
+            "backend api: requests_per_second none -> 9"
+        ]
+    );
+    let shown = describe(&after);
+    for part in [
+        "-> backend site; in total 20 requests per second\n",
+        "-> backend api; in total 5 requests per second\n",
+        "; in total 9 requests per second)\n",
+    ] {
+        assert!(shown.contains(part), "{part:?}: {shown}");
+    }
+}
+
+#[test]
+fn total_rate_without_effect_is_named() {
+    let alone = format!("{FRONTEND}limits = {{ requests_per_second_burst = 5 }}\n{BACKENDS}");
+    let found = warnings(&alone);
+    assert!(
+        found[0].ends_with("requests_per_second_burst: has no effect without requests_per_second"),
+        "{found:?}"
+    );
+    let redirected = format!(
+        "{FRONTEND}routes = [{{ redirect = 'https', path = '/a', requests_per_second = 5 }}]\n{BACKENDS}"
+    );
+    assert!(
+        warnings(&redirected)[0]
+            .ends_with("routes.requests_per_second: has no effect with redirect or respond")
+    );
+    let proxied = format!("{FRONTEND}{BACKENDS}[backends.site]\nrequests_per_second = 5\n")
+        .replace("mode = 'http'\n", "");
+    let message =
+        "backends.site.requests_per_second: needs mode = \"http\"; frontend \"web\" is in proxy mode";
+    let found = diagnostics(&proxied, Mode::Proxy).unwrap_err();
+    assert!(found[0].ends_with(message), "{found:?}");
+}
+
+#[test]
 fn a_frontend_limits_what_a_request_and_its_connection_may_take() {
     let limited = |keys: &str| {
         format!("{FRONTEND}http = {{ {keys} }}\nroutes = [{{ path = '/a', backend = 'api' }}]\n{BACKENDS}")

@@ -3,6 +3,7 @@
 use super::HttpKeys;
 use crate::diff::{change, or, pair};
 use crate::tables::timeouts::own_changes;
+use crate::tables::total_rate;
 use convey_http_core::{CorsRules, FieldRules, PathRewrite};
 use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, RequestRate, RouteConfig, RouteLimits};
 
@@ -68,6 +69,7 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
         rewrite_host,
         headers,
         rate,
+        total,
         compression,
         limits,
         cors,
@@ -85,6 +87,7 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
     changes.extend(change(&of("rewrite_host"), rewritten(rewrite_host), rewritten(&new.rewrite_host)));
     changes.extend(self::headers(&of(""), headers, &new.headers));
     changes.extend(self::rate(&format!("{} ", of("")), *rate, new.rate));
+    changes.extend(total_rate::changes(&format!("{} ", of("")), *total, new.total));
     changes.extend(change(&of("compression"), compression.to_string(), new.compression.to_string()));
     changes.extend(self::cors(&of("cors"), cors, &new.cors));
     let RouteLimits { timeouts, body, access } = limits;

@@ -4,6 +4,7 @@ use super::super::limits::requests;
 use super::HttpKeys;
 use crate::diff::list;
 use crate::tables::timeouts::describe_own;
+use crate::tables::total_rate;
 use convey_http_core::{ClientAddress, FieldRules, NamedCondition, RouteConditions};
 use convey_model::{
     ErrorPages, FrontendConfig, HeaderRules, HttpConfig, RouteCompression, RouteConfig, RouteLimits,
@@ -32,6 +33,7 @@ pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
     let host = route.rewrite_host.as_ref().map(|host| format!(", host becomes {host}"));
     let rewrites: String = path.into_iter().chain(host).collect();
     let rate = route.rate.map_or(String::new(), |rate| format!("; per source {}", requests(rate)));
+    let rate = rate + &total_rate::describe(route.total);
     let compression = match &route.compression {
         RouteCompression::OfFrontend => String::new(),
         own => format!("; compression: {own}"),

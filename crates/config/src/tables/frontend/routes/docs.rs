@@ -2,6 +2,7 @@
 
 use crate::keys::OnlyIn;
 use crate::reference::{Docs, KeyDoc, TableDoc};
+use crate::tables::total_rate;
 
 /// `[[frontends.NAME.routes]]` in the reference. The table has no list of keys and fields, because
 /// two keys set the action, the route's name is derived from two other keys, and in mode proxy one
@@ -206,6 +207,7 @@ pub(crate) const DOC: TableDoc = TableDoc {
             example: "7\nrequests_per_source = 7",
             ..KeyDoc::USUAL
         }),
+        Docs::Part(total_rate::ROUTE_DOCS),
         Docs::Key(KeyDoc {
             name: "rewrite_path",
             only_in: Some(OnlyIn::Http),
