@@ -18,7 +18,7 @@ use crate::site::Site;
 pub(crate) enum Feature {
     /// A line for each request, in a file
     AccessLog,
-    /// 100 routes by host and path, none of which matches, so that all are looked at; mode http
+    /// 100 routes by host and path, none of which matches; mode http
     Routes,
     /// A limit of requests for each source, which none reaches; mode http
     Limits,
