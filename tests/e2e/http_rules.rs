@@ -303,6 +303,7 @@ fn page_of_an_allowed_origin_reads_responses_and_learns_methods() {
     let routes = r#"
         [[frontends.web.routes]]
         path = "/api"
+        method = ["GET", "PUT"]
         backend = "v1"
         cors = { origins = ["https://app.example"], methods = ["GET", "PUT"], credentials = true }
         [[frontends.web.routes]]

@@ -77,11 +77,7 @@ impl CorsRules {
     /// Fields of convey's response to a preflight request (status 204). `None`: the request is no
     /// preflight request. If its origin is not allowed, the fields allow nothing.
     pub fn preflight(&self, head: &RequestHead) -> Option<FieldRules> {
-        if head.method() != HttpMethod::Options {
-            return None;
-        }
-        head.field("access-control-request-method")?;
-        origin_of(head)?;
+        preflight_method(head)?;
         let mut fields = self.response(head);
         if self.allowed(head).is_some() {
             set(&mut fields, "Access-Control-Allow-Methods", &self.methods.join(", "));
@@ -131,6 +127,12 @@ impl CorsRules {
         let origin = origin_of(head)?;
         self.origins.iter().any(|pattern| pattern.matches(origin)).then_some(origin)
     }
+}
+
+/// Method that a preflight request asks for; `None`: the request is no preflight request.
+pub(crate) fn preflight_method(head: &RequestHead) -> Option<&[u8]> {
+    let is_preflight = head.method() == HttpMethod::Options && origin_of(head).is_some();
+    head.field("access-control-request-method").filter(|_| is_preflight)
 }
 
 fn origin_of(head: &RequestHead) -> Option<&str> {

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
+use crate::cors::preflight_method;
 use crate::{RequestHead, TextPattern};
 
 /// Conditions of a route on a request. All of them have to hold. The default has no conditions, and
@@ -11,6 +12,9 @@ use crate::{RequestHead, TextPattern};
 pub struct RouteConditions {
     /// Methods, one of which the request has; empty: any. Methods are case-sensitive.
     pub methods: Vec<Box<str>>,
+    /// Whether a preflight request for one of the methods meets the condition on the method, too: with
+    /// it, a browser asks whether it may send such a request.
+    pub takes_preflight: bool,
     /// Conditions on headers, whose names are case-insensitive.
     pub headers: Vec<NamedCondition>,
     /// Conditions on parameters of the query, after percent-decoding.
@@ -52,8 +56,10 @@ impl RouteConditions {
 
     /// Whether a request meets the conditions, apart from `source_len`.
     pub fn hold_for(&self, head: &RequestHead) -> bool {
+        let is_listed = |token: &[u8]| self.methods.iter().any(|method| method.as_bytes() == token);
         let has_method = self.methods.is_empty()
-            || self.methods.iter().any(|method| method.as_bytes() == head.method_token());
+            || is_listed(head.method_token())
+            || self.takes_preflight && preflight_method(head).is_some_and(is_listed);
         has_method
             && self.headers.iter().all(|header| header.value.holds_for(header_values(head, &header.name)))
             && self.query.iter().all(|part| part.value.holds_for(parameters(head, &part.name)))

@@ -117,6 +117,9 @@ fn request_without_a_wanted_condition_takes_the_next_route() {
     add("/", none(), "rest");
     add("/a", RouteConditions { headers: header(ValueCondition::Is("always".into())), ..none() }, "canary");
     add("/a", RouteConditions { methods: vec!["GET".into(), "HEAD".into()], ..none() }, "reads");
+    let puts = RouteConditions { methods: vec!["PUT".into()], ..none() };
+    add("/p", puts.clone(), "puts");
+    add("/p", RouteConditions { takes_preflight: true, ..puts }, "puts with preflight");
     let two = [header(ValueCondition::Present), vec![named("x-debug", ValueCondition::Absent)]].concat();
     add("/a", RouteConditions { headers: two, ..none() }, "two headers");
     let v2 = vec![named("v", ValueCondition::Is("2 b".into()))];
@@ -142,6 +145,12 @@ fn request_without_a_wanted_condition_takes_the_next_route() {
         let found = table.find(&head(start, fields), |_| true);
         assert_eq!(found, Some(&expected), "{start} {fields:?}");
     }
+    let preflight = "Origin: https://b\r\nAccess-Control-Request-Method: PUT\r\n";
+    assert_eq!(table.find(&head("OPTIONS /p", preflight), |_| true), Some(&"puts with preflight"));
+    assert_eq!(
+        table.find(&head("OPTIONS /p", "Access-Control-Request-Method: PUT\r\n"), |_| true),
+        Some(&"rest")
+    );
     let found = table.find(&head("GET /a", ""), |to| *to != "reads");
     assert_eq!(found, Some(&"rest"), "the caller has a condition, too");
 }

@@ -234,7 +234,9 @@ impl ParsedHttp {
         let has_rules = compression.is_some();
         let view = value(&self.keys.path_view).unwrap_or_default();
         let named = self.routes.iter().zip(routes::names(&self.routes));
-        let routes = named.filter_map(|(route, name)| route.model(name, view, has_rules)).collect();
+        let routes = named
+            .filter_map(|(route, name)| route.model(name, view, (has_rules, self.cors.is_some())))
+            .collect();
         let redirect = self.redirect.as_ref().map(|redirect| redirect.model(&PathPattern::any(), view));
         let default = HttpConfig {
             routes,

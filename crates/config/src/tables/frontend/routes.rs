@@ -115,9 +115,17 @@ impl ParsedRoute {
     }
 
     /// Model of the route with this name. `is_compressed`: whether the frontend has compression
-    /// rules. `None` if the matches are invalid, or the route has no action.
-    pub(super) fn model(&self, name: String, view: PathView, is_compressed: bool) -> Option<RouteConfig> {
+    /// rules; `has_cors`: whether it has rules for pages of other origins. `None` if the matches are invalid, or the route has no action.
+    pub(super) fn model(
+        &self,
+        name: String,
+        view: PathView,
+        (is_compressed, has_cors): (bool, bool),
+    ) -> Option<RouteConfig> {
         let matches = self.matches()?;
+        let mut conditions = matches.conditions().clone();
+        let answers_preflight = has_cors || self.cors.is_some();
+        conditions.takes_preflight = answers_preflight && !conditions.methods.is_empty();
         let path = matches.path();
         let rewrite = self.rewrite_path.as_ref().and_then(|to| PathRewrite::new(&path, view, to).ok());
         Some(RouteConfig {
@@ -125,7 +133,7 @@ impl ParsedRoute {
             hosts: matches.hosts(),
             action: self.action.model(&path, view)?,
             path,
-            conditions: matches.conditions().clone(),
+            conditions,
             sources: matches.sources().to_vec(),
             rewrite_path: rewrite,
             rewrite_host: self.rewrite_host.clone(),

@@ -59,7 +59,8 @@ fn limits(limits: &RouteLimits) -> String {
 
 /// Text about the conditions of a route that its name does not have: `GET, header X-Canary `.
 fn conditions(route: &RouteConfig) -> String {
-    let RouteConditions { methods, headers, query, cookies, source_len: _ } = &route.conditions;
+    let RouteConditions { methods, takes_preflight: _, headers, query, cookies, source_len: _ } =
+        &route.conditions;
     let named = |kind: &str, all: &[NamedCondition]| {
         all.iter().map(|condition| format!("{kind} {condition}")).collect::<Vec<_>>()
     };

@@ -68,6 +68,7 @@ impl ParsedMatches {
             query: named("query_match", "parameter"),
             cookies: named("cookies_match", "cookie"),
             methods: methods.into_iter().map(|method| method.value).collect(),
+            takes_preflight: false,
             source_len: sources.iter().map(|source| source.value.len()).min(),
         };
         let sources = sources.into_iter().map(|source| source.value).collect();
