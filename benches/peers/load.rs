@@ -143,6 +143,7 @@ impl Load {
         let is_for_bulk = matches!(peer, Peer::HaproxySplice | Peer::NginxUnbuffered);
         match self.kind {
             Kind::Http2 if matches!(peer, Peer::Floor(_)) => false,
+            _ if peer == Peer::NginxPlain => matches!(self.kind, Kind::Pausing),
             // They are there for their latencies.
             _ if compared.is_plain_http() && matches!(peer, Peer::ApacheHttp | Peer::Caddy) => {
                 self.is_closed_loop()

@@ -52,6 +52,8 @@ pub(crate) enum Peer {
     Nginx,
     /// nginx's HTTP proxy, with keep-alive connections to servers.
     NginxHttp,
+    /// nginx's HTTP proxy with `proxy_pass` alone: a connection to a server for each request.
+    NginxPlain,
     /// nginx's HTTP proxy with `proxy_buffering off`.
     NginxUnbuffered,
     /// A proxy made of the pingora crates.
@@ -81,7 +83,7 @@ pub(crate) struct Running<'a> {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 34] = [
+    pub(crate) const ALL: [Peer; 35] = [
         Peer::Direct,
         Peer::Floor(Variant::Plain),
         Peer::Floor(Variant::Route),
@@ -109,6 +111,7 @@ impl Peer {
         Peer::HaproxySplice,
         Peer::Nginx,
         Peer::NginxHttp,
+        Peer::NginxPlain,
         Peer::NginxUnbuffered,
         Peer::Pingora,
         Peer::NginxFiles,
@@ -136,6 +139,7 @@ impl Peer {
             Peer::Pingora => extra.pingora.is_some() && mode.is_http(),
             Peer::Nftables => mode.forwards_packets(),
             Peer::NginxHttp => mode.is_proxied(),
+            Peer::NginxPlain => mode.is_proxied() && !mode.is_http(),
             Peer::NginxUnbuffered => mode.is_http(),
             Peer::Nginx => !mode.is_http(),
             _ => true,
@@ -160,6 +164,7 @@ impl Peer {
             Peer::HaproxySplice => "HAProxy, splice",
             Peer::Nginx => "nginx stream",
             Peer::NginxHttp => "nginx",
+            Peer::NginxPlain => "nginx, proxy_pass alone",
             Peer::NginxUnbuffered => "nginx, no buffering",
             Peer::Pingora => "pingora",
             Peer::NginxFiles => "nginx",
@@ -240,6 +245,10 @@ impl Running<'_> {
                 let words = [port, http2_port, ("BUFFERING", buffering.to_owned()), ("SSL", ssl.to_owned())];
                 let template = include_str!("config/nginx-http.conf");
                 running.start_nginx(site.configure("nginx.conf", template, &words)?)?;
+            }
+            Peer::NginxPlain => {
+                let template = include_str!("config/nginx-plain.conf");
+                running.start_nginx(site.configure("nginx.conf", template, &ports)?)?;
             }
             Peer::NginxFiles => {
                 let template = include_str!("config/nginx-files.conf");
