@@ -23,6 +23,10 @@ const CONFIGURED: [&str; 6] = [
 /// Texts that differ between two runs of one configuration.
 const PASSING: [&str; 5] = ["since", "loaded", "last_reload", "started", "reason"];
 
+/// Statistics that a process has only after some requests: of the last half minute, and a percentile
+/// that is left out without measurements.
+const AFTER_REQUESTS: [&str; 2] = ["recent", "p90"];
+
 /// Observations by their paths.
 #[derive(Debug, PartialEq)]
 pub(super) struct Seen(BTreeMap<String, String>);
@@ -189,7 +193,8 @@ fn flatten(value: &Value, at: &str, seen: &mut BTreeMap<String, String>) {
     let name = at.rsplit('/').next().unwrap_or_default();
     match value {
         Value::Object(entries) => {
-            entries.iter().for_each(|(name, value)| flatten(value, &format!("{at}/{name}"), seen));
+            let lasting = entries.iter().filter(|(name, _)| !AFTER_REQUESTS.contains(&name.as_str()));
+            lasting.for_each(|(name, value)| flatten(value, &format!("{at}/{name}"), seen));
         }
         Value::Array(entries) => {
             (0..).zip(entries).for_each(|(n, value)| flatten(value, &format!("{at}/{n}"), seen));
