@@ -12,6 +12,7 @@ use http::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 
 use super::hint;
+use convey_http_core::TextPattern;
 use convey_model::{BodyPattern, Listen, ListenError, Prefix, ServerAddr, is_of_one_machine, is_service};
 
 /// Maximum time that can be set, in seconds: one year.
@@ -342,10 +343,23 @@ pub(super) fn header_value(value: &DeValue<'_>) -> Result<String, String> {
 
 /// Parses a regular expression for the body of a response.
 pub(super) fn body_pattern(value: &DeValue<'_>) -> Result<BodyPattern, String> {
-    let allowed = "allowed: a regular expression, such as \"^OK\"";
-    let text = value.as_str().filter(|text| !text.is_empty());
-    let text = text.ok_or_else(|| format!("found {}; {allowed}", found(value)))?;
-    BodyPattern::parse(text).map_err(|why| format!("found {}: {why}; {allowed}", found(value)))
+    const EXAMPLE: &str = "^OK";
+    // An empty expression would accept each body.
+    if value.as_str() == Some("") {
+        return Err(not_allowed(value, &a_regex(EXAMPLE)));
+    }
+    regex(value, EXAMPLE).map(BodyPattern::from)
+}
+
+/// Parses a regular expression. An error message has the example.
+pub(super) fn regex(value: &DeValue<'_>, example: &str) -> Result<TextPattern, String> {
+    let allowed = a_regex(example);
+    let text = value.as_str().ok_or_else(|| not_allowed(value, &allowed))?;
+    TextPattern::parse(text).map_err(|why| format!("found {}: {why}; allowed: {allowed}", found(value)))
+}
+
+fn a_regex(example: &str) -> String {
+    format!("a regular expression, such as {example:?}")
 }
 
 /// Parses HTTP status codes: `200`, `"200"` or `"200-399"`.

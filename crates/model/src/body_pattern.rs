@@ -32,6 +32,12 @@ impl BodyPattern {
     }
 }
 
+impl From<TextPattern> for BodyPattern {
+    fn from(pattern: TextPattern) -> BodyPattern {
+        BodyPattern(pattern)
+    }
+}
+
 /// Formats the text of the expression in quotes.
 impl fmt::Display for BodyPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,10 +5,10 @@ use toml::de::DeValue;
 use super::Written;
 use crate::problem::{Placed, Report};
 use crate::reader::TomlTable;
-use crate::values::{found, network, not_allowed};
+use crate::values::{found, network, not_allowed, regex};
 use convey_http_core::{
-    ExactPath, HostPattern, NamedCondition, PathPattern, PathPrefix, RouteConditions, TextPattern,
-    ValueCondition, is_token,
+    ExactPath, HostPattern, NamedCondition, PathPattern, PathPrefix, RouteConditions, ValueCondition,
+    is_token,
 };
 use convey_model::Prefix;
 
@@ -141,12 +141,6 @@ fn written<T>(
 fn path_regex(value: &DeValue<'_>) -> Result<Written<PathPattern>, String> {
     let pattern = PathPattern::Regex(regex(value, r"^/v(\d+)/")?);
     Ok(Written { text: value.as_str().unwrap_or_default().to_owned(), pattern })
-}
-
-fn regex(value: &DeValue<'_>, example: &str) -> Result<TextPattern, String> {
-    let allowed = format!("allowed: a regular expression, such as {example:?}");
-    let Some(text) = value.as_str() else { return Err(format!("found {}; {allowed}", found(value))) };
-    TextPattern::parse(text).map_err(|why| format!("found {}: {why}; {allowed}", found(value)))
 }
 
 fn method(value: &DeValue<'_>) -> Result<Box<str>, String> {
