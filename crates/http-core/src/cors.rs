@@ -74,6 +74,11 @@ impl CorsRules {
     /// Methods that are allowed by default.
     pub const METHODS: [&str; 3] = ["GET", "HEAD", "POST"];
 
+    /// Whether a request is a preflight request, which [`CorsRules::preflight`] answers.
+    pub fn is_preflight(head: &RequestHead) -> bool {
+        preflight_method(head).is_some()
+    }
+
     /// Fields of convey's response to a preflight request (status 204). `None`: the request is no
     /// preflight request. If its origin is not allowed, the fields allow nothing.
     pub fn preflight(&self, head: &RequestHead) -> Option<FieldRules> {

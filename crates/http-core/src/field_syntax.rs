@@ -32,6 +32,13 @@ pub fn is_name(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().copied().all(is_token)
 }
 
+/// Whether servers behind CGI, WSGI and the like see the same field in two names: `X-User` and
+/// `x_user`.
+pub fn is_same_for_cgi(name: &[u8], other: &[u8]) -> bool {
+    let plain = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    name.len() == other.len() && name.iter().map(plain).eq(other.iter().map(plain))
+}
+
 /// Whether a byte is allowed in a field's value (RFC 9110, section 5.5): no control character but
 /// the tab.
 pub(crate) fn is_of_value(byte: u8) -> bool {

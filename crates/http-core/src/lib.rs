@@ -48,7 +48,7 @@ pub use compression::{CompressionOffer, CompressionOutcome, CompressionRules, Me
 pub use cors::{CorsRules, OriginPattern};
 pub use exchange::{Exchange, ExchangeEnd, ExchangeState, HeadVerdict, MAX_INTERIM_RESPONSES, ServerFault};
 pub use facts::{RequestFacts, TlsFacts};
-pub use field_syntax::is_name as is_token;
+pub use field_syntax::{is_name as is_token, is_same_for_cgi};
 pub use forward::{
     ClientAddress, ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, NamedClient,
     NoSuchGroup, OutgoingRequest, OutgoingResponse, PathRewrite, RequestChanges, rewritten_path,

@@ -7,7 +7,7 @@ use crate::routes::host_name;
 use crate::{PathRewrite, RequestHead, Template, Variable, Variables};
 
 /// Redirect of a request. A part that is not set stays as in the request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {
     /// Scheme; `None`: the client's.
     pub scheme: Option<UrlScheme>,
@@ -17,7 +17,7 @@ pub struct Redirect {
     pub port: Option<u16>,
     /// Path and query.
     pub path: RedirectPath,
-    /// Status: 301, 302, 303, 307 or 308; 0 stands for 302.
+    /// Status of the reply: 301, 302, 303, 307 or 308.
     pub status: u16,
 }
 
@@ -63,6 +63,13 @@ impl UrlScheme {
     }
 }
 
+/// The redirect to the request's own URL, with status 302.
+impl Default for Redirect {
+    fn default() -> Redirect {
+        Redirect { scheme: None, host: None, port: None, path: RedirectPath::Same, status: 302 }
+    }
+}
+
 impl Redirect {
     /// Statuses of redirects (RFC 9110, section 15.4).
     pub const STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
@@ -70,11 +77,6 @@ impl Redirect {
     /// Returns the redirect to the same URL over HTTPS, with status 308.
     pub fn to_https() -> Redirect {
         Redirect { scheme: Some(UrlScheme::Https), status: 308, ..Redirect::default() }
-    }
-
-    /// Status of the reply.
-    pub fn status(&self) -> u16 {
-        if self.status == 0 { 302 } else { self.status }
     }
 
     /// Whether the redirect leads to the same URL over HTTPS, and changes nothing else.
@@ -212,7 +214,7 @@ impl fmt::Display for Redirect {
             RedirectPath::Whole(path) => write!(f, "{path}")?,
             RedirectPath::Rewrite(rewrite) => write!(f, "{rewrite}")?,
         }
-        write!(f, " ({})", self.status())
+        write!(f, " ({})", self.status)
     }
 }
 

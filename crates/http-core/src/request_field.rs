@@ -30,7 +30,7 @@ impl RequestField {
     pub fn value<'a>(&self, head: &'a RequestHead) -> Option<&'a [u8]> {
         let value = match self {
             RequestField::Header(name) => head.field(name),
-            RequestField::Cookie(name) => cookie(head, name.as_bytes()),
+            RequestField::Cookie(name) => cookies(head, name).next(),
         };
         value.filter(|value| !value.is_empty())
     }
@@ -45,14 +45,16 @@ impl fmt::Display for RequestField {
     }
 }
 
-/// Value of the first cookie with this name (RFC 6265, section 4.2.1); `None` if there is no such
-/// cookie.
-fn cookie<'a>(head: &'a RequestHead, name: &[u8]) -> Option<&'a [u8]> {
-    let lines = head.fields().filter(|field| field.name.eq_ignore_ascii_case(b"cookie"));
-    lines.flat_map(|field| field.value.split(|byte| *byte == b';')).find_map(|pair| {
+/// Values of the cookies with this name (RFC 6265, section 4.2.1).
+pub(crate) fn cookies<'h, 'n>(
+    head: &'h RequestHead,
+    name: &'n str,
+) -> impl Iterator<Item = &'h [u8]> + use<'h, 'n> {
+    let pairs = head.values("cookie").flat_map(|line| line.split(|byte| *byte == b';'));
+    pairs.filter_map(move |pair| {
         let pair = pair.trim_ascii();
         let at = pair.iter().position(|byte| *byte == b'=')?;
-        (&pair[..at] == name).then(|| &pair[at + 1..])
+        (&pair[..at] == name.as_bytes()).then(|| &pair[at + 1..])
     })
 }
 

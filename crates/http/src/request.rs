@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use convey_access_log::LoggedTls;
 use convey_http_core::{
-    FieldFault, FieldRules, NamedClient, RequestFacts, RequestHead, TraceParent, UrlScheme,
+    CorsRules, FieldFault, FieldRules, NamedClient, RequestFacts, RequestHead, TraceParent, UrlScheme,
 };
 use convey_model::Timestamp;
 use convey_proxy::{ClientStream, RequestCharge};
@@ -96,7 +96,8 @@ impl HttpRequest {
         (came, version): (Instant, &'static str),
     ) -> HttpRequest {
         let is_peer_trusted = client.is_trusted_proxy(&frontend);
-        let (named, added) = client_address::read(&head, &frontend, is_peer_trusted);
+        let named = client_address::named(&head, &frontend, is_peer_trusted);
+        let added = client_address::protected(&head, &frontend, is_peer_trusted);
         let request_id = variables::request_id(&head, &frontend, is_peer_trusted);
         let parts = RequestParts {
             scheme: scheme_of(&head, client, &frontend),
@@ -189,10 +190,7 @@ impl HttpRequest {
 
     /// Client that trusted proxies name, if there is one.
     pub(crate) fn named(&self) -> Option<SocketAddr> {
-        match self.parts.named {
-            NamedClient::Address(addr) => Some(addr),
-            NamedClient::Missing | NamedClient::NotAnAddress => None,
-        }
+        self.parts.named.address()
     }
 
     /// Whether the peer is a proxy that names the clients of its requests, and names none for this
@@ -312,11 +310,9 @@ impl HttpRequest {
         let is_changed = |route: &&Arc<WorkerRoute>| route.has_variables || route.cors.is_some();
         let Some(route) = self.parts.route.as_ref().filter(is_changed) else { return };
         let facts = self.facts();
-        let (request, response) = (route.request.expanded(&facts), route.response.expanded(&facts));
-        let response = match &route.cors {
-            Some(cors) => cors.response(facts.head).then(&response),
-            None => response,
-        };
+        let request = route.request.expanded(&facts);
+        let response =
+            response_rules(&route.response, route.cors.as_deref(), facts.head, || facts).into_owned();
         self.parts.expanded = Some(Box::new(ExpandedRules { request, response }));
     }
 }
@@ -331,16 +327,13 @@ pub(crate) fn local_reply_fields<'a>(
     let Some(head) = open.head() else {
         return Some(Cow::Borrowed(http.response_to(None).0));
     };
-    let (named, _) = client_address::read(head, frontend, client.is_trusted_proxy(frontend));
-    let client_addr = address(named).unwrap_or_else(|| client.client());
+    let named = client_address::named(head, frontend, client.is_trusted_proxy(frontend));
+    let client_addr = named.address().unwrap_or_else(|| client.client());
     let facts = RequestFacts::new(head, scheme_of(head, client, frontend), client_addr);
     let (rules, cors) = http.response_to(Some(&facts));
     // The response to a preflight request has its own fields.
-    let cors = cors.filter(|cors| cors.preflight(head).is_none()).map(|cors| cors.response(head));
-    if !rules.has_variables() {
-        return Some(cors.map_or(Cow::Borrowed(rules), |cors| Cow::Owned(cors.then(rules))));
-    }
-    let facts = RequestFacts {
+    let cors = cors.filter(|_| !CorsRules::is_preflight(head));
+    let all_facts = || RequestFacts {
         listen: client.local(),
         frontend: &frontend.config.name,
         route: open.record.route_name(),
@@ -350,15 +343,24 @@ pub(crate) fn local_reply_fields<'a>(
         tls: client.tls().map(|tls| variables::tls_facts(tls)),
         ..facts
     };
-    let rules = rules.expanded(&facts);
-    Some(Cow::Owned(cors.map_or_else(|| rules.clone(), |cors| cors.then(&rules))))
+    Some(response_rules(rules, cors, head, all_facts))
 }
 
-/// Address of a client that a proxy names, if it names one.
-fn address(named: NamedClient) -> Option<SocketAddr> {
-    match named {
-        NamedClient::Address(address) => Some(address),
-        NamedClient::Missing | NamedClient::NotAnAddress => None,
+/// Rules for the response to a request: `rules` with the values of variables, after those for pages
+/// of other origins.
+fn response_rules<'a, 'f>(
+    rules: &'a FieldRules,
+    cors: Option<&CorsRules>,
+    head: &RequestHead,
+    facts: impl FnOnce() -> RequestFacts<'f>,
+) -> Cow<'a, FieldRules> {
+    let rules = match rules.has_variables() {
+        true => Cow::Owned(rules.expanded(&facts())),
+        false => Cow::Borrowed(rules),
+    };
+    match cors {
+        Some(cors) => Cow::Owned(cors.response(head).then(&rules)),
+        None => rules,
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{Pool, RequestLimit, RouteLive, RouteLives};
 use convey_http_core::{
-    CompressionRules, CorsRules, FieldRules, ForwardedFields, HostPattern, PathPattern, PathRewrite,
-    Redirect, RequestFacts, RouteTable, Variable,
+    CompressionRules, CorsRules, FieldRules, ForwardedFields, HostPattern, PathRewrite, Redirect,
+    RequestFacts, RouteTable, Variable,
 };
 use convey_model::{
     FixedReply, FrontendConfig, HeaderRules, HttpConfig, Prefix, RouteAction, RouteCompression, RouteConfig,
@@ -44,8 +44,6 @@ pub struct HttpFrontend {
 pub struct HttpRoute {
     /// Name in logs and metrics, such as `api.example/v1`.
     pub name: Arc<str>,
-    /// Paths that requests must have.
-    pub path: PathPattern,
     /// Networks, one of which the client is in; empty: any client.
     pub sources: Vec<Prefix>,
     /// What happens to a request.
@@ -236,7 +234,6 @@ impl HttpRoute {
             has_variables: request.has_variables() || response.has_variables(),
             live: lives.get(&name),
             name,
-            path: route.path.clone(),
             sources: route.sources.clone(),
             action,
             rewrite: route.rewrite_path.clone(),

@@ -43,6 +43,16 @@ pub enum NamedClient {
     Address(SocketAddr),
 }
 
+impl NamedClient {
+    /// Address of the client, if the proxy names it by one.
+    pub fn address(self) -> Option<SocketAddr> {
+        match self {
+            NamedClient::Address(address) => Some(address),
+            NamedClient::Missing | NamedClient::NotAnAddress => None,
+        }
+    }
+}
+
 impl ClientAddress {
     /// Returns the client that trusted proxies name. Call it for a request that a trusted proxy has
     /// sent.

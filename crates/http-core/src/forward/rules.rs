@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::field_syntax::{is_name, is_of_value};
+use crate::field_syntax::{is_name, is_of_value, is_same_for_cgi};
 use crate::{Template, Variable, Variables};
 
 /// Rules for the fields of one kind of message.
@@ -210,11 +210,10 @@ impl fmt::Display for FieldRules {
 
 impl DroppedName {
     fn matches(&self, name: &[u8]) -> bool {
-        let plain = |byte: &u8| match byte {
-            b'_' if self.with_underscores => b'-',
-            byte => byte.to_ascii_lowercase(),
-        };
-        name.len() == self.name.len() && name.iter().map(plain).eq(self.name.iter().map(plain))
+        match self.with_underscores {
+            true => is_same_for_cgi(&self.name, name),
+            false => self.name.eq_ignore_ascii_case(name),
+        }
     }
 }
 

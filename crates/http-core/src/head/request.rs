@@ -175,6 +175,12 @@ impl RequestHead {
         self.fields.all(&self.head)
     }
 
+    /// Values of the fields with this name, one for each line.
+    pub fn values<'h, 'n>(&'h self, name: &'n str) -> impl Iterator<Item = &'h [u8]> + use<'h, 'n> {
+        let lines = self.fields().filter(|field| field.name.eq_ignore_ascii_case(name.as_bytes()));
+        lines.map(|field| field.value)
+    }
+
     /// First value of the field with this name; `None` if there is no such field.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.fields.find(&self.head, name)

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use crate::cors::preflight_method;
+use crate::request_field::cookies;
 use crate::{RequestHead, TextPattern};
 
 /// Conditions of a route on a request. All of them have to hold. The default has no conditions, and
@@ -61,7 +62,7 @@ impl RouteConditions {
             || is_listed(head.method_token())
             || self.takes_preflight && preflight_method(head).is_some_and(is_listed);
         has_method
-            && self.headers.iter().all(|header| header.value.holds_for(header_values(head, &header.name)))
+            && self.headers.iter().all(|header| header.value.holds_for(head.values(&header.name)))
             && self.query.iter().all(|part| part.value.holds_for(parameters(head, &part.name)))
             && self.cookies.iter().all(|cookie| cookie.value.holds_for(cookies(head, &cookie.name)))
     }
@@ -133,12 +134,6 @@ impl ValueCondition {
     }
 }
 
-/// Values of a header, one for each line.
-fn header_values<'a>(head: &'a RequestHead, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-    let lines = head.fields().filter(|field| field.name.eq_ignore_ascii_case(name.as_bytes()));
-    lines.map(|field| field.value)
-}
-
 /// Values of a parameter of the query. A parameter without `=` is empty.
 fn parameters<'a>(head: &'a RequestHead, name: &'a str) -> impl Iterator<Item = Vec<u8>> {
     let query = head.path_and_query()[head.path().len()..].strip_prefix(b"?").unwrap_or_default();
@@ -146,16 +141,6 @@ fn parameters<'a>(head: &'a RequestHead, name: &'a str) -> impl Iterator<Item = 
         let end = part.iter().position(|byte| *byte == b'=').unwrap_or(part.len());
         let is_named = is_decoded(&part[..end], name.as_bytes());
         is_named.then(|| decoded(part.get(end + 1..).unwrap_or_default()).collect())
-    })
-}
-
-/// Values of a cookie.
-fn cookies<'a>(head: &'a RequestHead, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-    let pairs = header_values(head, "cookie").flat_map(|line| line.split(|byte| *byte == b';'));
-    pairs.filter_map(move |pair| {
-        let pair = pair.trim_ascii();
-        let at = pair.iter().position(|byte| *byte == b'=')?;
-        (&pair[..at] == name.as_bytes()).then(|| &pair[at + 1..])
     })
 }
 

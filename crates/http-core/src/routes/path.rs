@@ -62,7 +62,7 @@ impl ExactPath {
     /// # Errors
     /// The text is not a path.
     pub fn parse(text: &str) -> Result<ExactPath, PatternFault> {
-        // The same characters are valid in both kinds of paths.
+        // A single path may have the characters that a prefix may have.
         PathPrefix::parse(text)?;
         Ok(ExactPath { path: PathView::AsSent.of(text.as_bytes()).into_owned().into() })
     }

@@ -11,10 +11,10 @@ use crate::request::HttpRequest;
 /// that waits one second may send its next request.
 const RETRY_AFTER: &str = "1";
 
-/// Wraps `inner` in a service that refuses requests with a body above the limit, and requests of
-/// sources above their rate, and requests above the rates of all clients. The limit for bodies is
-/// that of the route, or else of the frontend. The rates are those of the frontend, and of the route
-/// from [`find_route`](super::find_route); of all clients, also those of the route's backend.
+/// Wraps `inner` in a service that refuses requests with a body above the limit, requests of sources
+/// above their rate, and requests above the rates of all clients. The route from
+/// [`find_route`](super::find_route) has a limit for bodies, or else its frontend. Both have rates,
+/// and the route's backend has a rate of all clients.
 pub fn limit_requests<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, limit)
 }

@@ -39,7 +39,7 @@ fn redirect(request: &HttpRequest, to: &Redirect) -> LocalReply {
     match to.location(facts.head, facts.scheme, &facts) {
         // A redirect needs a host.
         None => LocalReplyReason::Malformed(Malformed::Host).into(),
-        Some(location) => LocalReply::redirect(to.status(), &location),
+        Some(location) => LocalReply::redirect(to.status, &location),
     }
 }
 

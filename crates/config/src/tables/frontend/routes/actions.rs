@@ -1,4 +1,4 @@
-//! Keys of a route that say what happens to its requests.
+//! Keys for the action of a route.
 
 use bytes::Bytes;
 use toml::de::DeValue;
@@ -117,7 +117,7 @@ impl ParsedRedirect {
             host: host.map(|host| host.value),
             port: own.optional("port", port).map(|port| port.value),
             path: whole.map_or(RedirectPath::Same, |path| RedirectPath::Whole(path.value)),
-            status: own.or("status", 302, status_of_redirect),
+            status: own.or("status", Redirect::default().status, status_of_redirect),
         };
         if !["scheme", "host", "port", "path", "rewrite_path"].iter().any(|key| own.has(key)) {
             report.error(
