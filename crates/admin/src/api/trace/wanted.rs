@@ -39,9 +39,7 @@ impl WantedTrace {
     pub(super) fn requests(&self) -> &RequestPattern {
         &self.requests
     }
-}
 
-impl WantedTrace {
     /// Validates the parameters.
     ///
     /// # Errors

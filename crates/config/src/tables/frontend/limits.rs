@@ -136,7 +136,8 @@ impl FrontendLimits {
 const MAX_RATE: u32 = 1_000_000;
 
 impl ParsedRate {
-    /// Reads `requests_per_source`, `requests_per_second` and their bursts from the table of a frontend or a route.
+    /// Reads `requests_per_source`, `requests_per_second` and their bursts from the table of a
+    /// frontend or a route.
     pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> ParsedRate {
         let per_source = table.optional("requests_per_source", integer(1..=MAX_RATE));
         let burst = table.optional("request_burst", integer(1..=MAX_RATE));

@@ -115,7 +115,8 @@ impl ParsedRoute {
     }
 
     /// Model of the route with this name. `is_compressed`: whether the frontend has compression
-    /// rules; `has_cors`: whether it has rules for pages of other origins. `None` if the matches are invalid, or the route has no action.
+    /// rules; `has_cors`: whether it has rules for pages of other origins. `None` if the matches are
+    /// invalid, or the route has no action.
     pub(super) fn model(
         &self,
         name: String,

@@ -15,7 +15,7 @@ pub(crate) const DOC: TableDoc = TableDoc {
             only_in: Some(OnlyIn::Http),
             kind: r##"up to 64 letters, digits, `-`, `_` and `.`: name of the route in logs, metrics and commands"##,
             default: r##"host and path, such as `api.example.com/v1`"##,
-            sample: r##"#name = "checkout"                      # example; of the route in logs, metrics and commands; by default its host and path"##,
+            sample: r##"#name = "checkout"                      # example; the name in logs, metrics and commands; by default host and path"##,
             example: r##"'shop'"##,
             ..KeyDoc::USUAL
         }),
