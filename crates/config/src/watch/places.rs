@@ -62,7 +62,7 @@ pub(super) struct FolderToWatch {
 }
 
 /// Paths and directories to watch for changes of a file.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct FilePlaces {
     /// Paths of links, directories and files; no path contains a symbolic link before its last
     /// part.

@@ -30,6 +30,10 @@ pub(super) struct WatchThread {
 /// Interval between attempts to watch the directories of polled files.
 const RETRY_EVERY: Duration = Duration::from_secs(30);
 
+/// Maximum number of searches for the directories of one file in a row. If others create one
+/// directory after the other meanwhile, polls find the rest.
+const MAX_SEARCHES: u32 = 16;
+
 /// Id of the configuration file.
 const MAIN: FileId = 0;
 
@@ -151,8 +155,25 @@ impl WatchThread {
 
     /// Finds the paths of a file that may change, and watches their directories.
     fn find_places(&mut self, id: FileId) {
-        let Some(file) = self.files.get(&id) else { return };
-        let places = file.places();
+        if let Some(file) = self.files.get(&id) {
+            self.watch_found(id, file.places());
+        }
+    }
+
+    /// Watches the directories that a search has found. An event about a path that was not known yet
+    /// is lost, so the search is repeated until it finds nothing new.
+    fn watch_found(&mut self, id: FileId, mut places: FilePlaces) {
+        for _ in 0..MAX_SEARCHES {
+            self.watch_places(id, places);
+            let Some(found) = self.files.get(&id).map(WatchedFile::places) else { return };
+            if self.places.get(&id) == Some(&found) {
+                return;
+            }
+            places = found;
+        }
+    }
+
+    fn watch_places(&mut self, id: FileId, places: FilePlaces) {
         // The schedule needs the paths first: events arrive as soon as a directory is watched.
         let every = places.poll_every();
         self.shared.with(|state, _| {
@@ -173,5 +194,30 @@ impl WatchThread {
         } else {
             self.lacking.remove(&id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::files::ReadFile;
+
+    /// The folder of ordered certificates appears while the watch of a new configuration begins.
+    #[test]
+    fn folder_that_appears_between_search_and_watch_is_watched() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("acme/certificates");
+        let path = folder.join("site.pem");
+        let named = NamedFiles::default();
+        named.set(vec![ReadFile { path, content: None, is_access_list: false, is_secret: true }]);
+        let first = WatchedFile::new(&directory.path().join("convey.toml"));
+        let mut watch = WatchThread::new(Arc::new(WatchShared::new()), first, named, None);
+        let id = MAIN + 1;
+        let before = watch.files[&id].places();
+        fs::create_dir_all(&folder).unwrap();
+        watch.watch_found(id, before);
+        assert!(watch.places[&id].folders.contains_key(&folder));
     }
 }
