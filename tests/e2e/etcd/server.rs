@@ -114,6 +114,8 @@ impl Etcd {
     pub(super) fn control(&self) -> Command {
         let mut control = Command::new("etcdctl");
         control.env("ETCDCTL_API", "3").args(["--endpoints", &self.url()]);
+        // The defaults of 2 s and 5 s are too short on a busy machine.
+        control.args(["--dial-timeout=20s", "--command-timeout=20s"]);
         if let Some([ca, ..]) = &self.tls {
             control.arg("--cacert").arg(ca);
         }
