@@ -70,7 +70,7 @@ impl Variables for RequestFacts<'_> {
             Variable::ClientIp => text(self.client.ip().to_string()),
             Variable::ClientPort => number(self.client.port()),
             Variable::Frontend => self.frontend.as_bytes().into(),
-            Variable::Host => crate::redirect::without_port(self.head.host()).into(),
+            Variable::Host => self.head.host_without_port().into(),
             Variable::HttpVersion => self.http_version.as_bytes().into(),
             Variable::ListenIp => text(self.listen?.ip().to_string()),
             Variable::ListenPort => number(self.listen?.port()),

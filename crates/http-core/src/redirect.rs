@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::head::split_port;
 use crate::routes::host_name;
 use crate::{PathRewrite, RequestHead, Template, Variable, Variables};
 
@@ -164,19 +165,6 @@ fn is_same_url(a: &str, b: &str) -> bool {
         (url[..begin].to_owned(), host_name(host), port.map(<[u8]>::to_vec), url[end..].to_owned())
     };
     split(a) == split(b)
-}
-
-/// Returns a host without its port.
-pub(crate) fn without_port(host: &[u8]) -> &[u8] {
-    split_port(host).0
-}
-
-/// Splits a host from its port.
-fn split_port(host: &[u8]) -> (&[u8], Option<&[u8]>) {
-    match host.iter().rposition(|byte| *byte == b':') {
-        Some(colon) if !host[colon..].contains(&b']') => (&host[..colon], Some(&host[colon + 1..])),
-        _ => (host, None),
-    }
 }
 
 /// Encodes bytes that are not allowed in URLs, such as spaces from the values of variables.

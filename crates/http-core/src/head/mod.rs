@@ -6,6 +6,7 @@
 
 mod build;
 mod fields;
+mod host;
 mod lines;
 mod reader;
 mod reason;
@@ -20,6 +21,7 @@ mod tests;
 pub use build::ResponseBuilder;
 pub use fields::Field;
 pub(crate) use fields::KnownField;
+pub(crate) use host::split_port;
 pub use reader::{HeadLimits, HeadReader};
 pub use reason::reason_phrase;
 pub use request::RequestHead;

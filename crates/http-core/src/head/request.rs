@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::Field;
 use super::fields::{FieldList, KnownField};
+use super::host::split_port;
 use super::lines::RequestLines;
 use super::reader::HeadLimits;
 use super::target::{self, TargetParts};
@@ -130,6 +131,11 @@ impl RequestHead {
             None => self.fields.known(&self.head, KnownField::Host).next(),
         };
         named.unwrap_or_default()
+    }
+
+    /// Requested host without its port. An IPv6 address is in brackets.
+    pub fn host_without_port(&self) -> &[u8] {
+        split_port(self.host()).0
     }
 
     /// Whether the client speaks HTTP/1.1 or a later version; else it speaks HTTP/1.0.

@@ -5,6 +5,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use super::view::PathView;
+use crate::head::split_port;
 
 /// Host of a route. Names are case-insensitive; a port and a final dot are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -156,10 +157,7 @@ impl fmt::Display for PatternFault {
 
 /// Returns a host in lower case, without its port and the dot at its end.
 pub(crate) fn host_name(host: &[u8]) -> SmallVec<[u8; 64]> {
-    let end = match host.first() {
-        Some(b'[') => host.iter().position(|byte| *byte == b']').map_or(host.len(), |end| end + 1),
-        _ => host.iter().position(|byte| *byte == b':').unwrap_or(host.len()),
-    };
-    let name = host[..end].strip_suffix(b".").unwrap_or(&host[..end]);
+    let name = split_port(host).0;
+    let name = name.strip_suffix(b".").unwrap_or(name);
     name.iter().map(u8::to_ascii_lowercase).collect()
 }

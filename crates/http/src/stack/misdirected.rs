@@ -23,12 +23,6 @@ fn check(request: &mut HttpRequest) -> Result<(), LocalReply> {
 
 fn is_misdirected(request: &HttpRequest) -> Option<bool> {
     let (acceptor, server_name) = (request.frontend().tls.as_ref()?, request.server_name()?);
-    let host = without_port(std::str::from_utf8(request.head().host()).ok()?);
+    let host = std::str::from_utf8(request.head().host_without_port()).ok()?;
     Some(acceptor.is_misdirected(server_name, host))
-}
-
-/// Returns a host without its port. The result may be a truncated IPv6 address, which no
-/// certificate contains either.
-fn without_port(host: &str) -> &str {
-    host.rsplit_once(':').map_or(host, |(name, _)| name)
 }
