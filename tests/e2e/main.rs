@@ -39,6 +39,7 @@ mod http_faults;
 mod http_limits;
 mod http_pairs;
 mod http_reload;
+mod http_responses;
 mod http_rules;
 mod http_upgrade;
 mod kubernetes;
@@ -131,6 +132,7 @@ fn main() -> ExitCode {
         http_limits::tests(),
         http_pairs::tests(),
         http_reload::tests(),
+        http_responses::tests(),
         http_rules::tests(),
         http_upgrade::tests(),
         kubernetes::tests(),

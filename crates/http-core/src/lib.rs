@@ -51,7 +51,8 @@ pub use facts::{RequestFacts, TlsFacts};
 pub use field_syntax::{is_name as is_token, is_same_for_cgi};
 pub use forward::{
     ClientAddress, ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, NamedClient,
-    NoSuchGroup, OutgoingRequest, OutgoingResponse, PathRewrite, RequestChanges, rewritten_path,
+    NoSuchGroup, OutgoingRequest, OutgoingResponse, PathRewrite, RequestChanges, ResponseReversal,
+    ReverseRewrite, ReversedFields, rewritten_path,
 };
 pub use head::{
     Field, HeadLimits, HeadReader, RequestHead, ResponseBuilder, ResponseHead, StreamRequest, StreamResponse,

@@ -6,7 +6,7 @@ use super::{Access, HeaderRules, OwnTimeouts, Prefix, RequestRate, TotalRate};
 use bytes::Bytes;
 use convey_http_core::{
     CompressionRules, CorsRules, FieldRules, HostPattern, PathPattern, PathPrefix, PathRewrite, Redirect,
-    RouteConditions,
+    ReverseRewrite, ReversedFields, RouteConditions,
 };
 
 /// Route of requests: its matches, and the action for the requests that it takes.
@@ -29,6 +29,8 @@ pub struct RouteConfig {
     pub rewrite_path: Option<PathRewrite>,
     /// Host in the request to the server; `None`: the client's host.
     pub rewrite_host: Option<String>,
+    /// Fields of responses that are translated back, if the route rewrites paths or the host.
+    pub reversed: ReversedFields,
     /// Header changes, applied after those of the frontend.
     pub headers: HeaderRules,
     /// Request rate limit per source of this route, in addition to the frontend's; `None`: no
@@ -110,6 +112,7 @@ impl RouteConfig {
             action,
             rewrite_path: None,
             rewrite_host: None,
+            reversed: ReversedFields::default(),
             headers: HeaderRules::default(),
             rate: None,
             total: None,
@@ -122,6 +125,11 @@ impl RouteConfig {
     /// Name of a route with this host and this path, as in the configuration.
     pub fn name_of(host: Option<&str>, path: &str) -> String {
         format!("{}{path}", host.unwrap_or("*"))
+    }
+
+    /// Translation of responses; `None`: responses stay as they are.
+    pub fn reverse(&self) -> Option<ReverseRewrite> {
+        ReverseRewrite::new(self.reversed, self.rewrite_path.as_ref(), self.rewrite_host.is_some())
     }
 
     /// Backends of the route; none if it answers by itself.

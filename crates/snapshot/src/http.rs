@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Pool, RequestLimit, RouteLive, RouteLives};
 use convey_http_core::{
     CompressionRules, CorsRules, FieldRules, ForwardedFields, HostPattern, PathRewrite, Redirect,
-    RequestFacts, RouteTable, Variable,
+    RequestFacts, ReverseRewrite, RouteTable, Variable,
 };
 use convey_model::{
     FixedReply, FrontendConfig, HeaderRules, HttpConfig, Prefix, RouteAction, RouteCompression, RouteConfig,
@@ -52,6 +52,8 @@ pub struct HttpRoute {
     pub rewrite: Option<PathRewrite>,
     /// Host in requests to the server, in place of the client's host; `None`: the client's host.
     pub rewrite_host: Option<Box<[u8]>>,
+    /// Translation of responses back to the client's paths and host; `None`: responses stay.
+    pub reverse: Option<ReverseRewrite>,
     /// State of the route that outlives this snapshot.
     pub live: Arc<RouteLive>,
     /// Rules for request fields: the frontend's rules, followed by the route's.
@@ -236,6 +238,7 @@ impl HttpRoute {
             name,
             sources: route.sources.clone(),
             action,
+            reverse: route.reverse(),
             rewrite: route.rewrite_path.clone(),
             rewrite_host: route.rewrite_host.as_ref().map(|host| host.as_bytes().into()),
             request,

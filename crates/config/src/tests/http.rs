@@ -184,6 +184,16 @@ fn a_reload_says_what_changes_of_requests() {
     for (from, to, diagnostics) in [
         ("backend = \"api\"", "backend = \"site\"", "route api.localhost/v1 backend api -> backend site"),
         ("rewrite_path = \"/\"", "", "route api.localhost/v1 rewrite_path / -> none"),
+        (
+            "rewrite_path = \"/\"",
+            "rewrite_path = \"/\"\n    rewrite_location = false",
+            "route api.localhost/v1 rewrite_location true -> false",
+        ),
+        (
+            "rewrite_path = \"/\"",
+            "rewrite_path = \"/\"\n    rewrite_cookies = true",
+            "route api.localhost/v1 rewrite_cookies false -> true",
+        ),
         ("internal.example:8080", "b", "route api.localhost/v1 rewrite_host internal.example:8080 -> b"),
         ("\"/v1\"", "\"/v2\"", "- route api.localhost/v1, + route api.localhost/v2 to backend api"),
         ("X-A = \"d\"", "X-A = \"e\"", "route api.localhost/v1 request headers: values changed"),

@@ -7,6 +7,7 @@ mod client_address;
 mod forwarded;
 mod request;
 mod response;
+mod reverse;
 mod rewrite;
 mod rules;
 #[cfg(test)]
@@ -16,6 +17,7 @@ pub use client_address::{ClientAddress, NamedClient};
 pub use forwarded::{ClientIdentity, ForwardedFields};
 pub use request::{OutgoingRequest, RequestChanges};
 pub use response::OutgoingResponse;
+pub use reverse::{ResponseReversal, ReverseRewrite, ReversedFields};
 pub use rewrite::{NoSuchGroup, PathRewrite, rewritten_path};
 pub use rules::{FieldFault, FieldRules};
 
@@ -62,8 +64,7 @@ fn write_passed_on<'a>(
 ) {
     let mut run = 0..0;
     for (field, value) in fields {
-        // Each change of a value changes its length.
-        let is_changed = value.as_ref().is_some_and(|value| value.len() != field.value.len());
+        let is_changed = value.as_ref().is_some_and(|value| **value != *field.value);
         match field.line() {
             Some(line) if !is_changed => {
                 if run.end != line.start {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::reverse::{ResponseReversal, reversed};
 use super::{ClientConnection, FieldRules, passed_on, write_field, write_passed_on};
 use crate::compression::CompressionChange;
 use crate::head::{Field, KnownField, ResponseHead};
@@ -14,12 +15,21 @@ pub struct OutgoingResponse<'a> {
     head: &'a ResponseHead,
     rules: &'a FieldRules,
     compression: CompressionChange,
+    /// Translation of URLs and cookies; `None`: they stay.
+    reversal: Option<&'a ResponseReversal<'a>>,
 }
 
 impl<'a> OutgoingResponse<'a> {
     /// Returns a response's head with the operator's changes to its fields.
     pub fn new(head: &'a ResponseHead, rules: &'a FieldRules) -> OutgoingResponse<'a> {
-        OutgoingResponse { head, rules, compression: CompressionChange::default() }
+        OutgoingResponse { head, rules, compression: CompressionChange::default(), reversal: None }
+    }
+
+    /// Translates URLs and cookies of the server for the client.
+    #[must_use]
+    pub fn reversed(mut self, reversal: Option<&'a ResponseReversal<'a>>) -> OutgoingResponse<'a> {
+        self.reversal = reversal;
+        self
     }
 
     /// Status, 100 to 999.
@@ -46,9 +56,20 @@ impl<'a> OutgoingResponse<'a> {
 
     /// Names and values of the fields for the client, in order, without hop-by-hop fields.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], Cow<'_, [u8]>)> {
-        let changed = self.uncompressed_fields();
-        let changed = changed.filter_map(|(name, value)| Some((name, self.compression.apply(name, value)?)));
-        changed.chain(self.compression.added().map(|(name, value)| (name, Cow::Borrowed(value))))
+        let passed_on = self.passed_on().filter_map(|field| Some((field.name, self.value_of(&field)?)));
+        let added = self.rules.added();
+        let added = added.filter_map(|(name, value)| Some((name, self.compression.apply(name, value)?)));
+        let of_compression = self.compression.added().map(|(name, value)| (name, Cow::Borrowed(value)));
+        passed_on.chain(added).chain(of_compression)
+    }
+
+    /// Value of a server's field for the client; `None`: the client does not get the field.
+    fn value_of(&self, field: &Field<'a>) -> Option<Cow<'a, [u8]>> {
+        match reversed(self.reversal, field.name, passed_on(field)) {
+            Cow::Borrowed(value) => self.compression.apply(field.name, value),
+            // Compression changes no field that has URLs or cookies.
+            translated => Some(translated),
+        }
     }
 
     /// Names and values of the fields for the client, before compression changes them.
@@ -99,13 +120,13 @@ impl<'a> OutgoingResponse<'a> {
         out.extend_from_slice(self.head.reason());
         out.extend_from_slice(b"\r\n");
         let (mut has_length, is_chunked) = (false, self.framing() == BodyFraming::Chunked);
-        let is_changed = self.compression.changes_fields();
+        let is_changed = self.compression.changes_fields() || self.reversal.is_some();
         let fields = self.passed_on().filter_map(|field| {
             let is_length = field.known == KnownField::ContentLength;
             if !is_length && !is_changed {
                 return Some((field, None));
             }
-            let value = self.compression.apply(field.name, passed_on(&field))?;
+            let value = self.value_of(&field)?;
             has_length |= is_length;
             // The response of a stream may have a length and trailers; chunks replace the length.
             (!(is_length && is_chunked)).then_some((field, Some(value)))

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::reverse::PathMap;
 use crate::head::{RequestHead, is_plain};
 use crate::{PathPattern, PathView};
 
@@ -74,6 +75,22 @@ impl PathRewrite {
         Cow::Owned([&rewritten, query].concat())
     }
 
+    /// Relation of the paths of servers to those of clients.
+    pub(super) fn reversed(&self) -> PathMap {
+        match &self.from {
+            PathPattern::Prefix(prefix) => PathMap::below(prefix.as_bytes(), &self.text()),
+            PathPattern::Exact(exact) => {
+                PathMap::Exact { client: exact.as_bytes().into(), server: self.text().into() }
+            }
+            PathPattern::Regex(pattern) => match (fixed_prefix(pattern.as_str()), &self.pieces[..]) {
+                (Some(client), [Piece::Text(server), Piece::Group(1)]) if server.ends_with(b"/") => {
+                    PathMap::below(&client, server)
+                }
+                _ => PathMap::Same,
+            },
+        }
+    }
+
     fn text(&self) -> Vec<u8> {
         match self.pieces.first() {
             Some(Piece::Text(text)) => text.to_vec(),
@@ -96,6 +113,24 @@ fn joined(replacement: &[u8], rest: &[u8]) -> Vec<u8> {
         _ => replacement,
     };
     [begin, rest].concat()
+}
+
+/// Fixed text before the only group of a regular expression such as `^/a/(.*)$`, which matches all
+/// paths with this prefix. `None`: the expression has another form.
+fn fixed_prefix(regex: &str) -> Option<Vec<u8>> {
+    let regex = regex.strip_prefix('^')?;
+    let regex = regex.strip_suffix('$').unwrap_or(regex);
+    let prefix = ["(.*)", "(.+)"].iter().find_map(|group| regex.strip_suffix(group))?;
+    let (mut text, mut bytes) = (Vec::new(), prefix.bytes());
+    while let Some(byte) = bytes.next() {
+        text.push(match byte {
+            b'\\' => bytes.next().filter(u8::is_ascii_punctuation)?,
+            byte if byte.is_ascii_alphanumeric() || b"/-_~%".contains(&byte) => byte,
+            _ => return None,
+        });
+    }
+    // Without the slash, `/a` would also be the prefix of `/ab`.
+    text.ends_with(b"/").then_some(text)
 }
 
 /// Parses a replacement with groups.

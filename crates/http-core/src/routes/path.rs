@@ -67,7 +67,7 @@ impl ExactPath {
         Ok(ExactPath { path: PathView::AsSent.of(text.as_bytes()).into_owned().into() })
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.path
     }
 }

@@ -101,7 +101,7 @@ impl PathPrefix {
     }
 
     /// Path of the prefix, without a slash at its end.
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.path
     }
 

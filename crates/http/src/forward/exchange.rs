@@ -12,6 +12,7 @@ use convey_snapshot::{Pool, WorkerArc};
 use convey_upstream::{Attempts, Permit, Unavailable};
 
 use super::drive::{DriveState, Driver};
+use super::head::reversal;
 use super::transfer::Transferred;
 use super::{Attempt, Beginning, Forwarding, Reached, reason_of, unanswered};
 use crate::compress::CompressionTerms;
@@ -92,6 +93,7 @@ impl Forwarding<'_, '_> {
             received: self.received,
             changes: ResponseChanges {
                 fields: request.response_changes(route),
+                reversal: reversal(self.client, request, route, permit),
                 terms: CompressionTerms::of(self.client, request, route, &self.worker.encoders),
                 hooks: self.hooks,
             },

@@ -7,6 +7,7 @@ use convey_http_core::{BodyDecoder, ExchangeState, RequestHead};
 use tokio::time::Instant;
 
 use super::drive::{DriveState, Driver};
+use super::head::reversal;
 use super::{Forwarding, Reached};
 use crate::compress::CompressionTerms;
 use crate::ends::{ClientEnd, ServerEnd};
@@ -66,6 +67,7 @@ impl Forwarding<'_, '_> {
         let to_client = ToClient {
             changes: ResponseChanges {
                 fields: request.response_changes(self.route),
+                reversal: reversal(self.client, request, self.route, permit),
                 terms: CompressionTerms::of(self.client, request, self.route, &self.worker.encoders),
                 hooks: self.hooks,
             },

@@ -149,7 +149,7 @@ impl FrameTransfer<'_> {
         self.server.begin_body(head, has_changed);
         self.is_up_over &= !has_changed;
         let fields = self.body.hooks.edit(head, self.fields, false);
-        let mut response = OutgoingResponse::new(head, &fields);
+        let mut response = OutgoingResponse::new(head, &fields).reversed(self.reversal.as_ref());
         self.body.compression.decide(self.terms, &mut response);
         let is_over = self.state.is_response_whole();
         let connection = self.state.client_connection();

@@ -25,7 +25,7 @@ mod up;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use convey_http_core::{ExchangeState, FieldRules, Frame};
+use convey_http_core::{ExchangeState, FieldRules, Frame, ResponseReversal};
 use convey_proxy::ClientStream;
 
 use crate::compress::CompressionTerms;
@@ -47,6 +47,8 @@ pub(crate) struct FrameTransfer<'a> {
     state: ExchangeState,
     /// Configured changes of the response's fields.
     fields: &'a FieldRules,
+    /// Translation of URLs and cookies; `None`: they stay.
+    reversal: Option<ResponseReversal<'a>>,
     /// Terms of the response's compression; `None`: it is not compressed.
     terms: Option<CompressionTerms<'a>>,
     meter: TransferMeter,
@@ -95,13 +97,14 @@ impl<'a> FrameTransfer<'a> {
         to_client: ToClient<'a>,
     ) -> FrameTransfer<'a> {
         let ToClient { changes, stream_of, tunnel_key } = to_client;
-        let ResponseChanges { fields, terms, hooks } = changes;
+        let ResponseChanges { fields, reversal, terms, hooks } = changes;
         let mut transfer = FrameTransfer {
             client,
             server,
             is_up_over: state.is_request_whole(),
             state,
             fields,
+            reversal,
             meter: TransferMeter::default(),
             stream_of,
             tunnel_key,

@@ -201,9 +201,9 @@ impl Transfer<'_> {
         };
         let rest = &received[read..];
         meter.status = Some(head.status());
-        let ResponseChanges { fields, terms, hooks } = &mut self.changes;
+        let ResponseChanges { fields, reversal, terms, hooks } = &mut self.changes;
         let fields = hooks.edit(&head, fields, false);
-        let mut response = OutgoingResponse::new(&head, &fields);
+        let mut response = OutgoingResponse::new(&head, &fields).reversed(reversal.as_ref());
         compression.decide(*terms, &mut response);
         let begin = out.len();
         exchange.write_head(&response, out);

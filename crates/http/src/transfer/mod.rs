@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use convey_http_core::{Exchange, ExchangeState, FieldRules};
+use convey_http_core::{Exchange, ExchangeState, FieldRules, ResponseReversal};
 use convey_proxy::ClientStream;
 use convey_stream::{ByteStream, PipePool};
 
@@ -44,6 +44,8 @@ pub(crate) struct Transfer<'a> {
 pub(crate) struct ResponseChanges<'a> {
     /// Configured changes of the fields.
     pub(crate) fields: &'a FieldRules,
+    /// Translation of URLs and cookies; `None`: they stay.
+    pub(crate) reversal: Option<ResponseReversal<'a>>,
     /// Terms of its compression; `None`: it is not compressed.
     pub(crate) terms: Option<CompressionTerms<'a>>,
     /// Hooks of the embedding application that follow the request.

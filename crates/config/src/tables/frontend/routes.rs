@@ -19,8 +19,10 @@ use super::{access, cors};
 use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
-use crate::values::{MILLISECOND, found, http_host, integer, not_allowed, seconds};
-use convey_http_core::{CorsRules, HostPattern, PathPattern, PathPrefix, PathRewrite, PathView};
+use crate::values::{MILLISECOND, boolean, found, http_host, integer, not_allowed, seconds};
+use convey_http_core::{
+    CorsRules, HostPattern, PathPattern, PathPrefix, PathRewrite, PathView, ReversedFields,
+};
 use convey_model::{HeaderRules, OwnTimeouts, RouteCompression, RouteConfig, RouteLimits, SniRouteConfig};
 
 /// Warning about keys that change requests to servers, in a route that convey answers by itself.
@@ -38,6 +40,7 @@ pub(crate) struct ParsedRoute {
     pub(crate) action: ParsedAction,
     rewrite_path: Option<String>,
     rewrite_host: Option<String>,
+    reversed: ReversedFields,
     headers: HeaderRules,
     rate: ParsedRate,
     compression: Option<ParsedCompression>,
@@ -69,6 +72,7 @@ impl ParsedRoute {
             action: ParsedAction::read(&mut table, report),
             rewrite_path: rewritten_path(&mut table, &matches.path(), report),
             rewrite_host: rewritten(&mut table, "rewrite_host", http_host, report),
+            reversed: read_reversed(&mut table, report),
             headers: headers::read(table.table("headers"), report),
             rate: ParsedRate::read(&mut table, report),
             compression: ParsedCompression::read(&mut table, report),
@@ -138,6 +142,7 @@ impl ParsedRoute {
             sources: matches.sources().to_vec(),
             rewrite_path: rewrite,
             rewrite_host: self.rewrite_host.clone(),
+            reversed: self.reversed,
             headers: self.headers.clone(),
             rate: self.rate.model(),
             total: self.rate.total(),
@@ -181,6 +186,23 @@ pub(super) fn names(routes: &[ParsedRoute]) -> Vec<String> {
         names.extend(free);
     }
     names
+}
+
+/// Reads `rewrite_location` and `rewrite_cookies`. Warns if the route rewrites no requests.
+fn read_reversed(table: &mut TomlTable<'_>, report: &Report<'_>) -> ReversedFields {
+    let rewrites = table.has("rewrite_path") || table.has("rewrite_host");
+    let mut read = |key, default| {
+        let Some(found) = table.optional(key, boolean) else { return default };
+        if !rewrites {
+            report.warning(&found.place, "has no effect without rewrite_path or rewrite_host");
+        }
+        found.value
+    };
+    let ReversedFields { locations, cookies } = ReversedFields::default();
+    ReversedFields {
+        locations: read("rewrite_location", locations),
+        cookies: read("rewrite_cookies", cookies),
+    }
 }
 
 /// Reads `rewrite_path`. Reports groups that the path's regular expression does not have.

@@ -61,7 +61,7 @@ fn a_wrong_route_is_told_with_its_place() {
         ),
         (
             "pat = '/a', backend = 'api'",
-            "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: access, alpn, backend, backends, compression, cookies_match, cors, headers, headers_match, host, max_body_size, method, name, path, path_exact, path_regex, query_match, redirect, request_burst, requests_per_second, requests_per_second_burst, requests_per_source, respond, rewrite_host, rewrite_path, sni, source, timeouts)",
+            "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: access, alpn, backend, backends, compression, cookies_match, cors, headers, headers_match, host, max_body_size, method, name, path, path_exact, path_regex, query_match, redirect, request_burst, requests_per_second, requests_per_second_burst, requests_per_source, respond, rewrite_cookies, rewrite_host, rewrite_location, rewrite_path, sni, source, timeouts)",
         ),
     ] {
         assert_eq!(route(keys), [format!("{AT}{diagnostics}")], "{keys}");
@@ -81,6 +81,11 @@ fn a_wrong_route_is_told_with_its_place() {
     let expected =
         "config.toml:5:61: frontends.web.routes.rewrite_path: has no effect with redirect or respond";
     assert!(warnings(&odd).contains(&expected.to_owned()), "{:?}", warnings(&odd));
+    let idle = format!(
+        "{FRONTEND}routes = [{{ path = '/a', backend = 'api', rewrite_cookies = true }}]\n{BACKENDS}"
+    );
+    let expected = "config.toml:5:61: frontends.web.routes.rewrite_cookies: has no effect without rewrite_path or rewrite_host";
+    assert!(warnings(&idle).contains(&expected.to_owned()), "{:?}", warnings(&idle));
 }
 
 #[test]

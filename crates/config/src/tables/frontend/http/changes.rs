@@ -4,7 +4,7 @@ use super::HttpKeys;
 use crate::diff::{change, or, pair};
 use crate::tables::timeouts::own_changes;
 use crate::tables::total_rate;
-use convey_http_core::{CorsRules, FieldRules, PathRewrite};
+use convey_http_core::{CorsRules, FieldRules, PathRewrite, ReversedFields};
 use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, RequestRate, RouteConfig, RouteLimits};
 
 /// Changes of a frontend's request settings for the log of a reload. `None` means a mode other than
@@ -67,6 +67,7 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
         action,
         rewrite_path,
         rewrite_host,
+        reversed,
         headers,
         rate,
         total,
@@ -85,6 +86,9 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
     changes.extend(of_action.or_else(|| (*action != new.action).then(|| of("has another response"))));
     changes.extend(change(&of("rewrite_path"), path_becomes(rewrite_path), path_becomes(&new.rewrite_path)));
     changes.extend(change(&of("rewrite_host"), rewritten(rewrite_host), rewritten(&new.rewrite_host)));
+    let ReversedFields { locations, cookies } = reversed;
+    changes.extend(change(&of("rewrite_location"), locations, &new.reversed.locations));
+    changes.extend(change(&of("rewrite_cookies"), cookies, &new.reversed.cookies));
     changes.extend(self::headers(&of(""), headers, &new.headers));
     changes.extend(self::rate(&format!("{} ", of("")), *rate, new.rate));
     changes.extend(total_rate::changes(&format!("{} ", of("")), *total, new.total));

@@ -5,7 +5,7 @@ use super::HttpKeys;
 use crate::diff::list;
 use crate::tables::timeouts::describe_own;
 use crate::tables::total_rate;
-use convey_http_core::{ClientAddress, FieldRules, NamedCondition, RouteConditions};
+use convey_http_core::{ClientAddress, FieldRules, NamedCondition, ReversedFields, RouteConditions};
 use convey_model::{
     ErrorPages, FrontendConfig, HeaderRules, HttpConfig, RouteCompression, RouteConfig, RouteLimits,
 };
@@ -31,7 +31,8 @@ pub(super) fn pages(pages: &ErrorPages) -> String {
 pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
     let path = route.rewrite_path.as_ref().map(|path| format!(", path becomes {path}"));
     let host = route.rewrite_host.as_ref().map(|host| format!(", host becomes {host}"));
-    let rewrites: String = path.into_iter().chain(host).collect();
+    let reversed = reversed(route);
+    let rewrites: String = path.into_iter().chain(host).chain(reversed).collect();
     let rate = route.rate.map_or(String::new(), |rate| format!("; per source {}", requests(rate)));
     let rate = rate + &total_rate::describe(route.total);
     let compression = match &route.compression {
@@ -47,6 +48,19 @@ pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
         headers(&route.headers)
     );
     [format!("  route {}", route.name), String::new(), String::new(), to]
+}
+
+/// Text about the translation of responses, if the route has another one than usual.
+fn reversed(route: &RouteConfig) -> Option<String> {
+    let rewrites = route.rewrite_path.is_some() || route.rewrite_host.is_some();
+    let ReversedFields { locations, cookies } = route.reversed;
+    let text = match (locations, cookies) {
+        (true, false) => return None,
+        (true, true) => "; Location and cookies are translated back",
+        (false, true) => "; cookies are translated back, Location is not",
+        (false, false) => "; Location is not translated back",
+    };
+    rewrites.then(|| text.to_owned())
 }
 
 /// Text about the limits of a route; empty if it has none of its own.

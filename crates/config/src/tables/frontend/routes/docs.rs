@@ -227,6 +227,24 @@ pub(crate) const DOC: TableDoc = TableDoc {
             ..KeyDoc::USUAL
         }),
         Docs::Key(KeyDoc {
+            name: "rewrite_location",
+            only_in: Some(OnlyIn::Http),
+            kind: "boolean: whether `Location`, `Content-Location` and `Refresh` of servers lead back through the route: see [Responses of rewritten requests](../guides/http.md#responses-of-rewritten-requests)",
+            default: "true",
+            sample: "#rewrite_location = true                # Location, Content-Location and Refresh of servers lead back through the route",
+            example: "false\nrewrite_path = '/b'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "rewrite_cookies",
+            only_in: Some(OnlyIn::Http),
+            kind: "boolean: whether `Path` and `Domain` of servers' cookies become those of the client",
+            default: "false",
+            sample: "#rewrite_cookies = false                # whether Path and Domain of servers' cookies become those of the client",
+            example: "true\nrewrite_path = '/b'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
             name: "headers",
             only_in: Some(OnlyIn::Http),
             kind: "table, as `[frontends.NAME.headers]`: applied after it",

@@ -1,0 +1,104 @@
+//! Mode http: changes of responses on their way to clients of each version.
+
+use std::io::Write;
+
+use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TestAuthority, TestHttpServer, tests};
+
+use crate::curl::curl;
+use crate::http2::block_on;
+use crate::http3::authority;
+use crate::http3::client::Clients;
+
+tests!("http_responses":
+    url_and_cookies_of_a_rewritten_request_lead_back_in_each_version [Need::CURL],
+);
+
+/// Frontend over TLS with HTTP/3, with these lines, and its server.
+fn secure(lab: &Loopback, lines: &str) -> Setup {
+    let at = lab.directory().display();
+    let tls = format!(
+        "[frontends.web.tls]\nhttp3 = true\ncertificate = \"{at}/site.pem\"\nkey = \"{at}/site.key\"\n"
+    );
+    Setup::new(lab).frontend(&format!("mode = \"http\"\n{lines}\n{tls}")).server("site", lab.server(1), "")
+}
+
+/// Fields of the response to a request for this path in HTTP/1.1, HTTP/2 and HTTP/3, as lines with
+/// names in lower case.
+fn fields_in_each_version(lab: &Loopback, authority: &TestAuthority, path: &str) -> [Vec<String>; 3] {
+    let ca = authority.save(lab.directory()).display().to_string();
+    let port = lab.vip().port();
+    let resolve = format!("site.example:{port}:{}", lab.vip().ip());
+    let url = format!("https://site.example:{port}{path}");
+    let over_tcp = |version: &str| {
+        let args = [version, "--cacert", &ca, "--resolve", &resolve, "-D", "-", "-o", "/dev/null", &url];
+        let head = curl(&args);
+        let lines = head.lines().filter_map(|line| line.split_once(": "));
+        lines.map(|(name, value)| format!("{}: {value}", name.to_ascii_lowercase())).collect()
+    };
+    let answer = block_on(async { Clients::trusting(authority).connect(lab.vip()).await.get(path).await });
+    let over_quic = answer.fields.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
+    [over_tcp("--http1.1"), over_tcp("--http2"), over_quic.collect()]
+}
+
+fn url_and_cookies_of_a_rewritten_request_lead_back_in_each_version() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = TestHttpServer::start(lab.server(1), |_, stream| {
+        let fields = "Location: http://app.internal/in/items?a=/in#b\r\nContent-Location: /in/here\r\n\
+                      Refresh: 5; url=/in\r\nSet-Cookie: a=1; Path=/in; Domain=app.internal; Secure\r\n\
+                      Set-Cookie: b=2; Path=/in/x\r\nX-Location: /in/here\r\n";
+        write!(stream, "HTTP/1.1 302 Found\r\n{fields}Content-Length: 0\r\n\r\n")
+    });
+    let routes = r#"
+        [[frontends.web.routes]]
+        path = "/v1"
+        backend = "pool"
+        rewrite_path = "/in"
+        rewrite_host = "app.internal"
+        rewrite_cookies = true
+        [[frontends.web.routes]]
+        path = "/usual"
+        backend = "pool"
+        rewrite_path = "/in"
+        rewrite_host = "app.internal"
+        [[frontends.web.routes]]
+        path = "/off"
+        backend = "pool"
+        rewrite_path = "/in"
+        rewrite_location = false
+        "#;
+    let _balancer = BalancerProcess::start(&lab, &secure(&lab, routes));
+    let of_server = [
+        "location: http://app.internal/in/items?a=/in#b",
+        "content-location: /in/here",
+        "refresh: 5; url=/in",
+        "set-cookie: a=1; Path=/in; Domain=app.internal; Secure",
+        "set-cookie: b=2; Path=/in/x",
+        "x-location: /in/here",
+    ];
+    let locations = |prefix: &str| {
+        [
+            format!("location: {prefix}/items?a=/in#b"),
+            format!("content-location: {prefix}/here"),
+            format!("refresh: 5; url={prefix}"),
+        ]
+    };
+    let cookies = ["set-cookie: a=1; Path=/v1; Domain=site.example; Secure", "set-cookie: b=2; Path=/v1/x"];
+    let own = |range: std::ops::Range<usize>| of_server[range].iter().map(ToString::to_string);
+    let both = locations("/v1").into_iter().chain(cookies.map(str::to_owned)).chain(own(5..6));
+    let usual = locations("/usual").into_iter().chain(own(3..6));
+    let cases: [(&str, Vec<String>); 4] = [
+        ("/v1/a", both.collect()),
+        ("/usual/a", usual.collect()),
+        ("/off/a", own(0..6).collect()),
+        ("/other", own(0..6).collect()),
+    ];
+    for (path, expected) in cases {
+        let in_versions = fields_in_each_version(&lab, &authority, path);
+        for (version, fields) in ["HTTP/1.1", "HTTP/2", "HTTP/3"].into_iter().zip(in_versions) {
+            let mut found: Vec<String> = fields;
+            found.retain(|line| !line.starts_with("content-length: ") && !line.starts_with("alt-svc: "));
+            assert_eq!(found, expected, "{path} over {version}");
+        }
+    }
+}
