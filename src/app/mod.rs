@@ -144,6 +144,7 @@ fn carry_out(cli: &Cli, Bootstrapped(bootstrap): Bootstrapped, log: &Log) -> Res
         Some(Command::Flows(args)) => ask::flows(&cli.options, args),
         Some(Command::Server(server)) => ask::steer(&cli.options, &server.change(), server.patience()),
         Some(Command::Backend(backend)) => ask::steer(&cli.options, &backend.change(), backend.patience()),
+        Some(Command::Route(route)) => ask::steer(&cli.options, &route.change(), None),
         Some(Command::Reset { target }) => {
             ask::steer(&cli.options, &Wanted::Reset(target.clone()).into(), None)
         }

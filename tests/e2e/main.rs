@@ -65,6 +65,7 @@ mod quic;
 mod reload;
 mod reload_equals_start;
 mod requests_seen;
+mod route_weights;
 mod routes_seen;
 mod saves;
 mod served_files;
@@ -156,6 +157,7 @@ fn main() -> ExitCode {
         reload::tests(),
         reload_equals_start::tests(),
         requests_seen::tests(),
+        route_weights::tests(),
         routes_seen::tests(),
         saves::tests(),
         served_files::tests(),

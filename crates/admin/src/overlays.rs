@@ -2,12 +2,16 @@
 
 use std::time::{Duration, SystemTime};
 
-use convey_api::{AddedReport, OverlayReport};
-use convey_model::{AddedServer, Overlay, OverlayValue, SaidLogLevel, ServerSettings, Target};
-use convey_snapshot::Snapshot;
+use convey_api::{AddedReport, OverlayReport, ResetReport};
+use convey_control::RemovedOverlays;
+use convey_model::{
+    AddedServer, HttpOverlay, HttpOverlayValue, HttpTarget, Overlay, OverlayValue, SaidLogLevel,
+    ServerSettings, Target,
+};
+use convey_snapshot::{HttpAction, HttpRoute, Snapshot};
 
 /// Report of an override. `started` is the wall-clock time of `Timestamp(0)`.
-pub(super) fn overlay_report(overlay: &Overlay, started: SystemTime) -> OverlayReport {
+fn overlay_report(overlay: &Overlay, started: SystemTime) -> OverlayReport {
     let (mut state, mut weight, mut added, mut removed) = (None, None, None, false);
     match &overlay.value {
         OverlayValue::State(value) => state = Some(value.name().into()),
@@ -22,11 +26,10 @@ pub(super) fn overlay_report(overlay: &Overlay, started: SystemTime) -> OverlayR
         weight,
         added,
         removed,
-        log_level: None,
         superseded: overlay.superseded,
-        absent: false,
         since: (started + Duration::from_nanos(overlay.since.0)).into(),
         by: overlay.by.clone(),
+        ..OverlayReport::default()
     }
 }
 
@@ -36,6 +39,52 @@ pub(super) fn of_snapshot(overlay: &Overlay, snapshot: &Snapshot, started: Syste
     let is_presence = matches!(overlay.value, OverlayValue::Added(_) | OverlayValue::Removed);
     let absent = !is_presence && !exists(&overlay.target, snapshot);
     OverlayReport { absent, ..overlay_report(overlay, started) }
+}
+
+/// Report of an override in mode http. `started` is the wall-clock time of `Timestamp(0)`.
+fn http_report(overlay: &HttpOverlay, started: SystemTime) -> OverlayReport {
+    let (frontend, route) = match overlay.target.clone() {
+        HttpTarget::Frontend(frontend) => (frontend, None),
+        HttpTarget::Route { frontend, route } => (frontend, Some(route)),
+    };
+    let HttpOverlayValue::Weights(weights) = overlay.value.clone();
+    OverlayReport {
+        frontend: Some(frontend),
+        route,
+        weights,
+        since: (started + Duration::from_nanos(overlay.since.0)).into(),
+        by: overlay.by.clone(),
+        ..OverlayReport::default()
+    }
+}
+
+/// Report of an override in mode http. Its `absent` is true if this snapshot has no such route with
+/// one of the backends, and its `superseded` if the weights would leave no backend.
+pub(super) fn of_http(overlay: &HttpOverlay, snapshot: &Snapshot, started: SystemTime) -> OverlayReport {
+    let report = http_report(overlay, started);
+    let HttpOverlayValue::Weights(weights) = &overlay.value;
+    let route = route(&overlay.target, snapshot);
+    let split = route.map_or(&[][..], |route| match &route.action {
+        HttpAction::Split(all) => all,
+        HttpAction::Forward(_) | HttpAction::Redirect(_) | HttpAction::Respond(_) => &[],
+    });
+    let mut set = split.iter().filter_map(|one| Some((one.weight, weights.get(&one.pool.config.name)?)));
+    let absent = set.clone().next().is_none();
+    OverlayReport { absent, superseded: set.any(|(now, set)| now != *set), ..report }
+}
+
+fn route<'a>(target: &HttpTarget, snapshot: &'a Snapshot) -> Option<&'a HttpRoute> {
+    let HttpTarget::Route { frontend, route } = target else { return None };
+    let frontend = snapshot.frontends.iter().find(|one| one.config.name == *frontend)?;
+    frontend.http.as_ref()?.routes().find(|one| *one.name == **route).map(|route| &**route)
+}
+
+/// Report of removed overrides.
+pub(super) fn reset_report(gone: &RemovedOverlays, started: SystemTime) -> ResetReport {
+    let of_servers = gone.servers.iter().map(|overlay| overlay_report(overlay, started));
+    let of_http = gone.http.iter().map(|overlay| http_report(overlay, started));
+    let of_log = gone.log_level.iter().map(|said| of_log_level(said, started));
+    ResetReport { reset: of_servers.chain(of_http).chain(of_log).collect() }
 }
 
 /// Report of an override of the log level.

@@ -30,8 +30,9 @@ use super::{config, discoveries, names, overlays};
 /// Reports of the runtime overrides.
 pub(super) fn overlay_reports(snapshot: &Snapshot, started: SystemTime) -> Vec<OverlayReport> {
     let of_servers = snapshot.overlays.iter().map(|one| overlays::of_snapshot(one, snapshot, started));
+    let of_http = snapshot.http_overlays.iter().map(|one| overlays::of_http(one, snapshot, started));
     let of_log = snapshot.log_level.iter().map(|said| overlays::of_log_level(said, started));
-    of_servers.chain(of_log).collect()
+    of_servers.chain(of_http).chain(of_log).collect()
 }
 
 /// Report of the state and the counters of a snapshot at `now`. `started` is the wall-clock time of

@@ -1,5 +1,6 @@
 //! Changes of the running program: requests and their results. Pure.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,17 @@ pub struct NewServer {
     /// Limit of concurrent connections; no limit without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<NonZeroU32>,
+}
+
+/// Change of a route of mode http.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RouteChange {
+    /// Weights of backends among the `backends` of the route, each from 0 to 1,000,000; 0: no
+    /// requests. Backends without a new weight keep theirs.
+    #[cfg_attr(test, schemars(extend("minProperties" = 1)))]
+    pub weights: BTreeMap<String, u32>,
 }
 
 /// Change of the log level.

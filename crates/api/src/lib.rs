@@ -49,7 +49,7 @@ pub use backend::{
 };
 pub use change::{
     AccessReport, AdditionReport, ChangeReport, ErrorReport, LogLevelChange, LogLevelReport, NewServer,
-    ReloadReport, ResetReport, ServerChange,
+    ReloadReport, ResetReport, RouteChange, ServerChange,
 };
 pub use config::{ConfigReport, ListReport};
 pub use durations::{Buckets, TimesReport};

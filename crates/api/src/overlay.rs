@@ -1,5 +1,7 @@
 //! Runtime overrides of operators. Pure.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Label, WallTime};
@@ -15,6 +17,15 @@ pub struct OverlayReport {
     /// Server of the override. Left out if it applies to all servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
+    /// Frontend of the override. Left out if it applies to a backend or to the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frontend: Option<String>,
+    /// Route of the override. Left out if it does not apply to a route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// Weights of backends among the backends of the route. Left out if there are none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub weights: BTreeMap<String, u32>,
     /// Administrative state.
     #[cfg_attr(test, schemars(extend("enum" = crate::allowed::states())))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +46,7 @@ pub struct OverlayReport {
     /// Whether the file takes precedence now. Left out if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
-    /// Whether the server or backend does not exist now. Left out if not.
+    /// Whether the server, backend or route does not exist now. Left out if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub absent: bool,
     /// Time of the override.

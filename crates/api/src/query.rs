@@ -62,8 +62,8 @@ pub struct ExplainParameters {
     pub headers: Option<String>,
 }
 
-/// Parameters of a removal of overrides: all of one backend, or all of the program without a
-/// backend.
+/// Parameters of a removal of overrides: those of one backend or of one frontend, or without either
+/// all of the program.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -72,6 +72,10 @@ pub struct OverlayParameters {
     pub backend: Option<String>,
     /// Only overrides of this server of the backend.
     pub server: Option<String>,
+    /// Only overrides of this frontend and its routes.
+    pub frontend: Option<String>,
+    /// Only overrides of this route of the frontend.
+    pub route: Option<String>,
 }
 
 /// Parameters of a removal of a server.

@@ -23,7 +23,7 @@ use convey_explain::{AskedRequest, ClientAddr};
 use convey_model::Target;
 
 pub use self::flows::{FlowsArgs, FlowsCommand};
-pub use self::operate::{BackendCommand, ServerCommand};
+pub use self::operate::{BackendCommand, RouteCommand, ServerCommand};
 pub use self::options::{ConfigOrigin, HOST_CONFIG, Options};
 pub use self::service::Service;
 pub use self::status::{ServerState, StatusArgs, StatusFilter};
@@ -155,7 +155,13 @@ pub enum Command {
     /// A change of one server takes precedence over a change of its backend.
     #[command(subcommand)]
     Backend(BackendCommand),
-    /// Undo the changes of servers and backends, so that the file applies again
+    /// Change the shares of requests that the backends of a route get (mode http)
+    ///
+    /// The change overrides the file, through reloads and upgrades, until `convey route reset`,
+    /// `convey reset` or the end of convey.
+    #[command(subcommand)]
+    Route(RouteCommand),
+    /// Undo the changes of servers and backends, or of everything, so that the file applies again
     Reset {
         /// A backend with its servers, or one server [default: everything]
         #[arg(value_name = "BACKEND[/SERVER]", value_parser = operate::target)]

@@ -1,10 +1,10 @@
-//! Arguments of the commands that change servers and backends of the running convey.
+//! Arguments of the commands that change servers, backends and routes of the running convey.
 
 use std::time::Duration;
 
 use clap::{Args, Subcommand, value_parser};
 use convey_config::check_server_address;
-use convey_model::{AddedServer, AdminState, ServerSettings, Target};
+use convey_model::{AddedServer, AdminState, HttpTarget, ServerSettings, Target};
 
 use super::duration::duration;
 use crate::operator::{Change, Wanted};
@@ -129,6 +129,41 @@ pub enum BackendCommand {
     },
 }
 
+/// Commands on a route of mode http.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum RouteCommand {
+    /// Change the shares of requests that the backends of a route get
+    ///
+    /// For example `convey route weight web/checkout v2=5`. Backends without a new weight keep
+    /// theirs. The change applies from the next request on, and ends no request.
+    Weight {
+        /// Frontend, and name of the route
+        #[arg(value_name = "FRONTEND/ROUTE", value_parser = route)]
+        route: HttpTarget,
+        /// Backends of the route, each with its weight; 0: no requests
+        #[arg(value_name = "BACKEND=WEIGHT", required = true, value_parser = weight)]
+        weights: Vec<(String, u32)>,
+    },
+    /// Undo the changes of a route, so that the file applies again
+    Reset {
+        /// Frontend, and name of the route
+        #[arg(value_name = "FRONTEND/ROUTE", value_parser = route)]
+        route: HttpTarget,
+    },
+}
+
+impl RouteCommand {
+    /// Change that the command requests.
+    pub fn change(&self) -> Change {
+        match self.clone() {
+            RouteCommand::Weight { route, weights } => {
+                Wanted::RouteWeights(route, weights.into_iter().collect()).into()
+            }
+            RouteCommand::Reset { route } => Wanted::ResetHttp(route).into(),
+        }
+    }
+}
+
 impl ServerCommand {
     /// Change that the command requests.
     pub fn change(&self) -> Change {
@@ -210,6 +245,23 @@ pub(super) fn server(text: &str) -> Result<Target, String> {
     }
 }
 
+/// Parses `FRONTEND/ROUTE`. The name of a route may contain slashes.
+fn route(text: &str) -> Result<HttpTarget, String> {
+    match text.split_once('/') {
+        Some((frontend, route)) if !frontend.is_empty() && !route.is_empty() => {
+            Ok(HttpTarget::route(frontend, route))
+        }
+        _ => Err("expected: FRONTEND/ROUTE, such as web/checkout".to_owned()),
+    }
+}
+
+/// Parses `BACKEND=WEIGHT`.
+fn weight(text: &str) -> Result<(String, u32), String> {
+    let parts = text.rsplit_once('=').filter(|(backend, _)| !backend.is_empty());
+    let weight = parts.and_then(|(backend, weight)| Some((backend.to_owned(), weight.parse().ok()?)));
+    weight.ok_or_else(|| "expected: BACKEND=WEIGHT, such as v2=5".to_owned())
+}
+
 /// Parses `BACKEND` or `BACKEND/SERVER`.
 pub(super) fn target(text: &str) -> Result<Target, String> {
     let (backend, server) =
@@ -223,6 +275,20 @@ pub(super) fn target(text: &str) -> Result<Target, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn route_argument_is_frontend_and_name_that_may_have_slashes() {
+        assert_eq!(route("web/checkout"), Ok(HttpTarget::route("web", "checkout")));
+        assert_eq!(route("web/*/v1"), Ok(HttpTarget::route("web", "*/v1")));
+        assert!(["web", "web/", "/a", ""].iter().all(|wrong| route(wrong).is_err()));
+    }
+
+    #[test]
+    fn weight_argument_is_a_backend_with_a_number() {
+        assert_eq!(weight("v2=5"), Ok(("v2".to_owned(), 5)));
+        assert_eq!(weight("a=b=0"), Ok(("a=b".to_owned(), 0)));
+        assert!(["v2", "=5", "v2=", "v2=x", "v2=-1", "v2=5%"].iter().all(|wrong| weight(wrong).is_err()));
+    }
 
     #[test]
     fn server_argument_is_backend_and_name_with_optional_address() {

@@ -12,6 +12,7 @@ mod draining;
 mod event_log;
 mod flood;
 pub mod health;
+mod http_overlays;
 mod left_out;
 mod lines;
 mod names;
@@ -41,8 +42,8 @@ use state::HealthChange;
 pub use state::{ControlState, Known, KnownServer, Unsteerable};
 pub use supervisor::Supervisor;
 pub use task::{
-    Call, ConfigRefusal, ControlEvents, DataPath, Done, OperatorRequest, Outcome, Reading, RequestRefusal,
-    Requested, Task, UnreachableServers,
+    Call, ConfigRefusal, ControlEvents, DataPath, Done, OperatorRequest, Outcome, Reading, RemovedOverlays,
+    RequestRefusal, Requested, ResetScope, Task, UnreachableServers,
 };
 
 pub use convey_resolver::Resolver;

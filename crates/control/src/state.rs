@@ -22,6 +22,7 @@ mod server_view;
 mod servers;
 mod sources;
 mod steer;
+mod steer_http;
 mod updates;
 
 use std::collections::{BTreeSet, HashMap};

@@ -18,7 +18,9 @@ use tokio::time::MissedTickBehavior;
 
 pub use self::data_path::{ConfigRefusal, DataPath, UnreachableServers};
 pub use self::reading::Reading;
-pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Requested};
+pub use self::requests::{
+    Done, OperatorRequest, Outcome, RemovedOverlays, RequestRefusal, Requested, ResetScope,
+};
 use super::EventLevel::Warn;
 use super::pace::Pace;
 use super::round::{LookRound, STEP};

@@ -133,7 +133,7 @@ pub fn explain(
     frontend: &str,
 ) -> Result<Explanation, Unanswerable> {
     let place = flow::at_its_place(place(sources.snapshot, client, frontend)?, sources.flows);
-    let place = place.for_request(sources.request)?;
+    let place = place.for_request(sources)?;
     let mut steps = Steps::default();
     Ok(match sources.flows.going_on() {
         Some(flow) => flow::explain(sources, &place, flow, of_new(sources, &place, steps)),

@@ -7,12 +7,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use convey_http_core::{HttpMethod, RequestFacts, RequestHead, UrlScheme};
-use convey_model::{FrontendConfig, TotalRate, TotalRequests};
+use convey_model::{FrontendConfig, HttpOverlayValue, HttpTarget, TotalRate, TotalRequests};
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit, SplitBackend};
+use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit, Snapshot, SplitBackend};
 
 use super::question::AskedPlace;
-use super::{End, Unanswerable, sni};
+use super::{End, ExplainSources, Unanswerable, sni};
 
 /// Request by its URL. It is parsed in the same way as requests on the data path.
 #[derive(Debug, Clone)]
@@ -132,8 +132,8 @@ impl fmt::Display for AskedRequest {
 impl AskedPlace {
     /// Sets the route and the backend to the route and backend of this request, if there is a
     /// request.
-    pub(super) fn for_request(self, request: Option<&AskedRequest>) -> Result<AskedPlace, Unanswerable> {
-        let Some(AskedRequest { head, scheme, .. }) = request else { return Ok(self) };
+    pub(super) fn for_request(self, sources: ExplainSources<'_>) -> Result<AskedPlace, Unanswerable> {
+        let Some(AskedRequest { head, scheme, .. }) = sources.request else { return Ok(self) };
         let config = &self.frontend.config;
         if let Some(routes) = &self.frontend.sni {
             let (asked, pool) = sni::of_host(routes, &String::from_utf8_lossy(head.host()));
@@ -182,7 +182,8 @@ impl AskedPlace {
                     (format!("{of} takes route {} to backend {to}", route.name), Some(pool.clone()), None)
                 }
                 HttpAction::Split(all) => {
-                    let (words, pool) = split(all);
+                    let target = HttpTarget::route(&config.name, &route.name);
+                    let (words, pool) = split(all, &target, sources.snapshot);
                     (format!("{of} takes route {} to one of its backends: {words}", route.name), pool, None)
                 }
             },
@@ -253,12 +254,20 @@ fn asked_total(
     Some(AskedTotal { of, rate: rate?, counted: counted.clone(), reason })
 }
 
-/// Text about the shares of backends, and the backend with the largest one.
-fn split(all: &[SplitBackend]) -> (String, Option<Arc<Pool>>) {
+/// Text about the shares of a route's backends, and the backend with the largest one. Shares by a
+/// weight that an operator has set are marked.
+fn split(all: &[SplitBackend], route: &HttpTarget, snapshot: &Snapshot) -> (String, Option<Arc<Pool>>) {
+    let overlay = snapshot.http_overlays.iter().find(|overlay| overlay.target == *route);
+    let is_set = |backend: &SplitBackend| match overlay.map(|overlay| &overlay.value) {
+        Some(HttpOverlayValue::Weights(set)) => set.get(&backend.pool.config.name) == Some(&backend.weight),
+        None => false,
+    };
     let total: u64 = all.iter().map(|backend| u64::from(backend.weight)).sum();
     let share = |backend: &SplitBackend| {
         let percent = 100.0 * f64::from(backend.weight) / total.max(1) as f64;
-        format!("{percent:.1} % to {}", backend.pool.config.name)
+        let (name, weight) = (&backend.pool.config.name, backend.weight);
+        let mark = if is_set(backend) { format!(" (weight {weight}, overlay)") } else { String::new() };
+        format!("{percent:.1} % to {name}{mark}")
     };
     let shares: Vec<String> = all.iter().map(share).collect();
     let most = all.iter().max_by_key(|backend| backend.weight);

@@ -139,6 +139,9 @@ impl RouteConfig {
 }
 
 impl RouteAction {
+    /// Maximum weight of a backend among the backends of a route.
+    pub const MAX_WEIGHT: u32 = 1_000_000;
+
     /// Backends that requests go to.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
         let (one, several) = match self {

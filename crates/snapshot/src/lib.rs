@@ -48,9 +48,9 @@ use tokio::sync::Notify;
 
 use crate::stats::{ANSWER_TIMES, Histogram, RequestSamples, Traffic};
 use convey_model::{
-    self as model, AcmeConfig, AnnounceConfig, DrainingEndpoints, Endpoint, FlowTimeouts, NextHops, Overlay,
-    PacketSettings, SaidLogLevel, ServerEndpoints, ServerKey, Slots, Sources, Timeouts, Timestamp,
-    TotalRequests, Unreachable,
+    self as model, AcmeConfig, AnnounceConfig, DrainingEndpoints, Endpoint, FlowTimeouts, HttpOverlay,
+    NextHops, Overlay, PacketSettings, SaidLogLevel, ServerEndpoints, ServerKey, Slots, Sources, Timeouts,
+    Timestamp, TotalRequests, Unreachable,
 };
 use convey_tls::{AcmeChallenges, TlsAcceptor};
 
@@ -73,6 +73,8 @@ pub struct Snapshot {
     pub discoveries: Vec<Discovery>,
     /// Changes that operators made at run time.
     pub overlays: Vec<Overlay>,
+    /// Runtime overrides of operators in mode `http`.
+    pub http_overlays: Vec<HttpOverlay>,
     /// Log level that an operator set; `None`: the configured levels apply.
     pub log_level: Option<SaidLogLevel>,
     /// Addresses of this host.
@@ -332,6 +334,7 @@ impl Snapshot {
             names: Vec::new(),
             discoveries: Vec::new(),
             overlays: Vec::new(),
+            http_overlays: Vec::new(),
             log_level: None,
             own_addresses: Arc::default(),
             draining: Arc::default(),

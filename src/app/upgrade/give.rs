@@ -24,8 +24,8 @@ use super::channel::{Channel, MAX_DESCRIPTORS};
 use super::flows::{Owners, SentFlows};
 use super::gate::Passage;
 use super::message::{
-    FORMATS, Message, SessionMessage, WITH_ANNOUNCEMENTS, WITH_CONTROL, WITH_DISPATCH_SEED, WITH_SOURCES,
-    common_format,
+    FORMATS, Message, OverlayMessage, SessionMessage, WITH_ANNOUNCEMENTS, WITH_CONTROL, WITH_DISPATCH_SEED,
+    WITH_SOURCES, common_format,
 };
 use super::process_handle::{KILL_TIMEOUT, ProcessHandle};
 use super::program::{Program, open_to_all};
@@ -226,13 +226,16 @@ impl Successor {
             for overlay in &offer.known.overlays {
                 self.send(&Message::Overlay(overlay.into()), &[])?;
             }
+            for message in offer.known.http_overlays.iter().flat_map(OverlayMessage::of_http) {
+                self.send(&Message::Overlay(message), &[])?;
+            }
             if let Some(said) = &offer.known.log_level {
                 self.send(&Message::Overlay(said.into()), &[])?;
             }
             for event in &offer.events {
                 self.send(&Message::Event(event.into()), &[])?;
             }
-        } else if !offer.known.overlays.is_empty() {
+        } else if !offer.known.overlays.is_empty() || !offer.known.http_overlays.is_empty() {
             warn!(
                 "upgrade: the new version does not support runtime overrides; they are lost, and the values of the configuration file apply"
             );

@@ -5,6 +5,7 @@ mod explain;
 mod flows;
 mod log_level;
 mod read;
+mod routes;
 mod steer;
 mod trace;
 
@@ -18,7 +19,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, patch, post};
 use convey_api::ErrorReport;
 use convey_config::did_you_mean;
 use convey_control::{Done, OperatorRequest, RequestRefusal, Requested};
@@ -49,6 +50,7 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
             "/backends/{backend}/servers/{server}",
             get(read::server).patch(steer::steer_server).put(steer::add_server).delete(steer::remove_server),
         )
+        .route("/frontends/{frontend}/routes/{route}", patch(routes::steer))
         .route("/events", get(read::events))
         .route("/flows", get(flows::list))
         .route("/flows/{id}", delete(flows::kill))

@@ -9,15 +9,14 @@ use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use convey_api::{
-    AdditionReport, ChangeReport, NewServer, OverlayParameters, ReloadReport, RemovalParameters, ResetReport,
-    ServerChange,
+    AdditionReport, ChangeReport, NewServer, OverlayParameters, ReloadReport, RemovalParameters, ServerChange,
 };
 use convey_config::{check_server_address, did_you_mean};
-use convey_control::{Done, RequestRefusal, Requested};
-use convey_model::{AddedServer, AdminState, OverlayValue, ServerSettings, Target};
+use convey_control::{Done, RequestRefusal, Requested, ResetScope};
+use convey_model::{AddedServer, AdminState, HttpTarget, OverlayValue, ServerSettings, Target};
 
 use super::super::Requester;
-use super::super::overlays::{of_log_level, overlay_report};
+use super::super::overlays::reset_report;
 use super::super::ready::{self, LostReadiness};
 use super::{ApiContext, Failure, RequestBody, in_body, in_path, line, may_change, send_request};
 
@@ -144,20 +143,27 @@ pub(super) async fn reset(
 ) -> Result<Response, Failure> {
     may_change(&answers, &who)?;
     let Query(scope) = scope.map_err(|wrong| Failure::of_query(&wrong))?;
-    let target = match scope {
-        OverlayParameters { backend: Some(backend), server } => Some(Target { backend, server }),
-        OverlayParameters { backend: None, server: None } => None,
-        OverlayParameters { backend: None, server: Some(_) } => {
-            return Err(Failure::Bad("server: the parameter `backend` is missing".to_owned()));
-        }
-    };
-    let Done::Reset(gone, log_level) = send_request(&answers, who, Requested::Reset(target)).await? else {
+    let what = Requested::Reset(reset_scope(scope)?);
+    let Done::Reset(gone) = send_request(&answers, who, what).await? else {
         return Err(Failure::Gone);
     };
-    let started = answers.source.started;
-    let of_servers = gone.iter().map(|overlay| overlay_report(overlay, started));
-    let of_log = log_level.iter().map(|said| of_log_level(said, started));
-    Ok(line(&ResetReport { reset: of_servers.chain(of_log).collect() }))
+    Ok(line(&reset_report(&gone, answers.source.started)))
+}
+
+fn reset_scope(parameters: OverlayParameters) -> Result<ResetScope, Failure> {
+    let OverlayParameters { backend, server, frontend, route } = parameters;
+    let missing = |name, needed| Failure::Bad(format!("{name}: the parameter `{needed}` is missing"));
+    match (backend, server, frontend, route) {
+        (Some(_), _, Some(_), _) => {
+            Err(Failure::Bad("frontend: backend is also set; keep one of them".to_owned()))
+        }
+        (None, Some(_), ..) => Err(missing("server", "backend")),
+        (.., None, Some(_)) => Err(missing("route", "frontend")),
+        (Some(backend), server, ..) => Ok(ResetScope::Servers(Target { backend, server })),
+        (.., Some(frontend), Some(route)) => Ok(ResetScope::Http(HttpTarget::Route { frontend, route })),
+        (.., Some(frontend), None) => Ok(ResetScope::Http(HttpTarget::Frontend(frontend))),
+        (.., None, None) => Ok(ResetScope::All),
+    }
 }
 
 pub(super) async fn reload(

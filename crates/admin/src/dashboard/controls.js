@@ -72,11 +72,11 @@ export class Controls {
 
   #onClick(button) {
     if (!button) return;
-    const { backend, server, reset, state } = button.dataset;
+    const { backend, server, frontend, route, reset, state } = button.dataset;
     if (button.id === "reload") this.#do(() => ask("reload", { method: "POST" }), byId("notices"));
     else if (button.id === "reset-all") this.#reset({}, byId("notices"));
     else if (button.id === "reset") this.#reset(this.#target, byId("steer-result"));
-    else if (reset !== undefined) this.#reset({ backend, server }, byId("notices"));
+    else if (reset !== undefined) this.#reset({ backend, server, frontend, route }, byId("notices"));
     else if (state !== undefined) this.#propose({ state });
     else if (backend !== undefined) this.#open({ backend, server });
   }
@@ -155,10 +155,8 @@ export class Controls {
     await this.#do(() => ask(pathOf(backend, server), { method: "PATCH", body: change }), byId("steer-result"));
   }
 
-  async #reset({ backend, server }, result) {
-    const query = new URLSearchParams();
-    if (backend !== undefined) query.set("backend", backend);
-    if (server !== undefined) query.set("server", server);
+  async #reset(target, result) {
+    const query = new URLSearchParams(Object.entries(target).filter(([, name]) => name !== undefined));
     await this.#do(() => ask(`overlays?${query}`, { method: "DELETE" }), result);
   }
 

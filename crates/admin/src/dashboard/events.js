@@ -95,19 +95,20 @@ export function showOverlays(overlays, now, mayChange) {
   list(byId("overlay-list"), items, ({ overlay }) => JSON.stringify(overlay), ({ overlay }) => overlayLine(overlay));
 }
 
-function overlayLine({ backend, server, state, weight, added, removed, log_level, superseded, absent, since, by }) {
-  const name = [backend, server].filter((part) => part !== undefined).join("/") || "log";
+function overlayLine({ backend, server, frontend, route, state, weight, weights, added, removed, log_level, superseded, absent, since, by }) {
+  const name = [backend, server, frontend, route].filter((part) => part !== undefined).join("/") || "log";
   const told = make("span", { class: "since" });
   const reset = make("button", {
-    type: "button", class: "change", "data-backend": backend, "data-server": server, "data-reset": true, "aria-label": `Reset ${name}`,
+    type: "button", class: "change", "data-backend": backend, "data-server": server, "data-frontend": frontend, "data-route": route, "data-reset": true, "aria-label": `Reset ${name}`,
   }, "Reset");
-  const said = state ?? (added ? `added at ${added.addr}` : removed ? "removed" : log_level ? `level ${log_level}` : `weight ${weight}`);
-  const note = superseded ? "; the file takes precedence" : absent ? "; this server does not exist now" : "";
+  const shares = weights && `weights ${Object.entries(weights).map(([of, share]) => `${of}=${share}`).join(", ")}`;
+  const said = state ?? shares ?? (added ? `added at ${added.addr}` : removed ? "removed" : log_level ? `level ${log_level}` : `weight ${weight}`);
+  const note = superseded ? "; the file takes precedence" : absent ? `; this ${route === undefined ? "server" : "route"} does not exist now` : "";
   const what = make("span", { class: "badge out" }, said);
   const element = make("li", {}, make("span", { class: "name" }, name), what, told, reset);
   element.update = ({ now, mayChange }) => {
     setText(told, `for ${age(now - Date.parse(since))}, by ${by}${note}`);
-    show(reset, mayChange && backend !== undefined);
+    show(reset, mayChange && (backend ?? frontend) !== undefined);
   };
   return element;
 }

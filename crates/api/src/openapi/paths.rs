@@ -8,11 +8,12 @@ use crate::{
     AccessReport, AdditionReport, BackendReport, ChangeReport, EventParameters, EventReport,
     ExplainParameters, Explanation, FlowListReport, FlowParameters, KilledFlow, LogLevelChange,
     LogLevelReport, NewServer, OverlayParameters, OverlayReport, ReloadReport, RemovalParameters,
-    ResetReport, ServerChange, ServerReport, StatsReport, TraceParameters,
+    ResetReport, RouteChange, ServerChange, ServerReport, StatsReport, TraceParameters,
 };
 
 const BACKEND: &str = "/v1/backends/{backend}";
 const SERVER: &str = "/v1/backends/{backend}/servers/{server}";
+const ROUTE: &str = "/v1/frontends/{frontend}/routes/{route}";
 const FLOW: &str = "/v1/flows/{id}";
 const OVERLAYS: &str = "/v1/overlays";
 const LOG_LEVEL: &str = "/v1/log-level";
@@ -25,6 +26,7 @@ const DONE: &str = "The change has taken effect.";
 pub(super) fn operations(schemas: &mut Schemas) -> Vec<Operation> {
     let mut all = read(schemas);
     all.extend(servers(schemas));
+    all.extend(routes(schemas));
     all.extend(flows(schemas));
     all.extend(program(schemas));
     all
@@ -38,6 +40,8 @@ pub(super) fn parameters(path: &str) -> Vec<Value> {
             "server",
             "Name of the server. If the server has a host name, NAME/ADDRESS selects one of its addresses.",
         ),
+        ("frontend", "Name of the frontend."),
+        ("route", "Name of the route."),
         ("id", "Identifier of the flow, from the list."),
     ];
     let in_path = names.into_iter().filter(|(name, _)| path.contains(&format!("{{{name}}}")));
@@ -124,6 +128,18 @@ fn servers(schemas: &mut Schemas) -> Vec<Operation> {
         .or(404, UNKNOWN)
         .or(409, CONFLICT)
         .end(),
+    ]
+}
+
+fn routes(schemas: &mut Schemas) -> Vec<Operation> {
+    vec![
+        Describe::change(schemas, ("patch", ROUTE), "Change the weights of a route's backends (mode http).")
+            .body::<RouteChange>()
+            .ok::<ChangeReport>(200, DONE)
+            .or(400, BAD)
+            .or(404, "There is no frontend, route or backend of this name.")
+            .or(409, CONFLICT)
+            .end(),
     ]
 }
 

@@ -6,6 +6,7 @@ use super::acceptors::Acceptors;
 use super::live_factory::LiveFactory;
 use super::pools::PoolTable;
 use super::sources::SourceLimits;
+use crate::http_overlays::HttpOverlays;
 use crate::weak_cache::WeakCache;
 use convey_config::Config;
 use convey_model::FrontendConfig;
@@ -22,6 +23,17 @@ pub(super) struct FrontendTable {
     /// Frontends of the last snapshot; `None` after a change of the configuration or of servers.
     /// Then all frontends are rebuilt.
     built: Option<BuiltFrontends>,
+}
+
+/// State that frontends of a snapshot are built from.
+#[derive(Clone, Copy)]
+pub(super) struct FrontendSources<'a> {
+    pub(super) config: &'a Config,
+    /// Newest pools of all backends.
+    pub(super) pools: &'a PoolTable,
+    /// The pools in the order of the configuration.
+    pub(super) all_pools: &'a [Arc<Pool>],
+    pub(super) overlays: &'a HttpOverlays,
 }
 
 /// Frontends of one snapshot. Snapshots of the same configuration share unchanged frontends.
@@ -52,11 +64,10 @@ impl FrontendTable {
     /// not changed is reused.
     pub(super) fn build(
         &mut self,
-        config: &Config,
-        pools: &PoolTable,
-        all_pools: &[Arc<Pool>],
+        sources: FrontendSources<'_>,
         live_stats: &mut LiveFactory,
     ) -> BuiltFrontends {
+        let FrontendSources { config, pools, all_pools, .. } = sources;
         let before = self.built.take();
         if before.is_none() {
             self.acceptors.retain(config);
@@ -65,8 +76,7 @@ impl FrontendTable {
         for (place, frontend) in config.frontends.iter().enumerate() {
             let kept = before.as_ref().and_then(|before| before.frontends.get(place));
             let kept = kept.filter(|kept| is_of_newest(kept, pools)).cloned();
-            frontends
-                .push(kept.unwrap_or_else(|| Arc::new(self.frontend(frontend, config, pools, live_stats))));
+            frontends.push(kept.unwrap_or_else(|| Arc::new(self.frontend(frontend, sources, live_stats))));
         }
         let places = match before {
             Some(before) => before.places,
@@ -78,27 +88,29 @@ impl FrontendTable {
     fn frontend(
         &mut self,
         frontend: &FrontendConfig,
-        config: &Config,
-        pools: &PoolTable,
+        sources: FrontendSources<'_>,
         live_stats: &mut LiveFactory,
     ) -> Frontend {
+        let FrontendSources { config, pools, overlays, .. } = sources;
+        let mut steered = frontend.clone();
+        overlays.apply(&mut steered);
         let live = self.live_stats.get(&frontend.name, || live_stats.frontend(&frontend.name));
         let pool = |backend: &str| pools.of_frontend(Some(backend));
         let limit = |route: Option<&str>| self.limits.of_requests(&frontend.name, route);
-        let http = frontend.http.as_ref();
+        let http = steered.http.as_ref();
         let http = http.map(|http| HttpFrontend::new(frontend, http, &live.routes, pool, limit));
         let sni = (!frontend.sni_routes.is_empty()).then(|| {
             let backend = frontend.backend.as_deref();
             SniRoutes::new(&frontend.sni_routes, backend, &live.routes, pool)
         });
         Frontend {
-            config: frontend.clone(),
             pool: pools.of_frontend(frontend.backend.as_deref()),
             http,
             tls: self.acceptors.get(frontend),
             sni,
             challenges: config.acme.is_some().then(|| self.acceptors.challenges().clone()),
             sources: self.limits.of_connections(&frontend.name),
+            config: steered,
             live,
         }
     }

@@ -4,7 +4,7 @@
 use super::ControlState;
 use crate::discoveries::KnownSource;
 use crate::names::KnownName;
-use convey_model::{Overlay, SaidLogLevel, ServerKey, Timestamp};
+use convey_model::{HttpOverlay, Overlay, SaidLogLevel, ServerKey, Timestamp};
 
 /// State of servers and backends, for the process that takes over in an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -15,6 +15,8 @@ pub struct Known {
     pub turns: Vec<(String, usize)>,
     /// Overlays of operators.
     pub overlays: Vec<Overlay>,
+    /// Overlays of mode `http`. Several of one route are parts of one overlay.
+    pub http_overlays: Vec<HttpOverlay>,
     /// Log level that an operator set.
     pub log_level: Option<SaidLogLevel>,
     /// Host names that have addresses.
@@ -58,12 +60,13 @@ pub struct KnownServer {
 impl ControlState {
     /// State that convey passes to the next process.
     pub fn known(&self) -> Known {
-        let (overlays, log_level) = self.operators.known();
+        let (overlays, http_overlays, log_level) = self.operators.known();
         let (names, sources) = self.membership.known();
         Known {
             servers: self.servers.known(),
             turns: self.pools.turns(),
             overlays,
+            http_overlays,
             log_level,
             names,
             sources,
@@ -73,9 +76,9 @@ impl ControlState {
     /// Takes over the state of the previous process. Servers, backends, names and sources start
     /// with this state once they are configured.
     pub fn expect(&mut self, known: Known, now: Timestamp) {
-        let Known { servers, turns, overlays, log_level, names, sources } = known;
+        let Known { servers, turns, overlays, http_overlays, log_level, names, sources } = known;
         self.membership.expect(names, sources, now);
-        self.operators.expect(overlays, log_level);
+        self.operators.expect(overlays, http_overlays, log_level);
         self.servers.expect(servers);
         self.pools.expect(turns);
     }

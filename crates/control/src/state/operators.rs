@@ -1,12 +1,16 @@
-//! Changes that operators make to servers and to the log level at run time. Pure.
+//! Changes that operators make to servers, to routes and to the log level at run time. Pure.
 
+use crate::http_overlays::HttpOverlays;
 use crate::overlays::Overlays;
-use convey_model::{AdminState, BackendConfig, LogLevel, Overlay, SaidLogLevel, ServerKey, Timestamp};
+use convey_model::{
+    AdminState, BackendConfig, HttpOverlay, LogLevel, Overlay, SaidLogLevel, ServerKey, Timestamp,
+};
 
 /// Changes of operators, which take precedence over the file.
 #[derive(Default)]
 pub(super) struct OperatorChanges {
     overlays: Overlays,
+    http: HttpOverlays,
     log_level: Option<SaidLogLevel>,
 }
 
@@ -17,6 +21,14 @@ impl OperatorChanges {
 
     pub(super) fn overlays_mut(&mut self) -> &mut Overlays {
         &mut self.overlays
+    }
+
+    pub(super) fn http(&self) -> &HttpOverlays {
+        &self.http
+    }
+
+    pub(super) fn http_mut(&mut self) -> &mut HttpOverlays {
+        &mut self.http
     }
 
     pub(super) fn log_level(&self) -> Option<&SaidLogLevel> {
@@ -51,13 +63,20 @@ impl OperatorChanges {
     }
 
     /// All changes, for the next process.
-    pub(super) fn known(&self) -> (Vec<Overlay>, Option<SaidLogLevel>) {
-        (self.overlays.all().cloned().collect(), self.log_level.clone())
+    pub(super) fn known(&self) -> (Vec<Overlay>, Vec<HttpOverlay>, Option<SaidLogLevel>) {
+        let http = self.http.all().cloned().collect();
+        (self.overlays.all().cloned().collect(), http, self.log_level.clone())
     }
 
     /// Starts with the changes of the previous process.
-    pub(super) fn expect(&mut self, overlays: Vec<Overlay>, log_level: Option<SaidLogLevel>) {
+    pub(super) fn expect(
+        &mut self,
+        overlays: Vec<Overlay>,
+        http: Vec<HttpOverlay>,
+        log_level: Option<SaidLogLevel>,
+    ) {
         self.overlays.expect(overlays);
+        self.http.expect(http);
         self.log_level = log_level;
     }
 }

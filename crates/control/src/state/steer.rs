@@ -1,6 +1,7 @@
 //! Changes that operators make to servers and to the log level at run time. Pure.
 
 use super::ControlState;
+use crate::http_overlays::HttpOverlays;
 use crate::overlays::Overlays;
 use convey_config::{did_you_mean, listed};
 use convey_model::{LogLevel, Overlay, OverlayValue, SaidLogLevel, ServerKey, Target, Timestamp};
@@ -70,6 +71,11 @@ impl ControlState {
     /// Overlays of servers and backends.
     pub(crate) fn overlays(&self) -> &Overlays {
         self.operators.overlays()
+    }
+
+    /// Overlays of mode `http`.
+    pub(crate) fn http_overlays(&self) -> &HttpOverlays {
+        self.operators.http()
     }
 
     /// Mutable overlays, to add or remove servers. The caller then has to apply the resulting
@@ -143,7 +149,7 @@ impl ControlState {
     }
 }
 
-fn unknown(what: &str, name: &str, names: Vec<&str>) -> String {
+pub(super) fn unknown(what: &str, name: &str, names: Vec<&str>) -> String {
     let meant = did_you_mean(name, names.iter().copied());
     let existing = if names.is_empty() { "none".to_owned() } else { listed(names.iter(), MAX_NAMES) };
     format!("no {what} is called {name:?}{meant} (existing: {existing})")

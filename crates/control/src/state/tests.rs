@@ -14,6 +14,7 @@ mod path_mtu;
 mod refused;
 mod shared;
 mod steer;
+mod steer_http;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::frontends::FrontendSources;
 use super::{ControlState, HealthChange, ServerEntry, ServerView, key};
 use crate::health::HealthTransition;
 use convey_config::Config;
@@ -124,7 +125,9 @@ impl ControlState {
         };
         let backends = config.backends.iter().filter_map(|backend| self.pools.get(&backend.name));
         let pools: Vec<Arc<Pool>> = backends.cloned().collect();
-        let built = self.frontends.build(config, &self.pools, &pools, &mut self.live_stats);
+        let overlays = self.operators.http();
+        let sources = FrontendSources { config, pools: &self.pools, all_pools: &pools, overlays };
+        let built = self.frontends.build(sources, &mut self.live_stats);
         Arc::new(Snapshot {
             generation,
             places: built.places,
@@ -134,6 +137,7 @@ impl ControlState {
             names: self.membership.names(),
             discoveries: self.membership.discoveries(),
             overlays: self.operators.overlays().all().cloned().collect(),
+            http_overlays: self.operators.http().all().cloned().collect(),
             log_level: self.operators.log_level().cloned(),
             own_addresses: self.membership.own_addresses(),
             draining: self.draining.places(),

@@ -1,12 +1,17 @@
 //! Requests of operators at run time (see [`OperatorRequest`]).
 
+use std::collections::BTreeMap;
+
 use tokio::sync::oneshot;
 
 use super::{DataPath, Reading, Task};
 use crate::EventLevel::Info;
 use crate::{EventKind, Unsteerable};
 use convey_config::Diff;
-use convey_model::{AddedServer, LogLevel, Overlay, OverlayValue, SaidLogLevel, Target};
+use convey_model::{
+    AddedServer, HttpOverlay, HttpOverlayValue, HttpTarget, LogLevel, Overlay, OverlayValue, SaidLogLevel,
+    Target,
+};
 
 /// Request of an operator to the control task.
 #[derive(Debug)]
@@ -24,8 +29,10 @@ pub struct OperatorRequest {
 pub enum Requested {
     /// Set the state or the weight of a target, which overrides the file.
     Set(Target, OverlayValue),
-    /// Remove the overrides of this target; with `None`, all overrides.
-    Reset(Option<Target>),
+    /// Set weights of a route's backends, which override the file.
+    SetWeights(HttpTarget, BTreeMap<String, u32>),
+    /// Remove overrides.
+    Reset(ResetScope),
     /// Add a server that is not in the file.
     Add(Target, AddedServer),
     /// Remove a server.
@@ -34,6 +41,28 @@ pub enum Requested {
     LogLevel(Option<LogLevel>),
     /// Reload the configuration file.
     Reload,
+}
+
+/// Overrides to remove.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResetScope {
+    /// All overrides, also of the log level.
+    All,
+    /// Overrides of a backend with its servers, or of one server.
+    Servers(Target),
+    /// Overrides of a frontend with its routes, or of one route.
+    Http(HttpTarget),
+}
+
+/// Overrides that were removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RemovedOverlays {
+    /// Overrides of servers and backends.
+    pub servers: Vec<Overlay>,
+    /// Overrides of mode `http`.
+    pub http: Vec<HttpOverlay>,
+    /// Log level, if an operator had set one.
+    pub log_level: Option<SaidLogLevel>,
 }
 
 /// Sender for the outcome of a request.
@@ -57,8 +86,8 @@ pub enum Done {
         /// Operator-facing warnings about the server.
         warnings: Vec<String>,
     },
-    /// Removed overrides, and the removed log level, if an operator had set one.
-    Reset(Vec<Overlay>, Option<SaidLogLevel>),
+    /// The overrides were removed.
+    Reset(RemovedOverlays),
     /// Differences between the old and the new file.
     Reloaded(Diff),
 }
@@ -126,13 +155,8 @@ impl<D: DataPath> Task<D> {
             Requested::Add(target, server) => self.add(target, server, by).await,
             Requested::Remove(target) => self.remove(target, by).await,
             Requested::LogLevel(level) => Ok(Done::Set { has_changed: self.set_log_level(level, by) }),
-            Requested::Reset(target) => {
-                let log_level = self.state.log_level().filter(|_| target.is_none()).cloned();
-                if log_level.is_some() {
-                    self.set_log_level(None, by.clone());
-                }
-                Ok(Done::Reset(self.take_back(target.as_ref(), &by).await, log_level))
-            }
+            Requested::SetWeights(target, weights) => self.set_weights(target, weights, by),
+            Requested::Reset(scope) => Ok(Done::Reset(self.take_back(&scope, &by).await)),
         };
         let _ = answer.send(outcome);
     }
@@ -159,17 +183,41 @@ impl<D: DataPath> Task<D> {
         Ok(Done::Set { has_changed })
     }
 
-    async fn take_back(&mut self, target: Option<&Target>, by: &str) -> Vec<Overlay> {
-        let gone = self.state.reset(target, (self.now)());
-        for overlay in &gone {
-            let line = format!(
-                "{}: runtime override cleared: {} (by {by})",
-                overlay.target,
-                as_noun(&overlay.value)
-            );
+    fn set_weights(&mut self, target: HttpTarget, weights: BTreeMap<String, u32>, by: String) -> Outcome {
+        let line = format!("{target}: {} (by {by})", HttpOverlayValue::Weights(weights.clone()));
+        let has_changed = self.state.set_weights(target, weights, by, (self.now)())?;
+        if has_changed {
             self.log_event(EventKind::Operator, Info, &line);
         }
-        self.run_without(&gone).await;
+        Ok(Done::Set { has_changed })
+    }
+
+    async fn take_back(&mut self, scope: &ResetScope, by: &str) -> RemovedOverlays {
+        let gone = match scope {
+            ResetScope::All => {
+                let log_level = self.state.log_level().cloned();
+                if log_level.is_some() {
+                    self.set_log_level(None, by.to_owned());
+                }
+                let servers = self.state.reset(None, (self.now)());
+                RemovedOverlays { servers, http: self.state.reset_http(None), log_level }
+            }
+            ResetScope::Servers(target) => {
+                let servers = self.state.reset(Some(target), (self.now)());
+                RemovedOverlays { servers, ..RemovedOverlays::default() }
+            }
+            ResetScope::Http(target) => {
+                let http = self.state.reset_http(Some(target));
+                RemovedOverlays { http, ..RemovedOverlays::default() }
+            }
+        };
+        let of_servers = gone.servers.iter().map(|one| (one.target.to_string(), as_noun(&one.value)));
+        let of_http = gone.http.iter().map(|one| (one.target.to_string(), one.value.to_string()));
+        for (target, what) in of_servers.chain(of_http) {
+            let line = format!("{target}: runtime override cleared: {what} (by {by})");
+            self.log_event(EventKind::Operator, Info, &line);
+        }
+        self.run_without(&gone.servers).await;
         self.schedule.set(self.state.probes());
         gone
     }

@@ -1,13 +1,16 @@
 //! Messages for operators' overrides in an upgrade. Pure.
 
+use std::collections::BTreeMap;
+
 use convey_config::parse_log_level;
 use convey_model::{
-    AddedServer, AdminState, Overlay, OverlayValue, SaidLogLevel, ServerSettings, Target, Timestamp,
+    AddedServer, AdminState, HttpOverlay, HttpOverlayValue, HttpTarget, Overlay, OverlayValue, SaidLogLevel,
+    ServerSettings, Target, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
 /// Message form of an [`Overlay`]. Exactly one of its values is set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::app::upgrade) struct OverlayMessage {
     backend: String,
     #[serde(default)]
@@ -23,6 +26,13 @@ pub(in crate::app::upgrade) struct OverlayMessage {
     /// Log level. An override of the log level has no backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     log_level: Option<String>,
+    /// Frontend of an override in mode http. Such an override has no backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    frontend: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    route: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    weights: BTreeMap<String, u32>,
     since: u64,
     #[serde(default)]
     by: String,
@@ -43,9 +53,7 @@ impl From<&Overlay> for OverlayMessage {
     fn from(overlay: &Overlay) -> OverlayMessage {
         let Target { backend, server } = overlay.target.clone();
         let (since, by) = (overlay.since.0, overlay.by.clone());
-        let (state, weight, added, removed) = (None, None, None, false);
-        let log_level = None;
-        let message = OverlayMessage { backend, server, state, weight, added, removed, log_level, since, by };
+        let message = OverlayMessage { backend, server, since, by, ..OverlayMessage::default() };
         match &overlay.value {
             OverlayValue::State(state) => OverlayMessage { state: Some(state.name().to_owned()), ..message },
             OverlayValue::Weight(weight) => OverlayMessage { weight: Some(*weight), ..message },
@@ -62,21 +70,43 @@ impl From<&Overlay> for OverlayMessage {
 impl From<&SaidLogLevel> for OverlayMessage {
     fn from(said: &SaidLogLevel) -> OverlayMessage {
         let SaidLogLevel { level, since, by } = said.clone();
-        OverlayMessage {
-            backend: String::new(),
-            server: None,
-            state: None,
-            weight: None,
-            added: None,
-            removed: false,
-            log_level: Some(level.name().to_owned()),
-            since: since.0,
-            by,
-        }
+        let log_level = Some(level.name().to_owned());
+        OverlayMessage { log_level, since: since.0, by, ..OverlayMessage::default() }
     }
 }
 
 impl OverlayMessage {
+    /// Messages of an override in mode http. Each has one weight, because the length of a message is
+    /// limited.
+    pub(in crate::app::upgrade) fn of_http(overlay: &HttpOverlay) -> Vec<OverlayMessage> {
+        let HttpOverlay { target, value, since, by } = overlay.clone();
+        let (frontend, route) = match target {
+            HttpTarget::Frontend(frontend) => (frontend, None),
+            HttpTarget::Route { frontend, route } => (frontend, Some(route)),
+        };
+        let since = since.0;
+        let message =
+            OverlayMessage { frontend: Some(frontend), route, since, by, ..OverlayMessage::default() };
+        let HttpOverlayValue::Weights(weights) = value;
+        let of = |weight| OverlayMessage { weights: [weight].into(), ..message.clone() };
+        weights.into_iter().map(of).collect()
+    }
+
+    /// Override in mode http, or a part of it. `None` if the message contains another override, or
+    /// if this version does not know the kind.
+    pub(in crate::app::upgrade) fn http(&self) -> Option<HttpOverlay> {
+        let frontend = self.frontend.clone()?;
+        let target = match self.route.clone() {
+            Some(route) => HttpTarget::Route { frontend, route },
+            None => HttpTarget::Frontend(frontend),
+        };
+        if self.weights.is_empty() {
+            return None;
+        }
+        let value = HttpOverlayValue::Weights(self.weights.clone());
+        Some(HttpOverlay { target, value, since: Timestamp(self.since), by: self.by.clone() })
+    }
+
     /// Override of the log level. `None` if the message contains another override.
     pub(in crate::app::upgrade) fn log_level(&self) -> Option<SaidLogLevel> {
         let level = parse_log_level(self.log_level.as_ref()?).ok()?;
@@ -126,6 +156,25 @@ mod tests {
         let text = r#"{"Overlay":{"backend":"web","state":"asleep","since":1}}"#;
         let Ok(Message::Overlay(overlay)) = serde_json::from_str(text) else { panic!("{text}") };
         assert_eq!(overlay.into_overlay(), None);
+    }
+
+    #[test]
+    fn weights_of_a_route_are_sent_one_by_one() {
+        let weights = [("v1".to_owned(), 0), ("v2".to_owned(), 5)];
+        let overlay = |weights: &[(String, u32)]| HttpOverlay {
+            target: HttpTarget::route("web", "checkout"),
+            value: HttpOverlayValue::Weights(weights.iter().cloned().collect()),
+            since: Timestamp(9),
+            by: "root".into(),
+        };
+        let messages = OverlayMessage::of_http(&overlay(&weights));
+        let read = messages.into_iter().map(|message| {
+            let text = serde_json::to_string(&Message::Overlay(message)).unwrap();
+            let Ok(Message::Overlay(message)) = serde_json::from_str(&text) else { panic!("{text}") };
+            assert_eq!(message.clone().into_overlay(), None);
+            message.http().unwrap()
+        });
+        assert_eq!(read.collect::<Vec<_>>(), weights.map(|weight| overlay(&[weight])));
     }
 
     #[test]

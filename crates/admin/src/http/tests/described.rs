@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use convey_api::{ExplainedFlow, FlowsOfServer, OpenFlows};
-use convey_control::{Done, EventKind, EventLevel, RequestRefusal, Requested};
+use convey_control::{Done, EventKind, EventLevel, RemovedOverlays, RequestRefusal, Requested};
 use convey_model::{
-    AddedServer, AdminState, FlowActivity, FlowAnswer, FlowGroup, FlowKind, ListedFlow, ListedFlowId, Mode,
-    Overlay, OverlayValue, Protocol, SaidLogLevel, ServerSettings, Target,
+    AddedServer, AdminState, FlowActivity, FlowAnswer, FlowGroup, FlowKind, HttpOverlay, HttpOverlayValue,
+    HttpTarget, ListedFlow, ListedFlowId, Mode, Overlay, OverlayValue, Protocol, SaidLogLevel,
+    ServerSettings, Target,
 };
 use hyper::header::CONTENT_TYPE;
 use jsonschema::Validator;
@@ -74,6 +75,13 @@ fn grant(mut requests: mpsc::Receiver<OperatorRequest>) {
                     Err(RequestRefusal::Unknown(format!("there is no {target}")))
                 }
                 Requested::Set(_, OverlayValue::Weight(_)) => Err(RequestRefusal::Refused("full".into())),
+                Requested::SetWeights(target, _) if target != HttpTarget::route("web", "a") => {
+                    Err(RequestRefusal::Unknown(format!("there is no {target}")))
+                }
+                Requested::SetWeights(_, weights) if weights.contains_key("single") => {
+                    Err(RequestRefusal::Refused("one backend".into()))
+                }
+                Requested::SetWeights(..) => Ok(Done::Set { has_changed: true }),
                 Requested::Set(..) => Ok(Done::Set { has_changed: true }),
                 Requested::Add(target, _) if target.server.as_deref() == Some("a") => {
                     Err(RequestRefusal::Refused("the file has it".into()))
@@ -97,7 +105,11 @@ fn grant(mut requests: mpsc::Receiver<OperatorRequest>) {
                     ];
                     let log_level =
                         Some(SaidLogLevel { level: LogLevel::Debug, since: Timestamp(8), by: by.clone() });
-                    Ok(Done::Reset(all.map(|(target, value)| overlay(target, value)).into(), log_level))
+                    let servers = all.map(|(target, value)| overlay(target, value)).into();
+                    let value = HttpOverlayValue::Weights([("v2".to_owned(), 5)].into());
+                    let target = HttpTarget::route("web", "a");
+                    let http = vec![HttpOverlay { target, value, since: Timestamp(9), by }];
+                    Ok(Done::Reset(RemovedOverlays { servers, http, log_level }))
                 }
                 Requested::Reload => Err(RequestRefusal::Invalid(vec!["line 3: no".to_owned()])),
             };
@@ -116,6 +128,8 @@ async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
     }
     let description = description();
     let server = "/v1/backends/{backend}/servers/{server}";
+    let route = "/v1/frontends/{frontend}/routes/{route}";
+    let [weights, single] = ["v2", "single"].map(|name| json!({ "weights": { name: 5 } }));
     let (drain, weight, typo) = (json!({"state": "drain"}), json!({"weight": 5}), json!({"state": "dran"}));
     let new = json!({"addr": "10.0.0.9:80", "weight": 3, "backup": true, "max_connections": 7});
     let (nowhere, debug) = (json!({"addr": "10.0.0:80"}), json!({"level": "debug"}));
@@ -139,13 +153,20 @@ async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
         ("put", server, "/v1/backends/app/servers/a", Some(&nowhere), 400),
         ("delete", server, "/v1/backends/app/servers/a", None, 200),
         ("delete", server, "/v1/backends/app/servers/b", None, 404),
+        ("patch", route, "/v1/frontends/web/routes/a", Some(&weights), 200),
+        ("patch", route, "/v1/frontends/web/routes/b%2Fv1", Some(&weights), 404),
+        ("patch", route, "/v1/frontends/web/routes/a", Some(&single), 409),
+        ("patch", route, "/v1/frontends/web/routes/a", Some(&drain), 400),
         ("get", "/v1/log-level", "/v1/log-level", None, 200),
         ("put", "/v1/log-level", "/v1/log-level", Some(&debug), 200),
         ("put", "/v1/log-level", "/v1/log-level", Some(&typo), 400),
         ("delete", "/v1/log-level", "/v1/log-level", None, 200),
         ("get", "/v1/overlays", "/v1/overlays", None, 200),
         ("delete", "/v1/overlays", "/v1/overlays?backend=app", None, 200),
+        ("delete", "/v1/overlays", "/v1/overlays?frontend=web&route=a", None, 200),
         ("delete", "/v1/overlays", "/v1/overlays?server=a", None, 400),
+        ("delete", "/v1/overlays", "/v1/overlays?route=a", None, 400),
+        ("delete", "/v1/overlays", "/v1/overlays?backend=app&frontend=web", None, 400),
         ("get", "/v1/events", "/v1/events?since=2", None, 200),
         ("get", "/v1/events", "/v1/events?since=yesterday", None, 400),
         ("get", "/v1/explain", "/v1/explain?client=127.0.0.9:4242&frontend=web", None, 200),

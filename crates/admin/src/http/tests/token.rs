@@ -1,7 +1,7 @@
 //! Tests of changes at the statistics address, with and without the token.
 
 use convey_config::{AdminToken, fixture::config};
-use convey_control::{Done, ReloadHistory, RequestRefusal, Requested};
+use convey_control::{Done, ReloadHistory, RemovedOverlays, RequestRefusal, Requested};
 use hyper::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use super::*;
@@ -22,7 +22,7 @@ fn names(mut requests: mpsc::Receiver<OperatorRequest>) -> mpsc::UnboundedReceiv
         while let Some(OperatorRequest { what, by, answer }) = requests.recv().await {
             let _ = told.send(by);
             let _ = answer.send(match what {
-                Requested::Reset(_) => Ok(Done::Reset(vec![], None)),
+                Requested::Reset(_) => Ok(Done::Reset(RemovedOverlays::default())),
                 other => Err(RequestRefusal::Refused(format!("{other:?}"))),
             });
         }

@@ -50,7 +50,11 @@ pub(super) fn apply(filter: &StatusFilter, status: &mut StatsReport) -> Result<(
             |frontend: &FrontendReport| frontend.backends().into_iter().any(|name| kept.contains_key(name));
         status.frontends.retain(|_, frontend| is_used(frontend));
     }
-    status.overlays.retain(|said| said.backend.as_ref().is_some_and(|backend| kept.contains_key(backend)));
+    let shown = &status.frontends;
+    status.overlays.retain(|said| {
+        said.backend.as_ref().is_some_and(|backend| kept.contains_key(backend))
+            || said.frontend.as_ref().is_some_and(|frontend| shown.contains_key(frontend))
+    });
     (status.acme, status.packets) = (None, None);
     status.announced.clear();
     Ok(())

@@ -8,6 +8,8 @@ use convey_api::{
     WallTime,
 };
 
+use convey_model::HttpOverlayValue;
+
 use super::table::{age, table, trimmed};
 
 /// Remarks about errors of the source of a backend's servers.
@@ -77,17 +79,26 @@ pub(super) fn of_config(config: &ConfigReport, now: SystemTime) -> String {
 }
 
 pub(super) fn of_overlay(said: &OverlayReport, now: SystemTime) -> String {
-    let server = said.server.as_ref().map(|server| format!("/{server}")).unwrap_or_default();
+    let parts = [&said.backend, &said.server, &said.frontend, &said.route];
+    let name = parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join("/");
     let what = match said {
         OverlayReport { added: Some(added), .. } => format!("added at {}", added.addr),
         OverlayReport { removed: true, .. } => "removed".to_owned(),
         OverlayReport { log_level: Some(level), .. } => format!("log level {level}"),
         OverlayReport { weight: Some(weight), .. } => format!("weight {weight}"),
+        OverlayReport { weights, .. } if !weights.is_empty() => {
+            HttpOverlayValue::Weights(weights.clone()).to_string()
+        }
         _ => said.state.clone().unwrap_or_default().into_owned(),
     };
-    let of = said.backend.as_ref().map(|backend| format!("{backend}{server}: ")).unwrap_or_default();
+    let kind = if said.frontend.is_some() { "route " } else { "" };
+    let of = if name.is_empty() { name } else { format!("{kind}{name}: ") };
     let note = match (said.superseded, said.absent, &said.server) {
+        (true, ..) if said.frontend.is_some() => "; no effect: no backend of the route would get requests",
         (true, ..) => "; superseded: the file takes precedence",
+        (_, true, _) if said.frontend.is_some() => {
+            "; no effect: there is no such route with these backends now"
+        }
         (_, true, Some(_)) => "; no effect: this server does not exist now",
         (_, true, None) => "; no effect: this backend does not exist now",
         _ => "",

@@ -12,9 +12,6 @@ use convey_http_core::{
 };
 use convey_model::{FixedReply, RouteAction};
 
-/// Limit for the weight of a backend.
-const MAX_WEIGHT: u32 = 1_000_000;
-
 /// Keys for actions. A route has exactly one of them.
 const ACTIONS: [&str; 4] = ["backend", "backends", "redirect", "respond"];
 
@@ -152,7 +149,7 @@ fn read_weights(table: &mut TomlTable<'_>, report: &Report<'_>) -> (Vec<Placed<S
         table.optional("backends", wrong);
         return none;
     }
-    let weights = table.table("backends").values(integer(0..=MAX_WEIGHT)).into_iter();
+    let weights = table.table("backends").values(integer(0..=RouteAction::MAX_WEIGHT)).into_iter();
     let (names, weights): (Vec<_>, Vec<u32>) =
         weights.filter_map(|(name, weight)| Some((name, weight?.value))).unzip();
     if names.is_empty() {
