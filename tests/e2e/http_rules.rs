@@ -325,6 +325,7 @@ fn page_of_an_allowed_origin_reads_responses_and_learns_methods() {
     };
     let allowed = ask("OPTIONS", "/api/x", "https://app.example");
     assert_eq!((allowed.status, v1.seen().len()), (204, 0), "no server gets it");
+    assert!(!allowed.head.contains("Content-"), "a 204 has no content: {}", allowed.head);
     assert_eq!(field(&allowed, "Access-Control-Allow-Origin"), "https://app.example");
     assert_eq!(field(&allowed, "Access-Control-Allow-Methods"), "GET, PUT");
     assert_eq!(field(&allowed, "Access-Control-Allow-Headers"), "x-a");

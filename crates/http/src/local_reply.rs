@@ -184,12 +184,20 @@ impl LocalReply {
             (None, Some(page)) => (page.content_type(), Bytes::copy_from_slice(&page.body)),
             (None, None) => (TEXT, self.usual_body()),
         };
+        // The next bytes on the connection would be the next response (RFC 9110, section 6.4.1).
+        let body = if matches!(self.status, 204 | 205 | 304) { Bytes::new() } else { body };
         let mut head = ResponseBuilder::new(self.status);
-        head.field("Server", "convey")
-            .field("Content-Type", content_type)
-            .field("Content-Length", itoa::Buffer::new().format(body.len()))
-            .field("Cache-Control", "no-store");
-        let head = head.build(BodyFraming::Length(body.len() as u64));
+        head.field("Server", "convey");
+        let framing = if matches!(self.status, 204 | 304) {
+            BodyFraming::Empty
+        } else {
+            let length = body.len();
+            head.field("Content-Type", content_type)
+                .field("Content-Length", itoa::Buffer::new().format(length));
+            BodyFraming::Length(length as u64)
+        };
+        head.field("Cache-Control", "no-store");
+        let head = head.build(framing);
         let fields = own.map_or_else(|| fields.clone(), |own| own.fields.then(fields));
         let fields = hooks.edit(&head, &fields, true).into_owned();
         BuiltReply { head, fields, body }
@@ -372,5 +380,21 @@ mod tests {
         assert!(text.ends_with("\r\n\r\n{}"), "{text}");
         assert!(written(LocalReplyReason::NoServer.into(), false).ends_with("\r\n\r\n"), "for HEAD");
         assert!(written(LocalReply::new(503).with_body("no"), true).ends_with("\r\n\r\nno"));
+    }
+
+    #[test]
+    fn local_reply_without_content_has_no_body_and_no_length() {
+        let fields = FieldRules::default();
+        for (status, lengths) in [(204, &[][..]), (205, &["Content-Length: 0"]), (304, &[])] {
+            for reply in [LocalReply::new(status), LocalReply::new(status).with_body("no")] {
+                let mut out = Vec::new();
+                let to = AnswerTo { fields: &fields, page: None, closes: false, has_body: true };
+                reply.write(to, &mut Hooks::default(), &mut out);
+                let text = String::from_utf8(out).unwrap();
+                assert!(text.ends_with("\r\n\r\n"), "{text}");
+                let found = text.lines().filter(|line| line.starts_with("Content-Length"));
+                assert_eq!(found.collect::<Vec<_>>(), lengths, "{text}");
+            }
+        }
     }
 }
