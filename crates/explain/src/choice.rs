@@ -50,8 +50,10 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
         return Choice { pick: Pick::Server(index), depends_on: None, is_previous: true };
     }
     if let Some(files) = &pool.config.files {
+        let fallback = files.fallback.as_ref().map(|page| files.root.join(page));
+        let otherwise = fallback.map_or_else(|| "404".to_owned(), |page| page.display().to_string());
         let message = format!(
-            "convey answers with a file in {}, or with 404 if it does not exist",
+            "convey answers with a file in {}, or with {otherwise} if it does not exist",
             files.root.display()
         );
         steps.end("files", End::FILES, message);

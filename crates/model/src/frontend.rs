@@ -102,10 +102,11 @@ impl FrontendConfig {
         named.filter(move |name| seen.insert(*name))
     }
 
-    /// Backends as operator-facing text: `backend app`, or `no backend`.
+    /// Backends as operator-facing text: `backend app`, `redirect to https` or `no backend`.
     pub fn backends_in_words(&self) -> String {
+        let redirect = self.http.as_ref().and_then(|http| http.redirect.as_ref());
         match self.backends().collect::<Vec<_>>()[..] {
-            [] => "no backend".to_owned(),
+            [] => redirect.map_or_else(|| "no backend".to_owned(), |to| format!("redirect to {to}")),
             [one] => format!("backend {one}"),
             ref all => format!("backends {}", all.join(", ")),
         }

@@ -84,6 +84,16 @@ mod tests {
     }
 
     #[test]
+    fn frontend_without_a_backend_names_its_redirect() {
+        let mut frontend = FrontendConfig::new("web", Mode::Http, Vec::new(), "site");
+        frontend.backend = None;
+        assert_eq!(frontend.backends_in_words(), "no backend");
+        let redirect = Some(Redirect::to_https());
+        frontend.http = Some(Box::new(HttpConfig { redirect, ..HttpConfig::default() }));
+        assert_eq!(frontend.backends_in_words(), "redirect to https");
+    }
+
+    #[test]
     fn http_settings_exist_only_in_mode_http() {
         for mode in Mode::ALL {
             let frontend = FrontendConfig::new("web", mode, Vec::new(), "site");

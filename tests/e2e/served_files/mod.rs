@@ -284,12 +284,15 @@ fn cache_control_rules_and_not_found_page_apply() {
 fn fallback_page_has_status_200_for_missing_files() {
     let site = Site::new();
     site.write("www/app.html", "<h1>the application</h1>");
-    let _balancer = site.start("fallback = \"/app.html\"\nnot_found = \"/404.html\"");
+    let balancer = site.start("fallback = \"/app.html\"\nnot_found = \"/404.html\"");
     for path in ["/users/7", "/none.js", "/.git/config"] {
         let page = site.get(path, "");
         assert_eq!((page.status, &*page.body), (200, "<h1>the application</h1>"), "{path}");
     }
     assert_ne!(site.get("/app.js", "").body, "<h1>the application</h1>");
+    let explained = balancer.command().args(["explain", "203.0.113.9", "web", "http://a/users/7"]).output();
+    let explained = String::from_utf8(explained.unwrap().stdout).unwrap();
+    assert!(explained.contains("or with www/app.html if it does not exist"), "{explained}");
 }
 
 fn a_directory_is_listed_where_the_operator_says_so() {
