@@ -38,6 +38,7 @@ mod http_compat;
 mod http_faults;
 mod http_limits;
 mod http_pairs;
+mod http_peers;
 mod http_reload;
 mod http_responses;
 mod http_rules;
@@ -132,6 +133,7 @@ fn main() -> ExitCode {
         http_faults::tests(),
         http_limits::tests(),
         http_pairs::tests(),
+        http_peers::tests(),
         http_reload::tests(),
         http_responses::tests(),
         http_rules::tests(),
