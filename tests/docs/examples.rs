@@ -32,7 +32,7 @@ fn convey_loads_every_configuration_that_a_page_shows() {
     for page in pages() {
         for block in code_blocks(&read(&page)).into_iter().filter(|block| is_configuration(block)) {
             // The value of an environment variable depends on the reader.
-            let text = block.replace("${", "of reader: {");
+            let text = with_networks(&block.replace("${", "of reader: {"));
             let table: Table = text.parse().unwrap_or_else(|error| panic!("{}: {error}", page.display()));
             let text = toml::to_string(&completed(table)).unwrap();
             let loaded = convey_config::parse("c.toml", &text);
@@ -97,6 +97,13 @@ fn arguments_of_convey(line: &str) -> Option<Vec<String>> {
     Some(arguments.iter().map(value).collect())
 }
 
+/// Replaces each list of networks in a file of the reader, such as `"@cdn.txt"`, by a network.
+fn with_networks(text: &str) -> String {
+    let mut parts = text.split("\"@");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + "\"192.0.2.0/24\"" + part.split_once('"').unwrap().1)
+}
+
 /// Whether a block begins with a table or a key of the configuration file, in TOML.
 fn is_configuration(block: &str) -> bool {
     let first = block.lines().find(|line| !line.is_empty()).unwrap_or_default();
@@ -136,7 +143,8 @@ fn completed(mut file: Table) -> Table {
         if let Some(Value::Table(tls)) = frontend.get_mut("tls") {
             certificates::put_in_place(tls);
         }
-        if frontend.contains_key("redirect") {
+        let has_routes_alone = frontend.contains_key("routes") && !frontend.contains_key("backend");
+        if frontend.contains_key("redirect") || has_routes_alone {
             continue;
         }
         let backend = frontend.entry("backend").or_insert("added".into()).as_str().unwrap();
