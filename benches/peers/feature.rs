@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use convey_lab::Role;
 use convey_testkit::fetch;
 
-use crate::site::Site;
+use crate::site::{SERVERS, Site};
 
 /// Something that a configuration switches on; metrics are always on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -22,6 +22,14 @@ pub(crate) enum Feature {
     Routes,
     /// A limit of requests for each source, which none reaches; mode http
     Limits,
+    /// Headers with variables in requests and responses; mode http
+    Headers,
+    /// A route by a regular expression, which every request takes; mode http
+    RegexRoute,
+    /// Rules for pages of other origins; mode http
+    Cors,
+    /// A route that splits requests between two backends; mode http
+    Weighted,
     /// Somebody fetches /metrics each second
     Scraped,
 }
@@ -39,26 +47,52 @@ impl Feature {
             Feature::AccessLog => "convey, access log",
             Feature::Routes => "convey, routes",
             Feature::Limits => "convey, limits",
+            Feature::Headers => "convey, headers",
+            Feature::RegexRoute => "convey, regex route",
+            Feature::Cors => "convey, CORS",
+            Feature::Weighted => "convey, weighted",
             Feature::Scraped => "convey, scraped",
         }
     }
 
     /// Whether the feature is for HTTP requests only.
     pub(crate) fn is_of_http(self) -> bool {
-        matches!(self, Feature::Routes | Feature::Limits)
+        !matches!(self, Feature::AccessLog | Feature::Scraped)
     }
 
-    /// Lines to add to the configuration.
+    /// Lines to add to the configuration. `@PORT@` is the port of servers.
     pub(crate) fn config(self, site: &Site) -> String {
         match self {
             Feature::AccessLog => format!("[access_log]\noutput = {:?}", site.path("access.log")),
             Feature::Routes => (1..=ROUTES).map(route).collect(),
             // The highest value allowed.
             Feature::Limits => "[frontends.web.limits]\nrequests_per_source = 1000000".to_owned(),
+            Feature::Headers => HEADERS.to_owned(),
+            Feature::RegexRoute => {
+                "[[frontends.web.routes]]\npath_regex = '^/'\nbackend = \"pool\"".to_owned()
+            }
+            Feature::Cors => "[frontends.web.cors]\norigins = \"https://app.example.com\"".to_owned(),
+            Feature::Weighted => format!("{WEIGHTED}addr = \"{}:@PORT@\"", SERVERS[1].address()),
             Feature::Scraped => String::new(),
         }
     }
 }
+
+/// Two headers in each direction, all but one with variables.
+const HEADERS: &str = r#"
+[frontends.web.headers]
+request.set = { X-Real-IP = "{client_ip}", X-Request-ID = "{request_id}" }
+response.set = { X-Request-ID = "{request_id}", X-Content-Type-Options = "nosniff" }
+"#;
+
+/// Route with two backends. The last line, the address of the second one's server, is missing.
+const WEIGHTED: &str = r#"
+[[frontends.web.routes]]
+method = "GET"
+backends = { pool = 9, second = 1 }
+
+[backends.second.servers.s2]
+"#;
 
 /// Route for a path that no client requests; every other route also has a host.
 fn route(n: usize) -> String {

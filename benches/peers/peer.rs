@@ -83,7 +83,7 @@ pub(crate) struct Running<'a> {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 35] = [
+    pub(crate) const ALL: [Peer; 39] = [
         Peer::Direct,
         Peer::Floor(Variant::Plain),
         Peer::Floor(Variant::Route),
@@ -103,6 +103,10 @@ impl Peer {
         Peer::With(Feature::AccessLog),
         Peer::With(Feature::Routes),
         Peer::With(Feature::Limits),
+        Peer::With(Feature::Headers),
+        Peer::With(Feature::RegexRoute),
+        Peer::With(Feature::Cors),
+        Peer::With(Feature::Weighted),
         Peer::With(Feature::Scraped),
         Peer::Delivering(Delivery::L2),
         Peer::Delivering(Delivery::IpInIp),
@@ -332,12 +336,12 @@ impl Running<'_> {
             _ => String::new(),
         };
         let words = [
+            ("FEATURE", feature),
             ("PORT", self.peer.port().to_string()),
             ("MODE", self.mode.name().to_owned()),
             ("ALGORITHM", algorithm.to_owned()),
             ("BACKEND", backend.to_owned()),
             ("HTTP", format!("{http}\n{tls}\n{http3}")),
-            ("FEATURE", feature),
         ];
         let template = match self.compared.is_files() {
             true => include_str!("config/convey-files.toml"),
