@@ -56,6 +56,8 @@ unknown = 1
 unknown = 1
 [backends.web.outlier_detection]
 unknown = 1
+[backends.web.affinity]
+unknown = 1
 [backends.web.quic_lb.0]
 unknown = 1
 [backends.web.servers.a]
@@ -356,6 +358,8 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
         // The number is a name in the table's path.
         let of_quic = OF_QUIC.replace(".N]", ".0]");
         TABLES.replacen("[backends.web]\n", "[backends.web]\nhash = 'quic_cid'\n", 1) + &of_quic
+    } else if table.ends_with("affinity]") {
+        TABLES.to_owned() + "\n[backends.web.affinity]\ncookie = 'server'\n"
     } else if table.ends_with("kubernetes]") {
         TABLES.to_owned() + OF_KUBERNETES
     } else if table == "[announce]" {

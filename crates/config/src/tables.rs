@@ -36,6 +36,7 @@ pub(crate) const ALL: &[TableDoc] = &[
     acme::DOC,
     announce::DOC,
     backend::DOC,
+    backend::affinity::DOC,
     backend::quic::DOC,
     backend::tls::DOC,
     backend::files::OPTIONS,

@@ -59,7 +59,11 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
         steps.end("files", End::FILES, message);
         return Choice { pick: Pick::Nobody, depends_on: None, is_previous: false };
     }
-    let (pick, foreseen) = pool.foresee(place.client_addr(), place.vip);
+    if let Some(choice) = by_cookie(place, steps) {
+        return choice;
+    }
+    let of_request = place.head().and_then(|head| pool.hash_of(head));
+    let (pick, foreseen) = pool.foresee(of_request, place.client_addr(), place.vip);
     let depends_on = match pick {
         Pick::Busy | Pick::Nobody => None,
         Pick::Server(_) if pool.eligible() < 2 => None,
@@ -92,6 +96,23 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
         }
     }
     choice
+}
+
+/// Choice for a request whose affinity cookie names a server. Also notes what becomes of a request
+/// without such a cookie.
+fn by_cookie(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> {
+    let pool = &place.frontend.pool;
+    let cookie = &pool.config.affinity.as_ref()?.cookie;
+    let Some(index) = place.head().and_then(|head| pool.named_in(head)) else {
+        steps.note(
+            "affinity",
+            format!("no cookie {cookie} names a server that serves; its response sets one"),
+        );
+        return None;
+    };
+    let (backend, name) = (&pool.config.name, &pool.servers[index].config.name);
+    steps.note("server", format!("{backend}/{name}: the cookie {cookie} names it"));
+    Some(Choice { pick: Pick::Server(index), depends_on: None, is_previous: true })
 }
 
 /// Notes the route of the request in question. Without a request, notes the outcome for clients
@@ -156,7 +177,13 @@ fn algorithm(place: &AskedPlace) -> String {
         return format!("{name}: the choice depends on the state of the servers, not on the client");
     }
     if let Some(field) = &config.hash_request {
-        return format!("{name}: it hashes the request's {field}; without it, the client's address");
+        let value = place.head().and_then(|head| field.value(head));
+        return match value {
+            Some(value) => {
+                format!("{name}: it hashes the request's {field}, {:?}", String::from_utf8_lossy(value))
+            }
+            None => format!("{name}: it hashes the request's {field}; without it, the client's address"),
+        };
     }
     let what = match config.hash {
         HashOn::Source => "the client's address",

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use convey_config::{did_you_mean, listed};
+use convey_http_core::RequestHead;
 use convey_model::{FlowKey, HashOn};
 use convey_snapshot::{Frontend, Snapshot};
 
@@ -51,6 +52,11 @@ impl AskedPlace {
     /// Client's address and port. If the question contains no port, an arbitrary port is used.
     pub(super) fn client_addr(&self) -> SocketAddr {
         SocketAddr::new(self.client.ip, self.client.port.unwrap_or(1))
+    }
+
+    /// Head of the request in question.
+    pub(super) fn head(&self) -> Option<&RequestHead> {
+        self.asked.as_ref()?.head.as_deref()
     }
 
     /// Flow key of the client's packets. `None` if the client's port is unknown.

@@ -26,6 +26,8 @@ pub struct AskedRequest {
 /// Route of a request, and its outcome.
 pub(super) struct AskedRoute {
     pub(super) message: String,
+    /// Head of the request; `None`: the question is about a TLS connection.
+    pub(super) head: Option<Arc<RequestHead>>,
     /// Outcome if the request ends at the route. `None` if a server of the backend gets it.
     pub(super) end: Option<End>,
     /// Limits on request rates per source that apply to the route.
@@ -190,7 +192,8 @@ impl AskedPlace {
         };
         let route = route.filter(|_| end.is_none()).map(|route| &**route);
         let (limits, totals) = (self.limits(route), self.totals(route, pool.as_deref()));
-        Ok(self.with_route(AskedRoute { message, end, limits, totals }, pool))
+        let head = Some(Arc::clone(head));
+        Ok(self.with_route(AskedRoute { message, head, end, limits, totals }, pool))
     }
 
     /// Sets the route to `asked`, and the backend to `pool` if there is one.

@@ -1,6 +1,7 @@
 //! Forwarding of a request: the choice of a server, a connection to it, and retries where the
 //! request may be repeated.
 
+mod affinity;
 mod attempt;
 mod broken;
 mod drive;
@@ -130,6 +131,8 @@ impl Forwarding<'_, '_> {
         let mut attempts = Attempts::default();
         if let Some(server) = self.request.chosen() {
             attempts.prefer(server);
+        } else if let Some(index) = pool.named_in(self.request.head()) {
+            attempts.return_to(pool.servers[index].live.id);
         }
         self.worker.budgets.earn(pool);
         let beginning = match self.begin_at_once(pool, &mut attempts) {

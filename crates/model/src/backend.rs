@@ -6,9 +6,9 @@ use std::time::Duration;
 use convey_http_core::RequestField;
 
 use crate::{
-    Algorithm, BackendTls, CheckTls, DiscoveryConfig, DsrKind, FilesConfig, HashKey, HashOn, HealthCheck,
-    HttpVersion, Mode, NamedServer, OnDown, OutlierDetection, OwnTimeouts, ProbeKind, ProxyVersion,
-    QuicConfig, ServerConfig, TotalRate, TunnelConfig, is_service,
+    AffinityConfig, Algorithm, BackendTls, CheckTls, DiscoveryConfig, DsrKind, FilesConfig, HashKey, HashOn,
+    HealthCheck, HttpVersion, Mode, NamedServer, OnDown, OutlierDetection, OwnTimeouts, ProbeKind,
+    ProxyVersion, QuicConfig, ServerConfig, TotalRate, TunnelConfig, is_service,
 };
 
 /// Pool of servers, and the algorithm that chooses one of them.
@@ -29,6 +29,9 @@ pub struct BackendConfig {
     /// Part of a server's identity that decides which clients it gets. Only [`Algorithm::Ring`] and
     /// [`Algorithm::Maglev`] read it.
     pub hash_key: HashKey,
+    /// Cookie that names the server of a client; `None`: `algorithm` chooses a server for each
+    /// request. Mode `http` only.
+    pub affinity: Option<Arc<AffinityConfig>>,
     /// Health check of the servers.
     pub health_check: HealthCheck,
     /// Settings for the ejection of servers that fail connections of clients; `None`: no ejection.
@@ -79,6 +82,7 @@ impl BackendConfig {
             quic: None,
             hash_request: None,
             hash_key: HashKey::default(),
+            affinity: None,
             health_check: HealthCheck::new(ProbeKind::Tcp),
             outlier_detection: None,
             slow_start: Duration::ZERO,

@@ -4,6 +4,7 @@
 
 mod access;
 mod acme;
+mod affinity;
 mod algorithm;
 mod announce;
 mod backend;
@@ -66,6 +67,7 @@ mod tunnel;
 
 pub use access::{Access, AccessFile, NetworkSet};
 pub use acme::{AcmeChallenge, AcmeConfig, ExternalAccount};
+pub use affinity::{AffinityConfig, AffinityKey, SameSite};
 pub use algorithm::{Algorithm, HashKey, HashOn, WHOLE};
 pub use announce::AnnounceConfig;
 pub use backend::BackendConfig;

@@ -6,6 +6,7 @@
 //! next snapshot takes over. Pure.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod affinity;
 mod discoveries;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;

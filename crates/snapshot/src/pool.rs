@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Health, PoolLive, ServerLive};
+use crate::affinity::AffinityTable;
 use convey_balance::{self as balance, Balancer, FlowHash, Foreseen, Identity, Loads, Member};
 use convey_http_core::RequestHead;
 use convey_model::{self as model, AdminState, HashOn};
@@ -35,6 +36,7 @@ pub struct Pool {
     passed_over: Vec<Option<PassedOver>>,
     /// Index of each server, by the server id in QUIC connection ids.
     quic_servers: HashMap<ServerId, usize>,
+    pub(crate) affinity: Option<Arc<AffinityTable>>,
     eligible: usize,
     limited: bool,
 }
@@ -156,6 +158,10 @@ impl Pool {
         });
         let limited = servers.iter().any(|server| server.config.settings.max_connections.is_some());
         let quic_servers = quic_servers(&config, &servers);
+        let table_before = before.and_then(|before| before.affinity.as_ref());
+        let affinity = config.affinity.as_ref();
+        let affinity =
+            affinity.map(|of_pool| AffinityTable::new(of_pool, config.hash_key, &servers, table_before));
         Pool {
             config,
             tls,
@@ -166,6 +172,7 @@ impl Pool {
             backups,
             passed_over,
             quic_servers,
+            affinity,
             eligible,
             limited,
         }
@@ -207,11 +214,17 @@ impl Pool {
         self.answer(picked, tried)
     }
 
-    /// Returns the server that [`Pool::pick`] would choose now for a client without failed
+    /// Returns the server that [`Pool::pick_for`] would choose now for a client without failed
     /// attempts, and the reasons. The position of round robin does not advance.
-    pub fn foresee(&self, client: SocketAddr, vip: SocketAddr) -> (Pick, Foreseen) {
+    pub fn foresee(
+        &self,
+        request: Option<FlowHash>,
+        client: SocketAddr,
+        vip: SocketAddr,
+    ) -> (Pick, Foreseen) {
         let loads = PickLoads { pool: self, tried: &[] };
-        let foreseen = self.balancer.foresee(balance::flow_hash(self.config.hash, client, vip), &loads);
+        let hash = request.unwrap_or_else(|| balance::flow_hash(self.config.hash, client, vip));
+        let foreseen = self.balancer.foresee(hash, &loads);
         (self.answer(foreseen.server, &[]), foreseen)
     }
 
@@ -255,6 +268,27 @@ impl Pool {
         let index = *self.quic_servers.get(&server)?;
         let is_out = matches!(self.passed_over[index], Some(PassedOver::Maint | PassedOver::Down));
         (!is_out).then_some(index)
+    }
+
+    /// Index of the server that the affinity cookie of a request names. `None` if there is no such
+    /// server, or if the server gets no requests any more. A server that drains or has the weight 0
+    /// keeps the clients that it has.
+    pub fn named_in(&self, request: &RequestHead) -> Option<usize> {
+        let index = self.affinity.as_ref()?.server_of(request)?;
+        let keeps_clients = match self.passed_over[index] {
+            None => true,
+            Some(PassedOver::Drain | PassedOver::NoWeight) => self.servers[index].health.is_in_service(),
+            Some(_) => false,
+        };
+        keeps_clients.then_some(index)
+    }
+
+    /// Value of `Set-Cookie` for a response of the server with this index. `None` without session
+    /// affinity, and for a client whose cookie names a server that gets requests: that server is the
+    /// client's also if another one served this request.
+    pub fn affinity_cookie(&self, index: usize, request: &RequestHead, is_https: bool) -> Option<String> {
+        let affinity = self.affinity.as_ref().filter(|_| self.named_in(request).is_none())?;
+        affinity.cookie(index, is_https)
     }
 
     /// Hash of a client of `vip`, independent of requests.

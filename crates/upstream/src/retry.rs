@@ -33,12 +33,21 @@ pub struct Attempts {
     used: u32,
     /// Number of refusals so far by servers that have not processed the request.
     refusals: u32,
-    /// Id of the server to try first.
-    preferred: Option<u32>,
+    /// Server to try first.
+    preferred: Option<Preferred>,
     /// Ids of the servers that must not be tried again.
     passed_over: Vec<u32>,
     /// Reason to return if there is no other server; `None` before the first failure.
     reason: Option<Unavailable>,
+}
+
+/// Server to try first.
+#[derive(Debug, Clone, Copy)]
+struct Preferred {
+    /// Id of the server.
+    server: u32,
+    /// Whether the client belongs to the server.
+    has_client: bool,
 }
 
 impl Attempts {
@@ -77,13 +86,20 @@ impl Attempts {
 
     /// Makes the next pick prefer the server with this id, if the server is eligible.
     pub fn prefer(&mut self, server: u32) {
-        self.preferred = Some(server);
+        self.preferred = Some(Preferred { server, has_client: false });
+    }
+
+    /// Makes the next pick prefer the server with this id. The client belongs to this server, even
+    /// if the server gets no new clients.
+    pub fn return_to(&mut self, server: u32) {
+        self.preferred = Some(Preferred { server, has_client: true });
     }
 
     fn take_preferred(&mut self, pool: &WorkerArc<Pool>, pick: &PickContext) -> Option<Permit> {
         let preferred = self.preferred.take()?;
-        let index = pool.servers.iter().position(|server| server.live.id == preferred)?;
-        if pool.is_eligible(index) { Permit::take(pool, index, pick) } else { None }
+        let index = pool.servers.iter().position(|server| server.live.id == preferred.server)?;
+        let may_serve = preferred.has_client || pool.is_eligible(index);
+        if may_serve { Permit::take(pool, index, pick) } else { None }
     }
 
     /// Reports a failure of the server, and excludes it from further attempts.

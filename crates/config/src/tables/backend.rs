@@ -1,5 +1,6 @@
 //! `[backends.NAME]`: a pool of servers, and the choice of a server.
 
+pub(crate) mod affinity;
 mod checks;
 pub(crate) mod files;
 mod hash;
@@ -22,19 +23,19 @@ pub(crate) use self::health_check::checked;
 pub(crate) use self::server::ParsedServer;
 pub(crate) use self::tls::authorities;
 use self::tunnel::TunnelKeys;
-use super::table;
 use super::timeouts::{OwnLimits, describe_own, own_changes, read_own};
 use super::total_rate::{self, ParsedTotal};
+use super::{table, table_in};
 use crate::file::value;
-use crate::keys::keys;
+use crate::keys::{OnlyIn, keys};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::TableDoc;
 use crate::tables::ParsedFrontend;
 use crate::values::{choice, seconds};
 use convey_model::{
-    Algorithm, BackendConfig, BackendTls, DiscoveryConfig, DsrKind, FilesConfig, HashKey, HttpVersion, Mode,
-    OnDown, OutlierDetection, ProbeKind, Protocol, ProxyVersion, QuicConfig,
+    AffinityConfig, Algorithm, BackendConfig, BackendTls, DiscoveryConfig, DsrKind, FilesConfig, HashKey,
+    HttpVersion, Mode, OnDown, OutlierDetection, ProbeKind, Protocol, ProxyVersion, QuicConfig,
 };
 
 /// `[backends.NAME]` in the reference.
@@ -48,6 +49,7 @@ pub(crate) struct ParsedBackend {
     pub(crate) keys: BackendKeys,
     pub(crate) hash: Option<Placed<Hashed>>,
     pub(crate) quic: Option<Placed<Arc<QuicConfig>>>,
+    pub(crate) affinity: Option<Placed<Arc<AffinityConfig>>>,
     pub(crate) health_check: ParsedHealthCheck,
     pub(crate) outlier_detection: Option<Placed<OutlierDetection>>,
     pub(crate) tunnel: TunnelKeys,
@@ -107,17 +109,23 @@ keys! {
             true => format!(", hash_key {}", backend.hash_key.name()),
             false => String::new(),
         },
-        kind: r#"`"addr_port"`, `"addr"` or `"name"`: property that decides a server's place"#,
+        kind: r#"`"addr_port"`, `"addr"` or `"name"`: property that decides a server's place, and with `"name"` its id in cookies of `affinity`"#,
         default: r#"`"addr_port"`"#,
         sample: r##"
 # The property of a server that decides its place on the ring or in the table. A change moves clients to other servers
 # once.
 #   addr_port  address and port
 #   addr       address: a client gets the same server on all ports, if their backends have the same servers and weights
-#   name       name, the key of the server's table below: clients stay when the address changes
+#   name       name, the key of the server's table below: clients stay when the address changes, also by cookies of affinity
 #hash_key = "addr_port"
 "##,
         example: "'name'",
+    };
+
+    also affinity = backend.affinity.as_ref().map(|affinity| affinity.value.clone()); {
+        changes: |old, new| affinity::changes(old.affinity.as_deref(), new.affinity.as_deref()),
+        describe: |backend, _| affinity::describe(backend.affinity.as_deref()),
+        docs: &[table_in(OnlyIn::Http, "affinity", "table, http: a cookie names the server of a client", "see below")],
     };
 
     key "slow_start" => slow_start: Duration {
@@ -279,6 +287,7 @@ impl ParsedBackend {
             total: ParsedTotal::read(&mut table, report),
             timeouts: read_own(table.table("timeouts")),
             quic: quic::read(&mut table, &servers, report),
+            affinity: affinity::read(&mut table, report),
             servers,
         };
         table.finish();

@@ -40,6 +40,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             hash: HashOn::Source,
             quic: None,
             hash_request: None,
+            affinity: None,
             hash_key: HashKey::AddrPort,
             health_check: HealthCheck {
                 kind: ProbeKind::Tcp,

@@ -33,6 +33,7 @@ fn sample_with_files() -> (String, TempDir) {
     tls::save_secret(&folder.path().join("token"), "correct-horse-battery");
     tls::save_secret(&folder.path().join("eab.key"), "c2VjcmV0");
     tls::save_secret(&folder.path().join("quic-lb.key"), &"00".repeat(16));
+    tls::save_secret(&folder.path().join("affinity.key"), &"00".repeat(32));
     tls::save(folder.path(), "site", "site.example");
     std::fs::create_dir(at("certificates")).unwrap();
     tls::save(&folder.path().join("certificates"), "other", "other.example");
@@ -47,6 +48,7 @@ fn sample_with_files() -> (String, TempDir) {
         ("convey.key", "site.key"),
         ("eab.key", "eab.key"),
         ("quic-lb.key", "quic-lb.key"),
+        ("affinity.key", "affinity.key"),
     ];
     for (name, file) in others {
         text = text.replace(&format!("= \"{name}\""), &format!("= {:?}", at(file)));
@@ -90,7 +92,7 @@ fn sample_defaults_are_the_real_defaults() {
              limits.rate_per_source none -> 20, limits.burst automatic -> 40, limits.first_byte_timeout none -> 10s",
             "frontend https: added (proxy, 0.0.0.0:8443 -> backend web)",
             "frontend site: added (http, 0.0.0.0:8081 -> backends web, www)",
-            "backend web: max_connections of web/a (192.0.2.10:8080) none -> 1000, \
+            "backend web: max_connections of web/a (192.0.2.10:8080) none -> 1000, affinity none -> cookie server, \
              health check tcp -> https / (200-399), host app.internal, header X-Check, \
              body matching \"^OK\", health check port the server's -> 9000, outlier detection off -> on, \
              on_down automatic -> reset, tunnel_source automatic -> 172.16.0.0/16, send_proxy none -> v2, tls off -> on, \
@@ -121,7 +123,7 @@ fn the_annotated_sample_shows_every_key() {
     }
     let errors = errors(&text);
     let text = text.replace("\n#service = \"shop.Cart\"", OF_GRPC);
-    assert_eq!(errors.len(), 46, "one for each table: {errors:#?}");
+    assert_eq!(errors.len(), 47, "one for each table: {errors:#?}");
     for error in &errors {
         let (before, allowed) = error.split_once(": unknown key (allowed here: ").expect("a list of keys");
         let (_, place) = before.rsplit_once(' ').expect("the place and the key");

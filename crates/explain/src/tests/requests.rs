@@ -4,7 +4,7 @@ use super::*;
 
 use convey_http_core::Redirect;
 use convey_model::{
-    FrontendConfig, FrontendTls, HttpConfig, RouteAction, RouteConfig, TlsVersion, TotalRate,
+    AffinityConfig, FrontendConfig, FrontendTls, HttpConfig, RouteAction, RouteConfig, TlsVersion, TotalRate,
 };
 
 /// Frontend in mode `http` that redirects all requests to https, by a route or by default.
@@ -131,4 +131,27 @@ fn total_rates_are_explained_and_the_used_one_ends_the_request() {
     assert!(pool.live.requests.take(rate(1), 0, Timestamp(1_000_000_000)));
     let used = vec![message(5, "frontend web"), message(0, "backend app")];
     assert_eq!(explain(), (Some("backend_rate_limit".to_owned()), used));
+}
+
+#[test]
+fn affinity_cookie_of_a_request_decides_its_server() {
+    let servers = ["10.0.0.11:80", "10.0.0.12:80"].map(|addr| fixture::server(addr, addr)).to_vec();
+    let affinity = Some(Arc::new(AffinityConfig::new("server")));
+    let pool = fixture::pool_of(BackendConfig { affinity, ..fixture::backend("app", servers) });
+    let config = with_tls(redirecting(false));
+    let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool.clone()]);
+    let request: AskedRequest = "https://a/".parse().unwrap();
+    let client: SocketAddr = "198.51.100.7:4242".parse().unwrap();
+    let explained = |headers: Vec<String>| {
+        let request = request.clone().with(None, headers).unwrap();
+        let sources = ExplainSources { request: Some(&request), ..of(&snapshot) };
+        as_text(&explain_client(sources, client))
+    };
+    for (index, server) in pool.servers.iter().enumerate() {
+        let cookie = pool.affinity_cookie(index, &fixture::head("a", "/"), true).unwrap();
+        let text = explained(vec![format!("Cookie: {}", cookie.split(';').next().unwrap())]);
+        assert!(text.contains(&format!("app/{}: the cookie server names it", server.config.name)), "{text}");
+    }
+    let text = explained(vec!["Cookie: server=forged".to_owned()]);
+    assert!(text.contains("no cookie server names a server that serves"), "{text}");
 }

@@ -5,7 +5,7 @@
 
 use std::task::{Context, Poll};
 
-use convey_http_core::Exchange;
+use convey_http_core::{Exchange, FieldRules};
 use convey_proxy::ServerStream;
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, WorkerArc};
@@ -25,6 +25,8 @@ pub(super) struct RunningExchange {
     server: Box<ServerStream>,
     /// Whether the connection to the server was idle before.
     is_kept: bool,
+    /// Rules for the fields of the response, if the server adds to those of the request.
+    rules: Option<Box<FieldRules>>,
     transfer: TransferState,
     drive: DriveState,
 }
@@ -73,7 +75,8 @@ impl Forwarding<'_, '_> {
         permit.count(Counter::Requests, 1);
         let transfer = TransferState::new(self.exchange(), self.head_as_text(&permit));
         let drive = DriveState::begin(self.client, self.request, &self.timeouts, &permit, self.time_limit);
-        Box::new(RunningExchange { permit, server, is_kept, transfer, drive })
+        let rules = self.rules_with_affinity(&permit);
+        Box::new(RunningExchange { permit, server, is_kept, rules, transfer, drive })
     }
 
     /// Moves the request and its response. `Ready`: the transfer has ended, or too few bytes have
@@ -83,7 +86,7 @@ impl Forwarding<'_, '_> {
         running: &mut RunningExchange,
         cx: &mut Context<'_>,
     ) -> Poll<Option<TransferEnd>> {
-        let RunningExchange { permit, server, transfer, drive, .. } = running;
+        let RunningExchange { permit, server, rules, transfer, drive, .. } = running;
         // Only a client with a socket has such an exchange.
         let ClientEnd::Socket(client) = &mut *self.end else { return Poll::Ready(None) };
         let (request, route) = (self.request, self.route);
@@ -92,7 +95,7 @@ impl Forwarding<'_, '_> {
             server: server.stream(),
             received: self.received,
             changes: ResponseChanges {
-                fields: request.response_changes(route),
+                fields: rules.as_deref().unwrap_or_else(|| request.response_changes(route)),
                 reversal: reversal(self.client, request, route, permit),
                 terms: CompressionTerms::of(self.client, request, route, &self.worker.encoders),
                 hooks: self.hooks,
@@ -112,7 +115,7 @@ impl Forwarding<'_, '_> {
         end: Option<TransferEnd>,
         attempts: &mut Attempts,
     ) -> Attempt {
-        let RunningExchange { permit, server, is_kept, transfer, drive } = *running;
+        let RunningExchange { permit, server, is_kept, transfer, drive, .. } = *running;
         let mut state = transfer.progress().clone();
         if matches!(&*self.end, ClientEnd::Socket(client) if transfer.is_torn(client)) {
             state.note_answer();

@@ -57,6 +57,7 @@ impl Forwarding<'_, '_> {
         }
         let mut drive = DriveState::begin(self.client, request, &self.timeouts, permit, self.time_limit);
         let is_stream = self.end.is_stream();
+        let rules = self.rules_with_affinity(permit);
         let client = match &mut *self.end {
             ClientEnd::Socket(client) => {
                 let decoder = decoder(request);
@@ -66,7 +67,7 @@ impl Forwarding<'_, '_> {
         };
         let to_client = ToClient {
             changes: ResponseChanges {
-                fields: request.response_changes(self.route),
+                fields: rules.as_deref().unwrap_or_else(|| request.response_changes(self.route)),
                 reversal: reversal(self.client, request, self.route, permit),
                 terms: CompressionTerms::of(self.client, request, self.route, &self.worker.encoders),
                 hooks: self.hooks,

@@ -44,6 +44,7 @@ impl ParsedBackend {
             }
         }
         self.files.iter().for_each(|files| only_http(&files.place, used, report));
+        self.affinity.iter().for_each(|affinity| only_http(&affinity.place, used, report));
         self.total.places().for_each(|place| only_http(place, used, report));
         ewma(self, used, report);
         shared_connections(self, report);
@@ -127,7 +128,8 @@ fn algorithm_fits(backend: &ParsedBackend, algorithm: Algorithm, report: &Report
     // With `quic_cid`, the algorithm applies to new clients; connection ids identify the servers of
     // the others.
     let hash = backend.hash.as_ref().filter(|_| !backend.hashes_quic());
-    let places = [hash.map(|hash| &hash.place), backend.keys.hash_key.as_ref().map(|key| &key.place)];
+    let hash_key = backend.keys.hash_key.as_ref().filter(|_| backend.affinity.is_none());
+    let places = [hash.map(|hash| &hash.place), hash_key.map(|key| &key.place)];
     for place in places.into_iter().flatten().filter(|_| !algorithm.hashes()) {
         let message = format!("has no effect with algorithm {:?}, which does not hash", algorithm.name());
         report.warning(place, message);
