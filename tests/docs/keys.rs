@@ -32,6 +32,8 @@ unknown = 1
 unknown = 1
 [frontends.web.headers.request]
 unknown = 1
+[[frontends.web.headers.response.when]]
+unknown = 1
 [[frontends.web.routes]]
 unknown = 1
 [frontends.web.routes.redirect]
@@ -224,6 +226,13 @@ path = '/a'
 backend = 'other'
 ";
 
+/// Rule for some responses, for its keys.
+const OF_WHEN: &str = "
+[[frontends.web.headers.response.when]]
+status = 500
+remove = 'X-B'
+";
+
 /// Routes without a backend, for their keys.
 const OF_REDIRECT: &str = "
 mode = 'http'
@@ -339,6 +348,8 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     } else if table.ends_with("compression]") {
         let of_http = format!("backend = 'web'{OF_HTTP}[frontends.web.compression]\n");
         TABLES.replacen("backend = 'web'\n", &of_http, 1)
+    } else if table.ends_with("response.when]]") {
+        TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_HTTP}{OF_WHEN}"), 1)
     } else if table.ends_with("routes.redirect]") {
         TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_REDIRECT}"), 1)
     } else if table.ends_with("routes.respond]") {

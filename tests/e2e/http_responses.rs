@@ -2,19 +2,24 @@
 
 use std::io::Write;
 
-use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TestAuthority, TestHttpServer, tests};
+use convey_testkit::{
+    BalancerProcess, Loopback, Need, Setup, TestAuthority, TestHttpServer, tests, wait_for,
+};
 
 use crate::curl::curl;
+use crate::http::client::Client;
 use crate::http2::block_on;
 use crate::http3::authority;
 use crate::http3::client::Clients;
 
 tests!("http_responses":
     url_and_cookies_of_a_rewritten_request_lead_back_in_each_version [Need::CURL],
+    headers_depend_on_status_and_path_in_each_version [Need::CURL],
+    local_reply_has_the_trace_that_convey_began,
 );
 
 /// Frontend over TLS with HTTP/3, with these lines, and its server.
-fn secure(lab: &Loopback, lines: &str) -> Setup {
+pub(crate) fn secure(lab: &Loopback, lines: &str) -> Setup {
     let at = lab.directory().display();
     let tls = format!(
         "[frontends.web.tls]\nhttp3 = true\ncertificate = \"{at}/site.pem\"\nkey = \"{at}/site.key\"\n"
@@ -101,4 +106,77 @@ fn url_and_cookies_of_a_rewritten_request_lead_back_in_each_version() {
             assert_eq!(found, expected, "{path} over {version}");
         }
     }
+}
+
+fn headers_depend_on_status_and_path_in_each_version() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let root = lab.directory().join("files");
+    std::fs::create_dir(&root).unwrap();
+    std::fs::write(root.join("a.css"), "a").unwrap();
+    let _server = TestHttpServer::start(lab.server(1), |request, stream| {
+        let status = if request.line.contains("missing") { "404 Not Found" } else { "200 OK" };
+        write!(stream, "HTTP/1.1 {status}\r\nCache-Control: private\r\nContent-Length: 0\r\n\r\n")
+    });
+    let lines = r#"
+        [[frontends.web.headers.response.when]]
+        status = [404, "5xx"]
+        set = { X-Failed = "{path}" }
+        [[frontends.web.headers.response.when]]
+        path_glob = ["*.css", "/static/**"]
+        set = { Cache-Control = "max-age=60" }
+        [[frontends.web.routes]]
+        path = "/down"
+        backend = "down"
+        [[frontends.web.routes]]
+        path = "/files"
+        rewrite_path = "/"
+        backend = "files"
+        [[frontends.web.routes]]
+        path = "/static/secret"
+        backend = "pool"
+        headers.response.set = { Cache-Control = "no-store" }
+        "#;
+    let backends = format!(
+        "[backends.down]\nhealth_check.kind = \"none\"\nservers.a.addr = \"{}\"\n[backends.files]\nfiles = {:?}\n",
+        lab.server(9),
+        root.display().to_string()
+    );
+    let _balancer = BalancerProcess::start(&lab, &secure(&lab, lines).and(&backends));
+    let cases = [
+        ("/a", None, "private"),
+        ("/a/b.css?c", None, "max-age=60"),
+        ("/static/a/b", None, "max-age=60"),
+        ("/static/secret", None, "no-store"),
+        ("/missing.css", Some("/missing.css"), "private"),
+        ("/down/a.css", Some("/down/a.css"), "no-store"),
+        ("/files/a.css", None, "max-age=60"),
+        ("/files/b.css", Some("/files/b.css"), "no-store"),
+    ];
+    for (path, failed, cached) in cases {
+        let mut expected = vec![format!("cache-control: {cached}")];
+        expected.extend(failed.map(|path| format!("x-failed: {path}")));
+        for fields in fields_in_each_version(&lab, &authority, path) {
+            let mut found = fields;
+            found.retain(|line| line.starts_with("cache-control: ") || line.starts_with("x-failed: "));
+            found.sort();
+            assert_eq!(found, expected, "{path}");
+        }
+    }
+}
+
+fn local_reply_has_the_trace_that_convey_began() {
+    let lab = Loopback::new();
+    let log = lab.directory().join("access.log");
+    let access =
+        format!("[access_log]\noutput = {:?}\nformat = \"{{trace_id}}\"\n", log.display().to_string());
+    let lines = "mode = \"http\"\nbegin_traces = true\nheaders.response.set = { X-Trace = \"{trace_id}\" }";
+    let setup = Setup::new(&lab).frontend(lines).server("gone", lab.server(1), "").and(&access);
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    let response = Client::new(lab.vip()).get("a", "/");
+    let trace = response.head.lines().find_map(|line| line.strip_prefix("X-Trace: ")).unwrap_or_default();
+    assert_eq!((response.status, trace.len()), (503, 32), "{}", response.head);
+    wait_for("the line of the request", || {
+        std::fs::read_to_string(&log).ok().filter(|lines| *lines == format!("{trace}\n"))
+    });
 }

@@ -28,6 +28,7 @@ pub(crate) const ALL: &[TableDoc] = &[
     frontend::compression::DOC,
     frontend::headers::DOC,
     frontend::headers::RULES,
+    frontend::headers::WHEN,
     timeouts::OF_FRONTENDS,
     frontend::access::DOC,
     frontend::limits::DOC,

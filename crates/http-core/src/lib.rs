@@ -29,6 +29,7 @@ mod forward;
 mod head;
 mod malformed;
 mod method;
+mod path_glob;
 mod phase;
 mod redirect;
 mod request_field;
@@ -51,8 +52,8 @@ pub use facts::{RequestFacts, TlsFacts};
 pub use field_syntax::{is_name as is_token, is_same_for_cgi};
 pub use forward::{
     ClientAddress, ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, NamedClient,
-    NoSuchGroup, OutgoingRequest, OutgoingResponse, PathRewrite, RequestChanges, ResponseReversal,
-    ReverseRewrite, ReversedFields, rewritten_path,
+    NoSuchGroup, OutgoingRequest, OutgoingResponse, PathRewrite, RequestChanges, ResponseCondition,
+    ResponseReversal, ReverseRewrite, ReversedFields, rewritten_path,
 };
 pub use head::{
     Field, HeadLimits, HeadReader, RequestHead, ResponseBuilder, ResponseHead, StreamRequest, StreamResponse,
@@ -60,6 +61,7 @@ pub use head::{
 };
 pub use malformed::Malformed;
 pub use method::HttpMethod;
+pub use path_glob::{InvalidGlob, PathGlob};
 pub use phase::ExchangePhase;
 pub use redirect::{Redirect, RedirectPath, UrlScheme};
 pub use request_field::RequestField;

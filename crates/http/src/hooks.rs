@@ -170,20 +170,22 @@ impl Hooks {
         self.hooks.iter().any(|hook| hook.wants_bodies())
     }
 
-    /// Returns the configured changes of a response's fields, followed by those of the hooks.
+    /// Returns the configured changes of the fields of this response, followed by those of the
+    /// hooks.
     pub(crate) fn edit<'a>(
         &mut self,
         head: &ResponseHead,
         configured: &'a FieldRules,
         is_local: bool,
     ) -> Cow<'a, FieldRules> {
+        let configured = configured.of_status(head.status());
         if self.hooks.is_empty() {
-            return Cow::Borrowed(configured);
+            return configured;
         }
         let mut edit = ResponseEdit { head, is_local, changes: FieldRules::default() };
         self.hooks.iter_mut().rev().for_each(|hook| hook.on_response(&mut edit));
         match edit.changes.is_empty() {
-            true => Cow::Borrowed(configured),
+            true => configured,
             false => Cow::Owned(configured.then(&edit.changes)),
         }
     }

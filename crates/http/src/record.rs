@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convey_access_log::{Ending, LoggedResponse, Termination};
-use convey_http_core::{ContentCoding, ExchangePhase, ExchangeState, Malformed, RequestHead};
+use convey_http_core::{ContentCoding, ExchangePhase, ExchangeState, Malformed, RequestHead, TraceParent};
 use convey_proxy::{ClientStream, tls_fault};
 use convey_snapshot::WorkerRoute;
 use convey_snapshot::stats::Counter;
@@ -57,6 +57,8 @@ pub(crate) struct RequestRecord {
     traced: Option<Arc<TracedHead>>,
     /// Id of the request; `None`: no header and no redirect has it.
     request_id: Option<Arc<str>>,
+    /// Trace that convey has begun for the request.
+    begun_trace: Option<TraceParent>,
 }
 
 impl RequestRecord {
@@ -82,6 +84,7 @@ impl RequestRecord {
             compression: None,
             traced: None,
             request_id: None,
+            begun_trace: None,
         }
     }
 
@@ -112,6 +115,11 @@ impl RequestRecord {
         self.request_id.as_deref().unwrap_or_default()
     }
 
+    /// Trace of the request with this head. A trace that convey has begun replaces the client's.
+    pub(crate) fn trace(&self, head: &RequestHead) -> Option<TraceParent> {
+        self.begun_trace.or_else(|| TraceParent::of(head))
+    }
+
     /// Name of the request's route; empty: none is known.
     pub(crate) fn route_name(&self) -> &str {
         self.route.as_ref().map_or("", |route| &route.name)
@@ -138,6 +146,7 @@ impl RequestRecord {
         self.phase = ExchangePhase::Pick;
         self.trace_step(client, || RequestStep::Routed { route: route.name.clone() });
         self.trace_step(client, || RequestStep::Admitted);
+        self.begun_trace = request.begun_trace();
         if let Some(logged) = &mut self.logged {
             logged.trace = request.trace();
         }

@@ -252,6 +252,11 @@ impl HttpRequest {
         self.parts.begun.or_else(|| TraceParent::of(&self.parts.head))
     }
 
+    /// Trace that a service has begun for this request.
+    pub(crate) fn begun_trace(&self) -> Option<TraceParent> {
+        self.parts.begun
+    }
+
     /// Starts a trace with this request, and sends it to the server in `traceparent`.
     pub fn begin_trace(&mut self, trace: TraceParent) {
         // Name and value are valid, so this cannot fail.
@@ -307,7 +312,7 @@ impl HttpRequest {
     /// Replaces the variables in the rules of the route by their values. Call it when all services
     /// have seen the request.
     pub(crate) fn expand_rules(&mut self) {
-        let is_changed = |route: &&Arc<WorkerRoute>| route.has_variables || route.cors.is_some();
+        let is_changed = |route: &&Arc<WorkerRoute>| route.has_dynamic_rules || route.cors.is_some();
         let Some(route) = self.parts.route.as_ref().filter(is_changed) else { return };
         let facts = self.facts();
         let request = route.request.expanded(&facts);
@@ -339,7 +344,7 @@ pub(crate) fn local_reply_fields<'a>(
         route: open.record.route_name(),
         http_version: open.record.version(head),
         request_id: open.record.request_id(),
-        trace_id: TraceParent::of(head).map(|trace| trace.id()),
+        trace_id: open.record.trace(head).map(|trace| trace.id()),
         tls: client.tls().map(|tls| variables::tls_facts(tls)),
         ..facts
     };
@@ -354,7 +359,7 @@ fn response_rules<'a, 'f>(
     head: &RequestHead,
     facts: impl FnOnce() -> RequestFacts<'f>,
 ) -> Cow<'a, FieldRules> {
-    let rules = match rules.has_variables() {
+    let rules = match rules.depend_on_request() {
         true => Cow::Owned(rules.expanded(&facts())),
         false => Cow::Borrowed(rules),
     };

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use glob::{MatchOptions, Pattern};
-use thiserror::Error;
+use convey_http_core::{InvalidGlob, PathGlob};
 
 /// Static files of a backend. Mode `http` only.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,21 +30,11 @@ pub struct FilesConfig {
 /// `Cache-Control` of files that match a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheRule {
-    /// Glob, without a leading slash.
-    pattern: Pattern,
-    /// Whether the pattern has a slash. A pattern with a slash matches paths from the root; other
-    /// patterns match file names in any directory.
-    is_of_path: bool,
+    /// Files whose names, relative to the root, match.
+    pattern: PathGlob,
     /// Value of the field.
     value: String,
 }
-
-/// `*` matches any characters within one name; `**` matches any directories.
-const AS_PATHS: MatchOptions = MatchOptions {
-    case_sensitive: true,
-    require_literal_separator: true,
-    require_literal_leading_dot: false,
-};
 
 impl FilesConfig {
     /// Serves the files of this directory with default settings.
@@ -65,17 +54,10 @@ impl FilesConfig {
     /// `Cache-Control` of the file with this name, relative to the root; `None`: the response has
     /// no such field.
     pub fn cache_control_of(&self, name: &str) -> Option<&str> {
-        let file = name.rsplit('/').next().unwrap_or(name);
-        let subject = |rule: &CacheRule| if rule.is_of_path { name } else { file };
-        let rule = self.cache_control.iter().find(|rule| rule.pattern.matches_with(subject(rule), AS_PATHS));
+        let rule = self.cache_control.iter().find(|rule| rule.pattern.matches(name));
         rule.map(|rule| &*rule.value)
     }
 }
-
-/// Reason why a pattern is no valid glob; operator-facing message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub struct InvalidGlob(&'static str);
 
 impl CacheRule {
     /// Compiles a rule.
@@ -83,11 +65,7 @@ impl CacheRule {
     /// # Errors
     /// The pattern is no valid glob.
     pub fn new(pattern: &str, value: &str) -> Result<CacheRule, InvalidGlob> {
-        let is_of_path = pattern.contains('/');
-        // Names of files are relative to the root.
-        let relative = pattern.strip_prefix('/').unwrap_or(pattern);
-        let pattern = Pattern::new(relative).map_err(|error| InvalidGlob(error.msg))?;
-        Ok(CacheRule { pattern, is_of_path, value: value.to_owned() })
+        Ok(CacheRule { pattern: PathGlob::parse(pattern)?, value: value.to_owned() })
     }
 }
 

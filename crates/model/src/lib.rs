@@ -79,7 +79,7 @@ pub use discovery::{
 };
 pub use draining::DrainingEndpoints;
 pub use error_pages::{ErrorPage, ErrorPages};
-pub use files_config::{CacheRule, FilesConfig, InvalidGlob};
+pub use files_config::{CacheRule, FilesConfig};
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_list::{
     ClientFilter, FlowActivity, FlowAnswer, FlowFacts, FlowFilter, FlowGroup, FlowGrouping, FlowKind,

@@ -64,8 +64,8 @@ pub struct HttpRoute {
     pub limits: RouteLimits,
     /// Rules for pages of other origins.
     pub cors: Option<Arc<CorsRules>>,
-    /// Whether a rule has variables.
-    pub has_variables: bool,
+    /// Whether header rules differ from request to request.
+    pub has_dynamic_rules: bool,
     /// Rate limit for the route's requests of one source, in addition to the limit of the frontend;
     /// `None`: no limit.
     pub limit: Option<RequestLimit>,
@@ -233,7 +233,7 @@ impl HttpRoute {
         HttpRoute {
             limits: route.limits.clone(),
             cors: route.cors.clone().map(Arc::new),
-            has_variables: request.has_variables() || response.has_variables(),
+            has_dynamic_rules: request.depend_on_request() || response.depend_on_request(),
             live: lives.get(&name),
             name,
             sources: route.sources.clone(),

@@ -4,6 +4,7 @@
 //! adds and removes.
 
 mod client_address;
+mod condition;
 mod forwarded;
 mod request;
 mod response;
@@ -14,6 +15,7 @@ mod rules;
 mod tests;
 
 pub use client_address::{ClientAddress, NamedClient};
+pub use condition::ResponseCondition;
 pub use forwarded::{ClientIdentity, ForwardedFields};
 pub use request::{OutgoingRequest, RequestChanges};
 pub use response::OutgoingResponse;

@@ -1,7 +1,9 @@
 //! Fields of a message that an operator sets, adds and removes.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use super::condition::{ConditionalRules, ResponseCondition};
 use crate::field_syntax::{is_name, is_of_value, is_same_for_cgi};
 use crate::{Template, Variable, Variables};
 
@@ -14,6 +16,8 @@ pub struct FieldRules {
     added: Vec<AddedField>,
     /// Whether rules for a name with hyphens apply to its spelling with underscores, too.
     with_underscores: bool,
+    /// Rules that follow, in order, for some responses.
+    conditional: Vec<ConditionalRules>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,20 +119,43 @@ impl FieldRules {
         Ok(())
     }
 
-    /// Whether values have variables.
-    pub fn has_variables(&self) -> bool {
+    /// Appends rules that apply to some responses.
+    pub fn add_conditional(&mut self, condition: ResponseCondition, rules: FieldRules) {
+        self.conditional.push(ConditionalRules { condition, rules });
+    }
+
+    /// The rules for a response with this status. Rules for some paths are left out, unless
+    /// [`FieldRules::expanded`] has compared the path of the request.
+    pub fn of_status(&self, status: u16) -> Cow<'_, FieldRules> {
+        if self.conditional.is_empty() {
+            return Cow::Borrowed(self);
+        }
+        let always = FieldRules { conditional: Vec::new(), ..self.clone() };
+        let applied = self.conditional.iter().filter(|conditional| conditional.apply_to(status));
+        Cow::Owned(applied.fold(always, |rules, conditional| rules.then(&conditional.rules)))
+    }
+
+    /// Whether the rules differ from request to request: values have variables, or rules are for
+    /// some paths.
+    pub fn depend_on_request(&self) -> bool {
         self.added.iter().any(|field| matches!(field.value, FieldValue::Template(_)))
+            || self.conditional.iter().any(|conditional| {
+                !conditional.condition.paths.is_empty() || conditional.rules.depend_on_request()
+            })
     }
 
     /// Whether values have this variable.
     pub fn uses(&self, variable: &Variable) -> bool {
-        self.added.iter().any(|field| match &field.value {
+        let is_used = |field: &AddedField| match &field.value {
             FieldValue::Template(template) => template.uses(variable),
             FieldValue::Text(_) => false,
-        })
+        };
+        self.added.iter().any(is_used)
+            || self.conditional.iter().any(|conditional| conditional.rules.uses(variable))
     }
 
-    /// These rules with the values of variables. Fields with an empty value are left out.
+    /// These rules for a request, with the values of variables. Fields with an empty value are left
+    /// out, and rules for other paths.
     #[must_use]
     pub fn expanded(&self, variables: &dyn Variables) -> FieldRules {
         let added = self.added.iter().filter_map(|field| {
@@ -142,7 +169,8 @@ impl FieldRules {
             let is_shown = !value.is_empty() || matches!(field.value, FieldValue::Text(_));
             is_shown.then(|| AddedField { name: field.name.clone(), value: FieldValue::Text(value) })
         });
-        FieldRules { added: added.collect(), ..self.clone() }
+        let conditional = self.conditional.iter().filter_map(|rules| rules.expanded(variables));
+        FieldRules { added: added.collect(), conditional: conditional.collect(), ..self.clone() }
     }
 
     /// Removes all fields of the message with this name.
@@ -160,6 +188,15 @@ impl FieldRules {
     /// longer add this field.
     pub fn then(&self, later: &FieldRules) -> FieldRules {
         let mut rules = self.clone();
+        if !rules.conditional.is_empty() {
+            let always = FieldRules { conditional: Vec::new(), ..later.clone() };
+            if !always.is_empty() {
+                rules.add_conditional(ResponseCondition::default(), always);
+            }
+            rules.conditional.extend(later.conditional.iter().cloned());
+            return rules;
+        }
+        rules.conditional.clone_from(&later.conditional);
         rules.added.retain(|field| later.keeps(&field.name));
         rules.added.extend(later.added.iter().cloned());
         later.dropped.iter().for_each(|dropped| rules.drop_name(dropped.clone()));
@@ -175,7 +212,7 @@ impl FieldRules {
 
     /// Whether the rules change nothing.
     pub fn is_empty(&self) -> bool {
-        self.dropped.is_empty() && self.added.is_empty()
+        self.dropped.is_empty() && self.added.is_empty() && self.conditional.is_empty()
     }
 
     /// Whether the message's own fields with this name are forwarded.
@@ -204,7 +241,8 @@ impl fmt::Display for FieldRules {
         let is_added = |name: &[u8]| self.added.iter().any(|field| field.name.eq_ignore_ascii_case(name));
         let removed = self.dropped.iter().map(|dropped| &*dropped.name).filter(|name| !is_added(name));
         let removed = removed.map(|name| format!("remove {}", text(name)));
-        f.write_str(&added.chain(removed).collect::<Vec<_>>().join(", "))
+        let conditional = self.conditional.iter().map(ToString::to_string);
+        f.write_str(&added.chain(removed).chain(conditional).collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -137,7 +137,7 @@ fn fields_with_variables_have_the_values_of_the_request() {
     rules.set_template("X-Trace", &template("{trace_id}")).unwrap();
     rules.add_template("X-Via", &template("{scheme} {header:Cookie} {braces or not}")).unwrap();
     rules.add_template("X-Plain", &template("a")).unwrap();
-    assert!(rules.has_variables() && rules.uses(&Variable::ClientIp) && !rules.uses(&Variable::Host));
+    assert!(rules.depend_on_request() && rules.uses(&Variable::ClientIp) && !rules.uses(&Variable::Host));
     assert_eq!(rules.set_template("X", &template(" {host}")), Err(FieldFault::Value));
     assert_eq!(rules.set_template("Host", &template("{host}")), Err(FieldFault::Reserved));
     let head = request("GET / HTTP/1.1\r\nHost: a\r\nx_real_ip: 1\r\nX-Trace: 2\r\nCookie: b=\tc\r\n\r\n");
@@ -262,6 +262,52 @@ fn rules_of_a_route_go_behind_those_of_its_frontend() {
     assert!(!text.contains("X-B"), "{text}");
     assert_eq!(frontend.then(&FieldRules::default()), frontend);
     assert!(FieldRules::default().is_empty() && !both.is_empty());
+}
+
+#[test]
+fn response_rules_depend_on_status_and_path() {
+    let set = |name: &str, value: &str| {
+        let mut rules = FieldRules::default();
+        rules.set(name, value).unwrap();
+        rules
+    };
+    let when = |statuses: &[std::ops::RangeInclusive<u16>], paths: &[&str]| ResponseCondition {
+        statuses: statuses.to_vec(),
+        paths: paths.iter().map(|glob| crate::PathGlob::parse(glob).unwrap()).collect(),
+    };
+    let mut frontend = set("X-A", "all");
+    frontend.add_conditional(when(&[404..=404, 500..=599], &[]), set("X-A", "error"));
+    frontend
+        .add_conditional(when(&[200..=399], &["*.css", "/static/**"]), set("Cache-Control", "max-age=60"));
+    let mut route = set("x-a", "route");
+    let mut secret = FieldRules::default();
+    secret.remove("X-B").unwrap();
+    route.add_conditional(when(&[], &["/static/*"]), secret);
+    let both = frontend.then(&route);
+    let shown = |rules: &FieldRules, path: &str, status| {
+        let head = request(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let facts = RequestFacts::new(&head, UrlScheme::Http, "192.0.2.1:9".parse().unwrap());
+        rules.expanded(&facts).of_status(status).to_string()
+    };
+    let value = |rules: &FieldRules, status| {
+        let resolved = rules.of_status(status);
+        let found = resolved.added().map(|(_, value)| String::from_utf8_lossy(value).into_owned());
+        found.collect::<Vec<_>>().join(", ")
+    };
+    assert!(both.depend_on_request() && !route.is_empty());
+    assert_eq!([200, 404, 503].map(|status| value(&frontend, status)), ["all", "error", "error"]);
+    assert_eq!([200, 404].map(|status| value(&both, status)), ["route", "route"], "the route is later");
+    assert_eq!(shown(&both, "/a/b.css?c", 200), "set Cache-Control, set x-a");
+    assert_eq!(shown(&both, "/a/b.css", 404), "set x-a");
+    assert_eq!(shown(&both, "/b.css/c", 200), "set x-a");
+    assert_eq!(shown(&both, "/static/a", 304), "set Cache-Control, set x-a, remove x-b");
+    assert_eq!(shown(&both, "/static/a/b", 200), "set Cache-Control, set x-a");
+    assert_eq!(
+        frontend.to_string(),
+        "set X-A, set X-A for status 404, 500-599, set Cache-Control for status 200-399 and path *.css, /static/**"
+    );
+    // The path of a malformed request is unknown.
+    assert_eq!(frontend.of_status(200).to_string(), "set X-A");
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! `[frontends.NAME.headers]`: headers that convey changes in requests and responses.
 
+use std::ops::RangeInclusive;
+
+use toml::de::DeValue;
+
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc};
-use crate::values::{boolean, string};
-use convey_http_core::{FieldFault, FieldRules, Template};
+use crate::values::{boolean, not_allowed, status_range, string};
+use convey_http_core::{FieldFault, FieldRules, PathGlob, ResponseCondition, Template};
 use convey_model::HeaderRules;
 
 /// `[frontends.NAME.headers]` in the reference. The table has no list of keys and fields, because
@@ -28,7 +32,10 @@ pub(crate) const DOC: TableDoc = TableDoc {
             name: "response",
             kind: "table",
             default: "none",
-            sample: r#"#response = { remove = ["Server"] }"#,
+            sample: r##"
+#response = { remove = ["Server"], when = [{ status = "5xx", set = { Cache-Control = "no-store" } }] }
+                                        # when: responses with status = [404, "5xx"], or to path_glob = ["*.css", "/assets/**"]
+"##,
             example: "",
             ..KeyDoc::USUAL
         }),
@@ -74,6 +81,53 @@ pub(crate) const RULES: TableDoc = TableDoc {
     ],
 };
 
+/// `[[frontends.NAME.headers.response.when]]` in the reference.
+pub(crate) const WHEN: TableDoc = TableDoc {
+    name: "[[frontends.NAME.headers.response.when]]",
+    docs: &[
+        Docs::Key(KeyDoc {
+            name: "status",
+            kind: r#"a status, a class such as `"5xx"`, a range such as `"400-499"`, or several: the response has one of them"#,
+            default: "200 to 399 with `path_glob`",
+            sample: "",
+            example: "404",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "path_glob",
+            kind: r#"a glob, or several: of names such as `"*.css"`, or with a slash of paths such as `"/assets/**"`. The path of the request matches one of them"#,
+            default: "any path",
+            sample: "",
+            example: "'*.css'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "set",
+            kind: "table, as `set` above",
+            default: "none",
+            sample: "",
+            example: "",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "add",
+            kind: "table, as `add` above",
+            default: "none",
+            sample: "",
+            example: "",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "remove",
+            kind: "names of headers",
+            default: "none",
+            sample: "",
+            example: "'X-A'",
+            ..KeyDoc::USUAL
+        }),
+    ],
+};
+
 /// Request headers that describe clients to servers. Rules must not change them, because convey
 /// sets them.
 const OF_CLIENTS: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
@@ -86,9 +140,56 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> HeaderRules
         false => FieldRules::of_requests(),
     };
     let request = field_rules(of_requests, rules, &OF_CLIENTS, report);
-    let response = field_rules(table.table("response"), FieldRules::default(), &[], report);
+    let mut of_responses = table.table("response");
+    let conditional = of_responses.list("when");
+    let mut response = field_rules(of_responses, FieldRules::default(), &[], report);
+    for when in conditional {
+        let (condition, rules) = read_when(when, report);
+        response.add_conditional(condition, rules);
+    }
     table.finish();
     HeaderRules { request, response }
+}
+
+/// Reads `[[frontends.NAME.headers.response.when]]`.
+fn read_when(mut table: TomlTable<'_>, report: &Report<'_>) -> (ResponseCondition, FieldRules) {
+    let place = table.place.clone();
+    let statuses = table.any_number("status", statuses);
+    let paths = table.any_number("path_glob", path_glob);
+    if !table.has("status") && !table.has("path_glob") {
+        report.error(&place, "status or path_glob is required: without them, use headers.response itself");
+    }
+    // As with `add_header` of nginx: a page about an error must not be cached like the content.
+    let usual = (!table.has("status")).then_some(200..=399);
+    let statuses = statuses.into_iter().map(|status| status.value).chain(usual).collect();
+    let paths = paths.into_iter().map(|glob| glob.value).collect();
+    let rules = field_rules(table, FieldRules::default(), &[], report);
+    if rules.is_empty() {
+        report.warning(&place, "has no effect without set, add or remove");
+    }
+    (ResponseCondition { statuses, paths }, rules)
+}
+
+/// Parses a status, a range of statuses, or a class such as `5xx`.
+fn statuses(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
+    let class = value.as_str().and_then(|text| text.strip_suffix("xx")).and_then(|class| class.parse().ok());
+    match class {
+        Some(class @ 1..=5) => Ok(class * 100..=class * 100 + 99),
+        _ => status_range(value).map_err(|_| {
+            not_allowed(
+                value,
+                "a status such as 404, a class such as \"5xx\", or a range such as \"400-499\"",
+            )
+        }),
+    }
+}
+
+fn path_glob(value: &DeValue<'_>) -> Result<PathGlob, String> {
+    const ALLOWED: &str = "a glob, such as *.css or /assets/**";
+    let Some(text) = value.as_str().filter(|text| !text.is_empty()) else {
+        return Err(not_allowed(value, ALLOWED));
+    };
+    PathGlob::parse(text).map_err(|fault| format!("{fault}, {}", not_allowed(value, ALLOWED)))
 }
 
 /// Reads a table of names and values: headers that are set.

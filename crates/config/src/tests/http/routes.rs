@@ -282,6 +282,18 @@ fn a_header_is_checked_and_its_value_is_not_told() {
             "request = { sets = { X-A = 'b' } }",
             "25: frontends.web.headers.request.sets: unknown key; did you mean `set`? (allowed here: add, keep_underscores, remove, set)",
         ),
+        (
+            "response = { when = [{ set = { X-A = 'b' } }] }",
+            "34: frontends.web.headers.response.when: status or path_glob is required: without them, use headers.response itself",
+        ),
+        (
+            "response = { when = [{ status = '6xx', remove = 'X-A' }] }",
+            "45: frontends.web.headers.response.when.status: found \"6xx\"; allowed: a status such as 404, a class such as \"5xx\", or a range such as \"400-499\"",
+        ),
+        (
+            "response = { when = [{ path_glob = 'a[', remove = 'X-A' }] }",
+            "48: frontends.web.headers.response.when.path_glob: invalid range pattern, found \"a[\"; allowed: a glob, such as *.css or /assets/**",
+        ),
     ] {
         assert_eq!(headers(rules), [format!("config.toml:5:{diagnostics}")], "{rules}");
     }
