@@ -35,6 +35,7 @@ mod http;
 mod http2;
 mod http3;
 mod http_compat;
+mod http_deadline;
 mod http_faults;
 mod http_limits;
 mod http_pairs;
@@ -131,6 +132,7 @@ fn main() -> ExitCode {
         http3::tests(),
         http_compat::tests(),
         http_faults::tests(),
+        http_deadline::tests(),
         http_limits::tests(),
         http_pairs::tests(),
         http_peers::tests(),

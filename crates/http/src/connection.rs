@@ -12,8 +12,8 @@ use convey_http_core::{FieldRules, HeadReader, HttpMethod, Malformed, RequestHea
 use convey_model::HttpLimits;
 use convey_proxy::{ClientBytes, ClientStream, Drain, RequestCharge, StreamEnd};
 use convey_snapshot::stats::Counter;
-use convey_stream::{ByteStream, More};
-use tokio::time::timeout;
+use convey_stream::{ByteStream, More, PollClock};
+use tokio::time::{Instant, timeout};
 
 use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd, StallLimit};
@@ -88,7 +88,8 @@ enum BeginningVersion {
 
 /// Next input from a client.
 enum Next {
-    Request(Arc<RequestHead>),
+    /// A request, and the time of its first byte.
+    Request(Arc<RequestHead>, Instant),
     /// A request that convey refuses.
     Refused(LocalReplyReason),
     /// No request: the connection is over.
@@ -168,7 +169,7 @@ impl<S: DecideRequest> Connection<S> {
         }
         loop {
             let after = match self.next(is_first).await {
-                Next::Request(head) => self.serve(&head).await,
+                Next::Request(head, first_byte) => self.serve(&head, first_byte).await,
                 Next::Refused(reason) => self.refuse(reason).await,
                 Next::Over(end) => After::Ends(end),
             };
@@ -256,6 +257,7 @@ impl<S: DecideRequest> Connection<S> {
     async fn next(&mut self, is_first: bool) -> Next {
         let mut reader = HeadReader::default();
         let mut has_begun = is_first;
+        let mut first_byte = PollClock::now();
         let HttpLimits { head: head_limits, head_timeout, keep_alive, .. } =
             *self.client.frontend().config.http_limits();
         if !is_first {
@@ -263,7 +265,7 @@ impl<S: DecideRequest> Connection<S> {
         }
         loop {
             match reader.request(&mut self.received, &head_limits) {
-                Ok(Some(head)) => return Next::Request(Arc::new(head)),
+                Ok(Some(head)) => return Next::Request(Arc::new(head), first_byte),
                 Ok(None) => {}
                 Err(malformed) => return Next::Refused(LocalReplyReason::Malformed(malformed)),
             }
@@ -277,6 +279,7 @@ impl<S: DecideRequest> Connection<S> {
                 self.received = BytesMut::new();
             }
             match self.read(is_between && !is_first).await {
+                Read::Some if is_between => first_byte = PollClock::now(),
                 Read::Some => {}
                 Read::Closed if is_between => return Next::Over(StreamEnd::Closed),
                 Read::Closed => return Next::Over(StreamEnd::Early(Counter::ClientReset)),
@@ -325,7 +328,7 @@ impl<S: DecideRequest> Connection<S> {
     }
 
     /// Serves a request.
-    async fn serve(&mut self, head: &Arc<RequestHead>) -> After {
+    async fn serve(&mut self, head: &Arc<RequestHead>, first_byte: Instant) -> After {
         let record = RequestRecord::begin(&self.client, "");
         self.requests = self.requests.saturating_add(1);
         let is_served = self.client.refresh() && !self.client.ends_with_response();
@@ -334,12 +337,13 @@ impl<S: DecideRequest> Connection<S> {
         let Connection { client, bytes, server, received, time_limit, charge, .. } = self;
         let client = &*client;
         let mut open = OpenRequest::new(record, client, Some(head.clone()));
-        let request = HttpRequest::new(
+        let mut request = HttpRequest::new(
             head.clone(),
             client,
             client.frontend().clone(),
             (open.record.began, open.record.known_version()),
         );
+        request.begins_at(first_byte);
         open.record.arrives(client, &request);
         // This request replaces the previous one in the client's charge.
         *charge = RequestCharge::default();

@@ -4,6 +4,7 @@
 mod affinity;
 mod attempt;
 mod broken;
+mod deadline;
 mod drive;
 mod exchange;
 mod head;
@@ -34,6 +35,7 @@ use crate::request::HttpRequest;
 use crate::streams::body::ResetReason;
 use crate::time_limit::TimeLimit;
 use crate::worker::HttpWorker;
+use deadline::before;
 #[cfg(test)]
 pub(crate) use exchange::EXCHANGE_SIZE;
 use head::missing;
@@ -126,7 +128,8 @@ impl Forwarding<'_, '_> {
     pub(crate) async fn run(&mut self, pool: &WorkerArc<Pool>) -> RequestEnd {
         if let Some(of_pool) = &pool.config.files {
             // Boxed, because requests that go to a server do not need this state.
-            return Box::pin(files::serve(self, pool.shared(), of_pool)).await;
+            let served = before(self.deadline(), files::serve(self, pool.shared(), of_pool));
+            return Box::pin(served).await.unwrap_or_else(|| self.over_time());
         }
         let mut attempts = Attempts::default();
         if let Some(server) = self.request.chosen() {
@@ -157,6 +160,7 @@ impl Forwarding<'_, '_> {
         beginning: Beginning,
     ) -> RequestEnd {
         let (mut failed, mut picked) = (None, None);
+        let deadline = self.deadline();
         match beginning {
             Beginning::Waits => {}
             Beginning::Picked(permit) => picked = Some(permit),
@@ -168,14 +172,17 @@ impl Forwarding<'_, '_> {
         loop {
             let (mut permit, held) = match picked.take() {
                 Some(permit) => (permit, None),
-                None => match self.take_server(&pool, &mut attempts, failed).await {
-                    Ok(taken) => taken,
-                    Err(end) => return end,
+                None => match before(deadline, self.take_server(&pool, &mut attempts, failed)).await {
+                    Some(Ok(taken)) => taken,
+                    Some(Err(end)) => return end,
+                    None => return self.over_time(),
                 },
             };
-            let (server, is_kept) = match self.connection(&mut permit, &mut attempts).await {
-                Ok(found) => found,
-                Err(unreached) => {
+            let connected = before(deadline, self.connection(&mut permit, &mut attempts)).await;
+            let (server, is_kept) = match connected {
+                None => return self.over_time(),
+                Some(Ok(found)) => found,
+                Some(Err(unreached)) => {
                     failed = Some(match unreached {
                         Unreached::Failed(_) => LocalReplyReason::ConnectFailed,
                         Unreached::Full => LocalReplyReason::QueueTimeout,

@@ -397,9 +397,10 @@ impl RequestRecord {
                 _,
             ) => Ending::early(Termination::Cut, reason.label()),
             (_, Some(reason)) => Ending::early(Termination::Refused, reason.label()),
-            (Some(reason @ (Counter::IdleTimeout | Counter::ClientTooSlow)), None) => {
-                Ending::early(Termination::Timeout, reason.label())
-            }
+            (
+                Some(reason @ (Counter::IdleTimeout | Counter::ClientTooSlow | Counter::RequestDeadline)),
+                None,
+            ) => Ending::early(Termination::Timeout, reason.label()),
             (Some(reason), None) => Ending::early(Termination::Reset, reason.label()),
             (None, None) => Ending::usual(Termination::Closed),
         }

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use convey_access_log::LoggedTls;
 use convey_http_core::{
@@ -41,6 +42,8 @@ struct RequestParts {
     frontend: Arc<WorkerFrontend>,
     /// Time at which the head was complete.
     came: Timestamp,
+    /// Time of the first byte of the head.
+    first_byte: Instant,
     /// Index of the worker in shared counters.
     core: usize,
     route: Option<Arc<WorkerRoute>>,
@@ -112,6 +115,7 @@ impl HttpRequest {
             expanded: None,
             frontend,
             came: client.timestamp(came),
+            first_byte: came,
             core: client.core(),
             route: None,
             backend: 0,
@@ -275,6 +279,18 @@ impl HttpRequest {
     /// Time at which the head was complete.
     pub(crate) fn came(&self) -> Timestamp {
         self.parts.came
+    }
+
+    /// Sets the time of the first byte of the head.
+    pub(crate) fn begins_at(&mut self, first_byte: Instant) {
+        self.parts.first_byte = first_byte;
+    }
+
+    /// Time at which a request with this time limit has to be over. An upgrade, such as to
+    /// WebSocket, has none: it lasts as long as both sides want.
+    pub(crate) fn deadline(&self, limit: Option<Duration>) -> Option<Instant> {
+        let limit = limit.filter(|_| self.parts.head.upgrade().is_none())?;
+        self.parts.first_byte.checked_add(limit)
     }
 
     /// Sets the route, and chooses its backend.

@@ -63,6 +63,7 @@ pub fn timeouts() -> Timeouts {
         connect: SECOND,
         idle: SECOND,
         response: SECOND,
+        request: None,
         send: SECOND,
         tcp_user_timeout: SECOND,
         udp_idle: SECOND,

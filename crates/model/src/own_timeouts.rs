@@ -13,6 +13,8 @@ pub struct OwnTimeouts {
     pub idle: Option<Duration>,
     /// Overrides [`Timeouts::response`].
     pub response: Option<Duration>,
+    /// Overrides [`Timeouts::request`].
+    pub request: Option<Duration>,
     /// Overrides [`Timeouts::send`].
     pub send: Option<Duration>,
     /// Overrides [`Timeouts::tcp_user_timeout`].
@@ -24,11 +26,12 @@ pub struct OwnTimeouts {
 impl Timeouts {
     /// Returns these timeouts, overridden by `own`.
     pub fn with(self, own: &OwnTimeouts) -> Timeouts {
-        let OwnTimeouts { connect, idle, response, send, tcp_user_timeout, udp_idle } = *own;
+        let OwnTimeouts { connect, idle, response, request, send, tcp_user_timeout, udp_idle } = *own;
         Timeouts {
             connect: connect.unwrap_or(self.connect),
             idle: idle.unwrap_or(self.idle),
             response: response.unwrap_or(self.response),
+            request: request.or(self.request),
             send: send.unwrap_or(self.send),
             tcp_user_timeout: tcp_user_timeout.unwrap_or(self.tcp_user_timeout),
             udp_idle: udp_idle.unwrap_or(self.udp_idle),
@@ -44,9 +47,9 @@ mod tests {
     #[test]
     fn own_timeouts_override_the_general_ones() {
         let second = Some(Duration::from_secs(1));
-        let own = OwnTimeouts { idle: second, udp_idle: second, ..OwnTimeouts::default() };
+        let own = OwnTimeouts { idle: second, udp_idle: second, request: second, ..OwnTimeouts::default() };
         let (all, with) = (Timeouts::default(), Timeouts::default().with(&own));
-        assert_eq!((Some(with.idle), Some(with.udp_idle)), (second, second));
-        assert_eq!(Timeouts { idle: all.idle, udp_idle: all.udp_idle, ..with }, all);
+        assert_eq!([Some(with.idle), Some(with.udp_idle), with.request], [second; 3]);
+        assert_eq!(Timeouts { idle: all.idle, udp_idle: all.udp_idle, request: None, ..with }, all);
     }
 }

@@ -13,6 +13,9 @@ pub struct Timeouts {
     /// Time limit for the head of a server's response. A request without a response head in this
     /// time fails. Mode `http` only.
     pub response: Duration,
+    /// Time limit for a whole request, from the first byte of its head to the end of its response;
+    /// `None`: no limit. Mode `http` only.
+    pub request: Option<Duration>,
     /// Maximum time in which a client reads nothing of a response, although bytes of it are
     /// waiting. convey then resets the stream or the connection. Mode `http` only.
     pub send: Duration,
@@ -34,6 +37,7 @@ impl Default for Timeouts {
             connect: Duration::from_secs(5),
             idle: Duration::from_secs(600),
             response: Duration::from_secs(60),
+            request: None,
             send: Duration::from_secs(60),
             tcp_user_timeout: Duration::from_secs(30),
             udp_idle: Duration::from_secs(60),

@@ -348,6 +348,7 @@ impl Snapshot {
                 connect: second,
                 idle: second,
                 response: second,
+                request: None,
                 send: second,
                 tcp_user_timeout: second,
                 udp_idle: second,

@@ -59,7 +59,7 @@ fn frontend_report_has_addresses_traffic_and_reasons_of_closed_connections() {
     let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
     let ended = json!({
         "no_server": 0, "connect_failed": 0, "no_local_port": 0, "queue_timeout": 0, "idle_timeout": 1,
-        "client_too_slow": 0,
+        "client_too_slow": 0, "request_deadline": 0,
         "first_byte_timeout": 0, "client_reset": 2, "server_reset": 0, "server_gone": 0, "loop": 0, "client_limit": 0,
         "max_connections": 0,
         "proxy_untrusted": 0, "proxy_header_invalid": 0, "proxy_header_timeout": 0,
@@ -81,7 +81,7 @@ fn frontend_report_has_addresses_traffic_and_reasons_of_closed_connections() {
             "no_server": 0, "max_connections": 6, "no_resources": 0, "draining": 0, "loop": 0, "client_limit": 0,
             "proxy_untrusted": 0, "proxy_header_invalid": 0, "not_unicast": 0, "transmit_failed": 0,
             "unproven_address": 0, "receive_overrun": 0, "idle_timeout": 0,
-            "client_too_slow": 0,
+            "client_too_slow": 0, "request_deadline": 0,
         },
         "refused": { "access_denied": 3, "source_connections": 0, "source_rate": 0 },
         "uncounted_sources": 0,

@@ -47,6 +47,17 @@ keys! {
         example: "7",
     };
 
+    key "request" => request: Duration {
+        read: seconds(MILLISECOND),
+        unset: "none",
+        only_in: Http,
+        describe: |timeouts, _| timeouts.request.map_or(String::new(), |time| format!("request {time:?}, ")),
+        kind: "seconds from 0.001, http: a whole request, from the first byte of its head to the end of its response. Not for upgrades such as WebSocket",
+        default: "no limit",
+        sample: "#request = 300                          # example; http: a whole request, from its first byte to the end of its response",
+        example: "7",
+    };
+
     key "send" => send: Duration {
         read: seconds(MILLISECOND),
         only_in: Http,
@@ -147,6 +158,9 @@ own_timeouts! {
     "response" => response, for "http", Http:
         "#response = 120                         # example; http",
         "#response = 120                         # example; http";
+    "request" => request, for "http", Http:
+        "#request = 300                          # example; http",
+        "#request = 300                          # example; http";
     "send" => send, for "http", Http:
         "#send = 20                              # example; http",
         "#send = 20                              # example; http";

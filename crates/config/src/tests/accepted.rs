@@ -83,6 +83,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             connect: Duration::from_secs(5),
             idle: Duration::from_secs(600),
             response: Duration::from_secs(60),
+            request: None,
             send: Duration::from_secs(60),
             tcp_user_timeout: Duration::from_secs(30),
             udp_idle: Duration::from_secs(60),
@@ -207,7 +208,17 @@ fn everything_that_can_be_set_arrives() {
         [1500, 60_000, 250, 0, 5000].map(Duration::from_millis);
     assert_eq!(
         config.timeouts,
-        Timeouts { connect, idle, response, send, tcp_user_timeout, udp_idle, drain, drain_delay }
+        Timeouts {
+            connect,
+            idle,
+            response,
+            request: None,
+            send,
+            tcp_user_timeout,
+            udp_idle,
+            drain,
+            drain_delay
+        }
     );
     let [
         half_open,

@@ -87,7 +87,7 @@ fn sample_defaults_are_the_real_defaults() {
         [
             "frontend web: ready_needs none -> web, max_connections none -> 10000, max_connections_per_client automatic -> 1000, \
              trusted_clients none -> 10.0.0.0/8, accept_proxy false -> true, trusted_proxies none -> 10.0.0.5/32, \
-             timeouts.connect unset -> 2s, timeouts.idle unset -> 60s, timeouts.response unset -> 120s, timeouts.send unset -> 20s, timeouts.tcp_user_timeout unset -> 20s, \
+             timeouts.connect unset -> 2s, timeouts.idle unset -> 60s, timeouts.response unset -> 120s, timeouts.request unset -> 300s, timeouts.send unset -> 20s, timeouts.tcp_user_timeout unset -> 20s, \
              timeouts.udp_idle unset -> 30s, access networks: 2 added and 0 removed, limits.connections_per_source none -> 100, \
              limits.rate_per_source none -> 20, limits.burst automatic -> 40, limits.first_byte_timeout none -> 10s",
             "frontend https: added (proxy, 0.0.0.0:8443 -> backend web)",
@@ -97,8 +97,9 @@ fn sample_defaults_are_the_real_defaults() {
              body matching \"^OK\", health check port the server's -> 9000, outlier detection off -> on, \
              on_down automatic -> reset, tunnel_source automatic -> 172.16.0.0/16, send_proxy none -> v2, tls off -> on, \
              + servers of kubernetes default/web:http, timeouts.connect unset -> 0.5s, \
-             timeouts.idle unset -> 300s, timeouts.response unset -> 120s, timeouts.send unset -> 20s, timeouts.tcp_user_timeout unset -> 20s, timeouts.udp_idle unset -> 30s",
+             timeouts.idle unset -> 300s, timeouts.response unset -> 120s, timeouts.request unset -> 300s, timeouts.send unset -> 20s, timeouts.tcp_user_timeout unset -> 20s, timeouts.udp_idle unset -> 30s",
             "backend www: added (files /srv/www)",
+            "timeouts: request none -> 300s",
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
             "access_log.output none -> /var/log/convey/access.log",
             "privileges.user none -> convey",

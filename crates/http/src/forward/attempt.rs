@@ -7,6 +7,7 @@ use convey_snapshot::stats::Counter;
 use convey_upstream::{Attempts, ServerAnswer};
 
 use super::broken::timed_out;
+use super::deadline::before;
 use super::transfer::Transferred;
 use super::{Attempt, Forwarding, Reached, RequestEnd, answer_now};
 use crate::ends::ServerEnd;
@@ -31,7 +32,9 @@ impl Forwarding<'_, '_> {
         let mut transferred = Box::pin(self.transfer(&mut reached)).await;
         let attempt = self.settle(reached, &transferred, attempts);
         if let (Attempt::Over(RequestEnd::Answered { .. }), Some(rest)) = (&attempt, transferred.rest.take())
-            && let Err(reason) = Box::pin(self.write_rest(rest)).await
+            && let Err(reason) = Box::pin(before(self.deadline(), self.write_rest(rest)))
+                .await
+                .unwrap_or(Err(Counter::RequestDeadline))
         {
             return Attempt::Over(RequestEnd::Broken(reason));
         }
@@ -47,7 +50,8 @@ impl Forwarding<'_, '_> {
     ) -> Attempt {
         let Transferred { end, state, status, is_clean, sent, .. } = transferred;
         let Reached { permit, server, is_kept, .. } = &mut reached;
-        let Some(end) = *end else {
+        let expired = if end.is_none() { Counter::IdleTimeout } else { Counter::RequestDeadline };
+        let Some(end) = end.filter(|end| *end != TransferEnd::OverTime) else {
             let awaits_server = state.is_request_whole() || !is_clean;
             if status.is_none() && awaits_server {
                 if let ServerEnd::Stream(stream) = server {
@@ -55,7 +59,7 @@ impl Forwarding<'_, '_> {
                 }
                 permit.answered_with(answer_now(self.client, None, *sent), self.client.failures());
             }
-            return Attempt::Over(timed_out(state, awaits_server));
+            return Attempt::Over(timed_out(state, awaits_server, expired));
         };
         if let (TransferEnd::ServerRefused, ServerEnd::Stream(stream)) = (end, &mut *server) {
             stream.was_refused();

@@ -46,6 +46,7 @@ impl Forwarding<'_, '_> {
             | TransferEnd::ServerRefused
             | TransferEnd::ServerBusy
             | TransferEnd::ServerDown
+            | TransferEnd::OverTime
             | TransferEnd::Whole => LocalReplyReason::ServerReset,
         };
         if state.has_answered() {
@@ -85,11 +86,12 @@ impl Forwarding<'_, '_> {
     }
 }
 
-/// Returns the end of a request in which too few bytes moved for too long. `awaits_server`: the
-/// server has the whole request, or does not accept the part that convey has received.
-pub(super) fn timed_out(state: &ExchangeState, awaits_server: bool) -> RequestEnd {
+/// Returns the end of a request in which too few bytes moved for too long, or that took too long as
+/// a whole (`expired`). `awaits_server`: the server has the whole request, or does not accept the
+/// part that convey has received.
+pub(super) fn timed_out(state: &ExchangeState, awaits_server: bool, expired: Counter) -> RequestEnd {
     match (state.has_answered(), awaits_server) {
-        (true, _) => RequestEnd::Broken(Counter::IdleTimeout),
+        (true, _) => RequestEnd::Broken(expired),
         (false, true) => unanswered(LocalReplyReason::ServerTimeout),
         (false, false) => unanswered(LocalReplyReason::RequestTimeout),
     }

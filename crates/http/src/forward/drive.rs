@@ -11,6 +11,7 @@ use convey_upstream::Permit;
 use tokio::time::Instant;
 
 use super::answer_now;
+use super::deadline::Deadline;
 use super::stall::StallLimit;
 use super::unread::UnreadCheck;
 use crate::pace::BodyPace;
@@ -39,6 +40,8 @@ pub(super) struct DriveState {
     pace: Option<Box<BodyPace>>,
     stall: StallLimit,
     unread: UnreadCheck,
+    /// Time at which the request has to be over; `None`: it may take any time.
+    deadline: Option<Deadline>,
     /// Entry through which the transfer ends when its server goes down.
     watch: Option<RegisteredRequest>,
 }
@@ -61,6 +64,7 @@ impl DriveState {
             pace: slowest.map(BodyPace::new).map(Box::new),
             stall,
             unread: UnreadCheck::default(),
+            deadline: request.deadline(timeouts.request).map(Deadline::new),
             watch: client.register_request(permit),
         }
     }
@@ -84,6 +88,9 @@ impl DriveState {
         let is_awaited = transfer.meter().awaits_client && status.is_none();
         if let Poll::Ready(end) = polled {
             return Poll::Ready(Some(end));
+        }
+        if self.is_over_time(cx) && !transfer.state().has_changed() {
+            return Poll::Ready(Some(TransferEnd::OverTime));
         }
         if self.is_down(cx) {
             return Poll::Ready(Some(TransferEnd::ServerDown));
@@ -118,6 +125,10 @@ impl DriveState {
         }
         transfer.count_compression(driver.client, driver.record);
         body
+    }
+
+    fn is_over_time(&mut self, cx: &mut Context<'_>) -> bool {
+        self.deadline.as_mut().is_some_and(|deadline| deadline.poll_over(cx).is_ready())
     }
 
     /// Whether the watched server has gone down.

@@ -68,6 +68,7 @@ pub(crate) async fn serve<S: DecideRequest>(
         match reason {
             Counter::IdleTimeout => client.count(Counter::DroppedIdle, 1),
             Counter::ClientTooSlow => client.count(Counter::DroppedTooSlow, 1),
+            Counter::RequestDeadline => client.count(Counter::DroppedDeadline, 1),
             _ => {}
         }
         let is_of_client = reason == Counter::ClientReset;

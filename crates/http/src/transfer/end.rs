@@ -28,6 +28,8 @@ pub(crate) enum TransferEnd {
     ServerDown,
     /// The server sent an invalid or incomplete response.
     ServerFault(ServerFault),
+    /// The request took too long as a whole.
+    OverTime,
     /// The encoder has failed.
     CompressionFailed,
 }

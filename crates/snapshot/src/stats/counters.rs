@@ -51,6 +51,9 @@ pub enum Counter {
     /// Connections ended because the client read its response too slowly while the response held a
     /// server slot (mode http).
     ClientTooSlow,
+    /// Connections ended because a request took longer than `timeouts.request`, and its response
+    /// had begun (mode http).
+    RequestDeadline,
     /// Connections ended with nothing sent to the client: the client sent no byte in time.
     FirstByteTimeout,
     /// Connections ended by a reset from the client.
@@ -154,6 +157,9 @@ pub enum Counter {
     /// Streams of HTTP/2 and HTTP/3 that convey reset because the client read its response too
     /// slowly while the response held a server slot (mode http).
     DroppedTooSlow,
+    /// Streams of HTTP/2 and HTTP/3 that convey reset because the request took longer than
+    /// `timeouts.request`, and its response had begun (mode http).
+    DroppedDeadline,
     /// Refused clients: the access lists deny the client. Counts connections and datagrams; in
     /// packet modes, packets.
     RefusedAccess,
@@ -286,13 +292,14 @@ impl Counter {
 
     /// Reasons why a connection ends, except a close by both sides. Each has the label that metrics
     /// and logs use.
-    pub const ENDS: [(Counter, &'static str); 33] = [
+    pub const ENDS: [(Counter, &'static str); 34] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
         (Counter::NoLocalPort, "no_local_port"),
         (Counter::QueueTimeout, "queue_timeout"),
         (Counter::IdleTimeout, "idle_timeout"),
         (Counter::ClientTooSlow, "client_too_slow"),
+        (Counter::RequestDeadline, "request_deadline"),
         (Counter::FirstByteTimeout, "first_byte_timeout"),
         (Counter::ClientReset, "client_reset"),
         (Counter::ServerReset, "server_reset"),
@@ -324,7 +331,7 @@ impl Counter {
 
     /// Reasons why convey drops datagrams (UDP in proxy mode) and resets streams (mode http). Each
     /// has the label that metrics and logs use.
-    pub const DROPS: [(Counter, &'static str); 14] = [
+    pub const DROPS: [(Counter, &'static str); 15] = [
         (Counter::DroppedNoServer, "no_server"),
         (Counter::DroppedFull, "max_connections"),
         (Counter::DroppedNoResources, "no_resources"),
@@ -339,6 +346,7 @@ impl Counter {
         (Counter::DroppedOverrun, "receive_overrun"),
         (Counter::DroppedIdle, "idle_timeout"),
         (Counter::DroppedTooSlow, "client_too_slow"),
+        (Counter::DroppedDeadline, "request_deadline"),
     ];
 
     /// Reasons why a frontend refuses clients, in every mode. Each has the label that metrics and

@@ -164,6 +164,7 @@ fn read_limits(table: &mut TomlTable<'_>, report: &Report<'_>) -> RouteLimits {
         connect: time("connect"),
         idle: time("idle"),
         response: time("response"),
+        request: time("request"),
         send: time("send"),
         ..OwnTimeouts::default()
     };

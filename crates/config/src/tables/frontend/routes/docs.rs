@@ -174,9 +174,9 @@ pub(crate) const DOC: TableDoc = TableDoc {
         Docs::Key(KeyDoc {
             name: "timeouts",
             only_in: Some(OnlyIn::Http),
-            kind: "table with `connect`, `idle`, `response` and `send`, as `[frontends.NAME.timeouts]`, in place of them",
+            kind: "table with `connect`, `idle`, `response`, `request` and `send`, as `[frontends.NAME.timeouts]`, in place of them",
             default: "as the frontend",
-            sample: r##"#timeouts = { response = 300 }          # example; connect, idle, response, send; by default as the frontend"##,
+            sample: r##"#timeouts = { response = 300 }          # example; connect, idle, response, request, send; by default as the frontend"##,
             example: "",
             ..KeyDoc::USUAL
         }),

@@ -1,0 +1,151 @@
+//! Mode http: `timeouts.request`, the time limit for a whole request.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use convey_testkit::{
+    BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, TestAuthority, connect, tests,
+};
+use http::Request;
+
+use crate::http::client::{Client, read_head};
+use crate::http_responses::secure;
+use crate::http2::block_on;
+use crate::http3::authority;
+use crate::http3::client::{Clients, read, uri};
+
+tests!("http_deadline":
+    request_without_response_in_time_gets_a_504_in_each_version [Need::CURL],
+    response_that_takes_too_long_is_reset_in_each_version [Need::CURL],
+    upload_that_takes_too_long_gets_a_408,
+    request_that_waits_too_long_for_a_server_gets_a_504,
+    tunnel_has_no_time_limit,
+);
+
+const VERSIONS: [&str; 2] = ["--http1.1", "--http2"];
+
+/// Exit status and HTTP status of curl.
+fn curl(lab: &Loopback, authority: &TestAuthority, version: &str) -> (Option<i32>, String) {
+    let port = lab.vip().port();
+    let mut command = Command::new("curl");
+    command.args(["-sS", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_code}", version, "--cacert"]);
+    command.arg(authority.save(lab.directory())).arg("--resolve");
+    command.arg(format!("site.example:{port}:{}", lab.vip().ip()));
+    let ran = command.arg(format!("https://site.example:{port}/")).output().unwrap();
+    (ran.status.code(), String::from_utf8(ran.stdout).unwrap())
+}
+
+/// Server whose responses begin at once, move all the time, and have no end.
+fn endless(addr: SocketAddr) -> TcpServer {
+    TcpServer::start(addr, |mut stream| {
+        read_head(&mut stream)?;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+        loop {
+            stream.write_all(b"1\r\na\r\n")?;
+            thread::sleep(Duration::from_millis(10));
+        }
+    })
+}
+
+/// Plain frontend whose requests may take 0.3 seconds.
+fn plain(lab: &Loopback, lines: &str) -> Setup {
+    Setup::new(lab).frontend("mode = \"http\"\ntimeouts.request = 0.3").server("a", lab.server(1), lines)
+}
+
+fn request_without_response_in_time_gets_a_504_in_each_version() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = TcpServer::silent(lab.server(1));
+    let route = "[[frontends.web.routes]]\nbackend = \"pool\"\ntimeouts.request = 0.3\n";
+    let setup = secure(&lab, route).to_string().replacen("backend = \"pool\"", "", 1);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    for version in VERSIONS {
+        assert_eq!(curl(&lab, &authority, version), (Some(0), "504".to_owned()), "{version}");
+    }
+    block_on(async {
+        let client = Clients::trusting(&authority).connect(lab.vip()).await;
+        assert_eq!(client.get("/").await.status, 504);
+    });
+    let (_, metrics) = balancer.page("/metrics");
+    assert!(metrics.contains("reason=\"server_timeout\"} 3"), "{metrics}");
+}
+
+fn response_that_takes_too_long_is_reset_in_each_version() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = endless(lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &secure(&lab, "timeouts.request = 0.3"));
+    for version in VERSIONS {
+        let (exit, status) = curl(&lab, &authority, version);
+        assert_eq!(status, "200", "{version}");
+        assert!(exit.is_some_and(|code| code != 0 && code != 28), "{version} ended with {exit:?}");
+    }
+    block_on(async {
+        let client = Clients::trusting(&authority).connect(lab.vip()).await;
+        let mut call = client.begin(Request::get(uri("/")).body(()).unwrap()).await.unwrap();
+        call.finish().await.unwrap();
+        let ended = tokio::time::timeout(PATIENCE, read(&mut call)).await.expect("the stream ends");
+        assert!(ended.is_err(), "{ended:?}");
+    });
+    balancer.wait_for_stat("/frontends/web/ended/request_deadline", 1);
+    balancer.wait_for_stat("/frontends/web/drops/request_deadline", 2);
+}
+
+fn upload_that_takes_too_long_gets_a_408() {
+    let lab = Loopback::new();
+    let _server = TcpServer::silent(lab.server(1));
+    let _balancer = BalancerProcess::start(&lab, &plain(&lab, ""));
+    let mut client = Client::new(lab.vip());
+    client.0.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n").unwrap();
+    let mut writer = client.0.try_clone().unwrap();
+    let upload = thread::spawn(move || {
+        // The upload never pauses, until convey closes the connection.
+        while writer.write_all(b"a").is_ok() {
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+    assert_eq!(client.read().status, 408);
+    drop(client.0.shutdown(std::net::Shutdown::Both));
+    upload.join().unwrap();
+}
+
+fn request_that_waits_too_long_for_a_server_gets_a_504() {
+    let lab = Loopback::new();
+    let _server = endless(lab.server(1));
+    let free = "[[frontends.web.routes]]\npath = \"/held\"\nbackend = \"pool\"\ntimeouts.request = 600\n";
+    let setup = plain(&lab, "max_connections = 1").to_string();
+    let setup = setup.replacen("timeouts.request = 0.3", &format!("timeouts.request = 0.3\n{free}"), 1);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut holds = connect(lab.vip());
+    holds.write_all(b"GET /held HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    read_head(&mut holds).unwrap();
+    assert_eq!(Client::new(lab.vip()).get("a", "/").status, 504);
+    balancer.wait_for_stat("/frontends/web/waiting_connections", 0);
+}
+
+fn tunnel_has_no_time_limit() {
+    let lab = Loopback::new();
+    let _server = TcpServer::start(lab.server(1), |mut stream| {
+        let head = read_head(&mut stream)?;
+        if head.starts_with("GET /silent") {
+            return std::io::copy(&mut stream, &mut std::io::sink()).map(drop);
+        }
+        stream
+            .write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: upgrade\r\n\r\n")?;
+        let mut reader = stream.try_clone()?;
+        std::io::copy(&mut reader, &mut stream).map(drop)
+    });
+    let _balancer = BalancerProcess::start(&lab, &plain(&lab, ""));
+    let mut tunnel = connect(lab.vip());
+    tunnel.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").unwrap();
+    assert!(read_head(&mut tunnel).unwrap().starts_with("HTTP/1.1 101 "));
+    // The limit of this later request passes after the one that the tunnel would have.
+    assert_eq!(Client::new(lab.vip()).get("a", "/silent").status, 504);
+    let mut echoed = [0; 4];
+    tunnel.write_all(b"ping").unwrap();
+    tunnel.read_exact(&mut echoed).unwrap();
+    assert_eq!(&echoed, b"ping");
+}
