@@ -82,6 +82,7 @@ mod sources;
 mod stats;
 mod steering;
 mod supervised;
+mod syslog;
 mod tasks;
 mod tls;
 mod top;
@@ -131,8 +132,8 @@ fn main() -> ExitCode {
         http2::tests(),
         http3::tests(),
         http_compat::tests(),
-        http_faults::tests(),
         http_deadline::tests(),
+        http_faults::tests(),
         http_limits::tests(),
         http_pairs::tests(),
         http_peers::tests(),
@@ -184,6 +185,7 @@ fn main() -> ExitCode {
         trusted_proxies::tests(),
         udp::tests(),
         supervised::tests(),
+        syslog::tests(),
         tasks::tests(),
         upgrade::tests(),
     ];

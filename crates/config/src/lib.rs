@@ -52,6 +52,7 @@ pub use tables::dns::DnsConfig;
 pub use tables::logs::{LogConfig, LogFormat, LogOutput, parse_log_level};
 pub use tables::privileges::Privileges;
 pub use tables::stats::Stats;
+pub use tables::syslog::{SyslogAddress, SyslogFacility, SyslogTarget};
 pub use token::AdminToken;
 
 use std::collections::BTreeSet;

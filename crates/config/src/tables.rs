@@ -10,6 +10,7 @@ pub(crate) mod logs;
 pub(crate) mod passthrough;
 pub(crate) mod privileges;
 pub(crate) mod stats;
+pub(crate) mod syslog;
 pub(crate) mod timeouts;
 pub(crate) mod total_rate;
 

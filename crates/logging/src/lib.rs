@@ -9,6 +9,7 @@ mod line;
 mod losses;
 mod queue;
 mod sink;
+mod syslog;
 
 pub use access::AccessWriter;
 pub use queue::dropped_lines;
@@ -220,7 +221,8 @@ impl LogStyle {
         let is_stderr = wanted.output == LogOutput::Stderr;
         let format = LineFormat {
             format: wanted.format,
-            is_for_journal: wanted.output == LogOutput::Journal || is_stderr && is_journal(stderr()),
+            has_level_prefix: matches!(wanted.output, LogOutput::Journal | LogOutput::Syslog(_))
+                || is_stderr && is_journal(stderr()),
             has_colours: is_stderr && has_colours(),
             clear: if is_stderr && stderr().is_terminal() { "\r\x1b[K" } else { "" },
         };

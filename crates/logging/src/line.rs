@@ -12,8 +12,8 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct LineFormat {
     pub(super) format: LogFormat,
-    /// Whether lines go to the journal, which stores time and level in separate fields.
-    pub(super) is_for_journal: bool,
+    /// Whether lines go to the journal or to syslog, which store time and level in separate fields.
+    pub(super) has_level_prefix: bool,
     pub(super) has_colours: bool,
     /// Text before each line: an escape sequence that erases the status line of `convey demo`, or
     /// empty.
@@ -37,7 +37,7 @@ impl LineFormat {
         let (level, text) = (record.level(), record.args());
         match self.format {
             LogFormat::Json => self.json(level, Some(record.target()), text.to_string(), time),
-            LogFormat::Text if self.is_for_journal => with_prefix(level, &text.to_string()),
+            LogFormat::Text if self.has_level_prefix => with_prefix(level, &text.to_string()),
             LogFormat::Text => {
                 let (style, reset) = if self.has_colours { (colour(level), "\x1b[0m") } else { ("", "") };
                 let time = format_rfc3339_millis(time);
@@ -51,13 +51,13 @@ impl LineFormat {
     pub(super) fn exit_line(&self, text: &dyn fmt::Display, time: SystemTime) -> String {
         match self.format {
             LogFormat::Json => self.json(Level::Error, None, text.to_string(), time),
-            LogFormat::Text if self.is_for_journal => with_prefix(Level::Error, &text.to_string()),
+            LogFormat::Text if self.has_level_prefix => with_prefix(Level::Error, &text.to_string()),
             LogFormat::Text => format!("{text}\n"),
         }
     }
 
     fn json(&self, level: Level, target: Option<&str>, message: String, time: SystemTime) -> String {
-        let prefix = if self.is_for_journal { prefix(level) } else { "" };
+        let prefix = if self.has_level_prefix { prefix(level) } else { "" };
         let name = level.as_str().to_ascii_lowercase();
         let line = serde_json::to_string(&Json { time, level: &name, target, message });
         format!("{prefix}{}\n", line.unwrap_or_default())
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_line_has_time_level_and_text_in_each_format() {
         let text = LineFormat::default();
-        let journal = LineFormat { is_for_journal: true, ..text };
+        let journal = LineFormat { has_level_prefix: true, ..text };
         let json = LineFormat { format: LogFormat::Json, ..text };
         let line = |format: LineFormat| {
             let mut record = Record::builder();
@@ -121,7 +121,7 @@ mod tests {
             "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"warn\",\"target\":\"convey::app\",\
              \"message\":\"a \\\"b\\\" 7\"}\n"
         );
-        assert!(line(LineFormat { is_for_journal: true, ..json }).starts_with("<4>{"));
+        assert!(line(LineFormat { has_level_prefix: true, ..json }).starts_with("<4>{"));
         assert!(line(LineFormat { has_colours: true, ..text }).contains(" \x1b[33mWARN \x1b[0m a"));
     }
 

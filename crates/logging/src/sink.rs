@@ -1,4 +1,4 @@
-//! Sinks for log lines: standard error, standard output, a file, or the journal.
+//! Sinks for log lines: standard error, standard output, a file, the journal, or syslog.
 
 use std::fmt;
 use std::fs::File;
@@ -14,6 +14,8 @@ use convey_config::LogOutput;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, open};
 use rustix::io::Errno;
+
+use super::syslog::SyslogSink;
 
 /// Path of the journal's socket (systemd.journal-fields(7), "Native Journal Protocol").
 const JOURNAL: &str = "/run/systemd/journal/socket";
@@ -50,6 +52,8 @@ pub enum LogSink {
         /// Path of the journal's socket.
         path: PathBuf,
     },
+    /// A syslog service.
+    Syslog(Box<SyslogSink>),
 }
 
 /// Open log file or stream, with the flag whether its last line is incomplete.
@@ -72,6 +76,7 @@ impl fmt::Display for LogSink {
             LogSink::Stream(_) => f.write_str("standard error or output"),
             LogSink::File { path, .. } => path.display().fmt(f),
             LogSink::Journal { .. } => f.write_str("the journal"),
+            LogSink::Syslog(_) => f.write_str("syslog"),
         }
     }
 }
@@ -95,6 +100,7 @@ impl LogSink {
             LogOutput::Stderr => LogSink::stderr(),
             LogOutput::Stdout => stream(stdout().as_fd()),
             LogOutput::Journal => journal(Path::new(JOURNAL)),
+            LogOutput::Syslog(target) => Ok(LogSink::Syslog(Box::new(SyslogSink::open(target)?))),
             LogOutput::File(path) => {
                 let lines = in_time(path.clone(), open_file)?.into();
                 Ok(LogSink::File { path: path.clone(), lines })
@@ -129,6 +135,7 @@ impl LogSink {
             LogSink::Stream(out) => out.write(lines, PIECE, gives_up),
             LogSink::File { lines: out, .. } => out.write(lines, usize::MAX, gives_up),
             LogSink::Journal { socket, path } => send_to_journal(socket, path, lines),
+            LogSink::Syslog(syslog) => syslog.write(lines, gives_up),
         }
     }
 }
@@ -173,13 +180,17 @@ impl LogFile {
         Ok(())
     }
 
-    /// Waits until the file is writable, but at most one second. Returns false after a timeout,
-    /// otherwise true. After an error, the next write returns the error.
     fn has_room(&self) -> bool {
-        let patience = Timespec { tv_sec: STALL.as_secs() as i64, tv_nsec: 0 };
-        let mut room = [PollFd::new(&self.file, PollFlags::OUT)];
-        poll(&mut room, Some(&patience)) != Ok(0)
+        has_room(self.file.as_fd())
     }
+}
+
+/// Waits until a file or socket is writable, but at most one second. Returns false after a timeout,
+/// otherwise true. After an error, the next write returns the error.
+pub(super) fn has_room(file: BorrowedFd<'_>) -> bool {
+    let patience = Timespec { tv_sec: STALL.as_secs() as i64, tv_nsec: 0 };
+    let mut room = [PollFd::new(&file, PollFlags::OUT)];
+    poll(&mut room, Some(&patience)) != Ok(0)
 }
 
 fn lost(lines: &[u8], error: io::Error) -> Lost {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use toml::de::DeValue;
 
+use super::syslog::SyslogTarget;
 use crate::diff::below;
 use crate::hint;
 use crate::keys::keys;
@@ -70,6 +71,8 @@ pub enum LogOutput {
     Stdout,
     /// The journal of systemd.
     Journal,
+    /// A syslog service.
+    Syslog(Box<SyslogTarget>),
     /// A file, which is reopened on SIGUSR1.
     File(PathBuf),
 }
@@ -85,6 +88,7 @@ impl fmt::Display for LogOutput {
             LogOutput::Stderr => f.write_str("stderr"),
             LogOutput::Stdout => f.write_str("stdout"),
             LogOutput::Journal => f.write_str("journal"),
+            LogOutput::Syslog(target) => target.fmt(f),
             LogOutput::File(path) => path.display().fmt(f),
         }
     }
@@ -118,9 +122,12 @@ keys! {
     key "output" => output: LogOutput {
         read: output,
         describe: |log, _| format!(" to {}\n", log.output),
-        kind: r#"`"stderr"`, `"stdout"`, `"journal"`, or the absolute path of a file, which SIGUSR1 reopens"#,
+        kind: r#"`"stderr"`, `"stdout"`, `"journal"`, [syslog](../operate/logs.md#syslog) such as `"syslog"` or `"syslog+udp://10.0.0.9:514?facility=local0"`, or the absolute path of a file, which SIGUSR1 reopens"#,
         default: r#"`"stderr"`"#,
-        sample: r#"#output = "stderr"                      # "stdout", "journal" (systemd), or the absolute path of a file, which SIGUSR1 reopens"#,
+        sample: r##"
+#output = "stderr"                      # "stdout", "journal" (systemd), or the absolute path of a file, which SIGUSR1 reopens;
+                                        # "syslog", "syslog+udp://10.0.0.9:514", "syslog+tcp://10.0.0.9:514?facility=local0&tag=lb1"
+"##,
         example: "'journal'",
     };
 }
@@ -142,9 +149,16 @@ pub(super) fn output(value: &DeValue<'_>) -> Result<LogOutput, String> {
     if text.starts_with('/') && !text.ends_with('/') && !text.contains(char::is_control) {
         return Ok(LogOutput::File(PathBuf::from(text)));
     }
+    if let Some(target) = SyslogTarget::parse(text) {
+        return target.map(Box::new).map(LogOutput::Syslog);
+    }
     let words = LogOutput::WORDS.map(|(word, _)| word);
-    let meant = hint::did_you_mean(text, words);
-    Err(not_allowed(value, &format!("{}, or the absolute path of a file", words.join(", "))) + &meant)
+    let meant = hint::did_you_mean(text, words.into_iter().chain(["syslog"]));
+    let allowed = format!(
+        "{}, syslog, a URL such as syslog+udp://10.0.0.9:514, or the absolute path of a file",
+        words.join(", ")
+    );
+    Err(not_allowed(value, &allowed) + &meant)
 }
 
 /// Changes of `[log]` for the log of a reload.
@@ -176,6 +190,8 @@ mod tests {
         };
         assert_eq!(log("level = 'debug'\nformat = 'json'\noutput = '/var/log/c.log'"), set);
         assert_eq!(log("output = 'journal'").output, LogOutput::Journal);
+        let syslog = log("output = 'syslog+tcp://10.0.0.9?tag=lb'").output.to_string();
+        assert_eq!(syslog, "syslog+tcp://10.0.0.9:514?facility=daemon&tag=lb");
     }
 
     #[test]
@@ -188,12 +204,17 @@ mod tests {
             ("format = 'jsn'", "log.format: found \"jsn\"; allowed: text, json; did you mean `json`?"),
             (
                 "output = 'stder'",
-                "log.output: found \"stder\"; allowed: stderr, stdout, journal, or the absolute path of a file; \
-                 did you mean `stderr`?",
+                "log.output: found \"stder\"; allowed: stderr, stdout, journal, syslog, a URL such as \
+                 syslog+udp://10.0.0.9:514, or the absolute path of a file; did you mean `stderr`?",
             ),
             (
                 "output = 'c.log'",
-                "log.output: found \"c.log\"; allowed: stderr, stdout, journal, or the absolute path of a file",
+                "log.output: found \"c.log\"; allowed: stderr, stdout, journal, syslog, a URL such as \
+                 syslog+udp://10.0.0.9:514, or the absolute path of a file",
+            ),
+            (
+                "output = 'syslog+udp://log.example'",
+                "log.output: \"log.example\" is no address of a syslog server; allowed: an address such as 10.0.0.9:514",
             ),
         ] {
             let problems = parse("c.toml", &format!("{SERVED}[log]\n{wrong}")).unwrap_err();
