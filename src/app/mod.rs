@@ -145,6 +145,10 @@ fn carry_out(cli: &Cli, Bootstrapped(bootstrap): Bootstrapped, log: &Log) -> Res
         Some(Command::Server(server)) => ask::steer(&cli.options, &server.change(), server.patience()),
         Some(Command::Backend(backend)) => ask::steer(&cli.options, &backend.change(), backend.patience()),
         Some(Command::Route(route)) => ask::steer(&cli.options, &route.change(), None),
+        Some(Command::Maintenance(maintenance)) => {
+            let change = maintenance.change().map_err(|why| Failure::Start(anyhow::anyhow!("{why}")))?;
+            ask::steer(&cli.options, &change, None)
+        }
         Some(Command::Reset { target }) => {
             ask::steer(&cli.options, &Wanted::Reset(target.clone()).into(), None)
         }

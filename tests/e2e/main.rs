@@ -51,6 +51,7 @@ mod log;
 mod log_formats;
 mod logging;
 mod loops;
+mod maintenance;
 mod marks;
 mod memory;
 mod names;
@@ -148,6 +149,7 @@ fn main() -> ExitCode {
         log_formats::tests(),
         logging::tests(),
         loops::tests(),
+        maintenance::tests(),
         marks::tests(),
         memory::tests(),
         names::tests(),

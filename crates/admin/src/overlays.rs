@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use convey_api::{AddedReport, OverlayReport, ResetReport};
+use convey_api::{AddedReport, MaintenanceReport, OverlayReport, ResetReport};
 use convey_control::RemovedOverlays;
 use convey_model::{
-    AddedServer, HttpOverlay, HttpOverlayValue, HttpTarget, Overlay, OverlayValue, SaidLogLevel,
+    AddedServer, HttpOverlay, HttpOverlayValue, HttpTarget, Maintenance, Overlay, OverlayValue, SaidLogLevel,
     ServerSettings, Target,
 };
 use convey_snapshot::{HttpAction, HttpRoute, Snapshot};
@@ -43,26 +43,44 @@ pub(super) fn of_snapshot(overlay: &Overlay, snapshot: &Snapshot, started: Syste
 
 /// Report of an override in mode http. `started` is the wall-clock time of `Timestamp(0)`.
 fn http_report(overlay: &HttpOverlay, started: SystemTime) -> OverlayReport {
-    let (frontend, route) = match overlay.target.clone() {
-        HttpTarget::Frontend(frontend) => (frontend, None),
-        HttpTarget::Route { frontend, route } => (frontend, Some(route)),
-    };
-    let HttpOverlayValue::Weights(weights) = overlay.value.clone();
-    OverlayReport {
-        frontend: Some(frontend),
-        route,
-        weights,
+    let report = OverlayReport {
         since: (started + Duration::from_nanos(overlay.since.0)).into(),
         by: overlay.by.clone(),
         ..OverlayReport::default()
+    };
+    let report = match overlay.target.clone() {
+        HttpTarget::Frontend(frontend) => OverlayReport { frontend: Some(frontend), ..report },
+        HttpTarget::Route { frontend, route } => {
+            OverlayReport { frontend: Some(frontend), route: Some(route), ..report }
+        }
+        HttpTarget::Backend(backend) => OverlayReport { backend: Some(backend), ..report },
+    };
+    match &overlay.value {
+        HttpOverlayValue::Weights(weights) => OverlayReport { weights: weights.clone(), ..report },
+        HttpOverlayValue::Maintenance(maintenance) => {
+            OverlayReport { maintenance: Some(maintenance_report(maintenance)), ..report }
+        }
     }
 }
 
-/// Report of an override in mode http. Its `absent` is true if this snapshot has no such route with
-/// one of the backends, and its `superseded` if the weights would leave no backend.
+fn maintenance_report(maintenance: &Maintenance) -> MaintenanceReport {
+    let Maintenance { status, retry_after, page, allow } = maintenance;
+    MaintenanceReport {
+        status: *status,
+        retry_after: *retry_after,
+        page_bytes: page.as_ref().map(|page| page.body.len() as u64),
+        allow: allow.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// Report of an override in mode http. Its `absent` is true if this snapshot does not have the
+/// target, or the route none of the backends. Its `superseded` is true if weights would leave no
+/// backend.
 pub(super) fn of_http(overlay: &HttpOverlay, snapshot: &Snapshot, started: SystemTime) -> OverlayReport {
     let report = http_report(overlay, started);
-    let HttpOverlayValue::Weights(weights) = &overlay.value;
+    let HttpOverlayValue::Weights(weights) = &overlay.value else {
+        return OverlayReport { absent: !is_reached(&overlay.target, snapshot), ..report };
+    };
     let route = route(&overlay.target, snapshot);
     let split = route.map_or(&[][..], |route| match &route.action {
         HttpAction::Split(all) => all,
@@ -71,6 +89,16 @@ pub(super) fn of_http(overlay: &HttpOverlay, snapshot: &Snapshot, started: Syste
     let mut set = split.iter().filter_map(|one| Some((one.weight, weights.get(&one.pool.config.name)?)));
     let absent = set.clone().next().is_none();
     OverlayReport { absent, superseded: set.any(|(now, set)| now != *set), ..report }
+}
+
+/// Whether requests in mode http reach the target.
+fn is_reached(target: &HttpTarget, snapshot: &Snapshot) -> bool {
+    let mut frontends = snapshot.frontends.iter().filter(|frontend| frontend.http.is_some());
+    match target {
+        HttpTarget::Frontend(name) => frontends.any(|frontend| frontend.config.name == *name),
+        HttpTarget::Route { .. } => route(target, snapshot).is_some(),
+        HttpTarget::Backend(name) => frontends.any(|frontend| frontend.config.uses(name)),
+    }
 }
 
 fn route<'a>(target: &HttpTarget, snapshot: &'a Snapshot) -> Option<&'a HttpRoute> {

@@ -55,6 +55,30 @@ pub struct RouteChange {
     pub weights: BTreeMap<String, u32>,
 }
 
+/// Maintenance of a frontend, a route or a backend in mode http.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MaintenanceChange {
+    /// Status of the replies; 503 without it.
+    #[cfg_attr(test, schemars(range(min = 400, max = 599)))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Value of `Retry-After`, in seconds; 300 without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<u32>,
+    /// Text of the page, at most 64 KiB. Without it, clients get the frontend's error page of the
+    /// status, or a line of text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page: Option<String>,
+    /// Value of `Content-Type` of the page; `text/plain; charset=utf-8` without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Networks of clients that are served nevertheless, at most 100: `IP` or `IP/LEN`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
+}
+
 /// Change of the log level.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -48,8 +48,8 @@ pub use backend::{
     BackendReport, EjectedReport, FileCacheReport, HandshakeReport, HealthReport, PathMtuReport, ServerReport,
 };
 pub use change::{
-    AccessReport, AdditionReport, ChangeReport, ErrorReport, LogLevelChange, LogLevelReport, NewServer,
-    ReloadReport, ResetReport, RouteChange, ServerChange,
+    AccessReport, AdditionReport, ChangeReport, ErrorReport, LogLevelChange, LogLevelReport,
+    MaintenanceChange, NewServer, ReloadReport, ResetReport, RouteChange, ServerChange,
 };
 pub use config::{ConfigReport, ListReport};
 pub use durations::{Buckets, TimesReport};
@@ -60,7 +60,7 @@ pub use explain::{
 };
 pub use flows::{FlowGroupReport, FlowListReport, FlowReport, KilledFlow};
 pub use frontend::{CertificateReport, FrontendReport, RouteReport, TlsReport};
-pub use overlay::{AddedReport, OverlayReport};
+pub use overlay::{AddedReport, MaintenanceReport, OverlayReport};
 pub use packets::PacketReport;
 pub use query::{
     EventParameters, ExplainParameters, FlowParameters, OverlayParameters, RemovalParameters, TraceParameters,

@@ -26,6 +26,9 @@ pub struct OverlayReport {
     /// Weights of backends among the backends of the route. Left out if there are none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, u32>,
+    /// Maintenance: convey answers requests with a page. Left out if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<MaintenanceReport>,
     /// Administrative state.
     #[cfg_attr(test, schemars(extend("enum" = crate::allowed::states())))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,13 +49,30 @@ pub struct OverlayReport {
     /// Whether the file takes precedence now. Left out if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
-    /// Whether the server, backend or route does not exist now. Left out if not.
+    /// Whether the server, backend, frontend or route does not exist now. Left out if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub absent: bool,
     /// Time of the override.
     pub since: WallTime,
     /// Requester of the override.
     pub by: String,
+}
+
+/// Maintenance of a frontend, a route or a backend in mode http.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename = "Maintenance")]
+pub struct MaintenanceReport {
+    /// Status of the replies.
+    pub status: u16,
+    /// Value of `Retry-After`, in seconds.
+    pub retry_after: u32,
+    /// Size of the page in bytes. Left out if there is no page of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_bytes: Option<u64>,
+    /// Networks of clients that are served nevertheless. Left out if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
 }
 
 /// Server that an operator added.

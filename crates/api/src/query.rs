@@ -68,7 +68,7 @@ pub struct ExplainParameters {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OverlayParameters {
-    /// Only overrides of this backend and its servers.
+    /// Only overrides of this backend and its servers, and the maintenance of the backend.
     pub backend: Option<String>,
     /// Only overrides of this server of the backend.
     pub server: Option<String>,

@@ -5,6 +5,7 @@
 mod definition;
 mod duration;
 mod flows;
+mod maintenance;
 mod operate;
 pub mod operator;
 mod options;
@@ -23,6 +24,7 @@ use convey_explain::{AskedRequest, ClientAddr};
 use convey_model::Target;
 
 pub use self::flows::{FlowsArgs, FlowsCommand};
+pub use self::maintenance::{MaintainedObject, MaintenanceCommand};
 pub use self::operate::{BackendCommand, RouteCommand, ServerCommand};
 pub use self::options::{ConfigOrigin, HOST_CONFIG, Options};
 pub use self::service::Service;
@@ -161,6 +163,13 @@ pub enum Command {
     /// `convey reset` or the end of convey.
     #[command(subcommand)]
     Route(RouteCommand),
+    /// Answer the requests of a frontend, a route or a backend with a page for a while (mode http)
+    ///
+    /// The page lasts through reloads and upgrades, until `maintenance off`, `convey reset`
+    /// or the end of convey. `convey server maint` and `convey backend maint` differ: they take
+    /// servers out of rotation, so that convey may withdraw an announced address.
+    #[command(subcommand)]
+    Maintenance(MaintenanceCommand),
     /// Undo the changes of servers and backends, or of everything, so that the file applies again
     Reset {
         /// A backend with its servers, or one server [default: everything]

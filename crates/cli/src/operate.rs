@@ -247,12 +247,13 @@ pub(super) fn server(text: &str) -> Result<Target, String> {
 
 /// Parses `FRONTEND/ROUTE`. The name of a route may contain slashes.
 fn route(text: &str) -> Result<HttpTarget, String> {
-    match text.split_once('/') {
-        Some((frontend, route)) if !frontend.is_empty() && !route.is_empty() => {
-            Ok(HttpTarget::route(frontend, route))
-        }
-        _ => Err("expected: FRONTEND/ROUTE, such as web/checkout".to_owned()),
-    }
+    split_route(text).ok_or_else(|| "expected: FRONTEND/ROUTE, such as web/checkout".to_owned())
+}
+
+/// Route `FRONTEND/ROUTE`; `None`: the text is something else.
+pub(super) fn split_route(text: &str) -> Option<HttpTarget> {
+    let (frontend, route) = text.split_once('/')?;
+    (!frontend.is_empty() && !route.is_empty()).then(|| HttpTarget::route(frontend, route))
 }
 
 /// Parses `BACKEND=WEIGHT`.

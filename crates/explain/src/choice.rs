@@ -133,6 +133,12 @@ pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> 
         return end.map(|_| none);
     }
     let http = config.http.as_ref()?;
+    let default = place.frontend.http.as_ref().and_then(|http| http.default.as_deref());
+    let pool = config.backend.is_some().then_some(&*place.frontend.pool);
+    if let Some(what) = place.maintained(default, pool) {
+        note_route(Some(End::MAINTENANCE), &format!("a request without a route: {what}"), steps);
+        return Some(none);
+    }
     let (rest, end) = match http.default_action(config.backend.as_deref()) {
         // With TLS, all requests arrive by https, so the redirect does not apply.
         Some(RouteAction::Redirect(to)) if to.is_to_https() && config.tls.is_some() => {

@@ -81,6 +81,8 @@ impl End {
     /// The route has a fixed response.
     const RESPOND: End = End { verdict: ClientVerdict::Answered, reason: "respond" };
 
+    /// An operator has put the frontend, the route or the backend into maintenance.
+    const MAINTENANCE: End = End { verdict: ClientVerdict::Answered, reason: "maintenance" };
     /// The backend answers with files.
     const FILES: End = End { verdict: ClientVerdict::Answered, reason: "file" };
 

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -34,6 +35,15 @@ pub(super) struct AskedRoute {
     pub(super) limits: Vec<AskedLimit>,
     /// Limits on request rates of all clients together that apply to the route.
     pub(super) totals: Vec<AskedTotal>,
+}
+
+/// Outcome of a request for its route.
+struct Outcome {
+    message: String,
+    /// Backend that the request goes to.
+    pool: Option<Arc<Pool>>,
+    /// Outcome if the request ends at the route.
+    end: Option<End>,
 }
 
 /// Limit on the request rate of a source.
@@ -158,42 +168,75 @@ impl AskedPlace {
             _ => format!("a {} request for {host}{path}{by}", String::from_utf8_lossy(head.method_token())),
         };
         let route = http.route(&RequestFacts::new(head, scheme, self.client_addr()));
-        let (message, pool, end) = match route {
-            None => (format!("{of} has no route, and gets a 404"), None, Some(End::NO_ROUTE)),
-            Some(route) if !route.limits.access.admits(self.client.ip) => (
-                format!("{of} takes route {}, whose access denies {}", route.name, self.client.ip),
-                None,
-                Some(End::DENIED_BY_ROUTE),
-            ),
-            Some(route) => match &route.action {
-                HttpAction::Redirect(to) => (
-                    format!("{of} takes route {}, and is redirected to {to}", route.name),
-                    None,
-                    Some(End::REDIRECT),
-                ),
-                HttpAction::Respond(reply) => (
-                    format!(
-                        "{of} takes route {}, and convey answers with status {}",
-                        route.name, reply.status
-                    ),
-                    None,
-                    Some(End::RESPOND),
-                ),
-                HttpAction::Forward(pool) => {
-                    let to = &pool.config.name;
-                    (format!("{of} takes route {} to backend {to}", route.name), Some(pool.clone()), None)
-                }
-                HttpAction::Split(all) => {
-                    let target = HttpTarget::route(&config.name, &route.name);
-                    let (words, pool) = split(all, &target, sources.snapshot);
-                    (format!("{of} takes route {} to one of its backends: {words}", route.name), pool, None)
-                }
-            },
-        };
+        let Outcome { message, pool, end } = self.outcome(&of, route.map(|route| &**route), sources.snapshot);
         let route = route.filter(|_| end.is_none()).map(|route| &**route);
         let (limits, totals) = (self.limits(route), self.totals(route, pool.as_deref()));
         let head = Some(Arc::clone(head));
         Ok(self.with_route(AskedRoute { message, head, end, limits, totals }, pool))
+    }
+
+    /// Outcome of a request for its route. `of` names the request.
+    fn outcome(&self, of: &str, route: Option<&HttpRoute>, snapshot: &Snapshot) -> Outcome {
+        let outcome = self.outcome_without_maintenance(of, route, snapshot);
+        let is_admitted = outcome.end != Some(End::DENIED_BY_ROUTE);
+        let maintained = self.maintained(route, outcome.pool.as_deref());
+        let Some(what) = maintained.filter(|_| is_admitted) else { return outcome };
+        let takes = route.map_or("has no route".to_owned(), |route| format!("takes route {}", route.name));
+        Outcome { message: format!("{of} {takes}, and {what}"), pool: None, end: Some(End::MAINTENANCE) }
+    }
+
+    fn outcome_without_maintenance(
+        &self,
+        of: &str,
+        route: Option<&HttpRoute>,
+        snapshot: &Snapshot,
+    ) -> Outcome {
+        let ends = |message, end| Outcome { message, pool: None, end: Some(end) };
+        let Some(route) = route else {
+            return ends(format!("{of} has no route, and gets a 404"), End::NO_ROUTE);
+        };
+        let name = &route.name;
+        if !route.limits.access.admits(self.client.ip) {
+            let message = format!("{of} takes route {name}, whose access denies {}", self.client.ip);
+            return ends(message, End::DENIED_BY_ROUTE);
+        }
+        match &route.action {
+            HttpAction::Redirect(to) => {
+                ends(format!("{of} takes route {name}, and is redirected to {to}"), End::REDIRECT)
+            }
+            HttpAction::Respond(reply) => {
+                let status = reply.status;
+                ends(
+                    format!("{of} takes route {name}, and convey answers with status {status}"),
+                    End::RESPOND,
+                )
+            }
+            HttpAction::Forward(pool) => {
+                let message = format!("{of} takes route {name} to backend {}", pool.config.name);
+                Outcome { message, pool: Some(pool.clone()), end: None }
+            }
+            HttpAction::Split(all) => {
+                let target = HttpTarget::route(&self.frontend.config.name, name);
+                let (words, pool) = split(all, &target, snapshot, self.client.ip);
+                let message = format!("{of} takes route {name} to one of its backends: {words}");
+                Outcome { message, pool, end: None }
+            }
+        }
+    }
+
+    /// Text about the maintenance that the client's requests meet, in the order of the data path;
+    /// `None`: there is none.
+    pub(super) fn maintained(&self, route: Option<&HttpRoute>, pool: Option<&Pool>) -> Option<String> {
+        let of_frontend = self.frontend.http.as_ref().and_then(|http| http.maintenance.as_ref());
+        let of_frontend = of_frontend.map(|found| (format!("frontend {}", self.frontend.config.name), found));
+        let of_route =
+            route.and_then(|route| Some((format!("route {}", route.name), route.maintenance.as_ref()?)));
+        let of_backend = pool.and_then(|pool| {
+            Some((format!("backend {}", pool.config.name), pool.config.maintenance.as_ref()?))
+        });
+        let mut all = of_route.into_iter().chain(of_frontend).chain(of_backend);
+        let (target, found) = all.find(|(_, found)| found.applies_to(self.client.ip))?;
+        Some(format!("{target} is in maintenance: convey answers with status {} (overlay)", found.status))
     }
 
     /// Sets the route to `asked`, and the backend to `pool` if there is one.
@@ -258,22 +301,36 @@ fn asked_total(
 }
 
 /// Text about the shares of a route's backends, and the backend with the largest one. Shares by a
-/// weight that an operator has set are marked.
-fn split(all: &[SplitBackend], route: &HttpTarget, snapshot: &Snapshot) -> (String, Option<Arc<Pool>>) {
-    let overlay = snapshot.http_overlays.iter().find(|overlay| overlay.target == *route);
+/// weight that an operator has set are marked. The backend is not in maintenance, unless all are.
+fn split(
+    all: &[SplitBackend],
+    route: &HttpTarget,
+    snapshot: &Snapshot,
+    client: IpAddr,
+) -> (String, Option<Arc<Pool>>) {
+    let overlay = snapshot
+        .http_overlays
+        .iter()
+        .find(|overlay| overlay.target == *route && matches!(overlay.value, HttpOverlayValue::Weights(_)));
     let is_set = |backend: &SplitBackend| match overlay.map(|overlay| &overlay.value) {
         Some(HttpOverlayValue::Weights(set)) => set.get(&backend.pool.config.name) == Some(&backend.weight),
-        None => false,
+        Some(HttpOverlayValue::Maintenance(_)) | None => false,
+    };
+    let is_maintained = |backend: &SplitBackend| {
+        backend.pool.config.maintenance.as_ref().is_some_and(|found| found.applies_to(client))
     };
     let total: u64 = all.iter().map(|backend| u64::from(backend.weight)).sum();
     let share = |backend: &SplitBackend| {
         let percent = 100.0 * f64::from(backend.weight) / total.max(1) as f64;
         let (name, weight) = (&backend.pool.config.name, backend.weight);
         let mark = if is_set(backend) { format!(" (weight {weight}, overlay)") } else { String::new() };
-        format!("{percent:.1} % to {name}{mark}")
+        let note = if is_maintained(backend) { " (in maintenance)" } else { "" };
+        format!("{percent:.1} % to {name}{mark}{note}")
     };
     let shares: Vec<String> = all.iter().map(share).collect();
-    let most = all.iter().max_by_key(|backend| backend.weight);
+    let serving = all.iter().filter(|backend| !is_maintained(backend) && backend.weight > 0);
+    let most = serving.max_by_key(|backend| backend.weight);
+    let most = most.or_else(|| all.iter().max_by_key(|backend| backend.weight));
     let name = most.map_or("", |backend| &backend.pool.config.name);
     (format!("{}; what follows is for backend {name}", shares.join(", ")), most.map(|most| most.pool.clone()))
 }

@@ -8,7 +8,7 @@ use convey_http_core::{
     BodyFraming, ClientConnection, FieldFault, FieldRules, Malformed, OutgoingResponse, ResponseBuilder,
     ResponseHead, ServerFault, reason_phrase,
 };
-use convey_model::ErrorPage;
+use convey_model::{ErrorPage, Maintenance};
 use convey_snapshot::stats::Counter;
 
 use crate::hooks::Hooks;
@@ -43,6 +43,8 @@ pub enum LocalReplyReason {
     Redirect,
     /// The route has a fixed response.
     Respond,
+    /// An operator has put the frontend, the route or the backend into maintenance.
+    Maintenance,
     /// The request is a preflight request of a page of another origin (CORS).
     Preflight,
     /// A service of the application has decided to reply.
@@ -128,6 +130,20 @@ impl LocalReply {
         LocalReply { status, own: Some(Box::new(own)), ..LocalReplyReason::Respond.into() }
     }
 
+    /// Returns the reply to a request during maintenance.
+    pub(crate) fn maintenance(maintenance: &Maintenance) -> LocalReply {
+        let mut reply =
+            LocalReply { status: maintenance.status, ..LocalReply::from(LocalReplyReason::Maintenance) };
+        // The names are not reserved, and the control API checks the type, so this cannot fail.
+        let _ = reply.set_field("Retry-After", &maintenance.retry_after.to_string());
+        let _ = reply.set_field("Cache-Control", "no-store");
+        if let Some(page) = &maintenance.page {
+            let _ = reply.set_field("Content-Type", &page.content_type);
+            reply.own_mut().body = Some(page.body.clone());
+        }
+        reply
+    }
+
     /// Sets a field.
     ///
     /// # Errors
@@ -198,7 +214,12 @@ impl LocalReply {
         };
         head.field("Cache-Control", "no-store");
         let head = head.build(framing);
-        let fields = own.map_or_else(|| fields.clone(), |own| own.fields.then(fields));
+        let fields = match own {
+            // A field such as `Cache-Control` of the operator is for usual responses.
+            Some(own) if self.reason == LocalReplyReason::Maintenance => fields.then(&own.fields),
+            Some(own) => own.fields.then(fields),
+            None => fields.clone(),
+        };
         let fields = hooks.edit(&head, &fields, true).into_owned();
         BuiltReply { head, fields, body }
     }
@@ -253,6 +274,7 @@ impl LocalReplyReason {
             LocalReplyReason::Layer => 403,
             LocalReplyReason::AcmeChallenge => 200,
             LocalReplyReason::BackendRateLimit
+            | LocalReplyReason::Maintenance
             | LocalReplyReason::NoServer
             | LocalReplyReason::ConnectFailed
             | LocalReplyReason::NoLocalPort
@@ -281,6 +303,7 @@ impl LocalReplyReason {
             LocalReplyReason::BackendRateLimit => Counter::AnsweredBackendRateLimit,
             LocalReplyReason::Redirect => Counter::AnsweredRedirect,
             LocalReplyReason::Respond => Counter::AnsweredRespond,
+            LocalReplyReason::Maintenance => Counter::AnsweredMaintenance,
             LocalReplyReason::Preflight => Counter::AnsweredPreflight,
             LocalReplyReason::Layer => Counter::AnsweredLayer,
             LocalReplyReason::AcmeChallenge => Counter::AnsweredAcme,
@@ -322,6 +345,7 @@ impl LocalReplyReason {
             LocalReplyReason::Redirect => "the resource has moved",
             LocalReplyReason::Layer | LocalReplyReason::AcmeChallenge => "",
             LocalReplyReason::Respond | LocalReplyReason::Preflight => "",
+            LocalReplyReason::Maintenance => "maintenance",
             LocalReplyReason::NoServer => "no server is up",
             LocalReplyReason::ConnectFailed | LocalReplyReason::NoLocalPort => "no server could be reached",
             LocalReplyReason::QueueTimeout => "every server is busy",
@@ -341,6 +365,7 @@ impl LocalReplyReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use convey_model::MaintenancePage;
 
     #[test]
     fn an_answer_says_who_gives_it_and_why() {
@@ -362,6 +387,26 @@ mod tests {
                 "Connection: close"
             ]
         );
+    }
+
+    #[test]
+    fn maintenance_page_is_never_cached_whatever_the_operator_sets() {
+        let mut fields = FieldRules::default();
+        fields.set("Cache-Control", "max-age=60").unwrap();
+        let page = MaintenancePage { content_type: "text/html".into(), body: "<p>later".into() };
+        let maintenance = Maintenance { page: Some(page), retry_after: 60, ..Maintenance::default() };
+        let mut out = Vec::new();
+        let to = AnswerTo { fields: &fields, page: None, closes: false, has_body: true };
+        LocalReply::maintenance(&maintenance).write(to, &mut Hooks::default(), &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.starts_with("HTTP/1.1 503 Service Unavailable\r\n") && text.ends_with("\r\n\r\n<p>later"),
+            "{text}"
+        );
+        for field in ["Content-Type: text/html", "Retry-After: 60", "Cache-Control: no-store"] {
+            assert_eq!(text.matches(&format!("\r\n{field}\r\n")).count(), 1, "{field}: {text}");
+        }
+        assert!(!text.contains("max-age"), "{text}");
     }
 
     #[test]

@@ -414,6 +414,7 @@ fn deciding_phase(reason: LocalReplyReason) -> ExchangePhase {
         LocalReplyReason::NoRoute
         | LocalReplyReason::Redirect
         | LocalReplyReason::Respond
+        | LocalReplyReason::Maintenance
         | LocalReplyReason::Malformed(Malformed::Host) => ExchangePhase::Route,
         LocalReplyReason::RateLimit
         | LocalReplyReason::TotalRateLimit

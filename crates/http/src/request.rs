@@ -295,7 +295,7 @@ impl HttpRequest {
 
     /// Sets the route, and chooses its backend.
     pub(crate) fn takes(&mut self, route: Arc<WorkerRoute>) {
-        self.parts.backend = route.choose_pool(|most| fastrand::u64(..most));
+        self.parts.backend = route.choose_pool(self.client().ip(), |most| fastrand::u64(..most));
         self.parts.route = Some(route);
     }
 

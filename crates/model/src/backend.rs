@@ -7,8 +7,8 @@ use convey_http_core::RequestField;
 
 use crate::{
     AffinityConfig, Algorithm, BackendTls, CheckTls, DiscoveryConfig, DsrKind, FilesConfig, HashKey, HashOn,
-    HealthCheck, HttpVersion, Mode, NamedServer, OnDown, OutlierDetection, OwnTimeouts, ProbeKind,
-    ProxyVersion, QuicConfig, ServerConfig, TotalRate, TunnelConfig, is_service,
+    HealthCheck, HttpVersion, Maintenance, Mode, NamedServer, OnDown, OutlierDetection, OwnTimeouts,
+    ProbeKind, ProxyVersion, QuicConfig, ServerConfig, TotalRate, TunnelConfig, is_service,
 };
 
 /// Pool of servers, and the algorithm that chooses one of them.
@@ -70,6 +70,8 @@ pub struct BackendConfig {
     /// Source of further servers; proxy and http mode only. While the backend runs, `servers`
     /// includes the discovered servers.
     pub discovery: Option<DiscoveryConfig>,
+    /// Maintenance that an operator has set; always `None` in a file. Mode `http` only.
+    pub maintenance: Option<Arc<Maintenance>>,
 }
 
 impl BackendConfig {
@@ -98,6 +100,7 @@ impl BackendConfig {
             servers: Vec::new(),
             named: Vec::new(),
             discovery: None,
+            maintenance: None,
         }
     }
 

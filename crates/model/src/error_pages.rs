@@ -1,7 +1,7 @@
 //! Custom error pages, in place of convey's own line of text. Pure.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Error pages of a frontend, by status.
@@ -44,7 +44,12 @@ impl ErrorPages {
 impl ErrorPage {
     /// `Content-Type` of the page, by the extension of its file name.
     pub fn content_type(&self) -> &'static str {
-        match self.path.extension().and_then(|ending| ending.to_str()) {
+        ErrorPage::type_of(&self.path)
+    }
+
+    /// `Content-Type` of a page with this path, by the extension of its file name.
+    pub fn type_of(path: &Path) -> &'static str {
+        match path.extension().and_then(|ending| ending.to_str()) {
             Some("html" | "htm") => "text/html; charset=utf-8",
             Some("json") => "application/json",
             Some("txt") => "text/plain; charset=utf-8",

@@ -1,6 +1,8 @@
 //! Settings of mode `http`: routes, redirects, headers.
 
-use super::{ErrorPages, HttpLimits, RequestRate, RouteAction, RouteConfig, TotalRate};
+use std::sync::Arc;
+
+use super::{ErrorPages, HttpLimits, Maintenance, RequestRate, RouteAction, RouteConfig, TotalRate};
 use convey_http_core::{ClientAddress, CompressionRules, CorsRules, FieldRules, PathView, Redirect};
 
 /// Settings of mode `http`.
@@ -33,6 +35,10 @@ pub struct HttpConfig {
     pub error_pages: ErrorPages,
     /// Rules for compression of responses; `None`: no compression.
     pub compression: Option<CompressionRules>,
+    /// Maintenance of the frontend that an operator has set; always `None` in a file.
+    pub maintenance: Option<Arc<Maintenance>>,
+    /// Maintenance of the default route that an operator has set; always `None` in a file.
+    pub default_maintenance: Option<Arc<Maintenance>>,
 }
 
 /// Header changes.

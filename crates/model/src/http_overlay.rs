@@ -1,9 +1,10 @@
-//! Runtime overrides of routes in mode `http`, which take precedence over the file. Pure.
+//! Runtime overrides of frontends, routes and backends in mode `http`, which take precedence over the file. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
-use crate::Timestamp;
+use crate::{Maintenance, Timestamp};
 
 /// Object of mode `http` that an override applies to, by names in the file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +18,8 @@ pub enum HttpTarget {
         /// Name of the route.
         route: String,
     },
+    /// A backend: requests that frontends in mode `http` send to it.
+    Backend(String),
 }
 
 /// Value of an override in mode `http`.
@@ -24,6 +27,8 @@ pub enum HttpTarget {
 pub enum HttpOverlayValue {
     /// Weights of some of the route's `backends`. Other backends keep the weights of the file.
     Weights(BTreeMap<String, u32>),
+    /// convey answers requests with a page.
+    Maintenance(Arc<Maintenance>),
 }
 
 /// Runtime override in mode `http`. It lasts until an operator clears it or convey stops.
@@ -55,11 +60,12 @@ impl HttpTarget {
 }
 
 impl fmt::Display for HttpTarget {
-    /// Formats as `frontend FRONTEND` or `route FRONTEND/ROUTE`.
+    /// Formats as `frontend FRONTEND`, `route FRONTEND/ROUTE` or `backend BACKEND`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             HttpTarget::Frontend(name) => write!(f, "frontend {name}"),
             HttpTarget::Route { frontend, route } => write!(f, "route {frontend}/{route}"),
+            HttpTarget::Backend(name) => write!(f, "backend {name}"),
         }
     }
 }
@@ -72,6 +78,7 @@ impl fmt::Display for HttpOverlayValue {
                     weights.iter().map(|(name, weight)| format!("{name}={weight}")).collect();
                 write!(f, "weights {}", all.join(", "))
             }
+            HttpOverlayValue::Maintenance(maintenance) => write!(f, "{maintenance}"),
         }
     }
 }

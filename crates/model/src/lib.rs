@@ -31,6 +31,7 @@ mod ipsec;
 mod limits;
 mod listen;
 mod log_level;
+mod maintenance;
 mod mode;
 mod names;
 mod network;
@@ -98,6 +99,7 @@ pub use ipsec::{IpsecEffect, IpsecPolicy};
 pub use limits::{Limits, OverLimit};
 pub use listen::{Listen, ListenError, overlap};
 pub use log_level::{LogLevel, SaidLogLevel};
+pub use maintenance::{Maintenance, MaintenancePage};
 pub use mode::Mode;
 pub use names::{DnsRecords, Lookup, LookupFault, Missing};
 pub use network::{

@@ -1,8 +1,9 @@
 //! Routes of mode `http`: the requests that they match, and their actions.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::{Access, HeaderRules, OwnTimeouts, Prefix, RequestRate, TotalRate};
+use super::{Access, HeaderRules, Maintenance, OwnTimeouts, Prefix, RequestRate, TotalRate};
 use bytes::Bytes;
 use convey_http_core::{
     CompressionRules, CorsRules, FieldRules, HostPattern, PathPattern, PathPrefix, PathRewrite, Redirect,
@@ -44,6 +45,8 @@ pub struct RouteConfig {
     pub limits: RouteLimits,
     /// Rules for pages of other origins; `None`: those of the frontend.
     pub cors: Option<CorsRules>,
+    /// Maintenance that an operator has set; always `None` in a file.
+    pub maintenance: Option<Arc<Maintenance>>,
 }
 
 /// Limits of a route, in place of those of the frontend.
@@ -119,6 +122,7 @@ impl RouteConfig {
             compression: RouteCompression::OfFrontend,
             limits: RouteLimits::default(),
             cors: None,
+            maintenance: None,
         }
     }
 

@@ -9,8 +9,8 @@ use convey_http_core::{
     RequestFacts, ReverseRewrite, RouteTable, Variable,
 };
 use convey_model::{
-    FixedReply, FrontendConfig, HeaderRules, HttpConfig, Prefix, RouteAction, RouteCompression, RouteConfig,
-    RouteLimits, TotalRate,
+    FixedReply, FrontendConfig, HeaderRules, HttpConfig, Maintenance, Prefix, RouteAction, RouteCompression,
+    RouteConfig, RouteLimits, TotalRate,
 };
 
 /// Name of the default route in logs and metrics. The configuration refuses it for other routes.
@@ -30,6 +30,8 @@ pub struct HttpFrontend {
     pub begin_traces: bool,
     /// Rules for local replies that belong to no route.
     pub response: FieldRules,
+    /// Maintenance of all requests of the frontend.
+    pub maintenance: Option<Arc<Maintenance>>,
     /// Rate limit for the requests of one source; `None`: no limit.
     pub limit: Option<RequestLimit>,
     /// Whether a header or a redirect has the id of the request.
@@ -46,6 +48,8 @@ pub struct HttpRoute {
     pub name: Arc<str>,
     /// Networks, one of which the client is in; empty: any client.
     pub sources: Vec<Prefix>,
+    /// Maintenance of the route.
+    pub maintenance: Option<Arc<Maintenance>>,
     /// What happens to a request.
     pub action: HttpAction,
     /// Change of the path in requests to the server; `None`: the path stays as the client sent it.
@@ -132,7 +136,8 @@ impl HttpFrontend {
             let all =
                 RouteConfig { name: DEFAULT.to_owned(), ..RouteConfig::new(None, "/", default.clone()) };
             let route = HttpRoute::new(&all, action(&default), &headers, lives);
-            Arc::new(HttpRoute { compression, cors: cors.clone(), place: http.routes.len(), ..route })
+            let (maintenance, cors) = (http.default_maintenance.clone(), cors.clone());
+            Arc::new(HttpRoute { compression, cors, maintenance, place: http.routes.len(), ..route })
         });
         let (mut routes, mut in_order) = (RouteTable::new(http.path_view), Vec::new());
         for route in &http.routes {
@@ -166,6 +171,7 @@ impl HttpFrontend {
             forwarded,
             begin_traces: http.begin_traces,
             response,
+            maintenance: http.maintenance.clone(),
             limit: limit(None),
             pools,
         }
@@ -237,6 +243,7 @@ impl HttpRoute {
             live: lives.get(&name),
             name,
             sources: route.sources.clone(),
+            maintenance: route.maintenance.clone(),
             action,
             reverse: route.reverse(),
             rewrite: route.rewrite_path.clone(),

@@ -4,6 +4,7 @@
 //! counts would move between the caches of the cores with each request, at 30 to 100 ns each time.
 //! The clones of a [`WorkerArc`] count in memory that only one worker writes.
 
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -130,14 +131,18 @@ impl WorkerRoute {
         Some(&self.pools.get(place)?.0)
     }
 
-    /// Position of the backend of a request. Backends are chosen in proportion to their weights,
-    /// among those that have an eligible server or serve files; without one, among all.
-    /// `random` returns a number below its argument.
-    pub fn choose_pool(&self, random: impl FnOnce(u64) -> u64) -> usize {
+    /// Position of the backend of a client's request. Backends are chosen in proportion to their
+    /// weights, among those that have an eligible server or serve files, and are not in
+    /// maintenance; without one, among all. `random` returns a number below its argument.
+    pub fn choose_pool(&self, client: IpAddr, random: impl FnOnce(u64) -> u64) -> usize {
         if self.pools.len() < 2 {
             return 0;
         }
-        let serves = |pool: &Pool| pool.config.files.is_some() || pool.eligible() > 0;
+        let serves = |pool: &Pool| {
+            let maintenance = pool.config.maintenance.as_ref();
+            (pool.config.files.is_some() || pool.eligible() > 0)
+                && maintenance.is_none_or(|maintenance| !maintenance.applies_to(client))
+        };
         let any = self.pools.iter().any(|(pool, weight)| *weight > 0 && serves(pool));
         let share = |(pool, weight): &(WorkerArc<Pool>, u32)| match !any || serves(pool) {
             true => u64::from(*weight),

@@ -281,10 +281,10 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
             }
             Message::Server(server) => known.servers.push(server.into()),
             Message::Turn { backend, turn } => known.turns.push((backend, turn)),
-            Message::Overlay(overlay) => match (overlay.log_level(), overlay.http()) {
-                (Some(said), _) => known.log_level = Some(said),
-                (None, Some(http)) => known.http_overlays.push(http),
-                (None, None) => known.overlays.extend(overlay.into_overlay()),
+            Message::Overlay(overlay) => match overlay.log_level() {
+                Some(said) => known.log_level = Some(said),
+                None if overlay.add_to(&mut known.http_overlays) => {}
+                None => known.overlays.extend(overlay.into_overlay()),
             },
             Message::Name(name) => known.names.push(name.into()),
             Message::Source(source) => known.sources.push(source.into()),

@@ -4,6 +4,7 @@ mod authorize;
 mod explain;
 mod flows;
 mod log_level;
+mod maintenance;
 mod read;
 mod routes;
 mod steer;
@@ -19,7 +20,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, patch, post};
+use axum::routing::{delete, get, patch, post, put};
 use convey_api::ErrorReport;
 use convey_config::did_you_mean;
 use convey_control::{Done, OperatorRequest, RequestRefusal, Requested};
@@ -39,6 +40,10 @@ const CHALLENGE: &str = "Bearer realm=\"convey\"";
 /// Maximum length of a request body, in bytes.
 const MAX_BODY: usize = 64 << 10;
 
+/// Maximum length of a request body with a maintenance page, in bytes. In JSON, a character of the
+/// page may take six bytes.
+const MAX_PAGE_BODY: usize = 512 << 10;
+
 /// Routes of the API, below `/v1`.
 pub(super) fn routes() -> Router<Arc<ApiContext>> {
     Router::new()
@@ -51,6 +56,18 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
             get(read::server).patch(steer::steer_server).put(steer::add_server).delete(steer::remove_server),
         )
         .route("/frontends/{frontend}/routes/{route}", patch(routes::steer))
+        .route(
+            "/frontends/{frontend}/maintenance",
+            put(maintenance::start_frontend).delete(maintenance::end_frontend).layer(page_limit()),
+        )
+        .route(
+            "/frontends/{frontend}/routes/{route}/maintenance",
+            put(maintenance::start_route).delete(maintenance::end_route).layer(page_limit()),
+        )
+        .route(
+            "/backends/{backend}/maintenance",
+            put(maintenance::start_backend).delete(maintenance::end_backend).layer(page_limit()),
+        )
         .route("/events", get(read::events))
         .route("/flows", get(flows::list))
         .route("/flows/{id}", delete(flows::kill))
@@ -60,6 +77,10 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
         .route("/reload", post(steer::reload))
         .route("/trace", get(trace::trace))
         .layer(DefaultBodyLimit::max(MAX_BODY))
+}
+
+fn page_limit() -> DefaultBodyLimit {
+    DefaultBodyLimit::max(MAX_PAGE_BODY)
 }
 
 /// Reason why a request fails.
@@ -78,7 +99,7 @@ enum Failure {
     TooManyTokens(Duration),
     /// The request is invalid.
     Bad(String),
-    /// The body is longer than [`MAX_BODY`].
+    /// The body is longer than [`MAX_BODY`], or than [`MAX_PAGE_BODY`] for a maintenance page.
     TooLong,
     /// The control task refused the request.
     Refused(RequestRefusal),
@@ -131,7 +152,9 @@ impl IntoResponse for Failure {
                 (StatusCode::MISDIRECTED_REQUEST, error, vec![])
             }
             Failure::TooLong => {
-                let error = format!("the body is longer than {MAX_BODY} bytes");
+                let error = format!(
+                    "the body is longer than {MAX_BODY} bytes (with a maintenance page: {MAX_PAGE_BODY})"
+                );
                 (StatusCode::PAYLOAD_TOO_LARGE, error, vec![])
             }
             Failure::TooManyTokens(time) => {

@@ -95,15 +95,15 @@ export function showOverlays(overlays, now, mayChange) {
   list(byId("overlay-list"), items, ({ overlay }) => JSON.stringify(overlay), ({ overlay }) => overlayLine(overlay));
 }
 
-function overlayLine({ backend, server, frontend, route, state, weight, weights, added, removed, log_level, superseded, absent, since, by }) {
+function overlayLine({ backend, server, frontend, route, state, weight, weights, maintenance, added, removed, log_level, superseded, absent, since, by }) {
   const name = [backend, server, frontend, route].filter((part) => part !== undefined).join("/") || "log";
   const told = make("span", { class: "since" });
   const reset = make("button", {
     type: "button", class: "change", "data-backend": backend, "data-server": server, "data-frontend": frontend, "data-route": route, "data-reset": true, "aria-label": `Reset ${name}`,
   }, "Reset");
   const shares = weights && `weights ${Object.entries(weights).map(([of, share]) => `${of}=${share}`).join(", ")}`;
-  const said = state ?? shares ?? (added ? `added at ${added.addr}` : removed ? "removed" : log_level ? `level ${log_level}` : `weight ${weight}`);
-  const note = superseded ? "; the file takes precedence" : absent ? `; this ${route === undefined ? "server" : "route"} does not exist now` : "";
+  const said = state ?? shares ?? (maintenance ? `maintenance, status ${maintenance.status}` : added ? `added at ${added.addr}` : removed ? "removed" : log_level ? `level ${log_level}` : `weight ${weight}`);
+  const note = superseded ? "; the file takes precedence" : absent ? `; this ${route !== undefined ? "route" : frontend !== undefined ? "frontend" : "server"} does not exist now` : "";
   const what = make("span", { class: "badge out" }, said);
   const element = make("li", {}, make("span", { class: "name" }, name), what, told, reset);
   element.update = ({ now, mayChange }) => {

@@ -7,13 +7,19 @@ use super::schemas::Schemas;
 use crate::{
     AccessReport, AdditionReport, BackendReport, ChangeReport, EventParameters, EventReport,
     ExplainParameters, Explanation, FlowListReport, FlowParameters, KilledFlow, LogLevelChange,
-    LogLevelReport, NewServer, OverlayParameters, OverlayReport, ReloadReport, RemovalParameters,
-    ResetReport, RouteChange, ServerChange, ServerReport, StatsReport, TraceParameters,
+    LogLevelReport, MaintenanceChange, NewServer, OverlayParameters, OverlayReport, ReloadReport,
+    RemovalParameters, ResetReport, RouteChange, ServerChange, ServerReport, StatsReport, TraceParameters,
 };
 
 const BACKEND: &str = "/v1/backends/{backend}";
 const SERVER: &str = "/v1/backends/{backend}/servers/{server}";
 const ROUTE: &str = "/v1/frontends/{frontend}/routes/{route}";
+/// Paths of maintenance, each with the object that it applies to.
+const MAINTENANCE: [(&str, &str); 3] = [
+    ("/v1/frontends/{frontend}/maintenance", "a frontend"),
+    ("/v1/frontends/{frontend}/routes/{route}/maintenance", "a route"),
+    ("/v1/backends/{backend}/maintenance", "a backend"),
+];
 const FLOW: &str = "/v1/flows/{id}";
 const OVERLAYS: &str = "/v1/overlays";
 const LOG_LEVEL: &str = "/v1/log-level";
@@ -27,6 +33,7 @@ pub(super) fn operations(schemas: &mut Schemas) -> Vec<Operation> {
     let mut all = read(schemas);
     all.extend(servers(schemas));
     all.extend(routes(schemas));
+    all.extend(maintenance(schemas));
     all.extend(flows(schemas));
     all.extend(program(schemas));
     all
@@ -141,6 +148,33 @@ fn routes(schemas: &mut Schemas) -> Vec<Operation> {
             .or(409, CONFLICT)
             .end(),
     ]
+}
+
+fn maintenance(schemas: &mut Schemas) -> Vec<Operation> {
+    let mut all = Vec::new();
+    for (path, object) in MAINTENANCE {
+        let starts =
+            format!("Put {object} into maintenance: convey answers its requests with a page (mode http).");
+        let none = "There is no such object.";
+        all.push(
+            Describe::change(schemas, ("put", path), &starts)
+                .body::<MaintenanceChange>()
+                .or(413, "The body is longer than 524288 bytes.")
+                .ok::<ChangeReport>(200, DONE)
+                .or(400, BAD)
+                .or(404, none)
+                .or(409, CONFLICT)
+                .end(),
+        );
+        all.push(
+            Describe::change(schemas, ("delete", path), &format!("End the maintenance of {object}."))
+                .ok::<ChangeReport>(200, DONE)
+                .or(404, none)
+                .or(409, CONFLICT)
+                .end(),
+        );
+    }
+    all
 }
 
 fn flows(schemas: &mut Schemas) -> Vec<Operation> {

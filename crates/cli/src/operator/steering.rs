@@ -1,16 +1,17 @@
 //! Commands that change the running convey: servers, backends, log level, reload.
 
+mod http;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use convey_api::{
-    AdditionReport, BackendReport, ChangeReport, LogLevelChange, LogLevelReport, NewServer, ReloadReport,
-    ResetReport, RouteChange, ServerChange, ServerReport, StatsReport,
+    AdditionReport, BackendReport, ChangeReport, LogLevelChange, LogLevelReport, MaintenanceChange,
+    NewServer, ReloadReport, ResetReport, ServerChange, ServerReport,
 };
-use convey_config::{did_you_mean, listed};
 use convey_explain::AskedRequest;
-use convey_model::{AddedServer, AdminState, HttpOverlayValue, HttpTarget, LogLevel, ServerSettings, Target};
+use convey_model::{AddedServer, AdminState, HttpTarget, LogLevel, ServerSettings, Target};
 use humantime::format_duration;
 use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -39,6 +40,10 @@ pub enum Wanted {
     Remove(Target),
     /// Sets weights of a route's backends.
     RouteWeights(HttpTarget, BTreeMap<String, u32>),
+    /// Puts a frontend, a route or a backend into maintenance.
+    Maintenance(HttpTarget, MaintenanceChange),
+    /// Ends a maintenance.
+    EndMaintenance(HttpTarget),
     /// Sets the log level.
     LogLevel(LogLevel),
     /// Prints the log level.
@@ -94,13 +99,9 @@ pub async fn carry_out(client: &Client, change: &Change) -> Result<String, Refus
             let ChangeReport { warnings, .. } = client.change(Method::DELETE, &of, None).await?;
             Ok(format!("{}{target}: removed\n", printed(&warnings)))
         }
-        Wanted::RouteWeights(target, weights) => {
-            let body = json(&RouteChange { weights: weights.clone() })?;
-            let of = http_path(target);
-            let ChangeReport { changed, .. } = client.change(Method::PATCH, &of, Some(&body)).await?;
-            let what = HttpOverlayValue::Weights(weights.clone());
-            Ok(format!("{target}: {what}{}\n", if changed { "" } else { " already" }))
-        }
+        Wanted::RouteWeights(target, weights) => http::set_weights(client, target, weights).await,
+        Wanted::Maintenance(target, change) => http::begin_maintenance(client, target, change).await,
+        Wanted::EndMaintenance(target) => http::end_maintenance(client, target).await,
         Wanted::LogLevel(level) => {
             let body = json(&LogLevelChange { level: level.name().into() })?;
             let ChangeReport { changed, .. } = client.change(Method::PUT, LOG_LEVEL, Some(&body)).await?;
@@ -125,14 +126,7 @@ pub async fn carry_out(client: &Client, change: &Change) -> Result<String, Refus
             let of = target.as_ref().map_or_else(|| "everything".to_owned(), Target::to_string);
             Ok(undone(&of, reset.len()))
         }
-        Wanted::ResetHttp(target) => {
-            let ResetReport { reset } = client.change(Method::DELETE, &http_overlays(target), None).await?;
-            if reset.is_empty() {
-                // A misspelled name has no overrides, either: it is an error.
-                check_http_target(&client.get("/v1/status").await?, target)?;
-            }
-            Ok(undone(&target.to_string(), reset.len()))
-        }
+        Wanted::ResetHttp(target) => http::reset(client, target).await,
         Wanted::Reload => {
             let reloaded: ReloadReport = client.change(Method::POST, "/v1/reload", None).await?;
             Ok(changes_text(reloaded))
@@ -148,32 +142,6 @@ fn undone(of: &str, changes: usize) -> String {
         some => format!("{of}: {some} changes undone, the file applies again\n"),
     }
 }
-
-/// Checks that a frontend, and its route if there is one, exist.
-///
-/// # Errors
-/// There is no frontend or route of this name.
-fn check_http_target(status: &StatsReport, target: &HttpTarget) -> Result<(), Refused> {
-    let (frontend, route) = match target {
-        HttpTarget::Frontend(frontend) => (frontend, None),
-        HttpTarget::Route { frontend, route } => (frontend, Some(route)),
-    };
-    let unknown = |kind: &str, name: &str, known: Vec<&str>| {
-        let (meant, all) = (did_you_mean(name, known.iter().copied()), listed(known.iter(), MAX_NAMES));
-        Err(Refused(format!("no {kind} is called {name:?}{meant} (existing: {all})")))
-    };
-    let Some(found) = status.frontends.get(frontend) else {
-        return unknown("frontend", frontend, status.frontends.keys().map(String::as_str).collect());
-    };
-    let routes = || found.routes.iter().map(|route| route.name.as_str());
-    match route.filter(|name| !routes().any(|known| known == *name)) {
-        Some(name) => unknown(&format!("route of frontend {frontend}"), name, routes().collect()),
-        None => Ok(()),
-    }
-}
-
-/// Maximum number of names in an error message.
-const MAX_NAMES: usize = 8;
 
 /// Text about the changes of a reload, and about parts of the file that are not in force.
 fn changes_text(ReloadReport { changes, needs_restart, refused_certificates }: ReloadReport) -> String {
@@ -312,25 +280,6 @@ fn overlays(target: Option<&Target>) -> String {
     }
 }
 
-/// Path of a frontend or a route in the control API.
-fn http_path(target: &HttpTarget) -> String {
-    match target {
-        HttpTarget::Frontend(frontend) => format!("/v1/frontends/{}", escaped(frontend)),
-        HttpTarget::Route { frontend, route } => {
-            format!("/v1/frontends/{}/routes/{}", escaped(frontend), escaped(route))
-        }
-    }
-}
-
-fn http_overlays(target: &HttpTarget) -> String {
-    match target {
-        HttpTarget::Frontend(frontend) => format!("/v1/overlays?frontend={}", escaped(frontend)),
-        HttpTarget::Route { frontend, route } => {
-            format!("/v1/overlays?frontend={}&route={}", escaped(frontend), escaped(route))
-        }
-    }
-}
-
 fn escaped(name: &str) -> String {
     utf8_percent_encode(name, IN_PATH).to_string()
 }
@@ -357,8 +306,5 @@ mod tests {
         assert_eq!(path(&name), format!("/v1/backends/web/servers/{escaped}"));
         assert_eq!(overlays(Some(&name)), format!("/v1/overlays?backend=web&server={escaped}"));
         assert_eq!(path(&Target::backend("web")), "/v1/backends/web");
-        let route = HttpTarget::route("web", "*.example/v1");
-        assert_eq!(http_path(&route), "/v1/frontends/web/routes/%2A.example%2Fv1");
-        assert_eq!(http_overlays(&route), "/v1/overlays?frontend=web&route=%2A.example%2Fv1");
     }
 }

@@ -66,6 +66,7 @@ keys! {
     pub(crate) struct BackendKeys => BackendConfig, from (backend: &ParsedBackend, default);
 
     also name = default.name,
+        maintenance = None,
         servers = backend.servers.iter().filter_map(ParsedServer::model).collect(),
         named = backend.servers.iter().filter_map(ParsedServer::named).collect(); {
         changes: server::changes,

@@ -72,6 +72,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             }],
             named: vec![],
             discovery: None,
+            maintenance: None,
         }],
         log: Default::default(),
         access_log: Default::default(),

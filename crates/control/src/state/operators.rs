@@ -51,8 +51,9 @@ impl OperatorChanges {
         self.overlays.state_of(&server.backend, &server.server)
     }
 
-    /// Applies the weights that operators have set to servers.
-    pub(super) fn apply_weights(&self, backends: &mut [BackendConfig]) {
+    /// Applies the weights that operators have set to servers, and maintenance of backends.
+    pub(super) fn apply(&self, backends: &mut [BackendConfig]) {
+        self.http.apply_to_backends(backends);
         for backend in backends {
             for server in &mut backend.servers {
                 if let Some(weight) = self.overlays.weight_of(&backend.name, &server.name) {

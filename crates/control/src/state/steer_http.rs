@@ -1,15 +1,15 @@
-//! Changes that operators make to routes of mode `http` at run time. Pure.
+//! Changes that operators make to frontends, routes and backends of mode `http` at run time. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::steer::unknown;
 use super::{ControlState, Unsteerable};
+use crate::http_overlays::DEFAULT_ROUTE;
 use convey_model::{
-    FrontendConfig, HttpOverlay, HttpOverlayValue, HttpTarget, RouteAction, Timestamp, override_weights,
+    FrontendConfig, HttpOverlay, HttpOverlayValue, HttpTarget, Maintenance, RouteAction, Target, Timestamp,
+    override_weights,
 };
-
-/// Name of the default route, which takes requests without another route.
-const DEFAULT_ROUTE: &str = "default";
 
 impl ControlState {
     /// Sets weights of a route's backends, which override the file. Returns whether a stored
@@ -47,24 +47,96 @@ impl ControlState {
         let overlay = HttpOverlay { target, value: HttpOverlayValue::Weights(weights), since: now, by };
         let has_changed = self.operators.http_mut().set(overlay).map_err(Unsteerable::Refused)?;
         if has_changed {
-            self.rebuild_frontends();
+            self.rebuild_http(false, now);
         }
         Ok(has_changed)
     }
 
-    /// Removes and returns the overlays of a frontend with its routes, or of one route; with
-    /// `None`, those of all. `take_update` returns a snapshot with the change.
-    pub fn reset_http(&mut self, target: Option<&HttpTarget>) -> Vec<HttpOverlay> {
+    /// Puts a frontend, a route or a backend into maintenance: convey answers requests with a page.
+    /// Returns whether a stored overlay changed. `take_update` returns a snapshot with the change.
+    ///
+    /// # Errors
+    /// The target does not exist, or no request in mode `http` reaches it, or there are too many
+    /// changes.
+    pub fn set_maintenance(
+        &mut self,
+        target: HttpTarget,
+        maintenance: Arc<Maintenance>,
+        by: String,
+        now: Timestamp,
+    ) -> Result<bool, Unsteerable> {
+        self.find_http(&target)?;
+        let is_of_backend = matches!(target, HttpTarget::Backend(_));
+        let value = HttpOverlayValue::Maintenance(maintenance);
+        let overlay = HttpOverlay { target, value, since: now, by };
+        let has_changed = self.operators.http_mut().set(overlay).map_err(Unsteerable::Refused)?;
+        if has_changed {
+            self.rebuild_http(is_of_backend, now);
+        }
+        Ok(has_changed)
+    }
+
+    /// Ends a maintenance. Returns whether there was one.
+    ///
+    /// # Errors
+    /// The target does not exist, and has no maintenance.
+    pub fn end_maintenance(&mut self, target: &HttpTarget, now: Timestamp) -> Result<bool, Unsteerable> {
+        let has_ended = self.operators.http_mut().end_maintenance(target);
+        if has_ended {
+            self.rebuild_http(matches!(target, HttpTarget::Backend(_)), now);
+        } else {
+            self.find_http(target)?;
+        }
+        Ok(has_ended)
+    }
+
+    /// Removes and returns the overlays of a frontend with its routes, of one route, or of one
+    /// backend; with `None`, those of all. `take_update` returns a snapshot with the change.
+    pub fn reset_http(&mut self, target: Option<&HttpTarget>, now: Timestamp) -> Vec<HttpOverlay> {
         let gone = self.operators.http_mut().reset(target);
         if !gone.is_empty() {
-            self.rebuild_frontends();
+            let is_of_backend = gone.iter().any(|overlay| matches!(overlay.target, HttpTarget::Backend(_)));
+            self.rebuild_http(is_of_backend, now);
         }
         gone
     }
 
-    fn rebuild_frontends(&mut self) {
+    /// Makes the next snapshot rebuild the frontends, and the backends if one has changed.
+    fn rebuild_http(&mut self, has_backend_changed: bool, now: Timestamp) {
         self.frontends.discard_built();
         self.is_stale = true;
+        if has_backend_changed {
+            self.resolve_again(now);
+        }
+    }
+
+    /// Checks that a target exists, and that requests in mode `http` reach it.
+    fn find_http(&self, target: &HttpTarget) -> Result<(), Unsteerable> {
+        match target {
+            HttpTarget::Frontend(name) => self.http_frontend(name).map(|_| ()),
+            HttpTarget::Route { frontend, route } => {
+                let frontend = self.http_frontend(frontend)?;
+                let http = frontend.http.as_ref();
+                let is_default =
+                    || http.is_some_and(|http| http.default_action(frontend.backend.as_deref()).is_some());
+                let mut routes = http.iter().flat_map(|http| &http.routes);
+                match routes.any(|one| one.name == *route) || (route == DEFAULT_ROUTE && is_default()) {
+                    true => Ok(()),
+                    false => Err(unknown_route(frontend, route)),
+                }
+            }
+            HttpTarget::Backend(name) => {
+                self.find(&Target::backend(name)).map_err(Unsteerable::Unknown)?;
+                let mut all = self.config.iter().flat_map(|config| &config.frontends);
+                match all.any(|frontend| frontend.http.is_some() && frontend.uses(name)) {
+                    true => Ok(()),
+                    false => Err(Unsteerable::Refused(format!(
+                        "no frontend of mode http uses backend {name}, so no client would get a page; \
+                         `convey backend maint {name}` takes its servers out"
+                    ))),
+                }
+            }
+        }
     }
 
     /// Backends of a route in the file, with their weights.

@@ -53,7 +53,7 @@ impl ControlState {
     ) -> HashMap<ServerKey, ServerEntry> {
         let mut backends = self.membership.resolve(config);
         self.frontends.discard_built();
-        self.operators.apply_weights(&mut backends);
+        self.operators.apply(&mut backends);
         let gone = self.servers.configure(&backends, &mut self.live_stats, now);
         let changes = self.refused.review(config, backends.iter(), &self.servers, now);
         changes.into_iter().for_each(|(server, change, reason)| self.push_change(server, change, reason));

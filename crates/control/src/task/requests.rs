@@ -1,6 +1,7 @@
 //! Requests of operators at run time (see [`OperatorRequest`]).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -9,8 +10,8 @@ use crate::EventLevel::Info;
 use crate::{EventKind, Unsteerable};
 use convey_config::Diff;
 use convey_model::{
-    AddedServer, HttpOverlay, HttpOverlayValue, HttpTarget, LogLevel, Overlay, OverlayValue, SaidLogLevel,
-    Target,
+    AddedServer, HttpOverlay, HttpOverlayValue, HttpTarget, LogLevel, Maintenance, Overlay, OverlayValue,
+    SaidLogLevel, Target,
 };
 
 /// Request of an operator to the control task.
@@ -31,6 +32,10 @@ pub enum Requested {
     Set(Target, OverlayValue),
     /// Set weights of a route's backends, which override the file.
     SetWeights(HttpTarget, BTreeMap<String, u32>),
+    /// Put a frontend, a route or a backend into maintenance.
+    SetMaintenance(HttpTarget, Arc<Maintenance>),
+    /// End a maintenance.
+    EndMaintenance(HttpTarget),
     /// Remove overrides.
     Reset(ResetScope),
     /// Add a server that is not in the file.
@@ -48,7 +53,7 @@ pub enum Requested {
 pub enum ResetScope {
     /// All overrides, also of the log level.
     All,
-    /// Overrides of a backend with its servers, or of one server.
+    /// Overrides of a backend with its servers and its maintenance, or of one server.
     Servers(Target),
     /// Overrides of a frontend with its routes, or of one route.
     Http(HttpTarget),
@@ -156,6 +161,8 @@ impl<D: DataPath> Task<D> {
             Requested::Remove(target) => self.remove(target, by).await,
             Requested::LogLevel(level) => Ok(Done::Set { has_changed: self.set_log_level(level, by) }),
             Requested::SetWeights(target, weights) => self.set_weights(target, weights, by),
+            Requested::SetMaintenance(target, maintenance) => self.set_maintenance(target, maintenance, by),
+            Requested::EndMaintenance(target) => self.end_maintenance(&target, &by),
             Requested::Reset(scope) => Ok(Done::Reset(self.take_back(&scope, &by).await)),
         };
         let _ = answer.send(outcome);
@@ -192,6 +199,23 @@ impl<D: DataPath> Task<D> {
         Ok(Done::Set { has_changed })
     }
 
+    fn set_maintenance(&mut self, target: HttpTarget, maintenance: Arc<Maintenance>, by: String) -> Outcome {
+        let line = format!("{target}: {maintenance} (by {by})");
+        let has_changed = self.state.set_maintenance(target, maintenance, by, (self.now)())?;
+        if has_changed {
+            self.log_event(EventKind::Operator, Info, &line);
+        }
+        Ok(Done::Set { has_changed })
+    }
+
+    fn end_maintenance(&mut self, target: &HttpTarget, by: &str) -> Outcome {
+        let has_changed = self.state.end_maintenance(target, (self.now)())?;
+        if has_changed {
+            self.log_event(EventKind::Operator, Info, &format!("{target}: maintenance ended (by {by})"));
+        }
+        Ok(Done::Set { has_changed })
+    }
+
     async fn take_back(&mut self, scope: &ResetScope, by: &str) -> RemovedOverlays {
         let gone = match scope {
             ResetScope::All => {
@@ -200,14 +224,19 @@ impl<D: DataPath> Task<D> {
                     self.set_log_level(None, by.to_owned());
                 }
                 let servers = self.state.reset(None, (self.now)());
-                RemovedOverlays { servers, http: self.state.reset_http(None), log_level }
+                RemovedOverlays { servers, http: self.state.reset_http(None, (self.now)()), log_level }
             }
             ResetScope::Servers(target) => {
                 let servers = self.state.reset(Some(target), (self.now)());
-                RemovedOverlays { servers, ..RemovedOverlays::default() }
+                let backend = HttpTarget::Backend(target.backend.clone());
+                let http = match target.server {
+                    None => self.state.reset_http(Some(&backend), (self.now)()),
+                    Some(_) => Vec::new(),
+                };
+                RemovedOverlays { servers, http, log_level: None }
             }
             ResetScope::Http(target) => {
-                let http = self.state.reset_http(Some(target));
+                let http = self.state.reset_http(Some(target), (self.now)());
                 RemovedOverlays { http, ..RemovedOverlays::default() }
             }
         };

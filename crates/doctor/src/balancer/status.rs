@@ -133,6 +133,10 @@ pub(super) struct RunningOverlay {
     pub(super) backend: Option<String>,
     pub(super) server: Option<String>,
     pub(super) added: Option<serde_json::Value>,
+    pub(super) frontend: Option<String>,
+    pub(super) route: Option<String>,
+    pub(super) maintenance: Option<serde_json::Value>,
+    pub(super) absent: bool,
     pub(super) by: String,
 }
 

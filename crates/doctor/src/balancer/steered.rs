@@ -7,8 +7,8 @@ use convey_model::AdminState;
 use super::status::{RunningBackend, RunningOverlay, RunningServer};
 use crate::Diagnosis;
 
-/// Findings for backends and servers that operators have taken out of rotation, and for added
-/// servers that are down.
+/// Findings for backends and servers that operators have taken out of rotation, for added servers
+/// that are down, and for maintenance.
 pub(super) fn examine(
     backends: &BTreeMap<&String, &RunningBackend>,
     overlays: &[RunningOverlay],
@@ -23,7 +23,8 @@ pub(super) fn examine(
         out.into_iter().map(|(server, of)| one_out(name, server, &of.state)).collect()
     };
     let out = backends.iter().flat_map(of_backend);
-    out.chain(overlays.iter().filter_map(|said| added(backends, said))).collect()
+    let added = overlays.iter().filter_map(|said| added(backends, said));
+    out.chain(added).chain(overlays.iter().filter_map(maintained)).collect()
 }
 
 fn all_out(backend: &str, servers: usize) -> Diagnosis {
@@ -60,6 +61,24 @@ fn added(backends: &BTreeMap<&String, &RunningBackend>, said: &RunningOverlay) -
     )
 }
 
+/// Finding for a frontend, a route or a backend whose requests get a maintenance page.
+fn maintained(said: &RunningOverlay) -> Option<Diagnosis> {
+    said.maintenance.as_ref().filter(|_| !said.absent)?;
+    let (target, argument) = match (&said.frontend, &said.route, &said.backend) {
+        (Some(frontend), Some(route), _) => {
+            (format!("route {frontend}/{route}"), format!("{frontend}/{route}"))
+        }
+        (Some(frontend), None, _) => (format!("frontend {frontend}"), frontend.clone()),
+        (None, _, backend) => {
+            let backend = backend.as_ref()?;
+            (format!("backend {backend}"), format!("--backend {backend}"))
+        }
+    };
+    let seen = format!("{target} is in maintenance, set by {}", said.by);
+    let why = "Clients get a page in place of a server's response.";
+    Some(Diagnosis::warning("maintenance", seen, why).fix(format!("convey maintenance off {argument}")))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -92,5 +111,14 @@ mod tests {
         let down = found(web(ready(), server("ready", false)), said.clone());
         assert_eq!(down, [("added-server-down", "convey server remove web/b".to_owned())]);
         assert_eq!(found(web(ready(), ready()), said), []);
+        let maintenance = json!({ "status": 503 });
+        let said = json!([
+            { "frontend": "web", "route": "shop", "maintenance": maintenance },
+            { "frontend": "web", "maintenance": maintenance, "absent": true },
+            { "backend": "web", "maintenance": maintenance },
+        ]);
+        let ends =
+            ["web/shop", "--backend web"].map(|of| ("maintenance", format!("convey maintenance off {of}")));
+        assert_eq!(found(web(ready(), ready()), said), ends);
     }
 }

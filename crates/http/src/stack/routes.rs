@@ -1,7 +1,7 @@
 //! Lookup of a request's route.
 
 use convey_http_core::{Malformed, Redirect};
-use convey_model::FixedReply;
+use convey_model::{FixedReply, Maintenance};
 use convey_snapshot::HttpAction;
 
 use super::OwnCheck;
@@ -9,14 +9,15 @@ use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::request::HttpRequest;
 
 /// Wraps `inner` in a service that finds the route of each request. The service replies to a
-/// request that has no route, or whose route is a redirect.
+/// request that has no route, whose route is a redirect, or for which an operator has set a
+/// maintenance.
 pub fn find_route<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, find)
 }
 
 fn find(request: &mut HttpRequest) -> Result<(), LocalReply> {
     let Some(route) = request.route_in_frontend().cloned() else {
-        return Err(LocalReplyReason::NoRoute.into());
+        return Err(of_frontend(request).unwrap_or_else(|| LocalReplyReason::NoRoute.into()));
     };
     if !route.limits.access.admits(request.client().ip()) {
         return Err(LocalReplyReason::AccessDenied.into());
@@ -24,14 +25,30 @@ fn find(request: &mut HttpRequest) -> Result<(), LocalReply> {
     if let Some(fields) = route.cors.as_ref().and_then(|cors| cors.preflight(request.head())) {
         return Err(LocalReply::preflight(fields));
     }
+    if let Some(reply) = maintained(request, route.maintenance.as_deref()).or_else(|| of_frontend(request)) {
+        return Err(reply);
+    }
     match &route.action {
         HttpAction::Redirect(to) => Err(redirect(request, to)),
         HttpAction::Respond(reply) => Err(fixed(reply)),
         HttpAction::Forward(_) | HttpAction::Split(_) => {
             request.takes(route);
-            Ok(())
+            let of_backend = request.way().and_then(|(_, pool)| pool.config.maintenance.as_deref());
+            maintained(request, of_backend).map_or(Ok(()), Err)
         }
     }
+}
+
+/// Reply to a request during a maintenance of its frontend.
+fn of_frontend(request: &HttpRequest) -> Option<LocalReply> {
+    let http = request.frontend().http.as_ref()?;
+    maintained(request, http.maintenance.as_deref())
+}
+
+/// Reply to a request during a maintenance, unless its client is allowed.
+fn maintained(request: &HttpRequest, maintenance: Option<&Maintenance>) -> Option<LocalReply> {
+    let maintenance = maintenance.filter(|maintenance| maintenance.applies_to(request.client().ip()))?;
+    Some(LocalReply::maintenance(maintenance))
 }
 
 fn redirect(request: &HttpRequest, to: &Redirect) -> LocalReply {

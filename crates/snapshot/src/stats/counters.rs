@@ -205,6 +205,8 @@ pub enum Counter {
     AnsweredRedirect,
     /// Local reply: the route has a fixed response.
     AnsweredRespond,
+    /// Local reply: an operator has put the frontend, the route or the backend into maintenance.
+    AnsweredMaintenance,
     /// Local reply: the request was a preflight request of a page of another origin (CORS).
     AnsweredPreflight,
     /// Local reply: a layer that an embedding application added answered the request.
@@ -367,7 +369,7 @@ impl Counter {
     ];
 
     /// Reasons for local replies. Each has the label that metrics and logs use.
-    pub const ANSWERS: [(Counter, &'static str); 27] = [
+    pub const ANSWERS: [(Counter, &'static str); 28] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
         (Counter::AnsweredNoRoute, "no_route"),
@@ -378,6 +380,7 @@ impl Counter {
         (Counter::AnsweredBackendRateLimit, "backend_rate_limit"),
         (Counter::AnsweredRedirect, "redirect"),
         (Counter::AnsweredRespond, "respond"),
+        (Counter::AnsweredMaintenance, "maintenance"),
         (Counter::AnsweredPreflight, "cors_preflight"),
         (Counter::AnsweredLayer, "layer"),
         (Counter::AnsweredAcme, "acme_challenge"),

@@ -1,11 +1,12 @@
 //! Messages for operators' overrides in an upgrade. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use convey_config::parse_log_level;
 use convey_model::{
-    AddedServer, AdminState, HttpOverlay, HttpOverlayValue, HttpTarget, Overlay, OverlayValue, SaidLogLevel,
-    ServerSettings, Target, Timestamp,
+    AddedServer, AdminState, HttpOverlay, HttpOverlayValue, HttpTarget, Maintenance, MaintenancePage,
+    Overlay, OverlayValue, SaidLogLevel, ServerSettings, Target, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -33,10 +34,30 @@ pub(in crate::app::upgrade) struct OverlayMessage {
     route: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     weights: BTreeMap<String, u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    maintenance: Option<MaintenanceMessage>,
+    /// Part of the page of the maintenance that was sent last. Messages have a limited length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    page: Option<String>,
     since: u64,
     #[serde(default)]
     by: String,
 }
+
+/// Message form of a [`Maintenance`]. Messages with the parts of its page follow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::app::upgrade) struct MaintenanceMessage {
+    status: u16,
+    retry_after: u32,
+    /// Type of the page; `None`: it has no page.
+    #[serde(default)]
+    content_type: Option<String>,
+    #[serde(default)]
+    allow: Vec<String>,
+}
+
+/// Length of a part of a page, in bytes. In JSON, a byte of the page may take six.
+const PAGE_PART: usize = 8 << 10;
 
 /// Message form of an [`AddedServer`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +68,56 @@ pub(in crate::app::upgrade) struct AddedMessage {
     backup: bool,
     #[serde(default)]
     max_connections: Option<u32>,
+}
+
+impl From<&Maintenance> for MaintenanceMessage {
+    fn from(maintenance: &Maintenance) -> MaintenanceMessage {
+        let Maintenance { status, retry_after, page, allow } = maintenance;
+        MaintenanceMessage {
+            status: *status,
+            retry_after: *retry_after,
+            content_type: page.as_ref().map(|page| page.content_type.clone()),
+            allow: allow.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl From<&MaintenanceMessage> for Maintenance {
+    fn from(message: &MaintenanceMessage) -> Maintenance {
+        let MaintenanceMessage { status, retry_after, content_type, allow } = message;
+        let page = |content_type: &String| MaintenancePage {
+            content_type: content_type.clone(),
+            body: Default::default(),
+        };
+        Maintenance {
+            status: *status,
+            retry_after: *retry_after,
+            page: content_type.as_ref().map(page),
+            allow: allow.iter().filter_map(|network| network.parse().ok()).collect(),
+        }
+    }
+}
+
+/// Parts of a page, which is UTF-8.
+fn parts(page: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(page);
+    let (mut rest, mut parts) = (&*text, Vec::new());
+    while !rest.is_empty() {
+        let mut end = PAGE_PART.min(rest.len());
+        while !rest.is_char_boundary(end) {
+            end -= 1;
+        }
+        let (part, later) = rest.split_at(end);
+        parts.push(part.to_owned());
+        rest = later;
+    }
+    parts
+}
+
+fn append(maintenance: &mut Maintenance, part: &str) {
+    if let Some(page) = &mut maintenance.page {
+        page.body = [&page.body, part.as_bytes()].concat().into();
+    }
 }
 
 impl From<&Overlay> for OverlayMessage {
@@ -76,35 +147,55 @@ impl From<&SaidLogLevel> for OverlayMessage {
 }
 
 impl OverlayMessage {
-    /// Messages of an override in mode http. Each has one weight, because the length of a message is
-    /// limited.
+    /// Messages of an override in mode http. Each has one weight or one part of a page, because the
+    /// length of a message is limited.
     pub(in crate::app::upgrade) fn of_http(overlay: &HttpOverlay) -> Vec<OverlayMessage> {
         let HttpOverlay { target, value, since, by } = overlay.clone();
-        let (frontend, route) = match target {
-            HttpTarget::Frontend(frontend) => (frontend, None),
-            HttpTarget::Route { frontend, route } => (frontend, Some(route)),
+        let message = OverlayMessage { since: since.0, by, ..OverlayMessage::default() };
+        let message = match target {
+            HttpTarget::Frontend(frontend) => OverlayMessage { frontend: Some(frontend), ..message },
+            HttpTarget::Route { frontend, route } => {
+                OverlayMessage { frontend: Some(frontend), route: Some(route), ..message }
+            }
+            HttpTarget::Backend(backend) => OverlayMessage { backend, ..message },
         };
-        let since = since.0;
-        let message =
-            OverlayMessage { frontend: Some(frontend), route, since, by, ..OverlayMessage::default() };
-        let HttpOverlayValue::Weights(weights) = value;
-        let of = |weight| OverlayMessage { weights: [weight].into(), ..message.clone() };
-        weights.into_iter().map(of).collect()
+        match value {
+            HttpOverlayValue::Weights(weights) => {
+                let of = |weight| OverlayMessage { weights: [weight].into(), ..message.clone() };
+                weights.into_iter().map(of).collect()
+            }
+            HttpOverlayValue::Maintenance(maintenance) => {
+                let parts = maintenance.page.iter().flat_map(|page| parts(&page.body));
+                let parts =
+                    parts.map(|part| OverlayMessage { page: Some(part), ..OverlayMessage::default() });
+                let first = OverlayMessage { maintenance: Some((&*maintenance).into()), ..message };
+                [first].into_iter().chain(parts).collect()
+            }
+        }
     }
 
-    /// Override in mode http, or a part of it. `None` if the message contains another override, or
-    /// if this version does not know the kind.
-    pub(in crate::app::upgrade) fn http(&self) -> Option<HttpOverlay> {
-        let frontend = self.frontend.clone()?;
-        let target = match self.route.clone() {
-            Some(route) => HttpTarget::Route { frontend, route },
-            None => HttpTarget::Frontend(frontend),
-        };
-        if self.weights.is_empty() {
-            return None;
+    /// Adds the override in mode http that the message contains, or a part of it, to `overlays`.
+    /// Returns whether the message contains one that this version knows.
+    pub(in crate::app::upgrade) fn add_to(&self, overlays: &mut Vec<HttpOverlay>) -> bool {
+        if let Some(part) = &self.page {
+            let last = overlays.last_mut().map(|overlay| &mut overlay.value);
+            if let Some(HttpOverlayValue::Maintenance(maintenance)) = last {
+                append(Arc::make_mut(maintenance), part);
+            }
+            return true;
         }
-        let value = HttpOverlayValue::Weights(self.weights.clone());
-        Some(HttpOverlay { target, value, since: Timestamp(self.since), by: self.by.clone() })
+        let value = match &self.maintenance {
+            Some(maintenance) => HttpOverlayValue::Maintenance(Arc::new(maintenance.into())),
+            None if self.weights.is_empty() => return false,
+            None => HttpOverlayValue::Weights(self.weights.clone()),
+        };
+        let target = match (self.frontend.clone(), self.route.clone()) {
+            (Some(frontend), Some(route)) => HttpTarget::Route { frontend, route },
+            (Some(frontend), None) => HttpTarget::Frontend(frontend),
+            (None, _) => HttpTarget::Backend(self.backend.clone()),
+        };
+        overlays.push(HttpOverlay { target, value, since: Timestamp(self.since), by: self.by.clone() });
+        true
     }
 
     /// Override of the log level. `None` if the message contains another override.
@@ -168,13 +259,42 @@ mod tests {
             by: "root".into(),
         };
         let messages = OverlayMessage::of_http(&overlay(&weights));
-        let read = messages.into_iter().map(|message| {
+        assert_eq!(received(messages), weights.map(|weight| overlay(&[weight])));
+    }
+
+    /// Overrides of mode http that the next process gets.
+    fn received(messages: Vec<OverlayMessage>) -> Vec<HttpOverlay> {
+        let mut overlays = Vec::new();
+        for message in messages {
             let text = serde_json::to_string(&Message::Overlay(message)).unwrap();
+            assert!(text.len() < 60 << 10, "{}", text.len());
             let Ok(Message::Overlay(message)) = serde_json::from_str(&text) else { panic!("{text}") };
             assert_eq!(message.clone().into_overlay(), None);
-            message.http().unwrap()
-        });
-        assert_eq!(read.collect::<Vec<_>>(), weights.map(|weight| overlay(&[weight])));
+            assert!(message.add_to(&mut overlays));
+        }
+        overlays
+    }
+
+    #[test]
+    fn maintenance_with_the_longest_page_is_sent_in_parts() {
+        for page in
+            ["\u{1}".repeat(Maintenance::MAX_PAGE), "ö".repeat(Maintenance::MAX_PAGE / 2), String::new()]
+        {
+            let page = MaintenancePage { content_type: "text/html".into(), body: page.into() };
+            let allow = vec!["2001:db8::/32".parse().unwrap()];
+            let maintenance = Maintenance { status: 500, retry_after: 7, page: Some(page), allow };
+            let value = HttpOverlayValue::Maintenance(Arc::new(maintenance));
+            let targets = [
+                HttpTarget::Frontend("web".into()),
+                HttpTarget::Backend("app".into()),
+                HttpTarget::route("web", "a"),
+            ];
+            for target in targets {
+                let overlay =
+                    HttpOverlay { target, value: value.clone(), since: Timestamp(9), by: "root".into() };
+                assert_eq!(received(OverlayMessage::of_http(&overlay)), [overlay]);
+            }
+        }
     }
 
     #[test]

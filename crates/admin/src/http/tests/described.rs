@@ -6,7 +6,7 @@ use convey_api::{ExplainedFlow, FlowsOfServer, OpenFlows};
 use convey_control::{Done, EventKind, EventLevel, RemovedOverlays, RequestRefusal, Requested};
 use convey_model::{
     AddedServer, AdminState, FlowActivity, FlowAnswer, FlowGroup, FlowKind, HttpOverlay, HttpOverlayValue,
-    HttpTarget, ListedFlow, ListedFlowId, Mode, Overlay, OverlayValue, Protocol, SaidLogLevel,
+    HttpTarget, ListedFlow, ListedFlowId, Maintenance, Mode, Overlay, OverlayValue, Protocol, SaidLogLevel,
     ServerSettings, Target,
 };
 use hyper::header::CONTENT_TYPE;
@@ -82,6 +82,15 @@ fn grant(mut requests: mpsc::Receiver<OperatorRequest>) {
                     Err(RequestRefusal::Refused("one backend".into()))
                 }
                 Requested::SetWeights(..) => Ok(Done::Set { has_changed: true }),
+                Requested::SetMaintenance(HttpTarget::Backend(name), _) if name == "tcp" => {
+                    Err(RequestRefusal::Refused("no mode http".into()))
+                }
+                Requested::EndMaintenance(HttpTarget::Frontend(name)) if name != "web" => {
+                    Err(RequestRefusal::Unknown(format!("there is no {name}")))
+                }
+                Requested::SetMaintenance(..) | Requested::EndMaintenance(_) => {
+                    Ok(Done::Set { has_changed: true })
+                }
                 Requested::Set(..) => Ok(Done::Set { has_changed: true }),
                 Requested::Add(target, _) if target.server.as_deref() == Some("a") => {
                     Err(RequestRefusal::Refused("the file has it".into()))
@@ -108,7 +117,12 @@ fn grant(mut requests: mpsc::Receiver<OperatorRequest>) {
                     let servers = all.map(|(target, value)| overlay(target, value)).into();
                     let value = HttpOverlayValue::Weights([("v2".to_owned(), 5)].into());
                     let target = HttpTarget::route("web", "a");
-                    let http = vec![HttpOverlay { target, value, since: Timestamp(9), by }];
+                    let weights = HttpOverlay { target, value, since: Timestamp(9), by };
+                    let target = HttpTarget::Backend("app".into());
+                    let maintenance =
+                        Maintenance { allow: vec!["10.0.0.0/8".parse().unwrap()], ..Maintenance::default() };
+                    let value = HttpOverlayValue::Maintenance(Arc::new(maintenance));
+                    let http = vec![HttpOverlay { target, value, ..weights.clone() }, weights];
                     Ok(Done::Reset(RemovedOverlays { servers, http, log_level }))
                 }
                 Requested::Reload => Err(RequestRefusal::Invalid(vec!["line 3: no".to_owned()])),
@@ -130,6 +144,12 @@ async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
     let server = "/v1/backends/{backend}/servers/{server}";
     let route = "/v1/frontends/{frontend}/routes/{route}";
     let [weights, single] = ["v2", "single"].map(|name| json!({ "weights": { name: 5 } }));
+    let (of_frontend, of_backend) =
+        ("/v1/frontends/{frontend}/maintenance", "/v1/backends/{backend}/maintenance");
+    let of_route = "/v1/frontends/{frontend}/routes/{route}/maintenance";
+    let page =
+        json!({ "status": 500, "retry_after": 60, "page": "\u{1}".repeat(65_536), "allow": ["10.0.0.0/8"] });
+    let too_long = json!({ "page": "a".repeat(600_000) });
     let (drain, weight, typo) = (json!({"state": "drain"}), json!({"weight": 5}), json!({"state": "dran"}));
     let new = json!({"addr": "10.0.0.9:80", "weight": 3, "backup": true, "max_connections": 7});
     let (nowhere, debug) = (json!({"addr": "10.0.0:80"}), json!({"level": "debug"}));
@@ -157,6 +177,16 @@ async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
         ("patch", route, "/v1/frontends/web/routes/b%2Fv1", Some(&weights), 404),
         ("patch", route, "/v1/frontends/web/routes/a", Some(&single), 409),
         ("patch", route, "/v1/frontends/web/routes/a", Some(&drain), 400),
+        ("put", of_frontend, "/v1/frontends/web/maintenance", Some(&page), 200),
+        ("put", of_frontend, "/v1/frontends/web/maintenance", Some(&weights), 400),
+        ("put", of_frontend, "/v1/frontends/web/maintenance", Some(&too_long), 413),
+        ("delete", of_frontend, "/v1/frontends/web/maintenance", None, 200),
+        ("delete", of_frontend, "/v1/frontends/wbe/maintenance", None, 404),
+        ("put", of_route, "/v1/frontends/web/routes/a%2Fb/maintenance", Some(&page), 200),
+        ("delete", of_route, "/v1/frontends/web/routes/a%2Fb/maintenance", None, 200),
+        ("put", of_backend, "/v1/backends/app/maintenance", Some(&page), 200),
+        ("put", of_backend, "/v1/backends/tcp/maintenance", Some(&page), 409),
+        ("delete", of_backend, "/v1/backends/app/maintenance", None, 200),
         ("get", "/v1/log-level", "/v1/log-level", None, 200),
         ("put", "/v1/log-level", "/v1/log-level", Some(&debug), 200),
         ("put", "/v1/log-level", "/v1/log-level", Some(&typo), 400),

@@ -157,9 +157,9 @@ async fn a_body_that_is_too_long_is_refused_in_json() {
     let who = || Requester { name: "root".to_owned(), address: None, may_change: true };
     let with_body = |described: &Described| !described.what["requestBody"].is_null();
     let all = Described::all();
-    assert_eq!(all.iter().filter(|described| with_body(described)).count(), 5);
+    assert_eq!(all.iter().filter(|described| with_body(described)).count(), 8);
     for described in all.iter().filter(|described| with_body(described)) {
-        let request = described.request(&[]).map(|_| "a".repeat((64 << 10) + 1));
+        let request = described.request(&[]).map(|_| "a".repeat((512 << 10) + 1));
         described.is_refused(&exchange_as(&admin, who(), request).await, 413);
     }
 }

@@ -58,6 +58,7 @@ impl StatusScreen<'_> {
         screen += &sources::of_config(&status.config, now);
         screen += &status.etcd.as_ref().map(|etcd| sources::of_etcd(etcd, now)).unwrap_or_default();
         screen += &of_readiness(status, obstacles);
+        screen += &sources::of_maintenances(&status.overlays);
         if is_filtered && status.frontends.is_empty() && status.backends.is_empty() {
             return Ok(screen + "\nnothing matches the filters\n");
         }

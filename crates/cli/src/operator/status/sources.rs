@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use convey_api::{
-    AcmeNameReport, AcmeReport, AnnouncedReport, ConfigReport, DiscoveryReport, EtcdReport, OverlayReport,
-    WallTime,
+    AcmeNameReport, AcmeReport, AnnouncedReport, ConfigReport, DiscoveryReport, EtcdReport,
+    MaintenanceReport, OverlayReport, WallTime,
 };
 
-use convey_model::HttpOverlayValue;
+use convey_model::{HttpOverlayValue, HttpTarget};
 
 use super::table::{age, table, trimmed};
 
@@ -78,6 +78,26 @@ pub(super) fn of_config(config: &ConfigReport, now: SystemTime) -> String {
     lines
 }
 
+/// Line for each frontend, route and backend in maintenance.
+pub(super) fn of_maintenances(overlays: &[OverlayReport]) -> String {
+    let line = |said: &OverlayReport| {
+        let maintenance = said.maintenance.as_ref().filter(|_| !said.absent)?;
+        let target = match (&said.frontend, &said.route, &said.backend) {
+            (Some(frontend), Some(route), _) => HttpTarget::route(frontend, route),
+            (Some(frontend), None, _) => HttpTarget::Frontend(frontend.clone()),
+            (None, _, backend) => HttpTarget::Backend(backend.clone().unwrap_or_default()),
+        };
+        let what = of_maintenance(maintenance);
+        Some(format!("MAINTENANCE: {target} since {}, by {}: {what}\n", said.since, said.by))
+    };
+    overlays.iter().filter_map(line).collect()
+}
+
+fn of_maintenance(MaintenanceReport { status, allow, .. }: &MaintenanceReport) -> String {
+    let except = if allow.is_empty() { String::new() } else { format!(", except for {}", allow.join(", ")) };
+    format!("maintenance, status {status}{except}")
+}
+
 pub(super) fn of_overlay(said: &OverlayReport, now: SystemTime) -> String {
     let parts = [&said.backend, &said.server, &said.frontend, &said.route];
     let name = parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join("/");
@@ -89,13 +109,19 @@ pub(super) fn of_overlay(said: &OverlayReport, now: SystemTime) -> String {
         OverlayReport { weights, .. } if !weights.is_empty() => {
             HttpOverlayValue::Weights(weights.clone()).to_string()
         }
+        OverlayReport { maintenance: Some(maintenance), .. } => of_maintenance(maintenance),
         _ => said.state.clone().unwrap_or_default().into_owned(),
     };
-    let kind = if said.frontend.is_some() { "route " } else { "" };
+    let kind = match (&said.frontend, &said.route) {
+        (Some(_), Some(_)) => "route ",
+        (Some(_), None) => "frontend ",
+        _ => "",
+    };
     let of = if name.is_empty() { name } else { format!("{kind}{name}: ") };
     let note = match (said.superseded, said.absent, &said.server) {
         (true, ..) if said.frontend.is_some() => "; no effect: no backend of the route would get requests",
         (true, ..) => "; superseded: the file takes precedence",
+        (_, true, _) if said.maintenance.is_some() => "; no effect: no request of mode http reaches it now",
         (_, true, _) if said.frontend.is_some() => {
             "; no effect: there is no such route with these backends now"
         }

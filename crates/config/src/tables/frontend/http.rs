@@ -82,7 +82,9 @@ keys! {
     /// The keys of a frontend for mode http with one value each.
     pub(crate) struct HttpKeys => HttpConfig, from (_unused: (), default);
 
-    also routes = default.routes; {
+    also routes = default.routes,
+        maintenance = None,
+        default_maintenance = None; {
         changes: |old, new| changes::routes(&old.routes, &new.routes),
         docs: &[],
     };

@@ -152,6 +152,7 @@ impl ParsedRoute {
             },
             limits: self.limits.clone(),
             cors: self.cors.clone(),
+            maintenance: None,
         })
     }
 }

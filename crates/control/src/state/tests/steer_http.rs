@@ -54,7 +54,7 @@ fn weights_apply_through_reloads_and_changes_of_health_until_reset() {
     assert_eq!(weights(&update(&mut state)), [90, 5]);
     let reloaded = state.configure(file(&FILE.replace("v1 = 90", "v1 = 70")), Timestamp(3));
     assert_eq!((weights(&reloaded), reloaded.http_overlays.len()), (vec![70, 5], 1));
-    let gone = state.reset_http(None);
+    let gone = state.reset_http(None, Timestamp(4));
     assert_eq!((gone.len(), weights(&update(&mut state))), (1, vec![70, 10]));
 }
 
@@ -98,4 +98,73 @@ fn wrong_weights_are_errors_that_name_the_fix() {
     assert!(told.contains("no backend would have a weight above 0"), "{told}");
     assert_eq!(set(&mut state, "web/checkout", &[("v1", 0)]), Ok(true));
     assert!(set(&mut state, "web/checkout", &[("v2", 0)]).is_err(), "v1 has none, either");
+}
+
+fn start_maintenance(state: &mut ControlState, target: model::HttpTarget) -> Result<bool, String> {
+    let set = state.set_maintenance(target, Arc::default(), "root".into(), Timestamp(1));
+    set.map_err(|why| why.to_string())
+}
+
+/// Maintenance of the frontend, the route of /c, the default route and the backend v1.
+fn maintained(snapshot: &Snapshot) -> [bool; 4] {
+    let web = snapshot.frontends.iter().find(|one| one.config.name == "web").unwrap();
+    let http = web.http.as_ref().unwrap();
+    let route = |path| {
+        let head = fixture::head("a", path);
+        http.route(&fixture::facts(&head)).unwrap().maintenance.is_some()
+    };
+    [http.maintenance.is_some(), route("/c"), route("/"), web.pool.config.maintenance.is_some()]
+}
+
+#[test]
+fn maintenance_lasts_through_reloads_until_it_is_ended() {
+    let mut state = started();
+    let targets = [
+        model::HttpTarget::Frontend("web".into()),
+        model::HttpTarget::route("web", "checkout"),
+        model::HttpTarget::route("web", "default"),
+        model::HttpTarget::Backend("v1".into()),
+    ];
+    for (n, target) in targets.iter().enumerate() {
+        let mut expected = [false; 4];
+        expected[n] = true;
+        assert_eq!(start_maintenance(&mut state, target.clone()), Ok(true));
+        assert_eq!(start_maintenance(&mut state, target.clone()), Ok(false));
+        assert_eq!(maintained(&update(&mut state)), expected, "{target}");
+        assert_eq!(maintained(&state.configure(file(FILE), Timestamp(2))), expected, "{target}");
+        assert_eq!(state.end_maintenance(target, Timestamp(3)), Ok(true));
+        assert_eq!(maintained(&update(&mut state)), [false; 4]);
+        assert_eq!(state.end_maintenance(target, Timestamp(4)), Ok(false));
+    }
+    targets.into_iter().for_each(|target| assert!(start_maintenance(&mut state, target).unwrap()));
+    let mut next = ControlState::new(1);
+    next.expect(state.known(), Timestamp(5));
+    assert_eq!(maintained(&next.configure(file(FILE), Timestamp(6))), [true; 4]);
+    assert_eq!(next.reset_http(None, Timestamp(7)).len(), 4);
+    assert_eq!(maintained(&update(&mut next)), [false; 4]);
+}
+
+#[test]
+fn maintenance_without_requests_of_mode_http_is_refused() {
+    let mut state = started();
+    let text = format!("{FILE}[backends.smtp]\nservers.a.addr = '10.0.0.4:25'\n").replace(
+        "[frontends.mail]\nlisten_addr = '10.0.0.1:25'\nbackend = 'v1'",
+        "[frontends.mail]\nlisten_addr = '10.0.0.1:25'\nbackend = 'smtp'",
+    );
+    state.configure(file(&text), Timestamp(0));
+    for (target, why) in [
+        (model::HttpTarget::Frontend("mail".into()), "frontend mail has mode proxy"),
+        (model::HttpTarget::Frontend("wbe".into()), "no frontend is called \"wbe\"; did you mean"),
+        (
+            model::HttpTarget::route("web", "chekout"),
+            "no route of frontend web is called \"chekout\"; did you mean",
+        ),
+        (model::HttpTarget::Backend("smtp".into()), "no frontend of mode http uses backend smtp"),
+        (model::HttpTarget::Backend("v3".into()), "no backend is called \"v3\""),
+    ] {
+        let told = start_maintenance(&mut state, target.clone()).unwrap_err();
+        assert!(told.contains(why), "{told}");
+        assert!(state.end_maintenance(&target, Timestamp(1)).unwrap_err().to_string().contains(why), "{why}");
+    }
+    assert!(state.take_update().is_none());
 }

@@ -74,6 +74,8 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
         compression,
         limits,
         cors,
+        // A file sets no maintenance.
+        maintenance: _,
     } = old;
     let of = |what: &str| format!("route {name} {what}").trim_end().to_owned();
     let rewritten = |to: &Option<String>| or(to.clone(), "none");

@@ -1,0 +1,154 @@
+//! Arguments of `convey maintenance`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand, value_parser};
+use convey_api::MaintenanceChange;
+use convey_model::{ErrorPage, HttpTarget, Maintenance, Prefix};
+
+use super::duration::duration;
+use super::operate::split_route;
+use crate::operator::{Change, Wanted};
+
+/// Commands that begin and end maintenance.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum MaintenanceCommand {
+    /// Answer all requests with a page; running requests finish
+    ///
+    /// For example `convey maintenance on web/checkout --page later.html`. Servers, health checks,
+    /// addresses and /readyz stay as they are.
+    On {
+        /// Frontend, route or backend.
+        #[command(flatten)]
+        object: MaintainedObject,
+        /// Page for clients: a .html, .json or .txt file in UTF-8 of at most 64 KiB
+        #[arg(long, value_name = "FILE")]
+        page: Option<PathBuf>,
+        /// Line of text for clients, in place of a page
+        #[arg(long, value_name = "TEXT", conflicts_with = "page")]
+        text: Option<String>,
+        /// Status of the replies
+        #[arg(long, value_name = "N", default_value_t = Maintenance::STATUS, value_parser = value_parser!(u16).range(400..600))]
+        status: u16,
+        /// Time after which clients should try again (Retry-After)
+        #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
+        retry_after: Duration,
+        /// Network of clients that are served nevertheless, such as your own; may be repeated
+        #[arg(long, value_name = "NETWORK", value_parser = network)]
+        allow: Vec<Prefix>,
+    },
+    /// End a maintenance: requests are served again
+    Off {
+        /// Frontend, route or backend.
+        #[command(flatten)]
+        object: MaintainedObject,
+    },
+}
+
+/// Object of a maintenance.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[group(required = true, multiple = false)]
+pub struct MaintainedObject {
+    /// A frontend, or one of its routes
+    #[arg(value_name = "FRONTEND[/ROUTE]", value_parser = frontend_or_route)]
+    target: Option<HttpTarget>,
+    /// A backend: the requests that all frontends of mode http send to it
+    #[arg(long, value_name = "BACKEND")]
+    backend: Option<String>,
+}
+
+impl MaintenanceCommand {
+    /// Change that the command requests. Reads the page.
+    ///
+    /// # Errors
+    /// The page cannot be read, or is none; operator-facing message.
+    pub fn change(&self) -> Result<Change, String> {
+        let (object, change) = match self {
+            MaintenanceCommand::On { object, page, text, status, retry_after, allow } => {
+                let page = page.as_deref().map(read_page).transpose()?;
+                let text = text.as_ref().map(|text| (format!("{text}\n"), None));
+                let (page, content_type) = page.or(text).unzip();
+                let (seconds, rest) = (retry_after.as_secs(), retry_after.subsec_nanos());
+                let change = MaintenanceChange {
+                    status: Some(*status),
+                    retry_after: Some(u32::try_from(seconds + u64::from(rest > 0)).unwrap_or(u32::MAX)),
+                    page,
+                    content_type: content_type.flatten(),
+                    allow: allow.iter().map(Prefix::to_string).collect(),
+                };
+                (object, Some(change))
+            }
+            MaintenanceCommand::Off { object } => (object, None),
+        };
+        let target = object.target();
+        Ok(change
+            .map_or(Wanted::EndMaintenance(target.clone()), |change| Wanted::Maintenance(target, change))
+            .into())
+    }
+}
+
+impl MaintainedObject {
+    fn target(&self) -> HttpTarget {
+        let backend = || HttpTarget::Backend(self.backend.clone().unwrap_or_default());
+        self.target.clone().unwrap_or_else(backend)
+    }
+}
+
+/// Reads a page, and returns its text and type.
+fn read_page(path: &Path) -> Result<(String, Option<String>), String> {
+    let shown = path.display();
+    let content_type = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("html" | "htm" | "json" | "txt") => ErrorPage::type_of(path),
+        _ => {
+            return Err(format!(
+                "--page {shown}: the name has to end with .html, .json or .txt, which sets the type"
+            ));
+        }
+    };
+    let size = fs::metadata(path).map_err(|error| format!("--page {shown}: {error}"))?.len();
+    if size > Maintenance::MAX_PAGE as u64 {
+        return Err(format!(
+            "--page {shown}: found {size} bytes, allowed: at most {}",
+            Maintenance::MAX_PAGE
+        ));
+    }
+    let bytes = fs::read(path).map_err(|error| format!("--page {shown}: {error}"))?;
+    let text = String::from_utf8(bytes).map_err(|_| format!("--page {shown}: the page is not UTF-8"))?;
+    Ok((text, Some(content_type.to_owned())))
+}
+
+/// Parses `IP` or `IP/LEN`.
+fn network(text: &str) -> Result<Prefix, String> {
+    text.parse().map_err(|()| "expected: IP or IP/LEN, such as 192.0.2.0/24".to_owned())
+}
+
+/// Parses `FRONTEND` or `FRONTEND/ROUTE`.
+fn frontend_or_route(text: &str) -> Result<HttpTarget, String> {
+    match (split_route(text), text.contains('/') || text.is_empty()) {
+        (Some(route), _) => Ok(route),
+        (None, false) => Ok(HttpTarget::Frontend(text.to_owned())),
+        (None, true) => Err("expected: FRONTEND or FRONTEND/ROUTE, such as web/checkout".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn object_is_a_frontend_or_a_route_whose_name_may_have_slashes() {
+        assert_eq!(frontend_or_route("web"), Ok(HttpTarget::Frontend("web".into())));
+        assert_eq!(frontend_or_route("web/*/v1"), Ok(HttpTarget::route("web", "*/v1")));
+        assert!(["", "web/", "/v1"].iter().all(|wrong| frontend_or_route(wrong).is_err()));
+    }
+
+    #[test]
+    fn page_without_a_type_or_a_file_is_an_error() {
+        let told = read_page(Path::new("later.php")).unwrap_err();
+        assert!(told.contains("end with .html, .json or .txt"), "{told}");
+        let told = read_page(Path::new("/nowhere/later.html")).unwrap_err();
+        assert!(told.contains("--page /nowhere/later.html: No such file"), "{told}");
+    }
+}
