@@ -68,7 +68,10 @@ fn location_gets_the_path_that_leads_to_the_same_place() {
         // Browsers would read a path that begins with two slashes as a host.
         ("/", "/app", "/app//evil.example", "/app//evil.example"),
         ("/", "/app", r"/app/\evil.example", r"/app/\evil.example"),
+        ("/", "/app", "/app/\t/evil.example", "/app/\t/evil.example"),
+        ("/", "/app", "/app/\t\t\\evil.example", "/app/\t\t\\evil.example"),
         ("/v1", "/", "//evil.example/a", "//evil.example/a"),
+        ("/v1", "/", "/\t/evil.example/a", "/\t/evil.example/a"),
     ];
     for (path, to, location, expected) in cases {
         let rules = rules(path, to, false);
@@ -116,6 +119,7 @@ fn location_with_the_rewritten_host_leads_to_the_client_s() {
         (&host_alone, "http://pub.example:8080/a", "http://pub.example:8080/a"),
         (&host_alone, "/a", "/a"),
         (&host_alone, "http://api.internal//evil.example", "http://api.internal//evil.example"),
+        (&host_alone, "http://api.internal/\t/evil.example", "http://api.internal/\t/evil.example"),
         // A redirect to HTTPS stays one.
         (&host_alone, "https://api.internal/a", "https://pub.example/a"),
         (&host_alone, "https://api.internal:444/a", "https://api.internal:444/a"),

@@ -108,7 +108,9 @@ fn other(path: ClientPath) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether browsers read the beginning of this path as a host.
+/// Whether browsers read the beginning of this path as a host. They remove tabs and line ends from
+/// URLs.
 fn begins_with_host(path: &[u8]) -> bool {
-    matches!(path, [b'/', b'/' | b'\\', ..])
+    let mut kept = path.iter().filter(|byte| !b"\t\r\n".contains(byte));
+    kept.next() == Some(&b'/') && matches!(kept.next(), Some(b'/' | b'\\'))
 }
