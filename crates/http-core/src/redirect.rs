@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::head::split_port;
+use crate::head::{is_authority, split_port};
 use crate::routes::host_name;
 use crate::{PathRewrite, RequestHead, Template, Variable, Variables};
 
@@ -92,7 +92,7 @@ impl Redirect {
     }
 
     /// URL for the client, whose scheme is `scheme`. `None`: there is no host, because neither the
-    /// redirect nor the request names one.
+    /// redirect nor the request names one, or its variables make no valid host.
     pub fn location(
         &self,
         head: &RequestHead,
@@ -102,12 +102,9 @@ impl Redirect {
         let (own_host, own_port) = split_port(head.host());
         let to = self.scheme.unwrap_or(scheme);
         let host = match &self.host {
-            Some(host) => Cow::Owned(host.expand(variables)),
-            None => Cow::Borrowed(own_host),
-        };
-        if host.is_empty() {
-            return None;
-        }
+            Some(host) => Some(host.expand(variables)).filter(|host| is_host(host)).map(Cow::Owned),
+            None => Some(own_host).filter(|host| !host.is_empty()).map(Cow::Borrowed),
+        }?;
         let own_port = own_port.filter(|_| self.scheme.is_none());
         let port = self.port.map(|port| port.to_string().into_bytes()).or(own_port.map(<[u8]>::to_vec));
         let usual = to.port().to_string();
@@ -154,6 +151,16 @@ impl Redirect {
             }
         }
     }
+}
+
+/// Whether a text is a host without a port, and has no empty label before its end. Other texts, such
+/// as `evil.example/.example.com`, could lead to a host that the operator does not expect.
+fn is_host(text: &[u8]) -> bool {
+    let is_name = text.split(|byte| *byte == b'.').next().is_some_and(|label| !label.is_empty());
+    is_name
+        && is_authority(text)
+        && split_port(text).1.is_none()
+        && !text.windows(2).any(|pair| pair == b"..")
 }
 
 /// Compares URLs; the case of hosts and a dot at their end make no difference.
@@ -259,6 +266,38 @@ mod tests {
         }
         let head = head("", "/");
         assert_eq!(none().location(&head, UrlScheme::Http, &OfHead(&head)), None);
+    }
+
+    #[test]
+    fn host_of_a_redirect_is_valid_whatever_the_request_has() {
+        let cases = [
+            ("{header:X-A}.example.com", "a", Some("a.example.com")),
+            ("{header:X-A}", "a-1_b.example.", Some("a-1_b.example.")),
+            ("{header:X-A}", "192.0.2.1", Some("192.0.2.1")),
+            ("{header:X-A}", "[2001:db8::1]", Some("[2001:db8::1]")),
+            ("{header:X-A}.example.com", "evil.example/", None),
+            ("{header:X-A}.example.com", "evil.example?", None),
+            ("{header:X-A}.example.com", "evil.example#", None),
+            ("{header:X-A}.example.com", r"evil.example\", None),
+            ("{header:X-A}.example.com", "evil.example:80/", None),
+            ("www.{header:X-A}", "a@evil.example", None),
+            ("{header:X-A}", "a:80", None),
+            ("{header:X-A}", "[::1]:80", None),
+            ("{header:X-A}", "[::1", None),
+            ("{header:X-A}.example.com", "a b", None),
+            ("{header:X-A}.example.com", "%65vil", None),
+            ("{header:X-A}.example.com", "a.", None),
+            ("{header:X-A}.example.com", "", None),
+            ("{header:X-A}", "", None),
+        ];
+        for (host, value, expected) in cases {
+            let request = format!("GET / HTTP/1.1\r\nHost: a\r\nX-A: {value}\r\n\r\n");
+            let mut request = BytesMut::from(&*request);
+            let head = HeadReader::default().request(&mut request, &HeadLimits::default()).unwrap().unwrap();
+            let redirect = Redirect { host: text(host), ..Redirect::default() };
+            let location = redirect.location(&head, UrlScheme::Http, &OfHead(&head));
+            assert_eq!(location, expected.map(|host| format!("http://{host}/")), "{host} {value}");
+        }
     }
 
     #[test]

@@ -27,4 +27,4 @@ pub use reason::reason_phrase;
 pub use request::RequestHead;
 pub use response::ResponseHead;
 pub use stream::{StreamRequest, StreamResponse, StreamTunnel};
-pub(crate) use target::{hex_pair, is_plain};
+pub(crate) use target::{hex_pair, is_authority, is_plain};

@@ -77,7 +77,7 @@ fn absolute(target: &[u8], host: Option<&[u8]>) -> Result<(Option<Range<usize>>,
 
 /// Whether a text is a host, with or without a port: a name, an address, or an IPv6 address in
 /// brackets. An empty text is a host, too.
-fn is_authority(text: &[u8]) -> bool {
+pub(crate) fn is_authority(text: &[u8]) -> bool {
     let rest = match text.strip_prefix(b"[") {
         Some(rest) => {
             let end = rest.iter().take_while(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte)).count();
