@@ -4,14 +4,14 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::FieldRules;
-use crate::{PathGlob, Variable, Variables};
+use crate::{PathGlob, PathView, Variable, Variables};
 
 /// Responses to which rules apply.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResponseCondition {
     /// Statuses of the response; empty: all statuses.
     pub statuses: Vec<RangeInclusive<u16>>,
-    /// Paths of the request, as the client sent it; empty: all paths.
+    /// Paths of the request, in the normalized view; empty: all paths.
     pub paths: Vec<PathGlob>,
 }
 
@@ -28,7 +28,8 @@ impl ConditionalRules {
     pub(super) fn expanded(&self, variables: &dyn Variables) -> Option<ConditionalRules> {
         let ResponseCondition { statuses, paths } = &self.condition;
         let path = if paths.is_empty() { None } else { variables.value(&Variable::Path) };
-        let path = String::from_utf8_lossy(path.as_deref().unwrap_or_default());
+        let path = PathView::Normalized.of(path.as_deref().unwrap_or_default());
+        let path = String::from_utf8_lossy(&path);
         let is_met = paths.is_empty() || paths.iter().any(|glob| glob.matches(&path));
         is_met.then(|| ConditionalRules {
             condition: ResponseCondition { statuses: statuses.clone(), paths: Vec::new() },

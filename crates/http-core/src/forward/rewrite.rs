@@ -32,7 +32,7 @@ pub struct NoSuchGroup {
 impl PathRewrite {
     /// Returns the rewrite of paths that match `from` in this view: `to` replaces the prefix, the
     /// path, or the first match of the regular expression. There, `$1` to `$9` are the groups of
-    /// the expression.
+    /// the expression, as the client spelled them.
     ///
     /// # Errors
     /// The expression has no such group.
@@ -56,16 +56,16 @@ impl PathRewrite {
             PathPattern::Prefix(prefix) => joined(&self.text(), prefix.rest_of(path)),
             PathPattern::Exact(_) => self.text(),
             PathPattern::Regex(pattern) => {
-                let viewed = self.view.of(path);
-                let Some(groups) = pattern.captures(&viewed) else { return Cow::Borrowed(target) };
-                let of = |group| groups.get(group).map_or(&[][..], |found| found.as_bytes());
+                let viewed = self.view.mapped(path);
+                let Some(groups) = pattern.captures(viewed.as_bytes()) else { return Cow::Borrowed(target) };
                 let Some(whole) = groups.get(0) else { return Cow::Borrowed(target) };
+                let of = |group| groups.get(group).map_or(&[][..], |found| viewed.sent(found.range()));
                 let parts = self.pieces.iter().map(|piece| match piece {
                     Piece::Text(text) => text,
                     Piece::Group(group) => of(*group),
                 });
                 let replaced: Vec<u8> = parts.flatten().copied().collect();
-                [&viewed[..whole.start()], &replaced, &viewed[whole.end()..]].concat()
+                [viewed.sent_before(whole.start()), &replaced, viewed.sent_from(whole.end())].concat()
             }
         };
         // Groups side by side could become a dot segment, or a path without a slash at its start.

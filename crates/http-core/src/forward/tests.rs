@@ -158,7 +158,15 @@ fn matches_of_a_path_are_replaced_with_their_groups() {
         (exact.clone(), "/b", "/a/?c", "/b?c"),
         (exact, "/$1", "/%61/", "/$1"),
         (regex(r"^/v(\d+)/"), "/api/$1/", "/v12/a%20b?c=/v3/", "/api/12/a%20b?c=/v3/"),
-        (regex(r"^/(\w+)/(\w+)$"), "/$2/$1.php", "/%61//b", "/b/a.php"),
+        (regex(r"^/(\w+)/(\w+)$"), "/$2/$1.php", "/%61/b", "/b/%61.php"),
+        (regex(r"^/(\w+)/(\w+)$"), "/x/$2/$1.php", "/%61//b", "/x//b/%61.php"),
+        (regex("^/files/(.*)$"), "/d/$1", "/files/%2F/name", "/d/%2F/name"),
+        (regex("^/files/(.*)$"), "/d/$1", "/files/https:%2F%2Fx?y", "/d/https:%2F%2Fx?y"),
+        (regex("^/files/(.*)$"), "/d/$1", "//files/a%5cb%40%c3", "/d/a%5cb%40%c3"),
+        (regex("^/files/(.*)$"), "/d/$1", "/files//", "/d//"),
+        (regex("^/(a)/(b)?"), "/$2$1", "/%61//c%2f", "/%61/c%2f"),
+        (regex("/old"), "/new", "/%7b//old%2F%2Fa", "/%7b/new%2F%2Fa"),
+        (regex("^/(.)"), "/$1x", "/%e9", "/%e9"),
         (regex("[.]html$"), "", "/a.html?x", "/a?x"),
         (regex("a+"), "$b$", "/xaay", "/x$b$y"),
         (regex("^/a"), "b", "/a/c", "/a/c"),
@@ -301,6 +309,7 @@ fn response_rules_depend_on_status_and_path() {
     assert_eq!(shown(&both, "/a/b.css", 404), "set x-a");
     assert_eq!(shown(&both, "/b.css/c", 200), "set x-a");
     assert_eq!(shown(&both, "/static/a", 304), "set Cache-Control, set x-a, remove x-b");
+    assert_eq!(shown(&both, "//%73tatic%2fa", 304), "set Cache-Control, set x-a, remove x-b");
     assert_eq!(shown(&both, "/static/a/b", 200), "set Cache-Control, set x-a");
     assert_eq!(
         frontend.to_string(),

@@ -212,6 +212,30 @@ fn a_pattern_that_is_none_says_why() {
     }
 }
 
+#[test]
+fn encoded_character_of_a_path_takes_the_route_of_the_plain_one() {
+    let patterns = ["/@admin", "/a+b", "= /v1:admin", "~ ^/@fs(/|$)", "/%40home", "/a[b]", "= /a;b"];
+    let cases = [
+        ("/%40admin/x", Some(0)),
+        ("/a%2bb", Some(1)),
+        ("/a%2Bb/", Some(1)),
+        ("/v1%3aadmin", Some(2)),
+        ("/%40fs/x", Some(3)),
+        ("/@home", Some(4)),
+        ("/%40hom%65", Some(4)),
+        ("/a%5bb%5d", Some(5)),
+        ("/a%3Bb", Some(6)),
+        ("/%2540admin", None),
+        ("/a%20b", None),
+    ];
+    for view in [PathView::Normalized, PathView::AsSent] {
+        let table = table_in(view, &patterns.map(|pattern| ("", pattern)));
+        for (path, expected) in cases {
+            assert_eq!(find(&table, "a", path), expected, "{path} in {view:?}");
+        }
+    }
+}
+
 /// Returns another spelling of a path, which servers interpret like the path itself.
 fn respelled(path: &str, spellings: &[u8]) -> String {
     let mut out = String::new();
@@ -231,7 +255,7 @@ fn respelled(path: &str, spellings: &[u8]) -> String {
 proptest! {
     #[test]
     fn spelling_of_a_path_never_leads_past_its_route(
-        path in "(/[a-z0-9~_-]{1,6}){1,4}/?",
+        path in "(/[a-z0-9~_@:+!$&'()*,;=-]{1,6}){1,4}/?",
         spellings in prop::collection::vec(any::<u8>(), 1..20),
     ) {
         let routes = [("", "/login"), ("", "/a"), ("", "/a/b"), ("", "/"), ("", &*path)];
