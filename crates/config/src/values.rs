@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 
 use super::hint;
-use convey_http_core::TextPattern;
+use convey_http_core::{TextPattern, TextPatternFault};
 use convey_model::{BodyPattern, Listen, ListenError, Prefix, ServerAddr, is_of_one_machine, is_service};
 
 /// Maximum time that can be set, in seconds: one year.
@@ -348,14 +348,22 @@ pub(super) fn body_pattern(value: &DeValue<'_>) -> Result<BodyPattern, String> {
     if value.as_str() == Some("") {
         return Err(not_allowed(value, &a_regex(EXAMPLE)));
     }
-    regex(value, EXAMPLE).map(BodyPattern::from)
+    parsed_regex(value, EXAMPLE, BodyPattern::parse)
 }
 
-/// Parses a regular expression. An error message has the example.
+/// Parses a regular expression for values of requests. An error message has the example.
 pub(super) fn regex(value: &DeValue<'_>, example: &str) -> Result<TextPattern, String> {
+    parsed_regex(value, example, TextPattern::parse)
+}
+
+fn parsed_regex<P>(
+    value: &DeValue<'_>,
+    example: &str,
+    parse: fn(&str) -> Result<P, TextPatternFault>,
+) -> Result<P, String> {
     let allowed = a_regex(example);
     let text = value.as_str().ok_or_else(|| not_allowed(value, &allowed))?;
-    TextPattern::parse(text).map_err(|why| format!("found {}: {why}; allowed: {allowed}", found(value)))
+    parse(text).map_err(|why| format!("found {}: {why}; allowed: {allowed}", found(value)))
 }
 
 fn a_regex(example: &str) -> String {

@@ -16,18 +16,40 @@ pub enum TextPatternFault {
     TooLarge,
     /// The syntax is wrong.
     Syntax(String),
+    /// A class has characters outside of ASCII, in an expression that matches bytes.
+    Unicode,
 }
 
 impl TextPattern {
     /// Limit for the memory of a compiled expression, in bytes.
     const MAX_COMPILED: usize = 1024 * 1024;
 
-    /// Compiles an expression.
+    /// Compiles an expression for values of requests, which may be any bytes: `.`, `[^a]` and `\W` match
+    /// every byte, also line ends and invalid UTF-8. Otherwise a client could avoid a match by adding
+    /// such a byte. Classes are those of ASCII, unless the expression has `(?u:...)`.
     ///
     /// # Errors
     /// The expression is invalid.
     pub fn parse(text: &str) -> Result<TextPattern, TextPatternFault> {
-        let parsed = RegexBuilder::new(text).size_limit(TextPattern::MAX_COMPILED).build();
+        let is_unicode = || TextPattern::build(&mut RegexBuilder::new(text)).is_ok();
+        let parsed = TextPattern::build(RegexBuilder::new(text).unicode(false).dot_matches_new_line(true));
+        parsed.map_err(|fault| match fault {
+            TextPatternFault::Syntax(_) if is_unicode() => TextPatternFault::Unicode,
+            fault => fault,
+        })
+    }
+
+    /// Compiles an expression for texts of several lines: `.` does not match line ends, and classes are
+    /// those of Unicode.
+    ///
+    /// # Errors
+    /// The expression is invalid.
+    pub fn parse_multiline(text: &str) -> Result<TextPattern, TextPatternFault> {
+        TextPattern::build(&mut RegexBuilder::new(text))
+    }
+
+    fn build(builder: &mut RegexBuilder) -> Result<TextPattern, TextPatternFault> {
+        let parsed = builder.size_limit(TextPattern::MAX_COMPILED).build();
         parsed.map(TextPattern).map_err(|error| match error {
             regex::Error::CompiledTooBig(_) => TextPatternFault::TooLarge,
             // The text of the error marks the position over several lines. The last line has the
@@ -81,8 +103,56 @@ impl fmt::Display for TextPatternFault {
         match self {
             TextPatternFault::TooLarge => f.write_str("it needs more than 1 MiB of memory"),
             TextPatternFault::Syntax(reason) => f.write_str(reason),
+            TextPatternFault::Unicode => {
+                f.write_str(r"a class of characters outside of ASCII needs `(?u:...)`, such as `(?u:\p{L})`")
+            }
         }
     }
 }
 
 impl std::error::Error for TextPatternFault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pattern_for_requests_matches_any_bytes() {
+        let cases: [(&str, &[u8], bool); 20] = [
+            ("^BadBot.*$", b"BadBot/1\xff", true),
+            ("^BadBot.*$", b"BadBot/1\n", true),
+            ("^BadBot[^ ]*$", b"BadBot/1\xff\n", true),
+            (r"^BadBot\W*$", b"BadBot/\xff", true),
+            (r"^BadBot\S*$", b"BadBot/\xff", true),
+            ("^...$", b"\xff\r\n", true),
+            ("^admin$", b"admin\n", false),
+            ("^admin$", b"x\nadmin", false),
+            ("(?m)^admin$", b"x\nadmin\n", true),
+            ("(?-s)^a.*$", b"a\n", false),
+            ("(?i)^AdMiN", b"admin", true),
+            ("^caf\u{e9}+$", "caf\u{e9}\u{e9}".as_bytes(), true),
+            ("^caf\u{e9}$", b"caf\xe9", false),
+            (r"^caf\xe9$", b"caf\xe9", true),
+            (r"^(?u:\p{L})+$", "\u{e9}a".as_bytes(), true),
+            ("^(?u:[\u{e0}-\u{ff}])$", "\u{e9}".as_bytes(), true),
+            (r"^\w+$", b"a_1", true),
+            (r"^\w+$", "\u{e9}".as_bytes(), false),
+            (r"^\d$", "\u{661}".as_bytes(), false),
+            (r"\bup\b", b"\xffup\xff", true),
+        ];
+        for (pattern, value, expected) in cases {
+            let parsed = TextPattern::parse(pattern).unwrap();
+            assert_eq!(parsed.matches(value), expected, "{pattern} {:?}", value.escape_ascii().to_string());
+        }
+    }
+
+    #[test]
+    fn unicode_class_in_a_pattern_for_requests_needs_a_flag() {
+        for pattern in [r"^\p{L}+$", "[\u{e0}-\u{ff}]", r"\pN"] {
+            assert_eq!(TextPattern::parse(pattern), Err(TextPatternFault::Unicode), "{pattern}");
+            assert!(TextPattern::parse_multiline(pattern).is_ok(), "{pattern}");
+        }
+        let wrong = TextPattern::parse(r"\p{L}(").unwrap_err();
+        assert_eq!(wrong.to_string(), "unclosed group");
+    }
+}

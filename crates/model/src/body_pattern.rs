@@ -17,7 +17,7 @@ impl BodyPattern {
     /// # Errors
     /// The expression is invalid.
     pub fn parse(text: &str) -> Result<BodyPattern, TextPatternFault> {
-        TextPattern::parse(text).map(BodyPattern)
+        TextPattern::parse_multiline(text).map(BodyPattern)
     }
 
     /// Whether the pattern matches the beginning of a body, no matter which bytes follow.
@@ -29,12 +29,6 @@ impl BodyPattern {
     /// body.
     pub fn matches(&self, body: &[u8]) -> bool {
         self.0.matches(&body[..body.len().min(BodyPattern::MAX_BODY)])
-    }
-}
-
-impl From<TextPattern> for BodyPattern {
-    fn from(pattern: TextPattern) -> BodyPattern {
-        BodyPattern(pattern)
     }
 }
 

@@ -236,6 +236,31 @@ fn encoded_character_of_a_path_takes_the_route_of_the_plain_one() {
     }
 }
 
+#[test]
+fn odd_byte_in_a_value_does_not_avoid_an_expression() {
+    let matches = |name: &str, regex: &str| {
+        vec![named(name, ValueCondition::Matches(TextPattern::parse(regex).unwrap()))]
+    };
+    let conditions = [
+        RouteConditions { headers: matches("User-Agent", "^BadBot.*$"), ..RouteConditions::default() },
+        RouteConditions { query: matches("role", "^admin.*$"), ..RouteConditions::default() },
+        RouteConditions { cookies: matches("role", "^admin[^;]*$"), ..RouteConditions::default() },
+    ];
+    let cases: [(usize, &str, &[u8]); 5] = [
+        (0, "GET /", b"User-Agent: BadBot/1\xff"),
+        (1, "GET /?role=admin%ff", b"X: 1"),
+        (1, "GET /?role=admin%0a", b"X: 1"),
+        (1, "GET /?role=admin%0D%0A%00", b"X: 1"),
+        (2, "GET /", b"Cookie: role=admin\xff"),
+    ];
+    for (at, start, field) in cases {
+        let bytes = [start.as_bytes(), b" HTTP/1.1\r\nHost: a\r\n", field, b"\r\n\r\n"].concat();
+        let mut bytes = BytesMut::from(&bytes[..]);
+        let head = HeadReader::default().request(&mut bytes, &HeadLimits::default()).unwrap().unwrap();
+        assert!(conditions[at].hold_for(&head), "{start} {:?}", field.escape_ascii().to_string());
+    }
+}
+
 /// Returns another spelling of a path, which servers interpret like the path itself.
 fn respelled(path: &str, spellings: &[u8]) -> String {
     let mut out = String::new();
