@@ -5,11 +5,20 @@ use std::net::IpAddr;
 use super::paths::PathMap;
 use crate::routes::host_name;
 
+/// Begin of the names of cookies that belong to one host.
+const HOST_PREFIX: &[u8] = b"__Host-";
+
 /// Translates the attributes `Path` and `Domain` of a `Set-Cookie`. `hosts` are the hosts of the
-/// server and of the client, if they differ. `None`: the field stays as it is.
+/// server and of the client, if they differ. `None`: the field stays as it is, for example because
+/// browsers require the path `/` and no domain of a cookie whose name begins with `__Host-`.
 pub(super) fn reversed(value: &[u8], paths: &PathMap, hosts: Option<(&[u8], &[u8])>) -> Option<Vec<u8>> {
     let mut parts = value.split(|byte| *byte == b';');
-    let mut out = parts.next()?.to_vec();
+    let pair = parts.next()?;
+    let prefix = pair.trim_ascii_start().get(..HOST_PREFIX.len());
+    if prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(HOST_PREFIX)) {
+        return None;
+    }
+    let mut out = pair.to_vec();
     let mut has_changed = false;
     for part in parts {
         let (name, attribute) = split_attribute(part);

@@ -172,6 +172,9 @@ fn cookies_have_the_client_s_path_and_domain() {
         ("a=b; Domain=pub.example", "a=b; Domain=pub.example"),
         ("a=b; Domain=other.example", "a=b; Domain=other.example"),
         ("a=b; Domain=", "a=b; Domain="),
+        ("__Host-a=b; Path=/; Secure", "__Host-a=b; Path=/; Secure"),
+        (" __host-a=b; Secure; path=/", " __host-a=b; Secure; path=/"),
+        ("__Secure-a=b; Path=/; Secure", "__Secure-a=b; Path=/v1; Secure"),
     ];
     let rules = rules("/v1", "/", true);
     let to_name = reversal(&rules, "api.internal:8080");
