@@ -63,8 +63,10 @@ impl OriginPattern {
             OriginPattern::Below(scheme, suffix) => {
                 let origin = origin.to_ascii_lowercase();
                 let host = origin.strip_prefix(&**scheme).and_then(|host| host.strip_suffix(&**suffix));
-                // `null` and other odd origins have no dot-separated labels.
-                host.is_some_and(|label| !label.is_empty() && !label.contains(['/', ':', '@']))
+                // Browsers send nothing else, but others might take `https://a.example?.b.example`
+                // for an origin below `b.example`.
+                let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+                host.is_some_and(|label| !label.is_empty() && label.bytes().all(is_of_host))
             }
         }
     }
@@ -83,7 +85,7 @@ impl CorsRules {
     /// preflight request. If its origin is not allowed, the fields allow nothing.
     pub fn preflight(&self, head: &RequestHead) -> Option<FieldRules> {
         preflight_method(head)?;
-        let mut fields = self.response(head);
+        let mut fields = self.response(head, &FieldRules::default());
         if self.allowed(head).is_some() {
             set(&mut fields, "Access-Control-Allow-Methods", &self.methods.join(", "));
             let asked = head
@@ -102,7 +104,16 @@ impl CorsRules {
     }
 
     /// Rules for the response to a request: they replace the server's `Access-Control-*` fields.
-    pub fn response(&self, head: &RequestHead) -> FieldRules {
+    /// `later` follows them, and can change all but `Vary: Origin`, without which a cache would
+    /// send the response for one origin to pages of another.
+    pub fn response(&self, head: &RequestHead, later: &FieldRules) -> FieldRules {
+        let mut vary = FieldRules::default();
+        // The field is valid, so this cannot fail.
+        let _ = vary.add("Vary", "Origin");
+        self.access_fields(head).then(later).then(&vary)
+    }
+
+    fn access_fields(&self, head: &RequestHead) -> FieldRules {
         let mut fields = FieldRules::default();
         for name in [
             "Access-Control-Allow-Origin",
@@ -112,8 +123,6 @@ impl CorsRules {
             // The names are valid, so this cannot fail.
             let _ = fields.remove(name);
         }
-        // Whether a page gets the fields depends on its origin, also for a cache in between.
-        let _ = fields.add("Vary", "Origin");
         if let Some(origin) = self.allowed(head) {
             let is_for_all = !self.credentials && self.origins.contains(&OriginPattern::Any);
             set(&mut fields, "Access-Control-Allow-Origin", if is_for_all { "*" } else { origin });
@@ -140,8 +149,12 @@ pub(crate) fn preflight_method(head: &RequestHead) -> Option<&[u8]> {
     head.field("access-control-request-method").filter(|_| is_preflight)
 }
 
+/// Origin of the page that sends a request; `None` without an origin, or with several.
 fn origin_of(head: &RequestHead) -> Option<&str> {
-    std::str::from_utf8(head.field("origin")?).ok().filter(|origin| !origin.is_empty())
+    let mut origins = head.values("origin");
+    // A browser sends one origin. Of several, the server might take another one than convey.
+    let origin = origins.next().filter(|_| origins.next().is_none())?;
+    std::str::from_utf8(origin).ok().filter(|origin| !origin.is_empty())
 }
 
 /// Sets a field. Values come from valid heads or from the configuration, so this does not fail.
@@ -203,26 +216,47 @@ mod tests {
             ("https://evil.com/.example.org", false),
             ("https://evil.com:1.example.org", false),
             ("https://app.example.com.evil.com", false),
+            ("https://evil.com?.example.org", false),
+            ("https://evil.com#.example.org", false),
+            ("https://evil.com\\.example.org", false),
+            ("https://evil.com%.example.org", false),
+            ("https://a.example.org\r\nOrigin: https://a.example.org", false),
             ("null", false),
         ];
         let rules = rules(&["https://app.example.com", "https://*.example.org"]);
         for (origin, is_allowed) in cases {
-            let fields = text(&rules.response(&head("GET", &format!("Origin: {origin}\r\n"))));
-            let allows = fields.contains(&format!("Access-Control-Allow-Origin: {origin}"));
+            let request = head("GET", &format!("Origin: {origin}\r\n"));
+            let fields = text(&rules.response(&request, &FieldRules::default()));
+            let allows = fields.iter().any(|field| field.starts_with("Access-Control-Allow-Origin:"));
             assert_eq!(allows, is_allowed, "{origin}: {fields:?}");
             assert_eq!(fields.contains(&"Access-Control-Expose-Headers: X-Total".to_owned()), is_allowed);
             assert!(fields.contains(&"Vary: Origin".to_owned()));
         }
-        assert_eq!(text(&rules.response(&head("GET", ""))), ["Vary: Origin"]);
+        let without_origin = rules.response(&head("GET", ""), &FieldRules::default());
+        assert_eq!(text(&without_origin), ["Vary: Origin"]);
+    }
+
+    #[test]
+    fn later_rules_can_change_all_but_the_vary_of_cors() {
+        let request = head("GET", "Origin: https://a\r\n");
+        let mut later = FieldRules::default();
+        later.remove("vary").unwrap();
+        later.remove("Access-Control-Expose-Headers").unwrap();
+        let fields = text(&rules(&["https://a"]).response(&request, &later));
+        assert_eq!(fields, ["Access-Control-Allow-Origin: https://a", "Vary: Origin"]);
+        let mut later = FieldRules::default();
+        later.set("Vary", "Cookie").unwrap();
+        let fields = text(&rules(&["https://b"]).response(&request, &later));
+        assert_eq!(fields, ["Vary: Cookie", "Vary: Origin"]);
     }
 
     #[test]
     fn every_origin_gets_a_star_unless_there_are_credentials() {
         let request = head("GET", "Origin: https://a\r\n");
-        let all = rules(&["*"]);
-        assert!(text(&all.response(&request)).contains(&"Access-Control-Allow-Origin: *".to_owned()));
+        let (all, none) = (rules(&["*"]), FieldRules::default());
+        assert!(text(&all.response(&request, &none)).contains(&"Access-Control-Allow-Origin: *".to_owned()));
         let with = CorsRules { credentials: true, ..all };
-        let fields = text(&with.response(&request));
+        let fields = text(&with.response(&request, &none));
         assert!(fields.contains(&"Access-Control-Allow-Origin: https://a".to_owned()), "{fields:?}");
         assert!(fields.contains(&"Access-Control-Allow-Credentials: true".to_owned()));
     }

@@ -380,7 +380,7 @@ fn response_rules<'a, 'f>(
         false => Cow::Borrowed(rules),
     };
     match cors {
-        Some(cors) => Cow::Owned(cors.response(head).then(&rules)),
+        Some(cors) => Cow::Owned(cors.response(head, &rules)),
         None => rules,
     }
 }

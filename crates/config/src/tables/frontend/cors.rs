@@ -3,7 +3,7 @@
 use toml::de::DeValue;
 
 use crate::keys::OnlyIn;
-use crate::problem::Report;
+use crate::problem::{Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::values::{boolean, integer, not_allowed};
@@ -81,14 +81,13 @@ pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Cor
     let mut list = |key, parse: fn(&DeValue<'_>) -> Result<String, String>| {
         own.any_number(key, parse).into_iter().map(|item| item.value).collect::<Vec<String>>()
     };
-    let (mut methods, headers, expose) =
-        (list("methods", token), list("headers", token), list("expose", token));
+    let (headers, expose) = (list("headers", token), list("expose", token));
+    let mut methods = read_methods(&mut own, report);
     if methods.is_empty() {
         methods = CorsRules::METHODS.map(str::to_owned).to_vec();
     }
     own.require("origins", "required, but missing: which pages may read responses");
-    let origins: Vec<OriginPattern> =
-        own.at_least_one("origins", origin).into_iter().map(|origin| origin.value).collect();
+    let origins = read_origins(&mut own, report);
     let credentials = own.or("credentials", false, boolean);
     if credentials && origins.contains(&OriginPattern::Any) {
         report.warning(
@@ -99,6 +98,38 @@ pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Cor
     let max_age = own.or("max_age", 600, integer(0..=86_400));
     own.finish();
     Some(CorsRules { origins, methods, headers, expose, credentials, max_age })
+}
+
+/// Reads `origins`. Warns of the usual port of a scheme, which browsers leave out.
+fn read_origins(own: &mut TomlTable<'_>, report: &Report<'_>) -> Vec<OriginPattern> {
+    let origins = own.at_least_one("origins", origin).into_iter();
+    let checked = origins.map(|Placed { value, place }| {
+        let text = value.to_string();
+        for (scheme, port) in [("http://", ":80"), ("https://", ":443")] {
+            if let Some(without) = text.strip_suffix(port).filter(|text| text.starts_with(scheme)) {
+                let message = format!(
+                    "no page has the origin {text}: browsers leave out the usual port; use {without}"
+                );
+                report.warning(&place, message);
+            }
+        }
+        value
+    });
+    checked.collect()
+}
+
+/// Reads `methods`. Warns of methods in lower case, which allow nothing: pages use `GET`.
+fn read_methods(own: &mut TomlTable<'_>, report: &Report<'_>) -> Vec<String> {
+    let methods = own.any_number("methods", token).into_iter();
+    let checked = methods.map(|Placed { value, place }| {
+        let upper = value.to_ascii_uppercase();
+        if upper != value {
+            report
+                .warning(&place, format!("{value} is not {upper}: methods are case-sensitive; use {upper}"));
+        }
+        value
+    });
+    checked.collect()
 }
 
 fn origin(value: &DeValue<'_>) -> Result<OriginPattern, String> {

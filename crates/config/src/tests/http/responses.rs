@@ -130,3 +130,24 @@ fn route_inherits_compression_unless_it_sets_its_own() {
         "config.toml:8:15: frontends.web.routes.compression: has no effect with redirect or respond";
     assert_eq!(diagnostics[0], expected, "{diagnostics:?}");
 }
+
+#[test]
+fn cors_rules_that_no_browser_meets_are_warnings() {
+    let of = |cors: &str| {
+        let text =
+            format!("{FRONTEND}cors = {{ {cors} }}\n[backends.site.servers.a]\naddr = '10.0.0.3:80'\n");
+        warnings(&text)
+    };
+    let right = "origins = ['https://a.example', 'https://a.example:80', 'http://[::1]:8080'], methods = ['GET', 'PURGE']";
+    assert_eq!(of(right), [""; 0]);
+    assert_eq!(
+        of("origins = ['https://a.example:443', 'http://*.b.example:80'], methods = ['get', 'PUT']"),
+        [
+            "config.toml:5:21: frontends.web.cors.origins: no page has the origin https://a.example:443: browsers leave out \
+             the usual port; use https://a.example",
+            "config.toml:5:46: frontends.web.cors.origins: no page has the origin http://*.b.example:80: browsers leave out \
+             the usual port; use http://*.b.example",
+            "config.toml:5:83: frontends.web.cors.methods: get is not GET: methods are case-sensitive; use GET",
+        ]
+    );
+}
