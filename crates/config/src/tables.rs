@@ -14,7 +14,7 @@ pub(crate) mod syslog;
 pub(crate) mod timeouts;
 pub(crate) mod total_rate;
 
-pub(crate) use self::backend::{ParsedBackend, ParsedServer, authorities};
+pub(crate) use self::backend::{ParsedBackend, ParsedServer, affinity, authorities};
 pub(crate) use self::frontend::ParsedFrontend;
 use crate::keys::OnlyIn;
 use crate::reference::{Docs, KeyDoc, TableDoc};

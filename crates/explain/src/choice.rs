@@ -110,7 +110,15 @@ fn by_cookie(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> {
         );
         return None;
     };
-    let (backend, name) = (&pool.config.name, &pool.servers[index].config.name);
+    let server = &pool.servers[index];
+    let (backend, name) = (&pool.config.name, &server.config.name);
+    if !server.live.slots.has_room(server.config.settings.max_connections) {
+        let message = format!(
+            "the cookie {cookie} names {backend}/{name}, which is at its max_connections: another server gets the request, and the client keeps its cookie"
+        );
+        steps.note("affinity", message);
+        return None;
+    }
     steps.note("server", format!("{backend}/{name}: the cookie {cookie} names it"));
     Some(Choice { pick: Pick::Server(index), depends_on: None, is_previous: true })
 }

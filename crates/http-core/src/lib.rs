@@ -64,7 +64,7 @@ pub use method::HttpMethod;
 pub use path_glob::{InvalidGlob, PathGlob};
 pub use phase::ExchangePhase;
 pub use redirect::{Redirect, RedirectPath, UrlScheme};
-pub use request_field::RequestField;
+pub use request_field::{RequestField, cookies};
 pub use response_decoder::ResponseDecoder;
 pub use retry_budget::RetryBudget;
 pub use routes::{

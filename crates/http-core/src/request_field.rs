@@ -46,10 +46,7 @@ impl fmt::Display for RequestField {
 }
 
 /// Values of the cookies with this name (RFC 6265, section 4.2.1).
-pub(crate) fn cookies<'h, 'n>(
-    head: &'h RequestHead,
-    name: &'n str,
-) -> impl Iterator<Item = &'h [u8]> + use<'h, 'n> {
+pub fn cookies<'h, 'n>(head: &'h RequestHead, name: &'n str) -> impl Iterator<Item = &'h [u8]> + use<'h, 'n> {
     let pairs = head.values("cookie").flat_map(|line| line.split(|byte| *byte == b';'));
     pairs.filter_map(move |pair| {
         let pair = pair.trim_ascii();

@@ -38,6 +38,22 @@ impl AffinityConfig {
             key: AffinityKey::default(),
         }
     }
+
+    /// Whether the name begins with `__Host-`: browsers accept the cookie only with `Secure`, the
+    /// path `/` and no domain.
+    pub fn is_of_host(&self) -> bool {
+        self.begins_with("__Host-")
+    }
+
+    /// Whether browsers accept a cookie with this name only with `Secure`.
+    pub fn needs_secure(&self) -> bool {
+        self.is_of_host() || self.begins_with("__Secure-")
+    }
+
+    /// Whether the name begins with this prefix. Browsers ignore the case.
+    fn begins_with(&self, prefix: &str) -> bool {
+        self.cookie.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
+    }
 }
 
 /// Requests of other sites that carry a cookie (attribute `SameSite`).

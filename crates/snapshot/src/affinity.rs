@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use convey_http_core::{RequestField, RequestHead};
+use convey_http_core::{RequestHead, cookies};
 use convey_model::{AffinityConfig, HashKey};
 use data_encoding::BASE64URL_NOPAD;
 use ring::hmac;
@@ -23,8 +23,6 @@ const CONTEXT: &[u8] = b"convey affinity ";
 /// of the server and its backend.
 pub(crate) struct AffinityTable {
     config: Arc<AffinityConfig>,
-    /// Cookie in requests.
-    field: RequestField,
     /// Id of each server, in the order of the pool.
     ids: Vec<Box<str>>,
     servers: HashMap<Box<str>, usize>,
@@ -53,15 +51,14 @@ impl AffinityTable {
             return Arc::clone(before);
         }
         let servers = ids.iter().enumerate().map(|(index, id)| (id.clone(), index)).collect();
-        let field = RequestField::Cookie(config.cookie.clone());
-        Arc::new(AffinityTable { config: Arc::clone(config), field, ids, servers })
+        Arc::new(AffinityTable { config: Arc::clone(config), ids, servers })
     }
 
-    /// Index of the server that the cookie of a request names; `None`: the request has no cookie
-    /// of this pool.
-    pub(crate) fn server_of(&self, request: &RequestHead) -> Option<usize> {
-        let id = std::str::from_utf8(self.field.value(request)?).ok()?;
-        self.servers.get(id).copied()
+    /// Indexes of the servers that the cookies of a request name. A request can have several cookies
+    /// with the name, for example of another domain or path.
+    pub(crate) fn servers_of(&self, request: &RequestHead) -> impl Iterator<Item = usize> {
+        let ids = cookies(request, &self.config.cookie).filter_map(|id| std::str::from_utf8(id).ok());
+        ids.filter_map(|id| self.servers.get(id).copied())
     }
 
     /// Value of `Set-Cookie` that names the server with this index.
@@ -78,7 +75,7 @@ impl AffinityTable {
         if config.http_only {
             cookie += "; HttpOnly";
         }
-        if config.secure.unwrap_or(is_https) {
+        if config.secure.unwrap_or(is_https) || config.needs_secure() {
             cookie += "; Secure";
         }
         cookie += &format!("; SameSite={}", config.same_site.attribute());
@@ -128,6 +125,34 @@ mod tests {
             assert_eq!(pool.affinity_cookie(1 - index, &head, false), None);
         }
         assert_eq!(pool.named_in(&without_cookie()), None);
+    }
+
+    #[test]
+    fn first_cookie_that_names_a_serving_server_counts() {
+        let pool = pool_of("shop", two_servers(), affinity(7));
+        let values: Vec<String> = [0, 1]
+            .iter()
+            .map(|index| pool.affinity_cookie(*index, &without_cookie(), false).unwrap())
+            .map(|cookie| cookie.split(';').next().unwrap().to_owned())
+            .collect();
+        let mut servers = pool.servers.clone();
+        let health = fixture::down("refused", std::time::Duration::ZERO);
+        let Server { config, admin, live, .. } = &*servers[0];
+        servers[0] = Arc::new(Server { config: config.clone(), admin: *admin, health, live: live.clone() });
+        let without_a = fixture::with_servers(&pool, servers);
+        let cases = [
+            (format!("server=bogus; {}", values[1]), Some(1), Some(1)),
+            (format!("server=; server; {}", values[1]), Some(1), Some(1)),
+            (format!("server=bogus\r\nCookie: {}", values[1]), Some(1), Some(1)),
+            (format!("{}; {}", values[0], values[1]), Some(0), Some(1)),
+            ("server=bogus; server=other".to_owned(), None, None),
+        ];
+        for (cookies, named, named_without_a) in cases {
+            let text = format!("GET / HTTP/1.1\r\nHost: shop.example\r\nCookie: {cookies}\r\n\r\n");
+            let head = RequestHead::of_text(&text).unwrap();
+            assert_eq!(pool.named_in(&head), named, "{cookies}");
+            assert_eq!(without_a.named_in(&head), named_without_a, "{cookies}, a is down");
+        }
     }
 
     #[test]
@@ -191,6 +216,10 @@ mod tests {
         };
         assert_eq!(cookie(affinity(7), false), "Path=/; HttpOnly; SameSite=Lax");
         assert_eq!(cookie(affinity(7), true), "Path=/; HttpOnly; Secure; SameSite=Lax");
+        for name in ["__Host-server", "__Secure-server", "__host-server"] {
+            let prefixed = AffinityConfig { cookie: name.into(), ..affinity(7) };
+            assert_eq!(cookie(prefixed, false), "Path=/; HttpOnly; Secure; SameSite=Lax", "{name}");
+        }
         let all = AffinityConfig {
             path: "/shop".into(),
             domain: Some("example.com".into()),

@@ -270,17 +270,16 @@ impl Pool {
         (!is_out).then_some(index)
     }
 
-    /// Index of the server that the affinity cookie of a request names. `None` if there is no such
-    /// server, or if the server gets no requests any more. A server that drains or has the weight 0
-    /// keeps the clients that it has.
+    /// Index of the first server that an affinity cookie of a request names, and that gets requests.
+    /// `None` if there is no such server. A server that drains or has the weight 0 keeps the clients
+    /// that it has.
     pub fn named_in(&self, request: &RequestHead) -> Option<usize> {
-        let index = self.affinity.as_ref()?.server_of(request)?;
-        let keeps_clients = match self.passed_over[index] {
+        let keeps_clients = |index: &usize| match self.passed_over[*index] {
             None => true,
-            Some(PassedOver::Drain | PassedOver::NoWeight) => self.servers[index].health.is_in_service(),
+            Some(PassedOver::Drain | PassedOver::NoWeight) => self.servers[*index].health.is_in_service(),
             Some(_) => false,
         };
-        keeps_clients.then_some(index)
+        self.affinity.as_ref()?.servers_of(request).find(keeps_clients)
     }
 
     /// Value of `Set-Cookie` for a response of the server with this index. `None` without session

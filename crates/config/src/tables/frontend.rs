@@ -22,6 +22,7 @@ use std::sync::Arc;
 pub(crate) use self::checks::check;
 use self::http::ParsedHttp;
 use self::limits::FrontendLimits;
+use self::routes::ParsedRoute;
 use self::tls::ParsedTls;
 use self::trusted_proxies::ParsedProxies;
 use super::table;
@@ -35,6 +36,7 @@ use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc, TakesEffect};
 use crate::tables::acme::ParsedAcme;
 use crate::values::{anything, boolean, choice, integer, listen_address, network, string};
+use convey_http_core::HostPattern;
 use convey_model::{Access, FrontendConfig, Listen, Mode, Prefix, Protocol};
 
 /// `mode` in the reference.
@@ -320,6 +322,15 @@ impl ParsedFrontend {
     /// Whether the frontend names this backend.
     pub(crate) fn uses(&self, backend: &str) -> bool {
         self.backends().any(|name| name.value == backend)
+    }
+
+    /// Hosts of the requests that get to this backend.
+    pub(crate) fn hosts_of(&self, backend: &str) -> Vec<HostPattern> {
+        if self.keys.backend.as_ref().is_some_and(|name| name.value == backend) {
+            return vec![HostPattern::Any];
+        }
+        let uses = |route: &&ParsedRoute| route.action.backends.iter().any(|name| name.value == backend);
+        self.http.routes.iter().filter(uses).flat_map(ParsedRoute::hosts).collect()
     }
 
     /// Model of the frontend in this mode.

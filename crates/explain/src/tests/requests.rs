@@ -155,3 +155,28 @@ fn affinity_cookie_of_a_request_decides_its_server() {
     let text = explained(vec!["Cookie: server=forged".to_owned()]);
     assert!(text.contains("no cookie server names a server that serves"), "{text}");
 }
+
+#[test]
+fn full_server_of_an_affinity_cookie_is_passed_over() {
+    let mut servers = ["10.0.0.11:80", "10.0.0.12:80"].map(|addr| fixture::server(addr, addr)).to_vec();
+    servers[0].settings.max_connections = Some(1);
+    let affinity = Some(Arc::new(AffinityConfig::new("server")));
+    let pool = fixture::pool_of(BackendConfig { affinity, ..fixture::backend("app", servers) });
+    let snapshot = fixture::snapshot(
+        vec![fixture::frontend_of(with_tls(redirecting(false)), &pool)],
+        vec![pool.clone()],
+    );
+    let cookie = pool.affinity_cookie(0, &fixture::head("a", "/"), false).unwrap();
+    let headers = vec![format!("Cookie: {}", cookie.split(';').next().unwrap())];
+    let request = "http://a/".parse::<AskedRequest>().unwrap().with(None, headers).unwrap();
+    let server = || {
+        let sources = ExplainSources { request: Some(&request), ..of(&snapshot) };
+        let explanation = explain_client(sources, "198.51.100.7:4242".parse().unwrap());
+        (explanation.server.clone(), as_text(&explanation))
+    };
+    assert_eq!(server().0.as_deref(), Some("10.0.0.11:80"));
+    assert!(pool.servers[0].live.slots.try_take(Some(1)));
+    let (other, text) = server();
+    assert_eq!(other.as_deref(), Some("10.0.0.12:80"), "{text}");
+    assert!(text.contains("names app/10.0.0.11:80, which is at its max_connections"), "{text}");
+}

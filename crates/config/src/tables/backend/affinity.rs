@@ -9,8 +9,9 @@ use crate::keys::OnlyIn;
 use crate::problem::{Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc};
+use crate::tables::{ParsedBackend, ParsedFrontend};
 use crate::values::{boolean, choice, integer, not_allowed, string};
-use convey_http_core::is_token;
+use convey_http_core::{HostPattern, is_token};
 use convey_model::{AffinityConfig, AffinityKey, SameSite};
 
 /// `[backends.NAME.affinity]` in the reference. The table has no list of keys and fields, because it
@@ -102,8 +103,8 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
     let mut table = backend.table("affinity");
     table.require("cookie", "required, but missing: the name of the cookie");
     let cookie = table.optional("cookie", name).map(|cookie| cookie.value);
-    let path = table.or("path", "/".to_owned(), cookie_path).into_boxed_str();
-    let domain = table.optional("domain", cookie_domain).map(|domain| domain.value.into_boxed_str());
+    let path = table.optional("path", cookie_path);
+    let domain = table.optional("domain", cookie_domain);
     let max_age = table.optional("max_age", integer(1..=31_536_000)).map(|age| age.value);
     let same_site = table.or("same_site", SameSite::default(), choice(&SameSite::ALL, SameSite::name));
     let secure = table.optional("secure", boolean);
@@ -116,10 +117,50 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
         report.error(place, "browsers refuse a cookie with same_site = \"none\" that is not secure");
     }
     let key = key_file.map_or_else(|| Some(AffinityKey::default()), |file| key(&file, report))?;
-    let secure = secure.map(|secure| secure.value).or((same_site == SameSite::None).then_some(true));
-    let cookie = cookie?.into_boxed_str();
-    let affinity = AffinityConfig { cookie, path, domain, max_age, same_site, secure, http_only, key };
+    let attributes = CookieAttributes { path, domain, secure };
+    let usual = AffinityConfig { max_age, same_site, http_only, key, ..AffinityConfig::new(&cookie?) };
+    attributes.check(&usual, report);
+    let CookieAttributes { path, domain, secure } = attributes;
+    let affinity = AffinityConfig {
+        path: path.map_or(usual.path, |path| path.value.into()),
+        domain: domain.map(|domain| domain.value.into()),
+        secure: secure.map(|secure| secure.value).or((same_site == SameSite::None).then_some(true)),
+        ..usual
+    };
     Some(Placed { value: Arc::new(affinity), place })
+}
+
+/// Attributes of the cookie that prefixes of its name restrict.
+struct CookieAttributes {
+    path: Option<Placed<String>>,
+    domain: Option<Placed<String>>,
+    secure: Option<Placed<bool>>,
+}
+
+impl CookieAttributes {
+    /// Reports attributes with which browsers refuse a cookie with this name (RFC 6265bis, section
+    /// 4.1.3).
+    fn check(&self, affinity: &AffinityConfig, report: &Report<'_>) {
+        let prefix = if affinity.is_of_host() { "__Host-" } else { "__Secure-" };
+        if let Some(Placed { value: false, place }) = &self.secure
+            && affinity.needs_secure()
+        {
+            report.error(
+                place,
+                format!(
+                    "browsers refuse a cookie that begins with {prefix} and is not secure; remove this key"
+                ),
+            );
+        }
+        let path = self.path.as_ref().filter(|path| path.value != "/").map(|path| &path.place);
+        let domain = self.domain.as_ref().map(|domain| &domain.place);
+        let refused = "browsers refuse a cookie that begins with __Host- and has a";
+        for (place, attribute) in [(path, "path other than /"), (domain, "domain")] {
+            if let Some(place) = place.filter(|_| affinity.is_of_host()) {
+                report.error(place, format!("{refused} {attribute}; remove this key, or use __Secure-"));
+            }
+        }
+    }
 }
 
 fn name(value: &DeValue<'_>) -> Result<String, String> {
@@ -153,6 +194,45 @@ fn key(file: &Placed<String>, report: &Report<'_>) -> Option<AffinityKey> {
         report.error(&file.place, message);
     }
     key
+}
+
+/// Warns of two backends whose cookies replace each other at a client: their cookies have the same
+/// name, path and domain, and one frontend sends requests to both.
+pub(crate) fn check_names(frontends: &[ParsedFrontend], backends: &[ParsedBackend], report: &Report<'_>) {
+    let with_affinity = backends.iter().filter_map(|backend| Some((backend, backend.affinity.as_ref()?)));
+    let with_affinity: Vec<_> = with_affinity.collect();
+    for (at, (backend, Placed { value: own, place })) in with_affinity.iter().enumerate() {
+        let replaces = |(other, affinity): &&(&ParsedBackend, &Placed<Arc<AffinityConfig>>)| {
+            let Placed { value: of_other, .. } = affinity;
+            let attributes = |of: &AffinityConfig| (of.cookie.clone(), of.path.clone(), of.domain.clone());
+            attributes(of_other) == attributes(own)
+                && frontends.iter().any(|frontend| {
+                    frontend.uses(&backend.name)
+                        && frontend.uses(&other.name)
+                        && (own.domain.is_some() || shares_host(frontend, &backend.name, &other.name))
+                })
+        };
+        if let Some((other, affinity)) = with_affinity[..at].iter().find(replaces) {
+            let (cookie, name, line) = (&own.cookie, &other.name, report.line(&affinity.place, place));
+            let message = format!(
+                "backend {name:?} also sets the cookie {cookie} ({line}): a client that uses both backends loses its server; use another name"
+            );
+            report.warning(place, message);
+        }
+    }
+}
+
+/// Whether requests for one host can get to both backends of this frontend.
+fn shares_host(frontend: &ParsedFrontend, a: &str, b: &str) -> bool {
+    let (a, b) = (frontend.hosts_of(a), frontend.hosts_of(b));
+    let overlap = |a: &HostPattern, b: &HostPattern| match (a, b) {
+        (HostPattern::Any, _) | (_, HostPattern::Any) => true,
+        (HostPattern::Exact(a), HostPattern::Exact(b)) => a == b,
+        (HostPattern::Exact(name), HostPattern::Below(suffix))
+        | (HostPattern::Below(suffix), HostPattern::Exact(name)) => name.ends_with(suffix),
+        (HostPattern::Below(a), HostPattern::Below(b)) => a.ends_with(b) || b.ends_with(a),
+    };
+    a.iter().any(|a| b.iter().any(|b| overlap(a, b)))
 }
 
 /// Changes of `affinity` for the log of a reload.

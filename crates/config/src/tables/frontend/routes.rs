@@ -103,6 +103,12 @@ impl ParsedRoute {
         self.matches.is_valid.then_some(&self.matches)
     }
 
+    /// Hosts of the requests that match the route.
+    pub(super) fn hosts(&self) -> Vec<HostPattern> {
+        let hosts = self.matches.hosts();
+        if hosts.is_empty() { vec![HostPattern::Any] } else { hosts }
+    }
+
     /// Place of the route's name, if the route has one of its own.
     pub(crate) fn own_name(&self) -> Option<&Placed<String>> {
         self.matches.name.as_ref()

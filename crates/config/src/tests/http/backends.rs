@@ -93,3 +93,75 @@ fn grpc_check_of_servers_with_http1_requests_is_a_warning() {
         assert_eq!(of(&format!("health_check.kind = 'grpc'\n{right}")), [""; 0], "{right}");
     }
 }
+
+#[test]
+fn backends_of_one_site_use_different_affinity_cookies() {
+    let of = |routes: &str, [api, site]: [&str; 2]| {
+        let affinity = |keys: &str| format!("affinity = {{ cookie = 'server'{keys} }}");
+        let text = format!(
+            "[frontends.web]\nlisten_addr = '127.0.0.1:80'\nmode = 'http'\nroutes = [{routes}]\n\
+             [backends.api]\n{}\nservers.a.addr = '10.0.0.2:80'\n\
+             [backends.site]\n{}\nservers.a.addr = '10.0.0.3:80'\n",
+            affinity(api),
+            affinity(site)
+        );
+        warnings(&text)
+    };
+    let expected = "config.toml:9:12: backends.site.affinity: backend \"api\" also sets the cookie server (line 6): a client \
+                    that uses both backends loses its server; use another name";
+    let one_host = "{ path = '/api', backend = 'api' }, { host = 'a.example', backend = 'site' }";
+    let hosts =
+        "{ host = 'a.example', backend = 'api' }, { host = ['b.example', '*.c.example'], backend = 'site' }";
+    let below = "{ host = '*.b.example', backend = 'api' }, { host = 'a.b.example', backend = 'site' }";
+    let split = "{ path = '/', backends = { api = 1, site = 9 } }";
+    for (routes, keys, is_warning) in [
+        (one_host, ["", ""], true),
+        (split, ["", ""], true),
+        (below, ["", ""], true),
+        (hosts, ["", ""], false),
+        (hosts, [", domain = 'example'", ", domain = 'example'"], true),
+        (one_host, [", path = '/api'", ""], false),
+        (one_host, ["", ", domain = 'a.example'"], false),
+    ] {
+        let warnings = of(routes, keys);
+        let expected: &[&str] = if is_warning { &[expected] } else { &[] };
+        assert_eq!(warnings, expected, "{routes} {keys:?}");
+    }
+}
+
+#[test]
+fn prefix_of_an_affinity_cookie_restricts_its_attributes() {
+    let text = |affinity: &str| {
+        let backend =
+            format!("[backends.site]\naffinity = {{ {affinity} }}\nservers.a.addr = '10.0.0.3:80'\n");
+        format!("{FRONTEND}{backend}")
+    };
+    let of = |affinity: &str| errors(&text(affinity));
+    let at = |column: u32, key: &str, message: &str| {
+        format!("config.toml:6:{column}: backends.site.affinity.{key}: {message}")
+    };
+    let host = "browsers refuse a cookie that begins with __Host- and";
+    let other = "remove this key, or use __Secure-";
+    for right in [
+        "cookie = '__Host-s', path = '/', secure = true",
+        "cookie = '__Secure-s', path = '/a', domain = 'a.example'",
+    ] {
+        assert_eq!(warnings(&text(right)), [""; 0], "{right}");
+    }
+    assert_eq!(
+        of("cookie = '__Host-s', path = '/a', domain = 'a.example', secure = false"),
+        [
+            at(42, "path", &format!("{host} has a path other than /; {other}")),
+            at(57, "domain", &format!("{host} has a domain; {other}")),
+            at(79, "secure", &format!("{host} is not secure; remove this key")),
+        ]
+    );
+    assert_eq!(
+        of("cookie = '__Secure-s', secure = false"),
+        [at(
+            46,
+            "secure",
+            "browsers refuse a cookie that begins with __Secure- and is not secure; remove this key"
+        )]
+    );
+}
