@@ -10,6 +10,7 @@ mod http;
 pub(crate) mod http_limits;
 pub(crate) mod limits;
 mod packet_checks;
+mod path_checks;
 pub(crate) mod routes;
 mod sni;
 pub(crate) mod tls;

@@ -120,6 +120,12 @@ impl PathPrefix {
         self.path.is_empty()
     }
 
+    /// Whether all paths of another prefix in the same view are also paths of this prefix.
+    pub fn includes(&self, other: &PathPrefix) -> bool {
+        let rest = other.path.strip_prefix(&*self.path);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    }
+
     /// Rest of a matching path after this prefix, unmodified.
     pub(crate) fn rest_of<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         let (mut rest, mut seen) = (path, Vec::with_capacity(self.path.len()));

@@ -20,7 +20,7 @@ impl PathView {
     /// Returns the path in this view. In both views, each visible ASCII character has one form: it is
     /// decoded, unless it would change the structure of the path (`%2F`, `%3F`). Other encodings are
     /// in upper case.
-    pub(crate) fn of(self, path: &[u8]) -> Cow<'_, [u8]> {
+    pub fn of(self, path: &[u8]) -> Cow<'_, [u8]> {
         let has_slashes = self == PathView::Normalized && has_double_slash(path);
         if !path.contains(&b'%') && !has_slashes {
             return Cow::Borrowed(path);

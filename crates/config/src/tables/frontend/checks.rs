@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::routes::ParsedRoute;
-use super::{ParsedFrontend, sni};
+use super::{ParsedFrontend, path_checks, sni};
 use crate::file::value;
 use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
@@ -75,6 +75,7 @@ pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_
     }
     same_names(frontend, report);
     unreachable(frontend, report);
+    path_checks::check(frontend, report);
 }
 
 /// Warns about a `client_address` without proxies that would name clients.

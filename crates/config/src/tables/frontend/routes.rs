@@ -109,6 +109,16 @@ impl ParsedRoute {
         if hosts.is_empty() { vec![HostPattern::Any] } else { hosts }
     }
 
+    /// Path of the requests that match the route.
+    pub(super) fn path(&self) -> PathPattern {
+        self.matches.path()
+    }
+
+    /// Place of the path, if the route has one.
+    pub(super) fn place_of_path(&self) -> Option<&Place> {
+        self.matches.place_of_path()
+    }
+
     /// Place of the route's name, if the route has one of its own.
     pub(crate) fn own_name(&self) -> Option<&Placed<String>> {
         self.matches.name.as_ref()
@@ -217,10 +227,26 @@ fn read_reversed(table: &mut TomlTable<'_>, report: &Report<'_>) -> ReversedFiel
 fn rewritten_path(table: &mut TomlTable<'_>, path: &PathPattern, report: &Report<'_>) -> Option<String> {
     let place = table.place_of("rewrite_path");
     let text = rewritten(table, "rewrite_path", rewrite_path, report)?;
-    if let (Err(fault), Some(place)) = (PathRewrite::new(path, PathView::default(), &text), place) {
-        report.error(&place, fault.to_string());
+    if let Some(place) = place {
+        check_groups(&text, path, &place, report);
     }
     Some(text)
+}
+
+/// Reports groups of a rewrite that the path's regular expression does not have.
+fn check_groups(text: &str, path: &PathPattern, place: &Place, report: &Report<'_>) {
+    if let Err(fault) = PathRewrite::new(path, PathView::default(), text) {
+        report.error(place, fault.to_string());
+    }
+    let is_group = |pair: &[u8]| matches!(pair, [b'$', b'1'..=b'9']);
+    let group =
+        text.as_bytes().windows(2).position(is_group).filter(|_| !matches!(path, PathPattern::Regex(_)));
+    if let Some(at) = group {
+        report.warning(
+            place,
+            format!("{} is plain text here: only a path_regex has groups", &text[at..at + 2]),
+        );
+    }
 }
 
 /// Reads a key that rewrites requests to servers. Warns if the route sends no request to a server.

@@ -89,6 +89,79 @@ fn a_wrong_route_is_told_with_its_place() {
 }
 
 #[test]
+fn redirect_to_a_path_below_its_own_needs_another_route_there() {
+    let grow = "{ path = '/grow', redirect = { rewrite_path = '/grow/more' } }";
+    let endless = "is a redirect without end, because /grow/more is below /grow, and is redirected again; use path_exact, or add a route for /grow/more";
+    let told = of_frontend(&format!("routes = [{grow}]"));
+    let expected = format!("config.toml:5:57: frontends.web.routes.redirect.rewrite_path: {endless}");
+    assert_eq!(told, [expected]);
+    for wrong in [
+        "{ redirect = { rewrite_path = '/new' } }, { path = '/other', backend = 'api' }",
+        "{ path = '/a', redirect = { rewrite_path = '/%61//b', status = 301 } }",
+        "{ path = '/a', redirect = { rewrite_path = '/a/b' } }, { path = '/a/bc', backend = 'api' }",
+    ] {
+        let told = of_frontend(&format!("routes = [{wrong}]"));
+        assert!(told.len() == 1 && told[0].contains("is a redirect without end"), "{wrong}: {told:?}");
+    }
+    for right in [
+        &*format!("{grow}, {{ path = '/grow/more', backend = 'api' }}"),
+        "{ path = '/a', redirect = { rewrite_path = '/a/b' } }, { path_regex = '^/a/b/', backend = 'api' }",
+        "{ path = '/a', redirect = { rewrite_path = '/ab' } }",
+        "{ path = '/a', redirect = { rewrite_path = '/a/' } }",
+        "{ path_exact = '/a', redirect = { rewrite_path = '/a/b' } }",
+        "{ path = '/a', redirect = { host = 'b.example', rewrite_path = '/a/b' } }",
+        "{ path = '/a/b', redirect = { rewrite_path = '/a' } }",
+    ] {
+        warnings(&format!("{FRONTEND}routes = [{right}]\n{BACKENDS}"));
+    }
+    let default = FRONTEND.replace("backend = 'site'", "redirect = { rewrite_path = '/new' }");
+    let routes = "[[frontends.web.routes]]\npath = '/api'\nbackend = 'api'\n\
+                  [[frontends.web.routes]]\npath = '/site'\nbackend = 'site'\n";
+    let told = errors(&(default + routes + BACKENDS));
+    assert!(told.len() == 1 && told[0].contains("/new is below /,"), "{told:?}");
+}
+
+#[test]
+fn path_that_no_request_has_is_warned_about() {
+    let warned = |keys: &str| {
+        warnings(&format!("{FRONTEND}routes = [{{ {keys}, backend = 'api' }}]\n{BACKENDS}"))
+            .into_iter()
+            .filter(|warning| warning.contains("frontends.web.routes.") && !warning.contains("unused"))
+            .collect::<Vec<_>>()
+    };
+    let cases = [
+        (
+            "path_regex = '^admin'",
+            "path_regex: matches no path, because a path begins with `/`: write ^/admin",
+        ),
+        ("path_regex = '^/caf%c3%A9'", "path_regex: has %c3, which no path has: a path_regex sees it as %C3"),
+        ("path_regex = '^/%40fs'", "path_regex: has %40, which no path has: a path_regex sees it as @"),
+        ("path_regex = '^/a%2Fb'", "path_regex: has %2F, which no path has: a path_regex sees it as /"),
+        ("path_regex = '^/é'", "path_regex: has é, which no path has: a path_regex sees it as %C3%A9"),
+        (
+            "path = '/a', rewrite_path = '/$1'",
+            "rewrite_path: $1 is plain text here: only a path_regex has groups",
+        ),
+    ];
+    for (keys, expected) in cases {
+        let found = warned(keys);
+        assert!(found.len() == 1 && found[0].ends_with(expected), "{keys}: {found:?}");
+    }
+    for keys in [
+        "path_regex = '^/admin'",
+        "path_regex = 'admin'",
+        "path_regex = '^a|^/b'",
+        "path_regex = '^a?/b'",
+        "path_regex = '^/%C3%A9%25'",
+        "path_regex = '(?i)^/%c3%a9'",
+        "path_regex = '^/(a)', rewrite_path = '/$1'",
+        "path = '/a', rewrite_path = '/$'",
+    ] {
+        assert_eq!(warned(keys), [""; 0], "{keys}");
+    }
+}
+
+#[test]
 fn a_route_that_no_request_could_take_is_refused() {
     let routes = "[[frontends.web.routes]]\nhost = 'a.example'\npath = '/v1/'\nbackend = 'api'\n\
                   [[frontends.web.routes]]\nhost = 'A.Example.'\npath = '/%761'\nbackend = 'site'\n";

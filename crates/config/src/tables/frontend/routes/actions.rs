@@ -63,6 +63,11 @@ impl ParsedAction {
         self.redirect.as_ref().map(|parsed| &parsed.redirect)
     }
 
+    /// Redirect of the route, before the pattern of the route is known.
+    pub(crate) fn parsed_redirect(&self) -> Option<&ParsedRedirect> {
+        self.redirect.as_ref()
+    }
+
     /// Model of the action; `None`: no key is set, or its value is wrong. `path` is the pattern of
     /// the route.
     pub(super) fn model(&self, path: &PathPattern, view: PathView) -> Option<RouteAction> {
@@ -82,10 +87,8 @@ impl ParsedAction {
     /// Reports a rewrite of the redirect that does not fit the pattern of the route.
     pub(super) fn check(&self, path: &PathPattern, report: &Report<'_>) {
         let rewrite = self.redirect.as_ref().and_then(|redirect| redirect.rewrite.as_ref());
-        if let Some(Placed { value, place }) = rewrite
-            && let Err(fault) = PathRewrite::new(path, PathView::default(), value)
-        {
-            report.error(place, fault.to_string());
+        if let Some(Placed { value, place }) = rewrite {
+            super::check_groups(value, path, place, report);
         }
     }
 }
@@ -124,6 +127,12 @@ impl ParsedRedirect {
         }
         own.finish();
         Some(ParsedRedirect { redirect, rewrite, place })
+    }
+
+    /// Replacement for a part of the path, if the redirect changes nothing else.
+    pub(crate) fn rewrite_of_path_alone(&self) -> Option<&Placed<String>> {
+        let is_alone = Redirect { status: self.redirect.status, ..Redirect::default() } == self.redirect;
+        self.rewrite.as_ref().filter(|_| is_alone)
     }
 
     /// Model of the redirect. `path` is the pattern of its route.

@@ -3,7 +3,7 @@
 use toml::de::DeValue;
 
 use super::Written;
-use crate::problem::{Placed, Report};
+use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::values::{found, network, not_allowed, regex};
 use convey_http_core::{
@@ -19,7 +19,7 @@ pub(crate) struct ParsedMatches {
     pub(super) name: Option<Placed<String>>,
     pub(super) hosts: Vec<Placed<Written<HostPattern>>>,
     /// Text and pattern of the path; `None`: any path.
-    path: Option<Written<PathPattern>>,
+    path: Option<Placed<Written<PathPattern>>>,
     conditions: RouteConditions,
     sources: Vec<Prefix>,
     /// Whether all keys are valid.
@@ -82,7 +82,12 @@ impl ParsedMatches {
 
     /// Paths.
     pub(crate) fn path(&self) -> PathPattern {
-        self.path.as_ref().map_or_else(PathPattern::any, |path| path.pattern.clone())
+        self.path.as_ref().map_or_else(PathPattern::any, |path| path.value.pattern.clone())
+    }
+
+    /// Place of the path, if the route has one.
+    pub(super) fn place_of_path(&self) -> Option<&Place> {
+        self.path.as_ref().map(|path| &path.place)
     }
 
     /// Further conditions.
@@ -107,12 +112,12 @@ impl ParsedMatches {
 
     /// Text of the path, as in the default name of the route.
     pub(super) fn path_text(&self) -> &str {
-        self.path.as_ref().map_or("/", |path| &path.text)
+        self.path.as_ref().map_or("/", |path| &path.value.text)
     }
 }
 
 /// Reads the path of a route, in one of its forms.
-fn read_path(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Written<PathPattern>> {
+fn read_path(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<Written<PathPattern>>> {
     let read = [
         table.optional("path", |value| written(value, PathPrefix::parse, PathPattern::Prefix)),
         table.optional("path_exact", |value| written(value, ExactPath::parse, PathPattern::Exact)),
@@ -122,7 +127,7 @@ fn read_path(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Written<P
     if let (Some((first, _)), Some((_, second))) = (set.next(), set.next()) {
         report.error(&second, format!("{first} is also set; keep one of them"));
     }
-    read.into_iter().flatten().next().map(|path| path.value)
+    read.into_iter().flatten().next()
 }
 
 fn written<T>(
