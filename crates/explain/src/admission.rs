@@ -2,6 +2,7 @@
 //! Pure.
 
 use convey_forward::ClientShare;
+use convey_http_core::{BodyFraming, RequestHead};
 use convey_model::{DropReason, Prefix, Protocol, client_of};
 use convey_proxy::{ClientShortage, excess_counter};
 use convey_snapshot::Frontend;
@@ -162,6 +163,17 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
     match counts.may_begin(ip, limits, sources.now) {
         Ok(()) => steps.note("source", message),
         Err(excess) => steps.refuse("source", excess_counter(excess).label(), message),
+    }
+}
+
+/// Checks the length of the body that the request announces.
+pub(super) fn check_body(place: &AskedPlace, steps: &mut Steps) {
+    let most = place.asked.as_ref().and_then(|asked| asked.max_body);
+    if let (Some(BodyFraming::Length(length)), Some(most)) = (place.head().map(RequestHead::framing), most)
+        && length > most
+    {
+        let message = format!("Content-Length is {length}, and max_body_size {most}: the request gets a 413");
+        steps.end("body", End::BODY_TOO_LONG, message);
     }
 }
 

@@ -83,6 +83,12 @@ impl End {
 
     /// An operator has put the frontend, the route or the backend into maintenance.
     const MAINTENANCE: End = End { verdict: ClientVerdict::Answered, reason: "maintenance" };
+    /// The request is a preflight request of a page of another origin.
+    const PREFLIGHT: End = End { verdict: ClientVerdict::Answered, reason: "preflight" };
+
+    /// The request announces a body above the limit.
+    const BODY_TOO_LONG: End = End { verdict: ClientVerdict::Refused, reason: "body_too_long" };
+
     /// The backend answers with files.
     const FILES: End = End { verdict: ClientVerdict::Answered, reason: "file" };
 
@@ -224,6 +230,7 @@ fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) 
         return choice;
     }
     steps.phase = phase(ExchangePhase::Limits);
+    admission::check_body(place, steps);
     admission::check_requests(sources, place, steps);
     admission::check_totals(sources, place, steps);
     steps.phase = phase(ExchangePhase::Pick);

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use convey_http_core::{HttpMethod, RequestFacts, RequestHead, UrlScheme};
+use convey_http_core::{CorsRules, HttpMethod, RequestFacts, RequestHead, UrlScheme};
 use convey_model::{FrontendConfig, HttpOverlayValue, HttpTarget, TotalRate, TotalRequests};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit, Snapshot, SplitBackend};
@@ -31,6 +31,8 @@ pub(super) struct AskedRoute {
     pub(super) head: Option<Arc<RequestHead>>,
     /// Outcome if the request ends at the route. `None` if a server of the backend gets it.
     pub(super) end: Option<End>,
+    /// Limit for the body of the request, in bytes.
+    pub(super) max_body: Option<u64>,
     /// Limits on request rates per source that apply to the route.
     pub(super) limits: Vec<AskedLimit>,
     /// Limits on request rates of all clients together that apply to the route.
@@ -168,19 +170,41 @@ impl AskedPlace {
             _ => format!("a {} request for {host}{path}{by}", String::from_utf8_lossy(head.method_token())),
         };
         let route = http.route(&RequestFacts::new(head, scheme, self.client_addr()));
-        let Outcome { message, pool, end } = self.outcome(&of, route.map(|route| &**route), sources.snapshot);
+        let Outcome { message, pool, end } =
+            self.outcome(&of, head, route.map(|route| &**route), sources.snapshot);
         let route = route.filter(|_| end.is_none()).map(|route| &**route);
         let (limits, totals) = (self.limits(route), self.totals(route, pool.as_deref()));
+        let max_body = route.and_then(|route| route.limits.body).or(config.http_limits().body);
         let head = Some(Arc::clone(head));
-        Ok(self.with_route(AskedRoute { message, head, end, limits, totals }, pool))
+        Ok(self.with_route(AskedRoute { message, head, end, max_body, limits, totals }, pool))
     }
 
     /// Outcome of a request for its route. `of` names the request.
-    fn outcome(&self, of: &str, route: Option<&HttpRoute>, snapshot: &Snapshot) -> Outcome {
-        let outcome = self.outcome_without_maintenance(of, route, snapshot);
-        let is_admitted = outcome.end != Some(End::DENIED_BY_ROUTE);
+    fn outcome(
+        &self,
+        of: &str,
+        head: &RequestHead,
+        route: Option<&HttpRoute>,
+        snapshot: &Snapshot,
+    ) -> Outcome {
+        let answers_preflight = |route: &&HttpRoute| {
+            route.cors.is_some()
+                && route.limits.access.admits(self.client.ip)
+                && CorsRules::is_preflight(head)
+        };
+        let outcome = match route.filter(answers_preflight) {
+            Some(HttpRoute { name, .. }) => Outcome {
+                message: format!(
+                    "{of} takes route {name}, and convey answers this CORS preflight with status 204"
+                ),
+                pool: None,
+                end: Some(End::PREFLIGHT),
+            },
+            None => self.outcome_without_maintenance(of, route, snapshot),
+        };
+        let is_over = matches!(outcome.end, Some(End::DENIED_BY_ROUTE | End::PREFLIGHT));
         let maintained = self.maintained(route, outcome.pool.as_deref());
-        let Some(what) = maintained.filter(|_| is_admitted) else { return outcome };
+        let Some(what) = maintained.filter(|_| !is_over) else { return outcome };
         let takes = route.map_or("has no route".to_owned(), |route| format!("takes route {}", route.name));
         Outcome { message: format!("{of} {takes}, and {what}"), pool: None, end: Some(End::MAINTENANCE) }
     }

@@ -32,7 +32,7 @@ pub(super) fn of_host(routes: &SniRoutes, host: &str) -> (AskedRoute, Option<Arc
     let message = format!("{asks} {takes}{others}");
     let end = if route.is_none() { Some(End::NO_ROUTE) } else { None };
     (
-        AskedRoute { message, head: None, end, limits: Vec::new(), totals: Vec::new() },
+        AskedRoute { message, head: None, end, max_body: None, limits: Vec::new(), totals: Vec::new() },
         route.map(|route| route.pool.clone()),
     )
 }

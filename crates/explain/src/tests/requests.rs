@@ -2,9 +2,10 @@
 
 use super::*;
 
-use convey_http_core::Redirect;
+use convey_http_core::{CorsRules, OriginPattern, Redirect};
 use convey_model::{
-    AffinityConfig, FrontendConfig, FrontendTls, HttpConfig, RouteAction, RouteConfig, TlsVersion, TotalRate,
+    AffinityConfig, FrontendConfig, FrontendTls, HttpConfig, HttpLimits, RouteAction, RouteConfig,
+    TlsVersion, TotalRate,
 };
 
 /// Frontend in mode `http` that redirects all requests to https, by a route or by default.
@@ -179,4 +180,42 @@ fn full_server_of_an_affinity_cookie_is_passed_over() {
     let (other, text) = server();
     assert_eq!(other.as_deref(), Some("10.0.0.12:80"), "{text}");
     assert!(text.contains("names app/10.0.0.11:80, which is at its max_connections"), "{text}");
+}
+
+#[test]
+fn preflight_and_too_long_body_end_at_convey() {
+    let cors = CorsRules {
+        origins: vec![OriginPattern::Any],
+        methods: vec!["PUT".into()],
+        headers: Vec::new(),
+        expose: Vec::new(),
+        credentials: false,
+        max_age: 600,
+    };
+    let http = HttpConfig {
+        cors: Some(cors),
+        limits: HttpLimits { body: Some(100), ..HttpLimits::default() },
+        ..HttpConfig::default()
+    };
+    let mut config = convey_model::fixture::frontend("web", &["192.0.2.1:80"], "app");
+    (config.mode, config.http) = (Mode::Http, Some(Box::new(http)));
+    let pool = fixture::pool("app", vec![(fixture::server("a", "10.0.0.11:80"), fixture::up())]);
+    let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool]);
+    let reason = |method: &str, headers: &[&str]| {
+        let headers = headers.iter().map(|header| (*header).to_owned()).collect();
+        let request = "http://a/".parse::<AskedRequest>().unwrap().with(Some(method), headers).unwrap();
+        let sources = ExplainSources { request: Some(&request), ..of(&snapshot) };
+        explain_client(sources, "198.51.100.7:4242".parse().unwrap()).reason.map(String::from)
+    };
+    let asked = "Access-Control-Request-Method: PUT";
+    let cases: [(&str, &[&str], Option<&str>); 5] = [
+        ("OPTIONS", &["Origin: https://a.example", asked], Some("preflight")),
+        ("OPTIONS", &["Origin: https://a.example"], None),
+        ("GET", &["Origin: https://a.example", asked], None),
+        ("POST", &["Content-Length: 100"], None),
+        ("POST", &["Content-Length: 101"], Some("body_too_long")),
+    ];
+    for (method, headers, expected) in cases {
+        assert_eq!(reason(method, headers).as_deref(), expected, "{method} {headers:?}");
+    }
 }
