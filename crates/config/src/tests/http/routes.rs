@@ -382,3 +382,14 @@ fn a_server_of_a_route_may_lead_back() {
         ]
     );
 }
+
+#[test]
+fn host_that_a_route_has_twice_is_an_error() {
+    let text = format!("{FRONTEND}routes = [{{ host = ['a', 'b', 'A'], backend = 'api' }}]\n{BACKENDS}");
+    assert_eq!(
+        errors(&text),
+        [
+            "config.toml:5:31: frontends.web.routes.host: \"A\" is the same host as \"a\" in this list; remove one of them"
+        ]
+    );
+}

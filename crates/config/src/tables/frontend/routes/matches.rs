@@ -37,7 +37,7 @@ impl ParsedMatches {
         let set = |table: &TomlTable<'_>, key: &str| table.has(key);
         let name = table.optional("name", route_name);
         check(set(table, "name"), name.is_some());
-        let hosts = table.at_least_one("host", super::host_pattern);
+        let hosts = distinct(table.at_least_one("host", super::host_pattern), report);
         check(set(table, "host"), !hosts.is_empty());
         let path = read_path(table, report);
         check(PATHS.iter().any(|key| table.has(key)), path.is_some());
@@ -128,6 +128,27 @@ fn read_path(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<Wr
         report.error(&second, format!("{first} is also set; keep one of them"));
     }
     read.into_iter().flatten().next()
+}
+
+/// Reports hosts that the list has twice, and returns the list without them.
+fn distinct(
+    hosts: Vec<Placed<Written<HostPattern>>>,
+    report: &Report<'_>,
+) -> Vec<Placed<Written<HostPattern>>> {
+    let mut kept: Vec<Placed<Written<HostPattern>>> = Vec::with_capacity(hosts.len());
+    for host in hosts {
+        match kept.iter().find(|other| other.value.pattern == host.value.pattern) {
+            Some(other) => {
+                let (text, first) = (&host.value.text, &other.value.text);
+                report.error(
+                    &host.place,
+                    format!("{text:?} is the same host as {first:?} in this list; remove one of them"),
+                );
+            }
+            None => kept.push(host),
+        }
+    }
+    kept
 }
 
 fn written<T>(
