@@ -149,7 +149,8 @@ impl Checked {
         let expiring = certificates::expiring(&config);
         let memory = PacketMemory::here(&config);
         memory.warning(&config).iter().for_each(|warning| self.warn(warning));
-        let odd = other_ports.iter().chain(&expiring).chain(&few_ports).chain(&missing);
+        let workers = paths::too_many_workers(&config, cores());
+        let odd = other_ports.iter().chain(&workers).chain(&expiring).chain(&few_ports).chain(&missing);
         odd.for_each(|warning| self.warn(warning));
         let Rehearsed { mut obstacles, warnings } = confine::rehearse(file, &loaded.config);
         warnings.iter().for_each(|warning| self.warn(warning));

@@ -310,9 +310,22 @@ impl Paths {
     }
 }
 
-/// Number of proxy workers: one per core if any frontend is in proxy or http mode.
+/// Number of proxy workers, if any frontend is in proxy or http mode: `workers`, or one for each
+/// core.
 pub(super) fn proxy_workers(config: &Config, cores: usize) -> usize {
-    config.frontends_where(Mode::is_proxied).next().map_or(0, |_| cores)
+    let workers = config.workers.map_or(cores, usize::from);
+    config.frontends_where(Mode::is_proxied).next().map_or(0, |_| workers)
+}
+
+/// Warning about more proxy workers than cores.
+pub(super) fn too_many_workers(config: &Config, cores: usize) -> Option<String> {
+    let workers = proxy_workers(config, cores);
+    (workers > cores).then(|| {
+        format!(
+            "workers: {workers} threads share the {cores} cores of this process; more threads than cores only take \
+             time and memory"
+        )
+    })
 }
 
 /// Returns once no flow is open.

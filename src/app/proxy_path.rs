@@ -229,8 +229,8 @@ pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -
     })
 }
 
-/// Warnings for listen addresses that no interface of this host has, one line each. They are no
-/// errors, because the address of a standby may be added later. The result omits addresses that
+/// Warnings for listen addresses and source addresses that no interface of this host has, one line
+/// each. They are no errors, because the address of a standby may be added later. The result omits addresses that
 /// convey itself adds.
 pub(super) fn missing_addresses(config: &Config) -> Vec<String> {
     let mut told = Vec::new();
@@ -239,6 +239,11 @@ pub(super) fn missing_addresses(config: &Config) -> Vec<String> {
         let ips: BTreeSet<IpAddr> = frontend.listen.iter().map(Listen::ip).collect();
         let missing = ips.difference(&added).copied().filter_map(convey_proxy::missing_address);
         told.extend(missing.map(|why| format!("frontend {}: {why}", frontend.name)));
+    }
+    for backend in &config.backends {
+        let sources = backend.source.iter().copied().filter(|ip| !added.contains(ip));
+        let missing = sources.filter_map(convey_proxy::missing_source);
+        told.extend(missing.map(|why| format!("backend {}: source: {why}", backend.name)));
     }
     told
 }

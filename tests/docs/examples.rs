@@ -122,7 +122,8 @@ fn is_configuration(block: &str) -> bool {
     ];
     let is_table =
         first.strip_prefix('[').is_some_and(|name| tables.iter().any(|table| name.starts_with(table)));
-    is_table || ["mode = ", "include = ", "state_dir = "].iter().any(|key| first.starts_with(key))
+    is_table
+        || ["mode = ", "include = ", "state_dir = ", "workers = "].iter().any(|key| first.starts_with(key))
 }
 
 /// Returns the file with the frontends, backends and servers that it lacks.

@@ -300,7 +300,8 @@ challenge = 'tls-alpn-01'
 ";
 
 /// A non-default value for each key that is not in another list.
-const OTHER_VALUES: &[(&str, &str)] = &[("mode", "'dsr'"), ("state_dir", "'/var/lib/other'")];
+const OTHER_VALUES: &[(&str, &str)] =
+    &[("mode", "'dsr'"), ("state_dir", "'/var/lib/other'"), ("workers", "7")];
 
 /// A value of a key that is not its default: the example in the list of keys, or that of
 /// [`OTHER_VALUES`].

@@ -79,6 +79,7 @@ mod slow;
 mod slow_lines;
 mod smuggling;
 mod sni;
+mod source;
 mod sources;
 mod stats;
 mod steering;
@@ -176,6 +177,7 @@ fn main() -> ExitCode {
         smuggling::tests(),
         sni::tests(),
         sni::limits(),
+        source::tests(),
         sources::tests(),
         stats::tests(),
         steering::tests(),

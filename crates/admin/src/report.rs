@@ -161,6 +161,7 @@ fn pool_report(pool: &Pool, uses: Uses, started: SystemTime, now: Timestamp) -> 
         files: pool.config.files.as_ref().map(|files| files.root.display().to_string()),
         file_cache: pool.config.files.as_ref().map(|_| files::file_cache_report(traffic)),
         algorithm: pool.config.algorithm.name().into(),
+        source: pool.config.source.clone(),
         servers_up: pool.servers.iter().filter(|server| server.health.up).count() as u64,
         waiting_connections: pool.live.waiters.count(),
         traffic: traffic_report(traffic),

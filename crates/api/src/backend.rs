@@ -1,6 +1,7 @@
 //! Backends and their servers. Pure.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,9 @@ pub struct BackendReport {
     pub file_cache: Option<FileCacheReport>,
     /// Load balancing algorithm.
     pub algorithm: Label,
+    /// Addresses of this host that connections to servers come from. Backends with `source` only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub source: Vec<IpAddr>,
     /// Number of healthy servers, whether or not they are eligible.
     pub servers_up: u64,
     /// Connections that wait for a server, because all are at their `max_connections` (proxy mode).

@@ -16,6 +16,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     let Config {
         frontends,
         backends,
+        workers,
         log: of_log,
         access_log: of_access_log,
         privileges: of_privileges,
@@ -41,6 +42,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
             changes.push(format!("{what}: {}", times.join(", ")));
         }
     }
+    changes.extend(change("workers", or(*workers, "automatic"), or(new.workers, "automatic")));
     changes.extend(dns::changes(of_names, &new.dns));
     changes.extend(logs::changes(of_log, &new.log));
     changes.extend(access_log::changes(of_access_log, &new.access_log));

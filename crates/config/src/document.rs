@@ -16,7 +16,7 @@ pub(super) const INCLUDE: &str = "include";
 
 /// Top-level keys and tables of a configuration. An included file without any of them may be a
 /// secret of another program, so errors quote nothing from it.
-pub(super) const TOP_LEVEL: [&str; 14] = [
+pub(super) const TOP_LEVEL: [&str; 15] = [
     "access_log",
     "acme",
     "announce",
@@ -31,6 +31,7 @@ pub(super) const TOP_LEVEL: [&str; 14] = [
     "state_dir",
     "stats",
     "timeouts",
+    "workers",
 ];
 
 /// Maximum number of syntax errors reported for an included file that is not a configuration.

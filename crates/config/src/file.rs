@@ -20,15 +20,19 @@ use super::tables::frontend::by_backend;
 use super::tables::passthrough::ParsedPassthrough;
 use super::tables::timeouts::{self, TimeoutKeys};
 use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer, access_log, dns, logs, privileges, stats};
-use super::values::{ServerAddress, choice, string};
+use super::values::{ServerAddress, choice, integer, string};
 use super::{AccessLogConfig, Config, DnsConfig, LogConfig, Privileges, Stats};
 use convey_model::{self as model, AcmeConfig, CertificatePair, Mode, Timeouts};
+
+/// Maximum number of threads of a data path.
+const MAX_WORKERS: u16 = 1024;
 
 /// A parsed file, in which each value is valid by itself. A required value that is missing or wrong
 /// is `None`, and its error is reported.
 #[derive(Debug, Clone)]
 pub(super) struct ParsedFile {
     pub(super) mode: Mode,
+    pub(super) workers: Option<Placed<u16>>,
     pub(super) frontends: Vec<ParsedFrontend>,
     pub(super) backends: Vec<ParsedBackend>,
     pub(super) stats: Stats,
@@ -51,6 +55,7 @@ impl ParsedFile {
         root.any_number(INCLUDE, |value| include::check(&string(value)?));
         let acme = ParsedAcme::read(&mut root, report);
         let mode = root.or("mode", Mode::default(), choice(&Mode::ALL, Mode::name));
+        let workers = root.optional("workers", integer(1..=MAX_WORKERS));
         let frontends = root.table("frontends");
         if frontends.is_empty() {
             report.missing(&frontends.place, NO_FRONTEND);
@@ -69,6 +74,7 @@ impl ParsedFile {
         drop(of_backend);
         let file = ParsedFile {
             mode,
+            workers,
             backends,
             frontends,
             stats: stats::read(root.table("stats"), report),
@@ -103,6 +109,7 @@ impl ParsedFile {
         let frontends = vec![frontend];
         ParsedFile {
             mode: Mode::default(),
+            workers: None,
             frontends,
             backends: vec![ParsedBackend { servers, ..backend }],
             stats,
@@ -142,6 +149,7 @@ impl ParsedFile {
         Config {
             backends: self.backends.iter().map(model).collect(),
             frontends,
+            workers: value(&self.workers),
             log: self.log.clone(),
             access_log: self.access_log.clone(),
             privileges: self.privileges.clone(),

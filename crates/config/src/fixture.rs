@@ -9,6 +9,7 @@ pub fn config(frontends: Vec<FrontendConfig>, backends: Vec<BackendConfig>) -> C
     Config {
         frontends,
         backends,
+        workers: None,
         log: Default::default(),
         access_log: Default::default(),
         privileges: Default::default(),

@@ -77,6 +77,8 @@ pub struct Config {
     pub frontends: Vec<FrontendConfig>,
     /// Backends, sorted by name, including unused ones.
     pub backends: Vec<BackendConfig>,
+    /// Number of threads that serve modes `proxy` and `http`; `None`: one for each core.
+    pub workers: Option<u16>,
     /// Log settings.
     pub log: LogConfig,
     /// Access log settings.

@@ -25,7 +25,7 @@ pub struct Diff {
 impl Loaded {
     /// Configuration from the file without the changes that a process that runs `running` cannot
     /// apply, and the differences to `running`. These changes need a restart: the mode of a
-    /// frontend (except between `proxy` and `http`), privileges, the statistics address, and
+    /// frontend (except between `proxy` and `http`), privileges, the statistics address, `workers`, and
     /// settings of packet modes other than flow timeouts.
     pub fn reload(self, running: &Config) -> (Loaded, Diff) {
         let wanted = self.config.clone();
@@ -42,12 +42,13 @@ impl Loaded {
         let passthrough = PassthroughKeys::reloaded(config.passthrough, &running.passthrough);
         let privileges = PrivilegeKeys::reloaded(config.privileges, &running.privileges);
         let stats = stats::reloaded(config.stats, &running.stats);
-        let applied = Config { privileges, stats, passthrough, ..config };
+        let applied = Config { privileges, stats, passthrough, workers: running.workers, ..config };
         let restarted = Config {
             frontends: wanted.frontends,
             privileges: wanted.privileges,
             stats: wanted.stats,
             passthrough: wanted.passthrough,
+            workers: wanted.workers,
             ..applied.clone()
         };
         let changes = differences(running, &applied);

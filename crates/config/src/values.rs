@@ -257,6 +257,17 @@ pub(super) fn snat_address(value: &DeValue<'_>) -> Result<IpAddr, String> {
         .ok_or_else(|| not_allowed(value, "an address of this host without a port, such as 10.0.0.1"))
 }
 
+/// Parses a source address: an address of this host for connections to servers.
+pub(super) fn source_address(value: &DeValue<'_>) -> Result<IpAddr, String> {
+    let ip: Option<IpAddr> = value.as_str().and_then(|s| s.parse().ok());
+    // A link-local IPv6 address is usable only together with an interface.
+    let usable =
+        |ip: &IpAddr| is_of_one_machine(*ip) && !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    ip.filter(usable).ok_or_else(|| {
+        not_allowed(value, "an address of this host without a port, such as 10.0.0.1 or 2001:db8::1")
+    })
+}
+
 /// Parses a range of ports, such as `"33768-61000"`.
 pub(super) fn snat_ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
     range(value.as_str().unwrap_or_default())

@@ -173,7 +173,9 @@ fn note_route(end: Option<End>, message: &str, steps: &mut Steps) {
 pub(super) fn note_path(place: &AskedPlace, server: Option<usize>, steps: &mut Steps) {
     let Some(server) = server.map(|index| &place.frontend.pool.servers[index]) else { return };
     let at = server.config.addr_for(place.vip.port());
-    let header = match place.frontend.pool.config.send_proxy {
+    let backend = &place.frontend.pool.config;
+    let source = backend.source_to(at.ip()).map_or(String::new(), |source| format!(" from {source}"));
+    let header = match backend.send_proxy {
         Some(_) => ", with a PROXY header that names the client",
         None => "",
     };
@@ -181,7 +183,10 @@ pub(super) fn note_path(place: &AskedPlace, server: Option<usize>, steps: &mut S
         Protocol::Tcp => "convey connects to",
         Protocol::Udp => "convey sends to",
     };
-    steps.note("way", format!("{verb} {at}{header}; if the server does not answer, convey tries another"));
+    steps.note(
+        "way",
+        format!("{verb} {at}{source}{header}; if the server does not answer, convey tries another"),
+    );
 }
 
 fn algorithm(place: &AskedPlace) -> String {

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub(crate) struct ServerPlace {
     /// Id of the server.
     pub(crate) id: u32,
     pub(crate) addr: SocketAddr,
+    /// Address of this host that connections come from; `None`: the kernel's choice.
+    pub(crate) source: Option<IpAddr>,
     /// Number of the TLS settings.
     pub(crate) tls: u64,
 }

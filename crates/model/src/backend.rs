@@ -1,5 +1,6 @@
 //! Backends: pools of servers. Pure.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,9 @@ pub struct BackendConfig {
     /// PROXY header that convey sends ahead of each connection or datagram to a server; `None`: no
     /// header. Proxy mode only.
     pub send_proxy: Option<ProxyVersion>,
+    /// Addresses of this host that connections to servers come from, at most one of each family.
+    /// Without one of a server's family, the kernel chooses. Proxy and http mode only.
+    pub source: Vec<IpAddr>,
     /// HTTP version that convey uses with servers. Mode `http` only.
     pub protocol: HttpVersion,
     /// TLS settings for connections to servers; `None`: convey connects without TLS. Modes `proxy`
@@ -92,6 +96,7 @@ impl BackendConfig {
             dsr: DsrKind::default(),
             tunnel: TunnelConfig::default(),
             send_proxy: None,
+            source: Vec::new(),
             protocol: HttpVersion::default(),
             tls: None,
             files: None,
@@ -120,6 +125,12 @@ impl BackendConfig {
             (!is_service(&named.host)).then(|| named.host.clone())
         };
         self.tls.as_ref()?.server_name.clone().or_else(of_lookup)
+    }
+
+    /// Address of this host that connections to a server at this address come from; `None`: the
+    /// kernel chooses.
+    pub fn source_to(&self, server: IpAddr) -> Option<IpAddr> {
+        source_of_family(&self.source, server)
     }
 
     /// Name of the field of a client or request that is hashed, as in the configuration.
@@ -157,4 +168,9 @@ impl BackendConfig {
     pub fn time_to_warm_up(&self) -> Duration {
         if self.algorithm.hashes() { Duration::ZERO } else { self.slow_start }
     }
+}
+
+/// Source address of the server's family; `None` without one.
+pub(crate) fn source_of_family(sources: &[IpAddr], server: IpAddr) -> Option<IpAddr> {
+    sources.iter().copied().find(|source| source.is_ipv4() == server.is_ipv4())
 }

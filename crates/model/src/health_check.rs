@@ -1,11 +1,12 @@
 //! Health checks of servers. Pure.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use convey_http_core::HeadLimits;
 
+use crate::backend::source_of_family;
 use crate::{BackendTls, GrpcCheck, HttpCheck, HttpVersion, ProbeVia, ProxyVersion};
 
 /// Health check of a backend's servers.
@@ -29,6 +30,11 @@ pub struct HealthCheck {
     /// PROXY header that the backend's servers expect. A check at a port other than the server's
     /// sends none.
     pub send_proxy: Option<ProxyVersion>,
+    /// Source addresses of the backend's connections ([`BackendConfig::source`]). They apply to
+    /// checks at every port.
+    ///
+    /// [`BackendConfig::source`]: crate::BackendConfig::source
+    pub source: Vec<IpAddr>,
     /// TLS settings of the backend's connections. They do not apply to a check at a port other than
     /// the server's, nor to an HTTPS check, which has its own settings.
     pub tls: Option<CheckTls>,
@@ -78,9 +84,16 @@ impl HealthCheck {
             fall,
             via,
             send_proxy: None,
+            source: Vec::new(),
             tls: None,
             requests: None,
         }
+    }
+
+    /// Address of this host that a check of a server at this address comes from; `None`: the kernel
+    /// chooses.
+    pub fn source_to(&self, server: IpAddr) -> Option<IpAddr> {
+        source_of_family(&self.source, server)
     }
 
     /// PROXY header of a health check of the server at this address; `None`: the check sends none.

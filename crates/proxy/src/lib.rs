@@ -65,7 +65,7 @@ pub use quota::{ClientQuota, ClientShortage};
 pub use reaper::ConnectionReaper;
 pub use registry::RegisteredRequest;
 pub use server_stream::{NewConnection, ServerStream};
-pub use socket::{BindError, missing_address, remedy, try_to_bind};
+pub use socket::{BindError, missing_address, missing_source, remedy, try_to_bind};
 pub use source::reason as excess_counter;
 pub use traced::tls_fault;
 pub use udp::Sessions;

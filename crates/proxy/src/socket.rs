@@ -184,6 +184,16 @@ fn bind(addr: SocketAddr, kind: Type, reuse_port: bool) -> io::Result<Socket> {
 /// Warning for operators if no interface of this host has an address, so that clients cannot reach
 /// it yet. `None` if an interface has the address.
 pub fn missing_address(ip: IpAddr) -> Option<String> {
+    missing(ip, "clients can connect")
+}
+
+/// Warning for operators if no interface of this host has the source address of connections to
+/// servers. `None` if an interface has it.
+pub fn missing_source(ip: IpAddr) -> Option<String> {
+    missing(ip, "connections to servers can come from it")
+}
+
+fn missing(ip: IpAddr, what: &str) -> Option<String> {
     // A bind is the best check: the kernel accepts all addresses of the host, including those that
     // are local only because of a route.
     let bound = std::net::UdpSocket::bind((ip, 0));
@@ -192,7 +202,7 @@ pub fn missing_address(ip: IpAddr) -> Option<String> {
     }
     let add = adding(ip);
     Some(format!(
-        "no interface has {ip} yet: clients can connect after an interface gets the address (on a standby node at the \
+        "no interface has {ip} yet: {what} after an interface gets the address (on a standby node at the \
          takeover, otherwise by `{add}`)"
     ))
 }

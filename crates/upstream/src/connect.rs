@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -14,6 +15,7 @@ use tokio::time::Sleep;
 
 use super::origin;
 use crate::{LocalPorts, Origin, Permit};
+use convey_snapshot::source_error;
 use convey_stream::{Leg, PollClock};
 use convey_tls::SpokenWithin;
 
@@ -69,7 +71,9 @@ impl Permit {
         let delays_ack = (data_waits || header.is_some()) && !is_upload;
         let keeps_nagle = opening.keeps_nagle && header.is_none() && tls.is_none();
         let until = PollClock::now() + within;
-        let socket = opening.ports.connect(|port| begin(port, server, (delays_ack, keeps_nagle)))?;
+        let source = self.source_to(server);
+        let socket =
+            opening.ports.connect(|port| begin((source, port), server, (delays_ack, keeps_nagle)))?;
         let kept = begun(&socket);
         if timer.deadline() != until {
             timer.as_mut().reset(until);
@@ -96,10 +100,14 @@ impl Permit {
     }
 }
 
-/// Begins to connect to a server, from this local port or, with `None`, from a port that the kernel
-/// chooses. With `delays_ack`, the kernel sends the acknowledgement that completes the TCP handshake
+/// Begins to connect to a server, from this local address and port. With `None`, the kernel chooses
+/// the address or the port. With `delays_ack`, the kernel sends the acknowledgement that completes the TCP handshake
 /// together with the first bytes, which saves a segment. It also delays later acknowledgements.
-fn begin(port: Option<u16>, addr: SocketAddr, (delays_ack, keeps_nagle): (bool, bool)) -> io::Result<Socket> {
+fn begin(
+    (source, port): (Option<IpAddr>, Option<u16>),
+    addr: SocketAddr,
+    (delays_ack, keeps_nagle): (bool, bool),
+) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // Keep-alive is enabled later, only for connections that last longer.
     if !keeps_nagle {
@@ -110,16 +118,30 @@ fn begin(port: Option<u16>, addr: SocketAddr, (delays_ack, keeps_nagle): (bool, 
     }
     // SO_REUSEADDR: without it, other sockets cannot reuse the port before TIME-WAIT has ended.
     socket.set_reuse_address(true)?;
-    if let Some(port) = port {
-        let any: IpAddr =
-            if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        socket.bind(&SocketAddr::new(any, port).into())?;
+    match (source, port) {
+        (None, None) => {}
+        (None, Some(port)) => {
+            let any: IpAddr =
+                if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            socket.bind(&SocketAddr::new(any, port).into())?;
+        }
+        (Some(source), port) => bind_to_source(&socket, source, port.unwrap_or(0))?,
     }
     match socket.connect(&addr.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
         connected => connected?,
     }
     Ok(socket)
+}
+
+/// Binds the socket of a connection to its source address. With port 0 the kernel chooses the port
+/// later, together with the server's address, so each server has all ports.
+pub fn bind_to_source(socket: &Socket, source: IpAddr, port: u16) -> io::Result<()> {
+    if port == 0 {
+        setsockopt(socket, sockopt::IpBindAddressNoPort, &true)?;
+    }
+    let bound = socket.bind(&SocketAddr::new(source, port).into());
+    bound.map_err(|error| source_error(error, source))
 }
 
 /// Waits until a socket is connected, or has failed.

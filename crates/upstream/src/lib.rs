@@ -24,7 +24,7 @@ mod retry;
 #[cfg(test)]
 mod testing;
 
-pub use connect::Opening;
+pub use connect::{Opening, bind_to_source};
 pub use local_ports::LocalPorts;
 pub use origin::Origin;
 pub use outcome::ServerAnswer;

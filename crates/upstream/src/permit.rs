@@ -1,7 +1,7 @@
 //! Permit to use a server: holds one of its connection slots.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -169,6 +169,12 @@ impl Permit {
     /// Version of the PROXY header that the server expects; `None` if it expects no header.
     pub fn send_proxy(&self) -> Option<ProxyVersion> {
         self.pool.config.send_proxy
+    }
+
+    /// Address of this host that connections to this address of a server come from; `None`: the
+    /// kernel chooses.
+    pub fn source_to(&self, server: SocketAddr) -> Option<IpAddr> {
+        self.pool.config.source_to(server.ip())
     }
 
     /// Whether connections end when the server goes down (`on_down = "reset"`).

@@ -11,9 +11,11 @@ mod packet_checks;
 mod probe;
 pub(crate) mod quic;
 pub(crate) mod server;
+mod source;
 pub(crate) mod tls;
 mod tunnel;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,13 +28,12 @@ use self::tunnel::TunnelKeys;
 use super::timeouts::{OwnLimits, describe_own, own_changes, read_own};
 use super::total_rate::{self, ParsedTotal};
 use super::{table, table_in};
-use crate::file::value;
 use crate::keys::{OnlyIn, keys};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::TableDoc;
 use crate::tables::ParsedFrontend;
-use crate::values::{choice, seconds};
+use crate::values::{choice, seconds, source_address};
 use convey_model::{
     AffinityConfig, Algorithm, BackendConfig, BackendTls, DiscoveryConfig, DsrKind, FilesConfig, HashKey,
     HttpVersion, Mode, OnDown, OutlierDetection, ProbeKind, Protocol, ProxyVersion, QuicConfig,
@@ -144,7 +145,7 @@ keys! {
         example: "7",
     };
 
-    also health_check = backend.health_check.model(value(&backend.keys.send_proxy)); {
+    also health_check = backend.health_check.model(&backend.keys); {
         changes: health_check::changes,
         describe: health_check::describe,
         docs: &[table("health_check", "table", "see below")],
@@ -211,6 +212,20 @@ keys! {
 #send_proxy = "v2"                      # example
 "##,
         example: "'v2'",
+    };
+
+    list "source" => source: IpAddr {
+        read: source_address,
+        unset: "automatic",
+        describe: |backend, _| source::describe(backend),
+        kind: "an address of this host, or one of IPv4 and one of IPv6; proxy and http: [connections to servers](../operate/tuning.md#source-addresses) and health checks come from it",
+        default: "the kernel's choice",
+        sample: r##"
+# Address of this host that connections to the servers and health checks come from, in modes proxy and http. A list has one
+# address of each family. Without one of a server's family, the kernel chooses.
+#source = "10.0.0.1"                    # example
+"##,
+        example: "'10.0.0.7'",
     };
 
     key "protocol" => protocol: HttpVersion {

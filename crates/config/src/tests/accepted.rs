@@ -34,6 +34,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             sni_routes: Vec::new(),
             http: None,
         }],
+        workers: None,
         backends: vec![BackendConfig {
             name: "web".into(),
             algorithm: Algorithm::RoundRobin,
@@ -51,6 +52,7 @@ fn a_small_file_is_filled_up_with_defaults() {
                 fall: 3,
                 via: ProbeVia::Server,
                 send_proxy: None,
+                source: vec![],
                 tls: None,
                 requests: None,
             },
@@ -61,6 +63,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             dsr: DsrKind::L3,
             tunnel: TunnelConfig { gue_port: 6_080, source: None },
             send_proxy: None,
+            source: vec![],
             files: None,
             total: None,
             protocol: HttpVersion::H1,
@@ -193,6 +196,7 @@ fn everything_that_can_be_set_arrives() {
         fall: 5,
         via: ProbeVia::default(),
         send_proxy: None,
+        source: vec![],
         tls: None,
         requests: None,
     };

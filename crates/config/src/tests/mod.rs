@@ -14,6 +14,7 @@ mod refused;
 mod requests;
 mod sample;
 mod sni;
+mod source;
 mod tls;
 
 use super::{Problem, parse};

@@ -37,7 +37,7 @@ idle = -1
         errors(text),
         [
             "config.toml:1:8: mode: found \"prxy\"; allowed: proxy, passthrough, dsr, http; did you mean `proxy`?",
-            "config.toml:2:1: colour: unknown key (allowed here: access_log, acme, announce, backends, dns, frontends, include, log, mode, passthrough, privileges, state_dir, stats, timeouts)",
+            "config.toml:2:1: colour: unknown key (allowed here: access_log, acme, announce, backends, dns, frontends, include, log, mode, passthrough, privileges, state_dir, stats, timeouts, workers)",
             "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: accept_proxy, access, backend, begin_traces, client_address, compression, cors, error_pages, forwarded, headers, http, limits, listen_addr, max_connections, max_connections_per_client, mode, normalize, protocol, ready_needs, redirect, routes, timeouts, tls, trusted_clients, trusted_proxies)",
             "config.toml:5:11: frontends.web.backend: no backend \"wbe\"; did you mean `web`? (backends: api, web)",
             "config.toml:7:31: frontends.api.listen_addr: host names are not supported, found \"localhost:81\"; allowed: IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010",
@@ -267,7 +267,7 @@ fn a_file_without_a_frontend_serves_nobody() {
     assert_eq!(
         errors("[frontend.web]"),
         ["config.toml:1:2: frontend: unknown key; did you mean `frontends`? \
-          (allowed here: access_log, acme, announce, backends, dns, frontends, include, log, mode, passthrough, privileges, state_dir, stats, timeouts)"]
+          (allowed here: access_log, acme, announce, backends, dns, frontends, include, log, mode, passthrough, privileges, state_dir, stats, timeouts, workers)"]
     );
     assert_eq!(errors("frontends = 3"), ["config.toml:1:13: frontends: found 3; allowed: a table"]);
     assert_eq!(errors("[[frontends]]"), ["config.toml:1:1: frontends: found an array; allowed: a table"]);

@@ -95,11 +95,12 @@ fn sample_defaults_are_the_real_defaults() {
             "backend web: max_connections of web/a (192.0.2.10:8080) none -> 1000, affinity none -> cookie server, \
              health check tcp -> https / (200-399), host app.internal, header X-Check, \
              body matching \"^OK\", health check port the server's -> 9000, outlier detection off -> on, \
-             on_down automatic -> reset, tunnel_source automatic -> 172.16.0.0/16, send_proxy none -> v2, tls off -> on, \
+             on_down automatic -> reset, tunnel_source automatic -> 172.16.0.0/16, send_proxy none -> v2, source automatic -> 10.0.0.1, tls off -> on, \
              + servers of kubernetes default/web:http, timeouts.connect unset -> 0.5s, \
              timeouts.idle unset -> 300s, timeouts.response unset -> 120s, timeouts.request unset -> 300s, timeouts.send unset -> 20s, timeouts.tcp_user_timeout unset -> 20s, timeouts.udp_idle unset -> 30s",
             "backend www: added (files /srv/www)",
             "timeouts: request none -> 300s",
+            "workers automatic -> 4",
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
             "access_log.output none -> /var/log/convey/access.log",
             "privileges.user none -> convey",

@@ -27,7 +27,7 @@ use convey_model::{
     BodyPattern, CheckTls, CheckedRequests, GrpcCheck, HealthCheck, HttpCheck, HttpVersion, ProbeKind,
 };
 use convey_proxy_protocol::local;
-use convey_snapshot::is_shortage;
+use convey_snapshot::{is_shortage, source_error};
 use convey_tls::SpokenWithin;
 
 /// Random bytes of a probe's datagram. A probe with a signature ignores ICMP errors that do not
@@ -151,13 +151,14 @@ impl ProbeError {
 /// Anyone can forge an ICMP error "port unreachable", and hit the probe by trying all local ports.
 /// So a second probe with a `signature` confirms a refusal over UDP. The signature consists of
 /// random bytes that a real refusal quotes, and that an attacker has not seen. With `from`, the
-/// probe is sent from that local address.
+/// probe is sent from that local address; without it, from the source address of the check.
 pub(super) async fn probe(
     addr: SocketAddr,
     check: &HealthCheck,
     signature: Option<Signature>,
     from: Option<IpAddr>,
 ) -> Result<ProbeAnswer, ProbeError> {
+    let from = from.or_else(|| check.source_to(addr.ip()));
     let path = ProbePath { target: SocketAddr::new(addr.ip(), check.port.unwrap_or(addr.port())), from };
     let header = check.proxy_header_at(addr).map_or(&[][..], local);
     let attempt = async {
@@ -226,7 +227,7 @@ async fn connect(ProbePath { target, from }: ProbePath, header: &[u8]) -> Result
 fn socket_of(from: IpAddr) -> io::Result<TcpSocket> {
     let socket = if from.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
-    socket.bind(SocketAddr::new(from, 0))?;
+    socket.bind(SocketAddr::new(from, 0)).map_err(|error| source_error(error, from))?;
     Ok(socket)
 }
 
@@ -242,6 +243,10 @@ async fn tcp(path: ProbePath, header: &[u8], check: Option<&CheckTls>) -> Result
     Ok("connect succeeded".to_owned())
 }
 
+async fn udp_socket(from: IpAddr) -> io::Result<UdpSocket> {
+    UdpSocket::bind((from, 0)).await.map_err(|error| source_error(error, from))
+}
+
 /// Sends a datagram, and returns when it is answered or refused. Usually neither happens.
 async fn udp(
     ProbePath { target, from }: ProbePath,
@@ -249,11 +254,11 @@ async fn udp(
     signature: &[u8],
 ) -> Result<String, ProbeError> {
     let socket = if target.is_ipv4() {
-        let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), 0)).await?;
+        let socket = udp_socket(from.unwrap_or(Ipv4Addr::UNSPECIFIED.into())).await?;
         setsockopt(&socket, sockopt::Ipv4RecvErr, &true).map_err(io::Error::from)?;
         socket
     } else {
-        let socket = UdpSocket::bind((from.unwrap_or(Ipv6Addr::UNSPECIFIED.into()), 0)).await?;
+        let socket = udp_socket(from.unwrap_or(Ipv6Addr::UNSPECIFIED.into())).await?;
         setsockopt(&socket, sockopt::Ipv6RecvErr, &true).map_err(io::Error::from)?;
         socket
     };

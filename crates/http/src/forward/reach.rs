@@ -198,9 +198,11 @@ impl Forwarding<'_, '_> {
     }
 
     pub(super) fn place(&self, permit: &Permit) -> ServerPlace {
+        let addr = self.client.address_of(permit);
         ServerPlace {
             id: permit.server().live.id,
-            addr: self.client.address_of(permit),
+            addr,
+            source: permit.source_to(addr),
             tls: permit.tls_id(),
         }
     }

@@ -50,7 +50,7 @@ pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: u
     let io = ServerBytes { left: server, arrive };
     let mut handshake = std::pin::pin!(Builder::new().enable_push(false).handshake::<_, Bytes>(io));
     let Poll::Ready(Ok((send, mut connection))) = handshake.as_mut().poll(cx) else { return response };
-    let place = ServerPlace { id: 0, addr: ([10, 0, 0, 2], 80).into(), tls: 0 };
+    let place = ServerPlace { id: 0, addr: ([10, 0, 0, 2], 80).into(), source: None, tls: 0 };
     let queue = ReceiveQueue::new(arrive);
     let mut kept = KeptConnection::new(send, Arc::default(), queue.clone(), Arc::new(Notify::new()));
     let mut stream = OutgoingStream::new(kept.another(StreamShare::uncounted(place), None));

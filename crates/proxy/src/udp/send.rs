@@ -301,7 +301,7 @@ mod tests {
     fn each_datagram_goes_behind_the_header_that_its_server_expects() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let socket = connect(server.local_addr().unwrap()).unwrap();
+        let socket = connect(server.local_addr().unwrap(), None).unwrap();
         let to = Destination::Server(server.local_addr().unwrap());
         for (bytes, stride, expected) in [
             (&b"abcdefgh"[..], 3, &[&b"HEADabc"[..], b"HEADdef", b"HEADgh"][..]),
@@ -389,7 +389,7 @@ mod tests {
             let (_, heard) = client.receive()[0];
             assert_eq!((heard.ecn, heard.addr.ip()), (ecn, from));
 
-            let to_server = connect(client.addr()).unwrap();
+            let to_server = connect(client.addr(), None).unwrap();
             let question = Run::of(datagrams(b"question", &mut meta, 8));
             question.send(&[], &to_server, Destination::Server(client.addr())).unwrap();
             let (bytes, heard) = client.receive().remove(0);

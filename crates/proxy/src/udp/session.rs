@@ -298,7 +298,7 @@ fn connect(
         let permit = named.take().map_or_else(|| attempts.next(downstream, pool), Ok);
         let mut permit = permit.map_err(drop_reason)?;
         let server = permit.server().config.addr_for(downstream.vip.port());
-        match socket::connect(server) {
+        match socket::connect(server, permit.source_to(server)) {
             Ok(socket) => {
                 let _own = slot.record_own_socket(&socket, server);
                 permit.opened();

@@ -15,6 +15,7 @@ use rustix::net::sockopt::{
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::send::each_of;
+use convey_upstream::bind_to_source;
 
 /// Upper bound of the bytes in one message. A message is one datagram, or several datagrams of one
 /// sender that the kernel has joined (GRO).
@@ -37,14 +38,17 @@ pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
 }
 
 /// Creates a socket that is connected to a server: it receives only datagrams and ICMP errors of
-/// this server.
-pub(super) fn connect(server: SocketAddr) -> io::Result<UdpSocket> {
+/// this server. With `source`, its datagrams come from this address of the host.
+pub(super) fn connect(server: SocketAddr, source: Option<IpAddr>) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(server), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     match server {
         SocketAddr::V4(_) => set_ip_recvtos(&socket, true)?,
         SocketAddr::V6(_) => set_ipv6_recvtclass(&socket, true)?,
     }
     setsockopt(&socket, sockopt::UdpGroSegment, &true)?;
+    if let Some(source) = source {
+        bind_to_source(&socket, source, 0)?;
+    }
     socket.connect(&server.into())?;
     Ok(socket.into())
 }
@@ -168,7 +172,7 @@ mod tests {
     fn a_socket_whose_server_is_gone_hears_of_it() {
         let state = prepare(&UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
         let server = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let socket = connect(server).unwrap();
+        let socket = connect(server, None).unwrap();
         socket.send(b"anybody?").unwrap();
         let mut batch = ReceiveBuffers::new();
         let refused = loop {

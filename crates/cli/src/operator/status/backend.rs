@@ -74,7 +74,9 @@ pub(super) fn of_backend(
         ]);
     }
     let (up, all) = (backend.servers_up, whole.servers);
-    let title = format!("\nbackend {name}: {}, {up} of {all} up", backend.algorithm);
+    let sources: Vec<String> = backend.source.iter().map(ToString::to_string).collect();
+    let source = if sources.is_empty() { String::new() } else { format!(", source {}", sources.join(", ")) };
+    let title = format!("\nbackend {name}: {}, {up} of {all} up{source}", backend.algorithm);
     let requests = requests::of_servers(backend, width);
     format!("{title}\n{}\n{reasons}{requests}", trimmed(&table))
 }

@@ -202,6 +202,15 @@ fn a_backend_with_files_says_where_these_are() {
 }
 
 #[test]
+fn backend_with_a_source_names_it() {
+    let sources = json!(["10.0.0.9", "2001:db8::9"]);
+    let report =
+        json!({ "backends": { "app": { "algorithm": "maglev", "source": sources, "servers": {} } } });
+    let screen = screen(status(report), &[], SystemTime::UNIX_EPOCH);
+    assert!(screen.contains("\nbackend app: maglev, 0 of 0 up, source 10.0.0.9, 2001:db8::9\n"), "{screen}");
+}
+
+#[test]
 fn server_that_currently_answers_no_client_is_named() {
     let server = json!({ "handshakes": { "started": 9_000, "completed": 8_990, "stalled": true } });
     let report = json!({ "backends": { "app": { "servers": { "a": server, "b": {} } } } });

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::{ParsedBackend, ParsedServer, hash, quic, tls};
+use super::{ParsedBackend, ParsedServer, hash, quic, source, tls};
 use crate::file::value;
 use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
@@ -18,6 +18,7 @@ impl ParsedBackend {
             report.warning(&self.place, "no frontend uses this backend");
         }
         pool(self, is_used, report);
+        source::check(self, report);
         quic::check(self, frontends, report);
         version_fits(self, frontends, report);
         if let Some(Placed { value: algorithm, .. }) = self.keys.algorithm {
@@ -51,6 +52,7 @@ impl ParsedBackend {
         grpc_version(self, used, report);
         hash::check(self, used, report);
         tls::check(self, used, report);
+        source::check_modes(self, used, report);
     }
 }
 

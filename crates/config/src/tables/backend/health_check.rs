@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::probe;
+use super::{BackendKeys, probe};
 use crate::file::value;
 use crate::keys::{keys, unreported};
 use crate::problem::{Place, Report};
@@ -11,9 +11,7 @@ use crate::reader::TomlTable;
 use crate::reference::TableDoc;
 use crate::values::{MILLISECOND, choice, integer, port, seconds};
 use convey_http_core::HeadLimits;
-use convey_model::{
-    BackendConfig, CheckedRequests, FrontendConfig, HealthCheck, Mode, ProbeKind, ProbeVia, ProxyVersion,
-};
+use convey_model::{BackendConfig, CheckedRequests, FrontendConfig, HealthCheck, Mode, ProbeKind, ProbeVia};
 
 /// `[backends.NAME.health_check]` in the reference.
 pub(crate) const DOC: TableDoc =
@@ -110,8 +108,9 @@ keys! {
         example: "'vip'",
     };
 
-    also send_proxy = default.send_proxy, tls = default.tls, requests = default.requests; {
-        // The backend reports changes of this field.
+    also send_proxy = default.send_proxy, source = default.source, tls = default.tls,
+        requests = default.requests; {
+        // The backend reports changes of these fields.
         changes: unreported,
         docs: &[],
     };
@@ -146,9 +145,11 @@ impl ParsedHealthCheck {
         ParsedHealthCheck { keys, default, kind_at }
     }
 
-    /// Model of the health check. `send_proxy` is the version of PROXY headers that servers expect.
-    pub(super) fn model(&self, send_proxy: Option<ProxyVersion>) -> HealthCheck {
-        self.keys.model((), HealthCheck { send_proxy, ..self.default.clone() })
+    /// Model of the health check of a backend with these keys.
+    pub(super) fn model(&self, backend: &BackendKeys) -> HealthCheck {
+        let source = backend.source.iter().map(|source| source.value).collect();
+        let send_proxy = value(&backend.send_proxy);
+        self.keys.model((), HealthCheck { send_proxy, source, ..self.default.clone() })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::http2::receive::ReceiveQueue;
 
 fn server() -> ServerConnections {
     let addr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80);
-    let place = ServerPlace { id: 0, addr, tls: 0 };
+    let place = ServerPlace { id: 0, addr, source: None, tls: 0 };
     Arc::<Http2Servers>::default().of(place)
 }
 
