@@ -1,9 +1,11 @@
 //! Changes of the running program: requests and their results. Pure.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::num::NonZeroU32;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Label, OverlayReport};
 
@@ -52,7 +54,34 @@ pub struct RouteChange {
     /// Weights of backends among the `backends` of the route, each from 0 to 1,000,000; 0: no
     /// requests. Backends without a new weight keep theirs.
     #[cfg_attr(test, schemars(extend("minProperties" = 1)))]
+    #[serde(deserialize_with = "distinct_weights")]
     pub weights: BTreeMap<String, u32>,
+}
+
+/// Reads weights, and refuses a backend that has two.
+fn distinct_weights<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<String, u32>, D::Error> {
+    struct Weights;
+
+    impl<'de> Visitor<'de> for Weights {
+        type Value = BTreeMap<String, u32>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object with a weight for each backend")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut weights = BTreeMap::new();
+            while let Some((backend, weight)) = map.next_entry::<String, u32>()? {
+                if weights.contains_key(&backend) {
+                    return Err(A::Error::custom(format!("backend {backend:?} has two weights")));
+                }
+                weights.insert(backend, weight);
+            }
+            Ok(weights)
+        }
+    }
+
+    input.deserialize_map(Weights)
 }
 
 /// Maintenance of a frontend, a route or a backend in mode http.
@@ -172,4 +201,18 @@ pub struct ErrorReport {
     /// Problems of the file, a line each. Left out if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backend_of_a_route_change_has_one_weight() {
+        let read = |text: &str| serde_json::from_str::<RouteChange>(text).map_err(|wrong| wrong.to_string());
+        let weights = BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 2)]);
+        assert_eq!(read(r#"{"weights":{"a":1,"b":2}}"#), Ok(RouteChange { weights }));
+        let wrong = read(r#"{"weights":{"a":1,"a":2}}"#).unwrap_err();
+        assert!(wrong.starts_with("backend \"a\" has two weights"), "{wrong}");
+    }
 }
