@@ -156,9 +156,7 @@ impl RouteCommand {
     /// Change that the command requests.
     pub fn change(&self) -> Change {
         match self.clone() {
-            RouteCommand::Weight { route, weights } => {
-                Wanted::RouteWeights(route, weights.into_iter().collect()).into()
-            }
+            RouteCommand::Weight { route, weights } => Wanted::RouteWeights(route, weights).into(),
             RouteCommand::Reset { route } => Wanted::ResetHttp(route).into(),
         }
     }

@@ -39,7 +39,7 @@ pub enum Wanted {
     /// Removes a server.
     Remove(Target),
     /// Sets weights of a route's backends.
-    RouteWeights(HttpTarget, BTreeMap<String, u32>),
+    RouteWeights(HttpTarget, Vec<(String, u32)>),
     /// Puts a frontend, a route or a backend into maintenance.
     Maintenance(HttpTarget, MaintenanceChange),
     /// Ends a maintenance.

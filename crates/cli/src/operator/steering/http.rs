@@ -12,12 +12,25 @@ use super::{Client, Refused, escaped, json, overlays, path, undone};
 pub(super) async fn set_weights(
     client: &Client,
     target: &HttpTarget,
-    weights: &BTreeMap<String, u32>,
+    weights: &[(String, u32)],
 ) -> Result<String, Refused> {
+    let weights = distinct(weights)?;
     let body = json(&RouteChange { weights: weights.clone() })?;
     let ChangeReport { changed, .. } = client.change(Method::PATCH, &http_path(target), Some(&body)).await?;
-    let what = HttpOverlayValue::Weights(weights.clone());
+    let what = HttpOverlayValue::Weights(weights);
     Ok(format!("{target}: {what}{}\n", if changed { "" } else { " already" }))
+}
+
+/// Weights by backend. Refuses two weights for one backend.
+fn distinct(weights: &[(String, u32)]) -> Result<BTreeMap<String, u32>, Refused> {
+    let mut all = BTreeMap::new();
+    for (backend, weight) in weights {
+        if let Some(first) = all.insert(backend.clone(), *weight) {
+            let message = format!("backend {backend} has two weights, {first} and {weight}: give it one");
+            return Err(Refused(message));
+        }
+    }
+    Ok(all)
 }
 
 pub(super) async fn begin_maintenance(
