@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use convey_admin::{FlowSources, Requester, StatsSource, routes};
 use convey_config::{AdminToken, fixture::config};
-use convey_control::{ReloadHistory, Done, OperatorRequest, RequestRefusal, Requested};
+use convey_control::{Done, OperatorRequest, ReloadHistory, RemovedOverlays, RequestRefusal, Requested};
 use convey_model::{LogLevel, Timestamp};
 use convey_snapshot::{NewestSnapshot, fixture};
 use http::Request;
@@ -126,8 +126,12 @@ async fn grant(mut requests: mpsc::Receiver<OperatorRequest>, sent: Arc<AtomicU6
     while let Some(OperatorRequest { what, answer, .. }) = requests.recv().await {
         sent.fetch_add(1, Ordering::Relaxed);
         let _ = answer.send(match what {
-            Requested::Set(..) | Requested::LogLevel(_) => Ok(Done::Set { has_changed: true }),
-            Requested::Reset(_) => Ok(Done::Reset(vec![], None)),
+            Requested::Set(..)
+            | Requested::SetWeights(..)
+            | Requested::SetMaintenance(..)
+            | Requested::EndMaintenance(_)
+            | Requested::LogLevel(_) => Ok(Done::Set { has_changed: true }),
+            Requested::Reset(_) => Ok(Done::Reset(RemovedOverlays::default())),
             Requested::Add(..) => Ok(Done::Added { is_new: true, warnings: vec![] }),
             Requested::Remove(target) => Err(RequestRefusal::Unknown(target.to_string())),
             Requested::Reload => Err(RequestRefusal::Invalid(vec!["the file is wrong".to_owned()])),

@@ -494,6 +494,7 @@ mod tests {
             size_of_future(|connection: &'static mut UsualConnection| connection.serve_until_rest(false));
         let of_head = size_of::<RequestHead>() + 192;
         let sum = serving + EXCHANGE_SIZE + REQUEST_SIZE + of_head;
-        assert!(sum <= 2048, "{serving} + {EXCHANGE_SIZE} + {REQUEST_SIZE} + {of_head} = {sum}");
+        // The goal is 2,048. `timeouts.request` and cookies of affinity took the rest.
+        assert!(sum <= 2176, "{serving} + {EXCHANGE_SIZE} + {REQUEST_SIZE} + {of_head} = {sum}");
     }
 }
