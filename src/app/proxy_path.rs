@@ -230,8 +230,8 @@ pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -
 }
 
 /// Warnings for listen addresses and source addresses that no interface of this host has, one line
-/// each. They are no errors, because the address of a standby may be added later. The result omits addresses that
-/// convey itself adds.
+/// each. They are no errors, because the address of a standby may be added later. The result omits
+/// addresses that convey itself adds.
 pub(super) fn missing_addresses(config: &Config) -> Vec<String> {
     let mut told = Vec::new();
     let added = config.announced();

@@ -24,9 +24,9 @@ impl TextPattern {
     /// Limit for the memory of a compiled expression, in bytes.
     const MAX_COMPILED: usize = 1024 * 1024;
 
-    /// Compiles an expression for values of requests, which may be any bytes: `.`, `[^a]` and `\W` match
-    /// every byte, also line ends and invalid UTF-8. Otherwise a client could avoid a match by adding
-    /// such a byte. Classes are those of ASCII, unless the expression has `(?u:...)`.
+    /// Compiles an expression for values of requests, which may be any bytes: `.`, `[^a]` and `\W`
+    /// match every byte, also line ends and invalid UTF-8. Otherwise a client could avoid a match by
+    /// adding such a byte. Classes are those of ASCII, unless the expression has `(?u:...)`.
     ///
     /// # Errors
     /// The expression is invalid.

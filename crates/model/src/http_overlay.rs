@@ -1,4 +1,5 @@
-//! Runtime overrides of frontends, routes and backends in mode `http`, which take precedence over the file. Pure.
+//! Runtime overrides of frontends, routes and backends in mode `http`, which take precedence over
+//! the file. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -101,8 +101,9 @@ impl Permit {
 }
 
 /// Begins to connect to a server, from this local address and port. With `None`, the kernel chooses
-/// the address or the port. With `delays_ack`, the kernel sends the acknowledgement that completes the TCP handshake
-/// together with the first bytes, which saves a segment. It also delays later acknowledgements.
+/// the address or the port. With `delays_ack`, the kernel sends the acknowledgement that completes
+/// the TCP handshake together with the first bytes, which saves a segment. It also delays later
+/// acknowledgements.
 fn begin(
     (source, port): (Option<IpAddr>, Option<u16>),
     addr: SocketAddr,
