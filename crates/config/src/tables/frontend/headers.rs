@@ -62,14 +62,7 @@ pub(crate) const RULES: TableDoc = TableDoc {
             example: "",
             ..KeyDoc::USUAL
         }),
-        Docs::Key(KeyDoc {
-            name: "remove",
-            kind: "names of headers",
-            default: "none",
-            sample: "",
-            example: "'X-A'",
-            ..KeyDoc::USUAL
-        }),
+        REMOVE,
         Docs::Key(KeyDoc {
             name: "keep_underscores",
             kind: "`true`, requests: a client's `X_User` stays where `set` or `remove` names `X-User`. Servers behind CGI and WSGI take one for the other",
@@ -80,6 +73,16 @@ pub(crate) const RULES: TableDoc = TableDoc {
         }),
     ],
 };
+
+/// `remove` in the reference, the same for all responses and for some.
+const REMOVE: Docs = Docs::Key(KeyDoc {
+    name: "remove",
+    kind: "names of headers",
+    default: "none",
+    sample: "",
+    example: "'X-A'",
+    ..KeyDoc::USUAL
+});
 
 /// `[[frontends.NAME.headers.response.when]]` in the reference.
 pub(crate) const WHEN: TableDoc = TableDoc {
@@ -117,14 +120,7 @@ pub(crate) const WHEN: TableDoc = TableDoc {
             example: "",
             ..KeyDoc::USUAL
         }),
-        Docs::Key(KeyDoc {
-            name: "remove",
-            kind: "names of headers",
-            default: "none",
-            sample: "",
-            example: "'X-A'",
-            ..KeyDoc::USUAL
-        }),
+        REMOVE,
     ],
 };
 
