@@ -23,9 +23,9 @@ const CONFIGURED: [&str; 6] = [
 /// Texts that differ between two runs of one configuration.
 const PASSING: [&str; 5] = ["since", "loaded", "last_reload", "started", "reason"];
 
-/// Statistics that a process has only after some requests: of the last half minute, and a percentile
-/// that is left out without measurements.
-const AFTER_REQUESTS: [&str; 2] = ["recent", "p90"];
+/// Statistics that a process has only after some requests: of the last half minute, a percentile
+/// that is left out without measurements, and reasons that a route shows once they have occurred.
+const AFTER_REQUESTS: [&str; 3] = ["recent", "p90", "local_replies"];
 
 /// Observations by their paths.
 #[derive(Debug, PartialEq)]
