@@ -5,12 +5,14 @@ use std::fmt;
 use crate::RequestHead;
 
 /// Parsed value of the field `traceparent`.
+///
+/// The ids are bytes, because integers of 128 bits would align, and so enlarge, each request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
     /// Trace id; never 0.
-    trace: u128,
+    trace: [u8; 16],
     /// Id of the request's span; never 0.
-    step: u64,
+    step: [u8; 8],
     is_sampled: bool,
 }
 
@@ -21,7 +23,11 @@ impl TraceParent {
     /// Starts a sampled trace. `step` is the id of the request's span. An id of 0, which is
     /// invalid, becomes 1.
     pub fn begin(trace: u128, step: u64) -> TraceParent {
-        TraceParent { trace: trace.max(1), step: step.max(1), is_sampled: true }
+        TraceParent::new(trace.max(1), step.max(1), true)
+    }
+
+    fn new(trace: u128, step: u64, is_sampled: bool) -> TraceParent {
+        TraceParent { trace: trace.to_be_bytes(), step: step.to_be_bytes(), is_sampled }
     }
 
     /// Returns the trace of a request. `None`: the request has no `traceparent`, or an invalid one.
@@ -31,12 +37,12 @@ impl TraceParent {
 
     /// Trace id, as a number.
     pub fn id(&self) -> u128 {
-        self.trace
+        u128::from_be_bytes(self.trace)
     }
 
     /// Trace id for a lookup: 32 hexadecimal digits.
     pub fn trace_id(&self) -> String {
-        format!("{:032x}", self.trace)
+        format!("{:032x}", self.id())
     }
 
     /// Parses `00-TRACE-STEP-FLAGS`. Later versions begin in the same way.
@@ -55,13 +61,14 @@ impl TraceParent {
         let trace = u128::from_str_radix(trace, 16).ok().filter(|trace| *trace != 0)?;
         let step = u64::from_str_radix(step, 16).ok().filter(|step| *step != 0)?;
         let is_sampled = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
-        Some(TraceParent { trace, step, is_sampled })
+        Some(TraceParent::new(trace, step, is_sampled))
     }
 }
 
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace, self.step, u8::from(self.is_sampled))
+        let (trace, step, flags) = (self.id(), u64::from_be_bytes(self.step), u8::from(self.is_sampled));
+        write!(f, "00-{trace:032x}-{step:016x}-{flags:02x}")
     }
 }
 

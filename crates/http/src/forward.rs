@@ -11,6 +11,7 @@ mod head;
 mod held;
 mod reach;
 mod stall;
+mod timeouts;
 mod transfer;
 mod unread;
 
@@ -18,7 +19,6 @@ use std::future::poll_fn;
 use std::io;
 
 use bytes::BytesMut;
-use convey_model::Timeouts;
 use convey_proxy::{ClientStream, HeldResource};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool, WorkerArc};
@@ -41,6 +41,7 @@ pub(crate) use exchange::EXCHANGE_SIZE;
 use head::missing;
 pub(crate) use held::ClientHasShare;
 pub(crate) use stall::StallLimit;
+pub(crate) use timeouts::RequestTimeouts;
 
 /// A request for a server, while it is forwarded.
 pub(crate) struct Forwarding<'a, 'b> {
@@ -53,7 +54,7 @@ pub(crate) struct Forwarding<'a, 'b> {
     pub(crate) received: &'a mut BytesMut,
     /// Whether this is the last request that convey reads from the client's connection.
     pub(crate) is_last: bool,
-    pub(crate) timeouts: Timeouts,
+    pub(crate) timeouts: RequestTimeouts,
     pub(crate) time_limit: &'a mut TimeLimit,
     pub(crate) record: &'a mut RequestRecord,
     pub(crate) hooks: &'a mut Hooks,
@@ -128,7 +129,7 @@ impl Forwarding<'_, '_> {
     pub(crate) async fn run(&mut self, pool: &WorkerArc<Pool>) -> RequestEnd {
         if let Some(of_pool) = &pool.config.files {
             // Boxed, because requests that go to a server do not need this state.
-            let served = before(self.deadline(), files::serve(self, pool.shared(), of_pool));
+            let served = before(self.timeouts.deadline, files::serve(self, pool.shared(), of_pool));
             return Box::pin(served).await.unwrap_or_else(|| self.over_time());
         }
         let mut attempts = Attempts::default();
@@ -160,7 +161,7 @@ impl Forwarding<'_, '_> {
         beginning: Beginning,
     ) -> RequestEnd {
         let (mut failed, mut picked) = (None, None);
-        let deadline = self.deadline();
+        let deadline = self.timeouts.deadline;
         match beginning {
             Beginning::Waits => {}
             Beginning::Picked(permit) => picked = Some(permit),

@@ -132,6 +132,11 @@ impl HttpRequest {
         &self.parts.head
     }
 
+    /// Head of the request, for owners beside the request.
+    pub(crate) fn shared_head(&self) -> &Arc<RequestHead> {
+        &self.parts.head
+    }
+
     /// Address and port of the client: behind trusted proxies the address that they name, otherwise
     /// the peer.
     pub fn client(&self) -> SocketAddr {

@@ -32,7 +32,7 @@ impl Forwarding<'_, '_> {
         let mut transferred = Box::pin(self.transfer(&mut reached)).await;
         let attempt = self.settle(reached, &transferred, attempts);
         if let (Attempt::Over(RequestEnd::Answered { .. }), Some(rest)) = (&attempt, transferred.rest.take())
-            && let Err(reason) = Box::pin(before(self.deadline(), self.write_rest(rest)))
+            && let Err(reason) = Box::pin(before(self.timeouts.deadline, self.write_rest(rest)))
                 .await
                 .unwrap_or(Err(Counter::RequestDeadline))
         {

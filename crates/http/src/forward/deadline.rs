@@ -27,11 +27,6 @@ impl Deadline {
 }
 
 impl Forwarding<'_, '_> {
-    /// Time at which the request has to be over; `None`: it may take any time.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.request.deadline(self.timeouts.request)
-    }
-
     /// End of a request that is over time, and that no server has.
     pub(super) fn over_time(&self) -> RequestEnd {
         match self.record.has_begun_response() {

@@ -3,7 +3,6 @@
 
 use std::task::{Context, Poll};
 
-use convey_model::Timeouts;
 use convey_proxy::{ClientStream, HeldResource, RegisteredRequest};
 use convey_snapshot::stats::Counter;
 use convey_stream::PollClock;
@@ -13,6 +12,7 @@ use tokio::time::Instant;
 use super::answer_now;
 use super::deadline::Deadline;
 use super::stall::StallLimit;
+use super::timeouts::RequestTimeouts;
 use super::unread::UnreadCheck;
 use crate::pace::BodyPace;
 use crate::record::RequestRecord;
@@ -51,7 +51,7 @@ impl DriveState {
     pub(super) fn begin(
         client: &ClientStream,
         request: &HttpRequest,
-        timeouts: &Timeouts,
+        timeouts: &RequestTimeouts,
         permit: &Permit,
         time_limit: &mut TimeLimit,
     ) -> DriveState {
@@ -64,7 +64,7 @@ impl DriveState {
             pace: slowest.map(BodyPace::new).map(Box::new),
             stall,
             unread: UnreadCheck::default(),
-            deadline: request.deadline(timeouts.request).map(Deadline::new),
+            deadline: timeouts.deadline.map(Deadline::new),
             watch: client.register_request(permit),
         }
     }

@@ -52,7 +52,7 @@ impl Forwarding<'_, '_> {
     /// nothing for too long.
     pub(super) async fn write_rest(&mut self, mut rest: WaitingFrames) -> Result<(), Counter> {
         let (time_limit, record) = (&mut *self.time_limit, &mut *self.record);
-        let period = self.timeouts.send.min(self.timeouts.idle);
+        let period = self.timeouts.send;
         let (client, mut stall) = (self.client, StallLimit::of_reader(period));
         let ClientEnd::Stream(stream) = &mut *self.end else { return Ok(()) };
         let mut end = FrameClient::Stream(&mut **stream);

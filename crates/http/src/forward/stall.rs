@@ -4,9 +4,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use convey_http_core::{BodyFraming, RequestHead};
-use convey_model::Timeouts;
 use convey_proxy::{ClientStream, ConnectionBytes};
 
+use super::timeouts::RequestTimeouts;
 use crate::time_limit::TimeLimit;
 use crate::transfer::{RunningTransfer, TransferEnd};
 
@@ -28,8 +28,6 @@ const MAX_STILL_PERIODS: u32 = 10;
 pub(crate) struct StallLimit {
     idle: Duration,
     response: Duration,
-    /// Upper bound while the transfer waits for a client that sends.
-    send_period: Duration,
     /// Upper bound while the transfer waits for a client that takes the response.
     take_period: Duration,
     side: AwaitedSide,
@@ -70,20 +68,19 @@ pub(super) struct TransferProgress {
 
 impl StallLimit {
     /// Returns the bound for a request with this head.
-    pub(super) fn new(timeouts: &Timeouts, head: &RequestHead) -> StallLimit {
+    pub(super) fn new(timeouts: &RequestTimeouts, head: &RequestHead) -> StallLimit {
         StallLimit::of(timeouts, matches!(head.framing(), BodyFraming::Length(_)))
     }
 
-    fn of(timeouts: &Timeouts, is_upload: bool) -> StallLimit {
+    fn of(timeouts: &RequestTimeouts, is_upload: bool) -> StallLimit {
         let (idle, response, side) = (timeouts.idle, timeouts.response, AwaitedSide::Server);
-        let send_period = PERIOD.min(idle);
-        let of_reader = StallLimit::of_reader(timeouts.send.min(idle));
-        StallLimit { idle, response, send_period, side, is_upload, ..of_reader }
+        let of_reader = StallLimit::of_reader(timeouts.send);
+        StallLimit { idle, response, side, is_upload, ..of_reader }
     }
 
     /// Returns the bound for a file.
-    pub(crate) fn of_file(timeouts: &Timeouts) -> StallLimit {
-        StallLimit::of_reader(timeouts.send.min(timeouts.idle))
+    pub(crate) fn of_file(timeouts: &RequestTimeouts) -> StallLimit {
+        StallLimit::of_reader(timeouts.send)
     }
 
     /// Returns the bound for a response that waits only for its client, with this period.
@@ -91,7 +88,6 @@ impl StallLimit {
         StallLimit {
             idle: period,
             response: period,
-            send_period: period,
             take_period: period,
             side: AwaitedSide::Reader,
             is_upload: false,
@@ -110,7 +106,7 @@ impl StallLimit {
     /// Returns the bound at this point of a transfer.
     pub(crate) fn bound(&self) -> Duration {
         match self.side {
-            AwaitedSide::Sender => self.send_period,
+            AwaitedSide::Sender => PERIOD.min(self.idle),
             AwaitedSide::Reader => self.take_period,
             AwaitedSide::Server => self.response.min(self.idle),
             AwaitedSide::Both => self.idle,
@@ -216,6 +212,7 @@ impl StallLimit {
 
 #[cfg(test)]
 mod tests {
+    use convey_model::Timeouts;
     use proptest::prelude::*;
 
     use super::*;
@@ -227,7 +224,7 @@ mod tests {
 
     fn limit(idle: u64, side: AwaitedSide, is_upload: bool) -> StallLimit {
         let timeouts = Timeouts { idle: Duration::from_secs(idle), ..Timeouts::default() };
-        StallLimit { side, ..StallLimit::of(&timeouts, is_upload) }
+        StallLimit { side, ..StallLimit::of(&RequestTimeouts::new(&timeouts, None), is_upload) }
     }
 
     #[derive(Clone, Copy)]
@@ -284,7 +281,8 @@ mod tests {
     fn timeouts_send_limits_a_client_that_takes_nothing_and_no_upload() {
         let timeouts = Timeouts { send: Duration::from_secs(5), ..Timeouts::default() };
         let held = |side| {
-            let mut limit = StallLimit { side, ..StallLimit::of(&timeouts, true) };
+            let mut limit =
+                StallLimit { side, ..StallLimit::of(&RequestTimeouts::new(&timeouts, None), true) };
             held_while(&mut limit, side, |_| alone(0))
         };
         assert_eq!((held(AwaitedSide::Reader), held(AwaitedSide::Sender)), (5, 60));
@@ -356,7 +354,7 @@ mod tests {
     fn client_that_takes_too_little_of_a_file_is_given_up() {
         let timeouts = Timeouts { idle: Duration::from_secs(600), ..Timeouts::default() };
         for (bytes, is_enough) in [(29_999, false), (30_000, true)] {
-            let mut limit = StallLimit::of_file(&timeouts);
+            let mut limit = StallLimit::of_file(&RequestTimeouts::new(&timeouts, None));
             limit.connection = Some(ConnectionBytes::default());
             limit.has_taken(bytes);
             let taken = ConnectionBytes { received: 0, acknowledged: bytes };

@@ -17,7 +17,7 @@ use super::body::ResetReason;
 use super::connection::is_early_reset;
 use super::serving::StreamOutcome;
 use crate::ends::ClientEnd;
-use crate::forward::{Forwarding, RequestEnd, StallLimit};
+use crate::forward::{Forwarding, RequestEnd, RequestTimeouts, StallLimit};
 use crate::linger;
 use crate::local_reply::{ANSWER_TIME, LocalReply, LocalReplyReason};
 use crate::open_request::OpenRequest;
@@ -167,7 +167,7 @@ async fn forward<S: DecideRequest>(
     let mut time_limit = time_limit_of(stream, &server.worker);
     let (mut end, mut received) = (ClientEnd::Stream(&mut *stream), BytesMut::new());
     let (request, received) = (&request, &mut received);
-    let timeouts = client.timeouts_with(request.frontend(), pool).with(&route.limits.timeouts);
+    let timeouts = RequestTimeouts::of(client, request, (route, pool));
     let mut forwarding = Forwarding {
         worker: &server.worker,
         client,
