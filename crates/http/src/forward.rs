@@ -10,6 +10,7 @@ mod exchange;
 mod head;
 mod held;
 mod reach;
+mod reversal;
 mod stall;
 mod timeouts;
 mod transfer;
@@ -40,6 +41,7 @@ use deadline::before;
 pub(crate) use exchange::EXCHANGE_SIZE;
 use head::missing;
 pub(crate) use held::ClientHasShare;
+pub(crate) use reversal::RewrittenRequest;
 pub(crate) use stall::StallLimit;
 pub(crate) use timeouts::RequestTimeouts;
 

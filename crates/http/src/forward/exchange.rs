@@ -12,7 +12,7 @@ use convey_snapshot::{Pool, WorkerArc};
 use convey_upstream::{Attempts, Permit, Unavailable};
 
 use super::drive::{DriveState, Driver};
-use super::head::reversal;
+use super::reversal::RewrittenRequest;
 use super::transfer::Transferred;
 use super::{Attempt, Beginning, Forwarding, Reached, reason_of, unanswered};
 use crate::compress::CompressionTerms;
@@ -96,7 +96,7 @@ impl Forwarding<'_, '_> {
             received: self.received,
             changes: ResponseChanges {
                 fields: rules.as_deref().unwrap_or_else(|| request.response_changes(route)),
-                reversal: reversal(self.client, request, route, permit),
+                rewritten: RewrittenRequest::of(self.client, request, route, permit),
                 terms: CompressionTerms::of(self.client, request, route, &self.worker.encoders),
                 hooks: self.hooks,
             },

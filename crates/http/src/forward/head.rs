@@ -1,11 +1,7 @@
 //! Head of a request on its way to a server.
 
 use bytes::BytesMut;
-use convey_http_core::{
-    BodyFraming, ClientIdentity, OutgoingRequest, RequestChanges, ResponseReversal, UrlScheme,
-};
-use convey_proxy::ClientStream;
-use convey_snapshot::HttpRoute;
+use convey_http_core::{BodyFraming, ClientIdentity, OutgoingRequest, RequestChanges};
 use convey_upstream::Permit;
 
 use super::Forwarding;
@@ -46,26 +42,6 @@ impl Forwarding<'_, '_> {
         };
         send(&OutgoingRequest::new(request.head(), &changes));
     }
-}
-
-/// Translation of a response of the permit's server; `None`: the route translates nothing.
-pub(super) fn reversal<'a>(
-    client: &ClientStream,
-    request: &'a HttpRequest,
-    route: &'a HttpRoute,
-    permit: &Permit,
-) -> Option<ResponseReversal<'a>> {
-    let rules = route.reverse.as_ref()?;
-    let scheme = |is_https| if is_https { UrlScheme::Https } else { UrlScheme::Http };
-    let client_host = request.head().host();
-    Some(ResponseReversal {
-        rules,
-        client_host,
-        client_scheme: scheme(request.is_https()),
-        server_host: route.rewrite_host.as_deref().unwrap_or(client_host),
-        server: client.address_of(permit),
-        server_scheme: scheme(permit.has_tls()),
-    })
 }
 
 /// Number of bytes of the request's body that have not been read from the client; 0 if the length

@@ -7,7 +7,7 @@ use convey_http_core::{BodyDecoder, ExchangeState, RequestHead};
 use tokio::time::Instant;
 
 use super::drive::{DriveState, Driver};
-use super::head::reversal;
+use super::reversal::RewrittenRequest;
 use super::{Forwarding, Reached};
 use crate::compress::CompressionTerms;
 use crate::ends::{ClientEnd, ServerEnd};
@@ -68,7 +68,7 @@ impl Forwarding<'_, '_> {
         let to_client = ToClient {
             changes: ResponseChanges {
                 fields: rules.as_deref().unwrap_or_else(|| request.response_changes(self.route)),
-                reversal: reversal(self.client, request, self.route, permit),
+                rewritten: RewrittenRequest::of(self.client, request, self.route, permit),
                 terms: CompressionTerms::of(self.client, request, self.route, &self.worker.encoders),
                 hooks: self.hooks,
             },

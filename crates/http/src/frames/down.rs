@@ -8,6 +8,7 @@ use super::response_body::BodyReceiver;
 use super::{FrameTransfer, Step};
 use crate::compress::PIECE;
 use crate::data_queue::FRAME;
+use crate::forward::RewrittenRequest;
 use crate::held_responses::ALWAYS_HELD;
 use crate::streams::websocket;
 use crate::transfer::TransferEnd;
@@ -149,7 +150,8 @@ impl FrameTransfer<'_> {
         self.server.begin_body(head, has_changed);
         self.is_up_over &= !has_changed;
         let fields = self.body.hooks.edit(head, self.fields, false);
-        let mut response = OutgoingResponse::new(head, &fields).reversed(self.reversal.as_ref());
+        let reversal = self.rewritten.as_ref().map(RewrittenRequest::reversal);
+        let mut response = OutgoingResponse::new(head, &fields).reversed(reversal.as_ref());
         self.body.compression.decide(self.terms, &mut response);
         let is_over = self.state.is_response_whole();
         let connection = self.state.client_connection();

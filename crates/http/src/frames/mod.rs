@@ -25,10 +25,11 @@ mod up;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use convey_http_core::{ExchangeState, FieldRules, Frame, ResponseReversal};
+use convey_http_core::{ExchangeState, FieldRules, Frame};
 use convey_proxy::ClientStream;
 
 use crate::compress::CompressionTerms;
+use crate::forward::RewrittenRequest;
 use crate::held_responses::WaitingClient;
 use crate::record::RequestRecord;
 use crate::transfer::{ResponseChanges, RunningTransfer, Step, TransferEnd, TransferMeter};
@@ -47,8 +48,8 @@ pub(crate) struct FrameTransfer<'a> {
     state: ExchangeState,
     /// Configured changes of the response's fields.
     fields: &'a FieldRules,
-    /// Translation of URLs and cookies; `None`: they stay.
-    reversal: Option<ResponseReversal<'a>>,
+    /// Rewritten request, by which URLs and cookies are translated; `None`: they stay.
+    rewritten: Option<RewrittenRequest<'a>>,
     /// Terms of the response's compression; `None`: it is not compressed.
     terms: Option<CompressionTerms<'a>>,
     meter: TransferMeter,
@@ -97,14 +98,14 @@ impl<'a> FrameTransfer<'a> {
         to_client: ToClient<'a>,
     ) -> FrameTransfer<'a> {
         let ToClient { changes, stream_of, tunnel_key } = to_client;
-        let ResponseChanges { fields, reversal, terms, hooks } = changes;
+        let ResponseChanges { fields, rewritten, terms, hooks } = changes;
         let mut transfer = FrameTransfer {
             client,
             server,
             is_up_over: state.is_request_whole(),
             state,
             fields,
-            reversal,
+            rewritten,
             meter: TransferMeter::default(),
             stream_of,
             tunnel_key,

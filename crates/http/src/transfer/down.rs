@@ -12,6 +12,7 @@ use super::end::server_broke;
 use super::{ResponseChanges, Step, Transfer, TransferEnd, TransferState};
 use crate::buffer;
 use crate::compress::{Compression, PIECE};
+use crate::forward::RewrittenRequest;
 use crate::streams::body::ResetReason;
 
 /// Space in bytes that is reserved for fields that convey adds to a response's head.
@@ -201,7 +202,8 @@ impl Transfer<'_> {
         };
         let rest = &received[read..];
         meter.status = Some(head.status());
-        let ResponseChanges { fields, reversal, terms, hooks } = &mut self.changes;
+        let ResponseChanges { fields, rewritten, terms, hooks } = &mut self.changes;
+        let reversal = rewritten.as_ref().map(RewrittenRequest::reversal);
         let fields = hooks.edit(&head, fields, false);
         let mut response = OutgoingResponse::new(&head, &fields).reversed(reversal.as_ref());
         compression.decide(*terms, &mut response);

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use convey_http_core::{Exchange, ExchangeState, FieldRules, ResponseReversal};
+use convey_http_core::{Exchange, ExchangeState, FieldRules};
 use convey_proxy::ClientStream;
 use convey_stream::{ByteStream, PipePool};
 
 use crate::bulk::Bulk;
 use crate::compress::{Compression, CompressionTerms};
+use crate::forward::RewrittenRequest;
 use crate::hooks::Hooks;
 use crate::record::RequestRecord;
 
@@ -44,8 +45,8 @@ pub(crate) struct Transfer<'a> {
 pub(crate) struct ResponseChanges<'a> {
     /// Configured changes of the fields.
     pub(crate) fields: &'a FieldRules,
-    /// Translation of URLs and cookies; `None`: they stay.
-    pub(crate) reversal: Option<ResponseReversal<'a>>,
+    /// Rewritten request, by which URLs and cookies are translated; `None`: they stay.
+    pub(crate) rewritten: Option<RewrittenRequest<'a>>,
     /// Terms of its compression; `None`: it is not compressed.
     pub(crate) terms: Option<CompressionTerms<'a>>,
     /// Hooks of the embedding application that follow the request.
