@@ -1,5 +1,6 @@
 //! Mode http: client of a request that comes through trusted proxies.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 
@@ -19,6 +20,7 @@ tests!("trusted_proxies":
     proxy_header_makes_no_field_of_a_client_believed,
     client_address_names_the_client_for_access_hash_limits_and_log,
     own_header_of_strangers_does_not_reach_the_server,
+    header_about_the_client_counts_in_rules_only_from_trusted_proxies,
     client_without_an_address_shares_the_limit_of_its_proxy,
     list_of_proxies_is_read_again_after_a_change,
 );
@@ -139,6 +141,59 @@ fn proxy_header_makes_no_field_of_a_client_believed() {
     assert_eq!(get(&mut client, "X-Forwarded-For: 192.0.2.66\r\n").status, 200);
     let request = server.seen().pop().unwrap();
     assert_eq!(request.field("x-forwarded-for"), Some(&*format!("192.0.2.66, {proxy}")));
+}
+
+fn header_about_the_client_counts_in_rules_only_from_trusted_proxies() {
+    let lab = Loopback::new();
+    let servers = [("a", 1), ("b", 2)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
+    let lines = trusting(
+        &lab,
+        r#"
+        client_address = "header:X-Real-IP"
+        headers.request.set = { X-Seen = "{header:X-Forwarded-Proto}{header:X-Real-IP}" }
+        [[frontends.web.routes]]
+        path = "/condition"
+        headers_match = { X-Forwarded-Proto = "https" }
+        respond = { status = 201 }
+        [[frontends.web.routes]]
+        path = "/condition"
+        headers_match = { X-Real-IP = { present = false } }
+        respond = { status = 202 }
+        [[frontends.web.routes]]
+        path = "/redirect"
+        redirect = { path = "/{header:X-Forwarded-Host}", status = 302 }
+        "#,
+    );
+    let setup = Setup::new(&lab)
+        .frontend(&lines)
+        .backend("algorithm = \"maglev\"\nhash = \"header:X-Forwarded-For\"")
+        .server("a", lab.server(1), "")
+        .server("b", lab.server(2), "");
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    let open = |host| Client(connect_from(lab.ip(host), lab.vip()).unwrap());
+    let (mut proxy, mut stranger) = (open(PROXY), open(5));
+    let send = |client: &mut Client, path: &str, fields: &str| {
+        client.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"))
+    };
+    let https = "X-Forwarded-Proto: https\r\nX-Real-IP: 192.0.2.66\r\nX-Forwarded-Host: evil\r\n";
+    assert_eq!(send(&mut proxy, "/condition", https).status, 201);
+    assert_eq!(send(&mut stranger, "/condition", https).status, 202);
+    assert!(send(&mut proxy, "/redirect", https).head.contains("Location: https://a/evil\r\n"));
+    assert!(send(&mut stranger, "/redirect", https).head.contains("Location: http://a/\r\n"));
+
+    send(&mut proxy, "/proxy", https);
+    send(&mut stranger, "/stranger", https);
+    let seen: Vec<_> = servers.iter().flat_map(TestHttpServer::seen).collect();
+    let seen_at = |path: &str| {
+        let request = seen.iter().find(|request| request.line.contains(path)).unwrap();
+        request.field("x-seen")
+    };
+    assert_eq!((seen_at("/proxy"), seen_at("/stranger")), (Some("https192.0.2.66"), None));
+    let reached = |client: &mut Client| {
+        let fields = (1..=20).map(|n| format!("X-Forwarded-For: 198.51.100.{n}\r\n"));
+        fields.map(|fields| send(client, "/", &fields).body).collect::<BTreeSet<String>>().len()
+    };
+    assert_eq!((reached(&mut proxy), reached(&mut stranger)), (2, 1));
 }
 
 /// A value of `client_address`, and the fields by which a proxy names a client.

@@ -62,7 +62,7 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
     if let Some(choice) = by_cookie(place, steps) {
         return choice;
     }
-    let of_request = place.head().and_then(|head| pool.hash_of(head));
+    let of_request = place.head().and_then(|head| pool.hash_of(head, place.field_trust()));
     let (pick, foreseen) = pool.foresee(of_request, place.client_addr(), place.vip);
     let depends_on = match pick {
         Pick::Busy | Pick::Nobody => None,
@@ -196,7 +196,7 @@ fn algorithm(place: &AskedPlace) -> String {
         return format!("{name}: the choice depends on the state of the servers, not on the client");
     }
     if let Some(field) = &config.hash_request {
-        let value = place.head().and_then(|head| field.value(head));
+        let value = place.head().and_then(|head| field.value(head, place.field_trust()));
         return match value {
             Some(value) => {
                 format!("{name}: it hashes the request's {field}, {:?}", String::from_utf8_lossy(value))

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use convey_config::{did_you_mean, listed};
-use convey_http_core::RequestHead;
+use convey_http_core::{FieldTrust, RequestHead};
 use convey_model::{FlowKey, HashOn};
 use convey_snapshot::{Frontend, Snapshot};
 
@@ -57,6 +57,12 @@ impl AskedPlace {
     /// Head of the request in question.
     pub(super) fn head(&self) -> Option<&RequestHead> {
         self.asked.as_ref()?.head.as_deref()
+    }
+
+    /// Trust in the headers of the request in question that describe its client.
+    pub(super) fn field_trust(&self) -> FieldTrust<'_> {
+        let config = &self.frontend.config;
+        config.field_trust(config.trusts_fields_of(self.client.ip))
     }
 
     /// Flow key of the client's packets. `None` if the client's port is unknown.

@@ -169,7 +169,7 @@ impl AskedPlace {
             HttpMethod::Get => format!("a request for {host}{path}{by}"),
             _ => format!("a {} request for {host}{path}{by}", String::from_utf8_lossy(head.method_token())),
         };
-        let route = http.route(&RequestFacts::new(head, scheme, self.client_addr()));
+        let route = http.route(&RequestFacts::new(head, self.field_trust(), scheme, self.client_addr()));
         let Outcome { message, pool, end } =
             self.outcome(&of, head, route.map(|route| &**route), sources.snapshot);
         let route = route.filter(|_| end.is_none()).map(|route| &**route);

@@ -5,8 +5,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use convey_http_core::{
-    HostPattern, NamedCondition, PathPattern, PathPrefix, PathView, RequestHead, RouteConditions, RouteTable,
-    ValueCondition,
+    FieldTrust, HostPattern, NamedCondition, PathPattern, PathPrefix, PathView, RequestHead, RouteConditions,
+    RouteTable, ValueCondition,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 
@@ -35,13 +35,14 @@ fn find(criterion: &mut Criterion) {
         ("10 headers of one path", table(10, |n| (HostPattern::Any, PathPattern::any(), header(n)))),
         ("10 regular expressions", table(10, |n| (HostPattern::Any, regex(n), none()))),
     ];
+    let trust = FieldTrust::default();
     let mut group = criterion.benchmark_group("find");
     for (name, (table, last)) in tables {
         let text =
             format!("GET /api/v{last}/7 HTTP/1.1\r\nHost: h{last}.example.com\r\nX-Shard: {last}\r\n\r\n");
         let head = RequestHead::of_text(&text).expect("a head");
-        assert_eq!(table.find(&head, |_| true), Some(&last), "{name}");
-        group.bench_function(name, |bencher| bencher.iter(|| table.find(black_box(&head), |_| true)));
+        assert_eq!(table.find(&head, trust, |_| true), Some(&last), "{name}");
+        group.bench_function(name, |bencher| bencher.iter(|| table.find(black_box(&head), trust, |_| true)));
     }
 }
 

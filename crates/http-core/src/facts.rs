@@ -3,13 +3,15 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use crate::{RequestHead, UrlScheme, Variable, Variables};
+use crate::{FieldTrust, RequestHead, UrlScheme, Variable, Variables};
 
 /// A request, as far as its route and its variables depend on it.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestFacts<'a> {
     /// Head of the request.
     pub head: &'a RequestHead,
+    /// Trust in the headers that describe the client. Headers that are not trusted count as absent.
+    pub trust: FieldTrust<'a>,
     /// Scheme that the client uses.
     pub scheme: UrlScheme,
     /// Client; behind trusted proxies the one that they name.
@@ -45,9 +47,15 @@ pub struct TlsFacts<'a> {
 
 impl<'a> RequestFacts<'a> {
     /// Returns facts for the choice of a route: head, scheme and client.
-    pub fn new(head: &'a RequestHead, scheme: UrlScheme, client: SocketAddr) -> RequestFacts<'a> {
+    pub fn new(
+        head: &'a RequestHead,
+        trust: FieldTrust<'a>,
+        scheme: UrlScheme,
+        client: SocketAddr,
+    ) -> RequestFacts<'a> {
         RequestFacts {
             head,
+            trust,
             scheme,
             client,
             listen: None,
@@ -89,7 +97,7 @@ impl Variables for RequestFacts<'_> {
             Variable::TlsClient => tls.client.as_bytes().into(),
             Variable::TlsVersion => tls.version.as_bytes().into(),
             Variable::TraceId => text(format!("{:032x}", self.trace_id?)),
-            Variable::Header(name) => self.head.field(name)?.into(),
+            Variable::Header(name) => self.trust.field(self.head, name)?.into(),
         };
         Some(value)
     }

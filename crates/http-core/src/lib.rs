@@ -51,9 +51,9 @@ pub use exchange::{Exchange, ExchangeEnd, ExchangeState, HeadVerdict, MAX_INTERI
 pub use facts::{RequestFacts, TlsFacts};
 pub use field_syntax::{is_name as is_token, is_same_for_cgi};
 pub use forward::{
-    ClientAddress, ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, NamedClient,
-    NoSuchGroup, OutgoingRequest, OutgoingResponse, PathRewrite, RequestChanges, ResponseCondition,
-    ResponseReversal, ReverseRewrite, ReversedFields, rewritten_path,
+    ClientAddress, ClientConnection, ClientIdentity, FieldFault, FieldRules, FieldTrust, ForwardedFields,
+    NamedClient, NoSuchGroup, OutgoingRequest, OutgoingResponse, PathRewrite, RequestChanges,
+    ResponseCondition, ResponseReversal, ReverseRewrite, ReversedFields, rewritten_path,
 };
 pub use head::{
     Field, HeadLimits, HeadReader, RequestHead, ResponseBuilder, ResponseHead, StreamRequest, StreamResponse,

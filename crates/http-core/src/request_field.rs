@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::RequestHead;
 use crate::field_syntax::is_name;
+use crate::{FieldTrust, RequestHead};
 
 /// A header or a cookie, by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,10 +26,11 @@ impl RequestField {
         }
     }
 
-    /// Value of this part in a request; `None` if it is missing or empty.
-    pub fn value<'a>(&self, head: &'a RequestHead) -> Option<&'a [u8]> {
+    /// Value of this part in a request; `None` if it is missing, empty, or a header that is not
+    /// trusted.
+    pub fn value<'a>(&self, head: &'a RequestHead, trust: FieldTrust<'_>) -> Option<&'a [u8]> {
         let value = match self {
-            RequestField::Header(name) => head.field(name),
+            RequestField::Header(name) => trust.field(head, name),
             RequestField::Cookie(name) => cookies(head, name).next(),
         };
         value.filter(|value| !value.is_empty())
@@ -78,7 +79,7 @@ mod tests {
         ] {
             let field = RequestField::parse(text).unwrap();
             assert_eq!(field.to_string(), text);
-            assert_eq!(field.value(&head), expected.map(str::as_bytes), "{text}");
+            assert_eq!(field.value(&head, FieldTrust::default()), expected.map(str::as_bytes), "{text}");
         }
         for wrong in ["", "x", "header:", "header:a b", "cookie:a=", "query:a"] {
             assert_eq!(RequestField::parse(wrong), None, "{wrong}");

@@ -233,7 +233,7 @@ impl Forwarding<'_, '_> {
     fn pick_context(&self, pool: &Pool) -> PickContext {
         PickContext {
             client: self.request.client(),
-            request: pool.hash_of(self.request.head()),
+            request: pool.hash_of(self.request.head(), self.request.field_trust()),
             ..self.client.pick_context(self.record.began)
         }
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use convey_access_log::LoggedTls;
 use convey_http_core::{
-    CorsRules, FieldFault, FieldRules, NamedClient, RequestFacts, RequestHead, TraceParent, UrlScheme,
+    CorsRules, FieldFault, FieldRules, FieldTrust, NamedClient, RequestFacts, RequestHead, TraceParent,
+    UrlScheme,
 };
 use convey_model::Timestamp;
 use convey_proxy::{ClientStream, RequestCharge};
@@ -162,7 +163,7 @@ impl HttpRequest {
     /// Route of the request, by its scheme, its head and its client.
     pub(crate) fn route_in_frontend(&self) -> Option<&Arc<WorkerRoute>> {
         let RequestParts { frontend, scheme, head, .. } = &*self.parts;
-        frontend.route(&RequestFacts::new(head, *scheme, self.client()))
+        frontend.route(&RequestFacts::new(head, self.field_trust(), *scheme, self.client()))
     }
 
     /// What is known about the request.
@@ -176,7 +177,7 @@ impl HttpRequest {
             request_id: request_id.as_deref().unwrap_or_default(),
             trace_id: self.trace().map(|trace| trace.id()),
             tls: tls.as_deref().map(variables::tls_facts),
-            ..RequestFacts::new(head, *scheme, self.client())
+            ..RequestFacts::new(head, self.field_trust(), *scheme, self.client())
         }
     }
 
@@ -195,6 +196,11 @@ impl HttpRequest {
     /// and `X-SSL-Client-DN`.
     pub fn is_peer_trusted(&self) -> bool {
         self.parts.is_peer_trusted
+    }
+
+    /// Trust in the headers of the request that describe its client.
+    pub(crate) fn field_trust(&self) -> FieldTrust<'_> {
+        self.parts.frontend.config.field_trust(self.parts.is_peer_trusted)
     }
 
     /// Client that trusted proxies name, if there is one.
@@ -353,9 +359,11 @@ pub(crate) fn local_reply_fields<'a>(
     let Some(head) = open.head() else {
         return Some(Cow::Borrowed(http.response_to(None).0));
     };
-    let named = client_address::named(head, frontend, client.is_trusted_proxy(frontend));
+    let is_peer_trusted = client.is_trusted_proxy(frontend);
+    let named = client_address::named(head, frontend, is_peer_trusted);
     let client_addr = named.address().unwrap_or_else(|| client.client());
-    let facts = RequestFacts::new(head, scheme_of(head, client, frontend), client_addr);
+    let trust = frontend.config.field_trust(is_peer_trusted);
+    let facts = RequestFacts::new(head, trust, scheme_of(head, client, frontend), client_addr);
     let (rules, cors) = http.response_to(Some(&facts));
     // The response to a preflight request has its own fields.
     let cors = cors.filter(|_| !CorsRules::is_preflight(head));

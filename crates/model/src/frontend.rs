@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use convey_http_core::FieldTrust;
+
 use crate::{
     Access, Endpoint, ErrorPage, FrontendTls, HttpConfig, HttpLimits, Limits, Listen, Mode, NetworkSet,
     OwnTimeouts, Prefix, Protocol, RouteConfig, SniRouteConfig,
@@ -154,6 +156,15 @@ impl FrontendConfig {
     /// trusted.
     pub fn trusts_fields_of(&self, peer: IpAddr) -> bool {
         self.mode.is_http() && self.trusts_proxy(peer)
+    }
+
+    /// Trust in the headers of requests from this peer that describe their client.
+    pub fn field_trust(&self, is_peer_trusted: bool) -> FieldTrust<'_> {
+        FieldTrust {
+            is_peer_trusted,
+            has_client_certificates: self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()),
+            own_field: self.http.as_ref().and_then(|http| http.client_address.own_field()),
+        }
     }
 
     /// Proxies that name the client of each HTTP request.

@@ -8,7 +8,7 @@ use super::{
     Frontend, FrontendLive, Health, HttpFrontend, Places, Pool, PoolLive, RequestLimit, Server, ServerLive,
     Snapshot, SniRoutes,
 };
-use convey_http_core::{RequestFacts, RequestHead, UrlScheme};
+use convey_http_core::{FieldTrust, RequestFacts, RequestHead, UrlScheme};
 use convey_model::{self as model, AdminState, ServerEndpoints, Timestamp, WHOLE};
 use convey_tls::TlsAcceptor;
 
@@ -22,7 +22,7 @@ pub fn head(host: &str, path: &str) -> RequestHead {
 
 /// Facts about a request without TLS, by a client at 10.0.0.9.
 pub fn facts(head: &RequestHead) -> RequestFacts<'_> {
-    RequestFacts::new(head, UrlScheme::Http, ([10, 0, 0, 9], 1).into())
+    RequestFacts::new(head, FieldTrust::default(), UrlScheme::Http, ([10, 0, 0, 9], 1).into())
 }
 
 /// Health of a server that has been up since the start.

@@ -181,7 +181,7 @@ impl HttpFrontend {
     /// requests for the URL that it leads to.
     pub fn route(&self, facts: &RequestFacts<'_>) -> Option<&Arc<HttpRoute>> {
         let applies = |route: &Arc<HttpRoute>| route.applies_to(facts);
-        let found = self.routes.find(facts.head, applies);
+        let found = self.routes.find(facts.head, facts.trust, applies);
         found.or(self.default.as_ref().filter(|route| applies(route)))
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Health, PoolLive, ServerLive};
 use crate::affinity::AffinityTable;
 use convey_balance::{self as balance, Balancer, FlowHash, Foreseen, Identity, Loads, Member};
-use convey_http_core::RequestHead;
+use convey_http_core::{FieldTrust, RequestHead};
 use convey_model::{self as model, AdminState, HashOn};
 use convey_quic_cid::ServerId;
 use convey_tls::TlsConnector;
@@ -254,10 +254,10 @@ impl Pool {
     }
 
     /// Hash of the request field that the backend's configuration names; `None`: the client's
-    /// addresses are hashed instead.
-    pub fn hash_of(&self, request: &RequestHead) -> Option<FlowHash> {
+    /// addresses are hashed instead. A header that is not trusted counts as absent.
+    pub fn hash_of(&self, request: &RequestHead, trust: FieldTrust<'_>) -> Option<FlowHash> {
         let field = self.config.hash_request.as_ref().filter(|_| self.config.algorithm.hashes())?;
-        field.value(request).map(balance::value_hash)
+        field.value(request, trust).map(balance::value_hash)
     }
 
     /// Index of the server that the connection id of a QUIC packet names; `None` if there is no

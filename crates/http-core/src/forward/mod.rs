@@ -5,6 +5,7 @@
 
 mod client_address;
 mod condition;
+mod field_trust;
 mod forwarded;
 mod request;
 mod response;
@@ -16,6 +17,7 @@ mod tests;
 
 pub use client_address::{ClientAddress, NamedClient};
 pub use condition::ResponseCondition;
+pub use field_trust::FieldTrust;
 pub use forwarded::{ClientIdentity, ForwardedFields};
 pub use request::{OutgoingRequest, RequestChanges};
 pub use response::OutgoingResponse;

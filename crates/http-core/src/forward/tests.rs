@@ -3,8 +3,8 @@ use bytes::BytesMut;
 use super::*;
 use crate::head::RequestHead;
 use crate::{
-    ExactPath, HeadLimits, HeadReader, HttpMethod, PathPattern, PathPrefix, PathView, RequestFacts, Template,
-    UrlScheme, Variable,
+    ExactPath, FieldTrust, HeadLimits, HeadReader, HttpMethod, PathPattern, PathPrefix, PathView,
+    RequestFacts, Template, UrlScheme, Variable,
 };
 
 fn request(text: &str) -> RequestHead {
@@ -141,7 +141,8 @@ fn fields_with_variables_have_the_values_of_the_request() {
     assert_eq!(rules.set_template("X", &template(" {host}")), Err(FieldFault::Value));
     assert_eq!(rules.set_template("Host", &template("{host}")), Err(FieldFault::Reserved));
     let head = request("GET / HTTP/1.1\r\nHost: a\r\nx_real_ip: 1\r\nX-Trace: 2\r\nCookie: b=\tc\r\n\r\n");
-    let facts = RequestFacts::new(&head, UrlScheme::Https, "[2001:db8::1]:9".parse().unwrap());
+    let facts =
+        RequestFacts::new(&head, FieldTrust::default(), UrlScheme::Https, "[2001:db8::1]:9".parse().unwrap());
     let none = ForwardedFields { x_forwarded: false, forwarded: false, subject: false };
     let expanded = rules.expanded(&facts);
     assert_eq!(
@@ -294,7 +295,8 @@ fn response_rules_depend_on_status_and_path() {
     let both = frontend.then(&route);
     let shown = |rules: &FieldRules, path: &str, status| {
         let head = request(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        let facts = RequestFacts::new(&head, UrlScheme::Http, "192.0.2.1:9".parse().unwrap());
+        let facts =
+            RequestFacts::new(&head, FieldTrust::default(), UrlScheme::Http, "192.0.2.1:9".parse().unwrap());
         rules.expanded(&facts).of_status(status).to_string()
     };
     let value = |rules: &FieldRules, status| {

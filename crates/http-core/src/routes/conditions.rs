@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::cors::preflight_method;
 use crate::request_field::cookies;
-use crate::{RequestHead, TextPattern};
+use crate::{FieldTrust, RequestHead, TextPattern};
 
 /// Conditions of a route on a request. All of them have to hold. The default has no conditions, and
 /// holds for every request.
@@ -55,14 +55,15 @@ impl RouteConditions {
         *self == RouteConditions::default()
     }
 
-    /// Whether a request meets the conditions, apart from `source_len`.
-    pub fn hold_for(&self, head: &RequestHead) -> bool {
+    /// Whether a request meets the conditions, apart from `source_len`. Headers that are not trusted
+    /// count as absent.
+    pub fn hold_for(&self, head: &RequestHead, trust: FieldTrust<'_>) -> bool {
         let is_listed = |token: &[u8]| self.methods.iter().any(|method| method.as_bytes() == token);
         let has_method = self.methods.is_empty()
             || is_listed(head.method_token())
             || self.takes_preflight && preflight_method(head).is_some_and(is_listed);
         has_method
-            && self.headers.iter().all(|header| header.value.holds_for(head.values(&header.name)))
+            && self.headers.iter().all(|header| header.value.holds_for(trust.values(head, &header.name)))
             && self.query.iter().all(|part| part.value.holds_for(parameters(head, &part.name)))
             && self.cookies.iter().all(|cookie| cookie.value.holds_for(cookies(head, &cookie.name)))
     }

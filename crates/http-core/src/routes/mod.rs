@@ -23,7 +23,7 @@ pub(crate) use pattern::host_name;
 pub use pattern::{HostPattern, PathPrefix, PatternFault};
 pub use view::PathView;
 
-use crate::RequestHead;
+use crate::{FieldTrust, RequestHead};
 use paths::PathTable;
 
 /// Routes of a frontend. `T` is the target of a route.
@@ -56,9 +56,9 @@ impl<T> RouteTable<T> {
     }
 
     /// Finds the route of a request among the routes whose target `wanted` accepts. `None`: no route
-    /// matches.
-    pub fn find(&self, head: &RequestHead, wanted: impl Fn(&T) -> bool) -> Option<&T> {
-        let is_wanted = |entry: &RouteEntry<T>| entry.conditions.hold_for(head) && wanted(&entry.to);
+    /// matches. Headers that are not trusted count as absent.
+    pub fn find(&self, head: &RequestHead, trust: FieldTrust<'_>, wanted: impl Fn(&T) -> bool) -> Option<&T> {
+        let is_wanted = |entry: &RouteEntry<T>| entry.conditions.hold_for(head, trust) && wanted(&entry.to);
         self.find_at(head.host(), head.path(), is_wanted)
     }
 

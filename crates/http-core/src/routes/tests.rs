@@ -2,7 +2,7 @@ use bytes::BytesMut;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{HeadLimits, HeadReader, TextPattern};
+use crate::{FieldTrust, HeadLimits, HeadReader, TextPattern};
 
 fn table(routes: &[(&str, &str)]) -> RouteTable<usize> {
     table_in(PathView::AsSent, routes)
@@ -142,16 +142,18 @@ fn request_without_a_wanted_condition_takes_the_next_route() {
         ("GET /q", "Cookie: beta=77; Beta=7\r\nCookie: beta\r\n", "rest"),
     ];
     for (start, fields, expected) in cases {
-        let found = table.find(&head(start, fields), |_| true);
+        let found = table.find(&head(start, fields), FieldTrust::default(), |_| true);
         assert_eq!(found, Some(&expected), "{start} {fields:?}");
     }
     let preflight = "Origin: https://b\r\nAccess-Control-Request-Method: PUT\r\n";
-    assert_eq!(table.find(&head("OPTIONS /p", preflight), |_| true), Some(&"puts with preflight"));
+    let untrusted = FieldTrust::default();
+    let found = table.find(&head("OPTIONS /p", preflight), untrusted, |_| true);
+    assert_eq!(found, Some(&"puts with preflight"));
     assert_eq!(
-        table.find(&head("OPTIONS /p", "Access-Control-Request-Method: PUT\r\n"), |_| true),
+        table.find(&head("OPTIONS /p", "Access-Control-Request-Method: PUT\r\n"), untrusted, |_| true),
         Some(&"rest")
     );
-    let found = table.find(&head("GET /a", ""), |to| *to != "reads");
+    let found = table.find(&head("GET /a", ""), untrusted, |to| *to != "reads");
     assert_eq!(found, Some(&"rest"), "the caller has a condition, too");
 }
 
@@ -257,7 +259,11 @@ fn odd_byte_in_a_value_does_not_avoid_an_expression() {
         let bytes = [start.as_bytes(), b" HTTP/1.1\r\nHost: a\r\n", field, b"\r\n\r\n"].concat();
         let mut bytes = BytesMut::from(&bytes[..]);
         let head = HeadReader::default().request(&mut bytes, &HeadLimits::default()).unwrap().unwrap();
-        assert!(conditions[at].hold_for(&head), "{start} {:?}", field.escape_ascii().to_string());
+        assert!(
+            conditions[at].hold_for(&head, FieldTrust::default()),
+            "{start} {:?}",
+            field.escape_ascii().to_string()
+        );
     }
 }
 

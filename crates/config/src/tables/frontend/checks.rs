@@ -7,7 +7,7 @@ use super::{ParsedFrontend, path_checks, sni};
 use crate::file::value;
 use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
-use convey_http_core::{HostPattern, RouteTable};
+use convey_http_core::{FieldTrust, HostPattern, RouteTable};
 use convey_model::{Mode, Prefix, Protocol};
 
 /// Reports errors and warnings about a frontend in this mode.
@@ -68,6 +68,7 @@ pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_
         report.error(&protocol.place, "found \"udp\"; allowed in http mode: tcp");
     }
     client_address(frontend, report);
+    untrusted_headers(frontend, report);
     if let (Some(backend), Some(redirect)) = (&frontend.keys.backend, &frontend.http.redirect) {
         let line = report.line(&backend.place, &redirect.place);
         let message = format!("{} is also set ({line}); keep one of them", backend.place.key);
@@ -85,6 +86,26 @@ fn client_address(frontend: &ParsedFrontend, report: &Report<'_>) {
         && frontend.trusted_proxies.is_empty()
     {
         report.warning(place, "has no effect without trusted_proxies");
+    }
+}
+
+/// Warns about a condition on a header that only trusted proxies may send, at a frontend without
+/// them.
+fn untrusted_headers(frontend: &ParsedFrontend, report: &Report<'_>) {
+    if !frontend.trusted_proxies.is_empty() {
+        return;
+    }
+    let chosen = frontend.http.keys.client_address.as_ref();
+    let own_field = chosen.and_then(|chosen| chosen.value.own_field());
+    let trust = FieldTrust { own_field, ..FieldTrust::default() };
+    for (place, headers) in frontend.http.routes.iter().filter_map(|route| route.matches()?.headers()) {
+        if let Some(header) = headers.iter().find(|header| trust.needs_trust(&header.name)) {
+            let message = format!(
+                "has {}, which counts only from trusted_proxies, and the frontend has none: the header counts as absent",
+                header.name
+            );
+            report.warning(place, message);
+        }
     }
 }
 

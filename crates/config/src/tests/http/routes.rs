@@ -393,3 +393,22 @@ fn host_that_a_route_has_twice_is_an_error() {
         ]
     );
 }
+
+#[test]
+fn condition_on_a_header_of_proxies_without_proxies_is_a_warning() {
+    let warned = |lines: &str, name: &str| {
+        let route =
+            format!("routes = [{{ path = '/a', headers_match = {{ {name} = 'b' }}, backend = 'api' }}]");
+        warnings(&format!("{FRONTEND}{lines}\n{route}\n{BACKENDS}"))
+    };
+    let message = |name: &str| {
+        format!(
+            "config.toml:6:42: frontends.web.routes.headers_match: has {name}, which counts only from trusted_proxies, and \
+             the frontend has none: the header counts as absent"
+        )
+    };
+    assert_eq!(warned("", "X-Forwarded-Proto"), [message("X-Forwarded-Proto")]);
+    assert_eq!(warned("", "x_forwarded_for"), [message("x_forwarded_for")]);
+    assert_eq!(warned("", "X-Real-IP"), [""; 0]);
+    assert_eq!(warned("trusted_proxies = ['10.0.0.5']", "X-Forwarded-Proto"), [""; 0]);
+}

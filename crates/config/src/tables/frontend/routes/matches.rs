@@ -21,6 +21,8 @@ pub(crate) struct ParsedMatches {
     /// Text and pattern of the path; `None`: any path.
     path: Option<Placed<Written<PathPattern>>>,
     conditions: RouteConditions,
+    /// Place of `headers_match`, if the route has it.
+    headers_place: Option<Place>,
     sources: Vec<Prefix>,
     /// Whether all keys are valid.
     pub(super) is_valid: bool,
@@ -45,6 +47,7 @@ impl ParsedMatches {
         check(set(table, "method"), !methods.is_empty());
         let sources = table.at_least_one("source", network);
         check(set(table, "source"), !sources.is_empty());
+        let headers_place = table.place_of("headers_match");
         let mut named = |key: &'static str, kind: &str| {
             let mut all = Vec::new();
             for (name, condition) in table.table(key).values(condition) {
@@ -72,7 +75,7 @@ impl ParsedMatches {
             source_len: sources.iter().map(|source| source.value.len()).min(),
         };
         let sources = sources.into_iter().map(|source| source.value).collect();
-        ParsedMatches { name, hosts, path, conditions, sources, is_valid }
+        ParsedMatches { name, hosts, path, conditions, headers_place, sources, is_valid }
     }
 
     /// Host patterns; empty: any host.
@@ -93,6 +96,11 @@ impl ParsedMatches {
     /// Further conditions.
     pub(crate) fn conditions(&self) -> &RouteConditions {
         &self.conditions
+    }
+
+    /// Place and conditions of `headers_match`.
+    pub(crate) fn headers(&self) -> Option<(&Place, &[NamedCondition])> {
+        Some((self.headers_place.as_ref()?, &self.conditions.headers))
     }
 
     /// Networks of clients; empty: any client.
