@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, TestAuthority, connect, tests,
+    BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, TestAuthority, connect, tests, wait_for,
 };
 use http::Request;
 
@@ -22,6 +22,9 @@ tests!("http_deadline":
     response_that_takes_too_long_is_reset_in_each_version [Need::CURL],
     upload_that_takes_too_long_gets_a_408,
     request_that_waits_too_long_for_a_server_gets_a_504,
+    head_that_takes_too_long_gets_a_408_and_reaches_no_server,
+    slow_clients_eject_no_server,
+    server_that_uses_up_the_time_of_requests_is_ejected,
     tunnel_has_no_time_limit,
 );
 
@@ -70,7 +73,7 @@ fn request_without_response_in_time_gets_a_504_in_each_version() {
         assert_eq!(client.get("/").await.status, 504);
     });
     let (_, metrics) = balancer.page("/metrics");
-    assert!(metrics.contains("reason=\"server_timeout\"} 3"), "{metrics}");
+    assert!(metrics.contains("reason=\"request_deadline\"} 3"), "{metrics}");
 }
 
 fn response_that_takes_too_long_is_reset_in_each_version() {
@@ -148,4 +151,52 @@ fn tunnel_has_no_time_limit() {
     tunnel.write_all(b"ping").unwrap();
     tunnel.read_exact(&mut echoed).unwrap();
     assert_eq!(&echoed, b"ping");
+}
+
+/// Sends the head of a request, except its last line for so long.
+fn slow_head(at: SocketAddr, pause: Duration) -> u16 {
+    let mut client = Client::new(at);
+    client.0.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n").unwrap();
+    thread::sleep(pause);
+    client.0.write_all(b"\r\n").unwrap();
+    client.read().status
+}
+
+fn head_that_takes_too_long_gets_a_408_and_reaches_no_server() {
+    let lab = Loopback::new();
+    let balancer = BalancerProcess::start(&lab, &plain(&lab, ""));
+    assert_eq!(slow_head(lab.vip(), Duration::from_millis(350)), 408);
+    assert_eq!(balancer.stat("/backends/pool/servers/a/total_connections"), 0);
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/request_timeout", 1);
+}
+
+/// Two servers, of which the first failure of a request ejects one. Requests may take a second.
+fn ejecting(lab: &Loopback) -> Setup {
+    let setup = plain(lab, "").frontend("mode = \"http\"\ntimeouts.request = 1");
+    let setup = setup.server("b", lab.server(2), "");
+    setup.backend("outlier_detection.consecutive_failures = 1")
+}
+
+fn ejections(balancer: &BalancerProcess) -> u64 {
+    let of = |server| balancer.stat(&format!("/backends/pool/servers/{server}/ejections"));
+    ["a", "b"].map(|server| of(server).as_u64().unwrap()).iter().sum()
+}
+
+fn slow_clients_eject_no_server() {
+    let lab = Loopback::new();
+    let _servers = [1, 2].map(|n| TcpServer::silent(lab.server(n)));
+    let balancer = BalancerProcess::start(&lab, &ejecting(&lab));
+    for _ in 0..2 {
+        assert_eq!(slow_head(lab.vip(), Duration::from_millis(600)), 504);
+    }
+    balancer.wait_for_stat("/frontends/web/requests/local_replies/request_deadline", 2);
+    assert_eq!(ejections(&balancer), 0);
+}
+
+fn server_that_uses_up_the_time_of_requests_is_ejected() {
+    let lab = Loopback::new();
+    let _servers = [1, 2].map(|n| TcpServer::silent(lab.server(n)));
+    let balancer = BalancerProcess::start(&lab, &ejecting(&lab));
+    assert_eq!(slow_head(lab.vip(), Duration::ZERO), 504);
+    wait_for("the server to be ejected", || (ejections(&balancer) == 1).then_some(()));
 }

@@ -129,6 +129,9 @@ impl Forwarding<'_, '_> {
     /// Sends the request to a server of this pool, or serves one of its files, and sends the
     /// response to the client.
     pub(crate) async fn run(&mut self, pool: &WorkerArc<Pool>) -> RequestEnd {
+        if self.came_too_late() {
+            return unanswered(LocalReplyReason::RequestTimeout);
+        }
         if let Some(of_pool) = &pool.config.files {
             // Boxed, because requests that go to a server do not need this state.
             let served = before(self.timeouts.deadline, files::serve(self, pool.shared(), of_pool));

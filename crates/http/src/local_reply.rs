@@ -65,6 +65,8 @@ pub enum LocalReplyReason {
     ServerFault(ServerFault),
     /// The server did not respond in time.
     ServerTimeout,
+    /// The request as a whole took longer than `timeouts.request`.
+    RequestDeadline,
     /// The file does not exist.
     FileNotFound,
     /// The file is not readable, or the directory is not to be listed.
@@ -280,7 +282,7 @@ impl LocalReplyReason {
             | LocalReplyReason::NoLocalPort
             | LocalReplyReason::QueueTimeout => 503,
             LocalReplyReason::ServerReset | LocalReplyReason::ServerFault(_) => 502,
-            LocalReplyReason::ServerTimeout => 504,
+            LocalReplyReason::ServerTimeout | LocalReplyReason::RequestDeadline => 504,
             LocalReplyReason::FileNotFound => 404,
             LocalReplyReason::FileForbidden => 403,
             LocalReplyReason::FileMethod => 405,
@@ -314,6 +316,7 @@ impl LocalReplyReason {
             LocalReplyReason::ServerReset => Counter::AnsweredServerReset,
             LocalReplyReason::ServerFault(_) => Counter::AnsweredServerFault,
             LocalReplyReason::ServerTimeout => Counter::AnsweredServerTimeout,
+            LocalReplyReason::RequestDeadline => Counter::AnsweredRequestDeadline,
             LocalReplyReason::FileNotFound => Counter::AnsweredFileNotFound,
             LocalReplyReason::FileForbidden => Counter::AnsweredFileForbidden,
             LocalReplyReason::FileMethod => Counter::AnsweredFileMethod,
@@ -352,6 +355,7 @@ impl LocalReplyReason {
             LocalReplyReason::ServerReset => "the server closed the connection too early",
             LocalReplyReason::ServerFault(_) => "invalid response from upstream",
             LocalReplyReason::ServerTimeout => "the server did not answer in time",
+            LocalReplyReason::RequestDeadline => "the request took too long",
             LocalReplyReason::FileNotFound => "there is no such file",
             LocalReplyReason::FileForbidden => "this file may not be read",
             LocalReplyReason::FileMethod => "files are read with GET and HEAD",

@@ -297,6 +297,11 @@ impl HttpRequest {
         self.parts.first_byte = first_byte;
     }
 
+    /// Time of the first byte of the head.
+    pub(crate) fn first_byte(&self) -> Instant {
+        self.parts.first_byte
+    }
+
     /// Time at which a request with this time limit has to be over. An upgrade, such as to
     /// WebSocket, has none: it lasts as long as both sides want.
     pub(crate) fn deadline(&self, limit: Option<Duration>) -> Option<Instant> {

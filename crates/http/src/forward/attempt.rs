@@ -50,16 +50,16 @@ impl Forwarding<'_, '_> {
     ) -> Attempt {
         let Transferred { end, state, status, is_clean, sent, .. } = transferred;
         let Reached { permit, server, is_kept, .. } = &mut reached;
-        let expired = if end.is_none() { Counter::IdleTimeout } else { Counter::RequestDeadline };
+        let is_stalled = end.is_none();
         let Some(end) = end.filter(|end| *end != TransferEnd::OverTime) else {
             let awaits_server = state.is_request_whole() || !is_clean;
-            if status.is_none() && awaits_server {
+            if status.is_none() && awaits_server && (is_stalled || self.is_servers_delay(*sent)) {
                 if let ServerEnd::Stream(stream) = server {
                     stream.retire_connection();
                 }
                 permit.answered_with(answer_now(self.client, None, *sent), self.client.failures());
             }
-            return Attempt::Over(timed_out(state, awaits_server, expired));
+            return Attempt::Over(timed_out(state, awaits_server, is_stalled));
         };
         if let (TransferEnd::ServerRefused, ServerEnd::Stream(stream)) = (end, &mut *server) {
             stream.was_refused();

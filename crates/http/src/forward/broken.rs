@@ -86,13 +86,15 @@ impl Forwarding<'_, '_> {
     }
 }
 
-/// Returns the end of a request in which too few bytes moved for too long, or that took too long as
-/// a whole (`expired`). `awaits_server`: the server has the whole request, or does not accept the
-/// part that convey has received.
-pub(super) fn timed_out(state: &ExchangeState, awaits_server: bool, expired: Counter) -> RequestEnd {
-    match (state.has_answered(), awaits_server) {
-        (true, _) => RequestEnd::Broken(expired),
-        (false, true) => unanswered(LocalReplyReason::ServerTimeout),
-        (false, false) => unanswered(LocalReplyReason::RequestTimeout),
+/// Returns the end of a request in which too few bytes moved for too long (`is_stalled`), or that
+/// took too long as a whole. `awaits_server`: the server has the whole request, or does not accept
+/// the part that convey has received.
+pub(super) fn timed_out(state: &ExchangeState, awaits_server: bool, is_stalled: bool) -> RequestEnd {
+    match (state.has_answered(), awaits_server, is_stalled) {
+        (true, _, true) => RequestEnd::Broken(Counter::IdleTimeout),
+        (true, _, false) => RequestEnd::Broken(Counter::RequestDeadline),
+        (false, true, true) => unanswered(LocalReplyReason::ServerTimeout),
+        (false, true, false) => unanswered(LocalReplyReason::RequestDeadline),
+        (false, false, _) => unanswered(LocalReplyReason::RequestTimeout),
     }
 }

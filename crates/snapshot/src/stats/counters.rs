@@ -227,6 +227,8 @@ pub enum Counter {
     AnsweredServerFault,
     /// Local reply: the server did not respond in time.
     AnsweredServerTimeout,
+    /// Local reply: the request took longer than its time limit.
+    AnsweredRequestDeadline,
     /// Local reply: a file, a part of a file, or status 304 (not modified).
     AnsweredFile,
     /// Local reply: the file does not exist.
@@ -369,7 +371,7 @@ impl Counter {
     ];
 
     /// Reasons for local replies. Each has the label that metrics and logs use.
-    pub const ANSWERS: [(Counter, &'static str); 28] = [
+    pub const ANSWERS: [(Counter, &'static str); 29] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
         (Counter::AnsweredNoRoute, "no_route"),
@@ -391,6 +393,7 @@ impl Counter {
         (Counter::AnsweredServerReset, "server_reset"),
         (Counter::AnsweredServerFault, "server_fault"),
         (Counter::AnsweredServerTimeout, "server_timeout"),
+        (Counter::AnsweredRequestDeadline, "request_deadline"),
         (Counter::AnsweredFile, "file"),
         (Counter::AnsweredFileNotFound, "file_not_found"),
         (Counter::AnsweredFileForbidden, "file_forbidden"),
