@@ -109,20 +109,18 @@ mod tests {
 
     /// A request with the cookie that the server with this index gives out.
     fn returning(pool: &Pool, index: usize) -> RequestHead {
-        let cookie = pool.affinity_cookie(index, &without_cookie(), false).unwrap();
+        let cookie = pool.affinity_cookie(index, false).unwrap();
         let pair = cookie.split(';').next().unwrap();
         let text = format!("GET / HTTP/1.1\r\nHost: shop.example\r\nCookie: lang=en; {pair}\r\n\r\n");
         RequestHead::of_text(&text).unwrap()
     }
 
     #[test]
-    fn cookie_names_its_server_and_is_set_once() {
+    fn cookie_names_its_server() {
         let pool = pool_of("shop", two_servers(), affinity(7));
         for index in [0, 1] {
             let head = returning(&pool, index);
             assert_eq!(pool.named_in(&head), Some(index));
-            // Another server may have to serve the client once: it stays with its own.
-            assert_eq!(pool.affinity_cookie(1 - index, &head, false), None);
         }
         assert_eq!(pool.named_in(&without_cookie()), None);
     }
@@ -132,7 +130,7 @@ mod tests {
         let pool = pool_of("shop", two_servers(), affinity(7));
         let values: Vec<String> = [0, 1]
             .iter()
-            .map(|index| pool.affinity_cookie(*index, &without_cookie(), false).unwrap())
+            .map(|index| pool.affinity_cookie(*index, false).unwrap())
             .map(|cookie| cookie.split(';').next().unwrap().to_owned())
             .collect();
         let mut servers = pool.servers.clone();
@@ -166,7 +164,6 @@ mod tests {
         assert_eq!(other.named_in(&head), Some(0));
         let stranger = pool_of("shop", two_servers(), affinity(8));
         assert_eq!(stranger.named_in(&head), None);
-        assert!(stranger.affinity_cookie(0, &head, false).is_some());
     }
 
     #[test]
@@ -202,8 +199,6 @@ mod tests {
             servers[0] = Arc::new(Server { config, admin, health, live: servers[0].live.clone() });
             let changed = fixture::with_servers(&pool, servers);
             assert_eq!(changed.named_in(&head), named, "{case}");
-            // A client whose server is lost gets the cookie of the next one.
-            assert_eq!(changed.affinity_cookie(1, &head, false).is_some(), named.is_none(), "{case}");
         }
     }
 
@@ -211,7 +206,7 @@ mod tests {
     fn attributes_follow_the_configuration_and_the_scheme() {
         let cookie = |config: AffinityConfig, is_https| {
             let pool = pool_of("shop", two_servers(), config);
-            let cookie = pool.affinity_cookie(0, &without_cookie(), is_https).unwrap();
+            let cookie = pool.affinity_cookie(0, is_https).unwrap();
             cookie.split_once("; ").unwrap().1.to_owned()
         };
         assert_eq!(cookie(affinity(7), false), "Path=/; HttpOnly; SameSite=Lax");

@@ -282,12 +282,11 @@ impl Pool {
         self.affinity.as_ref()?.servers_of(request).find(keeps_clients)
     }
 
-    /// Value of `Set-Cookie` for a response of the server with this index. `None` without session
-    /// affinity, and for a client whose cookie names a server that gets requests: that server is the
-    /// client's also if another one served this request.
-    pub fn affinity_cookie(&self, index: usize, request: &RequestHead, is_https: bool) -> Option<String> {
-        let affinity = self.affinity.as_ref().filter(|_| self.named_in(request).is_none())?;
-        affinity.cookie(index, is_https)
+    /// Value of `Set-Cookie` that names the server with this index; `None` without session affinity.
+    /// A client whose cookie names a server that gets requests ([`Pool::named_in`]) needs no other
+    /// cookie, even if another server served its request.
+    pub fn affinity_cookie(&self, index: usize, is_https: bool) -> Option<String> {
+        self.affinity.as_ref()?.cookie(index, is_https)
     }
 
     /// Hash of a client of `vip`, independent of requests.

@@ -35,6 +35,8 @@ pub struct Attempts {
     refusals: u32,
     /// Server to try first.
     preferred: Option<Preferred>,
+    /// Whether the client belongs to a server, which the first pick preferred.
+    returns: bool,
     /// Ids of the servers that must not be tried again.
     passed_over: Vec<u32>,
     /// Reason to return if there is no other server; `None` before the first failure.
@@ -93,6 +95,13 @@ impl Attempts {
     /// if the server gets no new clients.
     pub fn return_to(&mut self, server: u32) {
         self.preferred = Some(Preferred { server, has_client: true });
+        self.returns = true;
+    }
+
+    /// Whether the client belongs to a server ([`Attempts::return_to`]), even if it could not be
+    /// picked.
+    pub fn are_of_returning_client(&self) -> bool {
+        self.returns
     }
 
     fn take_preferred(&mut self, pool: &WorkerArc<Pool>, pick: &PickContext) -> Option<Permit> {

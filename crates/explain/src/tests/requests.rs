@@ -149,7 +149,7 @@ fn affinity_cookie_of_a_request_decides_its_server() {
         as_text(&explain_client(sources, client))
     };
     for (index, server) in pool.servers.iter().enumerate() {
-        let cookie = pool.affinity_cookie(index, &fixture::head("a", "/"), true).unwrap();
+        let cookie = pool.affinity_cookie(index, true).unwrap();
         let text = explained(vec![format!("Cookie: {}", cookie.split(';').next().unwrap())]);
         assert!(text.contains(&format!("app/{}: the cookie server names it", server.config.name)), "{text}");
     }
@@ -167,7 +167,7 @@ fn full_server_of_an_affinity_cookie_is_passed_over() {
         vec![fixture::frontend_of(with_tls(redirecting(false)), &pool)],
         vec![pool.clone()],
     );
-    let cookie = pool.affinity_cookie(0, &fixture::head("a", "/"), false).unwrap();
+    let cookie = pool.affinity_cookie(0, false).unwrap();
     let headers = vec![format!("Cookie: {}", cookie.split(';').next().unwrap())];
     let request = "http://a/".parse::<AskedRequest>().unwrap().with(None, headers).unwrap();
     let server = || {

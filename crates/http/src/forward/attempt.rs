@@ -18,7 +18,7 @@ impl Forwarding<'_, '_> {
     pub(super) async fn attempt(&mut self, reached: Reached, attempts: &mut Attempts) -> Attempt {
         let mut reached = match reached {
             Reached { permit, server: ServerEnd::Socket(server), is_kept, .. } if self.moves_bytes() => {
-                let mut running = self.start(permit, server, is_kept);
+                let mut running = self.start(permit, server, is_kept, attempts);
                 let end = poll_fn(|cx| self.poll_running(&mut running, cx)).await;
                 return self.conclude(running, end, attempts);
             }
@@ -29,7 +29,7 @@ impl Forwarding<'_, '_> {
         }
         reached.permit.count(Counter::Requests, 1);
         // Boxed, so that the state of frames is not a part of each exchange of HTTP/1.
-        let mut transferred = Box::pin(self.transfer(&mut reached)).await;
+        let mut transferred = Box::pin(self.transfer(&mut reached, attempts)).await;
         let attempt = self.settle(reached, &transferred, attempts);
         if let (Attempt::Over(RequestEnd::Answered { .. }), Some(rest)) = (&attempt, transferred.rest.take())
             && let Err(reason) = Box::pin(before(self.timeouts.deadline, self.write_rest(rest)))

@@ -53,7 +53,7 @@ impl Forwarding<'_, '_> {
         };
         self.record.tries(self.client, &permit, None);
         match self.kept_connection(&mut permit, attempts) {
-            Some(server) => Ok(self.start(permit, server, true)),
+            Some(server) => Ok(self.start(permit, server, true, attempts)),
             None => Err(Beginning::Picked(permit)),
         }
     }
@@ -70,12 +70,13 @@ impl Forwarding<'_, '_> {
         permit: Permit,
         server: Box<ServerStream>,
         is_kept: bool,
+        attempts: &Attempts,
     ) -> Box<RunningExchange> {
         self.client.goes_to(&permit, &server);
         permit.count(Counter::Requests, 1);
         let transfer = TransferState::new(self.exchange(), self.head_as_text(&permit));
         let drive = DriveState::begin(self.client, self.request, &self.timeouts, &permit, self.time_limit);
-        let rules = self.rules_with_affinity(&permit);
+        let rules = self.rules_with_affinity(&permit, attempts);
         Box::new(RunningExchange { permit, server, is_kept, rules, transfer, drive })
     }
 

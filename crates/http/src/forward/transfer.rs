@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 
 use convey_http_core::{BodyDecoder, ExchangeState, RequestHead};
+use convey_upstream::Attempts;
 use tokio::time::Instant;
 
 use super::drive::{DriveState, Driver};
@@ -37,7 +38,7 @@ pub(super) struct Transferred {
 impl Forwarding<'_, '_> {
     /// Moves the request and its response in frames, until the transfer ends or too few bytes move
     /// for too long.
-    pub(super) async fn transfer(&mut self, reached: &mut Reached) -> Transferred {
+    pub(super) async fn transfer(&mut self, reached: &mut Reached, attempts: &Attempts) -> Transferred {
         let Reached { permit, held, server, .. } = reached;
         let (request, limits) = (self.request, self.request.frontend().config.http_limits());
         let server = match server {
@@ -57,7 +58,7 @@ impl Forwarding<'_, '_> {
         }
         let mut drive = DriveState::begin(self.client, request, &self.timeouts, permit, self.time_limit);
         let is_stream = self.end.is_stream();
-        let rules = self.rules_with_affinity(permit);
+        let rules = self.rules_with_affinity(permit, attempts);
         let client = match &mut *self.end {
             ClientEnd::Socket(client) => {
                 let decoder = decoder(request);
