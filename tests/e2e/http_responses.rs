@@ -170,13 +170,26 @@ fn local_reply_has_the_trace_that_convey_began() {
     let log = lab.directory().join("access.log");
     let access =
         format!("[access_log]\noutput = {:?}\nformat = \"{{trace_id}}\"\n", log.display().to_string());
-    let lines = "mode = \"http\"\nbegin_traces = true\nheaders.response.set = { X-Trace = \"{trace_id}\" }";
+    let lines = r#"mode = "http"
+        begin_traces = true
+        headers.response.set = { X-Trace = "{trace_id}" }
+        routes = [
+            { path = "/old", redirect = { path = "/new/{trace_id}" } },
+            { path = "/robots.txt", respond = { body = "User-agent: *" } },
+        ]"#;
     let setup = Setup::new(&lab).frontend(lines).server("gone", lab.server(1), "").and(&access);
     let _balancer = BalancerProcess::start(&lab, &setup);
-    let response = Client::new(lab.vip()).get("a", "/");
-    let trace = response.head.lines().find_map(|line| line.strip_prefix("X-Trace: ")).unwrap_or_default();
-    assert_eq!((response.status, trace.len()), (503, 32), "{}", response.head);
-    wait_for("the line of the request", || {
-        std::fs::read_to_string(&log).ok().filter(|lines| *lines == format!("{trace}\n"))
-    });
+    let mut logged = String::new();
+    for (path, status) in [("/", 503), ("/old", 302), ("/robots.txt", 200)] {
+        let response = Client::new(lab.vip()).get("a", path);
+        let field = |name: &str| response.head.lines().find_map(|line| line.strip_prefix(name));
+        let trace = field("X-Trace: ").unwrap_or_default();
+        assert_eq!((response.status, trace.len()), (status, 32), "{}", response.head);
+        let location = (status == 302).then(|| format!("http://a/new/{trace}"));
+        assert_eq!(field("Location: "), location.as_deref());
+        logged += &format!("{trace}\n");
+        wait_for("the line of the request", || {
+            std::fs::read_to_string(&log).ok().filter(|lines| *lines == logged)
+        });
+    }
 }

@@ -361,7 +361,7 @@ impl<S: DecideRequest> Connection<S> {
             Decision::Forward(request) => socket.forward(request, is_last, &mut open).await,
             Decision::Answer { reply, mut request } => {
                 open.hooks.take_attached(request.take_hooks());
-                open.record.is_answered_on_its_route(request.route_in_frontend().cloned());
+                open.record.is_answered_on_its_route(&request);
                 RequestEnd::Unanswered(reply)
             }
         };

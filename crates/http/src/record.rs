@@ -135,21 +135,19 @@ impl RequestRecord {
         self.version
     }
 
-    /// Sets the route of a request that gets a local reply before it is forwarded.
-    pub(crate) fn is_answered_on_its_route(&mut self, route: Option<Arc<WorkerRoute>>) {
-        self.route = route;
+    /// Sets the route and the trace of a request that gets a local reply before it is forwarded.
+    pub(crate) fn is_answered_on_its_route(&mut self, request: &HttpRequest) {
+        self.route = request.route_in_frontend().cloned();
+        self.begun_trace = request.begun_trace();
     }
 
-    /// Sets the route of a request that is forwarded, and its trace.
+    /// Sets the route and the trace of a request that is forwarded.
     pub(crate) fn takes(&mut self, client: &ClientStream, route: &Arc<WorkerRoute>, request: &HttpRequest) {
         self.route = Some(route.clone());
         self.phase = ExchangePhase::Pick;
         self.trace_step(client, || RequestStep::Routed { route: route.name.clone() });
         self.trace_step(client, || RequestStep::Admitted);
         self.begun_trace = request.begun_trace();
-        if let Some(logged) = &mut self.logged {
-            logged.trace = request.trace();
-        }
     }
 
     /// Notes an attempt at a server. `failed` is the reason for which the last attempt failed.

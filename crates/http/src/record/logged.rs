@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convey_access_log::{Ending, LoggedRequest, LoggedResponse, Record, RequestHeaders, ServedBy};
-use convey_http_core::{ContentCoding, ExchangePhase, RequestHead, TraceParent};
+use convey_http_core::{ContentCoding, ExchangePhase, RequestHead};
 use convey_proxy::ClientStream;
 
 use super::{RequestRecord, version_of};
@@ -22,7 +22,6 @@ pub(super) struct LoggedFacts {
     pub(super) server: Option<(Arc<str>, Arc<str>, SocketAddr)>,
     /// Backend of the requested file.
     pub(super) of_files: Option<Arc<str>>,
-    pub(super) trace: Option<TraceParent>,
     /// Facts about the response that the format needs.
     pub(super) response: Option<Box<LoggedResponse>>,
 }
@@ -88,7 +87,7 @@ impl RequestRecord {
                 phase: self.early_phase().map(ExchangePhase::label),
                 is_answered_here: self.is_file || self.answered.is_some(),
                 version: version_of(self.version, head),
-                trace_id: logged.trace.map(|trace| trace.id()),
+                trace_id: head.and_then(|head| self.trace(head)).map(|trace| trace.id()),
                 compression: self.compression.map(ContentCoding::name),
                 headers: fields.map(|fields| fields as &dyn RequestHeaders),
                 response: logged.response.as_deref(),

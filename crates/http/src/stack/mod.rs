@@ -1,6 +1,6 @@
-//! Services that decide on a request's head, nested in this order: [`check_access`],
-//! [`refuse_misdirected`], [`answer_challenges`], [`find_route`], [`limit_requests`],
-//! [`begin_traces`], then [`Forwards`].
+//! Services that decide on a request's head, nested in this order: [`begin_traces`],
+//! [`check_access`], [`refuse_misdirected`], [`answer_challenges`], [`find_route`],
+//! [`limit_requests`], then [`Forwards`].
 //!
 //! The services are Tower services. A layer of your own takes an [`HttpRequest`] and returns a
 //! [`Decision`]. Pass the layer to [`HttpServer::new`](crate::HttpServer::new) around [`usual`], or
@@ -69,7 +69,7 @@ pub type UsualStack = OwnCheck<OwnCheck<OwnCheck<OwnCheck<OwnCheck<OwnCheck<Forw
 
 /// Returns convey's own services.
 pub fn usual() -> UsualStack {
-    check_access(refuse_misdirected(answer_challenges(find_route(limit_requests(begin_traces(Forwards))))))
+    begin_traces(check_access(refuse_misdirected(answer_challenges(find_route(limit_requests(Forwards))))))
 }
 
 /// Last service: forwards the request to a server.

@@ -7,7 +7,8 @@ use crate::local_reply::LocalReply;
 use crate::request::HttpRequest;
 
 /// Wraps `inner` in a service that starts a trace for each request without one, if the frontend is
-/// configured so. Each request passes to `inner`.
+/// configured so. Each request passes to `inner`, whose local replies, such as redirects, then have
+/// the trace.
 pub fn begin_traces<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, begin)
 }

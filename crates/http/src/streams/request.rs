@@ -156,7 +156,7 @@ async fn forward<S: DecideRequest>(
         }
         Decision::Answer { reply, mut request } => {
             hooks.take_attached(request.take_hooks());
-            record.is_answered_on_its_route(request.route_in_frontend().cloned());
+            record.is_answered_on_its_route(&request);
             return RequestEnd::Unanswered(reply);
         }
     };
