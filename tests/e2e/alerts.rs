@@ -170,7 +170,7 @@ pub(crate) fn half_broken(lab: &Loopback) -> TestHttpServer {
 fn servers_that_answer_5xx_raise_an_alert() {
     let lab = Loopback::new();
     let _server = half_broken(&lab);
-    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+    let setup = Setup::http(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
     expect_alerts(&lab, &balancer, &["ConveyClientsGet5xx", "ConveyServersAnswer5xx"], || {
         (0..10).for_each(|_| _ = fetch(lab.vip(), "/").unwrap());
@@ -180,7 +180,7 @@ fn servers_that_answer_5xx_raise_an_alert() {
 fn servers_that_break_off_raise_an_alert() {
     let lab = Loopback::new();
     let _server = TestHttpServer::start(lab.server(1), |_, _| Err(ErrorKind::ConnectionReset.into()));
-    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+    let setup = Setup::http(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
     expect_alerts(&lab, &balancer, &["ConveyClientsGet5xx", "ConveyRequestsFail"], || {
         fetch_ten_times(&lab, 502)
@@ -191,7 +191,7 @@ fn requests_beyond_a_rate_limit_raise_an_alert() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let limits = "[frontends.web.limits]\nrequests_per_source = 1\nrequest_burst = 1\n";
-    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "").and(limits);
+    let setup = Setup::http(&lab).and(limits);
     let balancer = BalancerProcess::start(&lab, &setup);
     expect_alerts(&lab, &balancer, &["ConveyRequestsLimited"], || {
         let mut refused = 0;

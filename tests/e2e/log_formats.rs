@@ -45,7 +45,7 @@ fn headers_show_what_the_client_sent_and_gets() {
     assert_eq!(lines(&lab, 2), [r#"200 "test \"1\"" 7 - convey "a, b""#; 2]);
     // A reload changes the headers that are kept.
     let fields = "format = ['request_header:Host', 'response_header:content-type', 'status']";
-    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "").and(&log(&lab, fields));
+    let setup = Setup::http(&lab).and(&log(&lab, fields));
     balancer.save(&setup);
     balancer.wait_for_log("access_log.format ");
     request(&lab, "/", &["-H", "Host: a.example"]);
@@ -56,7 +56,7 @@ fn headers_show_what_the_client_sent_and_gets() {
 fn combined_lines_have_the_length_of_the_body_alone() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
-    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+    let setup = Setup::http(&lab);
     let _balancer = BalancerProcess::start(&lab, &setup.and(&log(&lab, "format = 'combined'")));
     request(&lab, "/x?y", &["-e", "http://a.example/"]);
     curl(&["--http1.1", "-H", "Host: a b", &format!("http://{}/", lab.vip())]);

@@ -79,7 +79,7 @@ fn a_trace_is_passed_on_or_begun_and_the_log_names_it() {
 fn the_next_request_obeys_who_adds_and_removes_servers() {
     let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
-    let setup = Setup::new(&lab).frontend("mode = \"http\"").server("a", lab.server(1), "");
+    let setup = Setup::http(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
     let socket = balancer.control_socket().display().to_string();
     let api = |method: &str, body: &str| {

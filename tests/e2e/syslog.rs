@@ -15,7 +15,7 @@ tests!("syslog":
 
 fn setup(lab: &Loopback, output: &str) -> Setup {
     let log = format!("[access_log]\noutput = \"{output}\"\nformat = \"{{method}} {{target}} {{status}}\"\n");
-    Setup::new(lab).frontend("mode = \"http\"").server("a", lab.server(1), "").and(&log)
+    Setup::http(lab).and(&log)
 }
 
 fn access_log_reaches_syslog_services_and_a_reload_changes_them() {
@@ -72,7 +72,7 @@ fn log_reaches_a_syslog_service_with_levels() {
     let server = TestHttpServer::named("a", lab.server(1));
     let udp = UdpSocket::bind((lab.ip(9), 0)).unwrap();
     udp.set_read_timeout(Some(PATIENCE)).unwrap();
-    let setup = Setup::new(&lab).frontend("mode = \"http\"").server("a", lab.server(1), "");
+    let setup = Setup::http(&lab);
     let setup = setup.health("kind = \"tcp\"\ninterval = 0.1\nfall = 1");
     let balancer = BalancerProcess::start(&lab, &setup);
     let log = format!("[log]\noutput = \"syslog+udp://{}\"\n", udp.local_addr().unwrap());

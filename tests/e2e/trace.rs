@@ -354,7 +354,7 @@ fn requests_are_selected_by_head_route_and_status() {
 fn local_replies_and_early_ends_of_requests_count_as_drops() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
-    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+    let setup = Setup::http(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
     let (all, drops) = (Watcher::start(&balancer, "--json"), Watcher::start(&balancer, "--drops"));
     let malformed = Watcher::start(&balancer, "--drops malformed");
@@ -411,7 +411,7 @@ fn websocket_that_its_client_resets_ends_in_phase_tunnel() {
         std::io::copy(&mut reader, stream)?;
         Err(std::io::ErrorKind::Other.into())
     });
-    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+    let setup = Setup::http(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
     let watcher = Watcher::start(&balancer, "");
     let mut client = http::client::Client::new(lab.vip());

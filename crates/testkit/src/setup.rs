@@ -34,6 +34,11 @@ impl Setup {
         }
     }
 
+    /// Creates a configuration in mode `http` with the server `a` at `lab.server(1)`.
+    pub fn http(lab: &Loopback) -> Setup {
+        Setup::new(lab).frontend("mode = \"http\"").server("a", lab.server(1), "")
+    }
+
     /// Replaces the frontend's address by these addresses.
     pub fn listen(mut self, addrs: &[SocketAddr]) -> Setup {
         self.listen = format!("{:?}", addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>());

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, TestHttpServer, connect, wait_for};
 
-use super::HTTP;
 use super::client::{Client, read_head};
 
 pub(super) fn bodies_arrive_whole_whatever_their_framing() {
@@ -21,8 +20,7 @@ pub(super) fn bodies_arrive_whole_whatever_their_framing() {
         }
         stream.write_all(b"0\r\n\r\n")
     });
-    let _balancer =
-        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let _balancer = BalancerProcess::start(&lab, &Setup::http(&lab));
     for size in [0, 1, 1_000, 65_536, 300_000, 5_000_000] {
         let body: Vec<u8> = (0..size).map(|n: usize| (n % 251) as u8).collect();
         for is_chunked in [false, true] {
@@ -85,8 +83,7 @@ pub(super) fn expect_100_continue_is_answered_by_the_server() {
         assert!(head.starts_with("GET /next "), "{head}");
         stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
     });
-    let _balancer =
-        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let _balancer = BalancerProcess::start(&lab, &Setup::http(&lab));
     let mut client = Client::new(lab.vip());
     let expects = "PUT /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
     assert_eq!(client.send(expects).status, 100);
@@ -101,8 +98,7 @@ pub(super) fn an_answer_before_the_body_is_whole_arrives_and_ends_the_connection
         read_head(&mut stream)?;
         stream.write_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\nbig")
     });
-    let _balancer =
-        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let _balancer = BalancerProcess::start(&lab, &Setup::http(&lab));
     let mut client = Client::new(lab.vip());
     let mut sender = client.0.try_clone().unwrap();
     write!(sender, "PUT /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n").unwrap();
@@ -129,8 +125,7 @@ pub(super) fn large_bodies_take_no_memory_and_wait_for_who_reads_slowly() {
         }
         Ok(())
     });
-    let balancer =
-        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &Setup::http(&lab));
     let before = balancer.memory();
     let mut client = Client::new(lab.vip());
     client.0.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();

@@ -127,8 +127,7 @@ fn requests_are_routed_by_host_and_path_with_client_fields() {
 fn a_request_that_could_be_read_in_two_ways_reaches_no_server() {
     let lab = Loopback::new();
     let server = TestHttpServer::named("a", lab.server(1));
-    let balancer =
-        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &Setup::http(&lab));
     let shapes = [
         (
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /admin HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -207,7 +206,7 @@ fn server_faults_get_a_local_reply_with_a_reason() {
             stream.write_all(answer.as_bytes())?;
             Err(std::io::ErrorKind::Other.into())
         });
-        let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+        let setup = Setup::http(&lab);
         let balancer = BalancerProcess::start(&lab, &setup);
         let mut client = Client::new(lab.vip());
         let response = client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
@@ -223,8 +222,7 @@ fn server_faults_get_a_local_reply_with_a_reason() {
         assert_eq!(client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").status, status);
     }
     let lab = Loopback::new();
-    let balancer =
-        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &Setup::http(&lab));
     assert_eq!(fetch(lab.vip(), "/").unwrap().0, 503, "nobody listens");
     assert_eq!(balancer.stat("/frontends/web/requests/local_replies/connect_failed"), 1);
     assert_eq!(balancer.stat("/frontends/web/requests/early_ends/connect"), 1);
@@ -240,8 +238,7 @@ fn a_client_that_changes_the_protocol_talks_to_its_server() {
         std::io::copy(&mut reader, stream)?;
         Err(std::io::ErrorKind::Other.into())
     });
-    let _balancer =
-        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let _balancer = BalancerProcess::start(&lab, &Setup::http(&lab));
     let mut client = Client::new(lab.vip());
     let changed =
         client.send("GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
@@ -269,8 +266,7 @@ fn an_event_of_a_stream_is_at_the_client_at_once() {
         }
         stream.write_all(b"0\r\n\r\n")
     });
-    let _balancer =
-        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let _balancer = BalancerProcess::start(&lab, &Setup::http(&lab));
     let mut client = Client::new(lab.vip());
     let head = client.get("a", "/events").head;
     assert!(head.contains("text/event-stream"), "{head}");
@@ -292,7 +288,7 @@ fn each_request_is_a_line_of_the_access_log_and_is_counted() {
     let _server = TestHttpServer::named("a", lab.server(1));
     let file = lab.directory().join("access.log");
     let log = format!("[access_log]\noutput = {:?}\nformat = \"json\"\n", file.display().to_string());
-    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "").and(&log);
+    let setup = Setup::http(&lab).and(&log);
     let balancer = BalancerProcess::start(&lab, &setup);
     let mut client = Client::new(lab.vip());
     client.get("shop.example", "/cart?id=7");
@@ -358,8 +354,7 @@ fn requests_that_come_at_once_are_answered_in_order() {
 fn a_client_that_sends_its_head_slowly_is_told_so() {
     let lab = Loopback::new();
     let server = TestHttpServer::named("a", lab.server(1));
-    let _balancer =
-        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let _balancer = BalancerProcess::start(&lab, &Setup::http(&lab));
     let mut client = Client::new(lab.vip());
     let mut sender = client.0.try_clone().unwrap();
     let sending = thread::spawn(move || {
@@ -383,8 +378,7 @@ fn a_convey_that_stops_ends_connections_between_two_requests_and_no_request() {
         next.lock().unwrap().recv().map_err(std::io::Error::other)?;
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
     });
-    let mut balancer =
-        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let mut balancer = BalancerProcess::start(&lab, &Setup::http(&lab));
     let [mut idle, mut busy] = [(); 2].map(|()| Client::new(lab.vip()));
     answers.send(()).unwrap();
     assert_eq!(idle.get("a", "/1").body, "ok");

@@ -77,7 +77,7 @@ pub(super) fn a_client_that_is_gone_takes_no_blame_to_the_server() {
         let _ = io::copy(&mut stream, &mut io::sink());
         gone.send(()).map_err(io::Error::other)
     });
-    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+    let setup = Setup::http(&lab);
     let setup = setup.backend("outlier_detection = { consecutive_failures = 1 }");
     let balancer = BalancerProcess::start(&lab, &setup.server("b", lab.server(1), ""));
     let half = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf";

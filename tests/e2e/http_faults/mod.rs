@@ -104,7 +104,7 @@ impl Failing {
 
 fn a_server_that_refuses_is_passed_over() {
     let lab = Loopback::new();
-    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+    let setup = Setup::http(&lab);
     let balancer = BalancerProcess::start(&lab, &setup.server("b", lab.server(2), ""));
     for version in [Version::Http1, Version::Http2] {
         assert_eq!(fetch(lab.vip(), version, "POST"), Outcome::Status(503), "{version:?}");

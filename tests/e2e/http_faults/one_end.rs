@@ -46,8 +46,7 @@ pub(crate) fn deaf_server(lab: &Loopback) -> TcpServer {
 pub(super) fn upload_that_its_server_does_not_read_ends_with_its_client() {
     let lab = Loopback::new();
     let _server = deaf_server(&lab);
-    let balancer =
-        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &Setup::http(&lab));
     let mut client = connect(lab.vip());
     client.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n").unwrap();
     fill(&mut client).unwrap();

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use convey_testkit::{BalancerProcess, Loopback, Need, Setup, connect, fetch, tests, wait_for};
 
-use super::http::HTTP;
 use server::{Kind, RealServer};
 use shapes::{CHUNKS, HTTP1, HTTP2, Http2Shape, Sees};
 
@@ -42,7 +41,7 @@ fn python_receives_no_smuggled_request() {
 fn nothing_is_smuggled_to(kind: Kind) {
     let lab = Loopback::new();
     let server = RealServer::start(&lab, kind, lab.server(1));
-    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+    let setup = Setup::http(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
     let shapes: Vec<(&str, Sees)> = HTTP1
         .iter()
