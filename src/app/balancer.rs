@@ -307,8 +307,8 @@ impl RunningBalancer {
                         if is_at_once || delay.is_some() {
                             return None;
                         }
-                        info!("stopping in {time:?}: until then convey serves clients, and /readyz answers 503");
                         self.draining.store(true, Ordering::Relaxed);
+                        info!("stopping in {time:?}: until then convey serves clients, and /readyz answers 503");
                         self.announcing.changed.notify_one();
                         self.manager.stops_in(time);
                         delay = Some(Box::pin(sleep(time)));
