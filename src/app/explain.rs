@@ -75,7 +75,7 @@ async fn dry(
     let snapshot = state.configure(config, clock::now());
     let plan = kernel.map(|_| plan(&snapshot));
     let wrong = |why| Failure::Start(anyhow!("{why}"));
-    let network = match NetworkQuestion::new(&snapshot, client, frontend).map_err(wrong)? {
+    let network = match NetworkQuestion::new(&snapshot, client, frontend, request).map_err(wrong)? {
         Some(question) => Some(search_network(question).await),
         None => None,
     };

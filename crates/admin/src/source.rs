@@ -140,7 +140,7 @@ impl StatsSource {
         let DataPathView { packet_state, packets, proxy } = &self.data_path;
         let snapshot = self.snapshot.load_full();
         let question = FlowQuestion::new(&snapshot, client, frontend)?;
-        let network = match NetworkQuestion::new(&snapshot, client, frontend)? {
+        let network = match NetworkQuestion::new(&snapshot, client, frontend, request)? {
             Some(question) => Some(search_network(question).await),
             None => None,
         };

@@ -6,7 +6,7 @@ use convey_model::{Access, AccessFile, Prefix};
 use convey_snapshot::Snapshot;
 
 use super::question::{AskedPlace, place};
-use super::{ClientAddr, Unanswerable};
+use super::{AskedRequest, ClientAddr, Unanswerable};
 
 /// Query for the file that contains the network that decides about a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,8 @@ pub struct SearchedText {
 }
 
 impl NetworkQuestion {
-    /// Builds the question for a client of a frontend. `None` if no network from a file decides
+    /// Builds the question for a client of a frontend, or for the client that a trusted proxy names
+    /// in a request. `None` if no network from a file decides
     /// about the client.
     ///
     /// # Errors
@@ -54,8 +55,9 @@ impl NetworkQuestion {
         snapshot: &Snapshot,
         client: ClientAddr,
         frontend: &str,
+        request: Option<&AskedRequest>,
     ) -> Result<Option<NetworkQuestion>, Unanswerable> {
-        let place = place(snapshot, client, frontend)?;
+        let place = place(snapshot, client, frontend)?.with_named_client(request);
         let access = &place.frontend.config.access;
         let Some((network, is_let_in)) = access.network_of(client.ip) else { return Ok(None) };
         let files: Vec<AccessFile> =

@@ -1,10 +1,12 @@
 //! Admission checks for a client: access lists, the client's share, and the limits of its source.
 //! Pure.
 
+use std::net::IpAddr;
+
 use convey_forward::ClientShare;
 use convey_http_core::{BodyFraming, RequestHead};
 use convey_model::{DropReason, Prefix, Protocol, client_of};
-use convey_proxy::{ClientShortage, excess_counter};
+use convey_proxy::{ClientShortage, WorkersShared, excess_counter};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 
@@ -56,15 +58,18 @@ fn is_tcp(place: &AskedPlace) -> bool {
 /// Checks the access lists.
 pub(super) fn check_access(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (access, ip) = (&place.frontend.config.access, place.client.ip);
+    let peer = place.peer.ip;
     if place.frontend.config.accept_proxy {
         steps.note(
             "client",
-            format!("the frontend expects a PROXY header; explain takes {ip} as the client in this header"),
+            format!("the frontend expects a PROXY header; explain takes {peer} as the client in this header"),
         );
     }
-    if place.frontend.config.is_http_proxy(ip) {
+    if let Some(naming) = place.naming() {
+        steps.note("client", naming);
+    } else if place.frontend.config.is_http_proxy(peer) {
         let message = format!(
-            "{ip} is in trusted_proxies: access lists apply to the client of each request, not to {ip}"
+            "{peer} is in trusted_proxies: access lists apply to the client of each request, not to {peer}"
         );
         return steps.note("access", message);
     }
@@ -81,11 +86,12 @@ pub(super) fn check_access(sources: ExplainSources<'_>, place: &AskedPlace, step
 /// Checks the client's share of the frontend in proxy mode.
 pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let Some(proxy) = sources.proxy else { return };
-    let (frontend, ip) = (&place.frontend, place.client.ip);
+    let (frontend, ip) = (&place.frontend, place.peer.ip);
     let quota = proxy.client_quota(ip, frontend, &sources.snapshot.totals);
     if frontend.config.trusts(ip) && quota.shortage.is_none() {
-        return steps
-            .note("share", format!("{ip} is in {}: its connections are not counted", trusting(place)));
+        let message = format!("{ip} is in {}: its connections are not counted", trusting(place, ip));
+        steps.note("share", message);
+        return check_share_of_named(sources, proxy, place, steps);
     }
     let who = source(client_of(ip));
     let config = &frontend.config;
@@ -118,6 +124,30 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
     steps.end("share", End { verdict, reason }, message);
 }
 
+/// Checks the share of the client that a trusted proxy names. Each of its requests counts in the
+/// process, like a connection.
+fn check_share_of_named(
+    sources: ExplainSources<'_>,
+    proxy: &WorkersShared,
+    place: &AskedPlace,
+    steps: &mut Steps,
+) {
+    let (frontend, ip) = (&place.frontend, place.client.ip);
+    if ip == place.peer.ip || frontend.config.trusts(ip) {
+        return;
+    }
+    let who = source(client_of(ip));
+    match proxy.client_quota(ip, frontend, &sources.snapshot.totals).shortage {
+        None | Some(ClientShortage::Frontend | ClientShortage::LocalPorts) => {
+            steps.note("share", format!("each request of {who} counts in its share of this process"));
+        }
+        Some(ClientShortage::Descriptors | ClientShortage::Process) => {
+            let message = format!("{who} has used its share of this process: the request gets a 503");
+            steps.refuse("share", Counter::AnsweredQueueTimeout.answer_label(), message);
+        }
+    }
+}
+
 /// Checks the client's share of flows in passthrough mode.
 pub(super) fn check_packet_share(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let ip = place.client.ip;
@@ -145,10 +175,10 @@ pub(super) fn check_packet_share(sources: ExplainSources<'_>, place: &AskedPlace
 
 /// Checks the limits of the client's source.
 pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
-    let (Frontend { config, sources: counts, .. }, ip) = (&*place.frontend, place.client.ip);
+    let (Frontend { config, sources: counts, .. }, ip) = (&*place.frontend, place.peer.ip);
     let (Some(counts), limits) = (counts.as_ref(), &config.limits) else { return };
     if config.trusts(ip) {
-        return steps.note("source", format!("{ip} is in {}: limits do not apply", trusting(place)));
+        return steps.note("source", format!("{ip} is in {}: limits do not apply", trusting(place, ip)));
     }
     let mut has = Vec::new();
     if let Some(most) = limits.connections_per_source {
@@ -180,8 +210,9 @@ pub(super) fn check_body(place: &AskedPlace, steps: &mut Steps) {
 /// Checks the limits on request rates of the request's source.
 pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (ip, limits) = (place.client.ip, place.asked.as_ref().map_or(&[][..], |asked| &asked.limits));
-    if !limits.is_empty() && place.frontend.config.trusts(ip) {
-        let message = format!("{ip} is in {}: its requests are not limited", trusting(place));
+    let has_no_limit = place.frontend.config.trusts_client(ip) || place.is_of_proxy();
+    if !limits.is_empty() && has_no_limit {
+        let message = format!("{ip} is in {}: its requests are not limited", trusting(place, ip));
         return steps.note("requests", message);
     }
     for AskedLimit { of, limit } in limits {
@@ -212,9 +243,9 @@ pub(super) fn check_totals(sources: ExplainSources<'_>, place: &AskedPlace, step
     }
 }
 
-/// Configuration key that exempts the client from the frontend's limits.
-fn trusting(place: &AskedPlace) -> &'static str {
-    match place.frontend.config.trusts_client(place.client.ip) {
+/// Configuration key that exempts this address from the frontend's limits.
+fn trusting(place: &AskedPlace, ip: IpAddr) -> &'static str {
+    match place.frontend.config.trusts_client(ip) {
         true => "trusted_clients",
         false => "trusted_proxies",
     }

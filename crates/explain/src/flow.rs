@@ -178,7 +178,7 @@ pub(super) fn at_its_place(place: AskedPlace, flows: &ClientFlows) -> AskedPlace
 
 /// Adds a step about the client's existing flows, before the explanation of a new flow.
 pub(super) fn note(flows: &ClientFlows, place: &AskedPlace, steps: &mut Steps) {
-    let client = place.client;
+    let client = place.peer;
     let message = match flows {
         ClientFlows::NotAsked => return,
         ClientFlows::One(None) => format!("{client} has no flow here: the answer is for a new flow"),

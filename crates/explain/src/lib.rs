@@ -11,6 +11,7 @@ mod access;
 mod admission;
 mod choice;
 mod flow;
+mod named_client;
 mod packets;
 mod question;
 mod route;
@@ -141,7 +142,7 @@ pub fn explain(
     frontend: &str,
 ) -> Result<Explanation, Unanswerable> {
     let place = flow::at_its_place(place(sources.snapshot, client, frontend)?, sources.flows);
-    let place = place.for_request(sources)?;
+    let place = place.with_named_client(sources.request).for_request(sources)?;
     let mut steps = Steps::default();
     Ok(match sources.flows.going_on() {
         Some(flow) => flow::explain(sources, &place, flow, of_new(sources, &place, steps)),
@@ -180,7 +181,7 @@ fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> 
     let verdict = end.map_or(choice.verdict(), |end| end.verdict);
     let config = &place.frontend.config;
     Explanation {
-        client: place.client.to_string(),
+        client: place.peer.to_string(),
         frontend: config.name.clone(),
         vip: place.vip,
         mode: config.mode.name().into(),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use convey_config::{did_you_mean, listed};
-use convey_http_core::{FieldTrust, RequestHead};
+use convey_http_core::{FieldTrust, NamedClient, RequestHead};
 use convey_model::{FlowKey, HashOn};
 use convey_snapshot::{Frontend, Snapshot};
 
@@ -43,7 +43,13 @@ pub(super) struct AskedPlace {
     pub(super) vip: SocketAddr,
     /// All listen addresses of the frontend that the question can refer to.
     pub(super) fitting: Vec<SocketAddr>,
+    /// Other end of the connection: the client, or a proxy.
+    pub(super) peer: ClientAddr,
+    /// Client: the one that a trusted proxy names in the request in question, or the peer.
     pub(super) client: ClientAddr,
+    /// Client that the trusted proxy `peer` names. `None` if the question is about no request of
+    /// such a proxy.
+    pub(super) named: Option<NamedClient>,
     /// Route of the request in question. `None` without a request.
     pub(super) asked: Option<AskedRoute>,
 }
@@ -62,7 +68,7 @@ impl AskedPlace {
     /// Trust in the headers of the request in question that describe its client.
     pub(super) fn field_trust(&self) -> FieldTrust<'_> {
         let config = &self.frontend.config;
-        config.field_trust(config.trusts_fields_of(self.client.ip))
+        config.field_trust(config.trusts_fields_of(self.peer.ip))
     }
 
     /// Flow key of the client's packets. `None` if the client's port is unknown.
@@ -125,7 +131,9 @@ pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Resu
             fitting.len(),
             first.port()
         ))),
-        [vip, ..] => Ok(AskedPlace { frontend, vip, fitting, client, asked: None }),
+        [vip, ..] => {
+            Ok(AskedPlace { frontend, vip, fitting, peer: client, client, named: None, asked: None })
+        }
     }
 }
 

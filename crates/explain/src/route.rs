@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use convey_http_core::{CorsRules, HttpMethod, RequestFacts, RequestHead, UrlScheme};
-use convey_model::{FrontendConfig, HttpOverlayValue, HttpTarget, TotalRate, TotalRequests};
+use convey_model::{HttpOverlayValue, HttpTarget, TotalRate, TotalRequests};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit, Snapshot, SplitBackend};
 
@@ -94,6 +94,11 @@ impl AskedRequest {
         Ok(AskedRequest { head: Arc::new(head), headers, ..self })
     }
 
+    /// Head of the request.
+    pub(super) fn head(&self) -> &RequestHead {
+        &self.head
+    }
+
     /// Method of the request.
     pub fn method(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.head.method_token())
@@ -160,7 +165,7 @@ impl AskedPlace {
             )));
         };
         let [host, path] = [head.host(), head.path()].map(String::from_utf8_lossy);
-        let scheme = scheme_at(config, *scheme);
+        let scheme = self.scheme(head, *scheme);
         let by = match scheme {
             UrlScheme::Http => "",
             UrlScheme::Https => " over https",
@@ -177,6 +182,19 @@ impl AskedPlace {
         let max_body = route.and_then(|route| route.limits.body).or(config.http_limits().body);
         let head = Some(Arc::clone(head));
         Ok(self.with_route(AskedRoute { message, head, end, max_body, limits, totals }, pool))
+    }
+
+    /// Scheme with which a request for a URL arrives at the frontend. At a frontend with TLS, all
+    /// requests are https. At a frontend without TLS, a request can be https only if a trusted proxy
+    /// sends it. Such a proxy names the scheme in the request, or else it is that of the URL.
+    fn scheme(&self, head: &RequestHead, of_url: UrlScheme) -> UrlScheme {
+        let (config, trust) = (&self.frontend.config, self.field_trust());
+        let is_named = trust.field(head, "X-Forwarded-Proto").is_some();
+        match (config.tls.is_some() || is_named, config.trusted_proxies.is_empty()) {
+            (true, _) => trust.scheme(head, config.tls.is_some()),
+            (false, false) => of_url,
+            (false, true) => UrlScheme::Http,
+        }
     }
 
     /// Outcome of a request for its route. `of` names the request.
@@ -357,17 +375,6 @@ fn split(
     let most = most.or_else(|| all.iter().max_by_key(|backend| backend.weight));
     let name = most.map_or("", |backend| &backend.pool.config.name);
     (format!("{}; what follows is for backend {name}", shares.join(", ")), most.map(|most| most.pool.clone()))
-}
-
-/// Scheme with which a request for a URL arrives at the frontend. At a frontend with TLS, all
-/// requests are https. At a frontend without TLS, a request can be https only if a trusted proxy
-/// sends it.
-fn scheme_at(config: &FrontendConfig, of_url: UrlScheme) -> UrlScheme {
-    match (config.tls.is_some(), config.trusted_proxies.is_empty()) {
-        (true, _) => UrlScheme::Https,
-        (false, false) => of_url,
-        (false, true) => UrlScheme::Http,
-    }
 }
 
 #[cfg(test)]

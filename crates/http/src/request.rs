@@ -104,7 +104,7 @@ impl HttpRequest {
         let added = client_address::protected(&head, &frontend, is_peer_trusted);
         let request_id = variables::request_id(&head, &frontend, is_peer_trusted);
         let parts = RequestParts {
-            scheme: scheme_of(&head, client, &frontend),
+            scheme: frontend.config.field_trust(is_peer_trusted).scheme(&head, client.tls().is_some()),
             head,
             tls: client.tls().cloned(),
             peer: client.client(),
@@ -368,7 +368,8 @@ pub(crate) fn local_reply_fields<'a>(
     let named = client_address::named(head, frontend, is_peer_trusted);
     let client_addr = named.address().unwrap_or_else(|| client.client());
     let trust = frontend.config.field_trust(is_peer_trusted);
-    let facts = RequestFacts::new(head, trust, scheme_of(head, client, frontend), client_addr);
+    let scheme = trust.scheme(head, client.tls().is_some());
+    let facts = RequestFacts::new(head, trust, scheme, client_addr);
     let (rules, cors) = http.response_to(Some(&facts));
     // The response to a preflight request has its own fields.
     let cors = cors.filter(|_| !CorsRules::is_preflight(head));
@@ -401,18 +402,4 @@ fn response_rules<'a, 'f>(
         Some(cors) => Cow::Owned(cors.response(head, &rules)),
         None => rules,
     }
-}
-
-/// Scheme that the client uses: to convey, or to a trusted proxy that names it in
-/// `X-Forwarded-Proto`.
-fn scheme_of(head: &RequestHead, client: &ClientStream, frontend: &Frontend) -> UrlScheme {
-    // Each proxy of a chain may have added a scheme: the first one is the client's.
-    let begins_with_https = |schemes: &[u8]| {
-        let first = schemes.split(|byte| *byte == b',').next().unwrap_or_default();
-        first.trim_ascii().eq_ignore_ascii_case(b"https")
-    };
-    let is_https = client.tls().is_some()
-        || client.is_trusted_proxy(frontend)
-            && head.field("x-forwarded-proto").is_some_and(begins_with_https);
-    if is_https { UrlScheme::Https } else { UrlScheme::Http }
 }

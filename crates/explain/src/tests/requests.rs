@@ -2,7 +2,7 @@
 
 use super::*;
 
-use convey_http_core::{CorsRules, OriginPattern, Redirect};
+use convey_http_core::{CorsRules, NamedCondition, OriginPattern, Redirect, ValueCondition};
 use convey_model::{
     AffinityConfig, FrontendConfig, FrontendTls, HttpConfig, HttpLimits, RouteAction, RouteConfig,
     TlsVersion, TotalRate,
@@ -180,6 +180,83 @@ fn full_server_of_an_affinity_cookie_is_passed_over() {
     let (other, text) = server();
     assert_eq!(other.as_deref(), Some("10.0.0.12:80"), "{text}");
     assert!(text.contains("names app/10.0.0.11:80, which is at its max_connections"), "{text}");
+}
+
+#[test]
+fn client_that_a_trusted_proxy_names_is_the_one_explained() {
+    let mut config = behind_proxy(redirecting(false));
+    let http = config.http.as_mut().unwrap();
+    http.routes[0].sources = vec!["203.0.113.0/24".parse().unwrap()];
+    http.routes[0].action = RouteAction::Backend("app".into());
+    config.access = Access::new([], ["203.0.113.66/32".parse().unwrap()]);
+    let servers = ["10.0.0.11:80", "10.0.0.12:80"].map(|addr| fixture::server(addr, addr)).to_vec();
+    let pool = fixture::pool_of(BackendConfig {
+        algorithm: Algorithm::Maglev,
+        hash: HashOn::Source,
+        ..fixture::backend("app", servers)
+    });
+    let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool.clone()]);
+    let explained = |peer: &str, header: &str| {
+        let headers = if header.is_empty() { Vec::new() } else { vec![header.to_owned()] };
+        let request = "http://a/".parse::<AskedRequest>().unwrap().with(None, headers).unwrap();
+        let sources = ExplainSources { request: Some(&request), ..of(&snapshot) };
+        let explanation = explain_client(sources, peer.parse().unwrap());
+        let step = |subject: &str| {
+            let found = explanation.steps.iter().find(|step| step.subject == subject);
+            found.map(|step| step.message.to_string()).unwrap_or_default()
+        };
+        (explanation.client.clone(), step("client"), step("route"), step("access"), explanation.server)
+    };
+    let server = |client: &str| match pool.pick(client.parse().unwrap(), "192.0.2.1:80".parse().unwrap(), &[])
+    {
+        Pick::Server(index) => Some(pool.servers[index].config.name.clone()),
+        Pick::Busy | Pick::Nobody => None,
+    };
+    let (proxy, stranger) = ("10.0.0.5:4242", "198.51.100.7:4242");
+    for client in (1..20).map(|n| format!("203.0.113.{n}")) {
+        let found = explained(proxy, &format!("X-Forwarded-For: 203.0.113.66, {client}, 10.0.0.9"));
+        assert_eq!(found.0, proxy);
+        assert_eq!(
+            found.1,
+            format!("{client} is the client: named in X-Forwarded-For by trusted proxy 10.0.0.5")
+        );
+        assert!(found.2.contains("takes route */ to backend app"), "{found:?}");
+        assert!(found.3.starts_with(&format!("{client} is in no network of")), "{found:?}");
+        assert_eq!(found.4, server(&format!("{client}:0")));
+    }
+    let denied = explained(proxy, "X-Forwarded-For: 203.0.113.66");
+    assert!(
+        denied.3.starts_with("203.0.113.66 is in 203.0.113.66/32 of frontends.web.access.deny"),
+        "{denied:?}"
+    );
+    assert_eq!(denied.4, None);
+    let missing = "10.0.0.5 is a trusted proxy, and the client: the request has no X-Forwarded-For";
+    assert_eq!(explained(proxy, "").1, missing);
+    let unknown = "10.0.0.5 is a trusted proxy, and the client: X-Forwarded-For does not end with an address";
+    assert_eq!(explained(proxy, "X-Forwarded-For: unknown").1, unknown);
+    let (_, client, route, ..) = explained(stranger, "X-Forwarded-For: 203.0.113.1");
+    assert_eq!((&*client, route.contains("route default")), ("", true), "{route}");
+}
+
+#[test]
+fn header_about_the_client_decides_only_from_a_trusted_proxy() {
+    let mut config = behind_proxy(redirecting(false));
+    let route = &mut config.http.as_mut().unwrap().routes[0];
+    let value = ValueCondition::Is("https".into());
+    route.conditions.headers = vec![NamedCondition { name: "X-Forwarded-Proto".into(), value }];
+    route.action = RouteAction::Backend("app".into());
+    let pool = fixture::pool("app", vec![(fixture::server("a", "10.0.0.11:80"), fixture::up())]);
+    let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool]);
+    let headers = vec!["X-Forwarded-Proto: https".to_owned()];
+    let request = "http://a/".parse::<AskedRequest>().unwrap().with(None, headers).unwrap();
+    let routed = |client: &str| {
+        let sources = ExplainSources { request: Some(&request), ..of(&snapshot) };
+        as_text(&explain_client(sources, client.parse().unwrap()))
+    };
+    let by_proxy = routed("10.0.0.5:4242");
+    assert!(by_proxy.contains("a request for a/ over https takes route */ to backend app"), "{by_proxy}");
+    let by_stranger = routed("198.51.100.7:4242");
+    assert!(by_stranger.contains("a request for a/ takes route default to backend app"), "{by_stranger}");
 }
 
 #[test]

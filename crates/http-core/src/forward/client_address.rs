@@ -79,6 +79,16 @@ impl ClientAddress {
         *self != ClientAddress::Connection
     }
 
+    /// Name of the field in which trusted proxies name clients; `None`: they name none.
+    pub fn field_name(&self) -> Option<&str> {
+        match self {
+            ClientAddress::XForwardedFor => Some("X-Forwarded-For"),
+            ClientAddress::Forwarded => Some("Forwarded"),
+            ClientAddress::Field(name) => Some(name),
+            ClientAddress::Connection => None,
+        }
+    }
+
     /// Field of these requests that servers must not get from other peers than trusted proxies.
     /// `None`: convey replaces the field for all servers anyway.
     pub fn own_field(&self) -> Option<&str> {

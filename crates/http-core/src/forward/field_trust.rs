@@ -1,7 +1,7 @@
 //! Fields of a request that count only if a trusted proxy has sent them. Pure.
 
-use crate::RequestHead;
 use crate::field_syntax::is_same_for_cgi;
+use crate::{RequestHead, UrlScheme};
 
 /// Trust in the fields of a request that describe its client. Conditions of routes, variables and
 /// hashes see only the fields that servers would get, too. By default no field is trusted.
@@ -38,6 +38,18 @@ impl FieldTrust<'_> {
     /// it is not trusted.
     pub fn field<'h>(&self, head: &'h RequestHead, name: &str) -> Option<&'h [u8]> {
         head.field(name).filter(|_| !self.hides(name))
+    }
+
+    /// Scheme that the client uses: to convey, or to a trusted proxy that names it in
+    /// `X-Forwarded-Proto`.
+    pub fn scheme(&self, head: &RequestHead, has_tls: bool) -> UrlScheme {
+        // Each proxy of a chain may have added a scheme: the first one is the client's.
+        let begins_with_https = |schemes: &[u8]| {
+            let first = schemes.split(|byte| *byte == b',').next().unwrap_or_default();
+            first.trim_ascii().eq_ignore_ascii_case(b"https")
+        };
+        let is_https = has_tls || self.field(head, "X-Forwarded-Proto").is_some_and(begins_with_https);
+        if is_https { UrlScheme::Https } else { UrlScheme::Http }
     }
 
     /// Whether a field is not trusted. A spelling with `_` is never trusted, because servers behind
