@@ -52,7 +52,7 @@ pub use facts::{RequestFacts, TlsFacts};
 pub use field_syntax::{is_name as is_token, is_same_for_cgi};
 pub use forward::{
     ClientAddress, ClientConnection, ClientIdentity, FieldFault, FieldRules, FieldTrust, ForwardedFields,
-    NamedClient, NoSuchGroup, OutgoingRequest, OutgoingResponse, PathRewrite, RequestChanges,
+    GroupFault, NamedClient, OutgoingRequest, OutgoingResponse, PathRewrite, RequestChanges,
     ResponseCondition, ResponseReversal, ReverseRewrite, ReversedFields, rewritten_path,
 };
 pub use head::{

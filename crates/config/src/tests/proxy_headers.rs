@@ -68,6 +68,20 @@ fn trusted_proxies_that_access_denies_are_a_warning() {
 }
 
 #[test]
+fn trusted_proxies_with_every_address_are_a_warning() {
+    let warned = |list: &str| warnings(&with(&format!("mode = \"http\"\ntrusted_proxies = {list}"), ""));
+    let message = |place: &str| {
+        format!(
+            "config.toml:{place}: frontends.web.trusted_proxies: trusts every address: each client can then pretend to be any \
+             other one"
+        )
+    };
+    assert_eq!(warned("\"0.0.0.0/0\""), [message("6:19")]);
+    assert_eq!(warned("[\"10.0.0.5\", \"::/0\"]"), [message("6:32")]);
+    assert_eq!(warned("\"0.0.0.0/1\""), [""; 0]);
+}
+
+#[test]
 fn a_wrong_version_is_told_with_the_right_ones() {
     let found = errors(&with("", "send_proxy = \"v3\""));
     assert_eq!(

@@ -22,7 +22,7 @@ pub use forwarded::{ClientIdentity, ForwardedFields};
 pub use request::{OutgoingRequest, RequestChanges};
 pub use response::OutgoingResponse;
 pub use reverse::{ResponseReversal, ReverseRewrite, ReversedFields};
-pub use rewrite::{NoSuchGroup, PathRewrite, rewritten_path};
+pub use rewrite::{GroupFault, PathRewrite, rewritten_path};
 pub use rules::{FieldFault, FieldRules};
 
 use std::borrow::Cow;

@@ -3,6 +3,7 @@
 
 mod cookie;
 mod paths;
+mod refresh;
 #[cfg(test)]
 mod tests;
 mod url;
@@ -87,15 +88,11 @@ impl ResponseReversal<'_> {
         }
     }
 
-    /// Translates a `Refresh` such as `5; url=/a`. The URL may be within quotes.
+    /// Translates a `Refresh` such as `5; url=/a`.
     fn refresh(&self, value: &[u8]) -> Option<Vec<u8>> {
-        let begin = value.windows(4).position(|text| text.eq_ignore_ascii_case(b"url="))? + 4;
-        let quote = value.get(begin).filter(|byte| matches!(byte, b'"' | b'\''));
-        let begin = begin + usize::from(quote.is_some());
-        let rest = &value[begin..];
-        let end = quote.and_then(|quote| rest.iter().position(|byte| byte == quote)).unwrap_or(rest.len());
-        let url = self.url(&rest[..end])?;
-        Some([&value[..begin], &url, &rest[end..]].concat())
+        let place = refresh::url_in(value)?;
+        let url = self.url(&value[place.clone()])?;
+        Some([&value[..place.start], &url, &value[place.end..]].concat())
     }
 
     /// Translates a URL or an absolute path.

@@ -18,25 +18,36 @@ pub struct PathRewrite {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Piece {
     Text(Box<[u8]>),
-    /// A group of the regular expression.
+    /// A group of the regular expression; 0: its whole match.
     Group(usize),
 }
 
-/// Reason why a replacement is invalid: it has a group that the expression does not have.
+/// Reason why a replacement is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoSuchGroup {
-    group: usize,
-    groups: usize,
+pub enum GroupFault {
+    /// The expression does not have this group.
+    Missing {
+        /// Number of the group.
+        group: usize,
+        /// Number of groups of the expression.
+        groups: usize,
+    },
+    /// The digit behind a group could be meant as a part of its number, because the expression has
+    /// such a group.
+    Ambiguous {
+        /// Number with both digits.
+        group: usize,
+    },
 }
 
 impl PathRewrite {
     /// Returns the rewrite of paths that match `from` in this view: `to` replaces the prefix, the
     /// path, or the first match of the regular expression. There, `$1` to `$9` are the groups of
-    /// the expression, as the client spelled them.
+    /// the expression, and `$0` is the whole match, as the client spelled them.
     ///
     /// # Errors
-    /// The expression has no such group.
-    pub fn new(from: &PathPattern, view: PathView, to: &str) -> Result<PathRewrite, NoSuchGroup> {
+    /// The expression has no such group, or a digit behind a group is ambiguous.
+    pub fn new(from: &PathPattern, view: PathView, to: &str) -> Result<PathRewrite, GroupFault> {
         let pieces = match from {
             PathPattern::Regex(pattern) => pieces(to, pattern.groups())?,
             PathPattern::Prefix(_) | PathPattern::Exact(_) => vec![Piece::Text(to.as_bytes().into())],
@@ -134,17 +145,23 @@ fn fixed_prefix(regex: &str) -> Option<Vec<u8>> {
 }
 
 /// Parses a replacement with groups.
-fn pieces(text: &str, groups: usize) -> Result<Vec<Piece>, NoSuchGroup> {
+fn pieces(text: &str, groups: usize) -> Result<Vec<Piece>, GroupFault> {
     let (mut pieces, mut rest) = (Vec::new(), text.as_bytes());
     while !rest.is_empty() {
-        let is_group = |pair: &[u8]| matches!(pair, [b'$', b'1'..=b'9']);
+        let is_group = |pair: &[u8]| matches!(pair, [b'$', b'0'..=b'9']);
         let end = rest.windows(2).position(is_group).unwrap_or(rest.len());
         pieces.push(Piece::Text(rest[..end].into()));
         rest = &rest[end..];
         if let [_, digit, after @ ..] = rest {
             let group = usize::from(digit - b'0');
             if group > groups {
-                return Err(NoSuchGroup { group, groups });
+                return Err(GroupFault::Missing { group, groups });
+            }
+            let next = after.first().filter(|next| next.is_ascii_digit() && group > 0);
+            if let Some(two) =
+                next.map(|next| 10 * group + usize::from(next - b'0')).filter(|two| *two <= groups)
+            {
+                return Err(GroupFault::Ambiguous { group: two });
             }
             pieces.push(Piece::Group(group));
             rest = after;
@@ -172,11 +189,20 @@ impl fmt::Display for PathRewrite {
     }
 }
 
-impl fmt::Display for NoSuchGroup {
+impl fmt::Display for GroupFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NoSuchGroup { group, groups } = self;
-        write!(f, "${group} is a group that path_regex does not have; it has {groups}")
+        match self {
+            GroupFault::Missing { group, groups } => {
+                write!(f, "${group} is a group that path_regex does not have; it has {groups}")
+            }
+            GroupFault::Ambiguous { group } => write!(
+                f,
+                "${group} is ${} and the text {}, although path_regex has {group} groups or more; write the others as (?:...)",
+                group / 10,
+                group % 10
+            ),
+        }
     }
 }
 
-impl std::error::Error for NoSuchGroup {}
+impl std::error::Error for GroupFault {}

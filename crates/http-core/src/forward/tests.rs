@@ -159,6 +159,8 @@ fn matches_of_a_path_are_replaced_with_their_groups() {
         (exact.clone(), "/b", "/a/?c", "/b?c"),
         (exact, "/$1", "/%61/", "/$1"),
         (regex(r"^/v(\d+)/"), "/api/$1/", "/v12/a%20b?c=/v3/", "/api/12/a%20b?c=/v3/"),
+        (regex(r"^/v(\d+)/"), "/api$0", "/v12/a", "/api/v12/a"),
+        (regex(r"^/v(\d+)/"), "/$10/", "/v12/a", "/120/a"),
         (regex(r"^/(\w+)/(\w+)$"), "/$2/$1.php", "/%61/b", "/b/%61.php"),
         (regex(r"^/(\w+)/(\w+)$"), "/x/$2/$1.php", "/%61//b", "/x//b/%61.php"),
         (regex("^/files/(.*)$"), "/d/$1", "/files/%2F/name", "/d/%2F/name"),
@@ -182,6 +184,13 @@ fn matches_of_a_path_are_replaced_with_their_groups() {
     }
     let told = PathRewrite::new(&regex("^/(a)"), PathView::Normalized, "/$2").unwrap_err();
     assert_eq!(told.to_string(), "$2 is a group that path_regex does not have; it has 1");
+    let ten = format!("^/{}", "(a)".repeat(10));
+    let told = PathRewrite::new(&regex(&ten), PathView::Normalized, "/$10").unwrap_err();
+    assert_eq!(
+        told.to_string(),
+        "$10 is $1 and the text 0, although path_regex has 10 groups or more; write the others as (?:...)"
+    );
+    assert!(PathRewrite::new(&regex(&ten), PathView::Normalized, "/$11$0").is_ok());
 }
 
 #[test]

@@ -55,6 +55,12 @@ fn regex(route: &ParsedRoute, view: PathView, report: &Report<'_>) {
     {
         warn(format!("matches no path, because a path begins with `/`: write ^/{rest}"));
     }
+    if view == PathView::Normalized && demands_two_slashes(text) {
+        warn(
+            "has //, which no path has: slashes in a row count as one; use /, or set normalize = false"
+                .to_owned(),
+        );
+    }
     for (at, first) in text.char_indices() {
         let form = match first {
             '%' => text.get(at..at + 3).filter(|escape| is_escape(escape)).map(str::to_owned),
@@ -68,6 +74,12 @@ fn regex(route: &ParsedRoute, view: PathView, report: &Report<'_>) {
             warn(format!("has {form}, which no path has: a path_regex sees it as {seen}"));
         }
     }
+}
+
+/// Whether an expression has two slashes in a row, neither of which is optional.
+fn demands_two_slashes(text: &str) -> bool {
+    let text = text.replace("\\/", "/");
+    text.match_indices("//").any(|(at, _)| !text[at + 2..].starts_with(['?', '*', '{']))
 }
 
 fn is_escape(text: &str) -> bool {

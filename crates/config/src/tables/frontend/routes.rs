@@ -238,7 +238,7 @@ fn check_groups(text: &str, path: &PathPattern, place: &Place, report: &Report<'
     if let Err(fault) = PathRewrite::new(path, PathView::default(), text) {
         report.error(place, fault.to_string());
     }
-    let is_group = |pair: &[u8]| matches!(pair, [b'$', b'1'..=b'9']);
+    let is_group = |pair: &[u8]| matches!(pair, [b'$', b'0'..=b'9']);
     let group =
         text.as_bytes().windows(2).position(is_group).filter(|_| !matches!(path, PathPattern::Regex(_)));
     if let Some(at) = group {

@@ -36,6 +36,12 @@ impl ParsedProxies {
         let mut files = Vec::new();
         let entries = table.any_number("trusted_proxies", access::entry).into_iter();
         let entries: Vec<_> = entries.map(|entry| access::listed(entry, true, &mut files, report)).collect();
+        for entry in entries.iter().filter(|entry| entry.value.iter().any(|network| network.len() == 0)) {
+            report.warning(
+                &entry.place,
+                "trusts every address: each client can then pretend to be any other one",
+            );
+        }
         let all: Vec<Prefix> = entries.iter().flat_map(|entry| &entry.value).copied().collect();
         // As in access lists: another program may be writing the file.
         if let Some(place) = place.filter(|_| all.is_empty() && !files.is_empty()) {

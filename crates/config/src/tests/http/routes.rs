@@ -137,6 +137,14 @@ fn path_that_no_request_has_is_warned_about() {
         ("path_regex = '^/caf%c3%A9'", "path_regex: has %c3, which no path has: a path_regex sees it as %C3"),
         ("path_regex = '^/%40fs'", "path_regex: has %40, which no path has: a path_regex sees it as @"),
         ("path_regex = '^/a%2Fb'", "path_regex: has %2F, which no path has: a path_regex sees it as /"),
+        (
+            "path_regex = '//'",
+            "path_regex: has //, which no path has: slashes in a row count as one; use /, or set normalize = false",
+        ),
+        (
+            r"path_regex = '^/a\//b'",
+            "path_regex: has //, which no path has: slashes in a row count as one; use /, or set normalize = false",
+        ),
         ("path_regex = '^/é'", "path_regex: has é, which no path has: a path_regex sees it as %C3%A9"),
         (
             "path = '/a', rewrite_path = '/$1'",
@@ -156,6 +164,8 @@ fn path_that_no_request_has_is_warned_about() {
         "path_regex = '(?i)^/%c3%a9'",
         "path_regex = '^/(a)', rewrite_path = '/$1'",
         "path = '/a', rewrite_path = '/$'",
+        "path_regex = '^/a//?b'",
+        "path_regex = '^/a//*b'",
     ] {
         assert_eq!(warned(keys), [""; 0], "{keys}");
     }
@@ -202,6 +212,22 @@ fn wrong_match_or_action_is_reported_with_its_place() {
         (
             "query_match = { v = { presnt = true } }, backend = 'api'",
             "33: frontends.web.routes.query_match.v: found presnt = true; allowed: a text, { regex = \"...\" }, { present = true } or { present = false }",
+        ),
+        (
+            "headers_match = { X-A = 'b ' }, backend = 'api'",
+            "37: frontends.web.routes.headers_match.X-A: found \"b \", which never matches: blanks around the value of a header do not count",
+        ),
+        (
+            "cookies_match = { a = 'b;c' }, backend = 'api'",
+            "35: frontends.web.routes.cookies_match.a: found \"b;c\", which never matches: the value of a cookie ends at `;`",
+        ),
+        (
+            "cookies_match = { a = 'b ' }, backend = 'api'",
+            "35: frontends.web.routes.cookies_match.a: found \"b \", which never matches: blanks behind the value of a cookie do not count",
+        ),
+        (
+            "headers_match = { X-A = \"b\\n\" }, backend = 'api'",
+            "37: frontends.web.routes.headers_match.X-A: found \"b\\n\", which never matches: a header has no line ends and no zero bytes",
         ),
         (
             "source = '10.0.0.1/8', backend = 'api'",

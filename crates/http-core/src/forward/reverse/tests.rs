@@ -118,8 +118,11 @@ fn location_with_the_rewritten_host_leads_to_the_client_s() {
         (&host_alone, "http://api.internal:8080/a", "http://api.internal:8080/a"),
         (&host_alone, "http://pub.example:8080/a", "http://pub.example:8080/a"),
         (&host_alone, "/a", "/a"),
-        (&host_alone, "http://api.internal//evil.example", "http://api.internal//evil.example"),
-        (&host_alone, "http://api.internal/\t/evil.example", "http://api.internal/\t/evil.example"),
+        // A path alone would be read as a host.
+        (&host_alone, "http://api.internal//x", "http://pub.example:8080//x"),
+        (&host_alone, "//api.internal//x", "http://pub.example:8080//x"),
+        (&host_alone, "http://api.internal/\t/evil.example", "http://pub.example:8080/\t/evil.example"),
+        (&both, "http://api.internal/app//x", "/v1//x"),
         // A redirect to HTTPS stays one.
         (&host_alone, "https://api.internal/a", "https://pub.example/a"),
         (&host_alone, "https://api.internal:444/a", "https://api.internal:444/a"),
@@ -151,6 +154,15 @@ fn refresh_has_the_client_s_url() {
         ("5", "5"),
         ("5; url=", "5; url="),
         ("5; url=http://other.example/", "5; url=http://other.example/"),
+        ("0;URL=/a", "0;URL=/v1/a"),
+        ("0, url=/a", "0, url=/v1/a"),
+        ("0 url=/a", "0 url=/v1/a"),
+        (" 0.5 ; Url = /a ", " 0.5 ; Url = /v1/a "),
+        ("0;/a", "0;/v1/a"),
+        ("0; /a?url=/b", "0; /v1/a?url=/b"),
+        ("0; url='/a", "0; url='/v1/a"),
+        ("url=/a", "url=/a"),
+        ("0url=/a", "0url=/a"),
     ];
     for (refresh, expected) in cases {
         assert_eq!(applied(&reversal, "Refresh", refresh), expected, "{refresh}");
@@ -164,6 +176,8 @@ fn cookies_have_the_client_s_path_and_domain() {
         ("a=b;path=/x;Secure", "a=b; path=/v1/x;Secure"),
         ("a=b; Path=/v1; SameSite=Lax", "a=b; Path=/v1; SameSite=Lax"),
         ("a=b; Path=; Path", "a=b; Path=; Path"),
+        // Browsers take a path in quotes for none (RFC 6265, section 5.2.4).
+        ("a=b; Path=\"/x\"", "a=b; Path=\"/x\""),
         ("path=/x", "path=/x"),
         ("a=b; Domain=api.internal; Path=/x", "a=b; Domain=pub.example; Path=/v1/x"),
         ("a=b; domain=.API.internal; Secure", "a=b; domain=pub.example; Secure"),

@@ -54,7 +54,12 @@ pub(super) fn reversed(url: &[u8], paths: &PathMap, origins: &UrlOrigins<'_>) ->
             let begin = [scheme.name().as_bytes(), b"://", host].concat();
             (!host.is_empty()).then(|| [begin, path].concat())
         }
-        None => Some(path).filter(|path| !begins_with_host(path)),
+        None if begins_with_host(&path) => {
+            let (scheme, host) = origins.client;
+            let begin = [scheme.name().as_bytes(), b"://", host].concat();
+            (!host.is_empty()).then(|| [begin, path].concat())
+        }
+        None => Some(path),
     }
 }
 

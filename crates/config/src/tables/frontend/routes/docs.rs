@@ -211,7 +211,7 @@ pub(crate) const DOC: TableDoc = TableDoc {
         Docs::Key(KeyDoc {
             name: "rewrite_path",
             only_in: Some(OnlyIn::Http),
-            kind: "a path that replaces `path` in the request to the server. With `path_regex` it replaces the match, and `$1` to `$9` are the groups of the expression",
+            kind: "a path that replaces `path` in the request to the server. With `path_regex` it replaces the match, `$1` to `$9` are the groups of the expression, and `$0` is the match",
             default: "as the client sent it",
             sample: r#"#rewrite_path = "/"                     # example; servers see it in place of the path above"#,
             example: "'/b'",

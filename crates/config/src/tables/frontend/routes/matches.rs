@@ -50,7 +50,8 @@ impl ParsedMatches {
         let headers_place = table.place_of("headers_match");
         let mut named = |key: &'static str, kind: &str| {
             let mut all = Vec::new();
-            for (name, condition) in table.table(key).values(condition) {
+            let of_kind = |value: &DeValue<'_>| possible(condition(value)?, kind, value);
+            for (name, condition) in table.table(key).values(of_kind) {
                 let is_name = is_token(name.value.as_bytes());
                 if !is_name && kind != "parameter" {
                     report.error(
@@ -208,6 +209,26 @@ fn condition(value: &DeValue<'_>) -> Result<ValueCondition, String> {
         ("present", DeValue::Boolean(false)) => Ok(ValueCondition::Absent),
         (key, value) => Err(format!("found {key} = {}; allowed: {ALLOWED}", found(value))),
     }
+}
+
+/// Refuses a text that no value of this kind can be: the values of headers and cookies have no blanks
+/// around them, and a cookie ends at a semicolon.
+fn possible(condition: ValueCondition, kind: &str, value: &DeValue<'_>) -> Result<ValueCondition, String> {
+    let ValueCondition::Is(text) = &condition else { return Ok(condition) };
+    let never = match kind {
+        "header" if text.trim_matches([' ', '\t']) != &**text => {
+            "blanks around the value of a header do not count"
+        }
+        "cookie" if text.trim_end_matches([' ', '\t']) != &**text => {
+            "blanks behind the value of a cookie do not count"
+        }
+        "cookie" if text.contains(';') => "the value of a cookie ends at `;`",
+        "header" | "cookie" if text.contains(['\r', '\n', '\0']) => {
+            "a header has no line ends and no zero bytes"
+        }
+        _ => return Ok(condition),
+    };
+    Err(format!("found {}, which never matches: {never}", found(value)))
 }
 
 /// Parses the name of a route. It has no slash, so that it differs from all default names.
