@@ -18,6 +18,7 @@ tests!("http_rules":
     request_id_is_random_and_that_of_a_trusted_proxy_stays,
     route_has_limits_of_its_own,
     page_of_an_allowed_origin_reads_responses_and_learns_methods,
+    page_of_an_allowed_origin_sees_the_status_without_a_route,
 );
 
 /// Backends v1 and v2, each with one server of its name.
@@ -338,4 +339,33 @@ fn page_of_an_allowed_origin_reads_responses_and_learns_methods() {
     let local = ask("GET", "/api/gone", "https://app.example");
     assert_eq!((local.status, &*field(&local, "Access-Control-Allow-Origin")), (410, "https://app.example"));
     assert_eq!(field(&ask("GET", "/other", "https://app.example"), "Access-Control-Allow-Origin"), "");
+}
+
+fn page_of_an_allowed_origin_sees_the_status_without_a_route() {
+    let lab = Loopback::new();
+    let [v1, ..] = servers(&lab);
+    let routes = r#"
+        cors = { origins = ["https://app.example"], methods = ["GET", "PUT"] }
+        [[frontends.web.routes]]
+        path = "/api"
+        method = "GET"
+        backend = "v1"
+    "#;
+    let config = routed(&lab, routes).to_string().replace("backend = \"pool\"\n", "");
+    let _balancer = BalancerProcess::start(&lab, &config);
+    let mut client = Client::new(lab.vip());
+    let mut ask = |method: &str, path: &str, origin: &str| {
+        let preflight = if method == "OPTIONS" { "Access-Control-Request-Method: PUT\r\n" } else { "" };
+        let fields = format!("Host: a\r\nOrigin: {origin}\r\nContent-Length: 0\r\n{preflight}");
+        let response = client.send(&format!("{method} {path} HTTP/1.1\r\n{fields}\r\n"));
+        let allowed = response.head.contains("Access-Control-Allow-Origin: https://app.example\r\n");
+        (response.status, allowed)
+    };
+    for path in ["/missing", "/api/x"] {
+        assert_eq!(ask("OPTIONS", path, "https://app.example"), (204, true), "{path}");
+        assert_eq!(ask("PUT", path, "https://app.example"), (404, true), "{path}");
+        assert_eq!(ask("PUT", path, "https://evil.example"), (404, false), "{path}");
+    }
+    assert_eq!(ask("GET", "/api/x", "https://app.example"), (200, true));
+    assert_eq!(v1.seen().len(), 1);
 }

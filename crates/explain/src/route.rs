@@ -205,25 +205,22 @@ impl AskedPlace {
         route: Option<&HttpRoute>,
         snapshot: &Snapshot,
     ) -> Outcome {
-        let answers_preflight = |route: &&HttpRoute| {
-            route.cors.is_some()
-                && route.limits.access.admits(self.client.ip)
-                && CorsRules::is_preflight(head)
+        let takes = route.map_or("has no route".to_owned(), |route| format!("takes route {}", route.name));
+        let cors = match route {
+            Some(route) => route.cors.as_ref().filter(|_| route.limits.access.admits(self.client.ip)),
+            None => self.frontend.http.as_ref().and_then(|http| http.cors.as_ref()),
         };
-        let outcome = match route.filter(answers_preflight) {
-            Some(HttpRoute { name, .. }) => Outcome {
-                message: format!(
-                    "{of} takes route {name}, and convey answers this CORS preflight with status 204"
-                ),
+        let outcome = match cors.is_some() && CorsRules::is_preflight(head) {
+            true => Outcome {
+                message: format!("{of} {takes}, and convey answers this CORS preflight with status 204"),
                 pool: None,
                 end: Some(End::PREFLIGHT),
             },
-            None => self.outcome_without_maintenance(of, route, snapshot),
+            false => self.outcome_without_maintenance(of, route, snapshot),
         };
         let is_over = matches!(outcome.end, Some(End::DENIED_BY_ROUTE | End::PREFLIGHT));
         let maintained = self.maintained(route, outcome.pool.as_deref());
         let Some(what) = maintained.filter(|_| !is_over) else { return outcome };
-        let takes = route.map_or("has no route".to_owned(), |route| format!("takes route {}", route.name));
         Outcome { message: format!("{of} {takes}, and {what}"), pool: None, end: Some(End::MAINTENANCE) }
     }
 

@@ -30,6 +30,8 @@ pub struct HttpFrontend {
     pub begin_traces: bool,
     /// Rules for local replies that belong to no route.
     pub response: FieldRules,
+    /// Rules for pages of other origins, for requests that belong to no route.
+    pub cors: Option<Arc<CorsRules>>,
     /// Maintenance of all requests of the frontend.
     pub maintenance: Option<Arc<Maintenance>>,
     /// Rate limit for the requests of one source; `None`: no limit.
@@ -154,10 +156,6 @@ impl HttpFrontend {
             }
         }
         lives.retain(|name| name == DEFAULT || http.routes.iter().any(|route| route.name == name));
-        // Callers of `pools` look for servers that are up; backends with files have no servers.
-        let mut pools: Vec<Arc<Pool>> =
-            pools.into_values().filter(|pool| pool.config.files.is_none()).collect();
-        pools.sort_by(|a, b| a.config.name.cmp(&b.config.name));
         let subject = frontend.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         let forwarded = ForwardedFields { forwarded: http.forwarded, subject, ..ForwardedFields::default() };
         let response = headers.response;
@@ -171,9 +169,10 @@ impl HttpFrontend {
             forwarded,
             begin_traces: http.begin_traces,
             response,
+            cors,
             maintenance: http.maintenance.clone(),
             limit: limit(None),
-            pools,
+            pools: with_servers(pools.into_values()),
         }
     }
 
@@ -194,8 +193,19 @@ impl HttpFrontend {
     /// convey could not read the head of the request.
     pub fn response_to(&self, request: Option<&RequestFacts<'_>>) -> (&FieldRules, Option<&CorsRules>) {
         let route = request.and_then(|facts| self.route(facts));
-        route.map_or((&self.response, None), |route| (&route.response, route.cors.as_deref()))
+        match (route, request) {
+            (Some(route), _) => (&route.response, route.cors.as_deref()),
+            (None, Some(_)) => (&self.response, self.cors.as_deref()),
+            (None, None) => (&self.response, None),
+        }
     }
+}
+
+/// Backends by name, without those that serve files: callers of `pools` look for servers that are up.
+fn with_servers(pools: impl Iterator<Item = Arc<Pool>>) -> Vec<Arc<Pool>> {
+    let mut pools: Vec<Arc<Pool>> = pools.filter(|pool| pool.config.files.is_none()).collect();
+    pools.sort_by(|a, b| a.config.name.cmp(&b.config.name));
+    pools
 }
 
 fn compression_of(

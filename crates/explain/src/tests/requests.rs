@@ -260,6 +260,31 @@ fn header_about_the_client_decides_only_from_a_trusted_proxy() {
 }
 
 #[test]
+fn preflight_without_a_route_is_answered_by_the_rules_of_the_frontend() {
+    let cors = CorsRules {
+        origins: vec![OriginPattern::Any],
+        methods: vec!["PUT".into()],
+        headers: Vec::new(),
+        expose: Vec::new(),
+        credentials: false,
+        max_age: 600,
+    };
+    let mut config = with_tls(redirecting(true));
+    config.http.as_mut().unwrap().cors = Some(cors);
+    let pool = fixture::pool("app", vec![(fixture::server("a", "10.0.0.11:80"), fixture::up())]);
+    let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool]);
+    let reason = |method: &str| {
+        let headers = ["Origin: https://a.example", "Access-Control-Request-Method: PUT"];
+        let headers = headers.map(str::to_owned).to_vec();
+        let request = "https://a/".parse::<AskedRequest>().unwrap().with(Some(method), headers).unwrap();
+        let sources = ExplainSources { request: Some(&request), ..of(&snapshot) };
+        explain_client(sources, "198.51.100.7:4242".parse().unwrap()).reason.map(String::from)
+    };
+    assert_eq!(reason("OPTIONS").as_deref(), Some("preflight"));
+    assert_eq!(reason("GET").as_deref(), Some("no_route"));
+}
+
+#[test]
 fn preflight_and_too_long_body_end_at_convey() {
     let cors = CorsRules {
         origins: vec![OriginPattern::Any],

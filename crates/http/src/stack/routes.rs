@@ -17,7 +17,7 @@ pub fn find_route<S>(inner: S) -> OwnCheck<S> {
 
 fn find(request: &mut HttpRequest) -> Result<(), LocalReply> {
     let Some(route) = request.route_in_frontend().cloned() else {
-        return Err(of_frontend(request).unwrap_or_else(|| LocalReplyReason::NoRoute.into()));
+        return Err(without_route(request));
     };
     if !route.limits.access.admits(request.client().ip()) {
         return Err(LocalReplyReason::AccessDenied.into());
@@ -36,6 +36,16 @@ fn find(request: &mut HttpRequest) -> Result<(), LocalReply> {
             let of_backend = request.way().and_then(|(_, pool)| pool.config.maintenance.as_deref());
             maintained(request, of_backend).map_or(Ok(()), Err)
         }
+    }
+}
+
+/// Reply to a request that matches no route. Pages of other origins may read it by the rules of the
+/// frontend, so their preflight requests are answered, too.
+fn without_route(request: &HttpRequest) -> LocalReply {
+    let cors = request.frontend().http.as_ref().and_then(|http| http.cors.as_ref());
+    match cors.and_then(|cors| cors.preflight(request.head())) {
+        Some(fields) => LocalReply::preflight(fields),
+        None => of_frontend(request).unwrap_or_else(|| LocalReplyReason::NoRoute.into()),
     }
 }
 
