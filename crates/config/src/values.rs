@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 
 use super::hint;
-use convey_http_core::{TextPattern, TextPatternFault};
+use convey_http_core::{TextPattern, TextPatternFault, is_token};
 use convey_model::{BodyPattern, Listen, ListenError, Prefix, ServerAddr, is_of_one_machine, is_service};
 
 /// Maximum time that can be set, in seconds: one year.
@@ -316,6 +316,20 @@ pub(super) fn grpc_service(value: &DeValue<'_>) -> Result<String, String> {
     let name = value.as_str().filter(|name| name.len() <= 255 && !name.chars().any(char::is_control));
     name.map(str::to_owned)
         .ok_or_else(|| not_allowed(value, "the name of a service, such as shop.Cart, of at most 255 bytes"))
+}
+
+/// Parses a method. Refuses lower case, because `get` is another method than `GET`.
+pub(super) fn method(value: &DeValue<'_>) -> Result<Box<str>, String> {
+    let text = value.as_str().filter(|text| is_token(text.as_bytes()));
+    match text {
+        Some(text) if text.bytes().any(|byte| byte.is_ascii_lowercase()) => Err(format!(
+            "found {}; methods are case-sensitive: did you mean {:?}?",
+            found(value),
+            text.to_uppercase()
+        )),
+        Some(text) => Ok(text.into()),
+        None => Err(not_allowed(value, "a method, such as GET, or a list of methods")),
+    }
 }
 
 /// Headers that users cannot set for a health check, because convey sets them: the headers of the

@@ -6,7 +6,7 @@ use crate::keys::OnlyIn;
 use crate::problem::{Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc};
-use crate::values::{boolean, integer, not_allowed};
+use crate::values::{boolean, integer, method, not_allowed};
 use convey_http_core::{CorsRules, OriginPattern, is_token};
 
 /// `[frontends.NAME.cors]` in the reference. The table has no list of keys and fields, because it is
@@ -82,7 +82,8 @@ pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Cor
         own.any_number(key, parse).into_iter().map(|item| item.value).collect::<Vec<String>>()
     };
     let (headers, expose) = (list("headers", token), list("expose", token));
-    let mut methods = read_methods(&mut own, report);
+    let methods = own.any_number("methods", method).into_iter();
+    let mut methods: Vec<String> = methods.map(|method| method.value.into()).collect();
     if methods.is_empty() {
         methods = CorsRules::METHODS.map(str::to_owned).to_vec();
     }
@@ -112,20 +113,6 @@ fn read_origins(own: &mut TomlTable<'_>, report: &Report<'_>) -> Vec<OriginPatte
                 );
                 report.warning(&place, message);
             }
-        }
-        value
-    });
-    checked.collect()
-}
-
-/// Reads `methods`. Warns of methods in lower case, which allow nothing: pages use `GET`.
-fn read_methods(own: &mut TomlTable<'_>, report: &Report<'_>) -> Vec<String> {
-    let methods = own.any_number("methods", token).into_iter();
-    let checked = methods.map(|Placed { value, place }| {
-        let upper = value.to_ascii_uppercase();
-        if upper != value {
-            report
-                .warning(&place, format!("{value} is not {upper}: methods are case-sensitive; use {upper}"));
         }
         value
     });

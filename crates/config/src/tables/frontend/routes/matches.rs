@@ -5,7 +5,7 @@ use toml::de::DeValue;
 use super::Written;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
-use crate::values::{found, network, not_allowed, regex};
+use crate::values::{found, method, network, not_allowed, regex};
 use convey_http_core::{
     ExactPath, HostPattern, NamedCondition, PathPattern, PathPrefix, RouteConditions, ValueCondition,
     is_token,
@@ -176,21 +176,6 @@ fn written<T>(
 fn path_regex(value: &DeValue<'_>) -> Result<Written<PathPattern>, String> {
     let pattern = PathPattern::Regex(regex(value, r"^/v(\d+)/")?);
     Ok(Written { text: value.as_str().unwrap_or_default().to_owned(), pattern })
-}
-
-fn method(value: &DeValue<'_>) -> Result<Box<str>, String> {
-    let text = value.as_str().filter(|text| is_token(text.as_bytes()));
-    match text {
-        Some(text) if text.bytes().any(|byte| byte.is_ascii_lowercase()) && text.to_uppercase() != text => {
-            Err(format!(
-                "found {}; methods are case-sensitive: did you mean {:?}?",
-                found(value),
-                text.to_uppercase()
-            ))
-        }
-        Some(text) => Ok(text.into()),
-        None => Err(not_allowed(value, "a method, such as GET, or a list of methods")),
-    }
 }
 
 /// Parses the condition on a value: a text, `{ regex = "..." }` or `{ present = true }`.
