@@ -133,7 +133,8 @@ impl<'a> TomlTable<'a> {
         parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
     ) -> Vec<Placed<T>> {
         self.require(key, "required, but missing");
-        self.at_least_one(key, parse)
+        self.refuse_empty(key, "found an empty array; allowed: one value, or an array of at least one");
+        self.any_number(key, parse)
     }
 
     /// Values of an optional key with one value or a non-empty array. Wrong values are reported,
@@ -143,14 +144,17 @@ impl<'a> TomlTable<'a> {
         key: &'static str,
         parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
     ) -> Vec<Placed<T>> {
-        let is_empty =
-            |value: &&Spanned<DeValue<'_>>| value.get_ref().as_array().is_some_and(|a| a.is_empty());
-        if let Some(value) = self.entries.and_then(|entries| entries.get(key)).filter(is_empty) {
-            let place = Place { key: join(&self.place.key, key), at: value.span().start };
-            self.report
-                .error(&place, "found an empty array; allowed: one value, or an array of at least one");
-        }
+        self.refuse_empty(key, "an empty list matches nothing: remove the key, or name at least one value");
         self.any_number(key, parse)
+    }
+
+    /// Reports this message if the value of a key is an empty array.
+    fn refuse_empty(&self, key: &str, message: &str) {
+        let value = self.entries.and_then(|entries| entries.get(key));
+        let is_empty = value.and_then(|value| value.get_ref().as_array()).is_some_and(|all| all.is_empty());
+        if let Some(place) = self.place_of(key).filter(|_| is_empty) {
+            self.report.error(&place, message);
+        }
     }
 
     /// Values of an optional key with one value or an array. Wrong values are reported, and the

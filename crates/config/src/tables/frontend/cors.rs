@@ -78,11 +78,11 @@ pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Cor
         return None;
     };
     let mut own = table.table("cors");
-    let mut list = |key, parse: fn(&DeValue<'_>) -> Result<String, String>| {
-        own.any_number(key, parse).into_iter().map(|item| item.value).collect::<Vec<String>>()
-    };
-    let (headers, expose) = (list("headers", token), list("expose", token));
-    let methods = own.any_number("methods", method).into_iter();
+    let texts = |list: Vec<Placed<String>>| list.into_iter().map(|item| item.value).collect::<Vec<String>>();
+    // An empty list would allow all headers that a page asks for.
+    let headers = texts(own.at_least_one("headers", token));
+    let expose = texts(own.any_number("expose", token));
+    let methods = own.at_least_one("methods", method).into_iter();
     let mut methods: Vec<String> = methods.map(|method| method.value.into()).collect();
     if methods.is_empty() {
         methods = CorsRules::METHODS.map(str::to_owned).to_vec();

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use toml::de::DeValue;
 
+use super::path_checks::faults_of_glob;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc};
@@ -150,8 +151,11 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> HeaderRules
 /// Reads `[[frontends.NAME.headers.response.when]]`.
 fn read_when(mut table: TomlTable<'_>, report: &Report<'_>) -> (ResponseCondition, FieldRules) {
     let place = table.place.clone();
-    let statuses = table.any_number("status", statuses);
-    let paths = table.any_number("path_glob", path_glob);
+    let statuses = table.at_least_one("status", statuses);
+    let paths = table.at_least_one("path_glob", path_glob);
+    for Placed { value, place } in &paths {
+        faults_of_glob(&value.to_string()).into_iter().for_each(|fault| report.warning(place, fault));
+    }
     if !table.has("status") && !table.has("path_glob") {
         report.error(&place, "status or path_glob is required: without them, use headers.response itself");
     }

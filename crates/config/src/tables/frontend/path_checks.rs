@@ -1,4 +1,4 @@
-//! Checks of the paths that routes match, and of those that redirects lead to.
+//! Checks of the paths that routes and header rules match, and of those that redirects lead to.
 
 use super::ParsedFrontend;
 use super::routes::{ParsedRedirect, ParsedRoute};
@@ -82,13 +82,47 @@ fn demands_two_slashes(text: &str) -> bool {
     text.match_indices("//").any(|(at, _)| !text[at + 2..].starts_with(['?', '*', '{']))
 }
 
+/// Messages about a `path_glob` that has characters in another form than the paths that it is matched
+/// against, or that no path can match.
+pub(super) fn faults_of_glob(glob: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let has_segment = |segment: &str| glob.split('/').any(|one| one == segment);
+    if glob.contains("//") {
+        faults.push("matches no path, because convey merges slashes in a row: write `/`".to_owned());
+    }
+    if has_segment(".") || has_segment("..") {
+        faults.push("matches no path, because convey resolves the segments `.` and `..`".to_owned());
+    }
+    let braces = glob.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    if let Some((inside, _)) = braces.filter(|(inside, _)| inside.contains(',')) {
+        faults
+            .push(format!("has {{{inside}}}, which is plain text in a glob: write a list of several globs"));
+    }
+    let mut all: Vec<String> = Vec::new();
+    for (at, first) in glob.char_indices() {
+        let form = match first {
+            '%' => glob.get(at..at + 3).filter(|escape| is_escape(escape)).map(str::to_owned),
+            first if first.is_ascii_graphic() => None,
+            first => Some(first.to_string()),
+        };
+        all.extend(form.filter(|form| !all.contains(form)));
+    }
+    for form in all {
+        let seen = path_form(&form, PathView::Normalized);
+        if seen != form {
+            faults.push(format!("has {form:?}, which no path has: a path_glob sees it as {seen}"));
+        }
+    }
+    faults
+}
+
 fn is_escape(text: &str) -> bool {
     text.bytes().skip(1).all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Form in which a regular expression sees a character.
+/// Form in which a regular expression or a glob sees a character.
 fn path_form(text: &str, view: PathView) -> String {
-    let encoded: String = match text.is_ascii() {
+    let encoded: String = match text.bytes().all(|byte| byte.is_ascii_graphic()) {
         true => text.to_owned(),
         false => text.bytes().map(|byte| format!("%{byte:02X}")).collect(),
     };

@@ -172,6 +172,30 @@ fn path_that_no_request_has_is_warned_about() {
 }
 
 #[test]
+fn path_glob_that_matches_no_path_is_warned_about() {
+    let warned = |glob: &str| {
+        let rule = format!("headers.response.when = [{{ path_glob = '{glob}', set = {{ X-A = 'b' }} }}]");
+        let all = warnings(&format!("{FRONTEND}{rule}\n{BACKENDS}"));
+        all.into_iter().filter(|warning| warning.contains("path_glob: ")).collect::<Vec<_>>()
+    };
+    for (glob, expected) in [
+        ("/é/*", r#"has "é", which no path has: a path_glob sees it as %C3%A9"#),
+        ("/sp ace/*", r#"has " ", which no path has: a path_glob sees it as %20"#),
+        ("/%40fs/*", r#"has "%40", which no path has: a path_glob sees it as @"#),
+        ("/a/%c3%A9", r#"has "%c3", which no path has: a path_glob sees it as %C3"#),
+        ("http://x/*", "matches no path, because convey merges slashes in a row: write `/`"),
+        ("/a/../*", "matches no path, because convey resolves the segments `.` and `..`"),
+        ("*.{css,js}", "has {css,js}, which is plain text in a glob: write a list of several globs"),
+    ] {
+        let found = warned(glob);
+        assert!(found.len() == 1 && found[0].ends_with(expected), "{glob}: {found:?}");
+    }
+    for glob in ["*.css", "/assets/**", "assets/**", "/%C3%A9/*", "/%20/*", "/v[0-9]/?.js", "*.min.*", "**"] {
+        assert_eq!(warned(glob), [""; 0], "{glob}");
+    }
+}
+
+#[test]
 fn a_route_that_no_request_could_take_is_refused() {
     let routes = "[[frontends.web.routes]]\nhost = 'a.example'\npath = '/v1/'\nbackend = 'api'\n\
                   [[frontends.web.routes]]\nhost = 'A.Example.'\npath = '/%761'\nbackend = 'site'\n";
@@ -437,4 +461,41 @@ fn condition_on_a_header_of_proxies_without_proxies_is_a_warning() {
     assert_eq!(warned("", "x_forwarded_for"), [message("x_forwarded_for")]);
     assert_eq!(warned("", "X-Real-IP"), [""; 0]);
     assert_eq!(warned("trusted_proxies = ['10.0.0.5']", "X-Forwarded-Proto"), [""; 0]);
+}
+
+#[test]
+fn empty_list_is_an_error_where_it_would_match_nothing() {
+    const NOTHING: &str = "an empty list matches nothing: remove the key, or name at least one value";
+    let route = |keys: &str| format!("routes = [{{ path = '/a', backend = 'api', {keys} }}]");
+    let cases = [
+        (route("host = []"), Some(NOTHING)),
+        (route("method = []"), Some(NOTHING)),
+        (route("source = []"), Some(NOTHING)),
+        (route("access = { allow = [] }"), Some("allow has no network, so convey would refuse every client")),
+        (route("access = { deny = [] }"), None),
+        ("access = { allow = [] }".into(), Some("allow has no network, so convey would refuse every client")),
+        ("access = { deny = [] }".into(), None),
+        ("headers = { response = { when = [{ status = [], set = { X-A = 'b' } }] } }".into(), Some(NOTHING)),
+        (
+            "headers = { response = { when = [{ path_glob = [], set = { X-A = 'b' } }] } }".into(),
+            Some(NOTHING),
+        ),
+        ("headers = { response = { remove = [] } }".into(), None),
+        ("cors = { origins = [] }".into(), Some(NOTHING)),
+        ("cors = { origins = '*', methods = [] }".into(), Some(NOTHING)),
+        ("cors = { origins = '*', headers = [] }".into(), Some(NOTHING)),
+        ("cors = { origins = '*', expose = [] }".into(), None),
+        ("compression = { types = [] }".into(), Some(NOTHING)),
+        ("compression = { encodings = [] }".into(), Some(NOTHING)),
+        ("trusted_proxies = []".into(), None),
+    ];
+    for (lines, expected) in cases {
+        match expected {
+            Some(expected) => {
+                let found = of_frontend(&lines);
+                assert!(found.len() == 1 && found[0].ends_with(expected), "{lines}: {found:?}");
+            }
+            None => drop(warnings(&format!("{FRONTEND}{lines}\n{BACKENDS}"))),
+        }
+    }
 }
