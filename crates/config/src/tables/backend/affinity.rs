@@ -114,7 +114,7 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
     if let Some(Placed { value: false, place }) = &secure
         && same_site == SameSite::None
     {
-        report.error(place, "browsers refuse a cookie with same_site = \"none\" that is not secure");
+        report.error(place, "browsers refuse a cookie with same_site = \"none\" that is not secure; remove this key, or use same_site = \"lax\"");
     }
     let key = key_file.map_or_else(|| Some(AffinityKey::default()), |file| key(&file, report))?;
     let attributes = CookieAttributes { path, domain, secure };
@@ -164,8 +164,14 @@ impl CookieAttributes {
 }
 
 fn name(value: &DeValue<'_>) -> Result<String, String> {
-    let text = value.as_str().filter(|text| is_token(text.as_bytes()));
-    text.map(str::to_owned).ok_or_else(|| not_allowed(value, "the name of a cookie, such as server"))
+    const ALLOWED: &str = "the name of a cookie: letters, digits and !#$%&'*+-.^_`|~, such as server";
+    let text = value.as_str().unwrap_or_default();
+    let is_wrong = |one: &char| !is_token(one.encode_utf8(&mut [0; 4]).as_bytes());
+    match text.chars().find(is_wrong) {
+        None if text.is_empty() => Err(not_allowed(value, ALLOWED)),
+        None => Ok(text.to_owned()),
+        Some(wrong) => Err(format!("has the character {wrong:?}, {}", not_allowed(value, ALLOWED))),
+    }
 }
 
 fn cookie_path(value: &DeValue<'_>) -> Result<String, String> {

@@ -164,4 +164,16 @@ fn prefix_of_an_affinity_cookie_restricts_its_attributes() {
             "browsers refuse a cookie that begins with __Secure- and is not secure; remove this key"
         )]
     );
+    let none = "browsers refuse a cookie with same_site = \"none\" that is not secure; remove this key, or use same_site = \"lax\"";
+    assert_eq!(of("cookie = 's', same_site = 'none', secure = false"), [at(57, "secure", none)]);
+    let allowed = "allowed: the name of a cookie: letters, digits and !#$%&'*+-.^_`|~, such as server";
+    for (name, begin) in [
+        ("a b", "has the character ' ', found \"a b\""),
+        ("a;", "has the character ';', found \"a;\""),
+        ("é", "has the character 'é', found \"é\""),
+        ("", "found \"\""),
+    ] {
+        let found = of(&format!("cookie = '{name}'"));
+        assert_eq!(found, [at(23, "cookie", &format!("{begin}; {allowed}"))], "{name}");
+    }
 }
