@@ -12,6 +12,9 @@ const LOCAL: &str = "/dev/log";
 /// Port of a syslog server, unless the URL has another one.
 const PORT: u16 = 514;
 
+/// Maximum length of the path of a socket in bytes (`sun_path`, unix(7)).
+const MAX_SOCKET_PATH: usize = 107;
+
 /// Maximum length of a tag in bytes (`APP-NAME`, RFC 5424, section 6.2.5).
 const MAX_TAG: usize = 48;
 
@@ -104,7 +107,7 @@ fn address_of(text: &str) -> Result<SyslogAddress, String> {
         Some(("+udp", address)) => network(address).map(SyslogAddress::Udp),
         Some(("+tcp", address)) => network(address).map(SyslogAddress::Tcp),
         Some(("+unix", path)) if Path::new(path).is_absolute() && !path.contains(char::is_control) => {
-            Ok(SyslogAddress::Unix(PathBuf::from(path)))
+            socket(path).map(SyslogAddress::Unix)
         }
         _ => Err(format!(
             "\"syslog{text}\" is no syslog service; allowed: syslog, syslog+udp://IP:PORT, syslog+tcp://IP:PORT or syslog+unix:///PATH"
@@ -112,10 +115,27 @@ fn address_of(text: &str) -> Result<SyslogAddress, String> {
     }
 }
 
+/// Checks the absolute path of a socket.
+fn socket(path: &str) -> Result<PathBuf, String> {
+    const EXAMPLE: &str = "the path of a socket, such as /dev/log";
+    if path.ends_with('/') || path.ends_with("/.") || path.ends_with("/..") {
+        return Err(format!("{path:?} is a directory; allowed: {EXAMPLE}"));
+    }
+    match path.len() {
+        0..=MAX_SOCKET_PATH => Ok(PathBuf::from(path)),
+        len => Err(format!("the path of the socket has {len} bytes; allowed: up to {MAX_SOCKET_PATH}")),
+    }
+}
+
 /// Parses `facility=local0&tag=convey`.
 fn with_parameters(address: SyslogAddress, text: &str) -> Result<SyslogTarget, String> {
     let (mut facility, mut tag) = (SyslogFacility(3), "convey".to_owned());
-    for parameter in text.split('&').filter(|text| !text.is_empty()) {
+    let parameters: Vec<&str> = text.split('&').filter(|text| !text.is_empty()).collect();
+    let name = |parameter: &str| parameter.split('=').next().unwrap_or_default().to_owned();
+    for (at, parameter) in parameters.iter().enumerate() {
+        if parameters[..at].iter().any(|other| name(other) == name(parameter)) {
+            return Err(format!("has the parameter {:?} twice; keep one of them", name(parameter)));
+        }
         match parameter.split_once('=').unwrap_or((parameter, "")) {
             ("facility", name) => {
                 facility = SyslogFacility::named(name).ok_or_else(|| {
@@ -188,6 +208,9 @@ mod tests {
 
     #[test]
     fn wrong_syslog_target_is_an_error_with_the_allowed_values() {
+        let longest = format!("syslog+unix:///{}", "a".repeat(106));
+        assert!(parsed(&longest).ends_with("?facility=daemon&tag=convey 3"), "{}", parsed(&longest));
+        let too_long = format!("{longest}a");
         for (text, expected) in [
             ("syslogd", "\"syslogd\" is no syslog service; allowed: syslog, syslog+udp://IP:PORT, "),
             ("syslog://10.0.0.9", "is no syslog service"),
@@ -196,6 +219,14 @@ mod tests {
             ("syslog+tcp://10.0.0.9:0", "is no address of a syslog server"),
             ("syslog?facility=locall0", "did you mean `local0`?"),
             ("syslog?tag=a%20b", "\"a%20b\" is no syslog tag"),
+            ("syslog+unix:///", "\"/\" is a directory; allowed: the path of a socket, such as /dev/log"),
+            ("syslog+unix:///run/", "is a directory"),
+            (&too_long, "the path of the socket has 108 bytes; allowed: up to 107"),
+            (
+                "syslog?facility=local0&tag=a&facility=local1",
+                "has the parameter \"facility\" twice; keep one of them",
+            ),
+            ("syslog?tag=a&tag=a", "has the parameter \"tag\" twice"),
             ("syslog?level=info", "\"level\" is no parameter of syslog; allowed: facility, tag"),
         ] {
             assert!(parsed(text).contains(expected), "{text}: {}", parsed(text));

@@ -46,9 +46,18 @@ impl MessageHeader {
             MessageFormat::Local => format!("<{priority}>{tag}[{process}]: "),
         };
         out.extend_from_slice(head.as_bytes());
-        out.extend_from_slice(&text[..text.len().min(MAX_TEXT)]);
+        out.extend_from_slice(truncated(text));
         true
     }
+}
+
+/// First bytes of a text, up to `MAX_TEXT`, without a part of a character at the end.
+fn truncated(text: &[u8]) -> &[u8] {
+    let is_continuation = |at: &usize| text.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
+    let end = text.len().min(MAX_TEXT);
+    // A character has at most 4 bytes.
+    let begin = (end.saturating_sub(3)..=end).rev().find(|at| !is_continuation(at));
+    &text[..begin.unwrap_or(end)]
 }
 
 /// Returns a name that is valid as `HOSTNAME` (RFC 5424, section 6.2.4).
@@ -88,6 +97,17 @@ mod tests {
         assert_eq!(written(MessageFormat::Local, "<4>\n"), None);
         let long = written(MessageFormat::Local, &"x".repeat(MAX_TEXT + 1)).unwrap();
         assert_eq!(long.len(), "<134>lb[7]: ".len() + MAX_TEXT);
+        for (character, rest) in [("é", 0), ("€", 2), ("🦀", 0)] {
+            for before in 0..4 {
+                let text = "x".repeat(before) + &character.repeat(MAX_TEXT);
+                let cut = truncated(text.as_bytes());
+                let cut = std::str::from_utf8(cut).unwrap();
+                assert!(cut.len() <= MAX_TEXT && cut.len() + character.len() > MAX_TEXT, "{character}");
+            }
+            let cut = truncated(character.repeat(MAX_TEXT).as_bytes()).len();
+            assert_eq!(cut, MAX_TEXT - rest, "{character}");
+        }
+        assert_eq!(truncated(&[0x80; MAX_TEXT + 1]).len(), MAX_TEXT, "the text is no UTF-8");
         assert_eq!([host_name(""), host_name("a b")], ["-", "-"]);
     }
 }
