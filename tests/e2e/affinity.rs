@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ tests!("affinity":
     client_returns_to_its_server_by_the_cookie_that_convey_sets [Need::CURL],
     client_of_a_lost_server_gets_the_cookie_of_another_one [Need::CURL],
     nodes_with_one_key_send_a_client_to_the_same_server [Need::CURL],
+    affinity_cookie_leaves_compression_on_and_shared_caches_alone [Need::CURL],
 );
 
 fn requests_with_one_cookie_meet_one_server_wherever_they_come_from() {
@@ -166,4 +168,36 @@ fn nodes_with_one_key_send_a_client_to_the_same_server() {
     fs::write(&browser.jar, jar.replace(&other.vip().ip().to_string(), &stranger.vip().ip().to_string()))
         .unwrap();
     assert!(browser.get(&stranger).1, "an id of another key is no id");
+}
+
+fn affinity_cookie_leaves_compression_on_and_shared_caches_alone() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::start(lab.server(1), |request, stream| {
+        let is_public = request.line.contains("/public");
+        let caching = if is_public { "Cache-Control: public, max-age=60\r\n" } else { "" };
+        let page = "a line of the page\n".repeat(500);
+        let len = page.len();
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len}\r\n{caching}\r\n{page}"
+        )
+    });
+    let setup =
+        Setup::new(&lab).frontend("mode = \"http\"\ncompression = true").server("a", lab.server(1), "");
+    let _balancer = BalancerProcess::start(&lab, &setup.backend("affinity = { cookie = \"server\" }"));
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let get = |path: &str, cookie: &str| {
+            let url = format!("http://{}{path}", lab.vip());
+            let written = "%header{content-encoding} %header{set-cookie}";
+            let output =
+                curl(&[version, "--compressed", "-w", written, "-o", "/dev/null", "-b", cookie, &url]);
+            let (coding, cookie) = output.split_once(' ').unwrap();
+            (!coding.is_empty(), cookie.split(';').next().unwrap().to_owned())
+        };
+        let (is_compressed, cookie) = get("/", "");
+        assert!(is_compressed && cookie.starts_with("server="), "{version}: {cookie}");
+        assert_eq!(get("/", &cookie), (true, String::new()), "{version}");
+        assert_eq!(get("/", &format!("{cookie}; sid=1")), (false, String::new()), "{version}");
+        assert_eq!(get("/public", ""), (true, String::new()), "{version}");
+    }
 }

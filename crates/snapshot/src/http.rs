@@ -132,7 +132,9 @@ impl HttpFrontend {
                     .collect(),
             ),
         };
-        let (of_frontend, cors) = (http.compression.clone().map(Arc::new), http.cors.clone().map(Arc::new));
+        let own_cookies = affinity_cookies(frontend, &pool);
+        let of_frontend = http.compression.as_ref().map(|rules| with_own_cookies(rules, &own_cookies));
+        let cors = http.cors.clone().map(Arc::new);
         let default = http.default_action(frontend.backend.as_deref()).map(|default| {
             let compression = of_frontend.clone();
             let all =
@@ -144,7 +146,7 @@ impl HttpFrontend {
         let (mut routes, mut in_order) = (RouteTable::new(http.path_view), Vec::new());
         for route in &http.routes {
             let limit = limit(Some(&route.name));
-            let compression = compression_of(&route.compression, &of_frontend);
+            let compression = compression_of(&route.compression, &of_frontend, &own_cookies);
             let to = HttpRoute::new(route, action(&route.action), &headers, lives);
             let cors = to.cors.clone().or(cors.clone());
             let to = Arc::new(HttpRoute { limit, compression, cors, place: in_order.len(), ..to });
@@ -208,14 +210,25 @@ fn with_servers(pools: impl Iterator<Item = Arc<Pool>>) -> Vec<Arc<Pool>> {
     pools
 }
 
+/// Names of the affinity cookies of all backends of a frontend.
+fn affinity_cookies(frontend: &FrontendConfig, pool: impl Fn(&str) -> Arc<Pool>) -> Vec<Box<str>> {
+    let cookie = |name| Some(pool(name).config.affinity.as_ref()?.cookie.clone());
+    frontend.backends().filter_map(cookie).collect()
+}
+
+fn with_own_cookies(rules: &CompressionRules, own_cookies: &[Box<str>]) -> Arc<CompressionRules> {
+    Arc::new(CompressionRules { own_cookies: own_cookies.to_vec(), ..rules.clone() })
+}
+
 fn compression_of(
     route: &RouteCompression,
     of_frontend: &Option<Arc<CompressionRules>>,
+    own_cookies: &[Box<str>],
 ) -> Option<Arc<CompressionRules>> {
     match route {
         RouteCompression::OfFrontend => of_frontend.clone(),
         RouteCompression::Off => None,
-        RouteCompression::Rules(rules) => Some(Arc::new(rules.clone())),
+        RouteCompression::Rules(rules) => Some(with_own_cookies(rules, own_cookies)),
     }
 }
 
@@ -293,7 +306,7 @@ mod tests {
     use super::*;
     use crate::fixture;
     use convey_http_core::{PathView, UrlScheme};
-    use convey_model::Mode;
+    use convey_model::{AffinityConfig, BackendConfig, Mode};
 
     fn route(host: Option<&str>, path: &str, action: RouteAction) -> RouteConfig {
         let route = RouteConfig::new(host, path, action);
@@ -368,6 +381,29 @@ mod tests {
             found(&HttpFrontend::new(&frontend(None), &config, &lives, pool, |_| None), "other", "/v2"),
             of("default", "https")
         );
+    }
+
+    #[test]
+    fn compression_rules_know_the_affinity_cookies_of_the_frontend() {
+        let own = CompressionRules { min_size: 7, ..CompressionRules::default() };
+        let of_route = RouteConfig {
+            compression: RouteCompression::Rules(own),
+            ..RouteConfig::new(None, "/api", RouteAction::Backend("api".into()))
+        };
+        let config = HttpConfig {
+            compression: Some(CompressionRules::default()),
+            routes: vec![of_route],
+            ..HttpConfig::default()
+        };
+        let frontend = FrontendConfig { http: Some(Box::new(config.clone())), ..frontend(Some("site")) };
+        let pool = |name: &str| {
+            let affinity = (name == "site").then(|| Arc::new(AffinityConfig::new("server")));
+            fixture::pool_of(BackendConfig { affinity, ..fixture::backend(name, Vec::new()) })
+        };
+        let http = HttpFrontend::new(&frontend, &config, &RouteLives::new(1), pool, |_| None);
+        let own_cookies = |route: &Arc<HttpRoute>| route.compression.as_ref().unwrap().own_cookies.clone();
+        let all: Vec<_> = http.routes().map(own_cookies).collect();
+        assert_eq!(all, [["server".into()], ["server".into()]]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::CompressionRules;
 use super::change::CompressionChange;
 use super::response::{ResponseFacts, elements};
+use crate::head::Field;
 use crate::{AcceptedEncodings, ContentCoding, HttpMethod, OutgoingResponse, RequestHead};
 
 /// Compression rules applied to one request.
@@ -73,10 +74,11 @@ impl<'a> CompressionOffer<'a> {
     /// Codings that the client accepts, the best first. Empty if the response may not be compressed
     /// for this client.
     fn codings(&self) -> impl Iterator<Item = ContentCoding> + use<> {
-        let is_credential =
-            |name: &[u8]| name.eq_ignore_ascii_case(b"cookie") || name.eq_ignore_ascii_case(b"authorization");
-        let has_credentials =
-            || self.has_certificate || self.request.fields().any(|field| is_credential(field.name));
+        let is_credential = |field: Field<'_>| {
+            field.name.eq_ignore_ascii_case(b"authorization")
+                || field.name.eq_ignore_ascii_case(b"cookie") && !self.rules.has_only_own_cookies(field.value)
+        };
+        let has_credentials = || self.has_certificate || self.request.fields().any(is_credential);
         // HTTP/1.0 has no chunks.
         let is_refused = !self.request.is_http11() || (!self.rules.with_credentials && has_credentials());
         let accepted = match is_refused {

@@ -19,6 +19,9 @@ pub struct CompressionRules {
     /// to requests with `Authorization`, `Cookie` or a client certificate, and responses with
     /// `Set-Cookie` or `Cache-Control: private`.
     pub with_credentials: bool,
+    /// Names of the cookies that convey itself sets. They name a server, and are no secrets of a
+    /// client.
+    pub own_cookies: Vec<Box<str>>,
 }
 
 /// A media type such as `text/html`, or a group of types: `text/*`, `*+json`.
@@ -64,6 +67,16 @@ impl CompressionRules {
         let is_grpc = media.get(..GRPC.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(GRPC));
         !is_grpc && self.types.iter().any(|pattern| pattern.matches(media))
     }
+
+    /// Whether a `Cookie` field has no other cookies than those that convey sets.
+    pub(super) fn has_only_own_cookies(&self, value: &[u8]) -> bool {
+        let is_own = |pair: &[u8]| {
+            let name = pair.split(|byte| *byte == b'=').next().unwrap_or_default();
+            self.own_cookies.iter().any(|own| own.as_bytes() == name)
+        };
+        let mut pairs = value.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+        !self.own_cookies.is_empty() && pairs.all(|pair| pair.is_empty() || is_own(pair))
+    }
 }
 
 impl Default for CompressionRules {
@@ -73,6 +86,7 @@ impl Default for CompressionRules {
             min_size: CompressionRules::MIN_SIZE,
             encodings: ContentCoding::ALL.to_vec(),
             with_credentials: false,
+            own_cookies: Vec::new(),
         }
     }
 }

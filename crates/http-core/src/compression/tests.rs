@@ -28,13 +28,22 @@ fn decided(
 fn decided_by(
     offer: &CompressionOffer<'_>,
     method: HttpMethod,
+    head: (u16, &str),
+    has_room: impl FnMut(ContentCoding, Option<u64>) -> bool,
+) -> (CompressionOutcome, String) {
+    decided_with(offer, method, head, &FieldRules::default(), has_room)
+}
+
+fn decided_with(
+    offer: &CompressionOffer<'_>,
+    method: HttpMethod,
     (status, fields): (u16, &str),
+    changes: &FieldRules,
     has_room: impl FnMut(ContentCoding, Option<u64>) -> bool,
 ) -> (CompressionOutcome, String) {
     let mut head = BytesMut::from(&*format!("HTTP/1.1 {status} a: b\r\n{fields}\r\n"));
     let head = HeadReader::default().response(&mut head, method, &HeadLimits::default()).unwrap().unwrap();
-    let none = FieldRules::default();
-    let mut response = OutgoingResponse::new(&head, &none);
+    let mut response = OutgoingResponse::new(&head, changes);
     let outcome = offer.decide(&mut response, has_room);
     let mut text = Vec::new();
     response.write(ClientConnection::Stays, &mut text);
@@ -177,6 +186,34 @@ fn responses_with_credentials_are_compressed_only_if_configured() {
     assert_eq!(outcome, CompressionOutcome::AsItIs, "a client's certificate");
     // Another client could get the response compressed, so caches need `Vary`.
     assert!(head.contains(VARY));
+}
+
+#[test]
+fn affinity_cookie_is_no_secret() {
+    let own_cookies = vec!["server".into(), "api_server".into()];
+    let rules = CompressionRules { own_cookies, ..CompressionRules::default() };
+    for (cookies, expected) in [
+        ("Cookie: server=a\r\n", Some("gzip")),
+        ("Cookie: api_server=b; server=a;\r\n", Some("gzip")),
+        ("Cookie: server=a\r\nCookie: api_server=b\r\n", Some("gzip")),
+        ("Cookie: server=a; sid=1\r\n", None),
+        ("Cookie: server=a\r\nCookie: sid=1\r\n", None),
+        ("Cookie: Server=a\r\n", None),
+        ("Cookie: server=a\r\nAuthorization: Basic YTpi\r\n", None),
+    ] {
+        let request = request(&format!("Accept-Encoding: gzip\r\n{cookies}"));
+        assert_eq!(coding(decided(&rules, &request, 200, TEXT).0), expected, "{cookies}");
+    }
+    let request = request("Accept-Encoding: gzip\r\n");
+    let offer = CompressionOffer::new(&rules, &request, false);
+    let mut of_convey = FieldRules::default();
+    of_convey.add_affinity_cookie("server=a; Path=/").unwrap();
+    for (of_server, expected) in [("", Some("gzip")), ("Set-Cookie: sid=1\r\n", None)] {
+        let head = (200, &*format!("{TEXT}{of_server}"));
+        let (outcome, head) = decided_with(&offer, HttpMethod::Get, head, &of_convey, |_, _| true);
+        assert_eq!(coding(outcome), expected, "{of_server}");
+        assert!(head.contains("Set-Cookie: server=a; Path=/\r\n"), "{head}");
+    }
 }
 
 #[test]

@@ -57,8 +57,8 @@ impl<'a> OutgoingResponse<'a> {
     /// Names and values of the fields for the client, in order, without hop-by-hop fields.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], Cow<'_, [u8]>)> {
         let passed_on = self.passed_on().filter_map(|field| Some((field.name, self.value_of(&field)?)));
-        let added = self.rules.added();
-        let added = added.filter_map(|(name, value)| Some((name, self.compression.apply(name, value)?)));
+        let added =
+            self.added().filter_map(|(name, value)| Some((name, self.compression.apply(name, value)?)));
         let of_compression = self.compression.added().map(|(name, value)| (name, Cow::Borrowed(value)));
         passed_on.chain(added).chain(of_compression)
     }
@@ -72,12 +72,24 @@ impl<'a> OutgoingResponse<'a> {
         }
     }
 
-    /// Names and values of the fields for the client, before compression changes them.
+    /// Names and values of the fields for the client, before compression changes them, without the
+    /// cookie of session affinity.
     pub(crate) fn uncompressed_fields<'s>(
         &'s self,
     ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'s, 'a> {
         let fields = self.passed_on().map(|field| (field.name, passed_on(&field)));
-        fields.chain(self.rules.added())
+        fields.chain(self.rules.configured())
+    }
+
+    /// Fields that the rules add. A response for shared caches gets no cookie that names a server:
+    /// a cache would send all of its clients to this server.
+    fn added(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let has_no_cookie = self.rules.add_affinity() && is_for_shared_caches(self.uncompressed_fields());
+        let (all, configured) = match has_no_cookie {
+            true => (None, Some(self.rules.configured())),
+            false => (Some(self.rules.added()), None),
+        };
+        all.into_iter().flatten().chain(configured.into_iter().flatten())
     }
 
     /// The server's fields that the client gets.
@@ -132,7 +144,7 @@ impl<'a> OutgoingResponse<'a> {
             (!(is_length && is_chunked)).then_some((field, Some(value)))
         });
         write_passed_on(self.head.bytes(), fields, out);
-        for (name, value) in self.rules.added() {
+        for (name, value) in self.added() {
             if let Some(value) = self.compression.apply(name, value) {
                 write_field(name, &value, out);
             }
@@ -169,4 +181,19 @@ impl<'a> OutgoingResponse<'a> {
             write_field(b"Upgrade", protocol, out);
         }
     }
+}
+
+/// Whether `Cache-Control` allows shared caches explicitly to store a response with these fields
+/// (RFC 9111, section 5.2.2).
+fn is_for_shared_caches<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> bool {
+    let (mut is_shared, mut is_private) = (false, false);
+    let of_caches = fields.filter(|(name, _)| name.eq_ignore_ascii_case(b"cache-control"));
+    for directive in of_caches.flat_map(|(_, value)| value.split(|byte| *byte == b',')) {
+        let name = directive.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii();
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        is_shared |= is("public") || is("s-maxage");
+        // `private="Set-Cookie"` keeps only the named fields out of shared caches.
+        is_private |= !directive.contains(&b'=') && is("private") || is("no-store");
+    }
+    is_shared && !is_private
 }

@@ -32,6 +32,17 @@ struct DroppedName {
 struct AddedField {
     name: Box<[u8]>,
     value: FieldValue,
+    purpose: FieldPurpose,
+}
+
+/// Purpose of an added field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FieldPurpose {
+    /// The operator has configured the field.
+    Configured,
+    /// The field is a cookie that names a server. It is no secret, and must not get into a shared
+    /// cache.
+    Affinity,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +103,21 @@ impl FieldRules {
             return Err(FieldFault::Value);
         }
         let value = FieldValue::Text(value.as_bytes().into());
-        self.added.push(AddedField { name: name.as_bytes().into(), value });
+        let purpose = FieldPurpose::Configured;
+        self.added.push(AddedField { name: name.as_bytes().into(), value, purpose });
+        Ok(())
+    }
+
+    /// Adds `Set-Cookie` with a cookie that names a server. A response for shared caches is sent
+    /// without it.
+    ///
+    /// # Errors
+    /// The value is invalid.
+    pub fn add_affinity_cookie(&mut self, value: &str) -> Result<(), FieldFault> {
+        self.add("Set-Cookie", value)?;
+        if let Some(added) = self.added.last_mut() {
+            added.purpose = FieldPurpose::Affinity;
+        }
         Ok(())
     }
 
@@ -167,7 +192,7 @@ impl FieldRules {
                 }
             };
             let is_shown = !value.is_empty() || matches!(field.value, FieldValue::Text(_));
-            is_shown.then(|| AddedField { name: field.name.clone(), value: FieldValue::Text(value) })
+            is_shown.then(|| AddedField { value: FieldValue::Text(value), ..field.clone() })
         });
         let conditional = self.conditional.iter().filter_map(|rules| rules.expanded(variables));
         FieldRules { added: added.collect(), conditional: conditional.collect(), ..self.clone() }
@@ -222,10 +247,28 @@ impl FieldRules {
 
     /// The added fields, in order, without those whose variables have no values yet.
     pub(crate) fn added(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.added.iter().filter_map(|field| match &field.value {
-            FieldValue::Text(text) => Some((&*field.name, &**text)),
+        self.added.iter().filter_map(AddedField::text)
+    }
+
+    /// The added fields that the operator has configured.
+    pub(crate) fn configured(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let is_configured = |field: &&AddedField| field.purpose == FieldPurpose::Configured;
+        self.added.iter().filter(is_configured).filter_map(AddedField::text)
+    }
+
+    /// Whether the rules add a cookie that names a server.
+    pub(crate) fn add_affinity(&self) -> bool {
+        self.added.iter().any(|field| field.purpose == FieldPurpose::Affinity)
+    }
+}
+
+impl AddedField {
+    /// Name and value; `None`: the variables of the value have no values yet.
+    fn text(&self) -> Option<(&[u8], &[u8])> {
+        match &self.value {
+            FieldValue::Text(text) => Some((&self.name, text)),
             FieldValue::Template(_) => None,
-        })
+        }
     }
 }
 

@@ -331,6 +331,36 @@ fn response_rules_depend_on_status_and_path() {
 }
 
 #[test]
+fn affinity_cookie_is_not_in_a_response_for_shared_caches() {
+    for (cache_control, has_cookie) in [
+        ("", true),
+        ("Cache-Control: max-age=60\r\n", true),
+        ("Cache-Control: public, max-age=60\r\n", false),
+        ("Cache-Control: max-age=0\r\ncache-control: S-MaxAge=60\r\n", false),
+        ("Cache-Control: private, s-maxage=60\r\n", true),
+        ("Cache-Control: public, private=\"Set-Cookie\"\r\n", false),
+        ("Cache-Control: public, no-store\r\n", true),
+    ] {
+        let text = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{cache_control}\r\n");
+        let mut bytes = BytesMut::from(&*text);
+        let limits = crate::HeadLimits::default();
+        let head = crate::HeadReader::default().response(&mut bytes, crate::HttpMethod::Get, &limits);
+        let head = head.unwrap().unwrap();
+        let mut rules = FieldRules::default();
+        rules.add("X-A", "1").unwrap();
+        rules.add_affinity_cookie("server=a; Path=/").unwrap();
+        let response = OutgoingResponse::new(&head, &rules);
+        let fields: Vec<_> = response.fields().map(|(name, _)| name.to_vec()).collect();
+        assert_eq!(fields.contains(&b"Set-Cookie".to_vec()), has_cookie, "{cache_control}");
+        let mut written = Vec::new();
+        response.write(ClientConnection::Stays, &mut written);
+        let written = String::from_utf8(written).unwrap();
+        assert_eq!(written.contains("Set-Cookie: server=a; Path=/\r\n"), has_cookie, "{written}");
+        assert!(written.contains("X-A: 1\r\n"), "{written}");
+    }
+}
+
+#[test]
 fn underscore_for_a_hyphen_is_no_way_past_a_rule_for_requests() {
     let head = request(
         "GET / HTTP/1.1\r\nHost: a\r\nX_Auth_User: 1\r\nx_auth-USER: 2\r\nX-Group: 3\r\nX_Other: 4\r\nX_Added: 5\r\n\r\n",

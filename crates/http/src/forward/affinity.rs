@@ -24,7 +24,7 @@ impl Forwarding<'_, '_> {
         let cookie = pool.affinity_cookie(permit.index(), self.request.is_https())?;
         let mut added = FieldRules::default();
         // Cannot fail: the configuration has checked the parts of the cookie.
-        added.add("Set-Cookie", &cookie).ok()?;
+        added.add_affinity_cookie(&cookie).ok()?;
         Some(Box::new(self.request.response_changes(self.route).then(&added)))
     }
 

@@ -2,7 +2,7 @@
 
 use toml::de::DeValue;
 
-use crate::keys::keys;
+use crate::keys::{keys, unreported};
 use crate::problem::{Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::TableDoc;
@@ -62,6 +62,12 @@ keys! {
                                         # cookie or is private. Only for responses without secrets (BREACH)
 "##,
         example: "true",
+    };
+
+    also own_cookies = default.own_cookies; {
+        // A frontend fills the list from its backends, which report changes of their cookies.
+        changes: unreported,
+        docs: &[],
     };
 }
 
