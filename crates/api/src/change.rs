@@ -94,6 +94,7 @@ pub struct MaintenanceChange {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// Value of `Retry-After`, in seconds; 300 without it.
+    #[cfg_attr(test, schemars(range(max = 31_536_000)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<u32>,
     /// Text of the page, at most 64 KiB. Without it, clients get the frontend's error page of the

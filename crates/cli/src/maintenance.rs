@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Args, Subcommand, value_parser};
 use convey_api::MaintenanceChange;
@@ -27,14 +26,14 @@ pub enum MaintenanceCommand {
         #[arg(long, value_name = "FILE")]
         page: Option<PathBuf>,
         /// Line of text for clients, in place of a page
-        #[arg(long, value_name = "TEXT", conflicts_with = "page")]
+        #[arg(long, value_name = "TEXT", conflicts_with = "page", value_parser = text_line)]
         text: Option<String>,
         /// Status of the replies
         #[arg(long, value_name = "N", default_value_t = Maintenance::STATUS, value_parser = value_parser!(u16).range(400..600))]
         status: u16,
         /// Time after which clients should try again (Retry-After)
-        #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
-        retry_after: Duration,
+        #[arg(long, value_name = "TIME", default_value = "5m", value_parser = retry_after)]
+        retry_after: u32,
         /// Network of clients that are served nevertheless, such as your own; may be repeated
         #[arg(long, value_name = "NETWORK", value_parser = network)]
         allow: Vec<Prefix>,
@@ -70,10 +69,9 @@ impl MaintenanceCommand {
                 let page = page.as_deref().map(read_page).transpose()?;
                 let text = text.as_ref().map(|text| (format!("{text}\n"), None));
                 let (page, content_type) = page.or(text).unzip();
-                let (seconds, rest) = (retry_after.as_secs(), retry_after.subsec_nanos());
                 let change = MaintenanceChange {
                     status: Some(*status),
-                    retry_after: Some(u32::try_from(seconds + u64::from(rest > 0)).unwrap_or(u32::MAX)),
+                    retry_after: Some(*retry_after),
                     page,
                     content_type: content_type.flatten(),
                     allow: allow.iter().map(Prefix::to_string).collect(),
@@ -116,12 +114,39 @@ fn read_page(path: &Path) -> Result<(String, Option<String>), String> {
     }
     let bytes = fs::read(path).map_err(|error| format!("--page {shown}: {error}"))?;
     let text = String::from_utf8(bytes).map_err(|_| format!("--page {shown}: the page is not UTF-8"))?;
+    if text.trim().is_empty() {
+        return Err(format!("--page {shown}: the page is empty"));
+    }
     Ok((text, Some(content_type.to_owned())))
+}
+
+/// Checks the line of text for clients.
+fn text_line(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        true => Err("the text is empty; leave --text out to get the default page".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// Parses a time up to a year, and returns its seconds, rounded up.
+fn retry_after(text: &str) -> Result<u32, String> {
+    let time = duration(text)?;
+    let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
+    let seconds = u32::try_from(seconds).ok().filter(|seconds| *seconds <= Maintenance::MAX_RETRY_AFTER);
+    let most = Maintenance::MAX_RETRY_AFTER;
+    seconds.ok_or_else(|| format!("allowed: up to {most} seconds (365 days)"))
 }
 
 /// Parses `IP` or `IP/LEN`.
 fn network(text: &str) -> Result<Prefix, String> {
-    text.parse().map_err(|()| "expected: IP or IP/LEN, such as 192.0.2.0/24".to_owned())
+    const EXPECTED: &str = "expected: IP or IP/LEN, such as 192.0.2.0/24";
+    if text.contains(',') {
+        return Err(format!("{EXPECTED}; repeat --allow for each network"));
+    }
+    text.parse().map_err(|()| match Prefix::around(text) {
+        Some(meant) => format!("all bits after the prefix must be zero; did you mean {meant}?"),
+        None => EXPECTED.to_owned(),
+    })
 }
 
 /// Parses `FRONTEND` or `FRONTEND/ROUTE`.
@@ -142,6 +167,33 @@ mod tests {
         assert_eq!(frontend_or_route("web"), Ok(HttpTarget::Frontend("web".into())));
         assert_eq!(frontend_or_route("web/*/v1"), Ok(HttpTarget::route("web", "*/v1")));
         assert!(["", "web/", "/v1"].iter().all(|wrong| frontend_or_route(wrong).is_err()));
+    }
+
+    #[test]
+    fn wrong_option_of_maintenance_is_an_error_with_the_fix() {
+        assert_eq!(network("10.0.0.0/8"), Ok("10.0.0.0/8".parse().unwrap()));
+        let told = network("10.0.0.5/8").unwrap_err();
+        assert!(told.ends_with("did you mean 10.0.0.0/8?"), "{told}");
+        let told = network("10.0.0.1,10.0.0.2").unwrap_err();
+        assert!(told.ends_with("repeat --allow for each network"), "{told}");
+        assert!(["office", "10.0.0.0/33"].iter().all(|wrong| network(wrong).is_err()));
+        assert!(text_line("Later").is_ok() && text_line("").is_err() && text_line(" ").is_err());
+        assert_eq!([retry_after("1500ms"), retry_after("365d")], [Ok(2), Ok(31_536_000)]);
+        for wrong in ["366d", "99999999d", "18446744073709551615"] {
+            let told = retry_after(wrong).unwrap_err();
+            assert_eq!(told, "allowed: up to 31536000 seconds (365 days)", "{wrong}");
+        }
+    }
+
+    #[test]
+    fn empty_page_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let page = directory.path().join("later.html");
+        for empty in ["", "\n"] {
+            fs::write(&page, empty).unwrap();
+            let told = read_page(&page).unwrap_err();
+            assert!(told.ends_with("later.html: the page is empty"), "{told}");
+        }
     }
 
     #[test]

@@ -340,7 +340,8 @@ fn asked_total(
 }
 
 /// Text about the shares of a route's backends, and the backend with the largest one. Shares by a
-/// weight that an operator has set are marked. The backend is not in maintenance, unless all are.
+/// weight that an operator has set are marked. The backend serves the client, if one does; otherwise
+/// it is in maintenance, if one is.
 fn split(
     all: &[SplitBackend],
     route: &HttpTarget,
@@ -367,9 +368,14 @@ fn split(
         format!("{percent:.1} % to {name}{mark}{note}")
     };
     let shares: Vec<String> = all.iter().map(share).collect();
-    let serving = all.iter().filter(|backend| !is_maintained(backend) && backend.weight > 0);
-    let most = serving.max_by_key(|backend| backend.weight);
-    let most = most.or_else(|| all.iter().max_by_key(|backend| backend.weight));
+    let serves = |backend: &SplitBackend| {
+        (backend.pool.config.files.is_some() || backend.pool.eligible() > 0) && !is_maintained(backend)
+    };
+    let most_of = |is_chosen: &dyn Fn(&SplitBackend) -> bool| {
+        let chosen = all.iter().filter(|backend| backend.weight > 0 && is_chosen(backend));
+        chosen.max_by_key(|backend| backend.weight)
+    };
+    let most = most_of(&serves).or_else(|| most_of(&is_maintained)).or_else(|| most_of(&|_| true));
     let name = most.map_or("", |backend| &backend.pool.config.name);
     (format!("{}; what follows is for backend {name}", shares.join(", ")), most.map(|most| most.pool.clone()))
 }

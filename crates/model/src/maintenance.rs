@@ -36,6 +36,9 @@ impl Maintenance {
     /// Default of `retry_after`: 5 minutes.
     pub const RETRY_AFTER: u32 = 300;
 
+    /// Maximum of `retry_after`: a year.
+    pub const MAX_RETRY_AFTER: u32 = 31_536_000;
+
     /// Size limit of a page, in bytes.
     pub const MAX_PAGE: usize = ErrorPages::MAX_SIZE;
 

@@ -133,18 +133,27 @@ impl WorkerRoute {
 
     /// Position of the backend of a client's request. Backends are chosen in proportion to their
     /// weights, among those that have an eligible server or serve files, and are not in
-    /// maintenance; without one, among all. `random` returns a number below its argument.
+    /// maintenance; without one, among those in maintenance, whose clients get its page; without
+    /// one, among all. `random` returns a number below its argument.
     pub fn choose_pool(&self, client: IpAddr, random: impl FnOnce(u64) -> u64) -> usize {
         if self.pools.len() < 2 {
             return 0;
         }
-        let serves = |pool: &Pool| {
-            let maintenance = pool.config.maintenance.as_ref();
-            (pool.config.files.is_some() || pool.eligible() > 0)
-                && maintenance.is_none_or(|maintenance| !maintenance.applies_to(client))
+        let is_maintained = |pool: &Pool| {
+            pool.config.maintenance.as_ref().is_some_and(|maintenance| maintenance.applies_to(client))
         };
-        let any = self.pools.iter().any(|(pool, weight)| *weight > 0 && serves(pool));
-        let share = |(pool, weight): &(WorkerArc<Pool>, u32)| match !any || serves(pool) {
+        let serves =
+            |pool: &Pool| (pool.config.files.is_some() || pool.eligible() > 0) && !is_maintained(pool);
+        let has = |is_chosen: &dyn Fn(&Pool) -> bool| {
+            self.pools.iter().any(|(pool, weight)| *weight > 0 && is_chosen(pool))
+        };
+        let (any_serves, any_maintained) = (has(&serves), has(&is_maintained));
+        let is_candidate = |pool: &Pool| match (any_serves, any_maintained) {
+            (true, _) => serves(pool),
+            (false, true) => is_maintained(pool),
+            (false, false) => true,
+        };
+        let share = |(pool, weight): &(WorkerArc<Pool>, u32)| match is_candidate(pool) {
             true => u64::from(*weight),
             false => 0,
         };
@@ -209,7 +218,7 @@ impl WorkerFrontends {
 mod tests {
     use super::*;
     use crate::fixture;
-    use convey_model::{HttpConfig, Mode};
+    use convey_model::{BackendConfig, HttpConfig, Maintenance, Mode};
 
     fn web() -> Arc<Frontend> {
         let pool = fixture::pool("site", Vec::new());
@@ -244,6 +253,45 @@ mod tests {
     fn counts_of_a_worker_have_a_cache_line_of_their_own() {
         let aligned = [align_of::<OwnLine<Arc<Pool>>>(), align_of::<WorkerFrontend>()];
         assert_eq!((aligned, align_of::<WorkerRoute>()), ([64; 2], 64));
+    }
+
+    #[test]
+    fn clients_get_the_page_if_no_backend_of_a_route_serves() {
+        let pool = |is_maintained: bool, has_server: bool| {
+            let mut maintenance = Maintenance::default();
+            maintenance.allow.push("192.0.2.0/24".parse().unwrap());
+            let servers = if has_server { vec![fixture::server("a", "10.0.0.2:80")] } else { Vec::new() };
+            let maintenance = is_maintained.then(|| Arc::new(maintenance));
+            fixture::pool_of(BackendConfig { maintenance, ..fixture::backend("site", servers) })
+        };
+        let frontend = web();
+        let head = fixture::head("a", "/");
+        let route = frontend.http.as_ref().unwrap().route(&fixture::facts(&head)).unwrap();
+        // Maintenance, a server, and weight of two backends; the shares of both for the two clients.
+        let cases = [
+            ([(true, true, 90), (false, false, 10)], [90, 0], [90, 0]),
+            ([(true, true, 90), (false, true, 10)], [0, 10], [90, 10]),
+            ([(true, false, 90), (true, false, 10)], [90, 10], [90, 10]),
+            ([(true, true, 0), (false, false, 10)], [0, 10], [0, 10]),
+            ([(false, false, 90), (false, false, 10)], [90, 10], [90, 10]),
+        ];
+        for (backends, of_others, of_allowed) in cases {
+            let pools = backends.map(|(is_maintained, has_server, weight)| {
+                (WorkerArc::from(pool(is_maintained, has_server)), weight)
+            });
+            let route = WorkerRoute { route: route.clone(), pools: pools.into() };
+            for (client, expected) in [("198.51.100.7", of_others), ("192.0.2.7", of_allowed)] {
+                let client = client.parse().unwrap();
+                let mut total = 0;
+                route.choose_pool(client, |sum| {
+                    total = sum;
+                    0
+                });
+                let mut shares = [0; 2];
+                (0..total).for_each(|nth| shares[route.choose_pool(client, |_| nth)] += 1);
+                assert_eq!(shares, expected, "{backends:?}, {client}");
+            }
+        }
     }
 
     #[test]

@@ -100,6 +100,13 @@ fn model(change: MaintenanceChange) -> Result<Maintenance, String> {
     if size > most {
         return Err(format!("page: found {size} bytes, allowed: at most {most}"));
     }
+    if page.as_ref().is_some_and(|page| page.trim().is_empty()) {
+        return Err("page: is empty; leave it out to get the default page".to_owned());
+    }
+    let (retry_after, most) = (retry_after.unwrap_or(Maintenance::RETRY_AFTER), Maintenance::MAX_RETRY_AFTER);
+    if retry_after > most {
+        return Err(format!("retry_after: found {retry_after}, allowed: up to {most} seconds"));
+    }
     let content_type = content_type.unwrap_or_else(|| TEXT.to_owned());
     if content_type.is_empty()
         || HeaderValue::from_str(&content_type).is_err()
@@ -112,12 +119,15 @@ fn model(change: MaintenanceChange) -> Result<Maintenance, String> {
         return Err(format!("allow: found {count} networks, allowed: at most {most}"));
     }
     let network = |text: &String| {
-        text.parse::<Prefix>()
-            .map_err(|_| format!("allow: found {text:?}, expected IP or IP/LEN such as 192.0.2.0/24"))
+        text.parse::<Prefix>().map_err(|()| {
+            let meant = Prefix::around(text);
+            let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+            format!("allow: found {text:?}, expected IP or IP/LEN such as 192.0.2.0/24{meant}")
+        })
     };
     Ok(Maintenance {
         status,
-        retry_after: retry_after.unwrap_or(Maintenance::RETRY_AFTER),
+        retry_after,
         page: page.map(|page| MaintenancePage { content_type, body: page.into() }),
         allow: allow.iter().map(network).collect::<Result<_, _>>()?,
     })
@@ -146,6 +156,15 @@ mod tests {
             (
                 MaintenanceChange { allow: vec!["10.0.0.0/33".into()], ..none() },
                 "allow: found \"10.0.0.0/33\"",
+            ),
+            (
+                MaintenanceChange { allow: vec!["10.0.0.5/8".into()], ..none() },
+                "allow: found \"10.0.0.5/8\", expected IP or IP/LEN such as 192.0.2.0/24; did you mean 10.0.0.0/8?",
+            ),
+            (MaintenanceChange { page: Some(" ".into()), ..none() }, "page: is empty"),
+            (
+                MaintenanceChange { retry_after: Some(31_536_001), ..none() },
+                "retry_after: found 31536001, allowed: up to 31536000 seconds",
             ),
             (MaintenanceChange { allow: vec!["::1".into(); 101], ..none() }, "allow: found 101 networks"),
         ] {

@@ -184,6 +184,9 @@ impl ControlState {
 }
 
 fn unknown_route(frontend: &FrontendConfig, route: &str) -> Unsteerable {
-    let names = frontend.http.iter().flat_map(|http| &http.routes).map(|route| route.name.as_str());
-    Unsteerable::Unknown(unknown(&format!("route of frontend {}", frontend.name), route, names.collect()))
+    let http = frontend.http.as_ref();
+    let names = http.into_iter().flat_map(|http| &http.routes).map(|route| route.name.as_str());
+    let default = http.and_then(|http| http.default_action(frontend.backend.as_deref()));
+    let names = names.chain(default.map(|_| DEFAULT_ROUTE)).collect();
+    Unsteerable::Unknown(unknown(&format!("route of frontend {}", frontend.name), route, names))
 }

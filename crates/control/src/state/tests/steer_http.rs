@@ -159,6 +159,7 @@ fn maintenance_without_requests_of_mode_http_is_refused() {
             model::HttpTarget::route("web", "chekout"),
             "no route of frontend web is called \"chekout\"; did you mean",
         ),
+        (model::HttpTarget::route("web", "nope"), ", default)"),
         (model::HttpTarget::Backend("smtp".into()), "no frontend of mode http uses backend smtp"),
         (model::HttpTarget::Backend("v3".into()), "no backend is called \"v3\""),
     ] {
