@@ -149,9 +149,9 @@ impl Field {
     #[inline]
     fn write_of_request<S: Style>(self, to: &mut S, request: &LoggedRequest<'_>) {
         match self {
-            Field::Method => to.word(request.method),
-            Field::Host => to.word(request.host),
-            Field::Target => to.word(request.target),
+            Field::Method => write_word(to, request.method),
+            Field::Host => write_word(to, request.host),
+            Field::Target => write_word(to, request.target),
             Field::Phase => optional(to, request.phase, S::keyword),
             Field::HttpVersion => to.keyword(request.version),
             Field::TraceId => optional(to, request.trace_id, |to, id| {
@@ -179,6 +179,12 @@ fn optional<S: Style, T>(to: &mut S, value: Option<T>, write: impl FnOnce(&mut S
 
 fn write_milliseconds(to: &mut impl Style, time: Duration) {
     to.number(|line| line.milliseconds(time));
+}
+
+/// Writes a part of a request's head, which is empty if convey could not read the head.
+#[inline]
+fn write_word<S: Style>(to: &mut S, word: &[u8]) {
+    optional(to, Some(word).filter(|word| !word.is_empty()), S::word);
 }
 
 fn write_name(to: &mut impl Style, name: Option<&str>) {

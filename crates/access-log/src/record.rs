@@ -70,7 +70,7 @@ pub struct LoggedHello<'a> {
 /// HTTP request of a record.
 #[derive(Debug, Clone)]
 pub struct LoggedRequest<'a> {
-    /// Method.
+    /// Method. Empty, like host and target, if convey could not read the head of the request.
     pub method: &'a [u8],
     /// Host of the request.
     pub host: &'a [u8],

@@ -86,6 +86,31 @@ fn a_request_has_a_line_of_its_own() {
 }
 
 #[test]
+fn request_with_a_malformed_head_has_no_method_host_and_target() {
+    let request = LoggedRequest {
+        method: b"",
+        host: b"",
+        target: b"",
+        route: None,
+        status: Some(400),
+        is_answered_here: true,
+        phase: None,
+        version: "1.1",
+        trace_id: None,
+        compression: None,
+        headers: None,
+        response: None,
+    };
+    let record = Record { request: Some(request), ..Record::sample() };
+    assert!(line("text", &record).contains(" method=- host=- target=- status=400 "));
+    assert_eq!(line("{method} {host} {target}", &record), "- - -\n");
+    let object: serde_json::Value = serde_json::from_str(&line("json", &record)).unwrap();
+    for key in ["method", "host", "target"] {
+        assert_eq!(object.get(key), Some(&serde_json::Value::Null), "{key}");
+    }
+}
+
+#[test]
 fn a_connection_that_is_routed_has_its_name_and_its_route() {
     let hello = LoggedHello { sni: Some("api.example"), route: None };
     let record = Record { hello: Some(hello), ..Record::sample() };
