@@ -53,7 +53,7 @@ fn totals(page: &mut MetricsPage, report: &StatsReport) {
     traffic(page, "convey", "all frontends, removed ones included", &totals, |all| all);
     page.counter(
         "convey_log_lines_dropped_total",
-        "Lines of the log that were dropped because their reader was too slow.",
+        "Lines of the log that were dropped: their reader was too slow, or a write failed.",
         &[(Vec::new(), report.log_lines_dropped)],
         |n| *n as f64,
     );
@@ -156,7 +156,7 @@ fn frontend_failures(page: &mut MetricsPage, report: &StatsReport, all: &[(Label
     by_reason(
         page,
         "convey_frontend_datagrams_dropped_total",
-        "Dropped datagrams (UDP in proxy mode).",
+        "Dropped datagrams (UDP in proxy mode, HTTP/3), and reset streams (HTTP/2 and HTTP/3 in mode http).",
         report.frontends.iter().map(|(name, f)| (name, &f.drops)),
     );
     by_reason(
