@@ -254,7 +254,7 @@ pub(super) fn snat_address(value: &DeValue<'_>) -> Result<IpAddr, String> {
         !mapped && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback()
     };
     ip.filter(usable)
-        .ok_or_else(|| not_allowed(value, "an address of this host without a port, such as 10.0.0.1"))
+        .ok_or_else(|| not_own_address(value, "an address of this host without a port, such as 10.0.0.1"))
 }
 
 /// Parses a source address: an address of this host for connections to servers.
@@ -264,7 +264,29 @@ pub(super) fn source_address(value: &DeValue<'_>) -> Result<IpAddr, String> {
     let usable =
         |ip: &IpAddr| is_of_one_machine(*ip) && !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     ip.filter(usable).ok_or_else(|| {
-        not_allowed(value, "an address of this host without a port, such as 10.0.0.1 or 2001:db8::1")
+        not_own_address(value, "an address of this host without a port, such as 10.0.0.1 or 2001:db8::1")
+    })
+}
+
+/// Error for a value that is no address of this host. If it is an address, the error names its kind.
+fn not_own_address(value: &DeValue<'_>, allowed: &str) -> String {
+    match value.as_str().and_then(unusable_kind) {
+        Some(kind) => format!("found {} ({kind}); allowed: {allowed}", found(value)),
+        None => not_allowed(value, allowed),
+    }
+}
+
+/// Kind of an address from which this host cannot send to servers.
+fn unusable_kind(text: &str) -> Option<String> {
+    let (address, zone) = text.split_once('%').unzip();
+    let ip: IpAddr = address.unwrap_or(text).parse().ok()?;
+    let mapped = if let IpAddr::V6(ip) = ip { ip.to_ipv4_mapped() } else { None };
+    Some(match ip {
+        _ if zone.is_some() => "an address with a zone".to_owned(),
+        _ if ip.is_unspecified() => "the wildcard address; without this key, the kernel chooses".to_owned(),
+        _ if ip.is_multicast() => "a multicast address".to_owned(),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => "a link-local address".to_owned(),
+        _ => format!("an IPv4-mapped address; write {}", mapped?),
     })
 }
 

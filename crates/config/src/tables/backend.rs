@@ -216,6 +216,7 @@ keys! {
 
     list "source" => source: IpAddr {
         read: source_address,
+        by: at_least_one,
         unset: "automatic",
         describe: |backend, _| source::describe(backend),
         kind: "an address of this host, or one of IPv4 and one of IPv6; proxy and http: [connections to servers](../operate/tuning.md#source-addresses) and health checks come from it",

@@ -106,6 +106,11 @@ fn a_number_out_of_range_is_refused_with_the_range() {
              allowed: a range of ports from 1 to 65535, such as \"33768-61000\"",
         ),
         (
+            "[passthrough]\nsnat_addresses = \"::ffff:10.0.0.1\"",
+            "8:18: passthrough.snat_addresses: found \"::ffff:10.0.0.1\" (an IPv4-mapped address; write 10.0.0.1); \
+             allowed: an address of this host without a port, such as 10.0.0.1",
+        ),
+        (
             "[passthrough]\nsnat_addresses = [\"10.0.0.1\", \"127.0.0.1\"]",
             "8:31: passthrough.snat_addresses: found \"127.0.0.1\"; \
              allowed: an address of this host without a port, such as 10.0.0.1",

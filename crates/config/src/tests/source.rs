@@ -29,14 +29,32 @@ fn source_is_one_address_of_each_family() {
 
 #[test]
 fn source_that_no_connection_can_have_is_an_error() {
-    for ip in ["0.0.0.0", "224.0.0.1", "fe80::1", "::ffff:10.0.0.9", "10.0.0.9:80", "eth0"] {
+    let wildcard = " (the wildcard address; without this key, the kernel chooses)";
+    for (ip, kind) in [
+        ("0.0.0.0", wildcard),
+        ("::", wildcard),
+        ("224.0.0.1", " (a multicast address)"),
+        ("fe80::1", " (a link-local address)"),
+        ("fe80::1%lo", " (an address with a zone)"),
+        ("::ffff:10.0.0.9", " (an IPv4-mapped address; write 10.0.0.9)"),
+        ("::10.0.0.9", ""),
+        ("10.0.0.9:80", ""),
+        ("eth0", ""),
+        ("50%", ""),
+    ] {
         let found = errors(&with(&format!("source = \"{ip}\"")));
         let message = format!(
-            "config.toml:8:10: backends.web.source: found \"{ip}\"; allowed: an address of this host without a port, \
-             such as 10.0.0.1 or 2001:db8::1"
+            "config.toml:8:10: backends.web.source: found \"{ip}\"{kind}; allowed: an address of this host without a \
+             port, such as 10.0.0.1 or 2001:db8::1"
         );
         assert_eq!(found, [message]);
     }
+    assert_eq!(
+        errors(&with("source = []")),
+        [
+            "config.toml:8:10: backends.web.source: found an empty array; allowed: one value, or an array of at least one"
+        ]
+    );
     let found = errors(&with("source = \"2001:db8::9\""));
     let message =
         "is an IPv4 address, but the source 2001:db8::9 (line 8) is IPv6; add an IPv4 address to the source";
