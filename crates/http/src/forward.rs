@@ -227,7 +227,7 @@ impl Forwarding<'_, '_> {
                 return Err(RequestEnd::Broken(Counter::ClientReset));
             }
         };
-        let permit = turn.map_err(|unavailable| unanswered(failed.unwrap_or(reason_of(unavailable))))?;
+        let permit = turn.map_err(|unavailable| unanswered(reason_after(failed, unavailable)))?;
         let held = self.hold().map_err(|_| unanswered(LocalReplyReason::QueueTimeout))?;
         self.record.tries(self.client, &permit, failed);
         Ok((permit, held))
@@ -265,6 +265,15 @@ fn unanswered(reason: LocalReplyReason) -> RequestEnd {
     RequestEnd::Unanswered(reason.into())
 }
 
+/// Reason for a local reply after the last attempt. `failed` is the reason for which that attempt
+/// failed. A lack of local ports is reported as such.
+fn reason_after(failed: Option<LocalReplyReason>, unavailable: Unavailable) -> LocalReplyReason {
+    match failed {
+        Some(failed) if unavailable != Unavailable::NoLocalPort => failed,
+        _ => reason_of(unavailable),
+    }
+}
+
 /// Reason for a local reply in place of a server's response.
 fn reason_of(unavailable: Unavailable) -> LocalReplyReason {
     match unavailable {
@@ -272,5 +281,24 @@ fn reason_of(unavailable: Unavailable) -> LocalReplyReason {
         Unavailable::Full => LocalReplyReason::QueueTimeout,
         Unavailable::NoLocalPort => LocalReplyReason::NoLocalPort,
         Unavailable::Failed | Unavailable::NoResources => LocalReplyReason::ConnectFailed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lack_of_local_ports_is_reported_after_failed_attempts() {
+        let failed = LocalReplyReason::ConnectFailed;
+        for (failed, unavailable, reported) in [
+            (Some(failed), Unavailable::NoLocalPort, LocalReplyReason::NoLocalPort),
+            (Some(failed), Unavailable::Failed, failed),
+            (Some(failed), Unavailable::Full, failed),
+            (Some(LocalReplyReason::ServerReset), Unavailable::Failed, LocalReplyReason::ServerReset),
+            (None, Unavailable::NoServer, LocalReplyReason::NoServer),
+        ] {
+            assert_eq!(reason_after(failed, unavailable), reported);
+        }
     }
 }
