@@ -6,8 +6,8 @@ use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex};
 
 use convey_testkit::{
-    BalancerProcess, Loopback, PATIENCE, Setup, TcpServer, TestHttpServer, UdpClient, binary, connect, run,
-    tests, wait_for,
+    BalancerProcess, Loopback, PATIENCE, Setup, TcpServer, TestHttpServer, UdpClient, UdpServer, binary,
+    connect, run, tests, wait_for,
 };
 
 use super::http::client::Client;
@@ -17,6 +17,8 @@ tests!("source":
     datagrams_and_checks_come_from_the_source,
     reload_changes_the_source_and_reuses_no_older_connection,
     source_that_the_host_lacks_is_reported_and_no_fault_of_the_server,
+    servers_of_the_other_family_serve_clients_if_a_source_is_missing,
+    missing_source_of_udp_evicts_no_session_of_others,
     number_of_workers_is_configured,
 );
 
@@ -115,6 +117,64 @@ fn source_that_the_host_lacks_is_reported_and_no_fault_of_the_server() {
     assert_eq!(Client::new(lab.vip()).get("a", "/").status, 503);
     balancer.wait_for_log("no interface of this host has the source address 192.0.2.77");
     assert_eq!(balancer.stat("/backends/pool/servers/a/health/up"), true);
+}
+
+/// Addresses that no interface has: one of each family.
+const MISSING: [&str; 2] = ["192.0.2.77", "2001:db8::77"];
+
+/// Pool with one IPv4 server, and more IPv6 servers than a client tries. The host lacks the IPv6
+/// source.
+fn mixed(lab: &Loopback) -> Setup {
+    let source = format!("source = [\"{}\", \"{}\"]", lab.ip(SOURCE), MISSING[1]);
+    let setup = Setup::new(lab).backend(&source).server("a", lab.server(1), "");
+    (1..=5).fold(setup, |setup, n| setup.server(&format!("c{n}"), format!("[2001:db8::{n}]:80"), ""))
+}
+
+fn servers_of_the_other_family_serve_clients_if_a_source_is_missing() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let tcp = format!("[frontends.raw]\nlisten_addr = \"{}\"\nbackend = \"pool\"\n", lab.second_vip());
+    let setup = mixed(&lab).frontend("mode = \"http\"").and(&tcp);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    for vip in [lab.vip(), lab.second_vip()] {
+        let statuses = [(); 12].map(|()| Client::new(vip).get("a", "/").status);
+        assert_eq!(statuses, [200; 12], "{vip}");
+    }
+    balancer.wait_for_log(&format!("no interface of this host has the source address {}", MISSING[1]));
+    assert_eq!(balancer.stat("/backends/pool/servers/c1/health/up"), true);
+
+    let lab = Loopback::new();
+    let _server = UdpServer::named("a", lab.server(1));
+    let _balancer = BalancerProcess::start(&lab, &mixed(&lab).frontend("protocol = \"udp\""));
+    let clients = [(); 12].map(|()| UdpClient::of(lab.vip()));
+    assert_eq!(clients.each_ref().map(|client| client.fetch()), [(); 12].map(|()| "a"));
+}
+
+fn missing_source_of_udp_evicts_no_session_of_others() {
+    let lab = Loopback::new();
+    let _server = UdpServer::named("a", lab.server(1));
+    let strange = format!(
+        "[frontends.other]\nprotocol = \"udp\"\nlisten_addr = \"{}\"\nbackend = \"other\"\n\
+         [backends.other]\nsource = \"{}\"\nhealth_check.kind = \"none\"\nservers.a.addr = \"{}\"\n",
+        lab.second_vip(),
+        MISSING[0],
+        lab.server(1)
+    );
+    let setup = Setup::new(&lab).frontend("protocol = \"udp\"").server("a", lab.server(1), "").and(&strange);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let clients = [(); 20].map(|()| UdpClient::of(lab.vip()));
+    clients.iter().for_each(|client| assert_eq!(client.fetch(), "a"));
+    let strangers = [(); 40].map(|()| UdpClient::of(lab.second_vip()));
+    strangers.iter().for_each(|client| client.send(b"who?"));
+    balancer.wait_for_stat("/frontends/other/drops/no_server", 40);
+    assert_eq!(balancer.stat("/frontends/other/drops/no_resources"), 0);
+    assert_eq!(balancer.stat("/frontends/web/ended/evicted"), 0);
+    clients.iter().for_each(|client| assert_eq!(client.fetch(), "a"));
+    assert_eq!(balancer.stat("/frontends/web/total_connections"), 20, "they kept their sessions");
+    balancer.wait_for_log(&format!(
+        "server other/a: no interface of this host has the source address {}",
+        MISSING[0]
+    ));
 }
 
 fn number_of_workers_is_configured() {

@@ -84,7 +84,11 @@ impl TcpSession {
         opening: &Opening<'_>,
         timer: Pin<&mut Sleep>,
     ) -> io::Result<(Leg, Option<OwnSocket>)> {
-        permit.connect(server, opening, timer, |socket| self.record_own_socket(socket, server)).await
+        let begun = |socket: &_| self.record_own_socket(socket, server);
+        let connected = permit.connect(server, opening, timer, begun).await;
+        connected.inspect_err(|error| {
+            self.context.shared.lines.log_source_error(self.frontend_id(), permit, error);
+        })
     }
 }
 

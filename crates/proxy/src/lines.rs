@@ -1,11 +1,15 @@
-//! Rate limits of the log lines that clients can cause.
+//! Log lines that clients can cause, and their rate limits.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use convey_pacing::{LogLimit, Suppressed};
+use convey_snapshot::SourceError;
+use convey_upstream::Permit;
+use log::warn;
 use tokio::time::Instant;
 
 /// Minimum time between two log lines about the same event of the same frontend.
@@ -30,6 +34,8 @@ pub(super) enum Event {
     Header,
     /// Too few descriptors are left to accept connections.
     Backoff,
+    /// This host lacks the source address of connections to a server.
+    Source,
 }
 
 /// Rate limiters of log lines: one for each frontend and event, shared by all ports and workers.
@@ -46,6 +52,16 @@ impl ClientLines {
     /// Counts several events of one kind. Returns the same as [`ClientLines::take`].
     pub(super) fn take_all(&self, frontend: u32, event: Event, times: u64) -> Option<Suppressed> {
         self.take_at(frontend, event, times, Instant::now())
+    }
+
+    /// Logs a failed connect to the server of the permit, if the `source` of its backend is the cause.
+    /// The client came through the frontend with this id.
+    pub(super) fn log_source_error(&self, frontend: u32, permit: &Permit, error: &io::Error) {
+        if SourceError::of(error).is_some()
+            && let Some(more) = self.take(frontend, Event::Source)
+        {
+            warn!("cannot connect to server {}: {error}{more}", permit.name());
+        }
     }
 
     fn take_at(&self, frontend: u32, event: Event, times: u64, now: Instant) -> Option<Suppressed> {

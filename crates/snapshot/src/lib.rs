@@ -34,7 +34,7 @@ pub use places::Places;
 pub use pool::{PassedOver, Pick, Pool, Server};
 pub use request_limit::RequestLimit;
 pub use route_live::{RouteLive, RouteLives};
-pub use shortage::{is_shortage, source_error};
+pub use shortage::{SourceError, connect_error, is_shortage, source_error};
 pub use sni::{SniRoute, SniRoutes};
 pub use waiters::{SLOT_RECHECK, Waiters, Waits};
 pub use worker::{WorkerArc, WorkerFrontend, WorkerFrontends, WorkerRoute};

@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 
 use super::origin;
 use crate::{LocalPorts, Origin, Permit};
-use convey_snapshot::source_error;
+use convey_snapshot::{connect_error, source_error};
 use convey_stream::{Leg, PollClock};
 use convey_tls::SpokenWithin;
 
@@ -130,13 +130,16 @@ fn begin(
     }
     match socket.connect(&addr.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
-        connected => connected?,
+        connected => connected.map_err(|error| connect_error(error, source))?,
     }
     Ok(socket)
 }
 
 /// Binds the socket of a connection to its source address. With port 0 the kernel chooses the port
 /// later, together with the server's address, so each server has all ports.
+///
+/// # Errors
+/// A `SourceError` if this host cannot use the address.
 pub fn bind_to_source(socket: &Socket, source: IpAddr, port: u16) -> io::Result<()> {
     if port == 0 {
         setsockopt(socket, sockopt::IpBindAddressNoPort, &true)?;

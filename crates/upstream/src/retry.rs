@@ -5,11 +5,14 @@
 //!   arrives.
 //! - A shortage of this host ends the attempts. The exception is a shortage of local ports, which
 //!   may concern only one server.
+//! - If this host lacks the source address of a connection, only servers of the other address family
+//!   are tried.
 //!
 //! The caller limits the time of each attempt and of the wait for a slot, each by
 //! `timeouts.connect`.
 
 use std::io;
+use std::net::IpAddr;
 
 use rustix::io::Errno;
 use tokio::sync::mpsc;
@@ -18,7 +21,7 @@ use super::outcome::is_host_shortage;
 use crate::{Permit, PickContext, Unavailable};
 use convey_model::ConnectFailures;
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Pick, Pool, WorkerArc};
+use convey_snapshot::{Pick, Pool, Server, SourceError, WorkerArc};
 
 /// Upper bound of the servers that convey tries for one connection, datagram or request.
 const MAX_ATTEMPTS: u32 = 4;
@@ -37,10 +40,28 @@ pub struct Attempts {
     preferred: Option<Preferred>,
     /// Whether the client belongs to a server, which the first pick preferred.
     returns: bool,
-    /// Ids of the servers that must not be tried again.
-    passed_over: Vec<u32>,
+    /// Servers that must not be tried again.
+    passed_over: Vec<Excluded>,
     /// Reason to return if there is no other server; `None` before the first failure.
     reason: Option<Unavailable>,
+}
+
+/// Servers that must not be tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Excluded {
+    /// Server with this id.
+    Server(u32),
+    /// All servers to which connections come from this address, because this host lacks it.
+    From(IpAddr),
+}
+
+impl Excluded {
+    fn includes(self, server: &Server, pool: &Pool) -> bool {
+        match self {
+            Excluded::Server(id) => server.live.id == id,
+            Excluded::From(source) => pool.config.source_to(server.config.addr.ip()) == Some(source),
+        }
+    }
 }
 
 /// Server to try first.
@@ -116,7 +137,11 @@ impl Attempts {
         permit.failed(error, failures);
         self.pass_over(permit);
         self.used += 1;
-        if error.raw_os_error() == Some(Errno::ADDRNOTAVAIL.raw_os_error()) {
+        if let Some(fault) = SourceError::of(error) {
+            if let SourceError::Missing(source) = fault {
+                self.passed_over.push(Excluded::From(*source));
+            }
+        } else if error.raw_os_error() == Some(Errno::ADDRNOTAVAIL.raw_os_error()) {
             self.reason = Some(Unavailable::NoLocalPort);
         } else if is_host_shortage(error) {
             (self.used, self.reason) = (MAX_ATTEMPTS, Some(Unavailable::NoResources));
@@ -125,7 +150,7 @@ impl Attempts {
 
     /// Excludes the server from further attempts, although it has not failed in these attempts.
     pub fn pass_over(&mut self, permit: &Permit) {
-        self.passed_over.push(permit.server().live.id);
+        self.passed_over.push(Excluded::Server(permit.server().live.id));
         self.reason = self.reason.or(Some(Unavailable::Failed));
     }
 
@@ -161,7 +186,9 @@ impl Attempts {
         if self.passed_over.is_empty() {
             return Vec::new();
         }
-        let is_tried = |index: &usize| self.passed_over.contains(&pool.servers[*index].live.id);
+        let is_tried = |index: &usize| {
+            self.passed_over.iter().any(|passed| passed.includes(&pool.servers[*index], pool))
+        };
         (0..pool.servers.len()).filter(is_tried).collect()
     }
 }
@@ -172,7 +199,8 @@ mod tests {
 
     use super::*;
     use crate::testing::{client, fail, pool};
-    use convey_snapshot::fixture::with_servers;
+    use convey_snapshot::fixture::{self, with_servers};
+    use convey_snapshot::source_error;
 
     #[test]
     fn client_tries_four_servers_once_each() {
@@ -218,6 +246,33 @@ mod tests {
             "another server needs one, too"
         );
         assert_eq!(next_after(2, Errno::AGAIN), Err(Unavailable::NoResources), "UDP: no port");
+    }
+
+    #[test]
+    fn missing_source_leaves_the_servers_of_the_other_family() {
+        let missing = IpAddr::from([192, 0, 2, 9]);
+        let no_source = || source_error(Errno::ADDRNOTAVAIL.into(), missing);
+        for has_ipv6 in [true, false] {
+            let server = |n: u8| fixture::server(&n.to_string(), &format!("10.0.1.{n}:80"));
+            let ipv6 = has_ipv6.then(|| fixture::server("c", "[2001:db8::1]:80"));
+            let mut config = fixture::backend("web", (1..9).map(server).chain(ipv6).collect());
+            config.source = vec![missing];
+            let pool: WorkerArc<Pool> = fixture::pool_of(config).into();
+            let mut attempts = Attempts::default();
+            let (failures, mut reports) = mpsc::channel(1);
+            let mut failed = 0;
+            let found = loop {
+                match attempts.next(&client(), &pool) {
+                    Ok(permit) if permit.server().config.addr.is_ipv6() => break Ok(()),
+                    Ok(permit) => attempts.failed(&permit, &no_source(), &failures),
+                    Err(unavailable) => break Err(unavailable),
+                }
+                failed += 1;
+            };
+            assert!(failed <= 1, "{failed}");
+            assert_eq!(found, if has_ipv6 { Ok(()) } else { Err(Unavailable::Failed) });
+            assert!(reports.try_recv().is_err(), "no fault of the servers");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ use convey_model::{
     BodyPattern, CheckTls, CheckedRequests, GrpcCheck, HealthCheck, HttpCheck, HttpVersion, ProbeKind,
 };
 use convey_proxy_protocol::local;
-use convey_snapshot::{is_shortage, source_error};
+use convey_snapshot::{connect_error, is_shortage, source_error};
 use convey_tls::SpokenWithin;
 
 /// Random bytes of a probe's datagram. A probe with a signature ignores ICMP errors that do not
@@ -213,7 +213,10 @@ async fn connect(ProbePath { target, from }: ProbePath, header: &[u8]) -> Result
     let connected = async {
         let mut stream = match from {
             None => TcpStream::connect(target).await?,
-            Some(from) => socket_of(from)?.connect(target).await?,
+            Some(from) => {
+                let connected = socket_of(from)?.connect(target).await;
+                connected.map_err(|error| connect_error(error, Some(from)))?
+            }
         };
         stream.write_all(header).await?;
         io::Result::Ok(stream)
@@ -262,7 +265,7 @@ async fn udp(
         setsockopt(&socket, sockopt::Ipv6RecvErr, &true).map_err(io::Error::from)?;
         socket
     };
-    socket.connect(target).await?;
+    socket.connect(target).await.map_err(|error| connect_error(error, from))?;
     let datagram = [header, signature].concat();
     let is_made_up = |error: &io::Error| {
         !signature.is_empty() && error.kind() != io::ErrorKind::WouldBlock && !quotes(&socket, &datagram)

@@ -304,16 +304,21 @@ fn connect(
                 permit.opened();
                 return Ok(Upstream { socket, server, permit, _own });
             }
-            Err(error) => attempts.failed(&permit, &error, slot.failures()),
+            Err(error) => {
+                slot.log_source_error(&permit, &error);
+                attempts.failed(&permit, &error, slot.failures());
+            }
         }
     }
 }
 
-/// Counter for the drop of a datagram, if no server is available.
+/// Counter for the drop of a datagram, if no server is available. For UDP, `NoLocalPort` means that
+/// this host has no address towards the server: a lack of ports is `NoResources`, for which another
+/// session is evicted.
 fn drop_reason(unavailable: Unavailable) -> Counter {
     match unavailable {
-        Unavailable::NoServer | Unavailable::Failed => Counter::DroppedNoServer,
+        Unavailable::NoServer | Unavailable::Failed | Unavailable::NoLocalPort => Counter::DroppedNoServer,
         Unavailable::Full => Counter::DroppedFull,
-        Unavailable::NoLocalPort | Unavailable::NoResources => Counter::DroppedNoResources,
+        Unavailable::NoResources => Counter::DroppedNoResources,
     }
 }

@@ -1,6 +1,7 @@
 //! Slot of a UDP session: its counts at the frontend, in the client's shares, and among all
 //! sessions.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use convey_model::{ConnectFailures, CountedSource, Endpoint};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Pool, WorkerArc};
 use convey_trace::ConnectionStep;
-use convey_upstream::PickContext;
+use convey_upstream::{Permit, PickContext};
 
 /// Slot of a UDP session. The drop releases the slot.
 pub(crate) struct SessionSlot {
@@ -82,6 +83,12 @@ impl SessionSlot {
     /// Channel for reports of server failures.
     pub(super) fn failures(&self) -> &mpsc::Sender<ConnectFailures> {
         &self.context.shared.failures
+    }
+
+    /// Logs a failed connect to the server of the permit, if the `source` of its backend is the
+    /// cause.
+    pub(super) fn log_source_error(&self, permit: &Permit, error: &io::Error) {
+        self.context.shared.lines.log_source_error(self.frontend.live.id, permit, error);
     }
 
     /// Whether the session is counted at its source.

@@ -15,6 +15,7 @@ use rustix::net::sockopt::{
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::send::each_of;
+use convey_snapshot::connect_error;
 use convey_upstream::bind_to_source;
 
 /// Upper bound of the bytes in one message. A message is one datagram, or several datagrams of one
@@ -49,7 +50,7 @@ pub(super) fn connect(server: SocketAddr, source: Option<IpAddr>) -> io::Result<
     if let Some(source) = source {
         bind_to_source(&socket, source, 0)?;
     }
-    socket.connect(&server.into())?;
+    socket.connect(&server.into()).map_err(|error| connect_error(error, source))?;
     Ok(socket.into())
 }
 
